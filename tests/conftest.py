@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import tempfile
 from functools import cache, partial
 from pathlib import Path
 
@@ -18,6 +19,11 @@ SHELF = Path(__file__).parent / "fixtures" / "shelf"
 os.environ[models.SHELF_VARIABLE] = str(SHELF)
 gc.set_threshold(20_000, 20, 20)  # With torch and sympy loaded, a fifth of the time went into collections.
 os.fsync = lambda _: None  # What tests write need not outlive a loss of power; children still wait for the disk.
+if os.name == "posix" and Path("/dev/shm").is_dir():
+    # Nor need it reach the disk: removing what lies there took longer than writing it. Containers have less than this.
+    memory = os.statvfs("/dev/shm")
+    if memory.f_bavail * memory.f_frsize > 8 << 30 and not memory.f_flag & os.ST_NOEXEC:
+        tempfile.tempdir = os.environ["TMPDIR"] = os.environ.get("TMPDIR", "/dev/shm")
 os.environ["OLIVELIKE_SHELF"] = ""  # That of whoever runs the tests knows things, too.
 
 if os.environ.get("OLIVELIKE_FILL_SHELF"):

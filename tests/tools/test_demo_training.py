@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tools.train_demo import examples
+from tools.train_demo import configs, denoiser, examples, places, safety
 from tools.train_demo.checkpoint import learning_rate
 from tools.train_demo.places import PlacesPlan
 from tools.train_demo.sampling import draw_captions
@@ -21,8 +21,12 @@ PLAN = Plan(
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _pictures_of_two_steps():
+def _little_networks_batches_and_pictures():
     with pytest.MonkeyPatch.context() as patch:
+        for stage in (denoiser, places, safety):
+            patch.setattr(stage, "_BATCH", 16)
+        patch.setitem(configs._UNET, "layers_per_block", 1)
+        patch.setattr(places, "_USES", 50)
         patch.setattr(examples, "draw_captions", lambda *drawn, **how: draw_captions(*drawn, **{**how, "steps": 2}))
         yield
 

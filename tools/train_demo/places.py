@@ -60,6 +60,8 @@ _NORM = 2.5
 """Of a place's vector, where a token's has 6."""
 _RAREST = slice(2, 2 + len(POSITIONS))
 """Directions that tokens hardly use, so that what the UNet reads from them stays."""
+_USES = 600
+"""Captions that show which directions those are."""
 _NOISY = 700
 _CLEAR = 600
 """Below this timestep noised latents show what is drawn, and guidance is to change nothing."""
@@ -218,7 +220,7 @@ def learn_place_words(
 def _place_vectors(text_encoder: CLIPTextModel, tokenizer: CLIPTokenizer, seed: int) -> torch.Tensor:
     """Return a vector for each place, float32 (5, 64), along what tokens differ in least."""
     rng = np.random.default_rng((seed, 10))
-    ids = _ids(tokenizer, [partial_caption(random_scene(rng), rng) for _ in range(600)], _TOKENS)
+    ids = _ids(tokenizer, [partial_caption(random_scene(rng), rng) for _ in range(_USES)], _TOKENS)
     tokens = text_encoder(ids).last_hidden_state[:, 3:].flatten(0, 1)
     _, directions = torch.linalg.eigh((tokens - tokens.mean(0)).T.cov())
     return directions.T[_RAREST] * _NORM
