@@ -119,7 +119,7 @@ def test_passes_and_options_are_described_and_plugins_are_known(tmp_path):
 def test_the_schema_beside_the_shipped_workflows_is_up_to_date():
     text = json.dumps(json_schema(Registry.built_in()), indent=2) + "\n"
     shipped = WORKFLOWS / "workflow.schema.json"
-    assert shipped.read_text(encoding="utf-8") == text, "run `olivelike schema > workflows/workflow.schema.json`"
+    assert shipped.read_text(encoding="utf-8") == text, "run `olivelike schema --output workflows/workflow.schema.json`"
 
 
 def changed(path: str, value: object) -> dict:
