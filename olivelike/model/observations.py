@@ -113,9 +113,12 @@ class Observer:
         self._counts += other._counts
 
     def _widen(self, exponent: int) -> None:
-        while self._exponent < exponent:
-            self._counts = np.pad(self._counts.reshape(-1, 2).sum(axis=1), BINS // 4)
-            self._exponent += 1
+        if self._exponent >= exponent:
+            return
+        # Zero stays between two bins, however many are put together.
+        together = min(2 ** (exponent - self._exponent), BINS // 2)
+        counts = np.pad(self._counts.reshape(-1, together).sum(axis=1), (BINS - BINS // together) // 2)
+        self._counts, self._exponent = counts, exponent
 
     def result(self) -> Observed:
         """Return what was observed."""

@@ -88,7 +88,6 @@ def test_an_error_of_a_pass_keeps_its_kind(project: Project, kind: str, status: 
 
 
 def test_a_failure_is_not_remembered(project: Project) -> None:
-    project.executor = ProcessExecutor
     add_plugin(project, "        raise ValueError('once')")
     with pytest.raises(PassError):
         project.run()
@@ -130,7 +129,6 @@ def test_a_plugin_that_does_not_load_is_refused_before_anything_runs(project: Pr
 
 
 def test_a_changed_helper_module_reruns_the_plugin_and_is_named(project: Project) -> None:
-    project.executor = ProcessExecutor
     add_plugin(project, "        from helper import same\n        return same(model)")
     helper = project.folder / "plugins" / "helper.py"
     helper.write_text("def same(model):\n    return model\n", encoding="utf-8")

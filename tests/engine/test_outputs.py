@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from olivelike.engine.execute.inline_executor import InlineExecutor
 from olivelike.errors import UsageError
 from olivelike.testing.lora_files import make_lora
 
@@ -223,6 +224,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from olivelike.engine import Options, run
+from olivelike.engine.execute.inline_executor import InlineExecutor
 from olivelike.model.records.output import JOURNAL_FILE
 
 left = int(sys.argv[2])
@@ -237,7 +239,8 @@ def hook(event, arguments):
 
 JOURNAL = Path(sys.argv[3]) / JOURNAL_FILE
 sys.addaudithook(hook)
-run(sys.argv[1], Options(overrides=("components={text_encoder: [convert, float16]}",)), lambda event: None)
+options = Options(overrides=("components={text_encoder: [convert, float16]}",))
+run(sys.argv[1], options, executor=InlineExecutor)
 """
 
 
@@ -274,7 +277,7 @@ def test_two_spellings_of_one_output_exclude_each_other(project: Project) -> Non
             assert inner[0].stdout.readline().startswith("waiting for another run")
 
     (project.output / "tokenizer" / "merges.txt").unlink()
-    run(str(project.workflow), Options(overrides=("target.device_id=1",)), listen)
+    run(str(project.workflow), Options(overrides=("target.device_id=1",)), listen, executor=InlineExecutor)
     inner[0].communicate(timeout=60)
     assert inner[0].returncode == 0
 

@@ -36,7 +36,6 @@ def note(project: Project):
     """Put a pass into the chain that writes a text, and return where its files go."""
 
     def note(value: str, imports: str = "", facts: str = "") -> Path:
-        project.executor = ProcessExecutor  # Code is what it was when a process first imported it.
         folder = project.folder / "plugins"
         folder.mkdir(exist_ok=True)
         (folder / "note.py").write_text(PASS.format(value=value, imports=imports, facts=facts), encoding="utf-8")
@@ -56,6 +55,7 @@ def text(project: Project) -> str:
 
 def test_a_submodule_behind_a_star_import_reruns_the_pass(project: Project, note) -> None:
     folder = note("impl.text()", imports="from pkg import *")
+    project.executor = ProcessExecutor  # A helper's code is what it was when a process first imported it.
     (folder / "pkg").mkdir()
     (folder / "pkg" / "__init__.py").write_text("__all__ = ['impl']\n", encoding="utf-8")
     (folder / "pkg" / "impl.py").write_text("def text():\n    return 'V1'\n", encoding="utf-8")
@@ -94,7 +94,7 @@ def test_named_files_and_variables_rerun_the_pass_and_are_named_without_their_va
 
 
 def test_a_pass_whose_inputs_cannot_be_told_runs_every_time_and_the_reason_says_why(project: Project, note) -> None:
-    folder = note("open(__file__).read()[:3]")
+    folder = note("Path(__file__).read_text()[:3]", imports="from pathlib import Path")
     project.run()
     project.run()
     assert project.executed() == {NODE}

@@ -41,21 +41,24 @@ RUN = """
 import json, sys
 from pathlib import Path
 from olivelike.engine import run, Options
+from olivelike.engine.execute.inline_executor import InlineExecutor
 from olivelike.errors import OlivelikeError
 
 def show(event):
     print(json.dumps(event.to_json()), flush=True)
 
 try:
-    run(sys.argv[1], Options(output=Path(sys.argv[2]) if len(sys.argv) > 2 else None), show)
+    output = Path(sys.argv[3]) if len(sys.argv) > 3 else None
+    run(sys.argv[1], Options(output=output), show, executor=InlineExecutor if sys.argv[2] == "alone" else None)
 except OlivelikeError as error:
     print(error, file=sys.stderr)
     sys.exit(error.exit_code)
 """
 
 
-def start(project: Project, *arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", RUN, str(project.workflow), *arguments]
+def start(project: Project, *arguments: str, alone: bool = False) -> subprocess.Popen[str]:
+    """Start a run; with `alone`, one without workers, where those are not the point."""
+    command = [sys.executable, "-c", RUN, str(project.workflow), "alone" if alone else "", *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -80,7 +83,7 @@ def add_slow_pass(project: Project, seconds: float) -> Path:
 
 def test_two_runs_on_one_store_run_common_nodes_once(project: Project, tmp_path: Path) -> None:
     notes = add_slow_pass(project, 1.0)
-    runs = [start(project, str(tmp_path / name)) for name in ("a", "b")]
+    runs = [start(project, str(tmp_path / name), alone=True) for name in ("a", "b")]
     printed = [process.communicate(timeout=120) for process in runs]
     assert [process.returncode for process in runs] == [0, 0], printed
     assert notes.read_text(encoding="utf-8") == "text_encoder\n"
@@ -91,7 +94,7 @@ def test_two_runs_on_one_store_run_common_nodes_once(project: Project, tmp_path:
 def test_two_runs_into_one_output_both_end_right(project: Project) -> None:
     add_slow_pass(project, 1.0)
     project.edit("vae_decoder: [convert, float16]", "vae_decoder: [convert, float16: {keep_io: true}]")
-    runs = [start(project) for _ in range(2)]
+    runs = [start(project, alone=True) for _ in range(2)]
     printed = [process.communicate(timeout=120) for process in runs]
     assert [process.returncode for process in runs] == [0, 0], printed
     assert project.run().executed == 0

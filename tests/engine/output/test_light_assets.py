@@ -10,8 +10,10 @@ import sys
 import pytest
 
 from olivelike.data import demo_folder
+from olivelike.engine.execute.worker import do
 from olivelike.engine.kinds.assets import AssetsJob
 from olivelike.engine.kinds.kind import Workplace
+from olivelike.engine.output import fallback_assets
 from olivelike.sources import SourceSpec, open_source
 from olivelike.sources.identify.published import PUBLISHED, scheduler_file, tokenizer_files
 from olivelike.store import Store
@@ -87,37 +89,28 @@ def test_no_published_pipeline_needs_diffusers_or_transformers_for_its_assets(so
         [name, AssetsJob(place, dict(index), {file: str(path) for file, path in files.items()}, added).to_json()]
         for name, (index, files, added) in sources.items()
     ]
-    done = subprocess.run(
-        [sys.executable, "-c", WORKER],
-        input="\n".join(map(json.dumps, jobs)),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    answers = work(jobs)
     assert [name for name, _, _ in answers] == list(sources)
     for name, answer, loaded in answers:
         assert answer["answer"] == "done", (name, answer)
         assert not HEAVY & set(loaded), name
 
 
-def test_a_scheduler_that_is_not_known_still_comes_from_diffusers(tmp_path):
+def test_a_scheduler_that_is_not_known_still_comes_from_diffusers(tmp_path, monkeypatch):
+    asked, answer = [], fallback_assets.scheduler_with_defaults
+    monkeypatch.setattr(
+        fallback_assets, "scheduler_with_defaults", lambda name, config: asked.append(name) or answer(name, config)
+    )
     config = tmp_path / "scheduler_config.json"
     config.write_text(json.dumps({"trained_betas": [0.1, 0.2]}))
     store = Store.open(tmp_path / "store")
     place = Workplace("pipeline.assets", "pipeline", str(store.root), str(tmp_path / "log"))
     index = {"scheduler": ["diffusers", "DDIMScheduler"]}
     job = AssetsJob(place, index, {"scheduler/scheduler_config.json": str(config)}, {})
-    done = subprocess.run(
-        [sys.executable, "-c", WORKER],
-        input=json.dumps(["", job.to_json()]),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    _, answer, loaded = json.loads(done.stdout)
-    assert "diffusers" in loaded
-    table = json.loads(store.require_bytes(answer["outputs"]["assets"], ""))
+    answers = []
+    do(job.to_json(), answers.append)
+    assert asked == ["DDIMScheduler"]
+    table = json.loads(store.require_bytes(answers[-1]["outputs"]["assets"], ""))
     saved = json.loads(store.require_bytes(table["scheduler/scheduler_config.json"], ""))
     assert saved["trained_betas"] == [0.1, 0.2]
     assert saved["timestep_spacing"] == "leading"
