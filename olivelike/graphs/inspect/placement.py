@@ -184,8 +184,7 @@ def left_to_cpu(model: ir.Model, target: Target) -> tuple[LeftNode, ...]:
     Nodes over weights alone do not count: they are gone once the graph has its weights.
     Operators that ONNX defines by a function body count as run: the runtime puts the body in their place.
     Types are checked for fused operators, and where a standard one computes in bfloat16. Where a provider's
-    registry can't be listed (`tensorrt`, `migraphx`, `webgpu`, `openvino`), standard operators count as run up to
-    the target's opset.
+    registry can't be listed (those of `REGISTRIES` can), standard operators count as run up to the target's opset.
     """
     local = {(function.domain, function.name) for function in model.functions.values()}
     opsets = model.graph.opset_imports

@@ -7,7 +7,7 @@ from small_networks import CONTRIB, FOREIGN, PASSTHROUGH, write_linear, write_ne
 
 from olivelike.errors import SessionError
 from olivelike.model.records.origin import Origin
-from olivelike.model.targets import TargetChoice
+from olivelike.model.targets import TARGETS, TargetChoice
 from olivelike.runtime.pipeline.pipeline_folder import check_folder_target, read_folder_target, target_settings
 from olivelike.runtime.sessions.load_failure import load_failure
 from olivelike.runtime.sessions.providers import onnxruntime_offer
@@ -168,7 +168,9 @@ def test_what_a_later_provider_runs_counts(tmp_path):
 
 def test_of_a_provider_without_tables_nothing_is_said(tmp_path):
     models = {"unet": write_network(tmp_path / "net", CONTRIB)}
-    check_folder_target("cuda", settings("CoreMLExecutionProvider"), models)
+    known = {target.provider for target in TARGETS.values()}
+    other = next(name for name in ("CoreMLExecutionProvider", "QNNExecutionProvider") if name not in known)
+    check_folder_target("cuda", settings(other), models)
 
 
 def record(folder, **target):
