@@ -24,7 +24,7 @@ PRIVATE_NAMES = {
     "__bases__", "__base__",  # of the hub's and of typer's errors
 }  # fmt: skip
 UNDOCUMENTED_MODULES = {
-    "diffusers.loaders", "diffusers.models",
+    "diffusers.loaders", "diffusers.models", "diffusers.models.modeling_utils",
     "diffusers.pipelines.stable_diffusion", "diffusers.pipelines.stable_diffusion.safety_checker",
     "diffusers.schedulers.scheduling_dpmsolver_sde", "diffusers.utils.state_dict_utils",
     "onnxruntime.capi", "onnxruntime.quantization.neural_compressor.weight_only", "onnxscript.rewriter.rules",
@@ -190,6 +190,16 @@ def test_diffusers_networks_rename_keys_of_older_files_by_one_method():
     for network in (AutoencoderKL, UNet2DConditionModel):
         parameters = list(inspect.signature(network._fix_state_dict_keys_on_load).parameters)
         assert len(parameters) == 2, parameters
+
+
+def test_diffusers_can_leave_out_the_random_values_of_new_networks():
+    import torch
+    from diffusers.models.modeling_utils import no_init_weights
+
+    usual = torch.nn.init.kaiming_uniform_
+    with no_init_weights():
+        assert torch.nn.init.kaiming_uniform_ is not usual
+    assert torch.nn.init.kaiming_uniform_ is usual
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from olivelike.errors import PassError
 from olivelike.model.targets import TARGETS
 from olivelike.testing import run_pass
 from olivelike.workflow.passes import Registry
+from tests.fixtures.little_pipeline import little_model
 
 BUILT_IN = Registry.built_in()
 BFLOAT16, FUSE, VERIFY = (BUILT_IN.get(name).cls for name in ("bfloat16", "fuse", "verify"))
@@ -55,7 +56,8 @@ def test_one_half_precision_does_not_follow_the_other(fused, second):
 
 @pytest.mark.parametrize("component", ["text_encoder", "unet", "vae_decoder", "safety_checker"])
 def test_it_stays_as_near_to_torch_as_the_type_allows(tiny, component):
-    result = run_pass(BFLOAT16, run_pass(FUSE, tiny(component), target="openvino"))
+    model = little_model("attending", "unet") if component == "unet" else tiny(component)
+    result = run_pass(BFLOAT16, run_pass(FUSE, model, target="openvino"))
     found = run_pass(VERIFY, result, samples=1).facts["verification"]
     assert (found["precision"], found["limit"], found["passed"]) == ("bf16", 0.16, True)
     assert found["relative_error"] < 0.05

@@ -17,6 +17,7 @@ from olivelike.sources.identify.identify import identify
 from olivelike.testing.controlnets import make_controlnet
 from olivelike.testing.t2i_adapters import make_t2i_adapter
 from tests.fixtures.little_pipeline import little_checkpoint
+from tests.fixtures.pickle_tables import read_pickle_here
 
 
 def opened(source, *adapters, controlnets=(), **options):
@@ -68,7 +69,8 @@ def test_a_pickled_file_is_read_where_that_is_allowed(tmp_path):
     torch.save(load_file(file), tmp_path / "sketch.pth")
     with pytest.raises(SourceError, match="--allow-pickle"):
         opened(pipeline, tmp_path / "sketch.pth")
-    found, again = (opened(pipeline, one, allow_pickle=True)[1][0] for one in (file, tmp_path / "sketch.pth"))
+    allowed = {"allow_pickle": True, "read_pickle": read_pickle_here}
+    found, again = (opened(pipeline, one, **allowed)[1][0] for one in (file, tmp_path / "sketch.pth"))
     assert found.config == again.config
 
 

@@ -27,7 +27,7 @@ def site(tmp_path_factory):
 def run(site, *command, cwd):
     return subprocess.run(
         [sys.executable, *command],
-        env=os.environ | {"PYTHONPATH": f"{site}{os.pathsep}{ROOT}"},
+        env=os.environ | {"PYTHONPATH": f"{site}{os.pathsep}{ROOT}", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         check=False, cwd=cwd, capture_output=True, text=True,
     )  # fmt: skip
 

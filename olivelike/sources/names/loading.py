@@ -30,10 +30,12 @@ def load_diffusers(
         SourceError: what `refuse` makes of the class's refusal of the config.
     """
     import torch
+    from diffusers.models.modeling_utils import no_init_weights
     from diffusers.utils import logging
 
     try:
-        with torch.device("meta"), quiet(logging):
+        # Random values for tensors that hold none take most of the time that making the network does.
+        with torch.device("meta"), no_init_weights(), quiet(logging):
             network = network_class.from_config(dict(config))
     except REFUSALS as error:
         raise refuse(error) from error
