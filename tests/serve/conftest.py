@@ -95,7 +95,7 @@ def forks() -> Iterator[Forks]:
     forks.close()
 
 
-@pytest.fixture(scope="package", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def _forked_children(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fork the children of the servers in this process; servers that are processes start their own."""
     with pytest.MonkeyPatch.context() as patched:
