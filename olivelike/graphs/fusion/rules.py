@@ -84,15 +84,33 @@ def fuse(
     if unknown:
         raise UsageError(f"fuse: no rule {', '.join(unknown)}; there are {', '.join(chosen)}")
     chosen.update(switches or {})
+    applied = (*(rule for rule in rules if chosen[rule.name]), Rule(lower))
+    settings = target, precision or target.precision, frozenset(float32_operators)
+    original = ir.to_proto(model)
+    facts, editor = _apply(model, applied, settings, check_each=False)
+    try:
+        _check(editor, applied[-1].name)
+    except PassError:  # Once more, to find the rule that did it.
+        _apply(ir.from_proto(original), applied, settings, check_each=True)
+        raise
+    return facts
+
+
+def _apply(
+    model: ir.Model, rules: Iterable[Rule], settings: tuple[Target, Precision, frozenset[str]], *, check_each: bool
+) -> tuple[dict[str, Any], GraphEditor]:
+    """Apply rules to a model, in place; return the facts of `fuse`, and the editor that has the model now."""
     editor = GraphEditor(model)
     before = _operator_counts(editor)
     fused: dict[str, dict[str, int]] = {}
     left: dict[str, dict[str, int]] = {}
-    for rule in (*(rule for rule in rules if chosen[rule.name]), Rule(lower)):
-        scope = Scope(editor, target, precision or target.precision, frozenset(float32_operators))
+    for rule in rules:
+        scope = Scope(editor, *settings)
         rule.apply(scope)
         if scope.fused or rule.apply is lower:
-            _check(editor, rule.name)
+            _check_values(editor, rule.name)
+            if check_each:
+                _check(editor, rule.name)
         for found, counts in ((fused, scope.fused), (left, scope.left)):
             if counts:
                 found[rule.name] = dict(sorted(counts.items()))
@@ -104,7 +122,7 @@ def fuse(
         "operators_after": after,
         "fused": fused,
         "left": left,
-    }
+    }, editor
 
 
 def in_order(more: Sequence[Rule]) -> tuple[Rule, ...]:
@@ -132,12 +150,16 @@ def _operator_counts(editor: GraphEditor) -> dict[str, int]:
     return dict(sorted(counts.items()))
 
 
-def _check(editor: GraphEditor, rule: str) -> None:
-    """Check that a rule left a valid graph, whose types and shapes agree with ONNX's own inference."""
+def _check_values(editor: GraphEditor, rule: str) -> None:
+    """Check that a rule left no value without type and shape."""
     for node in editor.graph:
         for value in node.outputs:
             if value.name and (value.dtype is None or value.shape is None):
                 raise PassError(f"fuse: rule {rule} left {value.name!r} of {node.op_type} without type or shape")
+
+
+def _check(editor: GraphEditor, rule: str) -> None:
+    """Check that a rule left a valid graph, whose types and shapes agree with ONNX's own inference."""
     editor.import_contrib()
     proto = ir.to_proto(editor.model)
     try:
