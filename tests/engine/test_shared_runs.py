@@ -148,7 +148,7 @@ def test_a_plan_tells_what_would_be_fetched_and_changes_nothing(first, machine, 
         ("silent", ""),
         ("503", "/objects/"),
         pytest.param("403", "/objects/", marks=pytest.mark.slow),
-        ("half", "/objects/"),
+        pytest.param("half", "/objects/", marks=pytest.mark.slow),
         pytest.param("silent", "/objects/", marks=pytest.mark.slow),
     ],
 )

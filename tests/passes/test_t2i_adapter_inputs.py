@@ -100,9 +100,10 @@ def error(found, wanted):
 @pytest.mark.parametrize(
     ("kind", "target", "half"),
     [
-        ("attending", "cpu", False), ("attending_xl", "cpu", False), ("attending", "cuda", True),
-        ("attending_xl", "cuda", False), ("attending_xl", "directml", True), ("attending_xl", "webgpu", False),
-        ("attending", "openvino", True),
+        ("attending", "cpu", False), ("attending", "cuda", True), ("attending_xl", "directml", True),
+        ("attending_xl", "webgpu", False), pytest.param("attending_xl", "cpu", False, marks=pytest.mark.slow),
+        pytest.param("attending_xl", "cuda", False, marks=pytest.mark.slow),
+        pytest.param("attending", "openvino", True, marks=pytest.mark.slow),
     ],
 )  # fmt: skip
 def test_features_do_what_they_do_in_torch(tmp_path, kind, target, half):
@@ -124,7 +125,7 @@ def assert_bits(session, folder, given, features):
     assert (run(session, {**given, **zeros}) == run(open_on_cpu(folder), given)).all()
 
 
-@pytest.mark.parametrize("target", ["cpu", "cuda"])
+@pytest.mark.parametrize("target", ["cpu", pytest.param("cuda", marks=pytest.mark.slow)])
 def test_both_kinds_lead_one_graph_as_in_torch(tmp_path, target):
     unet = run_pass(PASSES["fuse"], little_model("attending", "unet"), target=target)
     both = run_pass(PASSES["t2i_adapter_inputs"], run_pass(PASSES["controlnet_inputs"], unet), target=target)

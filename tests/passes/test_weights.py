@@ -175,9 +175,10 @@ def test_targets_that_are_not_known_to_run_blocks_are_refused(make, options, nam
 @pytest.mark.parametrize(
     ("make", "target", "widened"), [(EIGHT, "cuda", set()), (FOUR, "cuda", {"UINT4"}), (EIGHT, "directml", set())]
 )
-def test_what_a_provider_does_not_widen_is_folded_as_a_session_opens(tiny, make, target, widened, tmp_path):
-    fused = run_pass(FUSE, tiny("unet"), target=target)
-    result = run_pass(make, fused, target=target, float_blocks=())
+def test_what_a_provider_does_not_widen_is_folded_as_a_session_opens(one_torch_thread, make, target, widened, tmp_path):
+    fused = run_pass(FUSE, little_model("attending", "unet"), target=target)
+    fine = () if make is EIGHT else ("down_blocks",)
+    result = run_pass(make, fused, target=target, float_blocks=(), fine_blocks=fine)
     graph = result.graph.to_ir()
     assert not [node for node in left_to_cpu(graph, TARGETS[target]) if "Dequantize" in node.operator]
     read = {node.inputs[0].dtype.name for node in graph.graph if node.op_type == "DequantizeLinear"}

@@ -57,7 +57,7 @@ def start(root: Path, seed: int, rounds: int) -> subprocess.Popen[bytes]:
     )
 
 
-@pytest.mark.parametrize("members_are_killed", [False, True])
+@pytest.mark.parametrize("members_are_killed", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_processes_that_share_a_store_never_see_a_wrong_result(store: Store, members_are_killed: bool) -> None:
     processes = [start(store.root, seed, 40) for seed in range(3)]
     for seed in range(10, 16) if members_are_killed else ():

@@ -65,7 +65,7 @@ def test_onnx_runtime_model_loads_a_component_and_saves_it_whole(folder, name, t
     assert (model(**{given.name: sample})[0] == again(**{given.name: sample})[0]).all()
 
 
-@pytest.mark.parametrize("precision", ["float32", "float16"])
+@pytest.mark.parametrize("precision", ["float32", pytest.param("float16", marks=pytest.mark.slow)])
 def test_the_onnx_pipeline_of_diffusers_paints_what_the_torch_pipeline_paints(request, precision, checkpoint, tolerant):
     path = request.getfixturevalue("folder" if precision == "float32" else "half_folder")
     onnx_pipeline = diffusers.OnnxStableDiffusionPipeline.from_pretrained(

@@ -129,6 +129,7 @@ def test_a_request_that_cannot_be_had_is_answered_with_the_reason(
     assert found.value.args[1] == 2
 
 
+@pytest.mark.slow
 def test_sdxl_in_half_precision_is_served_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     project = Project(tmp_path)
     project.workflow.parent.mkdir()

@@ -206,7 +206,7 @@ def test_a_timestep_may_be_one_for_the_whole_batch(exported, tmp_path):
         assert relative_error(found, expected) < 3e-6
 
 
-@pytest.mark.parametrize("component", ["text_encoder", "vae_decoder"])
+@pytest.mark.parametrize("component", ["text_encoder", pytest.param("vae_decoder", marks=pytest.mark.slow)])
 def test_models_in_half_precision_stay_what_they_are(exported, tmp_path, component):
     path, model = exported(component, opset=17, half=True, external=True)
     assert distance(path, model, tmp_path / "out") < 2e-3

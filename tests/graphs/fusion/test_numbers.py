@@ -43,7 +43,9 @@ def fused(network, target, switches=None):
     return Graph.from_ir(model), facts
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(one, marks=pytest.mark.slow if one == "sdxl_unet" else ()) for one in ARCHITECTURES]
+)
 def test_each_rule_keeps_the_numbers_of_the_network(name, network):
     model = network(name).graph.to_ir()
     written = set()

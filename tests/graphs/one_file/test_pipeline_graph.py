@@ -98,7 +98,7 @@ def test_each_scheduler_draws_what_generate_draws(drawing: Drawing, scheduler: s
     assert drawing.psnr(scheduler, steps=1, guidance=1.0) >= 50
 
 
-@pytest.mark.parametrize("kind", ["xl", "lcm", "lcm_xl"])
+@pytest.mark.parametrize("kind", ["xl", "lcm", pytest.param("lcm_xl", marks=pytest.mark.slow)])
 def test_other_kinds_of_pipelines_draw_what_generate_draws(settings, kind: LittleKind) -> None:
     drawing = Drawing(kind, settings)
     assert drawing.psnr("Euler" if kind == "xl" else "LCM") >= 50

@@ -119,7 +119,15 @@ def test_a_picture_of_a_picture_has_a_prompt_too(prompted, shown, picture):
     assert_alike(prompted.generate(ask(shown[0], init_image=picture, strength=0.6)), expected)
 
 
-@pytest.mark.parametrize(("scale", "half"), [(1.0, False), (0.6, False), (1.0, True), (0.6, True)])
+@pytest.mark.parametrize(
+    ("scale", "half"),
+    [
+        (1.0, False),
+        (0.6, True),
+        pytest.param(0.6, False, marks=pytest.mark.slow),
+        pytest.param(1.0, True, marks=pytest.mark.slow),
+    ],
+)
 def test_it_goes_with_controlnets(prompted, settings, shown, picture, scale, half):
     expected = paint_prompted(
         controlled=True, scale=scale, image=picture, ip_adapter_image=shown[0], controlnet_conditioning_scale=0.8
@@ -145,7 +153,7 @@ def test_half_precision_is_near_torch(settings, shown, kind, form):
         assert_alike(found, paint_prompted(kind, form, scale, ip_adapter_image=shown[0]), 30)
 
 
-@pytest.mark.parametrize("form", ["classic", "plus"])
+@pytest.mark.parametrize("form", ["classic", pytest.param("plus", marks=pytest.mark.slow)])
 def test_xl_has_a_prompt_as_in_torch(settings, shown, form):
     xl = open_pipeline(little_prompted("xl", form, controlled=form == "classic"), settings)
     for scale in (1.0, 0.5):
@@ -153,7 +161,7 @@ def test_xl_has_a_prompt_as_in_torch(settings, shown, form):
         assert_alike(found, paint_prompted("xl", form, scale, ip_adapter_image=shown[0]))
 
 
-@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("half", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_xl_goes_with_controlnets(settings, shown, picture, half):
     expected = paint_prompted(
         "xl", controlled=True, image=picture, ip_adapter_image=shown[0], controlnet_conditioning_scale=0.8

@@ -69,7 +69,9 @@ def test_sd1_weights_equal_those_that_diffusers_fuses(style, modules, sd1, tmp_p
     check(sd1, path, 1.0 if style == "dora_peft" else WEIGHT)
 
 
-@pytest.mark.parametrize("style", ["kohya_sdxl", "kohya", "peft"])
+@pytest.mark.parametrize(
+    "style", ["kohya_sdxl", pytest.param("kohya", marks=pytest.mark.slow), pytest.param("peft", marks=pytest.mark.slow)]
+)
 def test_sdxl_weights_equal_those_that_diffusers_fuses(style, sdxl, tmp_path):
     path = make_lora(
         tmp_path / "lora.safetensors", style, base=sdxl.shapes, alpha=3, components=tuple(sdxl),

@@ -142,7 +142,7 @@ def test_a_mark_of_another_version_and_no_mark_are_told(bucket):
     ("mode", "said"),
     [
         ("403", "refuses these credentials"),
-        ("503", "SlowDown|no answer in time"),
+        pytest.param("503", "SlowDown|no answer in time", marks=pytest.mark.slow),
         ("half", "payload|no answer in time"),
         ("silent", "no answer in time"),
     ],
