@@ -55,7 +55,7 @@ def listed() -> str:
 
 
 def test_names_and_signatures_are_as_they_were() -> None:
-    assert listed() == GOLDEN.read_text(encoding="utf-8")
+    assert listed() == GOLDEN.read_text(encoding="utf-8"), "if that is meant: python tests/test_public_names.py"
 
 
 def test_each_has_a_docstring_and_functions_have_types() -> None:

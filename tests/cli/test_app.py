@@ -13,7 +13,11 @@ import pytest
 from olivelike.cli.app import COMMANDS
 from olivelike.cli.display.help_pages import GROUPS as HELP_GROUPS
 
-GROUPS = {"passes": ["list", "show", "new"], "cache": ["ls", "size", "verify", "gc", "clear", "pin", "unpin"]}
+GROUPS = {
+    "passes": ["list", "show", "new"],
+    "cache": ["ls", "size", "verify", "gc", "clear", "pin", "unpin", "push", "pull", "sync"],
+    "shelf": ["list", "add", "verify"],
+}
 PATHS = [[name] for name in COMMANDS] + [[group, name] for group, names in GROUPS.items() for name in names]
 
 

@@ -14,7 +14,7 @@ EXAMPLES = re.search(r"## Running\n```\n(.+?)```", GUIDE, re.DOTALL)[1].splitlin
 
 
 def test_the_guide_has_every_command():
-    assert re.findall(r"^\| `olivelike ([\w-]+)", GUIDE, re.MULTILINE) == list(COMMANDS)
+    assert re.findall(r"^\| `olivelike ([\w-]+)", GUIDE, re.MULTILINE) == list(COMMANDS), "in this order"
 
 
 def test_the_guide_has_every_option_of_run(cli):

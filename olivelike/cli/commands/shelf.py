@@ -43,7 +43,7 @@ def add(
     fresh: _Fresh = False,
     allow_pickle: shared.AllowPickle = False,
 ) -> None:
-    """Trace the networks of a pipeline once, for all runs of its architecture.
+    """Trace a pipeline's networks once, for all of its architecture.
 
     No weight is read. What is on a shelf already is not traced again.
     """
@@ -89,7 +89,7 @@ def list_entries(shelf: _Folder = None, json: shared.Json = False) -> None:
 
 @app.command(cls=Command)
 def verify(shelf: _Folder = None, fresh: _Fresh = False, json: shared.Json = False) -> None:
-    """Check every entry against its SHA-256; with --fresh also against what the installed exporter makes.
+    """Check every entry against its SHA-256, or a fresh trace.
 
     The exit status is 3 if something is wrong. Remove a file that is; runs trace what it held.
     """
