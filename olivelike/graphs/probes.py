@@ -41,11 +41,14 @@ def attending(graph: ir.Graph, weights: Collection[ir.Value]) -> Iterator[tuple[
         if softmax.domain or softmax.op_type != "Softmax":
             continue
         before = _through(softmax.inputs[0])
-        after = [user for user in _users(softmax.outputs[0]) if user.op_type == "MatMul" and not user.domain]
+        after = [
+            node
+            for node, place in _users(softmax.outputs[0])
+            if (node.domain, node.op_type, place) == ("", "MatMul", 0)
+        ]
         if before is None or before.op_type != "MatMul" or len(after) != 1:
             continue
-        shares, values = after[0].inputs
-        if values is not shares and not {*before.inputs, shares, values} & {*weights, None}:
+        if not {*before.inputs, *after[0].inputs} & {*weights, None}:
             yield before, after[0]
 
 
@@ -58,13 +61,13 @@ def _through(value: ir.Value | None) -> ir.Node | None:
     return None
 
 
-def _users(value: ir.Value) -> Iterator[ir.Node]:
-    """Yield what takes a value, casts aside."""
-    for node, _ in value.uses():
+def _users(value: ir.Value) -> Iterator[tuple[ir.Node, int]]:
+    """Yield what takes a value, casts aside, and at which place."""
+    for node, place in value.uses():
         if node.op_type == "Cast":
             yield from _users(node.outputs[0])
         else:
-            yield node
+            yield node, place
 
 
 def add_probes(model: ir.Model) -> None:

@@ -17,7 +17,7 @@ import pytest
 from olivelike.engine.output.materialize import materialize
 from olivelike.errors import PassError, VerificationError
 from olivelike.graphs.inspect import inspect_model, left_to_cpu
-from olivelike.graphs.probes import PROBE, add_probes
+from olivelike.graphs.probes import PROBE, add_probes, attending
 from olivelike.graphs.static_quantisation import Rounding, StaticQuantisation
 from olivelike.measure.verify import half_search
 from olivelike.measure.verify.evaluation import Evaluation
@@ -202,6 +202,14 @@ def test_attention_of_other_widths_and_of_float_blocks_stays_in_float(width, flo
     quantisation = StaticQuantisation(model, seen, Rounding("fp8"), attention=True, float_blocks=float_blocks)
     assert quantisation.quantise() == {"attention_left_in_float": 1}
     assert {node.op_type for node in model.graph} == {"MatMul", "Add", "Softmax"}
+
+
+def test_a_product_whose_second_factor_is_a_softmax_is_no_attention():
+    model, _, _ = attention(16)
+    mixed = model.graph.node(-1)
+    mixed.replace_input_with(0, mixed.inputs[1])
+    mixed.replace_input_with(1, model.graph.node(2).outputs[0])
+    assert list(attending(model.graph, set())) == []
 
 
 def test_it_is_known_where_float8_runs(calibrated):

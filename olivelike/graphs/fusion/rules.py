@@ -54,6 +54,10 @@ RULES: Final = (
 Residual sums join a norm if they can, and BiasAdd takes the rest."""
 
 
+_SPOILED: Final = (PassError, ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
+"""What rules raise on a graph that is not valid."""
+
+
 def fuse(
     model: ir.Model,
     target: Target,
@@ -87,10 +91,10 @@ def fuse(
     applied = (*(rule for rule in rules if chosen[rule.name]), Rule(lower))
     settings = target, precision or target.precision, frozenset(float32_operators)
     original = ir.to_proto(model)
-    facts, editor = _apply(model, applied, settings, check_each=False)
     try:
+        facts, editor = _apply(model, applied, settings, check_each=False)
         _check(editor, applied[-1].name)
-    except PassError:  # Once more, to find the rule that did it.
+    except _SPOILED:  # Once more, to find the rule that did it: others may fail on what it left.
         _apply(ir.from_proto(original), applied, settings, check_each=True)
         raise
     return facts

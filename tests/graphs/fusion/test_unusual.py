@@ -330,8 +330,14 @@ def _wrong_shape(scope):
     scope.fused["Relu"] += 1
 
 
-def test_a_rule_that_leaves_a_wrong_graph_stops_the_pass_with_its_name(monkeypatch):
-    monkeypatch.setattr(rules, "RULES", (Rule(_wrong_shape),))
+def _stumbling(scope):
+    """Finds nothing that it can go on with."""
+    raise KeyError("N")
+
+
+@pytest.mark.parametrize("later", [(), (Rule(_stumbling),)])
+def test_a_rule_that_leaves_a_wrong_graph_stops_the_pass_with_its_name(monkeypatch, later):
+    monkeypatch.setattr(rules, "RULES", (Rule(_wrong_shape), *later))
     source = graph("plain (float[N,4] x) => (float[N,4] y) { h = Relu(x) y = Sigmoid(h) }")
     with pytest.raises(PassError, match="rule _wrong_shape left a graph that is not valid"):
         fused(source)
