@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import os
 import signal
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from distributed import LocalCluster
-from PIL import Image
 
 from olivelike.cli import stdout
 from olivelike.cli.app import run_command_line
@@ -59,22 +56,15 @@ def pictures(server: Running, view: dict[str, object]) -> list[bytes]:
         return [client.get(f"/files/{picture['id']}.png").content for picture in view["pictures"]]
 
 
-def opened(content: bytes) -> Image.Image:
-    return Image.open(io.BytesIO(content))
-
-
 def test_a_worker_that_comes_later_draws_too_and_what_one_process_draws(drawing: Running, server: Running) -> None:
-    orders = [{"seed": seed, "steps": 12, "num_images": 3, "batch_size": 1} for seed in range(4)]
+    orders = [{"seed": seed, "steps": 12, "num_images": 3, "batch_size": 1} for seed in (0, 0, 0, 1)]
     jobs = [submitted(drawing, **order) for order in orders]
     at_once = set()
     wait_until(lambda: at_once.update({len(drawing.service.dispatcher.running)}) or 2 in at_once)
-    there = [pictures(drawing, drawing.wait(job)) for job in jobs]
-    for found, wanted in zip(there, (pictures(server, server.draw(**order)) for order in orders), strict=True):
-        assert len(found) == len(wanted) == 3
-        for one, other in zip(map(opened, found), map(opened, wanted), strict=True):
-            assert one.info == other.info
-            # On a busy machine a picture in some hundreds was off by a rounding; why is not known.
-            assert np.abs(np.asarray(one, np.int16) - np.asarray(other, np.int16)).max() <= 2
+    views = [drawing.wait(job) for job in jobs]
+    there = [pictures(drawing, view) for view in views]
+    assert there == [pictures(server, server.draw(**order)) for order in orders]
+    assert len({picture["id"] for view in views for picture in view["pictures"]}) == 12
     (folder,) = drawing.service.dispatcher.open_folders
     assert folder == str(drawing.settings.folders[0])
 

@@ -74,6 +74,16 @@ def test_numbers_go_on_where_the_folder_ends(gallery):
     assert gallery.reserve(passing=False) == (folder, 42)
 
 
+def test_jobs_that_are_drawn_at_once_have_numbers_of_their_own(gallery):
+    folder, first = gallery.reserve(passing=False)
+    job = JobRow("j", "pictures", "me", "drawing", 1.0, {"prompt": "a"}, {"files": 4}, folder=folder, first=first)
+    gallery.journal.add(job)
+    assert gallery.reserve(passing=False) == (folder, 5)
+    assert gallery.reserve(passing=True)[1] == 1
+    gallery.journal.end("j", "done")
+    assert gallery.reserve(passing=False) == (folder, 1)
+
+
 @pytest.mark.parametrize("how", ["missing", "damaged", "empty"])
 def test_the_files_make_the_index_again(gallery, how):
     job = JobRow("j", "pictures", "me", "done", 1.0, {"prompt": "a"}, {"files": 3}, folder="2026-11-22", first=1)

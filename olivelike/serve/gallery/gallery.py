@@ -110,14 +110,15 @@ class Gallery:
         self._lock.release()
 
     def reserve(self, *, passing: bool) -> tuple[str, int]:
-        """Return a folder below the gallery and the first number that is free there."""
+        """Return a folder below the gallery and the first number that is free there.
+
+        Neither a file nor a job that is still drawn has it: several are drawn at once where there are several workers.
+        """
         folder = PASSING if passing else f"{datetime.now().astimezone():%Y-%m-%d}"
-        with contextlib.suppress(FileNotFoundError):
-            names = os.listdir(self.folder / folder)  # noqa: PTH208  (names are all that is needed)
-            numbers = (int(match[1]) for name in names if (match := _NUMBERED.fullmatch(name)))
-            return folder, max(numbers, default=0) + 1
         (self.folder / folder).mkdir(parents=True, exist_ok=True)
-        return folder, 1
+        names = os.listdir(self.folder / folder)  # noqa: PTH208  (names are all that is needed)
+        numbers = [int(match[1]) for name in names if (match := _NUMBERED.fullmatch(name))]
+        return folder, max([*numbers, *self.journal.reserved(folder)], default=0) + 1
 
     def add(self, row: PictureRow) -> None:
         """Put a picture whose file is there into the index."""

@@ -6,6 +6,7 @@ import contextlib
 import json
 import sqlite3
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
@@ -105,6 +106,12 @@ class Journal:
         """Return what has not ended, oldest first."""
         query = "SELECT * FROM jobs WHERE state IN ('queued', 'drawing') ORDER BY number"
         return [self._read(row) for row in self._database.execute(query)]
+
+    def reserved(self, folder: str) -> Iterator[int]:
+        """Yield the last number that each job which has not ended may give to a file in a folder of the gallery."""
+        for row in self.unfinished():
+            if row.folder == folder and row.first is not None:
+                yield row.first + row.plan["files"] - 1
 
     def owner(self, folder: str, number: int) -> str | None:
         """Return the job whose picture has this number in a folder of the gallery."""
