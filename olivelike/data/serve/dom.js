@@ -44,3 +44,16 @@ export function spaced(work, milliseconds) {
     if (!timer) call();
   };
 }
+
+/** Write over a part of a text as typing would, so that Ctrl+Z takes it back; `from` and `to` are places in it. */
+export function typeOver(input, text, from = 0, to = input.value.length) {
+  if (input.value.slice(from, to) === text) return;
+  input.focus({ preventScroll: true });
+  input.setSelectionRange(from, to);
+  // Setting the value would throw away what the browser could undo; it is set where typing would not do: out of sight, or too long.
+  const fits = input.maxLength < 0 || input.value.length + text.length - (to - from) <= input.maxLength;
+  const typed = fits && document.activeElement === input && (text ? document.execCommand("insertText", false, text) : document.execCommand("delete"));
+  if (typed) return;
+  input.setRangeText(text, from, to, "end");
+  input.dispatchEvent(new Event("input", { bubbles: true }));
+}

@@ -1,6 +1,6 @@
 // The fields of the form: what they hold, their bounds, what is kept of them, and the order that they make.
 
-import { $, settled } from "./dom.js";
+import { $, settled, typeOver } from "./dom.js";
 
 const KEY = "olivelike.form";
 const fields = () => [...document.querySelectorAll("#form [data-field]")];
@@ -15,9 +15,10 @@ function set(input, value) {
   else input.value = value ?? "";
 }
 
-/** Set one field and tell everybody who listens, as if it was typed. */
+/** Set one field and tell everybody who listens, as if it was typed; what was typed into a prompt can be had back by Ctrl+Z. */
 export function setField(name, value) {
   const input = $(name);
+  if (input.tagName === "TEXTAREA") return typeOver(input, value ?? "");
   set(input, value);
   input.dispatchEvent(new Event("input", { bubbles: true }));
 }

@@ -1,6 +1,6 @@
 // The two prompts: how many tokens they have, and colours behind what is more than plain text.
 
-import { $, make, settled } from "./dom.js";
+import { $, make, settled, typeOver } from "./dom.js";
 import { problem } from "./notices.js";
 import { ask } from "./server.js";
 
@@ -103,10 +103,9 @@ class Editor {
     weight = Math.round((weight + (event.key === "ArrowUp" ? 0.1 : -0.1)) * 100) / 100;
     if (weight <= 0) return;
     const written = weight === 1 ? words : `(${words}:${weight})`;
-    this.input.setRangeText(written, from, to, "preserve");
+    typeOver(this.input, written, from, to);
     const begin = from + (weight === 1 ? 0 : 1);
     this.input.setSelectionRange(begin, begin + words.length);
-    this.input.dispatchEvent(new Event("input", { bubbles: true }));
   }
 }
 

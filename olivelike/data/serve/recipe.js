@@ -14,6 +14,9 @@ const SELDOM = { variation_strength: 0, variation_seed: "", hires: "", hires_str
 /** Fill the form in with a record. `seed: false` leaves the seed as it is. */
 export async function applyRecipe(record, where = "the picture") {
   const missing = [];
+  // The form has to be in sight before its texts are typed over.
+  location.hash = "#paint";
+  await new Promise((shown) => setTimeout(shown));
   if (record.model && record.model !== model()) {
     if (modelNames().includes(record.model)) await setModel(record.model);
     else missing.push(`the model ${record.model} is not served here`);
@@ -32,7 +35,6 @@ export async function applyRecipe(record, where = "the picture") {
     if (used) missing.push(`it was made from ${name} (${used.name}), which you have to choose again`);
   }
   $("form").dispatchEvent(new Event("input", { bubbles: true }));
-  location.hash = "#paint";
   $("prompt").focus();
   notice(`Recipe of ${where} loaded${missing.length ? `, but ${missing.join(", and ")}` : ""}.`);
 }

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Callable
 
 import numpy as np
 import pytest
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 from tests.serve.conftest import wait_until
-from tests.serve.page.conftest import Opened
+from tests.serve.page.conftest import Opened, drop
 
 pytestmark = pytest.mark.slow
 
@@ -173,3 +176,27 @@ def test_another_model_is_chosen_from_the_picker(visit: Callable[..., Opened]) -
     opened.open()
     assert "second" in opened.page.text_content("#model-button")
     assert opened.page.input_value("#prompt") == "a red circle"
+
+
+def test_ctrl_z_takes_back_a_weight_and_the_words_of_a_recipe(visit: Callable[..., Opened]) -> None:
+    opened = visit()
+    opened.page.fill("#prompt", "")
+    opened.page.click("#prompt")
+    keyboard = opened.page.keyboard
+    keyboard.type("a green star on a white background")
+    keyboard.press("Control+Shift+ArrowLeft")
+    keyboard.press("Control+ArrowUp")
+    assert opened.page.input_value("#prompt") == "a green star on a white (background:1.1)"
+    keyboard.press("Control+z")
+    assert opened.page.input_value("#prompt") == "a green star on a white background"
+
+    recipe = PngInfo()
+    recipe.add_text("parameters", "a red circle\nSteps: 4, Sampler: DDIM, CFG scale: 2, Seed: 3, Size: 64x64")
+    buffer = io.BytesIO()
+    Image.new("RGB", (64, 64), "navy").save(buffer, "PNG", pnginfo=recipe)
+    drop(opened, "body", "old.png", buffer.getvalue())
+    opened.page.locator("#notices").get_by_text("Recipe of old.png loaded").wait_for()
+    assert opened.page.input_value("#prompt") == "a red circle"
+    opened.page.click("#prompt")
+    keyboard.press("Control+z")
+    assert opened.page.input_value("#prompt") == "a green star on a white background"
