@@ -71,6 +71,21 @@ class Key:
         return {"pass": parts.pop("name"), **parts}
 
 
+def digest_of_inputs(inputs: Mapping[str, Any]) -> str | None:
+    """Return the digest of the key whose parts a record has, as `Key.inputs` gave them; `None` if they are no such."""
+    parts = dict(inputs)
+    kinds = {"pass": str, "code": str, "modules": dict, "options": dict, "facets": dict, "tools": dict, "named": dict}
+    texts = (parts.get(name, {}) for name in ("modules", "facets", "tools", "named"))
+    if not all(isinstance(parts.get(name, kind()), kind) for name, kind in kinds.items()):
+        return None
+    if not all(isinstance(text, str) for table in texts for text in table.values()):
+        return None
+    try:
+        return Key(parts.pop("pass"), **parts).digest
+    except (KeyError, TypeError, ValueError):  # A part is missing, there are more, or JSON can't hold it.
+        return None
+
+
 # Nodes that are no pass
 
 

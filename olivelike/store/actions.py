@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, fields
+import datetime as dt
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from olivelike._untrusted import parse_json
 from olivelike.errors import DamagedError
 from olivelike.store import objects
 from olivelike.store.folder import StoreFolder, is_digest, seal, unseal
@@ -91,13 +94,48 @@ def parse(folder: StoreFolder, path: Path, data: bytes | None) -> Action | None:
 def decoded(data: bytes | None, key: str) -> Action | None:
     """Return the action that a record holds, or `None` if it is damaged or has another key."""
     content = unseal(KIND, data)
-    if content is None or content.keys() != {field.name for field in fields(Action)}:
+    if content is None or content.keys() != _FIELDS.keys() or content["key"] != key:
         return None
-    outputs, parts = content["outputs"], content["parts"]
-    if not (isinstance(outputs, dict) and isinstance(parts, dict) and is_digest(key)):
+    if not all(is_right(content[name]) for name, is_right in _FIELDS.items()):
         return None
-    sizes_are_counts = all(type(size) is int and size >= 0 for size in parts.values())
-    if not sizes_are_counts or not all(map(is_digest, [*parts, *outputs.values()])):
-        return None
-    sound = parts.keys() >= set(outputs.values()) and content["key"] == key
-    return Action(**content) if sound else None
+    return Action(**content) if content["parts"].keys() >= set(content["outputs"].values()) else None
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value <= _MOST
+
+
+def _is_duration(value: object) -> bool:
+    return type(value) in (int, float) and 0 <= value <= _MOST  # type: ignore[operator]
+
+
+def _is_moment(value: object) -> bool:
+    try:
+        return isinstance(value, str) and dt.datetime.fromisoformat(value).tzinfo is not None
+    except ValueError:
+        return False
+
+
+def _is_shallow(value: object) -> bool:
+    """Tell whether a value is a table of JSON, nested no deeper than what else we read."""
+    try:
+        return isinstance(value, dict) and parse_json(json.dumps(value)) == value
+    except (ValueError, RecursionError):
+        return False
+
+
+_MOST: Final = (1 << 63) - 1
+"""Of bytes and of seconds; more is no measurement."""
+_FIELDS: Final[Mapping[str, Callable[[Any], bool]]] = {
+    "key": is_digest,
+    "inputs": _is_shallow,
+    "outputs": lambda table: isinstance(table, dict) and all(map(is_digest, table.values())),
+    "parts": lambda table: (
+        isinstance(table, dict) and all(map(is_digest, table)) and all(map(_is_count, table.values()))
+    ),
+    "facts": _is_shallow,
+    "seconds": _is_duration,
+    "peak_memory_bytes": _is_count,
+    "created": _is_moment,
+}
+"""What tells that a field of a record is one; each may come from another machine."""

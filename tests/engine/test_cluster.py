@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -16,6 +17,7 @@ import pytest
 from distributed import LocalCluster
 
 from olivelike.data import demo_folder
+from olivelike.digest import canonical_json
 from olivelike.engine import Options, run
 from olivelike.engine.execute import cluster_site, cluster_workers
 from olivelike.engine.execute.cluster_executor import ClusterExecutor
@@ -241,9 +243,91 @@ def test_a_worker_writes_nowhere_but_into_the_output(
 ) -> None:
     known = cluster_site._written
     monkeypatch.setattr(cluster_site, "_written", lambda folder: {**known(folder), "../../../../evil": (4, "0" * 64)})
-    with pytest.raises(PassError, match=r"its worker wrote outside of the output: \.\./\.\./\.\./\.\./evil"):
+    with pytest.raises(PassError, match=r"left files that its job did not report: \.\./\.\./\.\./\.\./evil"):
         run_on(emptied, apart)
     assert not list(tmp_path.rglob("evil"))
+
+
+LIES = {
+    "a file more": lambda made: {"written": {**made.written, "evil.py": (1, "0" * 64)}},
+    "a file more, reported": lambda made: _told(
+        made, files={**_files(made), "evil.py": {"size": 1, "sha256": "0" * 64}}
+    ),
+    "a file elsewhere": lambda made: _told(
+        made, files={**_files(made), "../config.json": {"size": 1, "sha256": "0" * 64}}
+    ),
+    "a size below zero": lambda made: _told(
+        made, files={name: {**one, "size": -1} for name, one in _files(made).items()}
+    ),
+    "a size that is none": lambda made: _told(
+        made, files={name: {**one, "size": "1"} for name, one in _files(made).items()}
+    ),
+    "no files": lambda made: _told(made, files=None),
+    "no time": lambda made: {"content": {**made.content, "seconds": "x"}},
+    "no facts": lambda made: {"content": {**made.content, "facts": [1]}},
+    "a field more": lambda made: {"content": {**made.content, "evil": 1}},
+    "a field less": lambda made: {"content": {name: one for name, one in made.content.items() if name != "parts"}},
+    "no end": lambda made: {"content": {**made.content, "answer": "evil"}},
+    "memory below zero": lambda made: {"peak_memory_bytes": -1},
+    "what JSON can't hold": lambda made: {"content": {**made.content, "facts": {"x": float("nan")}}},
+}
+
+
+def _files(made: cluster_site.Outcome) -> dict[str, dict[str, object]]:
+    return made.content["facts"].get("files") or {}
+
+
+def _told(made: cluster_site.Outcome, **facts: object) -> dict[str, object]:
+    return {"content": {**made.content, "facts": {**made.content["facts"], **facts}}} if _files(made) else {}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_an_answer_that_is_none_of_its_job_fails_that_job(
+    emptied: Project, apart: str, lie: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = cluster_site.do
+
+    def do(parcel: cluster_site.Parcel) -> cluster_site.Outcome:
+        made = real(parcel)
+        return replace(made, **LIES[lie](made)) if made.written else made
+
+    monkeypatch.setattr(cluster_site, "do", do)
+    with pytest.raises(PassError, match="its worker"):
+        run_on(emptied, apart, only=("text_encoder",))
+    assert not emptied.output.exists()
+    assert not list(tmp_path.rglob("*evil*"))
+
+
+@pytest.mark.parametrize("what", ["no outcome", "no pickle", "no output", "another table", "another graph"])
+def test_a_result_that_is_none_of_its_node_fails_that_node(
+    emptied: Project, apart: str, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = cluster_site.do
+
+    def do(parcel: cluster_site.Parcel) -> object:
+        made = real(parcel)
+        outputs, parts = made.content.get("outputs", {}), made.content.get("parts", {})
+        match what:
+            case "no outcome":
+                return {"answer": "done"}
+            case "no pickle":
+                return lambda: None
+            case "no output":
+                outputs, parts = {}, {}
+            case "another table" if "assets" in outputs:
+                data = canonical_json({str(tmp_path / "evil"): next(iter(parts))})
+                digest = cluster_site.own_store().put_bytes(data)
+                outputs, parts = {"assets": digest}, {**parts, digest: len(data)}
+            case "another graph" if "graph" in outputs:
+                digest = cluster_site.own_store().put_bytes(b"evil")
+                outputs, parts = {"graph": digest}, {**parts, digest: 4}
+        return replace(made, content={**made.content, "outputs": outputs, "parts": parts})
+
+    monkeypatch.setattr(cluster_site, "do", do)
+    with pytest.raises(PassError, match="its worker"):
+        run_on(emptied, apart, only=("text_encoder",))
+    assert not emptied.output.exists()
+    assert not (tmp_path / "evil").exists()
 
 
 def _start(*arguments: str, folder: Path) -> subprocess.Popen[bytes]:

@@ -13,16 +13,19 @@ import secrets
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from olivelike._untrusted import one_line
-from olivelike.digest import digest_file
+from olivelike._text import listed
+from olivelike._untrusted import one_line, parse_json
+from olivelike.digest import canonical_json, digest_file
 from olivelike.engine.execute.cluster_workers import ClusterWorkers, LostError, Site
 from olivelike.engine.execute.executor import LIGHT, Advanced, Answer, Demand, Failed
 from olivelike.engine.kinds.kind import Done
 from olivelike.errors import DamagedError, OlivelikeError, PassError, PluginError, SessionError
+from olivelike.model.records.output import FileFacts  # noqa: TC001 - the reader looks types up
+from olivelike.model.records.reading import RecordError, from_json
 from olivelike.store import Store
 
 if TYPE_CHECKING:
@@ -31,12 +34,13 @@ if TYPE_CHECKING:
     from olivelike.engine.execute.cluster_site import Outcome
     from olivelike.engine.kinds.kind import Job, Needs
 
-_CONTENTS = {"done": Done, "failed": Failed}
+_CONTENTS: Final[Mapping[str, type[Done | Failed]]] = {"done": Done, "failed": Failed}
 _WAIT_SECONDS: Final = 60
 """How long a job waits for a worker that can do it, where there is none at all."""
 _LOOK_SECONDS: Final = 1.0
 _MOST_LOSSES: Final = 25
 """How many workers a job may lose before it is taken to be what kills them."""
+_SHOWN: Final = 5
 _MOST_PLUGIN_BYTES: Final = 64 << 20
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _LOCAL = re.compile(r"local:([1-9][0-9]{0,2})")
@@ -157,14 +161,14 @@ class ClusterExecutor:
             name, site.facts["worker"], job.to_json(), asdict(demand), shares, links, plugins, needs.folder
         )
         outcome = self._watch(site, job, parcel)
-        content = dict(outcome.content)
-        answer = _CONTENTS[content.pop("answer")](**content)
-        if not shares:
-            if isinstance(answer, Done):
-                self._fetch(site, store, answer, outcome, needs, job)
-            if outcome.folder is not None:
-                with contextlib.suppress(LostError):
-                    self._workers.ask(site, cluster_site.forget, str(Path(outcome.folder).parent))
+        answer = _answered(outcome, f"{job.place.node}: its worker {site.host}")
+        if isinstance(answer, Done):
+            written = _written(answer, needs, f"{job.place.node}: its worker {site.host}")
+            if not shares:
+                self._fetch(site, store, answer, outcome, written, needs, job)
+        if not shares and outcome.folder is not None:
+            with contextlib.suppress(LostError):
+                self._workers.ask(site, cluster_site.forget, str(Path(outcome.folder).parent))
         return Answer(job.place.node, answer, outcome.peak_memory_bytes, site.host)
 
     def _watch(self, site: Site, job: Job, parcel: Any) -> Outcome:
@@ -238,10 +242,17 @@ class ClusterExecutor:
         except FileNotFoundError as error:
             raise DamagedError(f"{job.place.node}: {error.filename} was lost; run again to remake it") from None
 
-    def _fetch(self, site: Site, store: Store, done: Done, outcome: Outcome, needs: Needs, job: Job) -> None:
+    def _fetch(
+        self,
+        site: Site,
+        store: Store,
+        done: Done,
+        outcome: Outcome,
+        written: Mapping[str, FileFacts],
+        needs: Needs,
+        job: Job,
+    ) -> None:
         for digest, size in done.parts.items():
-            if _DIGEST.fullmatch(digest) is None:
-                raise PassError(f"{job.place.node}: its worker gave no digest, but {one_line(digest)}")
             if not store.check_object(digest):
                 with store.writer() as writer:
                     for piece in self._workers.fetch(site, digest, size):
@@ -249,17 +260,16 @@ class ClusterExecutor:
                     found = writer.commit()
                 if found != digest:
                     raise DamagedError(f"{job.place.node}: {digest[:12]} came back as {found[:12]}; run again")
-        for relative, (size, digest) in outcome.written.items():
+        if more := sorted(outcome.written.keys() - written.keys()):
+            shown = listed([one_line(name)[:100] for name in more], _SHOWN)
+            raise PassError(f"{job.place.node}: its worker {site.host} left files that its job did not report: {shown}")
+        for relative, facts in written.items():
             assert needs.folder is not None
-            assert outcome.folder is not None
             path = Path(needs.folder, relative)
-            if not path.resolve().is_relative_to(Path(needs.folder).resolve()):
-                raise PassError(f"{job.place.node}: its worker wrote outside of the output: {one_line(relative)}")
-            path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("wb") as file:
-                for piece in self._workers.fetch(site, str(Path(outcome.folder, relative)), size):
+                for piece in self._workers.fetch(site, str(Path(outcome.folder or "", relative)), facts.size):
                     file.write(piece)
-            if digest_file(path) != digest:
+            if digest_file(path) != facts.sha256:
                 raise DamagedError(f"{job.place.node}: {relative} came back damaged; run again")
 
     def _open_store(self, job: Job) -> Store:
@@ -295,6 +305,67 @@ class ClusterExecutor:
                 elif time.monotonic() - waited > _WAIT_SECONDS or (self._workers.sites and demand.provider):
                     raise SessionError(self._workers.lack(demand))
                 self._workers.changed.wait(_LOOK_SECONDS)
+
+
+def _answered(outcome: object, who: str) -> Done | Failed:
+    """Return how a worker says that a job ended.
+
+    Raises:
+        PassError: if that is no answer; `who` names the worker.
+    """
+    from olivelike.engine.execute.cluster_site import Outcome
+
+    try:
+        if not isinstance(outcome, Outcome):
+            raise RecordError(f"expected an outcome, found {type(outcome).__name__}")
+        peak, folder = outcome.peak_memory_bytes, outcome.folder
+        if (
+            type(peak) is not int
+            or not isinstance(folder, str | None)
+            or not all(isinstance(n, str) for n in outcome.written)
+        ):
+            raise RecordError("its files, folder or memory are none")
+        content = parse_json(canonical_json(outcome.content))
+        kind = _CONTENTS[content.pop("answer")]
+        answer: Done | Failed = from_json(kind, content)
+        done = answer if isinstance(answer, Done) else Done()
+        digests = [*done.parts, *done.outputs.values()]
+        counts = [*done.parts.values(), answer.memory_before_bytes, peak]
+        if not all(map(_DIGEST.fullmatch, digests)) or not done.parts.keys() >= {*done.outputs.values()}:
+            raise RecordError("its outputs are not among its parts")
+        if min(counts) < 0 or done.seconds < 0:
+            raise RecordError("it has a size or a time below zero")
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise PassError(f"{who} gave no answer to its job: {one_line(str(error))[:200]}; run without it") from None
+    return answer
+
+
+@dataclass(frozen=True)
+class _Written:
+    """What a job that writes a folder reports: see `Materialized`."""
+
+    files: Mapping[str, FileFacts]
+    derivations: Mapping[str, Mapping[str, object]]
+    saturated: Mapping[str, int]
+    flushed: Mapping[str, int]
+
+
+def _written(done: Done, needs: Needs, who: str) -> Mapping[str, FileFacts]:
+    """Return the files that a job reports to have written, none where it writes no folder.
+
+    Raises:
+        PassError: if they are not those that it may write; `who` names the worker.
+    """
+    if needs.folder is None:
+        return {}
+    try:
+        files = from_json(_Written, done.facts).files
+    except RecordError as error:
+        raise PassError(f"{who} did not report what it wrote: {error}; run without it") from None
+    for name, facts in files.items():
+        if not needs.writes(name) or facts.size < 0:
+            raise PassError(f"{who} reports a file that its job does not write: {one_line(name)[:100]}; run without it")
+    return files
 
 
 def _paths(needs: Needs) -> list[str]:

@@ -149,7 +149,7 @@ class ClusterWorkers:
         offset = 0
         while offset < size:
             piece = self.ask(site, cluster_site.give, what, offset)
-            if not piece:
+            if not isinstance(piece, bytes) or not 0 < len(piece) <= size - offset:
                 raise LostError
             offset += len(piece)
             yield piece

@@ -13,7 +13,7 @@ from olivelike.engine.execute.telling import Teller
 from olivelike.engine.kinds import kind_of
 from olivelike.engine.kinds.kind import Workplace
 from olivelike.engine.plan import Resolution, estimate, explain_status
-from olivelike.errors import DamagedError
+from olivelike.errors import DamagedError, PassError
 from olivelike.model.records.run_record import NodeRecord
 from olivelike.store import Action
 
@@ -180,7 +180,8 @@ class Driver:
             return True
         key = resolution.key
         if key is not None and node.output is None and not self._settings.force:
-            found = self._settings.sharing.fetched(key.digest, self._settings.forecast.seconds(node.id))
+            question = self._resolver.question(node, key)
+            found = self._settings.sharing.fetched(question, self._settings.forecast.seconds(node.id))
             if found is None:
                 self._wait(node, self._settings.sharing.waits_for(key.digest))
                 return False
@@ -227,12 +228,12 @@ class Driver:
         start = time.perf_counter()
         parts = {self._store.put_bytes(data): len(data) for data in shelved.contents.values()}
         seconds = time.perf_counter() - start
-        self._put_action(resolution.key, shelved.outputs, parts, shelved.facts, seconds, 0)
+        self._store.put_action(self._action(resolution.key, shelved.outputs, parts, shelved.facts, seconds, 0))
         self._resolver.record_outputs(node, shelved.outputs)
         self._end(node, "shelf", reason, resolution, outputs=shelved.outputs, facts=shelved.facts)
 
-    def _put_action(
-        self,
+    @staticmethod
+    def _action(
         key: Key,
         outputs: Mapping[str, str],
         parts: Mapping[str, int],
@@ -241,9 +242,7 @@ class Driver:
         peak: int,
     ) -> Action:
         created = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
-        action = Action(key.digest, key.inputs(), dict(outputs), dict(parts), dict(facts), seconds, peak, created)
-        self._store.put_action(action)
-        return action
+        return Action(key.digest, key.inputs(), dict(outputs), dict(parts), dict(facts), seconds, peak, created)
 
     def _start(self, node: Node, resolution: Resolution, reason: str) -> bool:
         memory = estimate(node, self._nodes, self._resolver.inputs.source).memory_bytes
@@ -258,7 +257,7 @@ class Driver:
             if lock is None:
                 self._wait(node, f"{self._maker(resolution.key)} is making it")
                 return False
-            if not self._settings.force and self._store.get_action(resolution.key.digest) is not None:
+            if not self._settings.force and self._resolver.stored(node, resolution.key)[0] is not None:
                 lock.release()  # Another run made it in the meantime.
                 del self._resolutions[node.id]
                 return True
@@ -304,7 +303,14 @@ class Driver:
         node, key = running.node, running.resolution.key
         if node.output is None:
             if key is not None:
-                action = self._put_action(key, done.outputs, done.parts, done.facts, done.seconds, peak)
+                action = self._action(key, done.outputs, done.parts, done.facts, done.seconds, peak)
+                if answer.host is not None and (flaw := self._flaw(node, key, action)) is not None:
+                    message = (
+                        f"{node.id}: its worker {answer.host} gave what is no result of it: {flaw}; run without it"
+                    )
+                    self._fail(running, Failed(message, PassError.word), answer)
+                    return
+                self._store.put_action(action)
                 self._settings.sharing.offer(action, anew=self._settings.force)
             self._resolver.record_outputs(node, done.outputs)
         costs = {"peak_memory_bytes": peak, "memory_before_bytes": done.memory_before_bytes}
@@ -322,6 +328,11 @@ class Driver:
             **costs,
         )
         self._emit("node_finished", node, seconds=round(done.seconds, 3), **costs)
+
+    def _flaw(self, node: Node, key: Key, action: Action) -> str | None:
+        """Return what is wrong with a result that came from another machine; its parts are here."""
+        read, question = self._store.read_bytes, self._resolver.question(node, key)
+        return question.flaw(action, read) or question.flaw_within(action, read)
 
     def _fail(self, running: _Running, failed: Failed, answer: Answer) -> None:
         if failed.error == DamagedError.word:

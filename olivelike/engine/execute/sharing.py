@@ -22,6 +22,7 @@ from olivelike.store.shared.requests import LateError
 
 if TYPE_CHECKING:
     from olivelike.engine.execute.events import Listener
+    from olivelike.engine.plan.question import Question
     from olivelike.store import Action, Store
     from olivelike.store.shared import Address
     from olivelike.store.shared.shared_store import Traffic
@@ -54,11 +55,11 @@ class Found:
 class Unshared:
     """No shared store: nothing is found in it, and nothing is given to it."""
 
-    def fetched(self, key: str, expected_seconds: float | None) -> Found | None:  # noqa: ARG002
+    def fetched(self, question: Question, expected_seconds: float | None) -> Found | None:  # noqa: ARG002
         """Return what came of asking for a result, or `None` while it is asked or fetched.
 
         Args:
-            key: That of the result.
+            question: What the result has to answer.
             expected_seconds: How long making it is expected to take here, if that is known.
         """
         return Found()
@@ -67,7 +68,7 @@ class Unshared:
         """Return what of a result is being fetched, if that may take a while."""
         return None
 
-    def look(self, key: str) -> Found:  # noqa: ARG002
+    def look(self, question: Question) -> Found:  # noqa: ARG002
         """Return a result's record without fetching it."""
         return Found()
 
@@ -112,18 +113,20 @@ class Sharing(Unshared):
         self._guard, self._opening = threading.Lock(), threading.Lock()
         self._is_open = self._is_closed = False
         self._asks, self._gives = True, self._shared.writable
+        self._has_told_wrong = False
         self._problems: list[str] = []
         """What is to be told."""
         known = store.recall_json(_SPEED, str(address))
         self._known_speed = float(known) if isinstance(known, (int, float)) and known > 0 else None
 
-    def fetched(self, key: str, expected_seconds: float | None) -> Found | None:
+    def fetched(self, question: Question, expected_seconds: float | None) -> Found | None:
         """Return what came of asking for a result, or `None` while it is asked or fetched."""
+        key = question.key.digest
         with self._guard:
             if key not in self._asked:
                 if not self._asks:
                     return Found()
-                self._asked[key] = self._threads.submit(self._ask, key, expected_seconds)
+                self._asked[key] = self._threads.submit(self._ask, question, expected_seconds)
             future = self._asked[key]
         if not future.done():
             return None
@@ -139,14 +142,16 @@ class Sharing(Unshared):
         wanted = self._fetching.get(key, 0)
         return f"fetching {size(wanted)} from {self._shared.address}" if wanted >= _LONG_BYTES else None
 
-    def look(self, key: str) -> Found:
+    def look(self, question: Question) -> Found:
         """Return a result's record without fetching it."""
         if not self._asks:
             return Found()
         try:
-            action = self._shared.find(key, time.monotonic() + _PATIENCE_SECONDS)
+            action, wrong = self._found(question, time.monotonic() + _PATIENCE_SECONDS)
             if action is None:
-                return Found()
+                return wrong
+            if (flaw := question.flaw(action, self._shared.content)) is not None:
+                return self._wrong(question, flaw)
             wanted = self._shared.missing_bytes(action, self._store)
         except StoreError as error:
             self._fail(error)
@@ -206,22 +211,42 @@ class Sharing(Unshared):
             told, self._problems = self._problems, []
         return told
 
-    def _ask(self, key: str, expected_seconds: float | None) -> Found:
+    def _ask(self, question: Question, expected_seconds: float | None) -> Found:
         try:
             if not self._opens():
                 return Found()
             start = time.monotonic()
-            action = self._shared.find(key, start + max(_PATIENCE_SECONDS, expected_seconds or 0.0))
+            action, wrong = self._found(question, start + max(_PATIENCE_SECONDS, expected_seconds or 0.0))
             if action is None:
-                return Found()
-            return self._fetch(action, expected_seconds or action.seconds)
+                return wrong
+            return self._fetch(question, action, expected_seconds or action.seconds)
         except DamagedError:  # What had come was collected meanwhile.
             return Found()
         except StoreError as error:
             self._fail(error)
             return Found()
 
-    def _fetch(self, action: Action, seconds_to_make: float) -> Found:
+    def _found(self, question: Question, ends: float) -> tuple[Action | None, Found]:
+        """Return the record that is there, if it is one of such a result, and else what came of looking."""
+        key = question.key.digest
+        action = self._shared.find(key, ends)
+        if action is None:
+            damaged = self._shared.is_damaged(key)
+            return None, self._wrong(question, "it is damaged, or of another result") if damaged else Found()
+        flaw = question.flaw_of_record(action)
+        return (action, Found()) if flaw is None else (None, self._wrong(question, flaw))
+
+    def _wrong(self, question: Question, flaw: str) -> Found:
+        """Tell of the first record that does not hold; who makes its result puts that in its place."""
+        self._shared.set_damaged(question.key.digest)
+        what = f"what {self._shared.address} has of it is wrong: {flaw}"
+        with self._guard:
+            if not self._has_told_wrong:
+                self._problems.append(f"{question.node.id}: {what}; such results are made anew")
+            self._has_told_wrong = True
+        return Found(None, what)
+
+    def _fetch(self, question: Question, action: Action, seconds_to_make: float) -> Found:
         start, address = time.monotonic(), self._shared.address
         wanted = self._shared.missing_bytes(action, self._store)
         speed = self._shared.fetched.bytes_per_second or self._known_speed
@@ -229,10 +254,18 @@ class Sharing(Unshared):
             usual = f"{size(wanted)} from {address} would take {wanted / speed:.0f} s"
             return Found(None, f"{usual}, making it about {seconds_to_make:.0f}")
         self._fetching[action.key] = wanted
+        flaws: list[str] = []
+
+        def is_sound(fetched: Action) -> bool:
+            read = self._store.read_bytes
+            flaws.extend(filter(None, (question.flaw(fetched, read) or question.flaw_within(fetched, read),)))
+            return not flaws
+
         try:
             ends = start + _PATIENCE_SECONDS + _WORTH * seconds_to_make
-            if not self._shared.fetch(action, self._store, ends=ends):
-                return Found(None, f"what {address} has of it is damaged or not whole")
+            if not self._shared.fetch(action, self._store, ends=ends, is_sound=is_sound):
+                damaged = Found(None, f"what {address} has of it is damaged or not whole")
+                return self._wrong(question, flaws[0]) if flaws else damaged
         except LateError:
             return Found(None, f"fetching {size(wanted)} from {address} takes longer than making it")
         finally:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from olivelike.digest import canonical_json, digest_file, digest_json
 from olivelike.engine.keys import assets_digest, tokens_digest
 from olivelike.engine.kinds.kind import Estimate, Job, Kind, Needs
+from olivelike.engine.output.asset_table import read_assets
 from olivelike.errors import SourceError
 from olivelike.model import Weights
 from olivelike.model.few_steps import FewSteps
@@ -79,6 +79,10 @@ class AssetsNode(Kind):
             added["few steps"] = digest_json(["few steps/1", source.few_steps.scheduler_config({})])
         return {ASSETS: assets_digest(source.index, files), "scheduler defaults": digest_file(TABLE), **added}
 
+    def makes(self, node: Node, upstream: Upstream, inputs: Inputs) -> tuple[frozenset[str], frozenset[str]]:  # noqa: ARG002
+        """Return the table."""
+        return frozenset({ASSETS}), frozenset({ASSETS})
+
     def options(self, node: Node) -> dict[str, Any]:  # noqa: ARG002
         """Return nothing: there is one such node."""
         return {}
@@ -110,7 +114,7 @@ class TokenizerJob(Job):
         from olivelike.engine.output.tokenizer_step import tokenizer_architecture
 
         component = self.place.component
-        table = json.loads(bench.store.require_bytes(self.assets, f"{self.place.node}: its table of assets"))
+        table = read_assets(bench.store.require_bytes(self.assets, f"{self.place.node}: its table of assets"))
         files = {
             name: bench.store.require_bytes(digest, f"{self.place.node}: its {name}")
             for name, digest in table.items()
@@ -123,7 +127,7 @@ class TokenizerJob(Job):
 def objects_of_assets(store: Store, assets: str) -> frozenset[str]:
     """Return the digests of a table of assets and of all that it names, as far as they are stored."""
     table = store.read_bytes(assets)
-    return frozenset() if table is None else frozenset({assets, *json.loads(table).values()})
+    return frozenset() if table is None else frozenset({assets, *read_assets(table).values()})
 
 
 class TokenizerNode(Kind):
@@ -131,6 +135,11 @@ class TokenizerNode(Kind):
 
     job_type = TokenizerJob
     always_reads = (ASSETS,)
+
+    def makes(self, node: Node, upstream: Upstream, inputs: Inputs) -> tuple[frozenset[str], frozenset[str]]:  # noqa: ARG002
+        """Return a network without a parameter."""
+        made = frozenset({"architecture", "weights"})
+        return made, made
 
     def job(self, place: Workplace, assignment: Assignment) -> Job:
         """Return what a worker is to do."""

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from olivelike.engine.calibration import Drawn, FloatPipeline, Observe
-    from olivelike.engine.kinds.kind import Assignment, Done, Job, Workbench, Workplace
+    from olivelike.engine.kinds.kind import Assignment, Done, Job, Upstream, Workbench, Workplace
+    from olivelike.engine.plan.inputs import Inputs
     from olivelike.engine.plan.node import Node
     from olivelike.pass_api import Progress
     from olivelike.sources import PipelineSource
@@ -99,6 +100,11 @@ class CalibrateNode(JoinedNode):
     def options(self, node: Node) -> dict[str, Any]:
         """Return what is drawn, and what is observed."""
         return drawn_by(node)
+
+    def makes(self, node: Node, upstream: Upstream, inputs: Inputs) -> tuple[frozenset[str], frozenset[str]]:  # noqa: ARG002
+        """Return the observations of each network."""
+        made = frozenset(f"{CALIBRATION}.{name}" for name in drawn_by(node)["components"])
+        return made, made
 
     def estimate(self, node: Node, chain: Sequence[Node], source: PipelineSource) -> Estimate:  # noqa: ARG002
         """Return the size of the histograms, and the memory of open networks."""

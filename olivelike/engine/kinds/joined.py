@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from olivelike.digest import digest_file
 from olivelike.engine.kinds.assets import ASSETS, objects_of_assets
 from olivelike.engine.kinds.model_node import ModelJob, ModelNode, weights_digest
+from olivelike.engine.output.asset_table import read_assets
 from olivelike.model import FACETS, Model, Weights
 from olivelike.model.families import PIPELINE, TOKENIZERS
 
@@ -50,7 +50,7 @@ class JoinedJob(ModelJob):
 
     def read_assets(self, bench: Workbench) -> dict[str, bytes]:
         """Return the files beside the networks, by relative path."""
-        table = json.loads(bench.store.require_bytes(self.assets, f"{self.place.node}: its table of assets"))
+        table = read_assets(bench.store.require_bytes(self.assets, f"{self.place.node}: its table of assets"))
         return {path: bench.store.require_bytes(digest, path) for path, digest in table.items()}
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from olivelike.engine.keys import work_key
 from olivelike.errors import PassError
+from olivelike.model.families import DERIVED_FILES
 
 if TYPE_CHECKING:
     import logging
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from olivelike.engine.keys import Key
@@ -66,6 +69,17 @@ class Needs:
     """Paths of plugin files and folders."""
     folder: str | None = None
     """The folder that it writes."""
+    file_names: tuple[str, str] = ("", "")
+    """The model file and the first data file that it writes there."""
+
+    def writes(self, name: str) -> bool:
+        """Tell whether a file that a job reports is one that it may write there."""
+        model, data = self.file_names
+        stem, _, suffix = data.rpartition(".")
+        return (
+            name in {model, data, "config.json", *DERIVED_FILES}
+            or re.fullmatch(rf"{re.escape(stem)}\.[1-9][0-9]{{0,5}}\.{re.escape(suffix)}", name) is not None
+        )
 
 
 @dataclass(frozen=True)
@@ -189,6 +203,10 @@ class Kind(ABC):
     def shelved(self, node: Node, upstream: Upstream, inputs: Inputs) -> Answer | None:  # noqa: ARG002
         """Return what the node would make, if a shelf knows it."""
         return None
+
+    def makes(self, node: Node, upstream: Upstream, inputs: Inputs) -> tuple[frozenset[str], frozenset[str]]:  # noqa: ARG002
+        """Return the names of what a record of the node has for sure, and of all that it may have."""
+        return frozenset(), frozenset()
 
     def estimate(self, node: Node, chain: Sequence[Node], source: PipelineSource) -> Estimate:  # noqa: ARG002
         """Return what the node is expected to cost.

@@ -81,6 +81,12 @@ class LoadNode(Kind):
         found = inputs.shelf.adaptation(inputs.source.checkpoint(node.component))
         return None if found is None else Answer(_made(found), _facts(found))
 
+    def makes(self, node: Node, upstream: Upstream, inputs: Inputs) -> tuple[frozenset[str], frozenset[str]]:  # noqa: ARG002
+        """Return what is made of a source of this sort."""
+        graph = inputs.source.checkpoint(node.component).graph
+        made = frozenset({"adaptation", "architecture" if graph is None else "graph"})
+        return made, made
+
     def work(self, node: Node, source: PipelineSource) -> Callable[..., Any]:
         """Return what reads a source of this sort."""
         return self.job_type.run if source.checkpoint(node.component).graph is None else AdoptJob.run

@@ -14,7 +14,8 @@ from olivelike.engine.kinds.model_node import ModelJob, ModelNode
 from olivelike.engine.output.output_files import explained, facts_of, is_current, write_file
 from olivelike.errors import PassError, SourceError
 from olivelike.model import Weights
-from olivelike.model.families import TOKENIZERS
+from olivelike.model.client_layouts import DEFAULT, LAYOUTS
+from olivelike.model.families import MODEL_FILE, TOKENIZERS
 from olivelike.model.records.output import OutputRecord
 
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ class MaterializeJob(ModelJob):
 
     def needs(self, store: Store) -> Needs:
         """Return also the folder."""
-        return replace(super().needs(store), folder=self.folder)
+        names = {"model_file": MODEL_FILE, "data_file": LAYOUTS[DEFAULT].data_file, **self.file_names}
+        return replace(super().needs(store), folder=self.folder, file_names=(names["model_file"], names["data_file"]))
 
     def elsewhere(self) -> Job:
         """Return the job that derives all anew: an earlier output lies on this machine."""

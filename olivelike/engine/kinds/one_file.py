@@ -35,7 +35,7 @@ class OneFileJob(JoinedJob):
 
     def needs(self, store: Store) -> Needs:
         """Return also the folder."""
-        return replace(super().needs(store), folder=self.folder)
+        return replace(super().needs(store), folder=self.folder, file_names=(self.model_file, self.data_file))
 
     def run(self, bench: Workbench) -> Done:
         """Write model and data; nothing is stored."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from olivelike._untrusted import parse_json
 from olivelike.digest import canonical_json, digest_json
 from olivelike.engine.execute.stored_tensors import StoredTensors
 from olivelike.engine.keys import pass_key, precision_digest, question_digest
@@ -208,7 +208,7 @@ def checked_facts(name: str, facts: dict[str, Any]) -> dict[str, Any]:
         PassError: when they hold what JSON can't: sets, arrays, NaN.
     """
     try:
-        checked: dict[str, Any] = json.loads(canonical_json(facts))
+        checked: dict[str, Any] = parse_json(canonical_json(facts))
     except (TypeError, ValueError) as error:
         raise PassError(
             f"pass {name} left facts that JSON can't hold: {error}; use numbers, text, lists, maps"
@@ -244,6 +244,17 @@ class StepNode(ModelNode):
         if DRAWING in self.reads(node):
             found[DRAWING] = digest_json(["drawing/1", joined_facets(node, upstream, inputs), drawn_by(node)])
         return found if plan is None else {**found, "precision": precision_digest(plan)}
+
+    def makes(self, node: Node, upstream: Upstream, inputs: Inputs) -> tuple[frozenset[str], frozenset[str]]:  # noqa: ARG002
+        """Return what the pass writes: all that it reads too, and what nothing before it has made."""
+        step = _step(node).instance
+        known = {*upstream.made, *(("weights",) if "adaptation" in upstream.made else ())}
+        must = {
+            name
+            for name in step.writes
+            if (name not in known if name not in step.reads else name in known or name not in step.optional)
+        }
+        return frozenset(must), frozenset(step.writes)
 
     def shelved(self, node: Node, upstream: Upstream, inputs: Inputs) -> Answer | None:
         """Return the graph of a published architecture, or of one's own, unless a fresh one is asked for."""

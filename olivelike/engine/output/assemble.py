@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Self
 
 from olivelike.digest import digest_bytes
 from olivelike.engine.output.admission import existing_files, other_sources, remember_pipeline
-from olivelike.engine.output.output_files import is_current, remember, write_file
+from olivelike.engine.output.asset_table import read_assets
+from olivelike.engine.output.file_names import stage
+from olivelike.engine.output.output_files import is_current, remember
 from olivelike.engine.output.packages import Packaged, package_files
 from olivelike.engine.output.pipeline_files import index
 from olivelike.engine.output.publication import publish
@@ -17,6 +18,7 @@ from olivelike.engine.output.staging import discard_staging, staging_folder
 from olivelike.engine.output.web_files import MANIFEST_FILE, SCHEDULE_FILE, manifest, schedule
 from olivelike.engine.plan.node import LAYOUT
 from olivelike.engine.plan.planner import ancestors
+from olivelike.errors import PassError
 from olivelike.model.client_layouts import LAYOUTS
 from olivelike.model.families import INDEX_FILE, MODEL_FILE, PIPELINE, TOKENIZER_OF
 from olivelike.model.records.output import ComponentRecord, FileFacts, OutputFile, OutputRecord, StepRecord
@@ -93,6 +95,7 @@ def publish_output(
         Files that the output no longer has, left alone since they were changed; `None` if it already held all.
 
     Raises:
+        PassError: when what was made has names that files of an output may not have; the output is as it was.
         UsageError: when somebody else's file is in the way; the output is as it was.
         StoreError: when the disk is full or read-only; the output is as it was.
     """
@@ -131,6 +134,8 @@ def publish_output(
     assets = execution.results[f"{PIPELINE}.assets"].outputs["assets"]
     made = {path: (staging if path in written else output.path) / path for path in files}
     for path, data in _assets(prepared, assets, components, files, output, made).items():
+        if path in files and files[path].node is not None:
+            raise PassError(f"two steps make {path} of {output.path}: {files[path].node} and {PIPELINE}.assets")
         sha256 = digest_bytes(data)
         files[path] = OutputFile(len(data), sha256, source=path if path in prepared.source.extras else None)
         if (
@@ -140,7 +145,7 @@ def publish_output(
             and is_current(output.path, before, [path], prepared.store)
         ):
             continue
-        write_file(staging / path, data)
+        stage(staging, path, data)
         written[path] = sha256
     same = before is not None and before.files.keys() == files.keys() and before.target == target
     if before is not None and same and not written and other_sources(prepared, output, before) is None:
@@ -180,7 +185,7 @@ def _assets(
     if not layout.is_pipeline and not layout.tokenizer_files and layout.package is None:
         return {}
     read = prepared.store.require_bytes
-    table = json.loads(read(digest, "the table of assets"))
+    table = read_assets(read(digest, "the table of assets"))
     if layout.package is not None:
         target = prepared.workflow.workflow.target
         models = {name: made[f"{layout.network_folder(name, target.name)}/{MODEL_FILE}"] for name in components}

@@ -15,6 +15,7 @@ from typing import Any
 
 from olivelike._untrusted import one_line, read_bytes
 from olivelike.digest import digest_bytes, digest_file
+from olivelike.engine.output.file_names import stage
 from olivelike.engine.output.ort_package import (
     COMPONENT_FILE,
     SHARED,
@@ -24,7 +25,7 @@ from olivelike.engine.output.ort_package import (
     package_root,
     variant,
 )
-from olivelike.engine.output.output_files import explained, is_file, resolved, write_file
+from olivelike.engine.output.output_files import explained, is_file, resolved
 from olivelike.engine.output.packages import CONFIG_FILE
 from olivelike.engine.output.publication import check_is_ours, publish, recover
 from olivelike.engine.output.staging import discard_staging, staging_folder
@@ -131,7 +132,7 @@ def package_outputs(folders: Sequence[Path], output: Path, *, overwrite: bool = 
                 variants[part.target] = variant(part.record.target, asset if together else None)
             written[f"{component}/{COMPONENT_FILE}"] = component_file(variants)
         for path, content in written.items():
-            write_file(staging / path, content)
+            stage(staging, path, content)
         files = {**linked, **{path: OutputFile(len(data), digest_bytes(data)) for path, data in written.items()}}
         networks = {name: first.record.components[name] for name in first.components}
         made = OutputRecord(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from olivelike._files import DISK
 from olivelike._text import listed
+from olivelike.engine.output.file_names import check_staged
 from olivelike.engine.output.output_files import (
     explained,
     facts_of,
@@ -130,20 +131,21 @@ def publish(
         Files that `record` does not have and `before` has, left alone since they were changed.
 
     Raises:
+        PassError: when `staging` holds what `record` does not, or a name that no file of an output may have; the
+            output is as it was.
         UsageError: when somebody else's file is in the way; the output is as it was.
         StoreError: when the disk is full or read-only; the output is as it was, or `recover` completes it.
     """
     output, folder = resolved(output), staging.parent
-    write_file(staging / RECORD_FILE, record.to_bytes())
     with explained(output):
+        staged = check_staged(staging, record.files)
+        write_file(staging / RECORD_FILE, record.to_bytes())
         sync_folders(staging)
         if not output.exists():
             DISK.replace(staging, output)
             DISK.sync_folder(output.parent)
             discard(folder)
             return []
-        staged = sorted(path.relative_to(staging).as_posix() for path in staging.rglob("*") if path.is_file())
-        staged.remove(RECORD_FILE)
         moved = {path: _facts(record.files[path]) for path in staged}
         existing = Existing(output, before.files if before is not None else {}, is_current)
         check_places(existing, moved, moved, overwrite=overwrite)

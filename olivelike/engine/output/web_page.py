@@ -11,7 +11,8 @@ from typing import Final
 
 from olivelike._untrusted import one_line, open_file, read_json
 from olivelike.digest import digest_bytes
-from olivelike.engine.output.output_files import explained, resolved, write_file
+from olivelike.engine.output.file_names import stage
+from olivelike.engine.output.output_files import explained, resolved
 from olivelike.engine.output.publication import check_is_ours, publish, recover
 from olivelike.engine.output.staging import discard_staging, staging_folder
 from olivelike.engine.output.web_files import MANIFEST_FILE, MANIFEST_KIND, SCHEDULE_FILE, manifest
@@ -77,7 +78,7 @@ def export_web(
         fused = any(_has_fused_attention(folder / path) for path, _ in needed if path.endswith(".onnx"))
         own[f"model/{MANIFEST_FILE}"] = manifest(dict(needed), _size(folder), fused_attention=fused)
         for path, data in own.items():
-            write_file(staging / path, data)
+            stage(staging, path, data)
             files[path] = OutputFile(len(data), digest_bytes(data))
         made = OutputRecord(record.workflow, record.target, record.source, files=files, layout=PAGE)
         left = publish(staging, output, made, before, overwrite=overwrite)

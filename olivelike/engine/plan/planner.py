@@ -98,7 +98,7 @@ def make_plan(
             unknown.add(node.id)
         status, reason = explain_status(node, resolution, history, unknown)
         if status == "miss" and node.output is None and resolution.key is not None:
-            found = sharing.look(resolution.key.digest)
+            found = sharing.look(resolver.question(node, resolution.key))
             if found.action is not None:
                 resolver.record_outputs(node, found.action.outputs)
                 unknown.discard(node.id)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from olivelike.engine.kinds import kind_of
 from olivelike.engine.kinds.kind import Assignment, Upstream
 from olivelike.engine.plan.node import changes_network
+from olivelike.engine.plan.question import Question
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -49,7 +50,7 @@ class Resolution:
     shelved: Shelved | None = None
     """On a miss, what a shelf knows of the result."""
     damage: str = ""
-    """What of a shelf is damaged, where it might have known the result."""
+    """What is wrong with the stored result, or with a shelf that might have known it."""
 
 
 class Resolver:
@@ -80,16 +81,28 @@ class Resolver:
             return Resolution(None, problem=key)
         if node.output is not None:
             return Resolution(key, done=self._output_state(node, key.digest))
-        action = self.inputs.store.get_action(key.digest)
+        action, flaw = self.stored(node, key)
         if action is not None:
             return Resolution(key, action, done=True)
-        return self._on_shelf(node, key)
+        return self._on_shelf(node, key, flaw)
 
-    def _on_shelf(self, node: Node, key: Key) -> Resolution:
+    def stored(self, node: Node, key: Key) -> tuple[Action | None, str]:
+        """Return the stored result of a node if it answers the node's question, else what is wrong with it."""
+        action = self.inputs.store.get_action(key.digest)
+        if action is None:
+            return None, ""
+        flaw = self.question(node, key).flaw(action, self.inputs.store.read_bytes)
+        return (action, "") if flaw is None else (None, f"the stored result of {node.id} is wrong: {flaw}")
+
+    def question(self, node: Node, key: Key) -> Question:
+        """Return what a record of the node has to answer; the node's key is known."""
+        return Question(node, key, self._upstream(node) or Upstream(), self.inputs)
+
+    def _on_shelf(self, node: Node, key: Key, flaw: str) -> Resolution:
         inputs, upstream = self.inputs, self._upstream(node) or Upstream()
         seen = len(inputs.shelf.damages)
         answer = kind_of(node).shelved(node, upstream, inputs)
-        damage = "; ".join(inputs.shelf.damages[seen:])
+        damage = "; ".join(filter(None, (flaw, *inputs.shelf.damages[seen:])))
         if answer is None:
             return Resolution(key, damage=damage)
         outputs = dict(zip(answer.made, inputs.know(answer.made.values()), strict=True))

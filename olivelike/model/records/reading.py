@@ -6,7 +6,7 @@ times as long as it takes to read a record. It also refuses paths that are no UT
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
@@ -88,14 +88,14 @@ _SIMPLE: Final[Mapping[object, str]] = {str: "a text", int: "a whole number", bo
 
 
 def _read(hint: Any, value: object, place: str, *, exact: bool) -> Any:
-    if hint is object or (hint is NoneType and value is None):
+    if hint in (object, Any) or (hint is NoneType and value is None):
         return value
     if hint in _SIMPLE:
         if type(value) is hint:
             return value
         raise _wrong(place, _SIMPLE[hint], value)
     if hint is float:
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        if type(value) in (int, float) and abs(value) <= sys.float_info.max:  # type: ignore[arg-type]
             return value
         raise _wrong(place, "a number", value)
     if is_dataclass(hint):
@@ -114,7 +114,7 @@ def _read(hint: Any, value: object, place: str, *, exact: bool) -> Any:
         raise _wrong(place, "a list", value)
     if not isinstance(value, dict):
         raise _wrong(place, "an object", value)
-    if inner[1] is object:
+    if inner[1] in (object, Any):
         return value
     return {name: _read(inner[1], entry, _below(place, name), exact=exact) for name, entry in value.items()}
 

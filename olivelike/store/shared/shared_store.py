@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
@@ -127,17 +127,33 @@ class SharedStore:
             self._damaged.add(key)
         return action
 
+    def is_damaged(self, key: str) -> bool:
+        """Tell whether what is there of a result was found to be damaged."""
+        return key in self._damaged
+
+    def set_damaged(self, key: str) -> None:
+        """Note that what is there of a result is not to be used; who makes it puts it anew."""
+        self._damaged.add(key)
+
     def missing_bytes(self, action: Action, store: Store) -> int:
         """Return how many bytes `fetch` would bring."""
         return sum(action.parts[part] for part in _missing(action, store))
 
-    def fetch(self, action: Action, store: Store, *, ends: float | None = None) -> bool:
+    def fetch(
+        self,
+        action: Action,
+        store: Store,
+        *,
+        ends: float | None = None,
+        is_sound: Callable[[Action], bool] = lambda _: True,
+    ) -> bool:
         """Bring a result into a local store; tell whether it was whole.
 
         Args:
             action: As `find` gave it.
             store: What it lacks is fetched; nothing else changes.
             ends: When to give up, by `monotonic`.
+            is_sound: Tells, once all parts are in the store, whether to record the result there.
 
         Raises:
             UnreachableError: if it could not be brought, `LateError` if not in time.
@@ -156,7 +172,7 @@ class SharedStore:
                 return True
 
             whole = all(list(threads.map(bring, _missing(action, store))))
-        if not whole:
+        if not whole or _missing(action, store) or not is_sound(action):
             self._damaged.add(action.key)
             return False
         store.put_action(action)
