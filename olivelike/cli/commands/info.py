@@ -98,7 +98,7 @@ def picture_json(picture: "PictureFile") -> dict[str, Any]:
         "format": picture.format,
         "width": picture.width,
         "height": picture.height,
-        "record_of": None if picture.record is None else "olivelike" if picture.own else "A1111",
+        "record_of": picture.program,
         "record": None if picture.record is None else asdict(picture.record),
         "parameters": picture.parameters,
         "digital_source_type": picture.source_type,

@@ -16,7 +16,8 @@ from olivelike.runtime.jobs import PromptLine, draw, plan_jobs, read_prompts
 from olivelike.runtime.jobs.job_drawing import Opened, Opening, PictureWritten, SheetWritten, StepDone
 from olivelike.runtime.jobs.job_notes import cache_notes, record_notes, recorded_fields, size_notes
 from olivelike.runtime.pictures import PictureRecord, PictureWriter, UsedFile, read_picture_record
-from olivelike.runtime.pictures.picture_record import a1111_text, parse_a1111, record_from_json
+from olivelike.runtime.pictures.picture_record import a1111_text, record_from_json
+from olivelike.runtime.pictures.recipe_text import parse_a1111
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
 from olivelike.runtime.pipeline.request import Batch
 from olivelike.testing.lora_files import make_lora
