@@ -173,3 +173,15 @@ def test_another_model_is_chosen_from_the_picker(visit: Callable[..., Opened]) -
     opened.open()
     assert "second" in opened.page.text_content("#model-button")
     assert opened.page.input_value("#prompt") == "a red circle"
+
+
+def test_a_seed_of_64_bits_is_drawn_shown_and_taken_over(visit: Callable[..., Opened]) -> None:
+    opened = visit()
+    seed = str(2**64 - 1)
+    opened.generate(prompt="a long seed", steps="2", seed=seed)
+    assert opened.job()["order"]["seed"] == int(seed)
+    opened.page.fill("#seed", "1")
+    opened.page.click("#seed-last")
+    assert opened.page.input_value("#seed") == seed
+    opened.page.click("#stage-open")
+    assert seed in str(opened.page.text_content("#viewer-recipe"))
