@@ -80,6 +80,11 @@ def is_picture(path: Path) -> bool:
             start = file.read(12)
     except OSError:
         return False
+    return is_picture_data(start)
+
+
+def is_picture_data(start: bytes) -> bool:
+    """Tell by the first bytes of a file whether it is a PNG, JPEG or WebP."""
     return (
         start.startswith((b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"))
         or (start[:4], start[8:]) == (b"RIFF", b"WEBP")

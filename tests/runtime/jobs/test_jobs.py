@@ -206,8 +206,10 @@ def test_what_a_picture_was_not_made_of_is_noted(tmp_path):
         "the picture was made with the LoRA a, which is not among those of --lora",
         "the picture was made without the LoRA b",
     ]
-    (note,) = notes(PictureRecord("a", strength=0.7), (None, None), ())
-    assert "has strength 0.7, as one that was made from a picture" in note
+    assert notes(PictureRecord("a", strength=0.7), (None, None), ()) == [
+        "not taken over, so that the picture may be another: Denoising strength 0.7 of a picture that is not named",
+        "the picture is made from the prompt alone; --init-image starts from a picture",
+    ]
     assert notes(PictureRecord("a", strength=0.7), (init, None), ()) == []
 
 
