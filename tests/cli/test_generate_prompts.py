@@ -79,7 +79,7 @@ def test_a_lora_that_a_prompt_names_is_merged_and_recorded(generate, empty_folde
     again = generate("--from", "1.png", "-o", "again.png", steps=())
     assert (again.status, again.err) == (0, "")
     assert (empty_folder / "again.png").read_bytes() == (empty_folder / "1.png").read_bytes()
-    split = generate("a red circle<lora:style:0:0.5>", "--seed", 1, "-o", "split.png")
+    split = generate(r"a red circle<lora:some\style:0:0.5>", "--seed", 1, "-o", "split.png")
     assert split.status == 0, split.err
     assert _pixels("split.png") not in pixels
 
@@ -95,6 +95,7 @@ def _pixels(path):
     ("arguments", "status", "message"),
     [
         (("a <lora:stile:1>",), 3, "<lora:stile:1>: there is no LoRA of that name in loras; did you mean 'style'?"),
+        ((r"a <lora:far\stile:1>",), 3, "no LoRA of that name in loras; did you mean 'style'?"),
         (("a <lora:../secret:1>",), 3, "there is no LoRA of that name"),
         (("a <lora:twin:1>",), 2, "both have the name"),
         (("a <lora:style:x>",), 2, "x is no weight"),

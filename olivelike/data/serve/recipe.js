@@ -29,7 +29,7 @@ export async function applyRecipe(record, where = "the picture", leftOut = undef
   for (const [name, plain] of Object.entries({ ...SELDOM, ...(record.mask ? MASKED : {}) })) setField(name, record[name] ?? plain);
   setScheduler(record.scheduler);
   // LoRAs that the prompt names itself would count twice.
-  const named = new Set([...(record.prompt ?? "").matchAll(/<(?:lora|lyco):([^:<>]+)/g)].map((match) => match[1].trim()));
+  const named = new Set([...(record.prompt ?? "").matchAll(/<(?:lora|lyco):([^:<>]+)/g)].map((match) => match[1].trim().split(/[\\/]/).pop()));
   setLoras((record.loras ?? []).filter((lora) => !named.has(lora.name)));
   for (const [used, name] of [[record.init_image, "an initial picture"], [record.mask, "a mask"], ...(record.controls ?? []).map((one) => [one.image, "a picture that led"]), ...(record.ip_adapter_images ?? []).map((one) => [one, "a picture that was a prompt"])]) {
     if (used) missing.push(`it was made from ${name} (${used.name}), which you have to choose again`);

@@ -167,7 +167,8 @@ def paste(opened: Opened, text: str) -> None:
         """(text) => {
           const data = new DataTransfer();
           data.setData("text/plain", text);
-          document.activeElement.dispatchEvent(new ClipboardEvent("paste", { clipboardData: data, bubbles: true, cancelable: true }));
+          const options = { clipboardData: data, bubbles: true, cancelable: true };
+          document.activeElement.dispatchEvent(new ClipboardEvent("paste", options));
         }""",
         text,
     )
