@@ -131,3 +131,25 @@ def test_seed_minus_one_draws_one(generate, empty_folder):
     first, second, third = (record.seed for record in records(empty_folder / "pictures"))
     assert first == second >= 0
     assert third != first
+
+
+def test_other_programs_names_of_options_are_taken_by_the_command_as_by_lines(generate, empty_folder):
+    ours = ("--guidance-scale", 4, "--scheduler", "Euler a", "--size", "40x24", "--seed", 3)
+    assert generate("a red circle", *ours, "-o", "a.png").status == 0
+    first = (empty_folder / "a.png").read_bytes()
+    for number, theirs in enumerate((
+        ("--cfg-scale", 4, "--sampler", "Euler a", "--width", 40, "--height", 24, "--seed", 3),
+        ("--cfg=4", "--sampler_name", "Euler a", "--width=40", "--height=24", "--seed=3"),
+    )):  # fmt: skip
+        made = generate("a red circle", *theirs, "-o", f"{number}.png")
+        assert made.status == 0, made.err
+        assert (empty_folder / f"{number}.png").read_bytes() == first
+    (empty_folder / "lines.txt").write_text(
+        '--prompt "a red circle" --cfg 4 --sampler "Euler a" --width 40 --height 24 --seed 3\n'
+    )
+    assert generate("@lines.txt", "-o", "line.png").status == 0
+    assert (empty_folder / "line.png").read_bytes() == first
+    for wrong in (("--width", 40), ("--width", 40, "--height", 24, "--size", "40x24")):
+        refused = generate("a", *wrong)
+        assert (refused.status, "--width and --height, both of them" in refused.err) == (2, True)
+    assert generate("--plain-prompts", "--", "--cfg").status == 0
