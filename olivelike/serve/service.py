@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from olivelike.errors import SourceError, UsageError
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
-from olivelike.runtime.pipeline.request import SEEDS
+from olivelike.runtime.pipeline.request import DRAWN_SEEDS
 from olivelike.serve.catalogue import Catalogue, Embedding
 from olivelike.serve.drawing.dispatch import Dispatcher
 from olivelike.serve.drawing.plots import cells
@@ -231,10 +231,10 @@ class Service:
         def drawn(axis: Axis | None) -> Axis | None:
             if axis is None or axis.field != "seed":
                 return axis
-            values = (secrets.randbelow(SEEDS) if str(value) == str(_RANDOM) else value for value in axis.values)
+            values = (secrets.randbelow(DRAWN_SEEDS) if str(value) == str(_RANDOM) else value for value in axis.values)
             return axis.model_copy(update={"values": tuple(values)})
 
-        seed = secrets.randbelow(SEEDS) if order.seed in (None, _RANDOM) else order.seed
+        seed = secrets.randbelow(DRAWN_SEEDS) if order.seed in (None, _RANDOM) else order.seed
         model = order.model or self.current_model
         if model is None:
             raise SourceError("no model is served yet; convert a checkpoint first, or start the server with a folder")
@@ -242,7 +242,7 @@ class Service:
             self.catalogue.folder(model)
         fixed = {"seed": seed, "model": model, "x": drawn(order.x), "y": drawn(order.y)}
         if order.variation_strength and order.variation_seed in (None, _RANDOM):
-            fixed["variation_seed"] = secrets.randbelow(SEEDS)
+            fixed["variation_seed"] = secrets.randbelow(DRAWN_SEEDS)
         return order.model_copy(update=fixed)
 
     def check_limits(self, order: Order) -> None:

@@ -124,6 +124,14 @@ class LoraView(_View):
     thumbnail: str | None
 
 
+class RecipeView(_View):
+    """What made a picture."""
+
+    record: dict[str, Any]
+    left_out: str | None
+    """A sentence on what of it the page does not take over."""
+
+
 class UploadView(_View):
     """A picture that a client sent."""
 
@@ -132,6 +140,10 @@ class UploadView(_View):
     height: int
     record: dict[str, Any] | None
     parameters: str | None
+    left_out: str | None = None
+    """A sentence on what of the recipe the page does not take over."""
+    unread: str | None = None
+    """Why there is no record though there is a recipe."""
 
 
 def iso(seconds: float | None) -> str | None:

@@ -79,7 +79,7 @@ def test_a_lora_that_a_prompt_names_is_merged_and_recorded(generate, empty_folde
     again = generate("--from", "1.png", "-o", "again.png", steps=())
     assert (again.status, again.err) == (0, "")
     assert (empty_folder / "again.png").read_bytes() == (empty_folder / "1.png").read_bytes()
-    split = generate("a red circle<lora:style:0:0.5>", "--seed", 1, "-o", "split.png")
+    split = generate(r"a red circle<lora:some\style:0:0.5>", "--seed", 1, "-o", "split.png")
     assert split.status == 0, split.err
     assert _pixels("split.png") not in pixels
 
@@ -95,6 +95,7 @@ def _pixels(path):
     ("arguments", "status", "message"),
     [
         (("a <lora:stile:1>",), 3, "<lora:stile:1>: there is no LoRA of that name in loras; did you mean 'style'?"),
+        ((r"a <lora:far\stile:1>",), 3, "no LoRA of that name in loras; did you mean 'style'?"),
         (("a <lora:../secret:1>",), 3, "there is no LoRA of that name"),
         (("a <lora:twin:1>",), 2, "both have the name"),
         (("a <lora:style:x>",), 2, "x is no weight"),
@@ -130,3 +131,25 @@ def test_seed_minus_one_draws_one(generate, empty_folder):
     first, second, third = (record.seed for record in records(empty_folder / "pictures"))
     assert first == second >= 0
     assert third != first
+
+
+def test_other_programs_names_of_options_are_taken_by_the_command_as_by_lines(generate, empty_folder):
+    ours = ("--guidance-scale", 4, "--scheduler", "Euler a", "--size", "40x24", "--seed", 3)
+    assert generate("a red circle", *ours, "-o", "a.png").status == 0
+    first = (empty_folder / "a.png").read_bytes()
+    for number, theirs in enumerate((
+        ("--cfg-scale", 4, "--sampler", "Euler a", "--width", 40, "--height", 24, "--seed", 3),
+        ("--cfg=4", "--sampler_name", "Euler a", "--width=40", "--height=24", "--seed=3"),
+    )):  # fmt: skip
+        made = generate("a red circle", *theirs, "-o", f"{number}.png")
+        assert made.status == 0, made.err
+        assert (empty_folder / f"{number}.png").read_bytes() == first
+    (empty_folder / "lines.txt").write_text(
+        '--prompt "a red circle" --cfg 4 --sampler "Euler a" --width 40 --height 24 --seed 3\n'
+    )
+    assert generate("@lines.txt", "-o", "line.png").status == 0
+    assert (empty_folder / "line.png").read_bytes() == first
+    for wrong in (("--width", 40), ("--width", 40, "--height", 24, "--size", "40x24")):
+        refused = generate("a", *wrong)
+        assert (refused.status, "--width and --height, both of them" in refused.err) == (2, True)
+    assert generate("--plain-prompts", "--", "--cfg").status == 0

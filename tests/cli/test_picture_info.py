@@ -59,3 +59,58 @@ def test_info_refuses_a_picture_that_is_cut_off(cli, picture):
     result = cli("info", str(picture))
     assert result.status == 3
     assert "can't be read as a picture" in result.err
+
+
+HIRES = (
+    "a blue star\nNegative prompt: red\nSteps: 2, Sampler: Euler, CFG scale: 6, Seed: 42, Size: 32x32, "
+    "Denoising strength: 0.5, Hires upscale: 2, Hires upscaler: R-ESRGAN 4x+, RNG: GPU, Tiling: True, ENSD: 31337"
+)
+LEFT_OUT = (
+    "not taken over, so that the picture may be another: Denoising strength 0.5, Hires upscale 2, "
+    "Hires upscaler R-ESRGAN 4x+, RNG GPU, Tiling True, ENSD 31337"
+)
+
+
+def with_text(path, text):
+    chunks = PngInfo()
+    chunks.add_text("parameters", text)
+    Image.new("RGB", (8, 8)).save(path, pnginfo=chunks)
+    return path
+
+
+def test_info_and_generate_name_what_is_not_taken_over_in_the_same_words(cli, generate, empty_folder):
+    path = with_text(empty_folder / "a.png", HIRES)
+    shown = cli("info", str(path))
+    assert shown.out.splitlines()[-1] == LEFT_OUT
+    assert json.loads(cli("info", str(path), "--json").out)["left_out"] == LEFT_OUT
+    made = generate("--from", path, "-o", "b.png", steps=())
+    assert made.status == 0, made.err
+    notes = [line.removeprefix("note: ") for line in made.err.splitlines()]
+    assert notes == [
+        LEFT_OUT,
+        "the second pass is left out; --hires 2:0.5 draws one, with --upscaler FILE by an upscaler that you have",
+    ]
+
+
+def test_info_parts_long_names_from_their_values(cli, tmp_path):
+    long = "A name of more than thirty-four letters in all"
+    lines = cli("info", str(with_text(tmp_path / "a.png", f"{HIRES}, {long}: 1"))).out.splitlines()
+    assert f"{'Hires upscaler':<34}R-ESRGAN 4x+" in lines
+    assert f"{'seed':<34}42" in lines
+    assert f"{long}  1" in lines
+
+
+def test_a_text_that_is_no_recipe_is_shown_and_makes_no_picture(cli, generate, empty_folder):
+    path = with_text(empty_folder / "a.png", "a cat\nNegative prompt: dog\nSettings: 20 steps")
+    why = f"{path}: can't be read as a recipe: there is no line of settings in it that begins with Steps"
+    lines = cli("info", str(path)).out.splitlines()
+    assert lines[1].startswith(why)
+    assert lines[2:] == [
+        "its text      a cat",
+        "              Negative prompt: dog",
+        "              Settings: 20 steps",
+    ]
+    assert json.loads(cli("info", str(path), "--json").out)["unread"].startswith(why)
+    made = generate("--from", path, steps=())
+    assert made.status == 3
+    assert why in made.err

@@ -23,9 +23,9 @@ from olivelike.runtime.pictures.picture_record import (
     UNICODE,
     USER_COMMENT,
     a1111_text,
-    parse_a1111,
     record_from_json,
 )
+from olivelike.runtime.pictures.recipe_text import parse_a1111
 from olivelike.runtime.prompts.syntax import BREAK, parse_prompt
 from olivelike.workflow import load_workflow
 from olivelike.workflow.extends import apply_overrides

@@ -15,7 +15,8 @@ from olivelike.errors import OlivelikeError, SourceError, UsageError
 from olivelike.graphs.adopt.onnx_graph import load_onnx
 from olivelike.graphs.inspect import inspect_model
 from olivelike.runtime.pictures import read_picture
-from olivelike.runtime.pictures.picture_record import parse_a1111, record_from_json
+from olivelike.runtime.pictures.picture_record import record_from_json
+from olivelike.runtime.pictures.recipe_text import parse_a1111
 from olivelike.runtime.prompts.syntax import parse_prompt
 from olivelike.sources.adapters.open_lora import open_lora
 from olivelike.sources.files.onnx_table import read_onnx_table

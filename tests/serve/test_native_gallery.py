@@ -126,3 +126,15 @@ def test_the_page_has_its_files_and_no_others(client):
     assert client.get("/page/page.js").headers["content-type"].startswith("text/javascript")
     for name in ("__init__.py", "..%2f__init__.py", "none.js"):
         assert client.get(f"/page/{name}").status_code == 404
+
+
+def test_seeds_of_64_bits_are_drawn_told_and_found(server, client):
+    seed = 2**64 - 1
+    for given in (seed, str(seed)):  # As text too: JavaScript has no such number.
+        (picture,) = server.draw(seed=given)["pictures"]
+        assert (picture["seed"], picture["record"]["seed"]) == (seed, seed)
+    found = client.get("/api/pictures", params={"search": f"seed:{seed}"}).json()["pictures"]
+    assert {one["seed"] for one in found} == {seed}
+    drawn = client.post("/sdapi/v1/txt2img", json={"prompt": "a", "steps": 2, "seed": 2**40})
+    assert "Seed: 1099511627776" in drawn.json()["info"]
+    assert client.post("/api/jobs", json={"prompt": "a", "seed": 2**64}).status_code == 422

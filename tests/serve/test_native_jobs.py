@@ -5,6 +5,7 @@ import json
 
 import pytest
 from PIL import Image, ImageDraw
+from PIL.PngImagePlugin import PngInfo
 
 from olivelike.runtime.pictures.picture_reading import read_picture_data
 from tests.serve.conftest import SMALL, wait_until
@@ -226,3 +227,32 @@ def test_a_body_of_many_wrong_values_is_refused_at_the_first_ones(client, where)
         answer = client.post("/api/jobs", content=body, headers={"Content-Type": "application/json"})
         assert answer.status_code == status
         assert len(answer.content) < 1000
+
+
+A1111_TEXT = "a blue star\nSteps: 2, Sampler: Euler, CFG scale: 6, Seed: 18446744073709551615, Size: 32x32"
+
+
+def test_recipes_are_read_from_pasted_texts_and_uploads_with_what_the_page_leaves_out(client):
+    def asked(**body):
+        return client.post("/api/recipes", json=body)
+
+    found = asked(text=f"{A1111_TEXT}, Tiling: True").json()
+    assert (found["record"]["seed"], found["record"]["scheduler"]) == (2**64 - 1, "Euler")
+    assert found["left_out"] == "not taken over, so that the picture may be another: Tiling True"
+    again = asked(record={**found["record"], "guidance_interval": [0, 0.5], "seed": str(2**64 - 1)}).json()
+    assert again["left_out"] == f"{found['left_out']}, Guidance interval (0.0, 0.5)"
+    for body, why in (
+        ({"text": "a cat"}, "no line of settings"),
+        ({"text": '{"3": {"class_type": "KSampler"}}'}, "this is a ComfyUI graph"),
+        ({"record": {"seed": 1}}, "damaged"),
+        ({}, "give a text, or the record"),
+    ):
+        refused = asked(**body)
+        assert (refused.status_code, why in refused.json()["error"]["message"]) == (422, True), refused.text
+    chunks = PngInfo()
+    chunks.add_text("parameters", f"{A1111_TEXT}, Tiling: True")
+    sent = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(sent, "PNG", pnginfo=chunks)
+    told = client.post("/api/uploads", content=sent.getvalue()).json()
+    assert (told["left_out"], told["unread"]) == (found["left_out"], None)
+    assert client.post("/api/uploads", content=png()).json()["unread"] is None

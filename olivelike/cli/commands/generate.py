@@ -78,6 +78,8 @@ class PictureOptions:
             metavar="WxH", help="In pixels; by default the initial picture's, or what the UNet was trained on."
         ),
     ] = None
+    width: Annotated[int | None, typer.Option(metavar="N", help="In pixels, with --height in place of --size.")] = None
+    height: Annotated[int | None, typer.Option(metavar="N", help="In pixels, with --width.")] = None
     fit: Annotated[
         bool, typer.Option("--fit", help="Take the nearest size there is, and crop the initial picture to its shape.")
     ] = False
@@ -144,9 +146,13 @@ class PictureOptions:
         Raises:
             UsageError: if the size is none, or what --hires says.
         """
+        from olivelike.errors import UsageError
         from olivelike.runtime.pipeline.request import parse_hires, parse_interval, parse_size
 
         values = asdict(self)
+        sides = values.pop("width"), values.pop("height")
+        if sides != (None, None) and (None in sides or self.size is not None):
+            raise UsageError("a size is --width and --height, both of them, or --size WxH alone")
         plain = values.pop("plain_prompts")
         values |= {
             "prompt_weights": False if plain else None,
@@ -156,6 +162,8 @@ class PictureOptions:
         }
         if self.guidance_interval is not None:
             values["guidance_interval"] = parse_interval(self.guidance_interval)
+        if None not in sides:
+            values["size"] = sides
         if self.size is not None:
             values["size"] = parse_size(self.size)
         if self.hires is not None:

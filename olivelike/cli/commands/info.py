@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from olivelike.sources.identify.weight_file import FileHashes
 
 
+_NARROWEST = 14
+_WIDEST = 34
+"""Columns of a title."""
+
+
 def info(
     file: Annotated[
         Path,
@@ -93,13 +98,17 @@ def _folder_lines(folder: "FolderInfo") -> "Iterator[str]":
 
 def picture_json(picture: "PictureFile") -> dict[str, Any]:
     """Return what a picture file says of itself as JSON values."""
+    from olivelike.runtime.pictures.left_out import left_out
+
     return {
         "kind": "picture",
         "format": picture.format,
         "width": picture.width,
         "height": picture.height,
-        "record_of": None if picture.record is None else "olivelike" if picture.own else "A1111",
+        "record_of": picture.program,
         "record": None if picture.record is None else asdict(picture.record),
+        "left_out": None if picture.record is None else left_out(picture.record),
+        "unread": picture.unread,
         "parameters": picture.parameters,
         "digital_source_type": picture.source_type,
     }
@@ -108,11 +117,17 @@ def picture_json(picture: "PictureFile") -> dict[str, Any]:
 def picture_lines(picture: "PictureFile") -> "Iterator[str]":
     """Return what a picture file says of itself, a line for each fact."""
     from olivelike.runtime.pictures.ai_mark import in_words
+    from olivelike.runtime.pictures.left_out import left_out
 
     yield f"{picture.path}: a picture, {picture.format}, {picture.width}x{picture.height}"
     if picture.source_type is not None:
         yield f"{'marked':<14}{in_words(picture.source_type)}"
     record = picture.record
+    if picture.unread is not None:
+        yield _shown(picture.unread)
+        if picture.parameters is not None:
+            yield from _columns({"its text": picture.parameters})
+        return
     if record is None:
         yield "It has no record of what made it."
         return
@@ -146,9 +161,17 @@ def picture_lines(picture: "PictureFile") -> "Iterator[str]":
         "made by": record.version or (None if picture.own else "a program that writes as A1111 does"),
         **record.other,
     }
+    yield from _columns({title: str(value) for title, value in facts.items() if value is not None})
+    if sentence := left_out(record):
+        yield sentence
+
+
+def _columns(facts: dict[str, str]) -> "Iterator[str]":
+    """Return titles and values side by side; a title that is longer than others has two spaces behind it."""
+    titles = {title: one_line(title) for title in facts}
+    wide = min(max(_NARROWEST, *(len(title) + 2 for title in titles.values())), _WIDEST)
     for title, value in facts.items():
-        if value is not None:
-            yield f"{_shown(title):<14}{_shown(str(value))}".replace("\n", f"\n{'':14}")
+        yield f"{titles[title] + '  ':<{wide}}{_shown(value)}".replace("\n", f"\n{'':{wide}}")
 
 
 def _shown(text: str) -> str:

@@ -67,6 +67,14 @@ EXAMPLES: Final[Mapping[str, str]] = {
 class Command(TyperCommand):
     """A command whose help ends with an example."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read arguments; `generate` takes other programs' names of its options, as lines of prompt files do."""
+        if self.name == "generate":
+            from olivelike.runtime.jobs.prompt_lines import as_options
+
+            args = as_options(args, {option for one in self.params for option in one.opts})
+        return super().parse_args(ctx, args)
+
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the usage line's words; braces would look like a choice."""
         return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]

@@ -23,6 +23,9 @@ export function setField(name, value) {
   input.dispatchEvent(new Event("input", { bubbles: true }));
 }
 
+/** A number, or its text where JavaScript has no such whole number: a seed may have 64 bits. */
+export const exact = (text) => (/^\d+$/.test(text) && !Number.isSafeInteger(Number(text)) ? text : Number(text));
+
 /** Return the fields as the server takes them; an empty one is left to its default. */
 export function readFields() {
   const order = {};
@@ -30,7 +33,7 @@ export function readFields() {
     const name = input.dataset.field;
     const value = get(input);
     if (input.type === "number" || input.type === "range") {
-      if (value !== "") order[name] = Number(value);
+      if (value !== "") order[name] = exact(value);
     } else if (typeof value === "boolean" || name === "prompt") order[name] = value;
     else if (value !== "") order[name] = value;
   }

@@ -4,6 +4,7 @@ import { $ } from "./dom.js";
 import { setInitial, upload } from "./initial.js";
 import { notice } from "./notices.js";
 import { applyRecipe } from "./recipe.js";
+import { ask } from "./server.js";
 
 const TYPES = new Set(["image/png", "image/jpeg", "image/webp"]);
 
@@ -20,11 +21,24 @@ export async function loadRecipe(file) {
       return setInitial(file, { sent, name });
     };
     if (sent.record) {
-      await applyRecipe(sent.record, name);
+      await applyRecipe(sent.record, name, sent.left_out);
       notice(`${name} can be painted over, too.`, [["Picture to picture", start]]);
-    } else notice(`${name} has no recipe.`, [["Picture to picture", start]]);
+    } else notice(sent.unread ? `${name}: ${sent.unread}.` : `${name} has no recipe.`, [["Picture to picture", start]]);
   } catch (error) {
     notice(error.message, [["Try again", () => loadRecipe(file)]]);
+  }
+}
+
+/** Whether a text is meant as a recipe: it has a line of settings, or is what a program writes as JSON. */
+const isRecipe = (text) => /(?:^|\s)Steps:\s*\d+\s*[,;|\n][^]*\w+:/i.test(text) || /^\s*\{[^]*"[^]*\}\s*$/.test(text);
+
+/** Load a recipe that was pasted as text into the prompt; what is none stays for the browser to paste. */
+async function pasteRecipe(text) {
+  try {
+    const { record, left_out } = await ask("/api/recipes", { method: "POST", json: { text } });
+    await applyRecipe(record, "the pasted text", left_out);
+  } catch (error) {
+    notice(error.message);
   }
 }
 
@@ -61,7 +75,13 @@ export function startIncoming() {
   });
   addEventListener("paste", (event) => {
     const file = pictureIn(event.clipboardData);
-    if (!file || document.querySelector("dialog[open]")) return;
+    if (document.querySelector("dialog[open]")) return;
+    const text = file ? "" : event.clipboardData?.getData("text/plain") ?? "";
+    if (isRecipe(text) && [$("prompt"), document.body].includes(document.activeElement)) {
+      event.preventDefault();
+      pasteRecipe(text);
+    }
+    if (!file) return;
     event.preventDefault();
     if ($("fold-init").contains(document.activeElement)) setInitial(file, { name: "the pasted picture" });
     else loadRecipe(file);

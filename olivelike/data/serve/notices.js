@@ -9,8 +9,8 @@ export function announce(text) {
   setTimeout(() => ($("announce").textContent = text), 50);
 }
 
-/** Show a notice with actions, `[text, work]` each; without any it goes after a while. */
-export function notice(text, actions = []) {
+/** Show a notice with actions, `[text, work]` each; without any it goes after a while, unless it `stays`. */
+export function notice(text, actions = [], { stays = false } = {}) {
   const shown = make("li", { className: "notice" }, make("p", {}, text));
   const close = () => shown.remove();
   for (const [label, work] of actions) {
@@ -22,7 +22,7 @@ export function notice(text, actions = []) {
   shown.append(button("×", close, { "aria-label": "Close this notice", className: "quiet" }));
   $("notices").append(shown);
   announce(text);
-  if (!actions.length) setTimeout(close, 6000);
+  if (!actions.length && !stays) setTimeout(close, 6000);
 }
 
 /** Show what went wrong where it belongs; an empty text takes it away. */

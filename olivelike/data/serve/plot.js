@@ -1,6 +1,7 @@
 // X/Y plots: an axis' field and values, read as A1111's script reads them.
 
 import { $, make } from "./dom.js";
+import { exact } from "./form.js";
 
 const NUMBERS = new Set(["seed", "steps", "guidance_scale", "strength", "clip_skip", "eta", "guidance_rescale"]);
 const WHOLE = new Set(["seed", "steps", "clip_skip"]);
@@ -28,9 +29,10 @@ export function numbersOf(value, whole = false) {
   const range = RANGE.exec(value);
   if (!range) {
     if (!Number.isFinite(Number(value))) throw new Error(`“${value}” is no number and no range such as 1-5`);
-    return [Number(value)];
+    return [exact(value)];
   }
   const [from, to] = [Number(range[1]), Number(range[2])];
+  if (whole && !(Number.isSafeInteger(Math.round(from)) && Number.isSafeInteger(Math.round(to)))) throw new Error(`“${value}”: ranges go up to ${Number.MAX_SAFE_INTEGER}; write each seed`);
   const round = (number) => (whole ? Math.round(number) : Math.round(number * 1e6) / 1e6);
   let count;
   let step;

@@ -11,6 +11,14 @@ export class ServerError extends Error {
   }
 }
 
+const WORDS_AND_NUMBERS = /"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?/g;
+
+/** Read JSON; whole numbers that JavaScript has none for, as seeds of 64 bits may be, become texts. */
+export function readJson(text) {
+  if (!/\d{16}/.test(text)) return JSON.parse(text);
+  return JSON.parse(text.replace(WORDS_AND_NUMBERS, (one) => (/^-?\d{16,}$/.test(one) && !Number.isSafeInteger(Number(one)) ? `"${one}"` : one)));
+}
+
 /** Ask for `path`, and return the answer's JSON. `json` or `body` (a Blob) is what is sent. */
 export async function ask(path, { method = "GET", json, body, signal } = {}) {
   const headers = json === undefined ? {} : { "Content-Type": "application/json" };
@@ -24,7 +32,7 @@ export async function ask(path, { method = "GET", json, body, signal } = {}) {
     throw new ServerError(0, "unreachable", "The server does not answer. It may have been stopped; start it again.");
   }
   found();
-  if (answer.ok) return answer.status === 204 ? null : answer.json();
+  if (answer.ok) return answer.status === 204 ? null : readJson(await answer.text());
   const { error = {} } = await answer.json().catch(() => ({}));
   throw new ServerError(answer.status, error.code ?? "error", error.message ?? `The server answered with status ${answer.status}.`);
 }
@@ -87,7 +95,7 @@ export function listen(address, heard, { telling = false, gone = () => {} } = {}
       gone();
     };
     for (const type of TYPES) {
-      source.addEventListener(type, (event) => heard(type, JSON.parse(event.data)));
+      source.addEventListener(type, (event) => heard(type, readJson(event.data)));
     }
   };
   open();

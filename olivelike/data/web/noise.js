@@ -5,10 +5,10 @@ const LENGTH = 624;
 const SHIFT = 397;
 const BLOCK = 16;
 
-/** Return a function that draws whole numbers below 2 ** 32. */
+/** Return a function that draws whole numbers below 2 ** 32; of a seed the lower 32 bits count, as in torch. */
 function mersenneTwister(seed) {
   const state = new Uint32Array(LENGTH);
-  state[0] = seed;
+  state[0] = Number(BigInt(seed) & 0xffffffffn);
   for (let i = 1; i < LENGTH; i++) {
     const last = state[i - 1];
     state[i] = Math.imul(1812433253, last ^ (last >>> 30)) + i;
@@ -31,7 +31,7 @@ function mersenneTwister(seed) {
   };
 }
 
-/** Return `count` standard normal numbers, 16 at least, as a Float32Array. */
+/** Return `count` standard normal numbers, 16 at least, as a Float32Array; the seed is a whole number, or its text. */
 export function noise(count, seed) {
   if (count < BLOCK) throw new RangeError(`noise of ${count} numbers is drawn otherwise; ask for ${BLOCK} or more`);
   const draw = mersenneTwister(seed);

@@ -1,7 +1,6 @@
 // The form and what it shows; everything heavy is in worker.js.
 
 const $ = (id) => document.getElementById(id);
-const SEEDS = 2 ** 32;
 
 let worker = null;
 let facts = null;
@@ -31,8 +30,9 @@ function showProblem(text, offersWasm = false) {
 
 function requestOfForm() {
   const number = (id) => Number($(id).value);
-  const numbers = Object.fromEntries(["seed", "steps", "scale", "width", "height"].map((id) => [id, number(id)]));
-  return { prompt: $("prompt").value, negative: $("negative").value, ...numbers };
+  const numbers = Object.fromEntries(["steps", "scale", "width", "height"].map((id) => [id, number(id)]));
+  // A seed stays text: numbers of JavaScript have 53 bits.
+  return { prompt: $("prompt").value, negative: $("negative").value, seed: $("seed").value, ...numbers };
 }
 
 function paint() {
@@ -133,7 +133,7 @@ $("cancel").addEventListener("click", () => {
   worker.postMessage({ kind: "cancel" });
 });
 $("draw-seed").addEventListener("click", () => {
-  $("seed").value = crypto.getRandomValues(new Uint32Array(1))[0] % SEEDS;
+  $("seed").value = crypto.getRandomValues(new Uint32Array(1))[0];
 });
 $("use-wasm").addEventListener("click", () => {
   document.querySelector("input[value=wasm]").checked = true;

@@ -350,6 +350,7 @@ class LiveLoras:
     def _find(self, written: str, name: str) -> Path:
         from olivelike.sources.adapters.lora_settings import SUFFIXES
 
+        name = name.replace("\\", "/")  # as Windows parts folders
         # Files are listed and compared, so that no name leads out of the folders.
         known: set[str] = set()
         for folder in self._folders:
@@ -365,9 +366,10 @@ class LiveLoras:
             if found:
                 return found[0]
         where = ", ".join(str(folder) for folder in self._folders)
+        last = name.rpartition("/")[2]
         raise SourceError(
             f"{written}: there is no LoRA of that name in {where or 'loras/, which is not there'}; "
-            + (did_you_mean(name, sorted(known), "LoRAs") if known else "name its folder with --lora-dir")
+            + (did_you_mean(last, sorted(known), "LoRAs") if known else "name its folder with --lora-dir")
         )
 
 

@@ -18,6 +18,7 @@ from olivelike.model.few_steps import ENOUGH, FewSteps
 from olivelike.model.records.output import RECORD_FILE, OutputRecord
 from olivelike.runtime.jobs.control_files import used_controls
 from olivelike.runtime.pictures import PictureRecord, UsedFile
+from olivelike.runtime.pictures.left_out import left_out
 from olivelike.runtime.pipeline.cheap_steps import runs_whole
 from olivelike.runtime.pipeline.hires import hires_size
 from olivelike.runtime.prompts.syntax import shortened
@@ -314,7 +315,7 @@ def record_notes(
 
 
 def image_notes(record: PictureRecord, used: tuple[UsedFile | None, UsedFile | None]) -> Iterator[str]:
-    """Return notes on initial picture and mask; the same as in `record_notes`."""
+    """Return notes on initial picture, mask, and what is not taken over; the same as in `record_notes`."""
     for option, before, now in zip(("--init-image", "--mask"), (record.init_image, record.mask), used, strict=True):
         if before is not None and now is None:
             raise UsageError(
@@ -323,11 +324,21 @@ def image_notes(record: PictureRecord, used: tuple[UsedFile | None, UsedFile | N
             )
         if before is not None and now is not None and before.hash != now.hash:
             yield f"the picture was made from {before.name}; {now.name} ({option}) has other content"
-    if record.strength is not None and record.init_image is None and used[0] is None and record.hires is None:
-        yield (
-            f"the picture has strength {record.strength:g}, as one that was made from a picture or enlarged, but does "
-            "not say from which; it is made from the prompt alone (--init-image starts from a picture)"
-        )
+    yield from _left_out_notes(record, started=used[0] is not None)
+
+
+def _left_out_notes(record: PictureRecord, *, started: bool) -> Iterator[str]:
+    """Return a line on what of a recipe is not taken over, and lines on options that come near it."""
+    if (sentence := left_out(record, started=started)) is None:
+        return
+    yield sentence
+    if record.strength is not None and record.init_image is None and not started:
+        yield "the picture is made from the prompt alone; --init-image starts from a picture"
+    other = record.other
+    if "Hires upscale" in other and record.hires is None:
+        strength = f":{other['Denoising strength']}" if "Denoising strength" in other else ""
+        option = shortened(f"--hires {other['Hires upscale']}{strength}", 30)
+        yield f"the second pass is left out; {option} draws one, with --upscaler FILE by an upscaler that you have"
 
 
 def upscaler_notes(record: PictureRecord, now: UsedFile | None) -> Iterator[str]:

@@ -28,7 +28,7 @@ from olivelike.runtime.jobs.prompt_lines import PromptLine
 from olivelike.runtime.pictures import PictureRecord, UsedFile, read_picture_record
 from olivelike.runtime.pictures.picture_reading import find_used, open_image
 from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder, open_folder
-from olivelike.runtime.pipeline.request import SEEDS, Request, RequestFields
+from olivelike.runtime.pipeline.request import DRAWN_SEEDS, SEEDS, Request, RequestFields
 from olivelike.runtime.pipeline.resolve_defaults import resolve_defaults
 from olivelike.runtime.prompts.syntax import LoraTag, shortened, take_lora_tags
 from olivelike.runtime.prompts.wildcards import Wildcards
@@ -296,7 +296,7 @@ class _Planner:
 
 def seed_or_drawn(asked: int | None) -> int:
     """Return the seed that is asked for, or one at random: for `None` and -1."""
-    return secrets.randbelow(SEEDS) if asked in (None, _RANDOM) else asked
+    return secrets.randbelow(DRAWN_SEEDS) if asked in (None, _RANDOM) else asked
 
 
 def _variation_seed(asked: Request) -> int | None:

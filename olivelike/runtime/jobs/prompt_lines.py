@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Final, cast
@@ -101,11 +101,14 @@ _READ: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "cfg_scale": ("guidance_scale", float), "guidance-scale": ("guidance_scale", float),
     "guidance-rescale": ("guidance_rescale", float), "eta": ("eta", float),
     "guidance-interval": ("guidance_interval", parse_interval), "cache-interval": ("cache_interval", int),
+    "cfg": ("guidance_scale", float), "cfg-scale": ("guidance_scale", float),
     "sampler_name": ("scheduler", str), "scheduler": ("scheduler", str),
+    "sampler": ("scheduler", str), "sampler-name": ("scheduler", str),
     "width": ("width", int), "height": ("height", int), "size": ("size", parse_size),
     "batch_size": ("of_batch", int), "n_iter": ("times", int),
     "num-images": ("num_images", int), "clip-skip": ("clip_skip", int),
     "denoising_strength": ("strength", float), "strength": ("strength", float),
+    "denoising-strength": ("strength", float), "denoising": ("strength", float),
     "hires": ("hires", parse_hires), "upscaler": ("upscaler", Path),
     "subseed": ("variation_seed", int), "variation-seed": ("variation_seed", int),
     "subseed_strength": ("variation_strength", float), "variation-strength": ("variation_strength", float),
@@ -114,6 +117,23 @@ _READ: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
 _TEXTS: Final = {
     "prompt": "prompt", "negative_prompt": "negative_prompt", "negative-prompt": "negative_prompt",
 }  # fmt: skip
+
+
+def as_options(arguments: Sequence[str], options: Collection[str]) -> list[str]:
+    """Return arguments of a command line in which other names of its options, as lines may have them, are its own.
+
+    `options` are the command's names, with hyphens.
+    """
+    known = {name: field for name, (field, _) in _READ.items()} | _TEXTS | {"batch_size": "batch_size"}
+    found: list[str] = []
+    for place, argument in enumerate(arguments):
+        if argument == "--":
+            return [*found, *arguments[place:]]
+        name, equals, value = argument.partition("=")
+        own = f"--{known.get(name.removeprefix('--'), '').replace('_', '-')}"
+        respelled = name.startswith("--") and name not in options and own in options
+        found.append(f"{own}{equals}{value}" if respelled else argument)
+    return found
 
 
 def _options(line: str, place: str) -> PromptLine:

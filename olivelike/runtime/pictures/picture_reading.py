@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import html
 import io
 import struct
 import warnings
@@ -25,9 +26,9 @@ from olivelike.runtime.pictures.picture_record import (
     USER_COMMENT,
     PictureRecord,
     UsedFile,
-    parse_a1111,
     record_from_json,
 )
+from olivelike.runtime.pictures.recipes import COMMENT, read_recipe
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -44,6 +45,8 @@ _UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, zlib.error, struct.er
 _INPUT_FORMATS: Final = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")
 """Pillow knows more, such as PostScript, for which it starts another program."""
 _INPUT_SUFFIXES: Final = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".gif"})
+_EXIF_TEXTS: Final = {"ImageDescription": IMAGE_DESCRIPTION, "Make": 0x010F, "Model": 0x0110, "Software": 0x0131}
+_MOST_XMP: Final = 1 << 20
 _OWN_BEGINNING = '{"format": "olivelike/'
 
 
@@ -59,11 +62,15 @@ class PictureFile:
     record: PictureRecord | None
     """What made it; `None` if the file does not say."""
     own: bool
-    """Whether the record is olivelike's, and not read from A1111's text."""
+    """Whether the record is olivelike's, and not read from what another program wrote."""
     parameters: str | None
-    """A1111's text."""
+    """A1111's text, or what stands in its place."""
     source_type: str | None = None
     """IPTC's digital source type, such as `trainedAlgorithmicMedia`: whether it says that AI made it."""
+    program: str | None = None
+    """Whose form the recipe has, such as `A1111` or `SwarmUI`."""
+    unread: str | None = None
+    """Why there is no record though there is a recipe."""
 
 
 def is_picture(path: Path) -> bool:
@@ -73,6 +80,11 @@ def is_picture(path: Path) -> bool:
             start = file.read(12)
     except OSError:
         return False
+    return is_picture_data(start)
+
+
+def is_picture_data(start: bytes) -> bool:
+    """Tell by the first bytes of a file whether it is a PNG, JPEG or WebP."""
     return (
         start.startswith((b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"))
         or (start[:4], start[8:]) == (b"RIFF", b"WEBP")
@@ -80,7 +92,7 @@ def is_picture(path: Path) -> bool:
 
 
 def read_picture(path: Path) -> PictureFile:
-    """Read what a picture file says of itself; olivelike's own record before A1111's text.
+    """Read what a picture file says of itself; olivelike's own record before what other programs write.
 
     Raises:
         SourceError: if the file can't be read, or its record is damaged.
@@ -105,17 +117,21 @@ def _read_picture(path: Path, file: BinaryIO) -> PictureFile:
             warnings.simplefilter("ignore")  # of Pillow, about damaged EXIF and many pixels
             with Image.open(file, formats=["PNG", "JPEG", "WEBP"]) as image:
                 _check_pixels(path, image)
-                own, parameters = _texts(image)
+                own, texts = _texts(image)
                 marked = said_source_type(image.info.get("xmp"))
                 form, (width, height) = str(image.format), image.size
     except (*_UNREADABLE, Image.DecompressionBombError) as error:
         raise SourceError(f"{path} can't be read as a picture: {error}; get the file again") from error
-    record = None
+    parameters = texts.get(PARAMETERS) or texts.get(COMMENT)
     if own is not None:
         record = record_from_json(own, str(path))
-    elif parameters is not None:
-        record = parse_a1111(parameters)
-    return PictureFile(path, form, width, height, record, own is not None, parameters, marked)
+        return PictureFile(path, form, width, height, record, True, parameters, marked, "olivelike")
+    try:
+        found = read_recipe(texts, str(path))
+    except SourceError as error:
+        return PictureFile(path, form, width, height, None, False, parameters, marked, unread=str(error))
+    program, record = found or (None, None)
+    return PictureFile(path, form, width, height, record, False, parameters, marked, program)
 
 
 def _check_pixels(path: Path | str, image: Image.Image) -> None:
@@ -131,9 +147,12 @@ def _check_pixels(path: Path | str, image: Image.Image) -> None:
 def read_picture_record(path: Path) -> PictureRecord:
     """Return what made a picture.
 
-    Raises `SourceError` if the file can't be read, or its record is damaged, and `UsageError` if it has no record.
+    Raises `SourceError` if the file or its recipe can't be read, and `UsageError` if it has none.
     """
-    record = read_picture(path).record
+    found = read_picture(path)
+    if found.unread is not None:
+        raise SourceError(found.unread)
+    record = found.record
     if record is None:
         raise UsageError(f"{path} does not say what made it; programs that resize or upload pictures drop that")
     return record
@@ -208,16 +227,29 @@ def _pictures_in(folders: Iterable[Path]) -> Iterator[Path]:
             continue
 
 
-def _texts(image: Image.Image) -> tuple[str | None, str | None]:
-    """Return olivelike's JSON and A1111's text, as far as they are there."""
+def _texts(image: Image.Image) -> tuple[str | None, dict[str, str]]:
+    """Return olivelike's JSON, and the texts of other programs by their names."""
     if image.format == "PNG":
         image.load()  # Text may come after the pixels.
-        own, parameters = image.info.get(RECORD), image.info.get(PARAMETERS)
-        return _text(own), _text(parameters)
-    exif = image.getexif()
-    description = _text(exif.get(IMAGE_DESCRIPTION))
-    own = description if description is not None and description.startswith(_OWN_BEGINNING) else None
-    return own, _user_comment(exif.get_ifd(EXIF_IFD).get(USER_COMMENT))
+        texts = {name: text for name, text in image.info.items() if isinstance(name, str) and isinstance(text, str)}
+        own = _text(texts.pop(RECORD, None))
+    else:
+        exif = image.getexif()
+        said = {name: _text(exif.get(tag)) for name, tag in _EXIF_TEXTS.items()}
+        said[COMMENT] = _user_comment(exif.get_ifd(EXIF_IFD).get(USER_COMMENT))
+        own = said.pop("ImageDescription")
+        own = own if own is not None and own.startswith(_OWN_BEGINNING) else None
+        texts = {name: text for name, text in said.items() if text is not None}
+    if (comment := _xmp_comment(image.info.get("xmp"))) is not None:
+        texts.setdefault(COMMENT, comment)
+    return own, texts
+
+
+def _xmp_comment(xmp: Any) -> str | None:
+    """Return EXIF's comment as XMP has it, where Draw Things writes."""
+    text = xmp[:_MOST_XMP].decode("utf-8", "replace") if isinstance(xmp, bytes) else str(xmp or "")[:_MOST_XMP]
+    inside = text.partition("exif:UserComment")[2].partition("<rdf:li")[2].partition(">")[2]
+    return _text(html.unescape(inside.partition("</rdf:li>")[0]).strip())
 
 
 def _text(value: Any) -> str | None:

@@ -1,7 +1,7 @@
 """What made a picture, as a value, and as the two texts that are kept in the picture: JSON, and A1111's.
 
-A1111's has prompt, negative prompt, and a last line of settings. Written and read as `create_infotext` and
-`parse_generation_parameters` of A1111's `modules/processing.py` and `modules/infotext_utils.py` do.
+A1111's has prompt, negative prompt, and a last line of settings, as `create_infotext` of its `modules/processing.py`
+writes them; `recipe_text` reads it.
 
 Pictures as the bytes of a file, with what made them inside.
 
@@ -11,19 +11,15 @@ PNG: A1111's text under `parameters`, the JSON record under `olivelike`. JPEG an
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
-import math
-import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from olivelike._untrusted import parse_json
 from olivelike.errors import SessionError, SourceError, UsageError
 from olivelike.runtime.pictures.ai_mark import XMP_TEXT, source_type, xmp_packet
-from olivelike.runtime.schedulers.scheduler_names import written_schedule
 
 if TYPE_CHECKING:
     import numpy as np
@@ -172,18 +168,10 @@ def record_from_json(text: str, where: str) -> PictureRecord:
     return record
 
 
-_NEGATIVE = "Negative prompt:"
-# A1111's pattern without blanks in front and with a bound on the name, so that no line takes quadratic time.
-_SETTING = re.compile(r'(\w[\w \-/]{1,80}):\s*("(?:\\.|[^\\"])+"|[^,]*)(?:,|$)')
-_LEAST = 3
-_LONGEST_SETTINGS = 65_536
-"""Characters of a line of settings; a longer one is a prompt."""
-_SIZE = re.compile(r"(\d{1,6})x(\d{1,6})")
+NEGATIVE: Final = "Negative prompt:"
 _PLAIN_SCHEDULE = "Uniform"
 """Always written: without a schedule type, A1111 has another one for many samplers."""
-_BEFORE_DEFAULTS = re.compile(r"v1\.[0-8]\.")
-"""Versions of A1111 in which a sampler without a schedule type had the plain one."""
-_LATENT = "Latent"
+LATENT: Final = "Latent"
 """A1111's upscaler of latents."""
 _RNG = "CPU"
 """Makes A1111 draw its noise as torch's generator on the CPU does."""
@@ -193,29 +181,10 @@ def a1111_text(record: PictureRecord) -> str:
     """Return the text that A1111 and what descends from it read."""
     lines = [record.prompt]
     if record.negative_prompt:
-        lines.append(f"{_NEGATIVE} {record.negative_prompt}")
+        lines.append(f"{NEGATIVE} {record.negative_prompt}")
     lines.append(", ".join(f"{name}: {_quote(value)}" for name, value in _settings(record)))
     # A PNG's text ends at a NUL, and a lone surrogate has no UTF-8.
     return "\n".join(lines).replace("\0", " ").encode("utf-8", "replace").decode()
-
-
-def parse_a1111(text: str) -> PictureRecord:
-    """Read the text of a picture; a text without settings is a prompt alone."""
-    *lines, last = text.strip().split("\n")
-    pairs = _SETTING.findall(last) if len(last) <= _LONGEST_SETTINGS else []
-    if len(pairs) < _LEAST:
-        lines.append(last)
-        pairs = []
-    prompts: tuple[list[str], list[str]] = ([], [])
-    negative = False
-    for line in (line.strip() for line in lines):
-        if line.startswith(_NEGATIVE):
-            negative = True
-            prompts[1].append(line.removeprefix(_NEGATIVE).strip())
-        else:
-            prompts[negative].append(line)
-    record = PictureRecord("\n".join(prompts[0]), "\n".join(prompts[1]) if negative else None)
-    return _with_settings(record, {name: _unquote(value) for name, value in pairs})
 
 
 def a1111_parameters(record: PictureRecord) -> dict[str, str]:
@@ -242,7 +211,7 @@ def _settings(record: PictureRecord) -> Iterator[tuple[str, str]]:
         ("Model", record.model),
         ("Denoising strength", record.strength if record.hires is None else record.hires_strength),
         ("Hires upscale", record.hires),
-        ("Hires upscaler", (record.upscaler.name if record.upscaler else _LATENT) if record.hires else None),
+        ("Hires upscaler", (record.upscaler.name if record.upscaler else LATENT) if record.hires else None),
         ("Postprocess upscaler", record.upscaler.name if record.upscaler and not record.hires else None),
         ("Variation seed", record.variation_seed),
         ("Variation seed strength", record.variation_strength or None),
@@ -276,73 +245,10 @@ def _control(control: UsedControl, record: PictureRecord) -> str:
     )
 
 
-def _with_settings(record: PictureRecord, settings: dict[str, str]) -> PictureRecord:
-    found: dict[str, Any] = {}
-    rest = dict(settings)
-    for name, key, read in (
-        ("Steps", "steps", int), ("Sampler", "sampler", str), ("Schedule type", "schedule", str),
-        ("CFG scale", "guidance_scale", _finite), ("CFG Rescale", "guidance_rescale", _finite), ("Seed", "seed", int),
-        ("Model hash", "model_hash", str), ("Model", "model", str), ("Denoising strength", "strength", _finite),
-        ("Clip skip", "clip_skip", lambda text: max(int(text), 1) - 1), ("Eta", "eta", _finite),
-        ("Guidance interval", "guidance_interval", _interval), ("Cache interval", "cache_interval", int),
-        ("Version", "version", str), ("Lora hashes", "loras", _loras), ("Variation seed", "variation_seed", int),
-        ("Variation seed strength", "variation_strength", _finite),
-    ):  # fmt: skip
-        if name in rest:
-            with contextlib.suppress(ValueError):  # Another program's own notation stays among the other fields.
-                found[key] = read(rest[name])
-                del rest[name]
-    size = _SIZE.fullmatch(rest.get("Size", ""))
-    if size is not None:
-        found["width"], found["height"] = int(size[1]), int(size[2])
-        del rest["Size"]
-    if rest.get("Hires upscaler") == _LATENT and "strength" in found and "Hires steps" not in rest:
-        with contextlib.suppress(ValueError, KeyError):
-            found["hires"] = _finite(rest["Hires upscale"])
-            found["hires_strength"] = found.pop("strength")
-            del rest["Hires upscale"], rest["Hires upscaler"]
-    if rest.get("Emphasis") == "None":
-        found["prompt_weights"] = False
-        del rest["Emphasis"]
-    if sampler := found.get("sampler"):
-        schedule = found.get("schedule")
-        if schedule is not None or not _BEFORE_DEFAULTS.match(found.get("version") or ""):
-            schedule = written_schedule(sampler, schedule)
-        found["schedule"] = schedule
-        found["scheduler"] = f"{sampler} {schedule}" if schedule else sampler
-    return replace(record, other=rest, **found)
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(f"{text} is no number to work with")
-    return value
-
-
-def _interval(text: str) -> tuple[float, float]:
-    first, end = (_finite(share) for share in text.split(":"))
-    return first, end
-
-
-def _loras(text: str) -> tuple[UsedFile, ...]:
-    pairs = (pair.partition(":") for pair in text.split(",") if pair.strip())
-    return tuple(UsedFile(name.strip(), value.strip() or None) for name, _, value in pairs)
-
-
 def _quote(text: str) -> str:
-    if any(mark in text for mark in ",:\n") or text.startswith('"') or text != text.strip():
+    if any(mark in text for mark in ",:\n\r") or text.startswith('"') or text != text.strip():
         return json.dumps(text, ensure_ascii=False)
     return text
-
-
-def _unquote(text: str) -> str:
-    if len(text) < 2 or text[0] != '"' or text[-1] != '"':
-        return text.strip()
-    try:
-        return str(parse_json(text))
-    except ValueError:
-        return text
 
 
 FORMATS: Final = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}

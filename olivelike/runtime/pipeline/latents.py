@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from olivelike._light_diffusers import light_diffusers
 from olivelike.errors import UsageError
-from olivelike.runtime.pipeline.request import SEEDS, Request
+from olivelike.runtime.pipeline.request import DRAWN_SEEDS, Request
 from olivelike.runtime.pipeline.vae import encode_picture, to_pixels, upright
 from olivelike.runtime.schedulers.make_scheduler import Scheduler, make_scheduler
 
@@ -121,7 +121,7 @@ def seed_of_attempt(seed: int, attempt: int) -> int:
     if attempt == 1:
         return seed
     digest = hashlib.sha256(f"olivelike retry/{seed}/{attempt}".encode()).digest()
-    return int.from_bytes(digest[:8], "big") % SEEDS
+    return int.from_bytes(digest[:8], "big") % DRAWN_SEEDS
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 
-SEEDS: Final = 2**32
-"""Seeds are below this: what A1111 draws from."""
+SEEDS: Final = 2**64
+"""Seeds are below this: what torch's generators take."""
+DRAWN_SEEDS: Final = 2**32
+"""Seeds that are drawn at random are below this, as A1111's: torch's noise on the CPU depends on 32 bits alone."""
 _SIZE: Final = re.compile(r"(\d+)\s*x\s*(\d+)", re.IGNORECASE)
 
 

@@ -15,7 +15,7 @@ from olivelike.runtime.pipeline.hires import hires_size
 from olivelike.runtime.pipeline.image_prompt import check_image_prompt
 from olivelike.runtime.pipeline.latents import begin_batch
 from olivelike.runtime.pipeline.masked_area import part_of_picture
-from olivelike.runtime.pipeline.request import SEEDS, Request
+from olivelike.runtime.pipeline.request import DRAWN_SEEDS, SEEDS, Request
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -52,7 +52,7 @@ def resolve_defaults(request: Request, folder: PipelineFolder) -> Request:
     for drawn in {size, hires_size(replace(request, size=size), folder)}:
         check_control_sizes(drawn, request, folder)
     seed = request.seeds[0] if request.seeds else request.seed
-    seed = secrets.randbelow(SEEDS) if seed is None else seed
+    seed = secrets.randbelow(DRAWN_SEEDS) if seed is None else seed
     strength = request.strength
     if strength is None and request.init_image is not None:
         strength = _STRENGTH if request.mask is None else 1.0
@@ -63,7 +63,7 @@ def resolve_defaults(request: Request, folder: PipelineFolder) -> Request:
         )
     varied = request.variation_seeds[0] if request.variation_seeds else request.variation_seed
     if varied is None and request.variation_strength:
-        varied = secrets.randbelow(SEEDS)
+        varied = secrets.randbelow(DRAWN_SEEDS)
     resolved = replace(_cropped(request, size), seed=seed, variation_seed=varied, size=size, strength=strength)
     resolved = replace(resolved, tiled_vae=request.tiled_vae or _exceeds_memory(resolved, folder))
     if resolved.init_image is not None or (resolved.hires is not None and resolved.upscaler is not None):

@@ -17,7 +17,7 @@ from olivelike.model.families import INDEX_FILE
 from olivelike.model.served import NETWORKS_FILE, PIPELINE_INPUTS
 from olivelike.runtime.pipeline.pipeline import Pipeline
 from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
-from olivelike.runtime.pipeline.request import SEEDS, Request, RequestFields
+from olivelike.runtime.pipeline.request import Request, RequestFields
 from olivelike.runtime.sessions.session import Network, ValueSpec
 from olivelike.runtime.sessions.session_settings import SessionSettings
 from olivelike.runtime.sessions.triton_session import TritonSession, triton_backend
@@ -90,7 +90,7 @@ class TritonModel:
         pictures = [picture for batch in batches for picture in batch.pictures]
         tensors = {
             "images": np.stack([np.asarray(picture.image, np.uint8) for picture in pictures]),
-            "seeds": np.array([picture.seed for picture in pictures], np.int64),
+            "seeds": np.array([picture.seed for picture in pictures], np.uint64).view(np.int64),
         }
         if self._pipeline.checks_safety:
             tensors["has_nsfw_concepts"] = np.array([bool(picture.flagged) for picture in pictures])
@@ -160,8 +160,8 @@ def _request(given: Mapping[str, list[Any]], folder: PipelineFolder) -> Request:
         fields["negative_prompt"] = given["negative_prompt"][0]
     if "seed" in given:
         fields["seed"] = given["seed"][0]
-        if not 0 <= given["seed"][0] < SEEDS:
-            raise UsageError(f"seed: {given['seed'][0]} is none; give 0 to {SEEDS - 1}")
+        if given["seed"][0] < 0:
+            raise UsageError(f"seed: {given['seed'][0]} is none; give 0 to {2**63 - 1}")
     if "steps" in given:
         fields["steps"] = given["steps"][0]
     if "guidance" in given:

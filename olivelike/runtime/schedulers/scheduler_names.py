@@ -156,7 +156,7 @@ def find_scheduler(name: str, schedule: str | None = None) -> SchedulerChoice:
         UsageError: if there is no such name; the message has the nearest ones, or why it can't be had.
     """
     asked = name if schedule is None else f"{name} {schedule}"
-    found = _CHOICES.get(_plain(asked)) or _CHOICES.get(_PLAIN_TYPE.sub("", _plain(asked)))
+    found = _known(_plain(asked))
     if found is None:
         if why := _why_not(_plain(asked)):
             raise UsageError(f"scheduler {asked!r} {why}; take another one, such as Euler a or DPM++ 2M Karras")
@@ -166,8 +166,35 @@ def find_scheduler(name: str, schedule: str | None = None) -> SchedulerChoice:
                     f"scheduler {asked!r}: diffusers has no schedule {other}; take one of {', '.join(SCHEDULES)}, or "
                     "Uniform"
                 )
+        if (part := _wrong_part(name, schedule)) is not None:
+            raise UsageError(f"scheduler {asked!r}: {part}")
         raise UsageError(f"there is no scheduler {asked!r}; {did_you_mean(asked, _spellings(), 'samplers')}")
     return found
+
+
+def _known(plain: str) -> SchedulerChoice | None:
+    theirs = _KDIFFUSION.sub(lambda match: _KDIFFUSION_NAMES[match[1]], plain)
+    for spelling in (plain, theirs, theirs.removeprefix("k")):
+        if found := _CHOICES.get(spelling) or _CHOICES.get(_PLAIN_TYPE.sub("", spelling)):
+            return found
+    return None
+
+
+def _wrong_part(name: str, schedule: str | None) -> str | None:
+    """Return what of a sampler with a schedule type can't be had, where the other one can; `None` if it is neither."""
+    if schedule is not None and _known(_plain(name)) and _plain(schedule) not in map(_plain, SCHEDULES):
+        known = did_you_mean(schedule, [*SCHEDULES, *PLAIN_SCHEDULES], "schedule types")
+        return f"there is no schedule type {schedule!r}; {known}"
+    whole = _plain(name if schedule is None else f"{name} {schedule}")
+    for kind in SCHEDULES:
+        sampler = whole.removesuffix(_plain(kind))
+        if sampler != whole and _known(sampler):
+            spelled = next((one for one in _spellings() if _plain(one) == sampler), name)
+            return (
+                f"{spelled} has no schedule type {kind} here; take {spelled!r}, or {kind} with another sampler, such "
+                f"as 'DPM++ 2M {kind}'"
+            )
+    return None
 
 
 def written_schedule(sampler: str, schedule: str | None) -> str | None:
@@ -244,6 +271,9 @@ def _plain(name: str) -> str:
 
 
 _PLAIN_TYPE = re.compile(f"({'|'.join(map(_plain, PLAIN_SCHEDULES))})$")
+_KDIFFUSION_NAMES = {"eulerancestral": "eulera", "dpm2ancestral": "dpm2a"}
+_KDIFFUSION = re.compile(f"^k?({'|'.join(_KDIFFUSION_NAMES)})")
+"""Names of k-diffusion's functions, as ComfyUI and what is built on it have them, that are not A1111's run together."""
 _CHOICES = {_plain(spelling): choice for spelling, choice in _spellings().items()}
 _REFUSED = {
     **dict.fromkeys(map(_plain, ("EDMEuler", "EDMDPMSolver")), _EDM_BY_NAME),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import PurePosixPath
 from typing import Annotated, Final
 
@@ -11,6 +12,7 @@ from fastapi.responses import FileResponse, JSONResponse
 from olivelike.serve.api.native import TheService, answer
 from olivelike.serve.api.refusals import StrictRoute
 from olivelike.serve.gallery.library import picture_view
+from olivelike.serve.recipes import RecipeQuestion, read_question
 
 router = APIRouter(route_class=StrictRoute)
 _TYPES: Final = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".webp": "image/webp"}
@@ -59,6 +61,12 @@ async def thumb(name: str, service: TheService) -> Response:
     """Return the small form of a picture."""
     path = await service.library.thumb(name.partition(".")[0])
     return FileResponse(path, media_type="image/webp", headers=_FOR_EVER)
+
+
+@router.post("/api/recipes")
+async def recipe(asked: RecipeQuestion) -> Response:
+    """Read a recipe that was pasted, of any program that is known here."""
+    return answer(await asyncio.to_thread(read_question, asked))
 
 
 @router.post("/api/uploads", status_code=201)

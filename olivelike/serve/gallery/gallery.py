@@ -67,6 +67,7 @@ class PictureRow:
     """A1111's text."""
 
 
+_SEEDS: Final = ("seed", "first_seed")
 _COLUMNS: Final = tuple(field.name for field in fields(PictureRow))
 
 
@@ -125,7 +126,7 @@ class Gallery:
         words = f"{row.parameters or row.prompt}\n{row.model or ''}".casefold()
         marks = ", ".join("?" * (len(_COLUMNS) + 1))
         statement = f"INSERT OR REPLACE INTO pictures ({', '.join(_COLUMNS)}, words) VALUES ({marks})"  # noqa: S608
-        self._database.execute(statement, (*(getattr(row, name) for name in _COLUMNS), words))
+        self._database.execute(statement, (*(_stored(name, getattr(row, name)) for name in _COLUMNS), words))
 
     def find(self, picture: str) -> PictureRow | None:
         """Return a picture; `None` if there is none of that id."""
@@ -151,7 +152,7 @@ class Gallery:
         for column, value in exact.items():
             assert column in _COLUMNS
             where.append(f"{column} = ?")
-            values.append(value)
+            values.append(_stored(column, value))
         if before is not None:
             where.append("place < ?")
             values.append(before)
@@ -206,7 +207,7 @@ class Gallery:
                     there[f"{folder}/{entry.name}"] = entry.stat()
         self._database.executemany("DELETE FROM pictures WHERE path = ?", [(path,) for path in known - there.keys()])
         for path in sorted(there.keys() - known, key=lambda path: there[path].st_mtime):
-            # Damaged by others, or with a seed that SQLite has no number for: it stays there, and is not shown.
+            # Damaged by others, or with a number that SQLite has none for: it stays there, and is not shown.
             with contextlib.suppress(OSError, SourceError, OverflowError):
                 self._add_file(path, there[path].st_mtime)
 
@@ -231,8 +232,17 @@ class Gallery:
         self.add(made)
 
 
+def _stored(column: str, value: Any) -> Any:
+    """Return a value as SQLite has it, whose numbers have a sign: seeds of 64 bits from 2^63 on are negative there."""
+    if column not in _SEEDS or value is None or not str(value).isdecimal():
+        return value
+    seed = int(value)
+    return seed - 2**64 if 2**63 <= seed < 2**64 else seed
+
+
 def _read(row: sqlite3.Row) -> PictureRow:
     values = {name: row[name] for name in _COLUMNS}
+    values |= {name: values[name] + 2**64 for name in _SEEDS if values[name] is not None and values[name] < 0}
     values["sheet"] = bool(values["sheet"])
     values["flagged"] = None if values["flagged"] is None else bool(values["flagged"])
     return PictureRow(**values)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
 import time
@@ -12,7 +11,8 @@ from typing import Final
 
 from olivelike._files import write_whole
 from olivelike.errors import OlivelikeError, SourceError, StoreError, UsageError
-from olivelike.runtime.pictures.picture_reading import PictureFile, decode_image, read_picture_data
+from olivelike.runtime.pictures.picture_reading import PictureFile, decode_image, is_picture_data, read_picture_data
+from olivelike.serve.recipes import left_out_on_the_page
 from olivelike.serve.views import UploadView, record_of
 
 _MODES: Final = frozenset({"1", "L", "LA", "P", "RGB", "RGBA"})
@@ -38,8 +38,11 @@ def add_upload(folder: Path, data: bytes) -> UploadView:
     except SourceError as error:
         raise UsageError(str(error)) from error
     found: PictureFile | None = None
-    with contextlib.suppress(OlivelikeError):  # A picture without a record, or with a damaged one, is a picture.
+    try:
         found = read_picture_data(data, "the upload")
+        unread = found.unread
+    except OlivelikeError as error:  # A picture with a damaged record, or of a format without one, is a picture.
+        unread = str(error) if is_picture_data(data) else None
     turned = image.getexif().get(_ORIENTATION)
     exif = image.getexif()
     exif.clear()
@@ -59,6 +62,8 @@ def add_upload(folder: Path, data: bytes) -> UploadView:
         height=image.height,
         record=record_of(record.to_json()) if record else None,
         parameters=found.parameters if found else None,
+        left_out=left_out_on_the_page(record) if record else None,
+        unread=unread.removeprefix("the upload: ") if unread else None,
     )
 
 

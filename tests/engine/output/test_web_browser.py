@@ -229,7 +229,7 @@ def test_the_demo_is_painted_in_a_minute_as_generate_paints_it(
 @pytest.mark.parametrize(
     ("form", "request_"),
     [
-        ({"seed": 2**32 - 1, "steps": 7, "scale": 1}, {"seed": 2**32 - 1, "steps": 7, "guidance_scale": 1}),
+        ({"seed": 2**64 - 1, "steps": 7, "scale": 1}, {"seed": 2**64 - 1, "steps": 7, "guidance_scale": 1}),
         (
             {"prompt": "a (green:1.3) [big] square", "negative": "(circle), red", "seed": 7, "width": 128},
             {"prompts": ("a (green:1.3) [big] square",), "negative_prompt": "(circle), red", "seed": 7,
@@ -415,7 +415,13 @@ def test_values_that_can_not_be_had_are_refused_by_the_form(
     browser: Any, serve: Callable[..., Site], visit: Callable[..., Opened], demo_page: Path
 ) -> None:
     page = visit(browser, serve(demo_page))
-    for name, value in (("seed", "4294967296"), ("seed", "1.5"), ("steps", "0"), ("width", "65"), ("height", "")):
+    for name, value in (
+        ("seed", "99999999999999999999"),
+        ("seed", "1.5"),
+        ("steps", "0"),
+        ("width", "65"),
+        ("height", ""),
+    ):
         before = page.page.input_value(f"#{name}")
         page.page.fill(f"#{name}", value)
         page.page.click("#paint")

@@ -53,11 +53,14 @@ def compute(tmp_path_factory: pytest.TempPathFactory) -> Compute:
 
 
 def test_noise_is_that_of_torch(compute: Compute) -> None:
-    counts, seeds = [16, 17, 31, 256, 4 * 13 * 9, 4 * 64 * 64], [0, 1, 5489, 2**31, 2**32 - 1]
-    asked = [(count, seed) for count in counts for seed in seeds]
+    counts, seeds = (
+        [16, 17, 31, 256, 4 * 13 * 9, 4 * 64 * 64],
+        [0, 1, 5489, 2**31, 2**32 - 1, 804822466654819, 2**64 - 1],
+    )
+    asked = [(count, str(seed)) for count in counts for seed in seeds]
     script = 'import { noise } from "./noise.js";\nconst answer = data.map((asked) => [...noise(...asked)]);'
     for (count, seed), drawn in zip(asked, compute(script, asked), strict=True):
-        expected = torch.randn(count, generator=torch.Generator().manual_seed(seed)).numpy()
+        expected = torch.randn(count, generator=torch.Generator().manual_seed(int(seed))).numpy()
         assert np.abs(np.array(drawn) - expected).max() < 2e-6
 
 

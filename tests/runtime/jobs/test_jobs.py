@@ -16,7 +16,8 @@ from olivelike.runtime.jobs import PromptLine, draw, plan_jobs, read_prompts
 from olivelike.runtime.jobs.job_drawing import Opened, Opening, PictureWritten, SheetWritten, StepDone
 from olivelike.runtime.jobs.job_notes import cache_notes, record_notes, recorded_fields, size_notes
 from olivelike.runtime.pictures import PictureRecord, PictureWriter, UsedFile, read_picture_record
-from olivelike.runtime.pictures.picture_record import a1111_text, parse_a1111, record_from_json
+from olivelike.runtime.pictures.picture_record import a1111_text, record_from_json
+from olivelike.runtime.pictures.recipe_text import parse_a1111
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
 from olivelike.runtime.pipeline.request import Batch
 from olivelike.testing.lora_files import make_lora
@@ -205,8 +206,10 @@ def test_what_a_picture_was_not_made_of_is_noted(tmp_path):
         "the picture was made with the LoRA a, which is not among those of --lora",
         "the picture was made without the LoRA b",
     ]
-    (note,) = notes(PictureRecord("a", strength=0.7), (None, None), ())
-    assert "has strength 0.7, as one that was made from a picture" in note
+    assert notes(PictureRecord("a", strength=0.7), (None, None), ()) == [
+        "not taken over, so that the picture may be another: Denoising strength 0.7 of a picture that is not named",
+        "the picture is made from the prompt alone; --init-image starts from a picture",
+    ]
     assert notes(PictureRecord("a", strength=0.7), (init, None), ()) == []
 
 

@@ -25,8 +25,29 @@ def test_an_unknown_name_is_answered_with_the_nearest(wrong, right):
         find_scheduler(wrong)
     with pytest.raises(UsageError, match="samplers: DPM"):
         find_scheduler("☃")
-    with pytest.raises(UsageError, match="Euler a Karras"):
-        find_scheduler("Euler a", "Karras")
+    with pytest.raises(UsageError, match="there is no schedule type 'Kerras'; did you mean 'Karras'"):
+        find_scheduler("DPM++ 2M", "Kerras")
+
+
+@pytest.mark.parametrize(
+    ("sampler", "schedule"),
+    [("Euler a", "Karras"), ("euler_ancestral", "karras"), ("Euler a Karras", None), ("Euler a Exponential", None)],
+)
+def test_a_schedule_type_that_a_sampler_has_not_is_named(sampler, schedule):
+    kind = "Exponential" if sampler.endswith("Exponential") else "Karras"
+    with pytest.raises(UsageError, match=f"has no schedule type {kind} here; take .*, or {kind} with another sampler"):
+        find_scheduler(sampler, schedule)
+    with pytest.raises(UsageError, match="DDIM has no schedule type Karras here; take 'DDIM'"):
+        find_scheduler("DDIM", "Karras")
+
+
+def test_names_of_k_diffusion_are_those_of_a1111():
+    for theirs, ours in (
+        ("euler_ancestral", "Euler a"), ("k_euler_ancestral", "Euler a"), ("dpm_2_ancestral karras", "DPM2 a Karras"),
+        ("dpmpp_2m_sde karras", "DPM++ 2M SDE Karras"), ("uni_pc normal", "UniPC"), ("k_lms", "LMS"),
+    ):  # fmt: skip
+        assert find_scheduler(theirs) == find_scheduler(ours)
+    assert find_scheduler("dpmpp_2m", "karras") == find_scheduler("DPM++ 2M Karras")
 
 
 def test_a_missing_package_is_named(monkeypatch):

@@ -200,3 +200,15 @@ def test_ctrl_z_takes_back_a_weight_and_the_words_of_a_recipe(visit: Callable[..
     opened.page.click("#prompt")
     keyboard.press("Control+z")
     assert opened.page.input_value("#prompt") == "a green star on a white background"
+
+
+def test_a_seed_of_64_bits_is_drawn_shown_and_taken_over(visit: Callable[..., Opened]) -> None:
+    opened = visit()
+    seed = str(2**64 - 1)
+    opened.generate(prompt="a long seed", steps="2", seed=seed)
+    assert opened.job()["order"]["seed"] == int(seed)
+    opened.page.fill("#seed", "1")
+    opened.page.click("#seed-last")
+    assert opened.page.input_value("#seed") == seed
+    opened.page.click("#stage-open")
+    assert seed in str(opened.page.text_content("#viewer-recipe"))

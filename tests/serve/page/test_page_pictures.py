@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 from tests.serve.page.conftest import Opened, drop, png
 
@@ -148,3 +149,49 @@ def test_picture_to_picture_starts_from_one_of_the_gallery(visit: Callable[..., 
     order = opened.job()["order"]
     assert order["strength"] == 0.5
     assert order["init_image"] and not order["mask"]
+
+
+HIRES = (
+    "a blue star\nNegative prompt: red\nSteps: 3, Sampler: DPM++ 2M, Schedule type: Karras, CFG scale: 6, "
+    "Seed: 18446744073709551615, Size: 64x64, Denoising strength: 0.5, Hires upscale: 2, Hires upscaler: R-ESRGAN 4x+"
+)
+LEFT_OUT = (
+    "Not taken over, so that the picture may be another: Denoising strength 0.5, Hires upscale 2, Hires upscaler "
+    "R-ESRGAN 4x+."
+)
+
+
+def paste(opened: Opened, text: str) -> None:
+    opened.page.focus("#prompt")
+    opened.page.evaluate(
+        """(text) => {
+          const data = new DataTransfer();
+          data.setData("text/plain", text);
+          const options = { clipboardData: data, bubbles: true, cancelable: true };
+          document.activeElement.dispatchEvent(new ClipboardEvent("paste", options));
+        }""",
+        text,
+    )
+
+
+def test_what_the_form_can_not_take_of_a_recipe_is_named(visit: Callable[..., Opened]) -> None:
+    opened = visit()
+    chunks = PngInfo()
+    chunks.add_text("parameters", HIRES)
+    sent = io.BytesIO()
+    Image.new("RGB", (64, 64)).save(sent, "PNG", pnginfo=chunks)
+    drop(opened, "body", "x.png", sent.getvalue())
+    opened.page.locator(".notice", has_text=f"Recipe of x.png loaded. {LEFT_OUT}").wait_for()
+    assert opened.page.input_value("#seed") == str(2**64 - 1)
+    assert opened.page.input_value("#scheduler") == "DPM++ 2M Karras"
+
+
+def test_a_pasted_recipe_fills_the_form_and_one_that_is_not_read_changes_nothing(visit: Callable[..., Opened]) -> None:
+    opened = visit()
+    paste(opened, HIRES)
+    opened.page.locator(".notice", has_text=f"Recipe of the pasted text loaded. {LEFT_OUT}").wait_for()
+    assert (opened.page.input_value("#prompt"), opened.page.input_value("#steps")) == ("a blue star", "3")
+    opened.may_complain = True  # The browser notes the refusal.
+    paste(opened, f"a cat\nSampler: Euler\n{HIRES}")
+    opened.page.locator(".notice", has_text="can't be read as a recipe: line 2 looks like settings").wait_for()
+    assert opened.page.input_value("#prompt") == "a blue star"

@@ -1,0 +1,64 @@
+"""What of a recipe is not taken over, in one sentence, for all who show a recipe or act on one: page, commands, API."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import fields
+from typing import Final
+
+from olivelike._untrusted import one_line
+from olivelike.runtime.pictures.picture_record import PictureRecord, UsedFile
+
+_LONGEST: Final = 60
+"""Characters of a name or value that are shown; `olivelike info` has all."""
+_MOST: Final = 40
+"""Settings that are named."""
+_SAME_ANYWAY: Final = frozenset(
+    {
+        "template", "negative template", "batch size", "batch pos", "created date", "user", "created_by", "hashes",
+        "vae hash", "generation time", "date", "civitai metadata", "clip skip: 1", "rng: cpu", "emphasis: original",
+        "app_version", "creator",
+    }
+)  # fmt: skip
+"""Settings, some with a value, in small letters, that change no picture here: what was before choices, and labels."""
+_OFF: Final = frozenset({"false", "none", "disable", "disabled", "off", ""})
+"""Values of what was not used."""
+_LABELS: Final = {
+    "upscaler": "Upscaler", "guidance_interval": "Guidance interval", "control_guess": "Control pictures lead alone",
+    "ip_adapter_scale": "Strength of image prompts",
+}  # fmt: skip
+
+
+def left_out(record: PictureRecord, *, unable: Collection[str] = (), started: bool = False) -> str | None:
+    """Return a sentence that names every setting of a recipe that is not taken over; `None` if all are.
+
+    Args:
+        record: what a picture says of itself.
+        unable: fields of the record that whoever acts on it can't take.
+        started: whether a picture to start from is given.
+    """
+    found = list(_settings(record, unable, started=started))
+    if not found:
+        return None
+    more = f", and {len(found) - _MOST} more" if len(found) > _MOST else ""
+    return f"not taken over, so that the picture may be another: {', '.join(found[:_MOST])}{more}"
+
+
+def _settings(record: PictureRecord, unable: Collection[str], *, started: bool) -> Iterator[str]:
+    for name, value in record.other.items():
+        plain = " ".join(name.casefold().split())
+        same = plain in _SAME_ANYWAY or f"{plain}: {value.casefold()}" in _SAME_ANYWAY
+        if not same and value.strip().casefold() not in _OFF:
+            yield f"{_shown(name)} {_shown(value)}"
+    if record.strength is not None and record.init_image is None and record.hires is None and not started:
+        yield f"Denoising strength {record.strength:g} of a picture that is not named"
+    for field in fields(record):
+        value = getattr(record, field.name)
+        if field.name in unable and value not in (field.default, None):
+            label = _LABELS.get(field.name, field.name)
+            yield label if value is True else f"{label} {_shown(value.name if isinstance(value, UsedFile) else value)}"
+
+
+def _shown(value: object) -> str:
+    text = " ".join(one_line(str(value).replace("\n", " ")).split())
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"

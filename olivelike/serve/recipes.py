@@ -1,0 +1,53 @@
+"""Recipes as clients get them: what made a picture, and what of it the page's form can't take."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Final, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from olivelike.errors import SourceError, UsageError
+from olivelike.runtime.pictures.left_out import left_out
+from olivelike.runtime.pictures.picture_record import PictureRecord, record_from_json
+from olivelike.runtime.pictures.recipes import read_recipe_text
+from olivelike.serve.views import RecipeView, record_of
+
+_UNABLE: Final = ("upscaler", "guidance_interval", "control_guess", "ip_adapter_scale")
+"""Fields of a record that the page's form has no place for."""
+
+
+class RecipeQuestion(BaseModel):
+    """A text that somebody pasted, or the record of a picture that is known here."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    text: Annotated[str, Field(max_length=1 << 20)] | None = None
+    record: dict[str, Any] | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if (self.text is None) == (self.record is None):
+            raise ValueError("give a text, or the record of a picture")
+        return self
+
+
+def recipe_view(record: PictureRecord) -> RecipeView:
+    """Return a recipe as clients get it."""
+    return RecipeView(record=record_of(record.to_json()) or {}, left_out=left_out_on_the_page(record))
+
+
+def left_out_on_the_page(record: PictureRecord) -> str | None:
+    """Return a sentence on what of a recipe the page does not take over; `None` if it takes all."""
+    return left_out(record, unable=_UNABLE)
+
+
+def read_question(asked: RecipeQuestion) -> RecipeView:
+    """Read what is asked about. Raises `UsageError`, with the reason, if it is no recipe."""
+    try:
+        if asked.text is not None:
+            return recipe_view(read_recipe_text(asked.text, "the text")[1])
+        told = {"format": "olivelike/picture/1", **(asked.record or {})}
+        return recipe_view(record_from_json(json.dumps(told), "the record"))
+    except (SourceError, RecursionError) as error:
+        raise UsageError(str(error)) from error
