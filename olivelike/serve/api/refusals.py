@@ -59,6 +59,11 @@ class RequestRefusedError(Exception):
         return refusal(path, self.status, self.code, str(self), param=self.param, headers=self.headers)
 
 
+def refused(message: str) -> RequestRefusedError:
+    """Return the refusal of a value."""
+    return RequestRefusedError(422, "invalid", message)
+
+
 def refusal(
     path: str,
     status: int,
@@ -122,9 +127,16 @@ def add_handlers(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, http)
 
 
-def in_words(errors: Iterable[Mapping[str, Any]]) -> tuple[str, str | None]:
-    """Return what pydantic found as one sentence without the values, and the first place that is wrong."""
-    found = [(".".join(str(part) for part in error["loc"] if part != "body"), error) for error in errors]
+def in_words(errors: Iterable[Mapping[str, Any]], names: Mapping[str, str] | None = None) -> tuple[str, str | None]:
+    """Return what pydantic found as one sentence without the values, and the first place that is wrong.
+
+    `names` has what fields are called where they come from.
+    """
+    called = names or {}
+    found = [
+        (".".join(called.get(str(part), str(part)) for part in error["loc"] if part != "body"), error)
+        for error in errors
+    ]
     said = ((place, _message(place, error)) for place, error in found[:10])
     text = "; ".join(f"{place}: {message}" if place else message for place, message in said)
     return text[:2000], next((place for place, _ in found if place), None)
