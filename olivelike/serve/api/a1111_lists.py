@@ -19,7 +19,7 @@ from olivelike.serve.api.controlnet import SCRIPT
 from olivelike.serve.api.drawing import find_model, service_of
 from olivelike.serve.api.guards import client_of
 from olivelike.serve.api.images import UPSCALERS, from_base64, in_turn, png, to_base64, upright
-from olivelike.serve.api.refusals import RequestRefusedError, StrictRoute
+from olivelike.serve.api.refusals import RequestRefusedError, StrictRoute, refused
 
 if TYPE_CHECKING:
     from olivelike.serve.service import Service
@@ -191,6 +191,12 @@ async def png_info(asked: PngInfo) -> dict[str, Any]:
         "items": items,
         "parameters": a1111_parameters(found.record) if found.record else {},
     }
+
+
+@lists_router.post("/interrogate")
+async def interrogate() -> None:
+    """Refuse to describe a picture."""
+    raise refused("interrogate: pictures are not described here; png-info tells what made one")
 
 
 @lists_router.get("/progress")

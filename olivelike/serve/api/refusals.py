@@ -35,6 +35,7 @@ _STATUSES: Final[tuple[tuple[type[OlivelikeError], int], ...]] = (
 )  # fmt: skip
 """The first that fits."""
 _CODES: Final = {400: "invalid", 404: "not_found", 405: "not_allowed", 422: "invalid"}
+_NO_ROUTE: Final = "there is no such route here; /docs lists those that there are"
 _OPENAI: Final = {401: ("invalid_request_error", "invalid_api_key"), 429: ("rate_limit_error", "rate_limit_exceeded")}
 
 
@@ -119,7 +120,8 @@ def add_handlers(app: FastAPI) -> None:
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         code = _CODES.get(error.status_code, "invalid" if error.status_code < 500 else "failed")
-        return refusal(request.url.path, error.status_code, code, str(error.detail), headers=error.headers)
+        message = _NO_ROUTE if (error.status_code, error.detail) == (404, "Not Found") else str(error.detail)
+        return refusal(request.url.path, error.status_code, code, message, headers=error.headers)
 
     app.add_exception_handler(OlivelikeError, olivelike)
     app.add_exception_handler(RequestRefusedError, refused)
