@@ -103,7 +103,6 @@ class Service:
         row = JobRow(job, "pictures", client, "queued", time.time(), asked, plan)
         self.journal.add(row)
         self.dispatcher.push(job, client)
-        self._current = order.model
         view = self._view(row)
         self.feed.publish({"type": "queued", "job": job, "position": view.position})
         await asyncio.sleep(0)  # If nothing is drawn, this is now, while the answer is written.

@@ -33,6 +33,8 @@ class ServeSettings:
     lora_dirs: tuple[Path, ...] = ()
     """Beside `loras/` here and beside the folders."""
     wildcard_dirs: tuple[Path, ...] = ()
+    ignore_unsupported: bool = False
+    """Whether what A1111's API can't do here is left out and told of in the answer, in place of being refused."""
     allow_pickle: bool = False
     safety: bool = True
     """Whether the safety checker looks at each picture; a request can't switch it off."""

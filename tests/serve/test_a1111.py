@@ -270,7 +270,10 @@ def test_options_are_read_and_the_whole_of_them_posted_back(api, service):
     options = api.get_options()
     assert options["sd_model_checkpoint"].startswith(service.current_model)
     assert "forge_preset" not in options
-    assert api.set_options({**options, "an_option_of_later": [1, {"a": None}], "sd_vae": "Automatic"}) is None
+    assert api.set_options({**options, "sd_vae": "Automatic"}) is None
+    assert api.set_options({**options, "an_option_of_later": [1, {"a": None}]}) == {
+        "warnings": ["without effect here: an_option_of_later"]
+    }
     assert api.get_options() == options
     api.set_options({"samples_format": "webp"})
     assert api.txt2img(**FAST).image.format == "WEBP"
@@ -352,7 +355,7 @@ def test_skip_goes_on_with_the_next_batch(api):
         ("img2img", {"init_images": [encoded(picture())] * 2}, 422, "one picture"),
         ("img2img", {"init_images": [encoded(picture())], "resize_mode": 3}, 422, "latents"),
         ("img2img", {"init_images": [encoded(picture())], "mask": "x", "inpainting_fill": 2}, 422, "latents"),
-        ("img2img", {"init_images": [encoded(picture())], "denoising_strength": 0}, 422, "strength"),
+        ("img2img", {"init_images": [encoded(picture())], "denoising_strength": -0.1}, 422, "denoising_strength"),
         ("txt2img", {"alwayson_scripts": {"ADetailer": {"args": [True]}}}, 422, "ADetailer"),
         ("txt2img", {"script_name": "X/Y/Z plot"}, 422, "X/Y/Z plot"),
         ("txt2img", {"sampler_name": "Eular"}, 422, "Euler"),
@@ -371,7 +374,7 @@ def test_skip_goes_on_with_the_next_batch(api):
         ("txt2img", {"refiner_checkpoint": "nope", "refiner_switch_at": 0.8}, 422, "refiner_checkpoint"),
         ("txt2img", {"seed_resize_from_w": 64}, 422, "seed_resize_from_w"),
         ("txt2img", {"s_churn": 4}, 422, "s_churn"),
-        ("txt2img", {"override_settings": {"CLIP_stop_at_last_layers": True}}, 422, "no number"),
+        ("txt2img", {"override_settings": {"CLIP_stop_at_last_layers": "two"}}, 422, "CLIP_stop"),
         *(
             ("txt2img", {"enable_hr": True, "prompt": "is not drawn", **fields}, status, detail)
             for fields, status, detail in (
@@ -386,7 +389,7 @@ def test_skip_goes_on_with_the_next_batch(api):
         ("txt2img", {"width": 100_000, "height": 100_000}, 422, "width"),
         ("txt2img", {"width": 4096, "height": 64}, 422, "pixels"),
         ("txt2img", {"steps": 100_000}, 422, "steps"),
-        ("txt2img", {"n_iter": 60, "batch_size": 2}, 422, "num_images"),
+        ("txt2img", {"n_iter": 60, "batch_size": 2}, 422, "n_iter"),
         ("txt2img", {"seed": 2**64}, 422, "seed"),
         ("txt2img", {"prompt": "<lora:nowhere:1>"}, 404, "nowhere"),
         ("txt2img", {"prompt": ["a"]}, 422, "prompt"),

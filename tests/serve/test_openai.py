@@ -269,3 +269,17 @@ def test_a_job_that_is_cancelled_by_another_says_so(api, client):
         api.images.generate(prompt="cancel me", n=10, size="64x64", extra_body={"num_inference_steps": 500})
     thread.join()
     assert refused.value.body["code"] == "cancelled"
+
+
+@pytest.mark.parametrize(
+    ("asked", "drawn"), [("1024x1024", "64x64"), ("1792x1024", "84x48"), ("64x64", "64x64"), ("128x32", "128x32")]
+)
+def test_sizes_that_programs_have_built_in_are_taken_to_four_times_the_folders_area(api, asked, drawn):
+    answer = api.images.generate(prompt="a", size=asked, extra_body=FAST)
+    assert answer.size == drawn
+    assert picture_of(answer.data[0]).size == tuple(map(int, drawn.split("x")))
+
+
+def test_an_edit_of_a_built_in_size_is_bounded_too(api):
+    answer = api.images.edit(image=("a.png", square()), prompt="a", size="1024x1024", extra_body=FAST)
+    assert answer.size == "64x64"

@@ -83,6 +83,10 @@ def serve(
         list[Path] | None,
         typer.Option("--wildcard-dir", metavar="DIR", help="Where the file of __NAME__ is; may be repeated."),
     ] = None,
+    ignore_unsupported: Annotated[
+        bool,
+        typer.Option("--ignore-unsupported", help="Leave out what A1111's API asks for and can't be had, and say so."),
+    ] = False,
     workflows_dir: Annotated[
         Path | None, typer.Option("--workflows", metavar="DIR", help="Workflows that the page may run.")
     ] = None,
@@ -117,6 +121,7 @@ def serve(
             port=access.port,
             lora_dirs=tuple(lora_dirs or ()),
             wildcard_dirs=tuple(wildcard_dirs or ()),
+            ignore_unsupported=ignore_unsupported,
             allow_pickle=allow_pickle,
             safety=safety,
             metadata=metadata,

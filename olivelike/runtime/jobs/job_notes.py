@@ -177,7 +177,7 @@ _NEGATIVE: Final = (
 
 _WHOLE: Final = 10
 """Steps that run the whole UNet, from which on a cache interval is no worse than fewer steps in as much time."""
-_LARGE: Final = 4
+LARGE: Final = 4
 """Times the UNet's own area: 1024x1024 for SD 1.5, up to which people enlarge pictures and wait."""
 _EXACT: Final = 1000
 """From here on three digits would be written with an exponent."""
@@ -256,7 +256,7 @@ def size_notes(requests: Iterable[Request], folder: PipelineFolder) -> Iterator[
     )
     for (width, height), pictures in sizes:  # Each once, in order; `pictures` are decoded at once.
         times = width * height / (own[0] * own[1])
-        if times > _LARGE:
+        if times > LARGE:
             free = psutil.virtual_memory().available
             memory = folder.decoder_memory((width, height), pictures)
             yield (

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
+import html
 import json
+import math
+import re
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from fastapi import APIRouter, Request
 
-from olivelike.errors import SourceError
-from olivelike.runtime.schedulers.scheduler_names import find_scheduler, written_schedule
-from olivelike.serve.api.a1111_lists import WebUI, lists_router, webui_of
-from olivelike.serve.api.a1111_models import (
-    LATENT_MODES,
-    SAMPLER_ALIASES,
-    SCHEDULE_NAMES,
-    Drawing,
-    Extras,
-    ImageToImage,
-    ManyExtras,
-    TextToImage,
-    refused,
-)
+from olivelike.errors import UsageError
+from olivelike.runtime.schedulers.scheduler_names import find_scheduler
+from olivelike.serve.api.a1111_lists import lists_router
+from olivelike.serve.api.a1111_models import LATENT_MODES, Drawing, Extras, ImageToImage, ManyExtras, TextToImage
+from olivelike.serve.api.a1111_samplers import scheduler_of
+from olivelike.serve.api.a1111_state import model_of, webui_of
 from olivelike.serve.api.controlnet import controls_of
 from olivelike.serve.api.drawing import find_model, make_order, require_done, service_of
 from olivelike.serve.api.guards import client_of
@@ -41,7 +35,7 @@ from olivelike.serve.api.images import (
     upright,
     upscaled,
 )
-from olivelike.serve.api.refusals import RequestRefusedError, StrictRoute
+from olivelike.serve.api.refusals import RequestRefusedError, StrictRoute, refused
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -53,120 +47,150 @@ if TYPE_CHECKING:
 a1111_router: Final = APIRouter(prefix="/sdapi/v1", route_class=StrictRoute, tags=["A1111"])
 a1111_router.include_router(lists_router)
 _UNIT: Final = 8
+_THEIRS: Final = {
+    "guidance_scale": "cfg_scale", "strength": "denoising_strength", "hires_strength": "denoising_strength",
+    "scheduler": "sampler_name", "num_images": "n_iter times batch_size", "hires": "hr_scale",
+    "variation_seed": "subseed", "variation_strength": "subseed_strength", "mask_blur": "mask_blur",
+    "inpaint_padding": "inpaint_full_res_padding", "clip_skip": "CLIP_stop_at_last_layers less 1",
+}  # fmt: skip
+"""A1111's names by those of an order."""
+_OURS: Final = re.compile(rf"\b({'|'.join(_THEIRS)})\b")
 
 
 @a1111_router.post("/txt2img")
 async def txt2img(request: Request, asked: TextToImage) -> dict[str, Any]:
     """Draw pictures for a prompt; with `enable_hr`, each again at a larger size, from its enlarged form."""
-    service, webui = service_of(request), webui_of(request)
-    asked.require_possible()
+    service = service_of(request)
+    asked, warnings = asked.settled(lenient=service.settings.ignore_unsupported)
     scale, known = asked.latent_scale(), (*LATENT_MODES, *UPSCALERS)
     if asked.enable_hr and (asked.hr_upscaler or "Lanczos") not in known:
         raise refused(f"there is no hr_upscaler {asked.hr_upscaler!r}; there are {', '.join(known)}")
     twice = asked.enable_hr and scale is None
-    led = await controls_of(service, asked.alwayson_scripts)
-    more = led if scale is None else {**led, "hires": scale, "hires_strength": asked.second_strength}
-    order = _order(service, webui, asked, save=asked.save_images and not twice, **more)
+    led = await controls_of(service, asked.alwayson_scripts, _model(request, asked))
+    strength = _strength(asked.second_strength, asked.steps)
+    more = led if scale is None else {**led, "hires": scale, "hires_strength": strength}
+    order = _order(request, asked, save=asked.save_images and not twice, **more)
     if twice:
-        found = find_model(service, order.model or service.current_model)
+        found = find_model(service, order.model)
         default = found.default_size if found else (_UNIT, _UNIT)
         size = _second_size(service, asked, (order.width or default[0], order.height or default[1]))
-        service.check_limits(_second_order(service, webui, _again(asked, size), asked))
-    job = await _drawn(service, order, asked, client_of(request))
+        service.check_limits(_second_order(request, asked.again(size), asked))
+    job = await _drawn(request, order)
+    warnings += job.notes
     pictures = job.pictures
     if twice and pictures:
         pictures = await _second_pass(request, asked, pictures, led)
-    return await _answer(service, webui, asked, order, pictures)
+    _keep_model(request, asked, order)
+    return await _answer(request, asked, order, pictures, warnings)
 
 
 @a1111_router.post("/img2img")
 async def img2img(request: Request, asked: ImageToImage) -> dict[str, Any]:
     """Draw pictures that start from one, all of it or where a mask is white."""
-    service, webui = service_of(request), webui_of(request)
-    asked.require_possible()
+    service = service_of(request)
+    asked, warnings = asked.settled(lenient=service.settings.ignore_unsupported)
+    strength = _strength(0.75 if asked.denoising_strength is None else asked.denoising_strength, asked.steps)
     # What can be refused is, before a picture is decoded.
-    service.check_limits(_order(service, webui, asked, strength=asked.denoising_strength))
+    service.check_limits(_order(request, asked, strength=strength))
     image, mask, size = await in_turn(lambda: _prepared(asked, service.settings.max_side))
     whole = mask is None or not asked.inpaint_full_res
     order = _order(
-        service, webui, asked, save=asked.save_images,
+        request, asked, save=asked.save_images,
         width=size[0], height=size[1],
         init_image=(await service.upload(image)).id,
         mask=None if mask is None else (await service.upload(mask)).id,
-        mask_blur=asked.mask_blur if mask is not None else None,
+        mask_blur=asked.blur if mask is not None else None,
         inpaint_area="whole" if whole else "masked", inpaint_padding=asked.inpaint_full_res_padding,
-        strength=asked.denoising_strength, **await controls_of(service, asked.alwayson_scripts),
+        strength=strength, **await controls_of(service, asked.alwayson_scripts, _model(request, asked)),
     )  # fmt: skip
-    job = await _drawn(service, order, asked, client_of(request))
+    job = await _drawn(request, order)
+    _keep_model(request, asked, order)
     if not asked.include_init_images:
         asked = asked.model_copy(update={"init_images": None, "mask": None})
-    return await _answer(service, webui, asked, order, job.pictures)
+    return await _answer(request, asked, order, job.pictures, [*warnings, *job.notes])
 
 
 @a1111_router.post("/extra-single-image")
 async def extra_single_image(request: Request, asked: Extras) -> dict[str, Any]:
     """Enlarge a picture."""
-    return {"html_info": "", "image": await _enlarged(request, asked, asked.image)}
+    told = _told(request, asked)
+    return {"html_info": told, "image": await _enlarged(request, asked, asked.image)}
 
 
 @a1111_router.post("/extra-batch-images")
 async def extra_batch_images(request: Request, asked: ManyExtras) -> dict[str, Any]:
     """Enlarge pictures."""
-    return {"html_info": "", "images": [await _enlarged(request, asked, one.data) for one in asked.imageList]}
+    told = _told(request, asked)
+    return {"html_info": told, "images": [await _enlarged(request, asked, one.data) for one in asked.imageList]}
 
 
-async def _drawn(service: Service, order: Order, asked: Drawing, client: str) -> JobView:
+def _told(request: Request, asked: Extras) -> str:
+    """Return the warnings of a request as A1111 has what it tells of pictures: as HTML."""
+    warnings = asked.warnings(lenient=service_of(request).settings.ignore_unsupported)
+    return "".join(f"<p>{html.escape(warning)}</p>" for warning in warnings)
+
+
+async def _drawn(request: Request, order: Order) -> JobView:
     """Draw an order; one that was interrupted has the pictures that were done."""
-    before = service.current_model
+    service = service_of(request)
     try:
-        job = await service.finished((await service.submit(order, client)).id)
-    finally:
-        if before and order.model and asked.override_settings_restore_afterwards:
-            with contextlib.suppress(SourceError):  # Its folder may be gone.
-                service.set_model(before)
-    return job if job.state == "cancelled" else require_done(job)
+        job = await service.finished((await service.submit(order, client_of(request))).id)
+        return job if job.state == "cancelled" else require_done(job)
+    except UsageError as error:
+        raise type(error)(_in_their_words(str(error))) if type(error) is UsageError else error from None
+    except RequestRefusedError as error:
+        raise RequestRefusedError(error.status, error.code, _in_their_words(str(error))) from None
 
 
-def _order(service: Service, webui: WebUI, asked: Drawing, **more: Any) -> Order:
-    name = asked.override_settings.get("sd_model_checkpoint")
-    found = find_model(service, str(name)) if name else None
-    if name and found is None:
+def _in_their_words(message: str) -> str:
+    """Return a message with A1111's names of the fields that it begins with, or is about."""
+    return _OURS.sub(lambda match: _THEIRS[match[0]], message)
+
+
+def _model(request: Request, asked: Drawing) -> str | None:
+    """Return the folder that draws. Raises `RequestRefusedError` if there is none of the name that was asked for."""
+    name = asked.override_settings.sd_model_checkpoint
+    if not name:
+        return model_of(request)
+    found = find_model(service_of(request), name)
+    if found is None:
         raise RequestRefusedError(404, "not_found", "Model not found")
-    skipped = asked.override_settings.get("CLIP_stop_at_last_layers", asked.clip_skip or webui.clip_skip)
-    scheduler = _scheduler(asked.sampler_name or asked.sampler_index, asked.scheduler)
+    return found.name
+
+
+def _keep_model(request: Request, asked: Drawing, order: Order) -> None:
+    """Let a client go on with the folder of a request whose settings are not to be put back."""
+    named = asked.override_settings.sd_model_checkpoint
+    if named and order.model and not asked.override_settings_restore_afterwards:
+        webui_of(request).choose(client_of(request), order.model)
+
+
+def _order(request: Request, asked: Drawing, **more: Any) -> Order:
+    webui, settings = webui_of(request), asked.override_settings
+    skipped = settings.CLIP_stop_at_last_layers or asked.clip_skip or webui.clip_skip
+    scheduler = scheduler_of(asked.sampler_name or asked.sampler_index, asked.scheduler)
     draws_noise = scheduler is not None and find_scheduler(scheduler).class_name.startswith("DDIM")
+    eta = settings.eta_ddim if "eta_ddim" in settings.model_fields_set else webui.eta_ddim
     sides = [round(side / _UNIT) * _UNIT or None for side in (asked.width, asked.height)]
     width, height = sides if all(sides) else (sides[0] or sides[1], sides[1] or sides[0])
     return make_order(
+        _THEIRS,
         **{
-            "model": found.name if found else None, "prompt": asked.prompt, "negative_prompt": asked.negative_prompt,
+            "model": _model(request, asked), "prompt": asked.prompt, "negative_prompt": asked.negative_prompt,
             "num_images": asked.n_iter * asked.batch_size, "batch_size": asked.batch_size, "steps": asked.steps,
             "guidance_scale": asked.cfg_scale, "scheduler": scheduler, "seed": max(asked.seed, -1),
-            "eta": asked.eta if draws_noise else None, "clip_skip": _clip_skip(skipped), "width": width,
+            "eta": (eta if asked.eta is None else asked.eta) if draws_noise else None,
+            "clip_skip": max(skipped, 1) - 1, "width": width,
             "height": height, "fit": True, "variation_strength": asked.subseed_strength,
             "variation_seed": max(asked.subseed, -1) if asked.subseed_strength else None, **more,
-        }
+        },
     )  # fmt: skip
 
 
-def _clip_skip(counted: Any) -> int:
-    """Return how many layers are left out; A1111 counts the last one that is used, from 1."""
-    if not isinstance(counted, int) or isinstance(counted, bool):
-        raise refused("CLIP_stop_at_last_layers is no number")
-    return max(counted, 1) - 1
-
-
-def _scheduler(sampler: str | None, schedule: str | None) -> str | None:
-    """Return our name for a sampler and a schedule type; `None` for the folder's own."""
-    if not sampler:
-        return None
-    named = next((name for name, aliases in SAMPLER_ALIASES.items() if sampler in aliases), sampler)
-    label = SCHEDULE_NAMES.get((schedule or "automatic").lower(), schedule)
-    if named in SAMPLER_ALIASES:  # Others end in their schedule, as before A1111 1.9, or are classes of diffusers.
-        label = written_schedule(named, label)
-        named = f"{named} {label}" if label else named
-    find_scheduler(named)
-    return named
+def _strength(asked: float, steps: int) -> float:
+    """Return the share of the steps that is run: one of them at least, as there, where less is asked for."""
+    strength = max(asked, 1 / steps)
+    return strength if int(steps * strength) else min(1.0, math.nextafter(strength, 1))
 
 
 def _prepared(asked: ImageToImage, most: int) -> tuple[bytes, bytes | None, tuple[int, int]]:
@@ -196,20 +220,20 @@ async def _second_pass(
     request: Request, asked: TextToImage, pictures: list[PictureView], led: Mapping[str, Any]
 ) -> list[PictureView]:
     """Draw each picture again at the larger size."""
-    service, webui = service_of(request), webui_of(request)
+    service = service_of(request)
     size = _second_size(service, asked, (pictures[0].width, pictures[0].height))
     found = []
     for picture in pictures:
         data = await service.picture_bytes(picture.id)
         large = await in_turn(partial(_second_picture, data, size, asked.hr_upscaler or "Lanczos"))
-        again = _again(asked, size).model_copy(
+        again = asked.again(size).model_copy(
             update={
                 "prompt": asked.hr_prompt or picture.prompt, "seed": picture.seed,
                 "subseed": (picture.record or {}).get("variation_seed") or -1,
             }
         )  # fmt: skip
-        second = _second_order(service, webui, again, asked, init_image=(await service.upload(large)).id, **led)
-        job = await _drawn(service, second, again, client_of(request))
+        second = _second_order(request, again, asked, init_image=(await service.upload(large)).id, **led)
+        job = await _drawn(request, second)
         found += job.pictures
         if job.state == "cancelled":
             break
@@ -219,44 +243,28 @@ async def _second_pass(
 def _second_size(service: Service, asked: TextToImage, first: tuple[int, int]) -> tuple[int, int]:
     size = hires_size(first, asked.hr_scale, asked.hr_resize_x, asked.hr_resize_y)
     if max(size) > service.settings.max_side:
-        raise refused(f"hires: a side of more than {service.settings.max_side} pixels")
+        raise refused(f"hr_scale, hr_resize_x, hr_resize_y: a side of more than {service.settings.max_side} pixels")
     return size
 
 
-def _again(asked: TextToImage, size: tuple[int, int]) -> TextToImage:
-    """Return what the second pass asks for."""
-    again = asked.model_copy(
-        update={
-            "prompt": asked.hr_prompt or asked.prompt,
-            "negative_prompt": asked.hr_negative_prompt or asked.negative_prompt,
-            "sampler_name": asked.hr_sampler_name or asked.sampler_name or asked.sampler_index,
-            "scheduler": asked.hr_scheduler or asked.scheduler,
-            "steps": asked.hr_second_pass_steps or asked.steps,
-            "n_iter": 1, "batch_size": 1, "width": size[0], "height": size[1],
-        }
-    )  # fmt: skip
-    if asked.hr_checkpoint_name and asked.hr_checkpoint_name != "Use same checkpoint":
-        again.override_settings = {**asked.override_settings, "sd_model_checkpoint": asked.hr_checkpoint_name}
-    return again
-
-
-def _second_order(service: Service, webui: WebUI, again: TextToImage, asked: TextToImage, **more: Any) -> Order:
-    return _order(service, webui, again, save=asked.save_images, strength=asked.second_strength, **more)
+def _second_order(request: Request, again: TextToImage, asked: TextToImage, **more: Any) -> Order:
+    strength = _strength(asked.second_strength, again.steps)
+    return _order(request, again, save=asked.save_images, strength=strength, **more)
 
 
 async def _answer(
-    service: Service, webui: WebUI, asked: Drawing, order: Order, pictures: list[PictureView]
+    request: Request, asked: Drawing, order: Order, pictures: list[PictureView], warnings: list[str]
 ) -> dict[str, Any]:
-    form = str(asked.override_settings.get("samples_format", webui.samples_format)).lower()
-    suffix = f".{form}" if form in ("png", "jpg", "jpeg", "webp") else ".png"
+    service = service_of(request)
+    suffix = asked.override_settings.suffix or webui_of(request).suffix
     images = [to_base64(await service.picture_bytes(one.id, suffix)) for one in pictures] if asked.send_images else []
-    info = json.dumps(_info(service, asked, order, pictures))
-    return {"images": images, "parameters": asked.model_dump(), "info": info}
+    info = json.dumps({**_info(service, asked, order, pictures), "warnings": warnings})
+    return {"images": images, "parameters": asked.kept, "info": info}
 
 
 def _info(service: Service, asked: Drawing, order: Order, pictures: list[PictureView]) -> dict[str, Any]:
     """Return what A1111's `Processed.js` has; of an interrupted request, what was asked for."""
-    found = find_model(service, order.model or service.current_model or "")
+    found = find_model(service, order.model)
     first = pictures[0] if pictures else None
     record = (first.record if first else None) or {}
     prompts = [one.prompt for one in pictures] or [asked.prompt]
@@ -290,7 +298,7 @@ def _info(service: Service, asked: Drawing, order: Order, pictures: list[Picture
         "extra_generation_params": {"Schedule type": record["schedule"]} if record.get("schedule") else {},
         "index_of_first_image": 0,
         "infotexts": [one.parameters or "" for one in pictures] or [""],
-        "styles": asked.styles,
+        "styles": [],
         "job_timestamp": "".join(mark for mark in (first.created if first else "") if mark.isdigit())[:14],
         "clip_skip": order.clip_skip + 1,
         "is_using_inpainting_conditioning": False,
@@ -305,8 +313,6 @@ async def _enlarged(request: Request, asked: Extras, text: str) -> str:
     for name in (asked.upscaler_1, asked.upscaler_2):
         if name not in UPSCALERS:
             raise refused(f"there is no upscaler {name!r}; there are {', '.join(UPSCALERS)}")
-    if asked.gfpgan_visibility or asked.codeformer_visibility:
-        raise refused("faces are not restored here")
     return to_base64(await in_turn(lambda: png(_enlarge(asked, upright(from_base64(text, "image"), "image"), most))))
 
 

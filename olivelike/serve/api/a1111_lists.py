@@ -2,81 +2,43 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import time
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from fastapi import APIRouter, Body, Request
+from fastapi import APIRouter, Request
 
 from olivelike.errors import OlivelikeError
 from olivelike.runtime.pictures.picture_reading import read_picture_data
 from olivelike.runtime.pictures.picture_record import a1111_parameters
 from olivelike.runtime.schedulers.scheduler_names import SAMPLERS, find_scheduler
-from olivelike.serve.api.a1111_models import LATENT_MODES, SAMPLER_ALIASES, SCHEDULE_NAMES, PngInfo, refused
+from olivelike.serve.api.a1111_models import LATENT_MODES, Options, PngInfo
+from olivelike.serve.api.a1111_samplers import SAMPLER_ALIASES, SCHEDULE_NAMES
+from olivelike.serve.api.a1111_state import model_of, webui_of
 from olivelike.serve.api.controlnet import SCRIPT
 from olivelike.serve.api.drawing import find_model, service_of
 from olivelike.serve.api.guards import client_of
 from olivelike.serve.api.images import UPSCALERS, from_base64, in_turn, png, to_base64, upright
-from olivelike.serve.api.refusals import RequestRefusedError, StrictRoute
+from olivelike.serve.api.refusals import RequestRefusedError, StrictRoute, refused
 
 if TYPE_CHECKING:
     from olivelike.serve.service import Service
     from olivelike.serve.views import JobView
 
 lists_router: Final = APIRouter(route_class=StrictRoute)
-_FORMATS: Final = ("png", "jpg", "jpeg", "webp")
-_STILL_LOOKED_AT: Final = 10.0
-"""Seconds since somebody last asked for the picture that grows."""
-
-
-class WebUI:
-    """What A1111 has as options, and the last preview of each job, gathered while somebody asks for progress."""
-
-    def __init__(self) -> None:
-        self.samples_format = "png"
-        self.clip_skip = 1
-        self._previews: dict[str, str] = {}
-        self._asked = 0.0
-        self._listening: asyncio.Task[None] | None = None
-
-    def preview(self, service: Service, job: str) -> str | None:
-        """Return how a job's picture looks now, as a data URL; from the second question on."""
-        self._asked = time.monotonic()
-        if self._listening is None or self._listening.done():
-            self._listening = asyncio.create_task(self._listen(service))
-        return self._previews.get(job)
-
-    async def _listen(self, service: Service) -> None:
-        async for event in service.events(previews=True):
-            if event["type"] == "step" and event.get("preview"):
-                self._previews = {event["job"]: event["preview"]}
-            if time.monotonic() - self._asked > _STILL_LOOKED_AT:
-                break
-        self._previews = {}
-
-
-def webui_of(request: Request) -> WebUI:
-    """Return the state that A1111's API has beside the service."""
-    state = request.app.state
-    if not hasattr(state, "webui"):
-        state.webui = WebUI()
-    webui: WebUI = state.webui
-    return webui
 
 
 @lists_router.get("/options")
 async def options(request: Request) -> dict[str, Any]:
     """Return the options that exist here."""
-    service, webui = service_of(request), webui_of(request)
-    found = find_model(service, service.current_model or "")
+    webui, found = webui_of(request), find_model(service_of(request), model_of(request))
     return {
         "sd_model_checkpoint": found.title if found else None,
         "sd_checkpoint_hash": (found.sha256 or found.hash) if found else None,
         "sd_vae": "Automatic",
         "CLIP_stop_at_last_layers": webui.clip_skip,
-        "samples_format": webui.samples_format,
+        "samples_format": webui.suffix.removeprefix("."),
+        "eta_ddim": webui.eta_ddim,
         "enable_emphasis": True,
         "live_previews_image_format": "png",
         "randn_source": "CPU",
@@ -84,22 +46,23 @@ async def options(request: Request) -> dict[str, Any]:
 
 
 @lists_router.post("/options")
-async def set_options(request: Request, asked: Annotated[dict[str, Any], Body()]) -> None:
-    """Set options; those that are not here are ignored."""
+async def set_options(request: Request, asked: Options) -> dict[str, list[str]] | None:
+    """Set options, the model for this client alone; answer with what has no effect, if any has none."""
     service, webui = service_of(request), webui_of(request)
-    name, form = asked.get("sd_model_checkpoint"), asked.get("samples_format")
-    found = find_model(service, name) if isinstance(name, str) else None
-    if name is not None and found is None:
+    warnings, suffix, name = (
+        asked.warnings(lenient=service.settings.ignore_unsupported),
+        asked.suffix,
+        asked.sd_model_checkpoint,
+    )
+    found = find_model(service, name)
+    if name and found is None:
         raise RequestRefusedError(404, "not_found", "Model not found")
-    skipped = asked.get("CLIP_stop_at_last_layers")
-    if skipped is not None and (not isinstance(skipped, int) or not 1 <= skipped <= 12):
-        raise refused("CLIP_stop_at_last_layers is a number from 1 to 12")
-    if form is not None and form not in _FORMATS:
-        raise refused(f"samples_format is one of {', '.join(_FORMATS)}")
     if found is not None:
-        service.set_model(found.name)
-    webui.clip_skip = skipped or webui.clip_skip
-    webui.samples_format = form or webui.samples_format
+        webui.choose(client_of(request), found.name)
+    webui.clip_skip = asked.CLIP_stop_at_last_layers or webui.clip_skip
+    webui.eta_ddim = asked.eta_ddim if "eta_ddim" in asked.model_fields_set else webui.eta_ddim
+    webui.suffix = suffix or webui.suffix
+    return {"warnings": warnings} if warnings else None
 
 
 @lists_router.get("/sd-models")
@@ -159,7 +122,7 @@ async def embeddings(request: Request) -> dict[str, Any]:
         one.name: {
             "step": None, "sd_checkpoint": None, "sd_checkpoint_name": None, "shape": one.width, "vectors": one.vectors,
         }
-        for one in service.embeddings(service.current_model)
+        for one in service.embeddings(model_of(request))
     }  # fmt: skip
     return {"loaded": loaded, "skipped": {}}
 
@@ -228,6 +191,12 @@ async def png_info(asked: PngInfo) -> dict[str, Any]:
         "items": items,
         "parameters": a1111_parameters(found.record) if found.record else {},
     }
+
+
+@lists_router.post("/interrogate")
+async def interrogate() -> None:
+    """Refuse to describe a picture."""
+    raise refused("interrogate: pictures are not described here; png-info tells what made one")
 
 
 @lists_router.get("/progress")

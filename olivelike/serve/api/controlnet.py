@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from olivelike.serve.api.drawing import service_of
+from olivelike.serve.api.a1111_state import model_of
+from olivelike.serve.api.drawing import find_model, service_of
 from olivelike.serve.api.images import from_base64, in_turn, png, upright
-from olivelike.serve.api.refusals import RequestRefusedError, StrictRoute
+from olivelike.serve.api.refusals import StrictRoute, refused
 from olivelike.serve.orders import MOST_CONTROLS, MOST_IMAGE_PROMPTS, Finite, Name, Strength
 
 if TYPE_CHECKING:
     from olivelike.serve.service import Service
+    from olivelike.serve.views import ModelView
 
 SCRIPT: Final = "controlnet"
 """Name of the script, in small letters."""
@@ -78,13 +80,13 @@ class ControlNetUnit(BaseModel):
         return None if self.model in ("", "None") else self.model.partition(" [")[0]
 
 
-async def controls_of(service: Service, scripts: dict[str, Any]) -> dict[str, Any]:
-    """Return fields of an order for the units of a request.
+async def controls_of(service: Service, scripts: dict[str, Any], model: str | None) -> dict[str, Any]:
+    """Return fields of an order for the units of a request that `model` draws.
 
     Raises `RequestRefusedError` for what is not here.
     """
     units = _units(scripts)
-    _check_adapter(service, units)
+    _check_adapter(find_model(service, model), units)
     controls: list[dict[str, Any]] = []
     shown: list[str] = []
     for unit in units:
@@ -117,25 +119,23 @@ def _pixels(text: str) -> bytes:
 
 
 def check_units(scripts: dict[str, Any]) -> None:
-    """Raise `RequestRefusedError` for a script or a unit that is not here."""
+    """Raise `RequestRefusedError` for a unit that is not here. Other scripts are not looked at."""
     _units(scripts)
 
 
 def _units(scripts: dict[str, Any]) -> list[ControlNetUnit]:
     units: list[ControlNetUnit] = []
-    for name, script in scripts.items():
-        if name.lower() != SCRIPT:
-            raise _refused(f"always on script {name} not found")
+    for script in (script for name, script in scripts.items() if name.lower() == SCRIPT):
         listed = script.get("args", []) if isinstance(script, dict) else None
         if not isinstance(listed, list):
-            raise _refused("alwayson_scripts.ControlNet has no list of args")
+            raise refused("alwayson_scripts.ControlNet has no list of args")
         for number, one in enumerate(listed):
             try:
                 units.append(ControlNetUnit.model_validate(one))
             except ValidationError as error:
                 first = error.errors()[0]
                 place = ".".join(map(str, ("args", number, *first["loc"])))
-                raise _refused(f"alwayson_scripts.ControlNet.{place}: {first['msg']}") from None
+                raise refused(f"alwayson_scripts.ControlNet.{place}: {first['msg']}") from None
     units = [unit for unit in units if unit.enabled]
     prompts = sum(unit.is_prompt for unit in units)
     for kind, count, most in (
@@ -143,41 +143,36 @@ def _units(scripts: dict[str, Any]) -> list[ControlNetUnit]:
         ("units of an IP-Adapter", prompts, MOST_IMAGE_PROMPTS),
     ):
         if count > most:
-            raise _refused(f"{count} {kind} are given; take at most {most}")
+            raise refused(f"{count} {kind} are given; take at most {most}")
     for unit in units:
         _check(unit)
     if len({unit.guesses for unit in units if not unit.is_prompt}) > 1:
-        raise _refused("control_mode is one for all units here")
+        raise refused("control_mode is one for all units here")
     if len({unit.weight for unit in units if unit.is_prompt}) > 1:
-        raise _refused("weight is one for all units of an IP-Adapter here")
+        raise refused("weight is one for all units of an IP-Adapter here")
     return units
 
 
 def _check(unit: ControlNetUnit) -> None:
     if not unit.image:
-        raise _refused("a ControlNet unit has no image")
+        raise refused("a ControlNet unit has no image")
     if unit.mask:
-        raise _refused("masks of ControlNet units are not taken here")
+        raise refused("masks of ControlNet units are not taken here")
     if unit.is_prompt and (unit.guidance_start, unit.guidance_end) != (0.0, 1.0):
-        raise _refused("a picture of an IP-Adapter leads all steps here; leave guidance_start and guidance_end out")
+        raise refused("a picture of an IP-Adapter leads all steps here; leave guidance_start and guidance_end out")
     if unit.module.lower() not in (*_MODULES, *_PICTURES):
         known = ", ".join((*_MODULES, *_PICTURES))
-        raise _refused(f"there is no ControlNet module {unit.module!r}; there are {known}")
+        raise refused(f"there is no ControlNet module {unit.module!r}; there are {known}")
     if unit.control_mode not in (0, 1, *_MODES[:2]):
-        raise _refused(f"control_mode {unit.control_mode!r} is not done here; there are {_MODES[0]} and {_MODES[1]}")
+        raise refused(f"control_mode {unit.control_mode!r} is not done here; there are {_MODES[0]} and {_MODES[1]}")
 
 
-def _check_adapter(service: Service, units: list[ControlNetUnit]) -> None:
-    """Refuse units of an IP-Adapter that the current folder has not."""
-    view = next((one for one in service.models() if one.name == service.current_model), None)
+def _check_adapter(view: ModelView | None, units: list[ControlNetUnit]) -> None:
+    """Refuse units of an IP-Adapter that a folder has not."""
     known = view.ip_adapter if view is not None else None
     for unit in units:
         if unit.is_prompt and unit.net not in (None, known):
-            raise _refused(f"there is no IP-Adapter {unit.net!r}; there is {known or 'none'}")
-
-
-def _refused(message: str) -> RequestRefusedError:
-    return RequestRefusedError(422, "invalid", message)
+            raise refused(f"there is no IP-Adapter {unit.net!r}; there is {known or 'none'}")
 
 
 @controlnet_router.get("/version")
@@ -189,8 +184,7 @@ async def version() -> dict[str, int]:
 @controlnet_router.get("/model_list")
 async def model_list(request: Request) -> dict[str, list[str]]:
     """List the ControlNets and T2I-Adapters of the current folder, and its IP-Adapter."""
-    service = service_of(request)
-    view = next((one for one in service.models() if one.name == service.current_model), None)
+    view = find_model(service_of(request), model_of(request))
     if view is None:
         return {"model_list": []}
     return {"model_list": [*view.controlnets, *([view.ip_adapter] if view.ip_adapter else [])]}
@@ -215,6 +209,5 @@ async def control_types(request: Request) -> dict[str, Any]:
 
 async def _modules(request: Request) -> list[str]:
     """Return what can be made of a picture, for the current folder."""
-    service = service_of(request)
-    view = next((one for one in service.models() if one.name == service.current_model), None)
+    view = find_model(service_of(request), model_of(request))
     return [*_MODULES, *(_PICTURES if view is not None and view.ip_adapter else ())]

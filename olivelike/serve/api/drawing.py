@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -32,12 +33,15 @@ def find_model(service: Service, name: str | None) -> ModelView | None:
     return next((m for m in service.models() if plain and plain in (m.name, m.title, m.hash, m.sha256)), None)
 
 
-def make_order(**fields: Any) -> Order:
-    """Return an order of fields, those that are `None` left out. Raises `RequestRefusedError` if one can't be had."""
+def make_order(names: Mapping[str, str] | None = None, /, **fields: Any) -> Order:
+    """Return an order of fields, those that are `None` left out.
+
+    Raises `RequestRefusedError` if one can't be had, by the name that it has in `names`, if any.
+    """
     try:
         return Order(**{name: value for name, value in fields.items() if value is not None})
     except ValidationError as error:
-        message, param = in_words(error.errors())
+        message, param = in_words(error.errors(), names)
         raise RequestRefusedError(422, "invalid", message, param=param) from None
 
 

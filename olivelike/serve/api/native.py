@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncGenerator, Callable
 from typing import TYPE_CHECKING, Annotated, Final
@@ -81,8 +82,12 @@ async def _lines(events: AsyncGenerator[Event, None], written: Callable[[Event],
 
 @router.post("/api/jobs", status_code=202)
 async def submit(order: Order, client: Client, service: TheService) -> Response:
-    """Queue an order."""
-    return answer(await service.submit(order, client), 202)
+    """Queue an order; its model is the current one from now on."""
+    view = await service.submit(order, client)
+    if view.order is not None and view.order.model is not None:
+        with contextlib.suppress(SourceError):  # Its folder may be gone already.
+            service.set_model(view.order.model)
+    return answer(view, 202)
 
 
 @router.get("/api/jobs")

@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from olivelike._untrusted import parse_json
 from olivelike.errors import OlivelikeError, UsageError
+from olivelike.runtime.jobs.job_notes import LARGE
 from olivelike.serve.api.drawing import draw, find_model, make_order, require_done, service_of
 from olivelike.serve.api.forms import Files, form_of, read_form
 from olivelike.serve.api.guards import client_of, visitor_of
@@ -142,7 +143,8 @@ async def model(request: Request, name: str) -> dict[str, Any]:
 async def generations(request: Request, wanted: Prompted) -> dict[str, Any] | Response:
     """Draw pictures for a prompt."""
     chosen = _chosen(service_of(request), wanted.model)
-    size = wanted.width_and_height or (None, None)
+    asked = wanted.width_and_height
+    size = (None, None) if asked is None else _sensible(service_of(request), asked, chosen)
     return await _answer(request, wanted, _order(wanted, chosen, width=size[0], height=size[1]), "image_generation")
 
 
@@ -272,7 +274,8 @@ async def _from_picture(service: Service, wanted: Wanted, files: Files) -> Order
         return size, None if mask is None else png(mask)
 
     size, mask = await in_turn(read)
-    width, height = wanted.width_and_height or _alike(size, chosen)
+    asked = wanted.width_and_height
+    width, height = _alike(size, chosen) if asked is None else _sensible(service, asked, chosen)
     init_image = (await service.upload(pictures[0])).id
     mask_id = None if mask is None else (await service.upload(mask)).id
     return _order(
@@ -294,10 +297,20 @@ def _order(wanted: Wanted, chosen: ModelView, **more: Any) -> Order:
     )  # fmt: skip
 
 
-def _alike(size: tuple[int, int], chosen: ModelView) -> tuple[int, int]:
-    """Return a size of a picture's shape, with as many pixels as the folder draws by default."""
+def _sensible(service: Service, size: tuple[int, int], chosen: ModelView) -> tuple[int, int]:
+    """Return a size, or one of its shape that is not so large that a folder takes very long and repeats itself.
+
+    Programs have sizes such as 1024x1024 built in, whatever draws. One that the server bounds is left to be refused.
+    """
+    bounded = not all(size) or max(size) > service.settings.max_side
+    small = size[0] * size[1] <= LARGE * chosen.default_size[0] * chosen.default_size[1]
+    return size if bounded or small else _alike(size, chosen, LARGE)
+
+
+def _alike(size: tuple[int, int], chosen: ModelView, times: float = 1) -> tuple[int, int]:
+    """Return a size of a picture's shape, with as many pixels as the folder draws by default, or `times` as many."""
     unit = chosen.size_unit
-    share = math.sqrt(chosen.default_size[0] * chosen.default_size[1] / (size[0] * size[1]))
+    share = math.sqrt(times * chosen.default_size[0] * chosen.default_size[1] / (size[0] * size[1]))
     width, height = (max(unit, round(side * share / unit) * unit) for side in size)
     return width, height
 

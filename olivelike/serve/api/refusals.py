@@ -35,6 +35,7 @@ _STATUSES: Final[tuple[tuple[type[OlivelikeError], int], ...]] = (
 )  # fmt: skip
 """The first that fits."""
 _CODES: Final = {400: "invalid", 404: "not_found", 405: "not_allowed", 422: "invalid"}
+_NO_ROUTE: Final = "there is no such route here; /docs lists those that there are"
 _OPENAI: Final = {401: ("invalid_request_error", "invalid_api_key"), 429: ("rate_limit_error", "rate_limit_exceeded")}
 
 
@@ -57,6 +58,11 @@ class RequestRefusedError(Exception):
     def answer(self, path: str) -> Response:
         """Return the answer to a request for a path."""
         return refusal(path, self.status, self.code, str(self), param=self.param, headers=self.headers)
+
+
+def refused(message: str) -> RequestRefusedError:
+    """Return the refusal of a value."""
+    return RequestRefusedError(422, "invalid", message)
 
 
 def refusal(
@@ -114,7 +120,8 @@ def add_handlers(app: FastAPI) -> None:
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         code = _CODES.get(error.status_code, "invalid" if error.status_code < 500 else "failed")
-        return refusal(request.url.path, error.status_code, code, str(error.detail), headers=error.headers)
+        message = _NO_ROUTE if (error.status_code, error.detail) == (404, "Not Found") else str(error.detail)
+        return refusal(request.url.path, error.status_code, code, message, headers=error.headers)
 
     app.add_exception_handler(OlivelikeError, olivelike)
     app.add_exception_handler(RequestRefusedError, refused)
@@ -122,9 +129,16 @@ def add_handlers(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, http)
 
 
-def in_words(errors: Iterable[Mapping[str, Any]]) -> tuple[str, str | None]:
-    """Return what pydantic found as one sentence without the values, and the first place that is wrong."""
-    found = [(".".join(str(part) for part in error["loc"] if part != "body"), error) for error in errors]
+def in_words(errors: Iterable[Mapping[str, Any]], names: Mapping[str, str] | None = None) -> tuple[str, str | None]:
+    """Return what pydantic found as one sentence without the values, and the first place that is wrong.
+
+    `names` has what fields are called where they come from.
+    """
+    called = names or {}
+    found = [
+        (".".join(called.get(str(part), str(part)) for part in error["loc"] if part != "body"), error)
+        for error in errors
+    ]
     said = ((place, _message(place, error)) for place, error in found[:10])
     text = "; ".join(f"{place}: {message}" if place else message for place, message in said)
     return text[:2000], next((place for place, _ in found if place), None)

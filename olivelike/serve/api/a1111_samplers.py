@@ -1,0 +1,91 @@
+"""A1111's samplers and schedule types, by all names that programs send."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from olivelike.errors import UsageError
+from olivelike.runtime.schedulers.scheduler_names import SAMPLERS, find_scheduler, written_schedule
+from olivelike.serve.api.a1111_fields import Situation
+from olivelike.serve.api.refusals import refused
+
+SAMPLER_ALIASES: Final = {
+    "DPM++ 2M": ["k_dpmpp_2m"],
+    "DPM++ SDE": ["k_dpmpp_sde"],
+    "DPM++ 2M SDE": ["k_dpmpp_2m_sde"],
+    "DPM++ 2M SDE Heun": ["k_dpmpp_2m_sde_heun"],
+    "DPM++ 3M SDE": ["k_dpmpp_3m_sde"],
+    "Euler a": ["k_euler_a", "k_euler_ancestral"],
+    "Euler": ["k_euler"],
+    "LMS": ["k_lms"],
+    "Heun": ["k_heun"],
+    "DPM2": ["k_dpm_2"],
+    "DPM2 a": ["k_dpm_2_a"],
+    "DDIM": ["ddim"],
+    "PLMS": ["plms"],
+    "UniPC": ["unipc"],
+    "LCM": ["k_lcm"],
+}
+"""A1111's further names of its samplers."""
+SCHEDULE_NAMES: Final = {
+    "automatic": "Automatic",
+    "uniform": "Uniform",
+    "karras": "Karras",
+    "exponential": "Exponential",
+    "sgm_uniform": "SGM Uniform",
+    "simple": "Simple",
+    "normal": "Normal",
+    "beta": "Beta",
+}
+"""Schedule types by the names that programs send; people read the labels."""
+_ANCESTRAL: Final = ("EulerAncestralDiscreteScheduler", "KDPM2AncestralDiscreteScheduler")
+
+
+def scheduler_of(sampler: str | None, schedule: str | None, prefix: str = "") -> str | None:
+    """Return our name for a sampler and a schedule type; `None` for the folder's own.
+
+    Raises `RequestRefusedError` for one that is not here, by the name of its field: `prefix` is `hr_` of a second pass.
+    """
+    if not sampler:
+        return None
+    named = next((name for name, aliases in SAMPLER_ALIASES.items() if sampler in aliases), sampler)
+    try:
+        find_scheduler(named)
+    except UsageError as error:
+        raise refused(f"{prefix}sampler_name: {error}") from None
+    if named not in SAMPLER_ALIASES:  # It ends in its schedule, as before A1111 1.9, or is a class of diffusers.
+        return named
+    label = written_schedule(named, SCHEDULE_NAMES.get((schedule or "automatic").lower(), schedule))
+    whole = f"{named} {label}" if label else named
+    try:
+        find_scheduler(whole)
+    except UsageError:
+        known = ", ".join(label for label in SCHEDULE_NAMES.values() if _is_drawn(named, label))
+        raise refused(f"{prefix}scheduler: {named} is not drawn with {label!r} here, but with {known}") from None
+    return whole
+
+
+def situations_of(scheduler: str | None) -> set[Situation]:
+    """Return what holds of a scheduler by our name; of the folder's own, nothing is known."""
+    if scheduler is None:
+        return set()
+    choice = find_scheduler(scheduler)
+    options = dict(choice.options)
+    found: dict[Situation, bool] = {
+        "ancestral": choice.class_name in _ANCESTRAL,
+        "noise": choice.class_name in (*_ANCESTRAL, "DPMSolverSDEScheduler")
+        or str(options.get("algorithm_type")).startswith("sde"),
+        "DDIM": choice.class_name.startswith("DDIM"),
+        "UniPC": choice.class_name == dict(SAMPLERS)["UniPC"][0],
+        "Beta": options.get("use_beta_sigmas") is True,
+    }
+    return {name for name, holds in found.items() if holds}
+
+
+def _is_drawn(sampler: str, label: str) -> bool:
+    written = written_schedule(sampler, label)
+    try:
+        find_scheduler(f"{sampler} {written}" if written else sampler)
+    except UsageError:
+        return False
+    return True
