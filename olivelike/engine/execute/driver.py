@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from olivelike.engine.execute.events import Event
 from olivelike.engine.execute.executor import Advanced, Demand, Failed
 from olivelike.engine.execute.telling import Teller
+from olivelike.engine.execute.weight_makers import WeightMakers
 from olivelike.engine.kinds import kind_of
 from olivelike.engine.kinds.kind import Workplace
+from olivelike.engine.output.lost_values import TOLD, lost_values
 from olivelike.engine.plan import Resolution, estimate, explain_status
 from olivelike.errors import DamagedError
 from olivelike.model.records.run_record import NodeRecord
@@ -322,6 +324,14 @@ class Driver:
             **costs,
         )
         self._emit("node_finished", node, seconds=round(done.seconds, 3), **costs)
+        self._tell_lost_values(node, done.facts)
+
+    def _tell_lost_values(self, node: Node, facts: Mapping[str, Any]) -> None:
+        """Warn of weights that an output can't have as they were."""
+        makers = WeightMakers(node, self._nodes, self._results, self._resolver.inputs)
+        for kind in TOLD if node.output is not None else ():
+            if (message := lost_values(node.component, kind, facts, makers.of)) is not None:
+                self._settings.listener(Event("warning", {"message": message}))
 
     def _fail(self, running: _Running, failed: Failed, answer: Answer) -> None:
         if failed.error == DamagedError.word:

@@ -15,7 +15,7 @@ from olivelike.engine.output.output_files import explained, facts_of, is_current
 from olivelike.errors import PassError, SourceError
 from olivelike.model import Weights
 from olivelike.model.families import TOKENIZERS
-from olivelike.model.records.output import OutputRecord
+from olivelike.model.records.output import LOST, OutputRecord
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -151,5 +151,5 @@ def _earlier(assignment: Assignment) -> tuple[str, str, Mapping[str, Any]] | Non
         return None
     if not is_current(output.path, before, files, assignment.inputs.store):
         return None
-    found = {name: getattr(record, name) for name in ("derivations", "saturated", "flushed")}
-    return str(output.path / model), weights, found
+    lost = {kind: getattr(record, kind) for kind in LOST}
+    return str(output.path / model), weights, {"derivations": record.derivations, "lost": lost}
