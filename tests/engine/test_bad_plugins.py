@@ -160,6 +160,17 @@ def test_a_plugin_can_write_weights(project: Project) -> None:
     assert len(after["text_encoder/weights.pb"]) == len(before["text_encoder/weights.pb"])
 
 
+def test_a_pass_that_never_ends_is_ended_after_the_time_that_a_step_may_take(project: Project) -> None:
+    add_plugin(project, "        import time\n        while True:\n            time.sleep(0.1)")
+    project.executor = ProcessExecutor
+    with pytest.raises(
+        PassError, match=r"text_encoder\.bad failed: took more than 0\.5 s, which --step-timeout allows"
+    ):
+        project.run(step_timeout=0.5, only=("text_encoder",))
+    assert project.failed() == {"text_encoder.bad"}
+    assert project.leftovers() == []
+
+
 TENSOR_CASES = {
     "another shape": (
         "{name: context.tensors.write(array[:3])}",

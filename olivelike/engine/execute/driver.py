@@ -76,6 +76,8 @@ class Settings:
     """Drop stored results in place of using them."""
     fail_fast: bool = False
     """Stop all at the first failure."""
+    step_timeout: float | None = None
+    """Seconds that a step may take; `None` for ever."""
 
 
 @dataclass
@@ -275,6 +277,7 @@ class Driver:
             memory_bytes=memory,
             provider=None if step is None else step.instance.resources.provider,
             key=None if key is None else key.digest,
+            seconds=None if step is None else self._settings.step_timeout,
         )
         self._executor.submit(kind_of(node).job(place, assignment), demand)
         return True
