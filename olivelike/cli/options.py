@@ -170,6 +170,10 @@ class LimitOptions:
             metavar="SIZE", help="What all nodes together may use, such as 8GB; by default four fifths of what is free."
         ),
     ] = None
+    step_timeout: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", min=0.001, help="End a step of a chain that takes longer; it has failed then."),
+    ] = None
 
 
 @dataclass(frozen=True)

@@ -76,6 +76,8 @@ class Options:
     """`tcp://HOST:PORT` of a Dask scheduler, or `local:N`; by default worker processes."""
     memory_limit: int | None = None
     """Bytes that all nodes together may be expected to use; by default four fifths of what is free."""
+    step_timeout: float | None = None
+    """Seconds that one step of a chain may take, after which it is ended and fails; by default for ever."""
     clean_cache: bool = False
     allow_pickle: bool = False
     command: str | None = None

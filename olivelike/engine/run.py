@@ -302,6 +302,7 @@ class _Run:
             sharing=self._sharing,
             force=options.clean_cache and force,
             fail_fast=options.fail_fast,
+            step_timeout=options.step_timeout,
         )
         executor = make_executor(options, self._make_executor, self._store.log_path(self._id, "workers"))
         self._driver = Driver(settings, resolver, executor)

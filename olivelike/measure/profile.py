@@ -6,14 +6,18 @@ Format: https://onnxruntime.ai/docs/performance/tune-performance/profiling-tools
 from __future__ import annotations
 
 import json
+import time
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SessionError, SourceError, UsageError
+from olivelike.measure.bench.memory import noise, surveying
 from olivelike.measure.network_sizes import Array, PictureSizes, random_values, read_config, sizes_of
 from olivelike.measure.one_file_inputs import is_one_file, one_file_inputs, with_operators
 from olivelike.model.client_layouts import several_targets
@@ -36,7 +40,7 @@ class OperatorTime:
     """Without its ending: `CPU`, `CUDA`, `Dml`."""
     nodes: int
     milliseconds: float
-    """Of all nodes together, in the run of median duration."""
+    """Of all nodes together, each with its median over all runs."""
     share: float
     """Of the time of all nodes, from 0 to 1."""
 
@@ -49,9 +53,18 @@ class NetworkProfile:
     inputs: Mapping[str, str]
     """Shapes by name, such as `2x4x64x64`."""
     milliseconds: float
-    """One whole run: that of median duration."""
+    """One whole run, the median."""
     operators: tuple[OperatorTime, ...]
     """Slowest first."""
+    runs: int
+    """How many were measured, after one that was not."""
+    note: str | None = None
+    """Why the figures are not to be trusted, if anything speaks against them."""
+
+    @property
+    def between_nodes(self) -> float:
+        """Milliseconds of a run that no node accounts for; 0 where nodes ran side by side."""
+        return max(0.0, self.milliseconds - sum(operator.milliseconds for operator in self.operators))
 
     @property
     def providers(self) -> dict[str, int]:
@@ -70,12 +83,15 @@ class FolderProfile:
     runtime: str
     """Name and version."""
     runs: int
-    """How many runs of each network were measured, after one that was not."""
+    """How many runs of each network were measured at least."""
     networks: tuple[NetworkProfile, ...]
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON values."""
-        networks = [{**asdict(network), "providers": network.providers} for network in self.networks]
+        networks = [
+            {**asdict(network), "between_nodes": network.between_nodes, "providers": network.providers}
+            for network in self.networks
+        ]
         return {"path": self.path, "runtime": self.runtime, "runs": self.runs, "networks": networks}
 
 
@@ -84,6 +100,9 @@ _OTHER_SIZES: Final = "give other sizes with --height, --width, --batch-size or 
 _KERNEL: Final = "_kernel_time"
 _RUN: Final = "model_run"
 _LOOP: Final = "Loop"
+_LEAST_RUNS: Final = 3
+_ENOUGH_SECONDS: Final = 0.5
+_MOST_RUNS: Final = 50
 
 
 def profile_folder(
@@ -93,7 +112,7 @@ def profile_folder(
     batch_size: int = 1,
     height: int | None = None,
     width: int | None = None,
-    runs: int = 3,
+    runs: int | None = None,
 ) -> FolderProfile:
     """Run networks on random inputs, and read where their nodes ran and how long each operator type took.
 
@@ -105,7 +124,8 @@ def profile_folder(
         batch_size: Pictures at once; the UNet takes twice as many, as with guidance.
         height: In pixels; by default what the UNet was trained on.
         width: Likewise.
-        runs: How many runs of each network to measure, after one that is not.
+        runs: How many runs of each network to measure, after one that is not; by default 3, and of quick networks as
+            many as half a second takes, up to 50.
 
     Raises:
         SourceError: if there is no network.
@@ -126,12 +146,9 @@ def profile_folder(
         _profile(model, settings, {"batch_size": batch_size, "height": height, "width": width}, runs)
         for model in models
     ]
-    return FolderProfile(
-        str(path),
-        f"onnxruntime {onnxruntime.__version__}",
-        runs,
-        tuple(profile for profile in profiles if profile is not None),
-    )
+    networks = tuple(profile for profile in profiles if profile is not None)
+    least = min((network.runs for network in networks), default=runs or _LEAST_RUNS)
+    return FolderProfile(str(path), f"onnxruntime {onnxruntime.__version__}", least, networks)
 
 
 def _models(path: Path) -> list[Path]:
@@ -149,7 +166,9 @@ def _models(path: Path) -> list[Path]:
     return found
 
 
-def _profile(model: Path, settings: SessionSettings, given: Mapping[str, Any], runs: int) -> NetworkProfile | None:
+def _profile(
+    model: Path, settings: SessionSettings, given: Mapping[str, Any], runs: int | None
+) -> NetworkProfile | None:
     """Return the profile of one network, or of a pipeline in one file; `None` for a network that takes text.
 
     `given` are the keywords of `sizes_of` that say how many pictures of which size.
@@ -176,8 +195,9 @@ def _profile(model: Path, settings: SessionSettings, given: Mapping[str, Any], r
                 feeds = _feeds(model, name, opened.inputs.values(), sizes_of(model.parent, **given))
             shapes = {key: "x".join(map(str, value.shape)) for key, value in feeds.items()}
             try:
-                for _ in range(1 + runs):
-                    session.run(None, feeds)
+                session.run(None, feeds)
+                with surveying() as surroundings:
+                    _run(lambda: session.run(None, feeds), runs)
             except onnxruntime_errors() as error:
                 listed = ", ".join(f"{key} {shape}" for key, shape in shapes.items())
                 raise SessionError(
@@ -186,8 +206,19 @@ def _profile(model: Path, settings: SessionSettings, given: Mapping[str, Any], r
         finally:
             session.end_profiling()  # The profile is complete, whatever happened.
         (file,) = Path(folder).iterdir()
-        milliseconds, operators = summarise(json.loads(file.read_bytes()))
-    return NetworkProfile(name, shapes, milliseconds, operators)
+        seconds, operators = summarise(json.loads(file.read_bytes()))
+    note = noise(seconds, surroundings[0])
+    return NetworkProfile(name, shapes, 1000 * median(seconds), operators, len(seconds), note)
+
+
+def _run(work: Callable[[], object], runs: int | None) -> None:
+    """Work so often, or often enough for a median."""
+    done, begun = 0, time.perf_counter()
+    while done < (_LEAST_RUNS if runs is None else runs) or (
+        runs is None and done < _MOST_RUNS and time.perf_counter() - begun < _ENOUGH_SECONDS
+    ):
+        work()
+        done += 1
 
 
 def _feeds(model: Path, name: str, inputs: Iterable[ValueSpec], sizes: PictureSizes) -> dict[str, Array]:
@@ -199,31 +230,41 @@ def _feeds(model: Path, name: str, inputs: Iterable[ValueSpec], sizes: PictureSi
         raise SessionError(f"{model}: no memory for its inputs: {error}; {_OTHER_SIZES}") from error
 
 
-def summarise(events: Sequence[dict[str, Any]], warm_up: int = 1) -> tuple[float, tuple[OperatorTime, ...]]:
-    """Return the milliseconds of the run of median duration, and what each operator type takes of them.
+def summarise(events: Sequence[dict[str, Any]], warm_up: int = 1) -> tuple[list[float], tuple[OperatorTime, ...]]:
+    """Return the seconds of each run, and what each operator type takes: the medians of its nodes, added up.
+
+    A run that other work held up, or one node of it, thus decides nothing.
 
     Args:
         events: The profile: one `model_run` per run and one `…_kernel_time` per node, with microseconds in `ts`, when
             it began, and `dur`.
         warm_up: How many runs at the beginning don't count.
     """
-    runs = sorted((event for event in events if event["name"] == _RUN), key=lambda event: event["ts"])
-    measured = sorted(runs[warm_up:], key=lambda run: run["dur"])
-    median = measured[(len(measured) - 1) // 2]
-    begin, end = median["ts"], median["ts"] + median["dur"]
-    times: dict[tuple[str, str], float] = defaultdict(float)
-    nodes: Counter[tuple[str, str]] = Counter()
-    for event in events:
-        if event.get("cat") == "Node" and event["name"].endswith(_KERNEL) and begin <= event["ts"] <= end:
-            if event["args"]["op_name"] == _LOOP:  # The nodes in it have their own.
-                continue
-            arguments = event["args"]
-            place = arguments["op_name"], arguments["provider"].removesuffix("ExecutionProvider")
-            times[place] += event["dur"]
-            nodes[place] += 1
-    total = sum(times.values())
+    runs = sorted((event for event in events if event["name"] == _RUN), key=lambda event: event["ts"])[warm_up:]
+    kernels = [
+        event
+        for event in events
+        # The nodes in a loop have their own.
+        if event.get("cat") == "Node" and event["name"].endswith(_KERNEL) and event["args"]["op_name"] != _LOOP
+    ]
+    kernels.sort(key=lambda event: event["ts"])
+    begins = [event["ts"] for event in kernels]
+    times: dict[tuple[str, str, str, int], list[float]] = defaultdict(list)
+    for run in runs:
+        seen: Counter[str] = Counter()
+        inside = slice(bisect_left(begins, run["ts"]), bisect_right(begins, run["ts"] + run["dur"]))
+        for event in kernels[inside]:
+            name, arguments = event["name"], event["args"]
+            provider = arguments["provider"].removesuffix("ExecutionProvider")
+            times[arguments["op_name"], provider, name, seen[name]].append(event["dur"])
+            seen[name] += 1
+    found: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for (operator, provider, _, _), durations in times.items():
+        found[operator, provider].append(median(durations))
+    total = sum(map(sum, found.values()))
     operators = [
-        OperatorTime(*place, nodes[place], time / 1000, time / total if total else 0.0) for place, time in times.items()
+        OperatorTime(*place, len(nodes), sum(nodes) / 1000, sum(nodes) / total if total else 0.0)
+        for place, nodes in found.items()
     ]
     operators.sort(key=lambda found: (-found.milliseconds, found.operator, found.provider))
-    return median["dur"] / 1000, tuple(operators)
+    return [run["dur"] / 1e6 for run in runs], tuple(operators)

@@ -51,7 +51,8 @@ class ChannelFormat:
         others = tuple(axis for axis in range(weight.ndim) if axis != self.axis)
         wide = weight.astype(np.float32)
         largest = np.maximum(wide.max(axis=others, keepdims=True), -wide.min(axis=others, keepdims=True))
-        scales = np.where(largest == 0, 1, largest / np.float32(most)).astype(weight.dtype)
+        scales = (largest / np.float32(most)).astype(weight.dtype)
+        scales[scales == 0] = 1  # Zeros alone, or what is too small for a scale of this type.
         numbers = wide / scales.astype(np.float32)
         if self.type == "int8":
             np.rint(numbers, out=numbers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
@@ -12,7 +13,6 @@ HALVES = {ir.DataType.FLOAT16: "fp16", ir.DataType.BFLOAT16: "bf16"}
 HALF_MAX = 65504.0
 """Largest finite float16."""
 _MAGNITUDE = np.uint16(0x7FFF)
-_HALF_MAX_BITS = np.float16(HALF_MAX).view(np.uint16)
 _PIECE = 1 << 17
 _STRIP = 16
 """Columns of a transposed matrix that are copied at a time."""
@@ -23,7 +23,7 @@ def to_half(
 ) -> tuple[np.ndarray[Any, Any], dict[str, int]]:
     """Round float32 values to half precision; infinities and NaN stay what they are.
 
-    What is beyond float16 becomes ±65,504; bfloat16 has the range of float32.
+    What is beyond the largest number of the type becomes that: ±65,504 in float16, ±3.39e38 in bfloat16.
 
     Returns:
         The array in half precision, and how many finite values were `saturated`, and non-zero ones `flushed` to zero.
@@ -32,6 +32,8 @@ def to_half(
         turned, counts = to_half(array.T, dtype)
         return turned.T, counts
     half = np.empty(array.shape, dtype.numpy())
+    largest = ml_dtypes.finfo(half.dtype).max
+    largest_bits = np.asarray(largest).view(np.uint16)
     lost = {"saturated": 0, "flushed": 0}
     wide, narrow = array.reshape(-1), half.reshape(-1)
     # Pieces that fit the cache: this runs over every weight of a model.
@@ -44,11 +46,29 @@ def to_half(
         nonzero = np.count_nonzero(bits)
         if nonzero < target.size:
             lost["flushed"] += int(np.count_nonzero(source) - nonzero)
-        if dtype == ir.DataType.FLOAT16 and bits.max() >= _HALF_MAX_BITS:
-            over = np.isfinite(source) & (np.abs(source) > HALF_MAX)
-            target[over] = np.copysign(np.float16(HALF_MAX), source[over])
+        if bits.max() >= largest_bits:
+            over = np.isfinite(source) & (np.abs(source) > float(largest))
+            target[over] = np.copysign(float(largest), source[over])
             lost["saturated"] += int(np.count_nonzero(over))
     return half, {kind: count for kind, count in lost.items() if count}
+
+
+def count_not_finite(array: np.ndarray[Any, Any]) -> int:
+    """Return how many values are infinite or NaN; 0 for types that have none."""
+    if not ir.DataType.from_numpy(array.dtype).is_floating_point():
+        return 0
+    infinity = np.array(np.inf, array.dtype)
+    if not np.isinf(infinity):  # Float8 without infinities, and smaller types.
+        return int(np.count_nonzero(np.isnan(array)))
+    unsigned = np.dtype(f"u{array.itemsize}")
+    positive, negative = (np.array(value, array.dtype).view(unsigned) for value in (infinity, -infinity))
+    signed, flat, count = np.dtype(f"i{array.itemsize}"), array.reshape(-1), 0
+    # NumPy finds the largest of integers faster than anything of floats, and in their bits nothing is above infinity.
+    for start in range(0, flat.size, _PIECE):
+        bits = flat[start : start + _PIECE].view(unsigned)
+        if bits.max() >= negative or bits.view(signed).max() >= positive.view(signed):
+            count += int(np.count_nonzero(~np.isfinite(flat[start : start + _PIECE])))
+    return count
 
 
 def in_row_order(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

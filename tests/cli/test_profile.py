@@ -26,7 +26,9 @@ def test_every_node_is_placed_and_timed_and_no_file_is_left(project, cli, tempor
     assert network["providers"] == {"CPU": counted}
     assert counted > 20
     assert sum(operator["share"] for operator in network["operators"]) == pytest.approx(1)
-    assert 0 < sum(operator["milliseconds"] for operator in network["operators"]) <= network["milliseconds"]
+    parts = [*(operator["milliseconds"] for operator in network["operators"]), network["between_nodes"]]
+    assert sum(parts) == pytest.approx(network["milliseconds"])
+    assert (network["runs"], found["runs"]) == (2, 2)
     assert not list(temporary.iterdir())
     assert not list(Path().glob("*.json"))
 

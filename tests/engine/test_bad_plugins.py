@@ -158,3 +158,81 @@ def test_a_plugin_can_write_weights(project: Project) -> None:
     after = project.files()
     assert after["text_encoder/weights.pb"] != before["text_encoder/weights.pb"]
     assert len(after["text_encoder/weights.pb"]) == len(before["text_encoder/weights.pb"])
+
+
+def test_a_pass_that_never_ends_is_ended_after_the_time_that_a_step_may_take(project: Project) -> None:
+    add_plugin(project, "        import time\n        while True:\n            time.sleep(0.1)")
+    project.executor = ProcessExecutor
+    with pytest.raises(
+        PassError, match=r"text_encoder\.bad failed: took more than 0\.5 s, which --step-timeout allows"
+    ):
+        project.run(step_timeout=0.5, only=("text_encoder",))
+    assert project.failed() == {"text_encoder.bad"}
+    assert project.leftovers() == []
+
+
+TENSOR_CASES = {
+    "another shape": (
+        "{name: context.tensors.write(array[:3])}",
+        r"bad failed: pass bad returned 'final_layer_norm\.weight' with the shape \(3,\), and the network has \(32,\)",
+    ),
+    "whole numbers": ("{name: context.tensors.write(array.astype('int8'))}", "as int8, and the network has floats"),
+    "fewer bytes than it says": (
+        "{name: dataclasses.replace(context.tensors.write(array[:3]), shape=array.shape)}",
+        r"pass bad returned 'final_layer_norm\.weight' as F32 of shape \(32,\), which ends at byte 128 of a file of 12",
+    ),
+    "another type than it wrote": (
+        "{name: dataclasses.replace(context.tensors.write(array.astype('float16')), dtype='F32')}",
+        "which ends at byte 128 of a file of 64",
+    ),
+    "half of what it wrote": (
+        "{name: dataclasses.replace(context.tensors.write(array), dtype='F16')}",
+        "which ends at byte 64 of a file of 128",
+    ),
+    "a file that is nowhere": (
+        "{name: dataclasses.replace(model.weights[name], file='0' * 64)}",
+        "in a file that nobody has, '000000000000'",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", [*TENSOR_CASES, "a parameter less"])
+@pytest.mark.parametrize("place", ["before", "behind"])
+def test_tensors_that_do_not_fit_the_network_name_the_pass_that_wrote_them(
+    project: Project, case: str, place: str
+) -> None:
+    changed, message = TENSOR_CASES.get(case, (None, "pass bad returned no parameter 'final_layer_norm.weight'"))
+    head = HEAD.replace('("graph",)', '("weights",)').replace("\nfrom", "\nimport dataclasses\nfrom", 1)
+    body = [
+        "name = 'final_layer_norm.weight'",
+        "array = context.tensors.read(model.weights[name])",
+        f"weights = model.weights.replace({changed})"
+        if changed
+        else "weights = type(model.weights)({k: v for k, v in model.weights.items() if k != name})",
+        "return model.replace(weights=weights)",
+    ]
+    add_plugin(project, "        return model")
+    (project.folder / "plugins" / "bad.py").write_text(head + "".join(f"        {line}\n" for line in body))
+    if place == "before":
+        project.edit("[convert, bad, float16]", "[bad, convert, float16]")
+    with pytest.raises(PassError, match=message) as caught:
+        project.run()
+    assert caught.value.exit_code == 4
+    assert project.failed() == {"text_encoder.bad"}
+
+
+def test_a_graph_that_takes_a_parameter_in_another_shape_names_the_pass(project: Project) -> None:
+    add_plugin(
+        project,
+        "        import onnx\n"
+        "        from olivelike.model import Graph\n"
+        "        proto = onnx.load_model_from_string(model.graph.data)\n"
+        "        (value,) = (v for v in proto.graph.input if any(\n"
+        "            m.value == 'final_layer_norm.weight' for m in v.metadata_props))\n"
+        "        value.type.tensor_type.shape.dim[0].dim_value = 3\n"
+        "        return model.replace(graph=Graph(proto.SerializeToString()))",
+    )
+    with pytest.raises(
+        PassError, match=r"pass bad returned a graph that takes 'final_layer_norm\.weight' with the shape"
+    ):
+        project.run()

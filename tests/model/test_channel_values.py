@@ -30,3 +30,13 @@ def test_a_weight_comes_back_as_near_as_its_type_allows(form, dtype, limit, weig
     assert np.linalg.norm(back - weight) < limit * np.linalg.norm(weight.astype(np.float32))
     assert not back[:, 7].any()
     assert ChannelFormat.of(form.attributes()) == form
+
+
+@pytest.mark.parametrize("kind", ["int8", "fp8"])
+def test_channels_too_small_for_a_half_precision_scale_become_zero(kind):
+    weight = np.ones((3, 4), np.float16)
+    weight[1] = 1e-7
+    numbers, scales = parts = ChannelFormat(kind, 0).quantise(weight)
+    assert scales.all()
+    assert not numbers[1].astype(np.float32).any()
+    np.testing.assert_allclose(ChannelFormat(kind, 0).dequantise(parts, weight.shape)[[0, 2]], 1, rtol=1e-3)

@@ -109,7 +109,7 @@ def bench(
     """Measure latency and memory, interleaved with torch.
 
     Each engine runs in a process of its own, and they take turns. An engine that fails, dies or hangs has its row
-    marked, and the exit status is 3.
+    marked, and the exit status is 3. Ctrl-C ends it with the rows so far.
     """
     from olivelike.errors import UsageError
     from olivelike.model.families import PIPELINE_FILE
@@ -138,7 +138,7 @@ def bench(
     from olivelike.measure.bench.bench_settings import BenchSettings, check, parse_torch_dtype
     from olivelike.measure.bench.engines import ENGINES
     from olivelike.measure.bench.fidelity import compare_methods, read_method
-    from olivelike.measure.bench.whole_pictures import bench as run
+    from olivelike.measure.bench.whole_pictures import BenchInterrupted, bench as run
     from olivelike.measure.report.page import BENCH_FILE, FIDELITY_FILE
 
     if not threshold >= 0:
@@ -196,7 +196,15 @@ def bench(
     )
     if baseline is not None:
         check_baseline(baseline, check(settings))
-    report = run(settings, show_event)
+    write_error(
+        f"measuring {', '.join(settings.engines)}: each is opened and warmed up, then all are measured in turns"
+        + ("" if engines else "; --engine names fewer")
+    )
+    stopped: BenchInterrupted | None = None
+    try:
+        report = run(settings, show_event)
+    except BenchInterrupted as interrupted:
+        stopped, report = interrupted, interrupted.report
     comparisons = compare(report, baseline, threshold) if baseline is not None else ()
     write_found(
         {**report.to_json(), "comparisons": [comparison.to_json() for comparison in comparisons]},
@@ -210,6 +218,8 @@ def bench(
         append_rows(csv, report.rows)
     if json_file is not None:
         write_text(f"{dumps(report.to_json(), indent=1)}\n", json_file)
+    if stopped is not None:
+        raise stopped
     _judge(report, comparisons, compared=baseline is not None)
 
 
@@ -305,6 +315,8 @@ def show_event(event: "Event") -> None:
         write_error(f"{event.engine}: open after {duration(event.seconds)}")
     elif event.name == "warmed_up":
         write_error(f"{event.engine}: warmed up")
+    elif event.name == "measuring":
+        write_error(f"measuring: about {duration(event.seconds)}")
     elif event.name == "failed":
         write_error(f"{event.engine}: {event.text}")
 

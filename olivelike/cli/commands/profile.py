@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 _SMALLEST = 64
 """Pixels of a side."""
+_SHOWN_MS = 0.005
+"""What rounds to a hundredth."""
 
 
 @shared.with_groups
@@ -32,7 +34,15 @@ def profile(
         int | None, typer.Option(metavar="PIXELS", min=_SMALLEST, help="The same as in --size, one by one.")
     ] = None,
     width: Annotated[int | None, typer.Option(metavar="PIXELS", min=_SMALLEST, help="Likewise.")] = None,
-    runs: Annotated[int, typer.Option(metavar="N", min=1, max=10_000, help="Measured runs of each network.")] = 3,
+    runs: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            max=10_000,
+            help="Measured runs of each network; by default 3, and of a quick one as many as half a second takes.",
+        ),
+    ] = None,
     top: Annotated[int, typer.Option(metavar="N", min=1, help="How many operator types of each network to show.")] = 10,
     json: shared.Json = False,
     *,
@@ -62,7 +72,7 @@ def profile(
 
 
 def _lines(found: "FolderProfile", top: int) -> "Iterator[str]":
-    yield f"{found.path}, {found.runtime}, {found.runs} runs"
+    yield f"{found.path}, {found.runtime}"
     for network in found.networks:
         yield from _network_lines(network, top)
 
@@ -73,7 +83,7 @@ def _network_lines(network: "NetworkProfile", top: int) -> "Iterator[str]":
     placed = ", ".join(f"{provider} {nodes:,}" for provider, nodes in network.providers.items())
     inputs = ", ".join(f"{name} {shape}" for name, shape in network.inputs.items())
     yield ""
-    yield f"{network.name}: {network.milliseconds:,.2f} ms a run, nodes on {placed}"
+    yield f"{network.name}: {network.milliseconds:,.2f} ms a run, the median of {network.runs}, nodes on {placed}"
     yield f"  {inputs}"
     rows = [
         (
@@ -90,3 +100,7 @@ def _network_lines(network: "NetworkProfile", top: int) -> "Iterator[str]":
     rest = network.operators[top:]
     if rest:
         yield f"  {count(len(rest), 'other')}: {sum(operator.share for operator in rest):.1%}"
+    if network.between_nodes >= _SHOWN_MS:
+        yield f"  {network.between_nodes:,.2f} ms of a run lie between the nodes"
+    if network.note is not None:
+        yield f"  note: {network.note}"

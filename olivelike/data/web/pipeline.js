@@ -229,7 +229,7 @@ async function decode({ scaling, statistics }, latents, shape, decoder) {
     for (let colour = 0; colour < 3; colour++) pixels[i * 4 + colour] = (planes[colour * count + i] * 0.5 + 0.5) * 255;
     pixels[i * 4 + 3] = 255;
   }
-  if (!planes.every(Number.isFinite)) throw new FolderError("The picture has values that are no numbers: this device computes wrongly.");
+  if (!planes.every(Number.isFinite)) throw new FolderError("The picture has values that are no numbers: its weights are broken, as `olivelike info` of the folder would say, or this device computes wrongly.");
   return pixels;
 }
 

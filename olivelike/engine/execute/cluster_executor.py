@@ -348,6 +348,7 @@ class _Written:
     derivations: Mapping[str, Mapping[str, object]]
     saturated: Mapping[str, int]
     flushed: Mapping[str, int]
+    not_finite: Mapping[str, int]
 
 
 def _written(done: Done, needs: Needs, who: str) -> Mapping[str, FileFacts]:

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from olivelike.engine.execute.events import Event
 from olivelike.engine.execute.executor import Advanced, Demand, Failed
 from olivelike.engine.execute.telling import Teller
+from olivelike.engine.execute.weight_makers import WeightMakers
 from olivelike.engine.kinds import kind_of
 from olivelike.engine.kinds.kind import Workplace
+from olivelike.engine.output.lost_values import TOLD, lost_values
 from olivelike.engine.plan import Resolution, estimate, explain_status
 from olivelike.errors import DamagedError, PassError
 from olivelike.model.records.run_record import NodeRecord
@@ -74,6 +76,8 @@ class Settings:
     """Drop stored results in place of using them."""
     fail_fast: bool = False
     """Stop all at the first failure."""
+    step_timeout: float | None = None
+    """Seconds that a step may take; `None` for ever."""
 
 
 @dataclass
@@ -272,6 +276,7 @@ class Driver:
             memory_bytes=memory,
             provider=None if step is None else step.instance.resources.provider,
             key=None if key is None else key.digest,
+            seconds=None if step is None else self._settings.step_timeout,
         )
         self._executor.submit(kind_of(node).job(place, assignment), demand)
         return True
@@ -328,6 +333,14 @@ class Driver:
             **costs,
         )
         self._emit("node_finished", node, seconds=round(done.seconds, 3), **costs)
+        self._tell_lost_values(node, done.facts)
+
+    def _tell_lost_values(self, node: Node, facts: Mapping[str, Any]) -> None:
+        """Warn of weights that an output can't have as they were."""
+        makers = WeightMakers(node, self._nodes, self._results, self._resolver.inputs)
+        for kind in TOLD if node.output is not None else ():
+            if (message := lost_values(node.component, kind, facts, makers.of)) is not None:
+                self._settings.listener(Event("warning", {"message": message}))
 
     def _flaw(self, node: Node, key: Key, action: Action) -> str | None:
         """Return what is wrong with a result that came from another machine; its parts are here."""

@@ -24,6 +24,8 @@ class Demand:
     """Execution provider that it runs networks on."""
     key: str | None = None
     """Digest of the node's key."""
+    seconds: float | None = None
+    """How long it may take, from when a process is given it; `None` for ever."""
 
 
 @dataclass(frozen=True)

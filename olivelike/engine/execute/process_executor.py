@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import time
 from typing import TYPE_CHECKING, Any
 
 from olivelike.engine.execute.executor import LIGHT, Advanced, Answer, Demand, Failed
@@ -26,6 +27,9 @@ class _Worker(JsonChild):
 
     def __init__(self, heard: queue.SimpleQueue[tuple[_Worker, dict[str, Any] | int]], log: Path) -> None:
         self.node: str | None = None
+        self.limit: float | None = None
+        """Seconds that the job may take."""
+        self.began = 0.0
         self._heard = heard
         super().__init__("olivelike.engine.execute.worker", log, self._hear, self._hear)
 
@@ -49,12 +53,14 @@ class ProcessExecutor:
     def submit(self, job: Job, demand: Demand = LIGHT) -> None:
         """Begin a job in a worker that is idle."""
         worker = self._idle(heavy=demand.heavy)
-        worker.node = job.place.node
+        worker.node, worker.limit, worker.began = job.place.node, demand.seconds, time.monotonic()
         self._memory.begin(worker.pid)
         worker.send(job.to_json())
 
     def next_answer(self, timeout: float) -> Answer | None:
-        """Return what a job says next; a worker that died has failed."""
+        """Return what a job says next; a worker that died has failed, and so has one that takes longer than it may."""
+        if (late := self._late()) is not None:
+            return late
         try:
             worker, message = self._heard.get(timeout=timeout)
         except queue.Empty:
@@ -72,6 +78,19 @@ class ProcessExecutor:
         if not isinstance(content, Advanced):
             worker.node = None
         return Answer(node, content, self._memory.peak_of(worker.pid))
+
+    def _late(self) -> Answer | None:
+        """End a worker whose job takes longer than it may, and return that it failed."""
+        for worker in self._workers:
+            limit, node = worker.limit, worker.node
+            if node is not None and limit is not None and time.monotonic() - worker.began > limit:
+                failed = Failed(
+                    f"took more than {limit:g} s, which --step-timeout allows, and was ended", PassError.word
+                )
+                answer = Answer(node, failed, self._memory.peak_of(worker.pid))
+                self._drop(worker)
+                return answer
+        return None
 
     def cancel(self, node: str) -> None:
         """End the worker that does a node's job."""

@@ -16,7 +16,7 @@ from olivelike.errors import PassError, SourceError
 from olivelike.model import Weights
 from olivelike.model.client_layouts import DEFAULT, LAYOUTS
 from olivelike.model.families import MODEL_FILE, TOKENIZERS
-from olivelike.model.records.output import OutputRecord
+from olivelike.model.records.output import LOST, OutputRecord
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -153,5 +153,5 @@ def _earlier(assignment: Assignment) -> tuple[str, str, Mapping[str, Any]] | Non
         return None
     if not is_current(output.path, before, files, assignment.inputs.store):
         return None
-    found = {name: getattr(record, name) for name in ("derivations", "saturated", "flushed")}
-    return str(output.path / model), weights, found
+    lost = {kind: getattr(record, kind) for kind in LOST}
+    return str(output.path / model), weights, {"derivations": record.derivations, "lost": lost}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from olivelike.engine.kinds.calibrate import CalibrateJob, CalibrateNode, drawn_
 from olivelike.engine.kinds.joined import joined_facets, joined_fields, joined_files
 from olivelike.engine.kinds.kind import Done, Estimate, Needs, check_graph
 from olivelike.engine.kinds.model_node import ModelJob, ModelNode
+from olivelike.engine.kinds.returned_tensors import check_parameters, check_places, check_weights
 from olivelike.engine.plan.node import CALIBRATION, CONVERT, DRAWING
 from olivelike.errors import PassError
 from olivelike.graphs.shelf import Answer
@@ -82,6 +84,8 @@ class StepJob(ModelJob):
         self.check_unchanged()
         self._check_same_pass(entry, instance)
         check_result(self.pass_name, instance, model, result)
+        if "weights" in instance.writes and result.weights is not None:
+            check_places(self.pass_name, model.weights, result.weights, tensors.sizes, partial(self._size, bench.store))
         facts = checked_facts(self.pass_name, context.reported)
         written = {facet: getattr(result, facet) for facet in instance.writes}
         done = bench.keep({name: value.to_bytes() for name, value in written.items() if value is not None}, facts)
@@ -89,6 +93,10 @@ class StepJob(ModelJob):
         return replace(
             done, parts={**done.parts, **{file: tensors.sizes[file] for file in files if file in tensors.sizes}}
         )
+
+    def _size(self, store: Store, digest: str) -> int | None:
+        path = self.weight_files.get(digest)
+        return store.object_size(digest) if path is None else path.stat().st_size
 
     def _context(
         self, bench: Workbench, instance: Pass, model: Model, scratch: Path, tensors: StoredTensors
@@ -181,7 +189,7 @@ def check_result(name: str, instance: Pass, before: Model, after: object) -> Non
 
     Raises:
         PassError: when `after` is no model of the same component, holds a facet of the wrong type, changes a
-            facet that the pass does not write, or has an invalid graph.
+            facet that the pass does not write, has an invalid graph, or weights that do not fit the network.
     """
     if not isinstance(after, Model):
         raise PassError(f"pass {name} returned {type(after).__name__}, not a Model; return model.replace(...)")
@@ -199,6 +207,10 @@ def check_result(name: str, instance: Pass, before: Model, after: object) -> Non
             raise PassError(f"pass {name} changed the {facet} without declaring it; add {facet!r} to `writes`")
     if "graph" in instance.writes and after.graph is not None:
         check_graph(name, after.graph.data)
+        if "weights" not in instance.writes and before.graph is not None:
+            check_parameters(name, before.graph, after.graph)
+    if "weights" in instance.writes and after.weights is not None:
+        check_weights(name, instance, before.weights, after.weights, after.graph)
 
 
 def checked_facts(name: str, facts: dict[str, Any]) -> dict[str, Any]:

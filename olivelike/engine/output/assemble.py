@@ -21,7 +21,7 @@ from olivelike.engine.plan.planner import ancestors
 from olivelike.errors import PassError
 from olivelike.model.client_layouts import LAYOUTS
 from olivelike.model.families import INDEX_FILE, MODEL_FILE, PIPELINE, TOKENIZER_OF
-from olivelike.model.records.output import ComponentRecord, FileFacts, OutputFile, OutputRecord, StepRecord
+from olivelike.model.records.output import LOST, ComponentRecord, FileFacts, OutputFile, OutputRecord, StepRecord
 
 if TYPE_CHECKING:
     from olivelike.engine.execute.driver import Execution
@@ -125,7 +125,7 @@ def publish_output(
             path = (PurePosixPath(node.folder(target.name)) / name).as_posix()
             files[path] = file
             written[path] = file.sha256
-        found = {name: facts[name] for name in ("derivations", "saturated", "flushed")}
+        found = {name: facts[name] for name in ("derivations", *LOST)}
         components[node.component] = ComponentRecord(result.key, facets, _passes(node, prepared.nodes), **found)
         components |= {
             name: ComponentRecord(result.key, _facets_of(name, facets), _passes(node, prepared.nodes, end))

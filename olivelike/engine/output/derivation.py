@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from olivelike.errors import PassError
 from olivelike.model.graph import PARAMETER_KEY, QUANTISE_DOMAIN, is_barrier
-from olivelike.model.half_values import HALVES, to_half
+from olivelike.model.half_values import HALVES, count_not_finite, to_half
 from olivelike.model.quantised_values import quantised_format
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class Evaluator:
     name: str = ""
     """What the expression derives, for messages."""
     lost: dict[str, int] = field(default_factory=dict)
-    """Values that half precision could not hold: `saturated` and `flushed`, summed over all evaluations."""
+    """Values that half precision could not hold: `saturated` and `flushed`, over all evaluations."""
     others: list[Array] = field(default_factory=list)
     """The further outputs of the last weight that was quantised."""
 
@@ -113,30 +113,47 @@ class Evaluator:
         and none in the graph, or the other way round, or a weight that is quantised is not finite.
         """
         if "parameter" in expression:
-            return _as_the_graph_takes(expression, self.parameter(expression["parameter"]))
+            return self._as_the_graph_takes(expression, self.parameter(expression["parameter"]))
         if "constant" in expression:
             values = np.array(expression["constant"], ir.DataType[expression["dtype"]].numpy())
             return values.reshape(expression["shape"])
         operands = [None if operand is None else self.evaluate(operand) for operand in expression["inputs"]]
         if expression["op"] == "Cast" and expression["attributes"]["to"] in HALVES:
             assert operands[0] is not None
-            half, lost = to_half(operands[0], ir.DataType(expression["attributes"]["to"]))
-            for kind, count in lost.items():
-                self.lost[kind] = self.lost.get(kind, 0) + count
-            return half
+            return self._halved(operands[0], ir.DataType(expression["attributes"]["to"]))
         if expression.get("domain") == QUANTISE_DOMAIN:
             assert operands[0] is not None
             with np.errstate(invalid="ignore"):  # What NaN becomes as a whole number is refused below.
                 found = quantised_format(expression).quantise(operands[0])
-            if not np.isfinite(found[1].astype(np.float32)).all():
-                raise PassError(
-                    f"weight {self._of(expression)} can't be quantised: it has values that are not finite, or too "
-                    "large for its scales; find what made them with `verify` in front, or put its block into "
-                    "`float_blocks`"
-                )
+            if count_not_finite(found[1]):
+                reason = "too large for its scales; put its block into `float_blocks`"
+                if count := count_not_finite(operands[0]):
+                    reason = (
+                        f"infinite or NaN ({count:,} of them); get the checkpoint again, or find the pass that made "
+                        "them with `verify` in front"
+                    )
+                raise PassError(f"weight {self._of(expression)} can't be quantised: it has values that are {reason}")
             self.others = found[1:]
             return found[expression.get("output", 0)]
         return _run(expression, operands, self.opsets, self.ir_version, self.name)
+
+    def _as_the_graph_takes(self, expression: Expression, array: Array) -> Array:
+        """Return a parameter's values in the type that the graph has it in; float types alone are converted."""
+        wanted, found = ir.DataType[expression.get("dtype", "FLOAT")], ir.DataType.from_numpy(array.dtype)
+        if wanted == found:
+            return array
+        if not (is_float(wanted) and is_float(found)):
+            raise PassError(
+                f"parameter {expression['parameter']!r} is {found.name.lower()} in the weights and "
+                f"{wanted.name.lower()} in the graph; a pass that quantises one of them changes the type in both"
+            )
+        return self._halved(array, wanted) if wanted in HALVES else array.astype(wanted.numpy())
+
+    def _halved(self, array: Array, dtype: ir.DataType) -> Array:
+        half, lost = to_half(array, dtype)
+        for kind, count in lost.items():
+            self.lost[kind] = self.lost.get(kind, 0) + count
+        return half
 
     def _of(self, expression: Expression) -> str:
         """Return what an expression is made of, or else what it derives."""
@@ -146,17 +163,6 @@ class Evaluator:
 def is_float(dtype: ir.DataType) -> bool:
     """Tell whether a type is a float one, of whatever width; NumPy's own test does not know bfloat16."""
     return bool(dtype.is_floating_point())
-
-
-def _as_the_graph_takes(expression: Expression, array: Array) -> Array:
-    """Return a parameter's values in the type that the graph has it in; float types alone are converted."""
-    wanted, found = ir.DataType[expression.get("dtype", "FLOAT")], ir.DataType.from_numpy(array.dtype)
-    if wanted != found and not (is_float(wanted) and is_float(found)):
-        raise PassError(
-            f"parameter {expression['parameter']!r} is {found.name.lower()} in the weights and {wanted.name.lower()} "
-            "in the graph; a pass that quantises one of them changes the type in both"
-        )
-    return array.astype(wanted.numpy(), copy=False)
 
 
 def evaluate_weight(value: ir.Value, weights: Weights, read: Callable[[Tensor], Array]) -> Array:

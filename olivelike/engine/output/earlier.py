@@ -25,9 +25,9 @@ class Earlier:
     weights: Weights
     """Of which it was made."""
     derivations: Mapping[str, Expression]
-    """Per initializer, as `Materialized` has them; so the next two."""
-    saturated: Mapping[str, int]
-    flushed: Mapping[str, int]
+    """Per initializer, as `Materialized` has them."""
+    lost: Mapping[str, Mapping[str, int]]
+    """How many values of each initializer are of each of `LOST`, by kind."""
 
     def has(self, name: str, expression: Expression, weights: Weights) -> bool:
         """Tell whether an initializer holds what an expression makes of these weights."""
@@ -36,6 +36,5 @@ class Earlier:
         )
 
     def read(self, name: str) -> tuple[Array, dict[str, int]]:
-        """Return an initializer's values, and how many of them half precision could not hold, by kind."""
-        lost = {kind: getattr(self, kind).get(name, 0) for kind in ("saturated", "flushed")}
-        return self.initializers.read(name), {kind: count for kind, count in lost.items() if count}
+        """Return an initializer's values, and how many of them are of each of `LOST`."""
+        return self.initializers.read(name), {kind: counts.get(name, 0) for kind, counts in self.lost.items()}

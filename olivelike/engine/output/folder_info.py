@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from olivelike._text import listed, moment
 from olivelike._untrusted import read_json
+from olivelike.engine.output.lost_values import lost_values
 from olivelike.errors import SourceError
 from olivelike.model.families import INDEX_FILE, PIPELINE
 from olivelike.model.records.card_marks import CARD_FILE, is_outdated, read_card
@@ -95,6 +96,8 @@ def _output(path: Path, record: OutputRecord) -> FolderInfo:
     if record.embeddings:
         facts["embeddings"] = [f"{entry.token} ({_origin(entry.origin)})" for entry in record.embeddings]
     facts["written"] = moment(dt.datetime.fromtimestamp((path / RECORD_FILE).stat().st_mtime, dt.UTC))
+    if clamped := list(_lost(record, "saturated")):
+        facts["clamped"] = clamped
     components = {name: ", ".join(step.name for step in entry.passes) for name, entry in record.components.items()}
     sizes = {name: sum(entry.size for entry in record.component_files(name).values()) for name in components}
     if PIPELINE in components:  # All others are in the same file.
@@ -121,7 +124,13 @@ def _next(path: Path, layout: str) -> str | None:
     return commands.get(layout)
 
 
+def _lost(record: OutputRecord, kind: str) -> Iterator[str]:
+    sentences = (lost_values(name, kind, vars(component)) for name, component in record.components.items())
+    return filter(None, sentences)
+
+
 def _damages(path: Path, record: OutputRecord) -> Iterator[str]:
+    yield from _lost(record, "not_finite")
     for name, entry in record.files.items():
         try:
             found = (path / name).stat().st_size

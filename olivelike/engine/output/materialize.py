@@ -30,7 +30,8 @@ from olivelike.graphs.led_unets import led_unets
 from olivelike.graphs.shallow import cut_shallow, has_cached_features
 from olivelike.model.families import MODEL_FILE, SHALLOW_FILE
 from olivelike.model.graph import BLOCK_KEY, PARAMETER_KEY, QUANTISE_DOMAIN, weight_values
-from olivelike.model.half_values import HALVES, in_row_order
+from olivelike.model.half_values import HALVES, count_not_finite, in_row_order
+from olivelike.model.records.output import LOST
 from olivelike.model.tensor_file import block_rows, read_part, read_tensor
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from olivelike.pass_api import Progress
 
     Evaluated = tuple[Array, dict[str, int]]
-    """A derived tensor or a piece of one, and how many of its values half precision could not hold, by kind."""
+    """A derived tensor or a piece of one, and how many of its values are of each of `LOST`."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -68,9 +69,11 @@ class Materialized:
     derivations: dict[str, Expression] = field(default_factory=dict)
     """Per initializer: the expression that derives it from parameters, see `olivelike.engine.output.derivation`."""
     saturated: dict[str, int] = field(default_factory=dict)
-    """Finite values beyond ±65,504 that became ±65,504, per initializer."""
+    """Finite values beyond what half precision holds that became its largest, ±65,504 in float16, per initializer."""
     flushed: dict[str, int] = field(default_factory=dict)
     """Non-zero values that became zero, per initializer."""
+    not_finite: dict[str, int] = field(default_factory=dict)
+    """Values that are infinite or NaN, per initializer."""
 
 
 def materialize(
@@ -137,7 +140,7 @@ def materialize(
             array = in_row_order(evaluator.evaluate(result.derivations[piece.name]))
             if evaluator.others:
                 made[piece.name] = evaluator.others
-            return array, evaluator.lost
+            return array, {**evaluator.lost, "not_finite": count_not_finite(array)}
 
         pieces = (piece for entry in result.derivations.items() for piece in _pieces(*entry, weights, earlier))
         evaluated = ahead(evaluate, pieces, lambda piece: piece.nbytes, _AHEAD_BYTES)
@@ -149,7 +152,7 @@ def materialize(
                     of, index = further[name]
                     array, made[of][index] = in_row_order(made[of][index]), np.empty(0)
                 whole.append(piece, array)
-                for kind in ("saturated", "flushed"):
+                for kind in LOST:
                     if lost.get(kind):
                         counts = getattr(result, kind)
                         counts[name] = counts.get(name, 0) + lost[kind]

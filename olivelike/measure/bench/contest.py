@@ -14,8 +14,8 @@ from olivelike.engine.execute.json_child import JsonChild, how_it_ended
 from olivelike.measure.bench.bench_job import Job, Timing, Turn, encode_job
 from olivelike.measure.bench.memory import NvidiaDriver, Peaks, Surroundings, open_driver, surveying, watching
 
-EventName = Literal["opening", "opened", "warmed_up", "measured", "failed"]
-Status = Literal["absent", "out of memory", "failed", "died", "timed out"]
+EventName = Literal["opening", "opened", "warmed_up", "measuring", "measured", "failed"]
+Status = Literal["absent", "out of memory", "failed", "died", "timed out", "interrupted"]
 _WATCHED_RUNS = 2
 _TAIL = 2000
 """Characters of the log to look for its last line in."""
@@ -27,10 +27,12 @@ class Event:
 
     name: EventName
     engine: str
+    """Empty as all begin to be measured."""
     pid: int
     text: str = ""
     """Of a failure, why."""
     seconds: float = 0.0
+    """That it took; of `measuring`, what all measured runs will take, by the last ones before."""
 
 
 @dataclass
@@ -64,6 +66,15 @@ class Measured:
         return max(self.peak_bytes, self.first.tree, self.second.tree)
 
 
+class ContestInterrupted(KeyboardInterrupt):
+    """Somebody stopped a contest."""
+
+    def __init__(self, measured: dict[str, Measured]) -> None:
+        super().__init__()
+        self.measured = measured
+        """What was measured until then, by name."""
+
+
 def contest(
     jobs: Mapping[str, Job],
     warmup: Sequence[Turn],
@@ -82,26 +93,39 @@ def contest(
 
     Returns:
         What was measured, by name. An engine that fails is marked; the others go on.
+
+    Raises:
+        ContestInterrupted: with what was measured so far.
     """
     driver = open_driver()
     with contextlib.ExitStack() as stack:
         logs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="olivelike-bench-")))
-        contenders = []
-        for number, (name, job) in enumerate(jobs.items()):
-            contender = _Contender(name, Child(logs / f"{number}.log"), limit, driver, listen)
-            stack.callback(contender.child.stop)
-            contender.open(encode_job(job))
-            contenders.append(contender)
-        for contender in contenders:
-            for turn in warmup:
-                contender.run(turn, measured=False)
-            contender.tell("warmed_up")
-        for number, turn in enumerate(turns):
-            first = number % max(len(contenders), 1)
-            for contender in contenders[first:] + contenders[:first]:
-                contender.run(turn, measured=True)
-        look()
+        contenders: list[_Contender] = []
+        try:
+            for number, (name, job) in enumerate(jobs.items()):
+                contender = _Contender(name, Child(logs / f"{number}.log"), limit, driver, listen)
+                stack.callback(contender.child.stop)
+                contenders.append(contender)
+                contender.open(encode_job(job))
+            for contender in contenders:
+                for turn in warmup:
+                    contender.run(turn, measured=False)
+                contender.tell("warmed_up")
+            _tell_what_is_left(contenders, len(turns), listen)
+            for number, turn in enumerate(turns):
+                first = number % max(len(contenders), 1)
+                for contender in contenders[first:] + contenders[:first]:
+                    contender.run(turn, measured=True)
+            look()
+        except KeyboardInterrupt:
+            raise ContestInterrupted({contender.name: contender.measured for contender in contenders}) from None
         return {contender.name: contender.measured for contender in contenders}
+
+
+def _tell_what_is_left(contenders: Sequence[_Contender], turns: int, listen: Callable[[Event], None]) -> None:
+    warm = [contender.measured.warmup[-1].seconds for contender in contenders if contender.measured.warmup]
+    if warm:
+        listen(Event("measuring", "", 0, seconds=turns * sum(warm)))
 
 
 class _Contender:
@@ -153,8 +177,9 @@ class _Contender:
         try:
             answer = self.child.ask(message, self._limit)
         except ChildFailure as failure:
-            self.measured.status, self.measured.message = failure.status, str(failure)
-            self.tell("failed", str(failure))
+            message = str(failure).removeprefix(f"{self.name}: ")
+            self.measured.status, self.measured.message = failure.status, message
+            self.tell("failed", message)
             self.child.stop()  # It may hold memory that the others need.
             return None
         self.measured.peak_bytes = answer["peak_bytes"]

@@ -133,7 +133,7 @@ def make_row(engine: str, batch_size: int, checked: Checked, measured: Measured,
         first_run_memory_MB=_mib(measured.first.device if on_device else measured.first.resident),
         second_run_memory_MB=_mib(measured.second.device if on_device else measured.second.resident),
         status=measured.status,
-        error=measured.message,
+        error="" if measured.status == "ok" else measured.message,
         dtype=measured.facts.get("dtype"),
         cuda_graph=asked.cuda_graph and engine in (ONNXRUNTIME, TENSORRT),
         warmup_runs=settings.warmup_runs,
@@ -154,8 +154,15 @@ def make_row(engine: str, batch_size: int, checked: Checked, measured: Measured,
         outliers=len(outliers(seconds)) if seconds else None,
         load_average=_rounded(measured.surroundings.load, 2),
         other_cpu_percent=_rounded(measured.surroundings.other_percent, 1),
-        note=noise(seconds, measured.surroundings) if seconds else None,
+        note=_note(measured, seconds),
     )
+
+
+def _note(measured: Measured, seconds: Sequence[float]) -> str | None:
+    """Return why the figures are not to be trusted, or are of fewer runs than were asked for."""
+    if not seconds:
+        return None
+    return "; ".join(filter(None, (measured.message, noise(seconds, measured.surroundings)))) or None
 
 
 def with_speeds(rows: Sequence[Row]) -> list[Row]:

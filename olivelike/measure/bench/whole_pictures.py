@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import platform
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from itertools import cycle, islice
@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Final
 
 from olivelike.engine.run_record import host, versions
-from olivelike.errors import SessionError, UsageError
+from olivelike.errors import Interrupted, SessionError, UsageError
 from olivelike.measure.bench.bench_job import NetworkJob, PipelineJob, Turn
 from olivelike.measure.bench.bench_report import BenchReport, Skipped
 from olivelike.measure.bench.bench_settings import LONGEST, BenchSettings, Checked, check
-from olivelike.measure.bench.contest import Event, Measured, contest
+from olivelike.measure.bench.contest import ContestInterrupted, Event, Measured, contest
 from olivelike.measure.bench.engines import (
     ONNXRUNTIME,
     TORCH_ENGINES,
@@ -68,17 +68,48 @@ def bench(settings: BenchSettings, listen: Callable[[Event], None] = lambda _: N
         UsageError: for a value that can't be had.
         SourceError: if the folder is no pipeline.
         SessionError: if a GPU is named that is not there.
+        BenchInterrupted: with the rows so far, if it is stopped.
     """
     checked, gpu = check(settings), gpu_of(settings.asked_sessions)
     jobs, skipped = _jobs(checked)
     rows: list[Row] = []
-    for batch_size in dict.fromkeys(settings.batch_sizes):
-        groups = [jobs] if settings.interleave else [{name: job} for name, job in jobs.items()]
-        for group in groups:
-            measured_rows, absent = _measure(group, batch_size, checked, gpu, listen)
-            rows += measured_rows
-            skipped += [skip for skip in absent if skip not in skipped]
-    return BenchReport(tuple(with_speeds(rows)), tuple(skipped))
+    groups = [jobs] if settings.interleave else [{name: job} for name, job in jobs.items()]
+    plan = [(batch_size, group) for batch_size in dict.fromkeys(settings.batch_sizes) for group in groups]
+
+    def keep(measured_rows: Iterable[Row], absent: Iterable[Skipped]) -> BenchReport:
+        rows.extend(measured_rows)
+        skipped.extend(skip for skip in absent if skip not in skipped)
+        return BenchReport(tuple(with_speeds(rows)), tuple(skipped))
+
+    report = keep((), ())
+    for batch_size, group in plan:
+        try:
+            report = keep(*_measure(group, batch_size, checked, gpu, listen))
+        except ContestInterrupted as stopped:
+            machine = describe_machine(settings.folder, settings.asked_sessions, gpu)
+            so_far = {name: _stopped(measured, settings) for name, measured in stopped.measured.items()}
+            raise BenchInterrupted(keep(*_rows(so_far, batch_size, checked, machine))) from None
+    return report
+
+
+class BenchInterrupted(Interrupted):
+    """A benchmark was stopped; what is measured is kept."""
+
+    def __init__(self, report: BenchReport) -> None:
+        super().__init__("interrupted; rows are of what was measured until then, and --engine names fewer engines")
+        self.report = report
+
+
+def _stopped(measured: Measured, settings: BenchSettings) -> Measured:
+    """Mark what was measured of an engine when all was stopped."""
+    if measured.status != "ok":
+        return measured
+    if measured.timings:
+        of = settings.num_prompts * settings.batch_count
+        return replace(measured, message=f"stopped after {len(measured.timings)} of {of} runs")
+    opened = "it was open" if measured.load_seconds is not None else "it was being opened"
+    warm = f", and a batch to warm up took {measured.warmup[-1].seconds:.3g} s" if measured.warmup else ""
+    return replace(measured, status="interrupted", message=f"before its first measured run; {opened}{warm}")
 
 
 def bench_prompts(count: int) -> list[str]:
@@ -100,6 +131,12 @@ def _measure(
         machine = describe_machine(settings.folder, settings.asked_sessions, gpu)
 
     results = contest(jobs, [turn] * settings.warmup_runs, turns, settings.timeout, listen, look)
+    return _rows(results, batch_size, checked, machine)
+
+
+def _rows(
+    results: Mapping[str, Measured], batch_size: int, checked: Checked, machine: Machine
+) -> tuple[list[Row], list[Skipped]]:
     absent = {name: result for name, result in results.items() if result.status == "absent"}
     rows = [
         make_row(name, batch_size, checked, result, machine) for name, result in results.items() if name not in absent
@@ -114,7 +151,7 @@ def _jobs(checked: Checked) -> tuple[dict[str, PipelineJob], list[Skipped]]:
         try:
             jobs[engine] = _job(engine, checked)
         except EngineAbsent as error:
-            skipped.append(Skipped(engine, str(error)))
+            skipped.append(Skipped(engine, str(error).removeprefix(f"{engine}: ")))
     return jobs, skipped
 
 

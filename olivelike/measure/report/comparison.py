@@ -5,12 +5,15 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Final
 
 from olivelike._text import count, duration, size
+from olivelike.engine.output.lost_values import TOLD, lost_values
 from olivelike.measure.report.element import Html, element, facts, fold, moment, section, shown, table
 from olivelike.measure.report.findings import Findings, Fusion, Quantised, Verified, fusion, quantised
+from olivelike.model.records.reading import part_of_json
 
 if TYPE_CHECKING:
     from olivelike.model.records.origin import Origin
@@ -191,6 +194,26 @@ def errors(run: RunRecord) -> Html:
     if not failed and run.error:
         blocks.append(element("article", element("pre", run.error), class_="error"))
     return section("errors", "What went wrong", *blocks)
+
+
+def lost_weights(run: RunRecord) -> Html:
+    """Return what outputs could not keep of their weights as it was."""
+    found = [(node.component, part_of_json(_Lost, dict(node.facts))) for node in run.nodes]
+    told = [
+        element("li", sentence)
+        for component, lost in found
+        for kind in (TOLD if lost is not None else ())
+        if (sentence := lost_values(component, kind, vars(lost))) is not None
+    ]
+    return section("weights", "Weights that are not as they were", element("ul", *told)) if told else Html()
+
+
+@dataclass(frozen=True)
+class _Lost:
+    """Facts of a node that writes weights: how many values of each initializer."""
+
+    not_finite: Mapping[str, int] = field(default_factory=dict)
+    saturated: Mapping[str, int] = field(default_factory=dict)
 
 
 def changes(run: RunRecord) -> Html:

@@ -69,6 +69,7 @@ def page(record: RunRecord, beside: Beside) -> str:
     findings = read_findings(beside.folder, *others)
     sections = [
         comparison.errors(run),
+        comparison.lost_weights(run),
         comparison.changes(run),
         steps(run),
         quantised_weights(run, findings.verified),

@@ -24,6 +24,8 @@ JOURNAL_FILE: Final = ".olivelike-journal.json"
 _KIND: Final = "output"
 _MOST_BYTES: Final = 64 << 20
 """Of a record; the derivation of each initializer takes some hundred."""
+LOST: Final = ("saturated", "flushed", "not_finite")
+"""What can become of a weight's values, as fields of a `ComponentRecord`."""
 _RESERVED = re.compile(r"(con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³]|conin\$|conout\$)\s*(\.|$)", re.IGNORECASE)
 _UNUSABLE = re.compile(r'[\x00-\x1f\x7f\\:*?"<>|]|[. ]$')
 
@@ -83,6 +85,8 @@ class ComponentRecord:
     """Per initializer, how many values were too large for half precision."""
     flushed: Mapping[str, int] = field(default_factory=dict)
     """Per initializer, how many were too small."""
+    not_finite: Mapping[str, int] = field(default_factory=dict)
+    """Per initializer, how many are infinite or NaN."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -311,18 +311,15 @@ def encode_picture(
     return buffer.getvalue()
 
 
-def to_pictures(pixels: np.ndarray) -> list[Image.Image]:
-    """Return pictures for what a VAE decoded, rounded as diffusers' `VaeImageProcessor.numpy_to_pil` does.
+def to_pictures(pixels: np.ndarray, refuse: Callable[[], SessionError]) -> list[Image.Image]:
+    """Return pictures for what a network made, rounded as diffusers' `VaeImageProcessor.numpy_to_pil` does.
 
-    Raises `SessionError` if there are values that are no numbers, which networks in half precision can give.
+    Raises what `refuse` returns if there are values that are no numbers, which networks in half precision can give.
     `pixels` are float32 of shape (n, height, width, 3), from 0 to 1.
     """
     import numpy as np
     from PIL import Image
 
     if not np.isfinite(pixels).all():
-        raise SessionError(
-            "the VAE decoder's output has values that are no numbers, as when half precision overflows; "
-            "optimise the pipeline with `precision: fp32`, or take another VAE"
-        )
+        raise refuse()
     return [Image.fromarray(picture) for picture in (pixels * 255).round().astype(np.uint8)]

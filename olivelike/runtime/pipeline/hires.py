@@ -58,7 +58,7 @@ def enlarge_by(
     decoder, encoder = networks
     size, folder = state.request.size, state.folder
     assert size is not None
-    drawn = to_images(decode_latents(latents, decoder, folder, singly=state.request.decode_singly))
+    drawn = to_images(decode_latents(latents, decoder, folder, singly=state.request.decode_singly), latents, folder)
     large = [upscaler.enlarge(image).resize(size, Image.Resampling.LANCZOS) for image in drawn]
     return torch.cat(
         [

@@ -243,7 +243,7 @@ class Pipeline:
                 drawn = self._denoised(texts, state, start, first_callbacks)
                 done = self._denoised(texts, second, from_latents(second, self._enlarged(drawn, second)), callbacks)
             pixels = decode_latents(done, self._decoder, folder, singly=request.decode_singly)
-        images = to_images(pixels)
+        images = to_images(pixels, done, folder)
         flags = self._check.flags(images) if self._check is not None else [None] * len(images)
         pictures = [
             Picture(black(image) if flagged else image, prompt, seed, first, flagged, callbacks.attempt, varied)

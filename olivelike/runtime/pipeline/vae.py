@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import torch
     from PIL.Image import Image
 
+    from olivelike.errors import SessionError
     from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
     from olivelike.runtime.sessions.session import Network
 
@@ -211,12 +212,19 @@ def _fade(side: int) -> torch.Tensor:
     return ((torch.minimum(place, side - place) - side / 16) / (side / 8)).clamp(1e-6, 1.0)
 
 
-def to_images(pixels: torch.Tensor) -> list[Image]:
+def to_images(pixels: torch.Tensor, latents: torch.Tensor, folder: PipelineFolder) -> list[Image]:
     """Return pixels of shape (pictures, 3, height, width), in [-1, 1], as 8-bit pictures.
 
-    Raises `SessionError` if there are values that are no numbers.
+    Raises `SessionError` if there are values that are no numbers: it names weights that are none, or the network that
+    is the first to make them, by the `latents` that the pixels were made of.
     """
-    return to_pictures((pixels * 0.5 + 0.5).clamp(0, 1).permute(0, 2, 3, 1).numpy())
+
+    def refusal() -> SessionError:
+        from olivelike.runtime.pipeline.not_finite import not_finite_error
+
+        return not_finite_error(folder, from_latents=not bool(latents.isfinite().all()))
+
+    return to_pictures((pixels * 0.5 + 0.5).clamp(0, 1).permute(0, 2, 3, 1).numpy(), refusal)
 
 
 def to_pixels(image: Image, size: tuple[int, int], folder: PipelineFolder) -> torch.Tensor:
@@ -268,7 +276,8 @@ class Preview:
         if tiny is None:
             return self.rough()
         folder = self.folder if tiny is self.decoder else self.folder.for_previews()
-        return to_images(decode_latents(self.latents, tiny, replace(folder, vae_tile=None), singly=True))
+        decoded = decode_latents(self.latents, tiny, replace(folder, vae_tile=None), singly=True)
+        return to_images(decoded, self.latents, self.folder)
 
     def rough(self) -> list[Image]:
         """Return a picture of one pixel per latent: a linear fit to what the VAEs of SD and SDXL decode.
@@ -279,8 +288,9 @@ class Preview:
 
         factors = torch.tensor(_XL if self.folder.is_xl else _SD, device=self.latents.device)
         pixels = torch.einsum("bchw,cr->brhw", self.latents[:, : len(factors)].float(), factors)
-        return to_images(pixels.cpu().clamp(-1, 1))
+        return to_images(pixels.cpu().clamp(-1, 1), self.latents, self.folder)
 
     def decode(self) -> list[Image]:
         """Return what the VAE decodes: as large as the finished picture, and about as long as a step to wait for."""
-        return to_images(decode_latents(self.latents, self.decoder, self.folder, singly=True))
+        decoded = decode_latents(self.latents, self.decoder, self.folder, singly=True)
+        return to_images(decoded, self.latents, self.folder)

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -38,9 +38,9 @@ _REMEDIES: Mapping[Kind, str] = {
     "program": "what another program or library answers is not known before a run, so its result can't be kept",
     "network": "what the network answers is not known before a run, so its result can't be kept",
     "files": "it may read files that its key does not hold; name those that decide the result in `files`, or "
-    "write `files = ()` into the class if none does",
+    "write `files = ()` into {owner} if none does",
     "environment": "it reads the environment, which its key does not hold; name the variables that decide the "
-    "result in `environment`, or write `environment = ()` into the class if none does",
+    "result in `environment`, or write `environment = ()` into {owner} if none does",
 }
 
 
@@ -78,7 +78,7 @@ def code_digest(entry: PassEntry, lent: Sequence[str] = ()) -> CodeDigest:
     """
     said = {kind for kind in ("files", "environment") if getattr(entry.cls, kind) is not None}
     modules = [entry.cls.__module__, *lent]
-    return _digest(modules, entry.plugin, said)
+    return _digest(modules, entry.plugin, said, entry.cls.__name__)
 
 
 def module_code_digest(*modules: str, plugin: str | None = None) -> CodeDigest:
@@ -116,24 +116,27 @@ def _plugin_walk(location: Path) -> _Walk:
     return walk
 
 
-def _digest(modules: Sequence[str], plugin: str | None, said: set[str]) -> CodeDigest:
-    question = ("code", tuple(modules), plugin, frozenset(said))
-    return once(question, lambda: _digested(modules, plugin, said))
+def _digest(modules: Sequence[str], plugin: str | None, said: set[str], owner: str = "") -> CodeDigest:
+    """Digest modules; `owner` is the class of the first one whose result is to be kept."""
+    question = ("code", tuple(modules), plugin, frozenset(said), owner)
+    return once(question, lambda: _digested(modules, plugin, said, owner))
 
 
-def _digested(modules: Sequence[str], plugin: str | None, said: set[str]) -> CodeDigest:
+def _digested(modules: Sequence[str], plugin: str | None, said: set[str], owner: str) -> CodeDigest:
     walk = _Walk(modules[0], plugin)
     walk.follow(modules)
     found = dict(sorted(walk.modules.items()))
     tools = tuple(sorted(walk.tools))
-    problems = [*walk.problems, *(_explained(file, item) for file, item in walk.found if item.kind not in said)]
+    counting = [(file, item) for file, item in walk.found if item.kind not in said and walk.reaches(owner, file, item)]
+    problems = [*walk.problems, *(_explained(file, item, owner) for file, item in counting)]
     if problems:
         return CodeDigest(None, found, problems[0], tools)
     return CodeDigest(digest_json(["code/1", found]), found, None, tools)
 
 
-def _explained(file: Path, item: Unfollowable) -> str:
-    return f"{file}:{item.line}: {item.what}: {_REMEDIES[item.kind]}"
+def _explained(file: Path, item: Unfollowable, owner: str) -> str:
+    remedy = _REMEDIES[item.kind].format(owner=f"class {owner}" if owner else "the class")
+    return f"{file}:{item.line}: {item.what}: {remedy}"
 
 
 class _Walk:
@@ -156,6 +159,15 @@ class _Walk:
         """Why some of the code can't be known."""
         self.found: list[tuple[Path, Unfollowable]] = []
         """What else is in it that may decide a result."""
+        self._start = module
+        self._own_file: Path | None = None
+        """That of the first module."""
+        self._is_shared = False
+        """Whether another module imports it."""
+
+    def reaches(self, owner: str, file: Path, item: Unfollowable) -> bool:
+        """Tell whether a class of the first module may reach a place; not what only another class beside it does."""
+        return self._is_shared or file != self._own_file or item.alone_in in ("", owner)
 
     def follow(self, starts: Sequence[str]) -> None:
         """Visit `starts` and all that they reach."""
@@ -191,6 +203,10 @@ class _Walk:
         self.modules[self._stable(module.name)] = digest_bytes(data)
         if not module.is_engine:
             self.files.add(module.file)
+        if module.name == self._start:
+            self._own_file = module.file
+        elif module.file == self._own_file:
+            self._is_shared = True
         if is_source:
             yield from self._imports(module, module.file, data)
 
@@ -206,6 +222,7 @@ class _Walk:
             self.problems.append(f"{file}:{read.computed_line}: {_REMEDIES['code']}")
         for item in read.imports:
             for target in self._targets.of(module, item, data):
+                self._is_shared |= target == self._start != module.name
                 if self._local.is_local(target):
                     yield target
                 else:
@@ -237,6 +254,8 @@ class Unfollowable:
     line: int
     what: str
     """As it stands in the source, without calls: `os.environ`."""
+    alone_in: str = ""
+    """The class in whose methods it stands, if nothing else in the file names that; empty otherwise."""
 
 
 _DOTTED: dict[str, Kind] = {
@@ -301,13 +320,41 @@ def find_unfollowable(source: bytes) -> tuple[Unfollowable, ...]:
     }
     aliases = dict(_aliases(tree))
     bases = {node.value for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    owners = dict(_owners(tree))
     found = {
-        item
+        replace(item, alone_in=owners.get(node, ""))
         for node in ast.walk(tree)
         if node not in understood
         for item in _found(node, aliases, is_base=node in bases)
     }
     return tuple(sorted(found, key=lambda item: (item.line, item.what)))
+
+
+def _owners(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
+    """Yield what stands in methods of classes that nothing else in a file names, each with the class."""
+    names = Counter(_names(tree))
+    if names["__init_subclass__"]:
+        return
+    for cls in tree.body:
+        if not isinstance(cls, ast.ClassDef) or cls.decorator_list or cls.keywords:
+            continue
+        if names[cls.name] > Counter(_names(cls))[cls.name]:
+            continue
+        for method in cls.body:
+            if isinstance(method, ast.FunctionDef) and not method.decorator_list:
+                yield from ((node, cls.name) for statement in method.body for node in ast.walk(statement))
+
+
+def _names(tree: ast.AST) -> Iterator[str]:
+    """Yield every name that is used, and every text, since that can be one; not those of definitions."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.Constant(value=str(name)):
+                yield name
+            case ast.alias(name=name, asname=asname):
+                yield from filter(None, (name, asname))
+            case ast.FunctionDef(name="__init_subclass__" as name):
+                yield name
 
 
 def _aliases(tree: ast.Module) -> Iterator[tuple[str, str]]:

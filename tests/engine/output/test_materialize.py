@@ -207,6 +207,26 @@ def test_a_large_tensor_in_pieces_gives_the_same_bytes_and_counts(dtype, cast, t
     assert (pieces.saturated, pieces.flushed) == (whole.saturated, whole.flushed)
 
 
+@pytest.mark.parametrize("graph", [HALF, HALF.replace("Cast<to = 10>", "Identity").replace("float16", "float")])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
+def test_values_that_are_infinite_or_nan_are_counted_and_kept(graph, dtype, tmp_path, monkeypatch):
+    weight = RANDOM.standard_normal((33, 57)).astype(dtype)
+    weight[::11, 3] = np.nan, np.inf, -np.inf
+    graph = parse(graph.replace("[2,2]", "[33,57]").replace("[N,2]", "[N,33]", 1), {"weight": "weight"})
+    whole = write(tmp_path / "whole", graph, {"weight": weight})
+    assert (whole.not_finite, whole.saturated) == ({"weight": 3}, {})
+    assert np.isfinite(initializers(tmp_path / "whole")["weight"].astype(np.float32)).sum() == weight.size - 3
+    monkeypatch.setattr("olivelike.engine.output.materialize._PIECE_BYTES", 1000)
+    assert write(tmp_path / "pieces", graph, {"weight": weight}).not_finite == {"weight": 3}
+
+
+def test_a_parameter_that_the_graph_has_in_half_precision_is_clamped_and_counted_too(tmp_path):
+    graph = parse(HALF.replace("float[2,2]", "float16[2,2]").replace("Cast<to = 10>", "Identity"), {"weight": "weight"})
+    result = write(tmp_path, graph, {"weight": np.array([[1e6, -7e4], [1e-9, 2]], np.float32)})
+    assert (result.saturated, result.flushed, result.not_finite) == ({"weight": 2}, {"weight": 1}, {})
+    assert initializers(tmp_path)["weight"].tolist() == [[65504, -65504], [0, 2]]
+
+
 NHWC = """
 <ir_version: 11, opset_import: ["": 23]>
 conv (float16[N,1,1,1] x, float[7,9,5,3] weight) => (float16[N,A,B,C,D] y)

@@ -14,7 +14,7 @@ from olivelike.errors import PassError
 from olivelike.graphs.precision import HalfPrecision
 from olivelike.model import Graph
 from olivelike.model.graph import BLOCK_KEY, PARAMETER_KEY
-from olivelike.model.half_values import to_half
+from olivelike.model.half_values import count_not_finite, to_half
 
 FLOAT, HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
 
@@ -216,6 +216,34 @@ def test_bfloat16_holds_what_float32_does():
     assert half.dtype == ml_dtypes.bfloat16
     assert np.isfinite(half.astype(np.float32)).sum() == np.isfinite(VALUES).sum()
     assert lost == {}
+
+
+def test_the_largest_float32_numbers_saturate_in_bfloat16():
+    values = np.array([3.4e38, -np.finfo(np.float32).max, 3.38e38, np.inf, np.nan], np.float32)
+    half, lost = to_half(values, ir.DataType.BFLOAT16)
+    most = float(ml_dtypes.finfo(ml_dtypes.bfloat16).max)
+    found = half.astype(np.float32)
+    np.testing.assert_array_equal(found[[0, 1, 3, 4]], np.array([most, -most, np.inf, np.nan], np.float32))
+    assert lost == {"saturated": 2}
+
+
+@pytest.mark.parametrize(
+    "dtype", [np.float16, np.float32, np.float64, ml_dtypes.bfloat16, ml_dtypes.float8_e5m2, ml_dtypes.float8_e4m3fn]
+)
+def test_infinite_values_and_nan_are_counted_in_every_float_type(dtype):
+    values = np.random.default_rng(0).standard_normal(300_000).astype(dtype)
+    values[:2] = 0, ml_dtypes.finfo(dtype).max
+    values[2] = ml_dtypes.finfo(dtype).min
+    assert count_not_finite(values) == 0
+    for value in (np.nan, -np.nan, np.inf, -np.inf):
+        spoilt = values.copy()
+        spoilt[[5, 131_071, 131_072, -1]] = value
+        assert count_not_finite(spoilt) == 4
+        assert count_not_finite(spoilt.reshape(2, -1)) == 4
+
+
+def test_whole_numbers_are_finite():
+    assert count_not_finite(np.full(9, -128, np.int8)) == count_not_finite(np.zeros(0, np.float16)) == 0
 
 
 def test_bfloat16_is_chosen_as_float16_is():

@@ -11,6 +11,8 @@ from bench_samples import STEPS
 
 from olivelike.cli.app import run_command_line
 from olivelike.data import demo_folder
+from olivelike.measure.bench.bench_job import Timing
+from olivelike.measure.bench.contest import ContestInterrupted, Measured
 from olivelike.measure.bench.row import COLUMNS
 
 SEEDS_COLUMNS = [
@@ -96,6 +98,37 @@ def test_the_table_has_a_line_for_each_engine(command_run):
     lines = [line for line in command_run.out.splitlines() if line.startswith(("  onnxruntime ", "  torch "))]
     assert len(lines) == 2
     assert "CPU " in lines[0]
+
+
+def test_what_was_measured_before_an_interruption_is_shown_and_kept(small_pipeline, capsys, tmp_path, monkeypatch):
+    """All but the processes is real: `onnxruntime` is stopped within its runs, `openvino` before its first."""
+    timing = Timing(0.5, 2)
+    measured = {
+        "onnxruntime": Measured({"provider": "CPUExecutionProvider"}, 1.0, [timing], [timing] * 3),
+        "openvino": Measured(load_seconds=2.0, warmup=[Timing(3.25)]),
+        "torch": Measured(),
+    }
+
+    def contest(jobs, warmup, turns, limit, listen, look):
+        raise ContestInterrupted({name: measured[name] for name in jobs})
+
+    monkeypatch.setattr("olivelike.measure.bench.whole_pictures.contest", contest)
+    saved, table = tmp_path / "report.json", tmp_path / "rows.csv"
+    arguments = ["bench", str(small_pipeline), "--json-file", str(saved), "--csv", str(table), "--size", "64x64"]
+    for engine in measured:
+        arguments += ["--engine", engine]
+    assert run_command_line(arguments) == 130
+    told = capsys.readouterr()
+    assert "measuring onnxruntime, openvino, torch: each is opened" in told.err
+    assert "interrupted; rows are of what was measured until then" in told.err
+    assert "note: onnxruntime, batch size 1: stopped after 3 of 5 runs" in told.out
+    assert "interrupted: openvino, batch size 1: before its first measured run; it was open, and a batch" in told.out
+    assert "to warm up took 3.25 s" in told.out
+    assert "interrupted: torch, batch size 1: before its first measured run; it was being opened" in told.out
+    rows = {row["engine"]: row for row in json.loads(saved.read_bytes())["rows"]}
+    assert rows["onnxruntime"]["median_latency"] == 0.5
+    assert (rows["openvino"]["status"], rows["openvino"]["median_latency"]) == ("interrupted", None)
+    assert len(table.read_text(encoding="utf-8").splitlines()) == 4
 
 
 def test_without_any_engine_the_status_is_3(small_pipeline, capsys):

@@ -15,7 +15,7 @@ from bench_samples import ONE_THREAD
 
 from olivelike.measure.bench.bench_job import NetworkJob, PipelineJob, Turn, decode_job, encode_job
 from olivelike.measure.bench.bench_settings import BenchSettings, check
-from olivelike.measure.bench.contest import Measured, contest
+from olivelike.measure.bench.contest import ChildFailure, ContestInterrupted, Measured, contest
 from olivelike.measure.bench.row import Machine, make_row
 from olivelike.runtime.sessions.session_settings import parse_provider
 
@@ -82,6 +82,41 @@ def test_an_interruption_leaves_no_process_behind(square):
     with pytest.raises(KeyboardInterrupt):
         contest({"one": NetworkJob(square, ONE_THREAD, {"n": 4})}, [], [Turn()], 10, interrupt)
     assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+class FakeChild:
+    """Answers at once, in this process; one of the name `third` fails."""
+
+    def __init__(self, log):
+        self.pid, self._fails = os.getpid(), log.stem == "2"
+
+    def ask(self, message, limit):
+        if self._fails:
+            raise ChildFailure("absent", "third: there is none")
+        found = {"facts": {}, "load_seconds": 1.0} if "job" in message else {"timing": {"seconds": 0.5}}
+        return {**found, "peak_bytes": 1, "device_bytes": None}
+
+    def stop(self):
+        pass
+
+
+def test_an_interruption_keeps_what_was_measured(square, monkeypatch):
+    seen = []
+
+    def interrupt(event):
+        seen.append(event)
+        if [one.name for one in seen].count("measured") == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("olivelike.measure.bench.contest.Child", FakeChild)
+    jobs = dict.fromkeys(("first", "second", "third"), NetworkJob(square, ONE_THREAD))
+    with pytest.raises(ContestInterrupted) as caught:
+        contest(jobs, [Turn()], [Turn()] * 4, 300.0, interrupt)
+    measured = caught.value.measured
+    assert {name: len(one.timings) for name, one in measured.items()} == {"first": 1, "second": 2, "third": 0}
+    assert (measured["third"].status, measured["third"].message) == ("absent", "there is none")
+    assert [event.seconds for event in seen if event.name == "measuring"] == [4.0]
+    assert [event.text for event in seen if event.name == "failed"] == ["there is none"]
 
 
 def test_a_row_of_what_failed_says_why_and_has_no_latency(small_pipeline):

@@ -207,3 +207,12 @@ def test_whatever_facts_a_pass_leaves_the_report_is_made(tmp_path_factory, facts
     beside = Beside(tmp_path_factory.getbasetemp(), profile, facts, {"rows": [anything, facts]})
     page(RunRecord.from_json({**RECORD, "nodes": nodes, "previous": PREVIOUS}), beside).encode()
     page(RunRecord.from_json(RECORD), Beside(beside.folder, anything, anything, anything)).encode()
+
+
+def test_weights_that_an_output_could_not_keep_are_told(record, report):
+    record["nodes"][-1]["facts"] = {"not_finite": {"conv_in.weight": 2}, "saturated": {}, "files": {}}
+    made = report(record)
+    assert "Weights that are not as they were" in made.headings()
+    assert "2 values of its weights are infinite or NaN, and so is what it computes: conv_in.weight (2)" in made.shown()
+    record["nodes"][-1]["facts"] = {"not_finite": {"conv_in.weight": "many"}}
+    assert "Weights that are not as they were" not in report(record).headings()

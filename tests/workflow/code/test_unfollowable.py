@@ -173,3 +173,49 @@ def test_what_a_helper_hides_counts_as_what_the_pass_hides(write, write_pass):
     write("tint.py", "\n\nimport runpy\n")
     found = digest_of(write_pass("sharpen.py", "Sharpen", "import tint"))
     assert "tint.py:3: runpy" in found.uncacheable
+
+
+NEIGHBOUR = """
+class Neighbour:
+    def run(self, model, context):
+        import os
+        return os.environ["X"] + open("table").read()
+"""
+
+
+def test_what_another_class_of_the_file_does_is_not_what_the_pass_does(write_pass):
+    assert digest_of(write_pass("sharpen.py", "Sharpen", NEIGHBOUR)).uncacheable is None
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "USED = Neighbour",
+        "KIND = globals()['Neighbour']",
+        "class Other(Neighbour):\n    pass",
+        "class Base:\n    def __init_subclass__(cls):\n        FOUND.append(cls)",
+        "import helper",
+    ],
+)
+def test_a_class_that_the_pass_may_reach_counts(write, write_pass, more):
+    write("helper.py", "def late():\n    from sharpen import Neighbour\n    return Neighbour\n")
+    found = digest_of(write_pass("sharpen.py", "Sharpen", f"{NEIGHBOUR}\n{more}\n"))
+    assert "environ: it reads the environment" in found.uncacheable
+    assert "`environment = ()` into class Sharpen" in found.uncacheable
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("class Neighbour:", "import functools\n@functools.cache\nclass Neighbour:"),
+        (
+            "    def run(self, model, context):\n        import os\n        return",
+            "    import os\n    X = os.environ.get('X')\n    Y = lambda: ",
+        ),
+        ("    def run(self, model, context):", "    @staticmethod\n    def run(model, context):"),
+    ],
+    ids=["decorated", "as it is defined", "decorated method"],
+)
+def test_what_runs_as_a_class_is_defined_counts(write_pass, change):
+    assert change[0] in NEIGHBOUR
+    assert digest_of(write_pass("sharpen.py", "Sharpen", NEIGHBOUR.replace(*change))).uncacheable is not None
