@@ -226,3 +226,16 @@ def test_a_body_of_many_wrong_values_is_refused_at_the_first_ones(client, where)
         answer = client.post("/api/jobs", content=body, headers={"Content-Type": "application/json"})
         assert answer.status_code == status
         assert len(answer.content) < 1000
+
+
+@pytest.mark.parametrize(
+    "prompt", ["BREAK " * 3300, "AND " * 4900, "(" * 201, "[a:b:" * 300], ids=lambda text: text[:5]
+)
+def test_a_prompt_that_can_not_be_drawn_is_refused_as_it_is_asked_for(client, prompt):
+    for field in ("prompt", "negative_prompt"):
+        if field == "negative_prompt" and "AND" in prompt:
+            continue  # There it is a word.
+        answer = client.post("/api/jobs", json={**SMALL, field: prompt})
+        assert answer.status_code == 422, answer.text
+        assert "prompt: " in answer.json()["error"]["message"]
+    assert client.post("/api/tokens", json={"text": prompt}).status_code == 422
