@@ -63,7 +63,7 @@ def encode_prompts(
 ) -> PromptEmbeddings:
     """Encode prompts to the same length.
 
-    Every distinct row of ids is encoded once, so many in a call as an encoder has memory for. Raises `UsageError` if there is no prompt, or
+    Every distinct row of ids is encoded once, 64 in a call. Raises `UsageError` if there is no prompt, or
     weights can't be applied.
 
     Args:
