@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
 from olivelike.runtime.jobs.job_notes import unread
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
-from olivelike.runtime.prompts.prompt_encoding import PromptTokenizer, chunk_prompt, open_tokenizer
+from olivelike.runtime.pipeline.prompt_cost import BatchTexts, check_cost
+from olivelike.runtime.prompts.prompt_encoding import chunk_prompt, shared_tokenizer
 from olivelike.runtime.prompts.syntax import parse_prompt, read_terms, take_lora_tags
 from olivelike.runtime.prompts.wildcards import Wildcards
 
@@ -40,11 +40,12 @@ def read_tokens(folder: Path, text: str, *, negative: bool, wildcards: Sequence[
     """
     opened = open_folder(folder)
     words, _ = take_lora_tags(text)
-    terms = read_terms(words, 1)
-    parts = [parse_prompt(term.texts[0]) for term in terms]
+    texts = BatchTexts((read_terms(words, 1),), (), guided=False)
+    check_cost(texts, opened)
+    parts = [parse_prompt(term.texts[0]) for term in texts.parts[0]]
     encoders, names = [], set[str]()
     for tokenizer_folder, _ in opened.text_encoders:
-        tokenizer = _tokenizer(folder / tokenizer_folder)
+        tokenizer = shared_tokenizer(folder / tokenizer_folder)
         chunks = [chunk_prompt(tokenizer, part) for part in parts]
         longest = max(len(one.ids) for one in chunks)
         room = tokenizer.length - 2
@@ -53,11 +54,6 @@ def read_tokens(folder: Path, text: str, *, negative: bool, wildcards: Sequence[
     note = unread(text, Wildcards(wildcards or [Path("wildcards")]), negative=negative)
     spans = sorted([*_spans(text), *_embeddings(text, names)], key=lambda span: (span["start"], -span["end"]))
     return {"encoders": encoders, "spans": spans, "notes": [note] if note else []}
-
-
-@lru_cache(maxsize=8)
-def _tokenizer(folder: Path) -> PromptTokenizer:
-    return open_tokenizer(folder)
 
 
 def _embeddings(text: str, names: set[str]) -> Iterator[Span]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import socket
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import UsageError
@@ -22,6 +24,10 @@ _HEADER_SECONDS: Final = 30.0
 """That a client has for a whole header, from its connection or from the first byte of its next request on."""
 _MOST_CONNECTIONS: Final = 512
 """Open at once, of the 1,024 descriptors that a process usually has."""
+_MOST_OF_ADDRESS: Final = 128
+"""Of these; a browser opens 6, and a proxy may have all."""
+_FOLDED: Final = re.compile(rb"\n[ \t]")
+"""A header that goes on in the next line, which RFC 9112 has servers refuse."""
 _ORIGIN: Final = re.compile(r"[a-zA-Z][\w+.-]*://[^/?#\s]+")
 _NAME: Final = re.compile(r"[^/:\s]+|\[?[0-9a-fA-F:.]+\]?")
 _GRACE: Final = 1
@@ -41,7 +47,7 @@ def serve(settings: ServeSettings, on_ready: Callable[[str], None] = lambda _: N
     with listening(settings) as listener:
         host, port = listener.getsockname()[:2]
         url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-        make_server(create_app(settings), lambda: on_ready(url)).run(sockets=[listener])
+        make_server(create_app(settings), lambda: on_ready(url), settings.proxies).run(sockets=[listener])
 
 
 def listening(settings: ServeSettings) -> socket.socket:
@@ -78,22 +84,46 @@ def _check_access(settings: ServeSettings) -> None:
     for origin in settings.allow_origins:
         if origin != "*" and not _ORIGIN.fullmatch(origin):
             raise UsageError(f"--allow-origin {origin}: is no origin; write scheme and name alone, https://example.com")
+    for address in settings.proxies:
+        if _origin_of(address) is None:
+            raise UsageError(f"--proxy {address}: is no address; write it as 10.0.0.2")
     for name in settings.allow_hosts:
         if name != "*" and not _NAME.fullmatch(name):
             raise UsageError(f"--allow-host {name}: is no name; write it without scheme, port and path: studio.lan")
 
 
-def _protocol() -> type[asyncio.Protocol]:
-    """Return uvicorn's HTTP, where connections that never become requests end, and their number is bounded."""
+def _origin_of(address: str) -> str | None:
+    """Return by what connections are counted: an IPv4 address, or the half of an IPv6 one that a network has."""
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return None
+    if isinstance(found, ipaddress.IPv6Address):
+        return str(found.ipv4_mapped or ipaddress.ip_network((found, 64), strict=False))
+    return str(found)
+
+
+def _protocol(proxies: Sequence[str]) -> type[asyncio.Protocol]:
+    """Return uvicorn's HTTP, where connections that never become requests end, and their number is bounded.
+
+    None of an address may keep those of others out, but for the proxies, which speak for many.
+    """
     import h11
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
+    counts: Counter[str] = Counter()
+    unbounded = {_origin_of(address) for address in proxies}
+
     class Protocol(H11Protocol):
         _end: asyncio.TimerHandle | None = None
+        _origin = ""
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
-            if len(self.connections) > _MOST_CONNECTIONS:
+            self._origin = _origin_of(self.client[0] if self.client else "") or ""
+            counts[self._origin] += 1
+            full = counts[self._origin] > _MOST_OF_ADDRESS and self._origin not in unbounded
+            if full or len(self.connections) > _MOST_CONNECTIONS:
                 transport.abort()
             self._watch()
 
@@ -101,8 +131,19 @@ def _protocol() -> type[asyncio.Protocol]:
             super().data_received(data)
             self._watch()
 
+        def handle_events(self) -> None:
+            if self.conn.their_state is h11.IDLE:  # What waits begins with a header; in it h11 takes folded lines.
+                head, _, _ = self.conn.trailing_data[0].replace(b"\r\n", b"\n").partition(b"\n\n")
+                if _FOLDED.search(head):
+                    self.send_400_response("A header is folded into several lines; send it on one.")
+                    return
+            super().handle_events()
+
         def connection_lost(self, exc: Exception | None) -> None:
             self._stop()
+            counts[self._origin] -= 1
+            if not counts[self._origin]:
+                del counts[self._origin]
             super().connection_lost(exc)
 
         def _watch(self) -> None:
@@ -119,7 +160,9 @@ def _protocol() -> type[asyncio.Protocol]:
     return Protocol
 
 
-def make_server(app: FastAPI, on_ready: Callable[[], None] = lambda: None) -> uvicorn.Server:
+def make_server(
+    app: FastAPI, on_ready: Callable[[], None] = lambda: None, proxies: Sequence[str] = ()
+) -> uvicorn.Server:
     """Return a server that ends streams of events before it waits for requests to end."""
     import uvicorn
 
@@ -136,7 +179,7 @@ def make_server(app: FastAPI, on_ready: Callable[[], None] = lambda: None) -> uv
             await super().shutdown(sockets)
 
     config = uvicorn.Config(
-        app, http=_protocol(), h11_max_incomplete_event_size=_MOST_HEADER_BYTES, ws="none", proxy_headers=False,
+        app, http=_protocol(proxies), h11_max_incomplete_event_size=_MOST_HEADER_BYTES, ws="none", proxy_headers=False,
         server_header=False, log_level="warning", access_log=False, timeout_graceful_shutdown=_GRACE, lifespan="on",
     )  # fmt: skip
     return Server(config)

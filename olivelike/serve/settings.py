@@ -72,6 +72,8 @@ class ServeSettings:
     """Whether anybody may use a server that other machines reach."""
     allow_hosts: tuple[str, ...] = ()
     allow_origins: tuple[str, ...] = ()
+    proxies: tuple[str, ...] = ()
+    """Addresses whose connections are those of many."""
 
     workflows_dir: Path | None = None
     """Workflows that the page may run."""

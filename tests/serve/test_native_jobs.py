@@ -256,3 +256,16 @@ def test_recipes_are_read_from_pasted_texts_and_uploads_with_what_the_page_leave
     told = client.post("/api/uploads", content=sent.getvalue()).json()
     assert (told["left_out"], told["unread"]) == (found["left_out"], None)
     assert client.post("/api/uploads", content=png()).json()["unread"] is None
+
+
+@pytest.mark.parametrize(
+    "prompt", ["BREAK " * 3300, "AND " * 4900, "(" * 201, "[a:b:" * 300], ids=lambda text: text[:5]
+)
+def test_a_prompt_that_can_not_be_drawn_is_refused_as_it_is_asked_for(client, prompt):
+    for field in ("prompt", "negative_prompt"):
+        if field == "negative_prompt" and "AND" in prompt:
+            continue  # There it is a word.
+        answer = client.post("/api/jobs", json={**SMALL, field: prompt})
+        assert answer.status_code == 422, answer.text
+        assert "prompt: " in answer.json()["error"]["message"]
+    assert client.post("/api/tokens", json={"text": prompt}).status_code == 422

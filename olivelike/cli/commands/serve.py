@@ -38,6 +38,10 @@ class AccessOptions:
         list[str] | None,
         typer.Option("--allow-origin", metavar="URL", help="A page elsewhere that may use it; may be repeated."),
     ] = None
+    proxies: Annotated[
+        list[str] | None,
+        typer.Option("--proxy", metavar="ADDRESS", help="A proxy in front, with many connections; may be repeated."),
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -143,6 +147,7 @@ def serve(
             no_auth=access.no_auth,
             allow_hosts=tuple(access.allow_hosts or ()),
             allow_origins=tuple(access.allow_origins or ()),
+            proxies=tuple(access.proxies or ()),
             workflows_dir=workflows_dir,
             checkpoints_dir=checkpoints_dir,
             cache_dir=cache_dir,

@@ -28,6 +28,7 @@ from olivelike.runtime.jobs.prompt_lines import PromptLine
 from olivelike.runtime.pictures import PictureRecord, UsedFile, read_picture_record
 from olivelike.runtime.pictures.picture_reading import find_used, open_image
 from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder, open_folder
+from olivelike.runtime.pipeline.prompt_cost import batch_texts, check_cost
 from olivelike.runtime.pipeline.request import DRAWN_SEEDS, SEEDS, Request, RequestFields
 from olivelike.runtime.pipeline.resolve_defaults import resolve_defaults
 from olivelike.runtime.prompts.syntax import LoraTag, shortened, take_lora_tags
@@ -193,6 +194,7 @@ def plan_jobs(
         tuple(file for _, file in led), tuple(file for _, file in shown),
     )  # fmt: skip
     jobs = tuple(planner.jobs(asked, lines))
+    _check_prompts(jobs, pipeline)
     requests = [job.request for job in jobs]
     notes = [
         *unread_notes(lines, asked, wildcards),
@@ -210,6 +212,15 @@ def plan_jobs(
             *upscaler_notes(before, now.upscaler),
         ]
     return JobPlan(folder, jobs, tuple(notes), lora_files)
+
+
+def _check_prompts(jobs: Sequence[Job], folder: PipelineFolder) -> None:
+    """Raise `UsageError` for what is only found as prompts are encoded, such as their length in tokens."""
+    for job in jobs:
+        request, size = job.request, job.request.batch_size
+        prompts = [prompt for prompt, _ in request.seeded_prompts]
+        for batch in dict.fromkeys(tuple(prompts[at : at + size]) for at in range(0, len(prompts), size)):
+            check_cost(batch_texts(batch, request, folder), folder, prompt_weights=request.prompt_weights)
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 from olivelike.errors import SourceError, UsageError
 from olivelike.model.families import MODEL_FILE
 from olivelike.runtime.pipeline.denoising import Terms, terms_of
+from olivelike.runtime.pipeline.prompt_cost import batch_texts, check_cost
 from olivelike.runtime.prompts.prompt_encoding import EncodedText, PromptEmbeddings, PromptTokenizer, encode_prompts
-from olivelike.runtime.prompts.syntax import read_terms, texts_of_steps
 
 if TYPE_CHECKING:
     import torch
@@ -68,9 +68,8 @@ def encode(
     """Encode the prompts of a batch, each text that a step has once.
 
     As diffusers' pipelines, but for `clip_skip`: it holds for negative prompts too, as in A1111, since the UNet
-    compares the two. Prompts of several terms are guided at any scale: what leads is how terms differ from the negative
-    prompt. Raises `UsageError` if more layers are to be skipped than there are, and `SourceError` if a text encoder
-    lacks an output.
+    compares the two. Raises `UsageError` if more layers are to be skipped than there are, or prompts cost too much, and
+    `SourceError` if a text encoder lacks an output.
 
     Args:
         prompts: one for each picture.
@@ -78,18 +77,13 @@ def encode(
         encoders: each tokenizer with its network, in the order of `folder.text_encoders`.
         image: tokens of the pictures that are a prompt too.
     """
-    weights = request.prompt_weights
-    parted = [read_terms(prompt, request.steps, prompt_weights=weights) for prompt in prompts]
+    found_texts = batch_texts(prompts, request, folder)
+    check_cost(found_texts, folder, prompt_weights=request.prompt_weights)
+    parted, against, guided = found_texts.parts, found_texts.against, found_texts.guided
     terms = terms_of([[term.weight for term in one] for one in parted])
-    guided = (request.guided and folder.guidance_width is None) or terms is not None
-    zeros = request.negative_prompt is None and bool(folder.index.get("force_zeros_for_empty_prompt"))
-    against: tuple[str, ...] = ()
-    if guided and not (folder.is_xl and zeros):
-        text = request.negative_prompt or ""
-        against = texts_of_steps(text, request.steps) if weights else (text,) * request.steps
-    texts = list(dict.fromkeys([*(text for one in parted for term in one for text in term.texts), *against]))
+    texts = found_texts.distinct
     callables = [(tokenizer, _Encoder(network, folder, request.clip_skip)) for tokenizer, network in encoders]
-    found = encode_prompts(texts, callables, prompt_weights=weights)
+    found = encode_prompts(texts, callables, prompt_weights=request.prompt_weights)
     places = {text: place for place, text in enumerate(texts)}
     made: dict[tuple[int, ...], Conditions] = {}
 

@@ -43,7 +43,7 @@ from olivelike.runtime.pipeline.resolve_defaults import resolve_defaults
 from olivelike.runtime.pipeline.safety import SafetyCheck, black, read_preprocessing
 from olivelike.runtime.pipeline.unet_calls import UNets
 from olivelike.runtime.pipeline.vae import decode_latents, to_images
-from olivelike.runtime.prompts.prompt_encoding import open_tokenizer
+from olivelike.runtime.prompts.prompt_encoding import shared_tokenizer
 from olivelike.runtime.sessions.providers import memory_errors
 from olivelike.runtime.sessions.session import Network, check_dimensions, open_session, read_model_file
 
@@ -116,7 +116,7 @@ class Pipeline:
         # Cheap ones first, so that what is wrong with the folder is known before gigabytes are read.
         self._check = self._open_checker() if safety else None
         self._encoders = [
-            (open_tokenizer(folder.path / tokenizer), self._open(encoder))
+            (shared_tokenizer(folder.path / tokenizer), self._open(encoder))
             for tokenizer, encoder in folder.text_encoders
         ]
         self._decoder = self._open("vae_decoder")

@@ -15,7 +15,9 @@ is a shell around it and takes a second to import.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,7 +63,7 @@ def encode_prompts(
 ) -> PromptEmbeddings:
     """Encode prompts to the same length.
 
-    Every distinct row of ids is encoded once, in one call per encoder. Raises `UsageError` if there is no prompt, or
+    Every distinct row of ids is encoded once, 64 in a call. Raises `UsageError` if there is no prompt, or
     weights can't be applied.
 
     Args:
@@ -96,13 +98,23 @@ def _encode(chunks: Mapping[str, Chunks], encoder: TextEncoder) -> dict[str, Enc
 
     rows = list(dict.fromkeys(row for prompt in chunks.values() for row in prompt.ids))
     number = {row: index for index, row in enumerate(rows)}
-    output = encoder(torch.tensor(rows, dtype=torch.int32))
+    output = _in_turn(torch.tensor(rows, dtype=torch.int32), encoder)
     found = {}
     for text, prompt in chunks.items():
         places = [number[row] for row in prompt.ids]
         pooled = None if output.pooled is None else output.pooled[places[:1]]
         found[text] = EncodedText(weighted(output.hidden[places], prompt.weights), pooled)
     return found
+
+
+def _in_turn(ids: torch.Tensor, encoder: TextEncoder) -> EncodedText:
+    import torch
+
+    if len(ids) <= _ROWS:
+        return encoder(ids)
+    outputs = [encoder(rows) for rows in ids.split(_ROWS)]
+    pooled = [output.pooled for output in outputs if output.pooled is not None]
+    return EncodedText(torch.cat([output.hidden for output in outputs]), torch.cat(pooled) if pooled else None)
 
 
 def weighted(hidden: torch.Tensor, weights: Sequence[Sequence[float]]) -> torch.Tensor:
@@ -216,7 +228,10 @@ def _row(tokens: Sequence[Token], tokenizer: PromptTokenizer) -> tuple[tuple[int
     return ids, (1.0, *(weight for _, weight in tokens), 1.0, *(1.0,) * padding)
 
 
+_ROWS = 64
+"""That an encoder takes in a call."""
 _CLIP_LENGTH = 77
+_TOKENIZER_FILES = ("tokenizer.json", "vocab.json", "merges.txt", "tokenizer_config.json", "special_tokens_map.json")
 _MOST_BYTES = 32 << 20
 """Of a vocabulary; CLIP's has 2 MB."""
 _MOST_TOKENS = 300_000
@@ -245,6 +260,21 @@ class PromptTokenizer:
         """Return the ids of a text; a tuple for each token, since the vectors of one token stay together."""
         ids = self.backend.encode(text, add_special_tokens=False).ids
         return [(token, *self.followers.get(token, ())) for token in ids]
+
+
+def shared_tokenizer(folder: Path) -> PromptTokenizer:
+    """Return `open_tokenizer` of a folder, opened once as long as its files are the same."""
+    stamps = []
+    for name in _TOKENIZER_FILES:
+        with suppress(OSError):
+            found = (folder / name).stat()
+            stamps.append((name, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns))
+    return _kept_tokenizer(folder, tuple(stamps))
+
+
+@lru_cache(maxsize=8)
+def _kept_tokenizer(folder: Path, stamps: object) -> PromptTokenizer:  # noqa: ARG001  (they are what it is kept by)
+    return open_tokenizer(folder)
 
 
 def open_tokenizer(folder: Path) -> PromptTokenizer:

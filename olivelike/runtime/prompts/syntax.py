@@ -41,7 +41,7 @@ _PIECE = re.compile(
 )
 _BREAK_WORD = re.compile(r"\bBREAK\b")
 _LONGEST = 20_000
-"""Characters of a prompt: 260 chunks of a text encoder."""
+"""Characters of a prompt; `prompt_cost` bounds what they mean."""
 _LARGEST_WEIGHT = 10_000.0
 _MOST_OPEN = 200
 """Brackets of a kind that are open at once; within 97 the weight is beyond the largest."""

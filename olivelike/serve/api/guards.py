@@ -301,6 +301,9 @@ def _check_headers(scope: Scope, body_limit: int) -> None:
     pairs = scope["headers"]
     if len(pairs) > _MOST_HEADERS or sum(len(name) + len(value) for name, value in pairs) > _MOST_HEADER_BYTES:
         raise RequestRefusedError(431, "too_many_headers", "the request's headers are more than this server reads")
+    names = {name.lower() for name, _ in pairs}
+    if {b"content-length", b"transfer-encoding"} <= names:  # A proxy in front may take the other one for true.
+        raise RequestRefusedError(400, "invalid", "Content-Length and Transfer-Encoding are both sent; send one")
     length = next((value for name, value in pairs if name.lower() == b"content-length"), b"0")
     if not re.fullmatch(rb"\d{1,18}", length):
         raise RequestRefusedError(400, "invalid", "Content-Length is no number")
