@@ -14,7 +14,10 @@ DEPLOY = ROOT / "deploy"
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
 COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
 CUDA = yaml.safe_load((DEPLOY / "compose.cuda.yaml").read_text(encoding="utf-8"))
-MANIFESTS = list(yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text(encoding="utf-8")))
+KUBERNETES = [(DEPLOY / name).read_text(encoding="utf-8") for name in ("kubernetes.yaml", "kubernetes-run.yaml")]
+"""What is applied, and a run on it, which is created each time."""
+APPLIED, CREATED = (list(yaml.safe_load_all(text)) for text in KUBERNETES)
+MANIFESTS = [*APPLIED, *CREATED]
 SERVICES: Mapping[str, Any] = COMPOSE["services"]
 INIT = ["tini", "--"]
 """What each command of the image is begun by."""

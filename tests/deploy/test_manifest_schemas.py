@@ -27,7 +27,7 @@ def validate():
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda one: f"{one['kind']}-{one['metadata']['name']}")
+@pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda one: f"{one['kind']}-{one['metadata'].get('name')}")
 def test_manifests_have_the_fields_of_kubernetes_and_no_others(manifest, version, validate):
     if manifest["kind"] != "DaskCluster":
         validate(manifest, version, strict=True)

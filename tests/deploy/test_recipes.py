@@ -10,12 +10,14 @@ import pytest
 import yaml
 
 from tests.deploy.recipes import (
+    APPLIED,
     COMPOSE,
+    CREATED,
     CUDA,
     DEPLOY,
     DOCKERFILE,
     INIT,
-    MANIFESTS,
+    KUBERNETES,
     ROOT,
     SERVICES,
     container,
@@ -30,10 +32,11 @@ from tests.deploy.recipes import (
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 IMAGE = f"olivelike:{PROJECT['version']}"
 THEIRS = {
-    "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "DASK_LOGGING__DISTRIBUTED"
+    "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "DASK_LOGGING__DISTRIBUTED",
+    "HF_TOKEN",
 }  # fmt: skip
-"""Variables that s3fs and Dask read."""
-SECRETS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "OLIVELIKE_API_KEY")
+"""Variables that s3fs, Dask and huggingface_hub read."""
+SECRETS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "OLIVELIKE_API_KEY", "HF_TOKEN")
 COMMANDS = {
     "image": [*instruction("ENTRYPOINT"), *instruction("CMD")][2:],
     **{f"compose-{name}": service_command(name) for name in ours() if name != "bucket"},
@@ -127,10 +130,60 @@ def test_nobody_is_root_or_writes_outside_of_volumes():
         assert container(name)["resources"].keys() == {"requests", "limits"}
 
 
+GIGA = 1 << 30
+UNITS = {"m": 1 << 20, "g": GIGA, "Mi": 1 << 20, "Gi": GIGA}
+
+
+def in_bytes(text):
+    """Return what a size means where nothing else is set in `deploy/.env`."""
+    number, unit = re.fullmatch(r"(?:\$\{\w+:-)?(\d+)(\w+?)\}?", text).groups()
+    return int(number) * UNITS[unit]
+
+
+def test_nothing_takes_all_memory_all_processors_or_the_whole_disk():
+    for name, service in SERVICES.items():
+        assert {"mem_limit", "cpus", "pids_limit", "logging"} <= service.keys(), name
+        assert service["logging"]["options"].keys() == {"max-size", "max-file"}
+    for name, service in ours().items():
+        (temporary,) = service["tmpfs"]
+        place, size = temporary.split(":size=")
+        assert place == "/tmp"
+        assert in_bytes(size) <= in_bytes(service["mem_limit"]) / 2, f"{name}: what lies in /tmp counts as memory"
+    for name, pod in pods().items():
+        assert container(name)["resources"]["limits"].keys() == {"cpu", "memory"}
+        assert all("sizeLimit" in one["emptyDir"] for one in pod["volumes"] if "emptyDir" in one), name
+
+
+def test_only_a_run_has_the_token_of_a_hub_and_may_do_without():
+    assert [name for name, one in SERVICES.items() if "HF_TOKEN" in one.get("environment", ())] == ["run"]
+    having = {name: one for name in pods() for one in container(name).get("env", ()) if one["name"] == "HF_TOKEN"}
+    assert having.keys() == {"run"}
+    assert having["run"]["valueFrom"]["secretKeyRef"]["optional"]
+    assert SERVICES["run"]["environment"]["HF_TOKEN"] == "${HF_TOKEN:-}"
+
+
+def test_the_manifests_can_be_applied_and_a_run_created_as_often_as_one_likes():
+    """The template of a Job can't be changed; what is applied has none, and each run gets a name of its own."""
+    assert "Job" not in {one["kind"] for one in APPLIED}
+    assert all("name" in one["metadata"] for one in APPLIED)
+    (job,) = CREATED
+    assert job["kind"] == "Job"
+    assert "name" not in job["metadata"]
+    assert job["metadata"]["generateName"].endswith("-")
+    assert job["spec"]["ttlSecondsAfterFinished"] > 0
+    # `docker compose run` makes a new container each time, which `--rm` removes.
+    assert SERVICES["run"]["restart"] == "no"
+    assert "container_name" not in SERVICES["run"]
+    guide = (ROOT / "docs/deploy.md").read_text(encoding="utf-8")
+    assert "kubectl create -f deploy/kubernetes-run.yaml" in guide or "kubernetes-run.yaml | kubectl create" in guide
+    assert all("--rm" in line for line in guide.splitlines() if "compose.yaml run" in line)
+
+
 def test_each_place_that_a_command_names_is_a_volume():
     """A root that can't be written has no other."""
     for name, service in ours().items():
-        mounted = [claim.split(":")[1] for claim in service.get("volumes", ())] + service["tmpfs"]
+        mounted = [claim.split(":")[1] for claim in service.get("volumes", ())]
+        mounted += [place.partition(":")[0] for place in service["tmpfs"]]
         assert [path for path in _paths(service_command(name)) if not _is_in(path, mounted)] == [], name
     for name in pods():
         mounted = [mount["mountPath"] for mount in container(name)["volumeMounts"]]
@@ -151,7 +204,7 @@ def test_no_secret_lies_in_the_recipes():
         text = path.read_text(encoding="utf-8")
         for name in SECRETS:
             values = re.findall(rf"{name}: *([^\s,)]+)", text)
-            assert all(value.startswith(f"${{{name}:?") for value in values), (path, values)
+            assert all(value.startswith((f"${{{name}:?", f"${{{name}:-}}")) for value in values), (path, values)
     assert of_kind("Secret") == []
     assert "/deploy/.env" in (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
 
@@ -260,8 +313,8 @@ def test_a_job_is_not_tried_again_for_what_its_user_must_mend():
 
 def test_whoever_names_an_image_of_their_own_changes_nothing_else():
     """The guide has a command that puts a registry before the image's name."""
-    text = (DEPLOY / "kubernetes.yaml").read_text(encoding="utf-8")
-    assert text.count(IMAGE) == len(pods())
-    changed = list(yaml.safe_load_all(text.replace(IMAGE, f"registry.example.com/{IMAGE}")))
-    assert len(changed) == len(MANIFESTS)
+    assert sum(text.count(IMAGE) for text in KUBERNETES) == len(pods())
+    for text, manifests in zip(KUBERNETES, (APPLIED, CREATED), strict=True):
+        changed = list(yaml.safe_load_all(text.replace(IMAGE, f"registry.example.com/{IMAGE}")))
+        assert len(changed) == len(manifests)
     assert instruction("ENTRYPOINT")[:2] == INIT
