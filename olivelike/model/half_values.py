@@ -32,7 +32,7 @@ def to_half(
         turned, counts = to_half(array.T, dtype)
         return turned.T, counts
     half = np.empty(array.shape, dtype.numpy())
-    largest = ml_dtypes.finfo(half.dtype).max
+    largest = ml_dtypes.finfo(half.dtype).max  # type: ignore[no-untyped-call]
     largest_bits = np.asarray(largest).view(np.uint16)
     lost = {"saturated": 0, "flushed": 0}
     wide, narrow = array.reshape(-1), half.reshape(-1)

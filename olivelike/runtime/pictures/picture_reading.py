@@ -124,8 +124,8 @@ def _read_picture(path: Path, file: BinaryIO) -> PictureFile:
         raise SourceError(f"{path} can't be read as a picture: {error}; get the file again") from error
     parameters = texts.get(PARAMETERS) or texts.get(COMMENT)
     if own is not None:
-        record = record_from_json(own, str(path))
-        return PictureFile(path, form, width, height, record, True, parameters, marked, "olivelike")
+        ours = record_from_json(own, str(path))
+        return PictureFile(path, form, width, height, ours, True, parameters, marked, "olivelike")
     try:
         found = read_recipe(texts, str(path))
     except SourceError as error:
