@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import struct
 import warnings
 import zlib
@@ -15,8 +16,10 @@ from PIL import Image
 
 from olivelike._untrusted import terminal_text
 from olivelike.cli.commands.info import picture_json, picture_lines
+from olivelike.runtime.jobs.job_notes import recorded_fields
 from olivelike.runtime.pictures import PictureRecord, UsedFile, read_picture
 from olivelike.runtime.pictures.ai_mark import MADE, xmp_packet
+from olivelike.runtime.pictures.left_out import left_out
 from olivelike.runtime.pictures.picture_record import (
     EXIF_IFD,
     IMAGE_DESCRIPTION,
@@ -26,6 +29,7 @@ from olivelike.runtime.pictures.picture_record import (
     record_from_json,
 )
 from olivelike.runtime.pictures.recipe_text import parse_a1111
+from olivelike.runtime.pictures.recipes import read_recipe_text
 from olivelike.runtime.prompts.syntax import BREAK, parse_prompt
 from olivelike.workflow import load_workflow
 from olivelike.workflow.extends import apply_overrides
@@ -237,7 +241,7 @@ def test_prompts_of_any_form_have_finite_weights_or_are_refused(runs):
 
 
 @RUNS
-def test_texts_of_a1111_of_any_form_become_records_that_can_be_written(runs):
+def test_texts_of_a1111_of_any_form_are_refused_or_become_records_that_can_be_written(runs):
     def make(rng):
         if rng.random() < 0.4:
             tokens = (*A1111_TOKENS, *A1111_TOKENS, *TEXTS)
@@ -253,4 +257,89 @@ def test_texts_of_a1111_of_any_form_become_records_that_can_be_written(runs):
         a1111_text(found).encode()
         assert "\x1b" not in terminal_text(found.prompt)
 
-    feed(read, make, runs).check(0.9)
+    feed(read, make, runs).check(0.3)
+
+
+SETTINGS_OF_OTHERS = (
+    "Steps: 20, Sampler: DPM++ 2M, Schedule type: Karras, CFG scale: 7, Seed: 804822466654819, Size: 512x768, "
+    'Model hash: 6ce0161689, Model: "v1, pruned", VAE: x.pt, Clip skip: 2, ENSD: 31337, Eta: 0.5, Denoising strength: '
+    '0.5, Hires upscale: 2, Hires upscaler: R-ESRGAN 4x+, Lora hashes: "ink: aabbccddeeff", TI hashes: "a: 00ff", '
+    'Civitai resources: [{"type":"lora","weight":0.8}], Version: v1.10.1'
+)
+PROMPTS_OF_OTHERS = "zebra (red:1.2)\nzebra two\nNegative prompt: zebra three"
+OTHERS = {
+    "swarm": {"sui_image_params": {
+        "prompt": "zebra", "negativeprompt": "", "model": "a/b", "seed": 2**63, "steps": 20, "cfgscale": 7.0,
+        "width": 64, "height": 64, "sampler": "euler", "loras": ["a", "b"], "loraweights": ["1", "0.5"],
+        "clipstopatlayer": "-2"}, "sui_extra_data": {}},
+    "fooocus": {
+        "full_prompt": ["zebra", "x"], "prompt": "zebra", "negative_prompt": "", "metadata_scheme": "fooocus",
+        "resolution": "(64, 64)", "loras": [["a", 0.5, "ff"]], "lora_combined_1": "True : a : 0.5", "sampler": "lcm",
+        "steps": 8, "seed": "5", "guidance_scale": 4.0, "base_model": "b", "performance": "Speed"},
+    "invoke": {
+        "positive_prompt": "zebra", "negative_prompt": "b", "seed": 5, "cfg_scale": 7.5, "steps": 20, "clip_skip": 0,
+        "scheduler": "dpmpp_2m_k", "model": {"name": "demo"}, "loras": [{"model": {"name": "a"}, "weight": 0.7}],
+        "width": 64, "height": 64, "app_version": "5.4"},
+    "old invoke": {"model_weights": "a", "image": {
+        "prompt": [{"prompt": "zebra [b]", "weight": 1}], "steps": 5, "seed": 5, "sampler": "k_lms"}},
+    "draw things": {"c": "zebra", "uc": "b", "seed": 5, "steps": 4, "size": "64x64", "scale": 7, "sampler": "LCM"},
+    "easy": {
+        "prompt": "zebra", "negative_prompt": "", "seed": 5, "use_stable_diffusion_model": "a", "width": 64,
+        "height": 64, "num_inference_steps": 20, "guidance_scale": 7.5, "sampler_name": "euler_a"},
+    "civitai": {
+        "extraMetadata": '{"prompt": "zebra", "steps": 20, "cfgScale": 7, "seed": 5}', "x": {"class_type": "a"}},
+    "comfyui": {"3": {"class_type": "KSampler", "inputs": {"seed": 5, "text": "zebra"}}},
+    "workflow": {"nodes": [{"id": 1, "widgets_values": ["zebra"]}], "links": []},
+}  # fmt: skip
+SETTING = re.compile(r"^\s*(CFG scale|Sampler|Seed): ", re.MULTILINE)
+LAYOUTS = (", ", ",\n", "; ", " | ", "\n", ",", ",\r\n")
+TAILS = ("\nTemplate: quagga {a|b}\nNegative Template: quagga", "\nquagga", "\r\n", ", quagga", "\nquagga: a, b: c", "")
+OTHERS_TOKENS = (
+    *A1111_TOKENS, "Template: ", "\r", "\r\n", "; ", " | ", "Steps: ", "\nSteps: 20, Seed: 1, Size: 8x8", "[", "{", "]",
+    'a: [{"b": "', "Civitai resources: [", "x: [1,", 'y: "', "Negative Prompt: ", "Hires steps: 5", "Scheduler: karras",
+)  # fmt: skip
+
+
+@RUNS
+def test_recipes_of_other_programs_are_read_or_refused_and_settings_are_no_prompts(tmp_path, runs):
+    path = tmp_path / "a.png"
+    pixels = bytes((1 + 8 * 3) * 8)
+    names = (b"parameters", b"prompt", b"workflow", b"invokeai_metadata", b"sd-metadata", b"Dream", b"Comment")
+
+    def make(rng):
+        if rng.random() < 0.35:
+            data = damage_json(rng, OTHERS[rng.choice(tuple(OTHERS))])
+            if rng.random() < 0.3:
+                texts = {rng.choice(names): data.replace(b"\0", b""), b"Software": b"NovelAI"[: rng.randrange(8)]}
+                return png(rng, texts, pixels)
+            return data.decode("utf-8", "replace")
+        layout = rng.choice(LAYOUTS)
+        settings = SETTINGS_OF_OTHERS if layout == ", " else SETTINGS_OF_OTHERS.replace(", ", layout)
+        between = rng.choice(("\n", "\n", "\n\n", "\r\n", " "))
+        text = PROMPTS_OF_OTHERS + between + settings + rng.choice(TAILS)
+        if rng.random() < 0.3:
+            return damage_text(rng, text, OTHERS_TOKENS)
+        if rng.random() < 0.1:
+            return "".join(rng.choice((*OTHERS_TOKENS, *TEXTS)) for _ in range(rng.choice((1, 5, 20, 2000))))
+        return text
+
+    def read(sample):
+        if isinstance(sample, bytes):
+            path.write_bytes(sample)
+            picture = read_picture(path)
+            json.dumps(picture_json(picture), allow_nan=False)
+            list(picture_lines(picture))
+            found = picture.record
+        else:
+            _, found = read_recipe_text(sample, "a.png")
+            # What stands behind the settings has one word, what stands before them another.
+            assert "quagga" not in f"{found.prompt}{found.negative_prompt}"
+            if "{" not in sample[:1]:
+                assert not SETTING.search(f"{found.prompt}\n{found.negative_prompt}")
+        if found is not None:
+            assert record_from_json(found.to_json(), "a.png").prompt is not None
+            assert len(left_out(found) or "") < 10_000
+            recorded_fields(found, from_image=False, masked=False)
+            a1111_text(found).encode()
+
+    feed(read, make, runs).check(0.3)

@@ -142,7 +142,8 @@ def test_numbers_of_a1111_that_are_none_stay_text():
     found = parse_a1111("a\nSteps: 20, CFG scale: inf, Eta: nan, Seed: 1")
     assert (found.guidance_scale, found.eta, found.other["CFG scale"]) == (None, 0.0, "inf")
     assert found.to_json()
-    parse_a1111("a" + " " * 200_000 + "b")
+    with pytest.raises(SourceError, match="no line of settings"):
+        parse_a1111("a" + " " * 200_000 + "b")
 
 
 @pytest.mark.parametrize("text", ["(a:1" + "0" * 400 + ")", "((a:9999):9999)", "x" * 20_001])

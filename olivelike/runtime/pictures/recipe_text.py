@@ -23,18 +23,19 @@ from olivelike.runtime.schedulers.scheduler_names import written_schedule
 
 _LONGEST: Final = 65_536
 """Characters of settings that are read."""
+_LONGEST_TEXT: Final = 1 << 20
+_MOST_STARTS: Final = 100
 _LEAST: Final = 3
 """Settings of known names that make a line one of settings."""
 _LINE_END: Final = re.compile(r"\r\n?|\n")
 _NEGATIVE_LINE: Final = re.compile(r"negative prompt:[ \t]*", re.IGNORECASE)
-_NEGATIVE_INSIDE: Final = re.compile(r"[ \t]+Negative prompt:")
+_NEGATIVE_INSIDE: Final = re.compile(r"[ \t]Negative prompt:")
 _FIRST: Final = re.compile(r"[ \t]*steps:[ \t]*\d{1,9}[ \t]*(?P<mark>[,;|]|$)", re.IGNORECASE)
-_FIRST_INSIDE: Final = re.compile(r"[ \t]+(?=Steps:[ \t]*\d{1,9}[ \t]*[,;|][ \t]*[A-Za-z][\w \-/]{0,60}:)")
+_FIRST_INSIDE: Final = re.compile(r"[ \t](?=Steps:[ \t]*\d{1,9}[ \t]*[,;|][ \t]*[A-Za-z][\w \-/]{0,60}:)")
 _TEMPLATE: Final = re.compile(r"^((?:Negative )?Template):", re.MULTILINE)
 """Lines of sd-dynamic-prompts behind the settings: what the prompts were before choices were made."""
 _NAME: Final = re.compile(r"\s*([^\s,;|:\"{}\[\]][^,;|:\"{}\[\]\n]{0,79}?)\s*:[ \t]*")
 _STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
-_END: Final = re.compile(r"[ \t]*(?:\n|$)")
 _SIZE: Final = re.compile(r"(\d{1,6})\s*[x\u00d7*]\s*(\d{1,6})")
 _BEFORE_DEFAULTS: Final = re.compile(r"v1\.[0-8]\.")
 """Versions of A1111 in which a sampler without a schedule type had the plain one."""
@@ -73,13 +74,10 @@ def parse_a1111(text: str, where: str = "the text") -> PictureRecord:
     return record_of_settings(PictureRecord(prompt, negative), settings)
 
 
-def looks_like_a_recipe(text: str) -> bool:
-    """Tell whether a text that somebody pastes is meant as a recipe, readable or not."""
-    return any(map(_FIRST.match, _LINE_END.split(text))) or _FIRST_INSIDE.search(text) is not None
-
-
 def _parts(text: str) -> tuple[str, str | None, dict[str, str]]:
     """Return prompt, negative prompt and settings. Raises `ValueError` with the reason if they can't be told apart."""
+    if len(text) > _LONGEST_TEXT:
+        raise ValueError(f"it has {len(text):,} characters, and at most {_LONGEST_TEXT:,} are read")
     lines = _LINE_END.split(text.strip())
     starts = _settings_lines(lines)
     if not starts:  # Somebody's copy may have lost its line ends.
@@ -98,6 +96,8 @@ def _parts(text: str) -> tuple[str, str | None, dict[str, str]]:
 def _settings_lines(lines: list[str]) -> list[int]:
     """Return the lines that settings begin on: those of `Steps`, else one that has several known names."""
     begun = [number for number, line in enumerate(lines) if _FIRST.match(line)]
+    if len(begun) > _MOST_STARTS:
+        raise ValueError(f"{len(begun)} lines in it begin with Steps")
     ends = [*begun, len(lines)][1:]
     found = [
         start for start, end in zip(begun, ends, strict=True) if _known_names("\n".join(lines[start:end])) >= _LEAST
