@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
@@ -12,6 +11,7 @@ HALVES = {ir.DataType.FLOAT16: "fp16", ir.DataType.BFLOAT16: "bf16"}
 """The types of half precision, and what workflows call them."""
 HALF_MAX = 65504.0
 """Largest finite float16."""
+_LARGEST = {ir.DataType.FLOAT16: HALF_MAX, ir.DataType.BFLOAT16: float.fromhex("0x1.fep127")}
 _MAGNITUDE = np.uint16(0x7FFF)
 _PIECE = 1 << 17
 _STRIP = 16
@@ -32,8 +32,8 @@ def to_half(
         turned, counts = to_half(array.T, dtype)
         return turned.T, counts
     half = np.empty(array.shape, dtype.numpy())
-    largest = ml_dtypes.finfo(half.dtype).max  # type: ignore[no-untyped-call]
-    largest_bits = np.asarray(largest).view(np.uint16)
+    largest = _LARGEST[dtype]
+    largest_bits = np.asarray(largest, half.dtype).view(np.uint16)
     lost = {"saturated": 0, "flushed": 0}
     wide, narrow = array.reshape(-1), half.reshape(-1)
     # Pieces that fit the cache: this runs over every weight of a model.
@@ -47,8 +47,8 @@ def to_half(
         if nonzero < target.size:
             lost["flushed"] += int(np.count_nonzero(source) - nonzero)
         if bits.max() >= largest_bits:
-            over = np.isfinite(source) & (np.abs(source) > float(largest))
-            target[over] = np.copysign(float(largest), source[over])
+            over = np.isfinite(source) & (np.abs(source) > largest)
+            target[over] = np.copysign(largest, source[over])
             lost["saturated"] += int(np.count_nonzero(over))
     return half, {kind: count for kind, count in lost.items() if count}
 

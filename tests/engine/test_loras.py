@@ -230,6 +230,19 @@ def test_swapping_without_files_gives_what_a_run_gives(project: Project) -> None
             assert (np.abs(array.astype(np.float32) - wanted.astype(np.float32)) <= unit).all()
 
 
+def test_swapping_says_which_loras_half_precision_has_no_room_for(
+    project: Project, caplog: pytest.LogCaptureFixture
+) -> None:
+    lora = open_lora(project.folder / "loras" / "one.safetensors")
+    swap_loras(project.folder / "base", [WeightedLora(lora, 1.0)], only=("text_encoder",))
+    assert caplog.messages == []
+    swapped = swap_loras(project.folder / "base", [WeightedLora(lora, 1e8)], only=("text_encoder",))["text_encoder"]
+    clamped = sum(int((np.abs(array.astype(np.float32)) == 65504).sum()) for array in swapped.values())
+    (message,) = caplog.messages
+    assert message.startswith(f"text_encoder: {clamped} values of its weights are too large for half precision with ")
+    assert "one.safetensors at 1e+08, and became" in message
+
+
 def run_and_swap(project: Project, target: str, chain: str) -> tuple[Path, Path, dict[str, np.ndarray]]:
     """Return the text encoder's folders with and without the first LoRA, and what swapping it into the second gives."""
     project.edit("target: cuda", f"target: {target}")

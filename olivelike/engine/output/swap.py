@@ -10,6 +10,8 @@ LoRAs for a folder that is optimised already: its initializers change in memory,
 from __future__ import annotations
 
 import json
+import logging
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +19,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from olivelike._text import did_you_mean
+from olivelike._text import count, did_you_mean
 from olivelike._untrusted import read_json
 from olivelike.errors import SourceError, UsageError
 from olivelike.model.client_layouts import is_package
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
     from olivelike.model.few_steps import FewSteps
     from olivelike.sources.adapters.lora_file import LoraFile, WeightedLora
     from olivelike.sources.adapters.merge import Change
+
+
+_LOG = logging.getLogger(__name__)
 
 
 def swap_loras(
@@ -48,7 +53,8 @@ def swap_loras(
 
     Returns:
         Per component, the changed initializers by name, in the dtype and shape that `model.onnx` has them. A session
-        takes them by `SessionOptions.add_external_initializers`, which copies nothing.
+        takes them by `SessionOptions.add_external_initializers`, which copies nothing. A warning is logged if there are
+        values that half precision clamps.
 
     Raises:
         SourceError: when the folder is no output, a LoRA does not fit it, or an initializer that a LoRA changes was
@@ -105,24 +111,32 @@ def _swap(
         merging = changes(component, config, shapes, mine)
     touched = {place.initializer: None for name in merging for place in places[name]}
 
-    def add(initializer: str) -> tuple[Array, list[str]]:
-        """Add what can be added in place; return which parameters were."""
+    def add(initializer: str) -> tuple[Array, list[str], Counter[str]]:
+        """Add what can be added in place; return which parameters were, and what half precision lost."""
         array = initializers.read(initializer)
-        added = []
+        added, lost = [], Counter[str]()
         for name, change in merging.items():
             if [place.initializer for place in places[name]] == [initializer]:
-                added += [name] * places[name][0].add(array, change)
-        return array, added
+                added += [name] * places[name][0].add(array, change, lost)
+        return array, added, lost
 
     merged: dict[str, Array] = {}
     evaluator = Evaluator(merged.__getitem__, initializers.file.opsets, initializers.file.ir_version)
     done = dict(ahead(add, touched))
-    changed = {initializer: array for initializer, (array, _) in done.items()}
-    for name in sorted(merging.keys() - {name for _, added in done.values() for name in added}):
+    changed = {initializer: array for initializer, (array, _, _) in done.items()}
+    for name in sorted(merging.keys() - {name for _, added, _ in done.values() for name in added}):
         merged[name] = merging[name].apply(places[name][0].read_back(changed[places[name][0].initializer]))
         for place in places[name]:
             place.put(changed[place.initializer], evaluator)
         del merged[name]
+    clamped = evaluator.lost.get("saturated", 0) + sum(lost["saturated"] for _, _, lost in done.values())
+    if clamped:
+        named = ", ".join(f"{one.file.path.name} at {one.weight:g}" for one in mine)
+        _LOG.warning(
+            "%s: %s of its weights %s too large for half precision with %s, and became its largest number, 65,504 in "
+            "fp16; take a lower weight, or a folder in fp32",
+            component, count(clamped, "value"), "is" if clamped == 1 else "are", named,
+        )  # fmt: skip
     return {
         name: part for initializer, array in changed.items() for name, part in initializers.parts(initializer, array)
     }
@@ -164,8 +178,10 @@ class _Place:
             expression, part = self._part(array)
         part[...] = in_row_order(evaluator.evaluate(expression))
 
-    def add(self, array: Array, change: Change) -> bool:
+    def add(self, array: Array, change: Change, lost: Counter[str]) -> bool:
         """Change the initializer's values in place, some rows at a time; `False` if more than that derived them.
+
+        What half precision can't hold is counted in `lost`, by kind.
 
         It gives what `read_back`, the change and `put` give, since a run takes the same rows at a time.
         """
@@ -188,7 +204,10 @@ class _Place:
         for rows in blocks(*matrix.shape):
             base = in_row_order(matrix[rows]).astype(np.float32)
             add_to_rows(base, products, rows, base)
-            matrix[rows] = to_half(base, dtype)[0] if dtype in HALVES else base
+            if dtype in HALVES:
+                base, counts = to_half(base, dtype)
+                lost.update(counts)
+            matrix[rows] = base
         return True
 
     def _part(self, array: Array) -> tuple[Expression, Array]:

@@ -177,9 +177,9 @@ class _Contender:
         try:
             answer = self.child.ask(message, self._limit)
         except ChildFailure as failure:
-            reason = str(failure).removeprefix(f"{self.name}: ")
-            self.measured.status, self.measured.message = failure.status, reason
-            self.tell("failed", reason)
+            why = str(failure).removeprefix(f"{self.name}: ")
+            self.measured.status, self.measured.message = failure.status, why
+            self.tell("failed", why)
             self.child.stop()  # It may hold memory that the others need.
             return None
         self.measured.peak_bytes = answer["peak_bytes"]
