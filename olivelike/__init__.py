@@ -3,12 +3,10 @@
 What the command line does, a script does with these names; `docs/python.md` has an example of each.
 
 ```python
-from pathlib import Path
-
 import olivelike
 
 olivelike.run("workflows/mine.yaml")
-pipeline = olivelike.open_pipeline(Path("models/mine"))
+pipeline = olivelike.open_pipeline("models/mine")
 pipeline.generate(olivelike.Request(("a red circle",), seed=7)).pictures[0].image.save("circle.png")
 ```
 
@@ -24,6 +22,16 @@ from olivelike._lazy import homes, names_from
 if TYPE_CHECKING:
     from olivelike.engine.convert_request import ConvertRequest as ConvertRequest, convert as convert
     from olivelike.engine.explanation import Explanation as Explanation, explain as explain
+    from olivelike.engine.fleet import (
+        FleetPlan as FleetPlan,
+        FleetResult as FleetResult,
+        combinations as combinations,
+        explain_fleet as explain_fleet,
+        pin_fleet as pin_fleet,
+        plan_fleet as plan_fleet,
+        run_fleet as run_fleet,
+        validate_fleet as validate_fleet,
+    )
     from olivelike.engine.output.folder_info import FolderInfo as FolderInfo, describe_folder as describe_folder
     from olivelike.engine.output.joined_package import ModelPackage as ModelPackage, package_outputs as package_outputs
     from olivelike.engine.output.swap import swap_loras as swap_loras

@@ -329,3 +329,10 @@ def _release_and_remove(lock: Lock, path: Path, disk: FileSystem) -> None:
     if WINDOWS:  # A file that is open can't be removed there, be it by us or by the next holder.
         with contextlib.suppress(PermissionError):
             disk.remove(path)
+
+
+def hold_paths(owner: object, *names: str) -> None:
+    """Make paths of texts in fields of a frozen dataclass, from its `__post_init__`; `None` stays."""
+    for name in names:
+        if isinstance(value := getattr(owner, name), str):
+            object.__setattr__(owner, name, Path(value))

@@ -45,6 +45,11 @@ class UsageError(OlivelikeError):
 class WorkflowError(UsageError):
     """A workflow file is wrong; the message lists each finding with file, line and column."""
 
+    def __init__(self, *findings: str) -> None:
+        """Take each finding, with its place."""
+        super().__init__("\n".join(findings))
+        self.findings = findings
+
 
 class MissingError(OlivelikeError):
     """Something that the run needs is not there."""

@@ -50,11 +50,14 @@ class BlockWeights(Pass):
 
     def unsupported_reason(self, target: Target) -> str | None:
         """Each weight needs MatMulNBits or DequantizeLinear in blocks, or else is folded as a session opens."""
-        if self.bits not in (*target.block_weights, *(target.block_matmul_bits if target.block_matmul else ())):
-            known = "`cpu`, `cuda`, `openvino` or `webgpu`" + (", or `weights8`" if target.block_matmul else "")
+        if not _runs(target, self.bits):
+            from olivelike.model.targets import targets_that
+
+            known = targets_that(lambda one: _runs(one, self.bits))
+            other = ", or `weights8`" if _runs(target, 8) else ""
             return (
                 f"target {target.name!r} has no kernel that is known to run weights in blocks of {self.bits} bits; "
-                f"use target {known}"
+                f"use target {known}{other}"
             )
         if self.symmetric and self.method == "rtn" and not target.block_symmetric:
             return f"target {target.name!r} needs zero points; set `symmetric: false`"
@@ -82,3 +85,7 @@ class BlockWeights(Pass):
         )
         context.report(**quantisation.quantise(), kept_weights=facts(graph))
         return model.replace(graph=Graph.from_ir(graph))
+
+
+def _runs(target: Target, bits: int) -> bool:
+    return bits in (*target.block_weights, *(target.block_matmul_bits if target.block_matmul else ()))

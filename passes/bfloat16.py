@@ -35,7 +35,10 @@ class Bfloat16(Pass):
         """OpenVINO alone is known to run such graphs: ONNX Runtime's CPU lacks convolutions in bfloat16."""
         if target.bfloat16:
             return None
-        return f"target {target.name!r} runs no graphs in bfloat16; use `float16`, or target `openvino`"
+        from olivelike.model.targets import targets_that
+
+        known = targets_that(lambda one: one.bfloat16)
+        return f"target {target.name!r} runs no graphs in bfloat16; use `float16`, or target {known}"
 
     def run(self, model: Model, context: Context) -> Model:
         """Cast parameters and values to bfloat16; NumPy has no such type, so the interface stays in float32."""

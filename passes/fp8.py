@@ -28,9 +28,12 @@ class Fp8(Calibrated):
         """The target must compute in float8 what stands between QuantizeLinear and DequantizeLinear."""
         if target.rounded == "fp8":
             return None
+        from olivelike.model.targets import targets_that
+
         return (
-            f"target {target.name!r} multiplies nothing in float8; use target `tensorrt` or `tensorrt_rtx`, or `int8` "
-            "for `cpu` and `openvino`"
+            f"target {target.name!r} multiplies nothing in float8; use target "
+            f"{targets_that(lambda one: one.rounded == 'fp8')}, or `int8` for "
+            f"{targets_that(lambda one: one.rounded == 'int8')}"
         )
 
     def rounding(self, target: Target) -> Rounding:  # noqa: ARG002

@@ -23,9 +23,11 @@ class Int8(Calibrated):
         """The target must compute in 8 bits what stands between QuantizeLinear and DequantizeLinear."""
         if target.rounded == "int8":
             return None
+        from olivelike.model.targets import targets_that
+
         return (
             f"target {target.name!r} is not known to compute in 8 bits what stands between QuantizeLinear and "
-            "DequantizeLinear; use target `cpu` or `openvino`"
+            f"DequantizeLinear; use target {targets_that(lambda one: one.rounded == 'int8')}"
         )
 
     def rounding(self, target: Target) -> Rounding:

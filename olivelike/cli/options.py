@@ -142,6 +142,11 @@ class WorkflowOptions(FileOptions):
     allow_pickle: AllowPickle = False
 
 
+Combination = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Take this combination of the workflow's `matrix` alone.")
+]
+
+
 @dataclass(frozen=True)
 class NodeOptions:
     """Which of a workflow's nodes."""
@@ -149,9 +154,7 @@ class NodeOptions:
     only: Annotated[
         list[str] | None, typer.Option(metavar="COMPONENT", help="Take this component alone; may be repeated.")
     ] = None
-    combination: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Take this combination of the workflow's `matrix` alone.")
-    ] = None
+    combination: Combination = None
     until: Annotated[
         str | None, typer.Option(metavar="PASS", help="Stop each chain after this pass; no output is written.")
     ] = None

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from olivelike._files import hold_paths
 from olivelike._text import did_you_mean
 from olivelike.engine.preparation import DEFAULTS, source_spec
 from olivelike.engine.run import run
@@ -48,6 +49,10 @@ class ConvertRequest:
     image_encoder: str | None = None
     calibration: str | None = None
     """A text file with a prompt in each line, that `int8` and `fp8` draw."""
+
+    def __post_init__(self) -> None:
+        """Take text for paths too."""
+        hold_paths(self, "output")
 
     def command(self, *, allow_pickle: bool = False) -> str:
         """Return the command line that says it."""

@@ -7,11 +7,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from olivelike._text import did_you_mean
-from olivelike.engine.plan import PlannedNode, differences, nearest
+from olivelike.engine.plan import PlannedNode, differences, nearest_of
 from olivelike.engine.preparation import DEFAULTS, Options, Prepared, plan
 from olivelike.errors import UsageError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from olivelike.engine.plan import Plan
     from olivelike.workflow.places import Place
 
 
@@ -44,7 +47,7 @@ class Explanation:
         }
 
 
-def explain(ref: str | Place, options: Options = DEFAULTS, node: str | None = None) -> tuple[Explanation, ...]:
+def explain(ref: str | Path | Place, options: Options = DEFAULTS, node: str | None = None) -> tuple[Explanation, ...]:
     """Say why each node of a workflow would run or not; nothing changes.
 
     Args:
@@ -56,7 +59,15 @@ def explain(ref: str | Place, options: Options = DEFAULTS, node: str | None = No
         UsageError: if the workflow has no such node; the message has the nearest.
         OlivelikeError: as for `plan`.
     """
-    prepared, planned = plan(ref, options)
+    return explain_plan(*plan(ref, options), node)
+
+
+def explain_plan(prepared: Prepared, planned: Plan, node: str | None = None) -> tuple[Explanation, ...]:
+    """Say why each node of a plan would run or not, as `explain` does.
+
+    Raises:
+        UsageError: if the workflow has no such node; the message has the nearest.
+    """
     by_id = {one.node.id: one for one in planned.nodes}
     if node is None:
         return tuple(_explained(one, prepared) for one in planned.nodes)
@@ -77,7 +88,7 @@ def _explained(planned: PlannedNode, prepared: Prepared) -> Explanation:
         return Explanation(planned)
     if planned.status == "miss":
         inputs = planned.key.inputs()
-        before = nearest(planned.node.id, inputs, prepared.history)
+        before = nearest_of(planned.node.id, inputs, prepared.history)
         return Explanation(planned, () if before is None else tuple(differences(inputs, before)))
     action = prepared.store.get_action(planned.key.digest) if planned.status == "hit" else None
     if action is None:

@@ -17,25 +17,32 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from olivelike._text import listed
 from olivelike.engine.execute.events import Event, Listener
 from olivelike.engine.execute.executor import LIGHT, Advanced, Answer, Demand
 from olivelike.engine.execute.sharing import open_for_looking, open_sharing
-from olivelike.engine.preparation import DEFAULTS, EarlierRuns, Options, prepare, validate
-from olivelike.engine.run import RunResult, make_executor, run
-from olivelike.errors import Interrupted, OlivelikeError, StoreError
+from olivelike.engine.explanation import Explanation, explain_plan
+from olivelike.engine.preparation import DEFAULTS, EarlierRuns, Options, Pin, pin, prepare, validate
+from olivelike.engine.run import ReportWriter, RunResult, make_executor, run
+from olivelike.errors import Interrupted, OlivelikeError, StoreError, WorkflowError
 from olivelike.store import new_run_id
 from olivelike.workflow.code.once import read_once
 from olivelike.workflow.matrix import Combination, read_combinations
 from olivelike.workflow.places import Place, find_workflow
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from olivelike.engine.execute.executor import Executor, ExecutorMaker
     from olivelike.engine.kinds.kind import Job
     from olivelike.engine.plan import Plan
     from olivelike.engine.preparation import Prepared
+    from olivelike.workflow import LoadedWorkflow
 
 PARALLEL: Final = 8
 """How many combinations run at once, unless something else is said."""
+_SHOWN: Final = 3
+"""How many of many combinations a message names."""
 _LISTEN_SECONDS = 0.02
 _NO_LIMIT = 1 << 60
 
@@ -73,16 +80,96 @@ class FleetResult:
         return {name: one for name, one in self.results.items() if isinstance(one, OlivelikeError)}
 
 
-def combinations(ref: str | Place) -> tuple[Combination, ...]:
+def combinations(ref: str | Path | Place, options: Options = DEFAULTS) -> tuple[Combination, ...]:
     """Return the combinations of a workflow's matrix, none if it has none.
+
+    Args:
+        ref: Path of a workflow file, or name of a shipped one.
+        options: Of which the overrides of the matrix count.
 
     Raises:
         WorkflowError: for what is wrong with the file or with the matrix.
     """
-    return read_combinations(find_workflow(ref) if isinstance(ref, str) else ref)
+    return read_combinations(find_workflow(ref), options.overrides)
 
 
-def plan_fleet(ref: str | Place, options: Options = DEFAULTS) -> FleetPlan:
+def validate_fleet(ref: str | Path | Place, options: Options = DEFAULTS) -> dict[str, LoadedWorkflow]:
+    """Load every combination of a workflow's matrix and check all that can be checked without the sources.
+
+    Args:
+        ref: Path of a workflow file, or name of a shipped one.
+        options: As for `validate`.
+
+    Returns:
+        The workflow of each combination, by its name.
+
+    Raises:
+        WorkflowError: with everything that is wrong with any; what is wrong with several is told once.
+        PluginError: if a plugin can't be loaded.
+    """
+    loaded: dict[str, LoadedWorkflow] = {}
+    wrong: dict[str, list[str]] = {}
+    found = combinations(ref, options)
+    with read_once():
+        for one in found:
+            try:
+                loaded[one.name] = validate(ref, replace(options, combination=one))
+            except WorkflowError as error:
+                for finding in error.findings:
+                    wrong.setdefault(finding, []).append(one.name)
+    if wrong:
+        raise WorkflowError(*(_told_of(finding, names, len(found)) for finding, names in wrong.items()))
+    return loaded
+
+
+def _told_of(finding: str, names: Sequence[str], total: int) -> str:
+    return (
+        finding
+        if len(names) == total
+        else f"{finding}\n  in the combination{'s' * (len(names) > 1)} {listed(names, _SHOWN)}"
+    )
+
+
+def explain_fleet(
+    ref: str | Path | Place, options: Options = DEFAULTS, node: str | None = None
+) -> dict[str, tuple[Explanation, ...]]:
+    """Say why each node of each combination would run or not; nothing changes.
+
+    Args:
+        ref: Path of a workflow file, or name of a shipped one.
+        options: As for `plan`.
+        node: One node, such as `unet.convert`; combinations without it are left out.
+
+    Returns:
+        The explanations of each combination, by its name.
+
+    Raises:
+        UsageError: if no combination has such a node; the message has the nearest.
+        OlivelikeError: as for `plan`.
+    """
+    plans = plan_fleet(ref, options).plans
+    with_it = {name: one for name, one in plans.items() if node is None or one[1].has(node)}
+    return {name: explain_plan(*one, node) for name, one in (with_it or dict([*plans.items()][:1])).items()}
+
+
+def pin_fleet(ref: str | Path | Place, options: Options = DEFAULTS) -> dict[str, Pin]:
+    """Keep what is stored of every combination from being collected, each under its own name.
+
+    Args:
+        ref: Path of a workflow file, or name of a shipped one.
+        options: As for `pin`.
+
+    Returns:
+        What was pinned, by combination.
+
+    Raises:
+        OlivelikeError: as for `pin`, for the first combination of which nothing is stored.
+    """
+    with read_once():
+        return {one.name: pin(ref, replace(options, combination=one)) for one in combinations(ref, options)}
+
+
+def plan_fleet(ref: str | Path | Place, options: Options = DEFAULTS) -> FleetPlan:
     """Plan every combination of a workflow's matrix.
 
     Args:
@@ -94,7 +181,7 @@ def plan_fleet(ref: str | Place, options: Options = DEFAULTS) -> FleetPlan:
     """
     plans: dict[str, tuple[Prepared, Plan]] = {}
     with read_once(), contextlib.ExitStack() as stack:
-        for one in combinations(ref):
+        for one in combinations(ref, options):
             prepared = prepare(ref, replace(options, combination=one), writes=False)
             if options.sharing is None:
                 sharing = open_for_looking(prepared.shared, prepared.store)
@@ -106,9 +193,10 @@ def plan_fleet(ref: str | Place, options: Options = DEFAULTS) -> FleetPlan:
 
 
 def run_fleet(
-    ref: str | Place,
+    ref: str | Path | Place,
     options: Options = DEFAULTS,
     listener: Listener = lambda _: None,
+    report: ReportWriter | None = None,
     executor: ExecutorMaker | None = None,
     *,
     most: int = PARALLEL,
@@ -119,6 +207,7 @@ def run_fleet(
         ref: Path of a workflow file, or name of a shipped one.
         options: What the front end asks for.
         listener: Receives every event, with its `combination`; one at a time.
+        report: Writes the report of each run, as for `run`.
         executor: What runs the jobs of all; by default worker processes, or the cluster of the options.
         most: How many combinations are at work at once.
 
@@ -126,9 +215,8 @@ def run_fleet(
         WorkflowError: for a wrong file or matrix, or a wrong combination; nothing has run then.
         Interrupted: if the user cancelled it.
     """
-    start, found = time.perf_counter(), combinations(ref)
-    for one in found:  # What is wrong with any is known before the first is made.
-        validate(ref, replace(options, combination=one))
+    start, found = time.perf_counter(), combinations(ref, options)
+    validate_fleet(ref, options)  # What is wrong with any is known before the first is made.
     if not found:
         return FleetResult({}, time.perf_counter() - start)
     first = prepare(ref, replace(options, combination=found[0]), writes=True)
@@ -150,7 +238,7 @@ def run_fleet(
 
         try:
             asked = replace(options, combination=one)
-            return run(ref, asked, tell, None, lambda _, log: pool.lend(one.name, log), alone=False)
+            return run(ref, asked, tell, report, lambda _, log: pool.lend(one.name, log), alone=False)
         except OlivelikeError as error:
             return error
 

@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from olivelike.workflow.passes import PassEntry
 
 
+CONTENT = "content"
+"""What an item of `Key.behind` calls the digests of its files."""
+
+
 @dataclass(frozen=True)
 class Key:
     """All that decides one node's result."""
@@ -52,6 +56,8 @@ class Key:
     """Version of each library that the code imports, and of each tool that the pass declares."""
     named: dict[str, str] = field(default_factory=dict)
     """Digest of each data file and environment variable that the pass names."""
+    behind: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict, compare=False)
+    """What lists are behind digests of `facets`, by the facet and the item's name; no part of the key: for records."""
 
     @cached_property
     def digest(self) -> str:

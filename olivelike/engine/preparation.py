@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import count, islice
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from olivelike._files import hold_paths
 from olivelike.engine.execute.sharing import Unshared, open_for_looking
 from olivelike.engine.output.admission import check_apart
 from olivelike.engine.output.output_files import OutputStates
@@ -18,7 +19,7 @@ from olivelike.engine.plan import Inputs, Resolver, active_steps, build_nodes, c
 from olivelike.engine.plan.adapters import check_adapters, open_adapters
 from olivelike.engine.plan.chains import check_without_source
 from olivelike.engine.run_record import readable_runs
-from olivelike.errors import UsageError
+from olivelike.errors import StoreError, UsageError
 from olivelike.graphs.shelf import open_shelf
 from olivelike.model.families import TOKENIZERS
 from olivelike.model.records.output import RECORD_FILE
@@ -89,6 +90,10 @@ class Options:
     overwrite: bool = False
     """Replace outputs that hold another pipeline, and files of theirs that were changed since."""
 
+    def __post_init__(self) -> None:
+        """Take text for paths too."""
+        hold_paths(self, "cache_dir", "output")
+
 
 DEFAULTS: Final = Options()
 """A workflow as its file says."""
@@ -114,14 +119,18 @@ class EarlierRuns:
 
 
 class History:
-    """Run records of one workflow, newest first."""
+    """Run records of one workflow, newest first; and the latest of others, which explain what it never ran."""
 
     def __init__(self, earlier: EarlierRuns, workflow: str) -> None:
         self._earlier = earlier
         self._workflow = workflow
 
     def __iter__(self) -> Iterator[RunRecord]:
-        return iter(self._records)
+        return iter(self._records[0])
+
+    def groups(self) -> tuple[list[RunRecord], list[RunRecord]]:
+        """Return the records of the workflow, and those of others; each newest first."""
+        return self._records
 
     def recent(self) -> Iterator[RunRecord]:
         """Yield the latest records of any workflow that were made on a machine like this one, newest first."""
@@ -132,9 +141,17 @@ class History:
         return (record for record in latest if replace(record.host, release="") == here)
 
     @cached_property
-    def _records(self) -> list[RunRecord]:
-        mine = (record for record in self._earlier if record.workflow == self._workflow)
-        return list(islice(mine, _HISTORY))
+    def _records(self) -> tuple[list[RunRecord], list[RunRecord]]:
+        mine: list[RunRecord] = []
+        others: list[RunRecord] = []
+        for record in self._earlier:
+            if record.workflow == self._workflow:
+                mine.append(record)
+            elif len(others) < _HISTORY:
+                others.append(record)
+            if len(mine) == _HISTORY:
+                break
+        return mine, others
 
 
 @dataclass(frozen=True)
@@ -145,8 +162,14 @@ class Pin:
     """The workflow's."""
     keys: tuple[str, ...]
     """Of its stored results."""
-    store: Path
-    """The store's folder."""
+    store: str
+    """The store's folder, or the URL of a shared one."""
+    missing: tuple[str, ...] = ()
+    """Nodes whose result is not stored there, and so not kept."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        return {**asdict(self), "keys": list(self.keys), "missing": list(self.missing)}
 
 
 @dataclass
@@ -202,7 +225,7 @@ def worker_count(options: Options) -> int:
     return options.workers or min(4, os.cpu_count() or 1)
 
 
-def prepare(ref: str | Place, options: Options, *, writes: bool) -> Prepared:
+def prepare(ref: str | Path | Place, options: Options, *, writes: bool) -> Prepared:
     """Load a workflow, open its source and its store.
 
     Args:
@@ -311,7 +334,7 @@ def ip_adapter_spec(adapter: IpAdapter) -> IpAdapterSpec:
     return IpAdapterSpec(file.path, file.hub, file.name, file.revision, found)
 
 
-def plan(ref: str | Place, options: Options = DEFAULTS) -> tuple[Prepared, Plan]:
+def plan(ref: str | Path | Place, options: Options = DEFAULTS) -> tuple[Prepared, Plan]:
     """Plan a workflow; computing the plan has no side effects.
 
     Args:
@@ -328,7 +351,7 @@ def plan(ref: str | Place, options: Options = DEFAULTS) -> tuple[Prepared, Plan]
     return prepared, prepared.plan()
 
 
-def validate(ref: str | Place, options: Options = DEFAULTS) -> LoadedWorkflow:
+def validate(ref: str | Path | Place, options: Options = DEFAULTS) -> LoadedWorkflow:
     """Load a workflow and check all that can be checked without its source.
 
     Args:
@@ -344,25 +367,50 @@ def validate(ref: str | Place, options: Options = DEFAULTS) -> LoadedWorkflow:
     return loaded
 
 
-def pin(ref: str | Place, options: Options = DEFAULTS) -> Pin:
+def pin(ref: str | Path | Place, options: Options = DEFAULTS) -> Pin:
     """Keep what is stored of a workflow from being collected, under the workflow's name.
 
     Args:
         ref: Path of a workflow file, or name of a shipped one.
-        options: As for `plan`.
+        options: As for `plan`; with a `shared_cache` the results there are kept, not those of this machine.
 
     Raises:
+        StoreError: if nothing of it is stored; an earlier pin stays as it was.
         OlivelikeError: as `prepare`.
     """
     prepared = prepare(ref, options, writes=True)
-    nodes = [node for node in prepared.plan().nodes if node.status == "hit" and node.node.output is None]
-    keys = tuple(node.key.digest for node in nodes if node.key is not None)
-    name = prepared.workflow.workflow.name
-    prepared.store.pin(name, keys)
-    return Pin(name, keys, prepared.store.root)
+    there = None
+    if options.shared_cache is not None and prepared.shared is not None:
+        from olivelike.store.shared import SharedStore
+
+        there = SharedStore(prepared.shared)
+        there.require()
+        if not there.writable:
+            raise UsageError(f"{there.address} may only be read, so nothing can be pinned there; take another URL")
+    keys: list[str] = []
+    missing: list[str] = []
+    for planned in prepared.plan(here=there is None).nodes:
+        if planned.node.output is not None or planned.status in {"shelf", "uncached"}:
+            continue  # No store has, or needs, a result of it.
+        key = None if planned.key is None else planned.key.digest
+        if key is not None and (planned.status == "hit" if there is None else there.has(key)):
+            keys.append(key)
+        else:
+            missing.append(planned.node.id)
+    name, where = prepared.workflow.workflow.name, str(there.address if there else prepared.store.root)
+    if missing and not keys:
+        remedy = "run it first" if there is None else "give it with `olivelike cache push`, or run with it, first"
+        raise StoreError(f"{where} has no result of {name}, so there is nothing to pin; {remedy}")
+    if there is None:
+        prepared.store.pin(name, keys)
+    else:
+        from olivelike.store.shared.pins import put_pin
+
+        put_pin(there.folder, name, keys)
+    return Pin(name, tuple(keys), where, tuple(missing))
 
 
-def _load(ref: str | Place, options: Options) -> LoadedWorkflow:
+def _load(ref: str | Path | Place, options: Options) -> LoadedWorkflow:
     return load_workflow(
         ref,
         options.overrides,

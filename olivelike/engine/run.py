@@ -86,7 +86,7 @@ class RunResult:
 
 
 def run(
-    ref: str | Place,
+    ref: str | Path | Place,
     options: Options = DEFAULTS,
     listener: Listener = lambda _: None,
     report: ReportWriter | None = None,
@@ -226,7 +226,7 @@ class _Run:
         except DamagedError:
             return False
         for node in nodes:
-            self._emit("node_hit", node=node.id, reason=explain_status(node, hits[node.id], ())[1])
+            self._emit("node_hit", node=node.id, reason=explain_status(node, hits[node.id], self._prepared.history)[1])
         for output in self._outputs:
             self._emit("output_unchanged", path=str(output.path))
         return True

@@ -106,7 +106,7 @@ _MOST_RUNS: Final = 50
 
 
 def profile_folder(
-    path: Path,
+    path: str | Path,
     settings: SessionSettings | None = None,
     *,
     batch_size: int = 1,
@@ -132,6 +132,7 @@ def profile_folder(
         SessionError: if one can't be opened or run.
         UsageError: for OpenVINO, which is no provider of ONNX Runtime here, or a dimension that no network has.
     """
+    path = Path(path)
     import onnxruntime
 
     if settings is None:

@@ -6,7 +6,7 @@ claim comes from is on the page `docs/claims.md`, outside this file, which is in
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
@@ -400,6 +400,12 @@ _SEVERAL: Final[Mapping[str, str]] = {
     "amd": "directml (Windows), migraphx (Linux)",
 }
 """Names that may mean several targets."""
+
+
+def targets_that(can: Callable[[Target], bool]) -> str:
+    """Return the names of the targets that can do something, for messages: "`cpu`, `cuda` or `webgpu`"."""
+    *names, last = [f"`{target.name}`" for target in _ALL if can(target)]
+    return f"{', '.join(names)} or {last}" if names else last
 
 
 def find_target(name: str) -> Target:

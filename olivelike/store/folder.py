@@ -73,7 +73,7 @@ class StoreFolder:
 
     def log(self, run_id: str, node: str) -> Path:
         """Return the path of a node's log below `logs`; each `/` in the node's name is a folder."""
-        *folders, name = (_file_name(part) for part in node.split("/"))
+        *folders, name = (file_name(part) for part in node.split("/"))
         return self.logs.joinpath(_checked_run_id(run_id), *folders, f"{name}.log")
 
     def key_lock(self, key: str) -> Path:
@@ -86,7 +86,7 @@ class StoreFolder:
 
     def pin(self, name: str) -> Path:
         """Return the path of a pin."""
-        return self.pins / f"{_file_name(name)}.json"
+        return self.pins / f"{file_name(name)}.json"
 
     def check_writable(self) -> None:
         """Refuse to change a store that was opened for reading only, or lies on a read-only disk.
@@ -247,7 +247,7 @@ def _checked_run_id(text: str) -> str:
     return text
 
 
-def _file_name(text: str) -> str:
+def file_name(text: str) -> str:
     """Return a file name for any text; different texts have different names."""
     return _UNSAFE.sub(lambda match: "".join(f"%{byte:02X}" for byte in match[0].encode()), text) or "%"
 

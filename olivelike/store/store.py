@@ -49,7 +49,7 @@ class Store(Objects):
         self.root = folder.root
 
     @classmethod
-    def open(cls, root: Path, *, create: bool = True, filesystem: FileSystem | None = None) -> Store:
+    def open(cls, root: str | Path, *, create: bool = True, filesystem: FileSystem | None = None) -> Store:
         """Open the store in the folder `root`. Raises `StoreError` if the folder can't be created or read.
 
         Args:
@@ -60,7 +60,7 @@ class Store(Objects):
             filesystem: the file operations; tests give one that fails.
         """
         filesystem = filesystem or FileSystem()
-        root = root.absolute()
+        root = Path(root).absolute()
         if create:
             with explained(root, "create"):
                 filesystem.make_folder(root)

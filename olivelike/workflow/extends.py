@@ -18,6 +18,10 @@ PIPELINE_KEYS = ("source", "vae", "preview")
 """Keys whose map has either `hub` or `path`."""
 
 
+_MADE = "the workflow that was made for this command"
+"""What messages call a text that lies in no file."""
+
+
 def read_with_bases(place: Place, findings: Findings) -> Mapping:
     """Read a workflow file, put its bases under it, and return the merged tree in long form.
 
@@ -30,7 +34,7 @@ def read_with_bases(place: Place, findings: Findings) -> Mapping:
 def _read(
     path: Path, project_folder: Path, findings: Findings, chain: tuple[Path, ...], text: str | None = None
 ) -> Mapping:
-    document = Document(file_label(path), tuple((text or "").splitlines()), path)
+    document = Document(_MADE, tuple((text or "").splitlines()), path)
     if text is None:
         text, document = read_document(path)
     root = parse_yaml(text, document, findings)

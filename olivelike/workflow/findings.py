@@ -6,11 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from olivelike._text import listed
 from olivelike.errors import WorkflowError
 
 _MOST = 100
 """Findings; who has more has one mistake that repeats."""
 _LONGEST = 2000
+_SHOWN = 8
+"""Places that a message names where one thing is wrong in several."""
 _WIDEST = 120
 
 
@@ -67,7 +70,7 @@ class Findings:
         if (position, message) not in self._found:
             self._found.append((position, message))
         if len(self._found) == _MOST:
-            raise WorkflowError("\n".join((*self._rendered(), "there may be more; correct these first")))
+            raise WorkflowError(*self._rendered(), "there may be more; correct these first")
 
     def take(self, others: Findings) -> None:
         """Note what another collection holds."""
@@ -80,15 +83,20 @@ class Findings:
     def raise_if_any(self) -> None:
         """Raise all findings as one error, in the order of the files. Raises `WorkflowError` if there are findings."""
         if self._found:
-            raise WorkflowError("\n".join(self._rendered()))
+            raise WorkflowError(*self._rendered())
 
     def _rendered(self) -> Iterator[str]:
         labels = list(dict.fromkeys(position.document.label for position, _ in self._found))
         ordered = sorted(
             self._found, key=lambda found: (labels.index(found[0].document.label), found[0].line, found[0].column)
         )
+        same: dict[tuple[str, str], list[Position]] = {}
         for position, message in ordered:
-            yield f"{position}: {message}{position.excerpt()}"
+            same.setdefault((position.document.label, message), []).append(position)
+        for (_, message), (first, *others) in same.items():
+            places = [f"{one.line}:{one.column}" for one in others if one.document.path is not None]
+            too = f" (also at {listed(places, _SHOWN)})" if places else ""
+            yield f"{first}: {message}{too}{first.excerpt()}"
 
 
 def _window(line: str, column: int) -> tuple[str, int]:

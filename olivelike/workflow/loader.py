@@ -13,7 +13,7 @@ from olivelike.errors import PluginError, UsageError
 from olivelike.model.families import CONTROLNETS, IMAGE_ENCODER, T2I_ADAPTERS
 from olivelike.model.targets import Target, find_target
 from olivelike.workflow.calibration_prompts import resolve_calibration
-from olivelike.workflow.extends import PIPELINE_KEYS, apply_overrides, read_with_bases
+from olivelike.workflow.extends import PIPELINE_KEYS, apply_overrides
 from olivelike.workflow.findings import Findings, Position
 from olivelike.workflow.long_form import (
     is_hub_id,
@@ -23,6 +23,7 @@ from olivelike.workflow.long_form import (
     resolve_loras,
     resolve_source,
 )
+from olivelike.workflow.matrix import UnnamedCombinationError, is_of_matrix, read_matrix
 from olivelike.workflow.passes import Registry, resolve_plugin
 from olivelike.workflow.places import Place, absolute, find_workflow, may_be_path
 from olivelike.workflow.schema import Output, Step, Workflow, WorkflowFile
@@ -62,7 +63,7 @@ class LoadedWorkflow:
 
 
 def load_workflow(
-    ref: str | Place,
+    ref: str | Path | Place,
     overrides: SequenceOf[str] = (),
     extra_plugins: SequenceOf[str] = (),
     extra_loras: SequenceOf[str] = (),
@@ -86,10 +87,10 @@ def load_workflow(
         WorkflowError: with everything that is wrong, each with its position; a plugin that is not allowed is wrong.
         PluginError: if a plugin can't be loaded.
     """
-    place = find_workflow(ref) if isinstance(ref, str) else ref
+    place = find_workflow(ref)
     findings = Findings()
-    root, combined = _combined(place, combination, findings)
-    apply_overrides(root, overrides, place.project_folder, findings)
+    root, combined = _combined(place, combination, overrides, findings)
+    apply_overrides(root, [text for text in overrides if not is_of_matrix(text)], place.project_folder, findings)
     listed = list(_listed_plugins(root, place, findings))
     if listed and not allow_plugins:
         from olivelike.workflow.passes.allowed_plugins import require_allowed
@@ -142,27 +143,28 @@ def load_workflow(
     return LoadedWorkflow(workflow, place.path, place.project_folder, registry, steps, sweep, combined)
 
 
-def _combined(place: Place, combination: str | Combination | None, findings: Findings) -> tuple[Mapping, str | None]:
+def _combined(
+    place: Place, combination: str | Combination | None, overrides: SequenceOf[str], findings: Findings
+) -> tuple[Mapping, str | None]:
     """Return the workflow of one combination of a matrix and its name, or the one that has none.
 
     Raises:
         UsageError: if it has a matrix and no combination is named, or none of that name.
     """
-    from olivelike.workflow.matrix import UnnamedCombinationError, take_combinations
-
     if combination is not None and not isinstance(combination, str):
         return combination.tree(place.project_folder), combination.name
-    root = read_with_bases(place, findings)
-    found = {one.name: one for one in take_combinations(root, findings)}
+    root, combinations = read_matrix(place, overrides, findings)
+    found = {one.name: one for one in combinations}
     if combination in found:
         return found[combination].tree(place.project_folder), combination
+    findings.raise_if_any()
     if combination is not None:
         hint = did_you_mean(combination, list(found), "combinations") if found else "it has no `matrix`"
         raise UsageError(f"{place.path} has no combination {combination!r}; {hint}")
     if found:
-        findings.raise_if_any()
         raise UnnamedCombinationError(
-            f"{place.path} has a `matrix` of {len(found)}; name one with --combination, such as {next(iter(found))}"
+            f"{place.path} has a `matrix` of {len(found)}, and one is wanted here; name it, such as --combination "
+            f"{next(iter(found))} (in Python: Options(combination=…), or run_fleet for all)"
         )
     return root, None
 

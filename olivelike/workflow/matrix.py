@@ -10,14 +10,14 @@ import copy
 import itertools
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
 
 from olivelike._text import did_you_mean
 from olivelike.errors import UsageError
-from olivelike.workflow.extends import merge, read_with_bases, set_value
+from olivelike.workflow.extends import apply_overrides, merge, read_with_bases, set_value
 from olivelike.workflow.findings import Findings
 from olivelike.workflow.long_form import expand_short_forms
 from olivelike.workflow.yaml_tree import Mapping, Node, Scalar, Sequence, kind_of
@@ -67,21 +67,38 @@ class Combination:
         return found
 
 
-def read_combinations(place: Place) -> tuple[Combination, ...]:
+def read_combinations(place: Place, overrides: Iterable[str] = ()) -> tuple[Combination, ...]:
     """Return the combinations of a workflow's matrix; none if it has no matrix.
+
+    Args:
+        place: The workflow file.
+        overrides: `key.path=value`, of which those of the matrix itself count.
 
     Raises:
         WorkflowError: for what is wrong with the matrix, or with the file as a whole.
     """
     findings = Findings()
-    root = read_with_bases(place, findings)
-    found = take_combinations(root, findings)
+    _, found = read_matrix(place, overrides, findings)
     findings.raise_if_any()
     return found
 
 
-def take_combinations(root: Mapping, findings: Findings) -> tuple[Combination, ...]:
-    """Take the matrix out of a workflow, and return its combinations; mistakes go to `findings`."""
+def is_of_matrix(override: str) -> bool:
+    """Whether a `key.path=value` changes the matrix, and so which combinations there are."""
+    return override.partition("=")[0].strip().split(".")[0] == "matrix"
+
+
+def read_matrix(place: Place, overrides: Iterable[str], findings: Findings) -> tuple[Mapping, tuple[Combination, ...]]:
+    """Return a workflow without its matrix, and the combinations of that; mistakes go to `findings`.
+
+    Of the overrides those of the matrix are applied; the others are for each combination.
+    """
+    root = read_with_bases(place, findings)
+    apply_overrides(root, filter(is_of_matrix, overrides), place.project_folder, findings)
+    return root, _take_combinations(root, findings)
+
+
+def _take_combinations(root: Mapping, findings: Findings) -> tuple[Combination, ...]:
     matrix = root.entries.pop("matrix", None)
     position = root.keys.pop("matrix", root.position)
     if matrix is None or (isinstance(matrix, Scalar) and matrix.value is None):

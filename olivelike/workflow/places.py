@@ -25,22 +25,25 @@ class Place:
     project_folder: Path
     """Where relative sources and outputs start."""
     text: str | None = None
-    """The content, where it is in no file; `path` then is what messages call it."""
+    """The content, where it is in no file; `path` then is what records call it."""
 
 
-def find_workflow(ref: str, folder: Path | None = None) -> Place:
+def find_workflow(ref: str | Path | Place, folder: Path | None = None) -> Place:
     """Find a workflow file by path, or a shipped one by name.
 
     The project of a file is the folder around the `workflows/` that it lies in, else its own folder; a
     workflow that is named and not found on disk is a shipped one, and its project is the current folder.
 
     Args:
-        ref: path, or name of a shipped workflow.
+        ref: path, or name of a shipped workflow; a place is returned as it is.
         folder: where a relative path starts; by default the current folder.
 
     Raises:
         WorkflowError: if there is no such file; the message has the nearest shipped name.
     """
+    if isinstance(ref, Place):
+        return ref
+    ref = str(ref)
     path = absolute(ref, folder or Path.cwd())
     if exists(path) and not path.is_dir():
         parent = path.parent

@@ -49,17 +49,18 @@ class Project:
     files: tuple[Path, ...]
 
 
-def create_project(folder: Path, source: str, target: str) -> Project:
+def create_project(folder: str | Path, source: str, target: str) -> Project:
     """Make a project in `folder`, which is made if needed.
 
     Args:
-        folder: Absolute path; its name becomes the workflow's.
+        folder: Its name becomes the workflow's.
         source: Hub id, or folder relative to `folder`.
         target: Name of a target that a Stable Diffusion 1.5 workflow is shipped for.
 
     Raises:
         UsageError: if a file exists that would be written, or for an unknown target; nothing is written then.
     """
+    folder = Path(folder).absolute()
     name = re.sub(r"[^a-z0-9]+", "_", folder.name.lower()).strip("_") or "project"
     workflow = folder / "workflows" / f"{name}.yaml"
     schema = folder / "workflows" / "workflow.schema.json"

@@ -20,7 +20,7 @@ from olivelike.model.families import COMPONENTS, TOKENIZERS
 from olivelike.pass_api import PrecisionPlan
 from olivelike.workflow.extends import merge
 from olivelike.workflow.passes.plugin_files import explain_import
-from olivelike.workflow.schema import Step
+from olivelike.workflow.schema import LoraSection, Step
 from olivelike.workflow.yaml_tree import Mapping, Node, Scalar, Sequence, kind_of, plain
 
 if TYPE_CHECKING:
@@ -89,6 +89,14 @@ def _report_key(model: type[BaseModel], node: Node, detail: ErrorDetails, kind: 
     *parents, key = detail["loc"]
     known = _known_part(node, tuple(parents))
     holder, position = _at(node, known)
+    if known[:1] == ("loras",) and (spaced := _spaced_weight(holder)) is not None:
+        name, weight = spaced
+        findings.add(
+            position,
+            f"a space behind the colon makes a map of this; write {name}:{weight} without it, or "
+            f"{{file: {name}, weight: {weight}}}",
+        )
+        return
     if detail["type"] == "missing":
         findings.add(position, f"missing key {key!r}; add `{'.'.join(map(str, (*known, key)))}: …`")
         return
@@ -100,6 +108,21 @@ def _report_key(model: type[BaseModel], node: Node, detail: ErrorDetails, kind: 
         findings.add(position, f"{key!r} is no longer one of the {kind}: {removed[key]}")
     else:
         findings.add(position, f"unknown key {key!r}; {did_you_mean(str(key), fields, kind)}")
+
+
+def _spaced_weight(node: Node) -> tuple[str, object] | None:
+    """Return name and weight of a LoRA that was written as `FILE: WEIGHT`; `None` of anything else."""
+    match node:
+        case Mapping(entries=entries) if len(entries) == 1:
+            ((name, value),) = entries.items()
+            if (
+                isinstance(value, Scalar)
+                and isinstance(value.value, (int, float))
+                and not isinstance(value.value, bool)
+                and name not in LoraSection.model_fields
+            ):
+                return name, value.value
+    return None
 
 
 def _known_part(node: Node, loc: tuple[str | int, ...]) -> tuple[str | int, ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
@@ -148,6 +148,15 @@ _OPENED = {
 }
 
 
+_BACKSLASH: Final = "behind double quotes a backslash begins an escape; use single quotes, or / in a path"
+_SYNTAX_REMEDIES: Final = {
+    "unknown escape character": _BACKSLASH,
+    "expected escape sequence": _BACKSLASH,
+    "found character '\\t'": "indent with spaces, not with tabs",
+}
+"""What to do, by a part of what the parser says."""
+
+
 def _syntax_error(error: yaml.MarkedYAMLError, document: Document) -> WorkflowError:
     start, place = error.context_mark, error.problem_mark or error.context_mark
     if error.context in _OPENED and start is not None and place is not None and place.line > start.line:
@@ -158,7 +167,11 @@ def _syntax_error(error: yaml.MarkedYAMLError, document: Document) -> WorkflowEr
             f"{place.column + 1}; add {closing}, or correct that line"
         )
     context = f"{error.context}: " if error.context else ""
-    return _at(place, document).error(f"YAML syntax error: {context}{error.problem}; correct it, or quote the text")
+    problem = str(error.problem)
+    remedy = next(
+        (remedy for part, remedy in _SYNTAX_REMEDIES.items() if part in problem), "correct it, or quote the text"
+    )
+    return _at(place, document).error(f"YAML syntax error: {context}{problem}; {remedy}")
 
 
 class _BoundError(yaml.MarkedYAMLError):

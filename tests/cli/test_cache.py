@@ -128,3 +128,16 @@ def test_ls_says_which_node_of_which_workflow_a_result_is(project, cli):
 def test_a_result_whose_runs_are_forgotten_is_named_by_its_pass(project, cli):
     shutil.rmtree("cache/runs")
     assert re.search(r"^[0-9a-f]{12}  label  +\d", cli("cache", "ls").out, re.MULTILINE)
+
+
+def test_a_pin_says_what_it_does_not_keep_and_refuses_to_keep_nothing(project, cli):
+    changed = ("--set", "components.text_encoder.1.label.text=other")
+    part = cli("cache", "pin", LITTLE, *changed)
+    assert part.status == 0
+    assert "pinned 3 of 4 results as little in " in part.out
+    assert "not stored, and so not kept: text_encoder.label; run the workflow, and pin again" in part.err
+    shutil.rmtree("cache")
+    none = cli("cache", "pin", LITTLE)
+    assert none.status == 3
+    assert "has no result of little, so there is nothing to pin; run it first" in none.err
+    assert none.out == ""

@@ -136,3 +136,27 @@ def test_no_password_is_shown(project, cli, monkeypatch):
     assert result.status == 0
     assert "http://127.0.0.1:9/x" in result.err
     assert "hidden" not in result.out + result.err
+
+
+def test_a_pin_in_a_shared_store_keeps_results_there(project, cli, url, bucket):
+    nothing = cli("cache", "pin", LITTLE, "--cache-dir", url)
+    assert nothing.status == 3
+    assert f"{url} holds no shared store" in nothing.err
+    assert "else make that first, or correct the address" in nothing.err
+    cli("cache", "push", url)
+    pinned = cli("cache", "pin", LITTLE, "--cache-dir", url)
+    assert (pinned.status, pinned.err) == (0, "")
+    assert pinned.out.endswith(f" as little in {url}\n")
+    kept = json.loads(cli("cache", "pin", LITTLE, "--cache-dir", url, "--json").out)[0]["keys"]
+    cli("cache", "gc", "--cache-dir", url, "--max-size", "0B", "--grace", "0")
+    assert len(bucket.names("team/actions")) == len(kept)
+    assert "did you mean 'little'?" in cli("cache", "unpin", "litle", "--cache-dir", url).err
+    assert cli("cache", "unpin", "little", "--cache-dir", url).out == "unpinned little\n"
+    cli("cache", "gc", "--cache-dir", url, "--max-size", "0B", "--grace", "0")
+    assert bucket.names("team/actions") == []
+    none = cli("cache", "pin", LITTLE, "--cache-dir", url)
+    assert none.status == 3
+    assert "has no result of little, so there is nothing to pin; give it with `olivelike cache push`" in none.err
+    refused = cli("cache", "pin", LITTLE, "--cache-dir", f"{url}?read-only")
+    assert refused.status == 2
+    assert "may only be read, so nothing can be pinned there" in refused.err

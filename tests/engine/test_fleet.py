@@ -99,7 +99,10 @@ def test_what_fails_in_one_combination_leaves_the_others_alone(fleet: str, tmp_p
 
 
 def test_a_workflow_with_a_matrix_needs_a_combination_where_one_pipeline_is_meant(fleet: str) -> None:
-    with pytest.raises(UnnamedCombinationError, match="has a `matrix` of 6; name one with --combination, such as one-"):
+    with pytest.raises(
+        UnnamedCombinationError,
+        match="has a `matrix` of 6, and one is wanted here; name it, such as --combination one-",
+    ):
         plan(fleet)
     with pytest.raises(UsageError, match="has no combination 'one-cpu-ful'; did you mean 'one-cpu-full'"):
         plan(fleet, Options(combination="one-cpu-ful"))

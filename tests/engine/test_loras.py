@@ -12,6 +12,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from olivelike.engine import Options, plan
+from olivelike.engine.explanation import explain
 from olivelike.engine.output.earlier import Earlier
 from olivelike.engine.output.initializers import Initializers
 from olivelike.engine.output.swap import swap_loras
@@ -81,8 +82,18 @@ def table(folder: Path, component: str) -> dict[str, np.ndarray]:
 def test_another_lora_only_merges_and_materialises(project: Project) -> None:
     result = project.run("loras=[loras/two.safetensors]")
     assert project.executed() == {f"{name}.{step}" for name in BOTH for step in ("merge_lora", "materialize")}
-    assert set(project.reasons().values()) == {"the loras changed", "the weights changed"}
+    other = "LoRA one.safetensors is gone (weight 1.0); LoRA two.safetensors is new (weight 1.0)"
+    assert set(project.reasons().values()) == {other, "the weights changed"}
     assert result.status == "ok"
+
+
+def test_what_changed_of_a_lora_is_named_in_a_copy_of_the_workflow_too(project: Project) -> None:
+    lighter = Options(overrides=("loras=[loras/one.safetensors:0.6]",))
+    copy = project.workflow.with_name("copy.yaml")
+    copy.write_text(project.workflow.read_text(encoding="utf-8").replace("name: small\n", ""), encoding="utf-8")
+    for workflow in (project.workflow, copy):
+        (found,) = explain(workflow, lighter, "unet.merge_lora")
+        assert found.changes == ("LoRA one.safetensors: weight changed from 1.0 to 0.6",), workflow
 
 
 def test_the_store_grows_by_tables_alone(project: Project) -> None:

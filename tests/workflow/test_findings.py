@@ -180,3 +180,39 @@ def test_text_that_can_be_no_path_is_only_not_found(write, key, text):
 def test_an_odd_source_is_a_folder_that_the_source_reader_will_not_find(write):
     loaded = load_workflow(write(WORKFLOW.replace("owner/model", "x" * 5000)))
     assert loaded.workflow.source.path.name == "x" * 5000
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            "target: cpu",
+            'target: cpu\nvae: "C:\\models"',
+            "behind double quotes a backslash begins an escape; use single",
+        ),
+        ("target: cpu", 'target: cpu\nvae: "C:\\x"', "behind double quotes a backslash begins an escape; use single"),
+        ("target: cpu", "target:\n\tprovider: cpu", "indent with spaces, not with tabs"),
+        ("target: cpu", "target: @cpu", "correct it, or quote the text"),
+        (
+            "target: cpu",
+            "target: cpu\nloras:\n  - style.safetensors: 0.8",
+            (
+                "a space behind the colon makes a map of this; write style.safetensors:0.8 without it, or "
+                "{file: style.safetensors, weight: 0.8}"
+            ),
+        ),
+    ],
+)
+def test_a_remedy_is_that_of_the_cause_and_there_is_one(write, old, new, message):
+    told = message_of(write(WORKFLOW.replace(old, new)))
+    assert message in told
+    assert told.count("mine.yaml:") == 1
+
+
+def test_what_is_wrong_in_several_places_is_told_once_with_all_of_them(write):
+    text = WORKFLOW.replace("- convert", "- conver").replace("output:", "  unet: [conver]\noutput:")
+    told = message_of(write(text))
+    assert told.count("unknown pass 'conver'") == 1
+    assert re.search(r"mine\.yaml:8:7: unknown pass 'conver'; did you mean 'convert'\? \(also at \d+:10\)\n", told), (
+        told
+    )

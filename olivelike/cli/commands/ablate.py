@@ -49,6 +49,7 @@ def ablate(
     csv_file: Annotated[
         Path | None, typer.Option("--csv", metavar="FILE", help="Also write the table to this file.")
     ] = None,
+    combination: shared.Combination = None,
     output: shared.Output = None,
     overwrite: shared.Overwrite = False,
     json: shared.Json = False,
@@ -72,7 +73,7 @@ def ablate(
     with RunDisplay(live=sys.stdout.isatty()) as display:
         found = measure_variants(
             workflow,
-            shared.engine_options(chosen, output=output, overwrite=overwrite),
+            shared.engine_options(chosen, combination=combination, output=output, overwrite=overwrite),
             (lambda _: None) if json else display,
             write_report,
             components=components or (),

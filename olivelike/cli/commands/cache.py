@@ -7,17 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from olivelike._text import listed
 from olivelike.cli import options as shared
 from olivelike.cli.commands.shared_cache import (
     add_exchange,
     collect_shared,
     open_shared,
     show_shared_size,
+    unpin_shared,
     verify_shared,
 )
 from olivelike.cli.display.help_pages import Command, command_group
 from olivelike.cli.display.text import count, moment, size, table
-from olivelike.cli.stdout import write_found, write_line
+from olivelike.cli.stdout import write_error, write_found
 from olivelike.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ app = command_group("Look at the store, check it, free space.")
 
 add_exchange(app)
 _SHOWN_DIGITS = 12
+_SHOWN_NODES = 5
 _GRACE_SECONDS = 3600.0
 _BESIDE = {"README.md", ".gitignore"}
 """What may lie in a store's folder beside its own folders."""
@@ -168,15 +171,37 @@ def clear(
 
 @app.command(cls=Command)
 @shared.with_groups
-def pin(workflow: shared.Workflow, chosen: shared.WorkflowOptions) -> None:
-    """Keep a workflow's results from `gc`.
+def pin(
+    workflow: shared.Workflow,
+    chosen: shared.WorkflowOptions,
+    combination: shared.Combination = None,
+    json: shared.Json = False,
+) -> None:
+    """Keep a workflow's results from `gc`: here, or in a shared store that --cache-dir names.
 
-    The pin has the workflow's name.
+    The pin has the workflow's name; of a `matrix` each combination has one. The exit status is 3 if nothing is stored.
     """
     from olivelike import engine
+    from olivelike.workflow.matrix import UnnamedCombinationError
 
-    pinned = engine.pin(workflow, shared.engine_options(chosen))
-    write_line(f"pinned {count(len(pinned.keys), 'result')} as {pinned.name} in {pinned.store}")
+    options = shared.engine_options(chosen, combination=combination)
+    try:
+        pinned = [engine.pin(workflow, options)]
+    except UnnamedCombinationError:
+        from olivelike.engine.fleet import pin_fleet
+
+        pinned = list(pin_fleet(workflow, options).values())
+    for one in pinned:
+        if one.missing:
+            write_error(
+                f"warning: {one.name}: not stored, and so not kept: {listed(one.missing, _SHOWN_NODES)}; "
+                "run the workflow, and pin again"
+            )
+    told = []
+    for one in pinned:
+        of = f"{len(one.keys)} of {len(one.keys) + len(one.missing)} results" if one.missing else ""
+        told.append(f"pinned {of or count(len(one.keys), 'result')} as {one.name} in {one.store}")
+    write_found([one.to_json() for one in pinned], told, json=json)
 
 
 @app.command(cls=Command)
@@ -184,17 +209,21 @@ def unpin(
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="Name of the workflow that was pinned.", show_default=False)
     ],
-    cache_dir: shared.StoreDir = None,
+    cache_dir: shared.StorePlace = None,
+    json: shared.Json = False,
 ) -> None:
     """Let `gc` collect a workflow's results again."""
     from olivelike._text import did_you_mean
 
+    if (there := open_shared(cache_dir)) is not None:
+        unpin_shared(there, name, json=json)
+        return
     store = shared.open_store(cache_dir, writes=True)
     pins = store.pins()
     if name not in pins:
         raise UsageError(f"nothing is pinned as {name!r} in {store.root}; {did_you_mean(name, list(pins), 'pins')}")
     store.unpin(name)
-    write_line(f"unpinned {name}")
+    write_found({"unpinned": name, "store": str(store.root)}, [f"unpinned {name}"], json=json)
 
 
 def _users(store: "Store") -> dict[str, dict[str, list[str]]]:

@@ -31,20 +31,36 @@ def explain(
 ) -> None:
     """Say why each node would run or not.
 
-    Names what differs from the nearest earlier run: an option, a version, code, a facet.
+    Names what differs from the nearest earlier run: an option, a version, code, a LoRA, a facet.
     """
     from olivelike.cli.display.text import fitted
     from olivelike.cli.stdout import write_json, write_lines
     from olivelike.engine.explanation import explain as explain_nodes
+    from olivelike.workflow.matrix import UnnamedCombinationError
 
-    found = explain_nodes(workflow, shared.engine_options(nodes, chosen, output=output), node)
+    options = shared.engine_options(nodes, chosen, output=output)
+    try:
+        found: Mapping[str, tuple[Explanation, ...]] = {"": explain_nodes(workflow, options, node)}
+    except UnnamedCombinationError:
+        from olivelike.engine.fleet import explain_fleet
+
+        found = explain_fleet(workflow, options, node)
     if json:
-        write_json([one.to_json() for one in (found if node is None else found[:1])])
+        write_json(
+            [
+                ({"combination": name} if name else {}) | one.to_json()
+                for name, explanations in found.items()
+                for one in (explanations if node is None else explanations[:1])
+            ]
+        )
         return
-    for number, explanation in enumerate(found):
-        write_lines(map(fitted, _lines(explanation)))
-        if node is not None and number == 0:
-            write_lines(_key_lines(explanation.planned, verbose))
+    for name, explanations in found.items():
+        if name:
+            write_lines([f"{name}:"])
+        for number, explanation in enumerate(explanations):
+            write_lines(map(fitted, _lines(explanation)))
+            if node is not None and number == 0:
+                write_lines(_key_lines(explanation.planned, verbose))
 
 
 def _lines(found: "Explanation") -> "Iterator[str]":

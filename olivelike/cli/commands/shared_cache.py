@@ -149,6 +149,19 @@ def collect_shared(
     write_found(value, [told], json=json)
 
 
+def unpin_shared(there: "SharedStore", name: str, *, json: bool) -> None:
+    """Let `gc` of a shared store collect a workflow's results again."""
+    from olivelike._text import did_you_mean
+    from olivelike.store.shared.pins import read_pins, remove_pin
+
+    _require_writable(there, True)
+    pins = read_pins(there.folder)
+    if name not in pins:
+        raise UsageError(f"nothing is pinned as {name!r} in {there.address}; {did_you_mean(name, list(pins), 'pins')}")
+    remove_pin(there.folder, name)
+    write_found({"unpinned": name, "store": str(there.address)}, [f"unpinned {name}"], json=json)
+
+
 def _require_writable(there: "SharedStore", changes: bool) -> None:
     if changes and not there.writable:
         raise UsageError(f"{there.address} may only be read")

@@ -1,10 +1,14 @@
 """`olivelike validate`: everything that is wrong with workflow files."""
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from olivelike.cli import options as shared
+
+if TYPE_CHECKING:
+    from olivelike.engine import Options
+    from olivelike.workflow import LoadedWorkflow
 
 
 @shared.with_groups
@@ -13,35 +17,40 @@ def validate(
         list[str], typer.Argument(metavar="WORKFLOW", help="Workflow files, or names of shipped ones.")
     ],
     chosen: shared.FileOptions,
+    combination: shared.Combination = None,
     json: shared.Json = False,
 ) -> None:
     """Report everything that is wrong with workflow files.
 
-    Each finding has its file, line and column. Sources are not opened; `plan` does that.
+    Each finding has its file, line and column. Of a `matrix` all combinations are looked at. Sources are not opened;
+    `plan` does that.
     """
-    from olivelike import engine
     from olivelike.cli.display.text import count
     from olivelike.cli.stdout import write_error, write_json, write_line
     from olivelike.errors import OlivelikeError
 
-    options = shared.engine_options(chosen)
+    options = shared.engine_options(chosen, combination=combination)
     worst = 0
     found: list[dict[str, Any]] = []
     for workflow in workflows:
         facts: dict[str, Any] = {"workflow": workflow, "valid": True, "error": None}
         try:
-            loaded = engine.validate(workflow, options)
+            found_in = _validated(workflow, options)
         except OlivelikeError as error:
             facts |= {"valid": False, "error": str(error)}
             worst = max(worst, error.exit_code)
             if not json:
                 write_error(f"error: {error}")
         else:
+            loaded = found_in[0]
             steps = sum(len(chain) for chain in loaded.steps.values())
             facts |= {"components": len(loaded.steps), "steps": steps, "variants": len(loaded.sweep)}
+            facts["combinations"] = [one.combination for one in found_in if one.combination is not None]
             parts = [count(len(loaded.steps), "component"), count(steps, "step")]
             if loaded.sweep:
                 parts.append(count(len(loaded.sweep), "variant"))
+            if facts["combinations"]:
+                parts = [count(len(found_in), "combination")]
             if not json:
                 write_line(f"{workflow}: valid ({', '.join(parts)})")
         found.append(facts)
@@ -49,3 +58,16 @@ def validate(
         write_json(found)
     if worst:
         raise typer.Exit(worst)
+
+
+def _validated(workflow: str, options: "Options") -> "list[LoadedWorkflow]":
+    """Return the workflow, or that of each combination."""
+    from olivelike import engine
+    from olivelike.workflow.matrix import UnnamedCombinationError
+
+    try:
+        return [engine.validate(workflow, options)]
+    except UnnamedCombinationError:
+        from olivelike.engine.fleet import validate_fleet
+
+        return list(validate_fleet(workflow, options).values())

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from olivelike._text import listed
+from olivelike.cli.display.run_display import ended
 from olivelike.cli.display.text import count, duration, fitted, size, table
 from olivelike.cli.stdout import write_error, write_found, write_json, write_line
+from olivelike.engine.fleet import FleetResult
 from olivelike.errors import OlivelikeError
 from olivelike.workflow.findings import file_label
 
 if TYPE_CHECKING:
     from olivelike.engine import Options
     from olivelike.engine.execute.events import Event
-    from olivelike.engine.fleet import FleetResult
     from olivelike.workflow.places import Place
 
 _STATUSES = ("hit", "shelf", "miss", "pending", "uncached")
+_SHOWN = 5
+"""How many of many combinations an error names."""
 
 
 def show_fleet_plan(workflow: str | Place, options: Options, json: bool) -> None:
@@ -55,11 +64,15 @@ def show_fleet(workflow: str | Place, options: Options, json: bool, most: int | 
         OlivelikeError: if one failed; the others are complete.
     """
     from olivelike.engine.fleet import PARALLEL, run_fleet
+    from olivelike.measure.report import write_report
 
-    done = 0
+    names: dict[str, str] = {}
+    start, done, reports = time.perf_counter(), 0, dict[str, str]()
 
     def tell(event: Event) -> None:
         nonlocal done
+        if event.name == "run_started":
+            names[event.data["combination"]] = event.data["workflow"]
         if json:
             write_json(event.to_json())
         elif event.name == "warning":
@@ -68,18 +81,44 @@ def show_fleet(workflow: str | Place, options: Options, json: bool, most: int | 
         elif event.name == "run_finished":
             done += 1
             data = event.data
+            if data["report"] is not None:
+                reports[names[data["combination"]]] = data["report"]
             write_line(f"{done:>4}  {data['combination']}  {_outcome(data)}, {duration(data['seconds'])}")
 
-    result = run_fleet(workflow, options, tell, most=most or PARALLEL)
-    if json:
-        write_json({"event": "fleet_finished", **_to_json(result)})
-    else:
-        for line in _lines(result):
-            write_line(line)
-    if result.failed:
-        from olivelike.engine.run import gravest
+    result = FleetResult({}, 0.0)
+    try:
+        result = run_fleet(workflow, options, tell, write_report, most=most or PARALLEL)
+        if not json:
+            for line in (*_lines(result), *_report_line(reports)):
+                write_line(line)
+        if (failure := _error(result)) is not None:
+            raise failure
+    finally:
+        if json:  # It comes last whatever happened.
+            result = replace(result, seconds=time.perf_counter() - start)
+            write_json({"event": "fleet_finished", **_to_json(result, sys.exception())})
 
-        raise gravest(list(result.failed.values()))("\n".join(f"{name}: {one}" for name, one in result.failed.items()))
+
+def _report_line(reports: Mapping[str, str]) -> list[str]:
+    """Say where the last report is, and how one comes to the others."""
+    if not reports:
+        return []
+    name, path = list(reports.items())[-1]
+    more = f"; {len(reports) - 1} more, such as `olivelike report {next(iter(reports))}`" if len(reports) > 1 else ""
+    return [f"report of {name}: {file_label(Path(path))}{more}"]
+
+
+def _error(result: FleetResult) -> OlivelikeError | None:
+    """Return the error that stands for those of combinations; what several failed of is told once."""
+    from olivelike.engine.run import gravest
+
+    if not result.failed:
+        return None
+    causes: dict[str, list[str]] = {}
+    for name, one in result.failed.items():
+        causes.setdefault(str(one), []).append(name)
+    told = "\n".join(f"{listed(names, _SHOWN)}: {cause}" for cause, names in causes.items())
+    return gravest(list(result.failed.values()))(told)
 
 
 def _outcome(data: dict[str, Any]) -> str:
@@ -88,12 +127,18 @@ def _outcome(data: dict[str, Any]) -> str:
     return f"{data['executed']} of {count(data['nodes'], 'node')} ran" if data["executed"] else "nothing to do"
 
 
-def _to_json(result: FleetResult) -> dict[str, Any]:
+def _to_json(result: FleetResult, error: BaseException | None) -> dict[str, Any]:
     rows = {
         name: {"error": str(one)} if isinstance(one, OlivelikeError) else one.to_json()
         for name, one in result.results.items()
     }
-    return {"seconds": round(result.seconds, 3), "failed": len(result.failed), "combinations": rows}
+    return {
+        "status": "ok" if error is None else ended(error),
+        "seconds": round(result.seconds, 3),
+        "failed": len(result.failed),
+        "combinations": rows,
+        "error": None if error is None else str(error) or type(error).__name__,
+    }
 
 
 def _lines(result: FleetResult) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections import Counter
@@ -109,12 +110,12 @@ def show_run(workflow: str | Place, options: Options, json: bool, most: int | No
 
     Of a workflow with a matrix, run all combinations, so many at once at most.
     """
-    try:
+    with contextlib.suppress(UnnamedCombinationError):
         _show_one(workflow, options, json)
-    except UnnamedCombinationError:
-        from olivelike.cli.display.fleet_display import show_fleet
+        return
+    from olivelike.cli.display.fleet_display import show_fleet
 
-        show_fleet(workflow, options, json, most)
+    show_fleet(workflow, options, json, most)
 
 
 def _show_one(workflow: str | Place, options: Options, json: bool) -> None:
@@ -278,6 +279,11 @@ def _traffic(data: Mapping[str, Any]) -> str:
     return f"{data['address']}: {'; '.join(told)}"
 
 
+def ended(error: BaseException | None) -> str:
+    """Return the status of what ended by an error."""
+    return "interrupted" if isinstance(error, (KeyboardInterrupt, Interrupted)) else "failed"
+
+
 class JsonLines:
     """A listener that writes each event as a line of JSON.
 
@@ -307,15 +313,16 @@ class JsonLines:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, UnnamedCombinationError):  # Nothing ran: all combinations will.
+            return
         finished = self._finished or self._ended_early(error)
         message = None if error is None else str(error) or type(error).__name__
         write_json({"event": "run_finished", **finished, "error": message})
 
     def _ended_early(self, error: BaseException | None) -> dict[str, Any]:
-        interrupted = isinstance(error, (KeyboardInterrupt, Interrupted))
         return {
             "run_id": self._started.get("run_id"),
-            "status": "interrupted" if interrupted else "failed",
+            "status": ended(error),
             "nodes": self._started.get("nodes", 0),
             "hits": self._counts["node_hit"],
             "executed": self._counts["node_finished"],

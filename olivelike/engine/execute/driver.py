@@ -20,7 +20,7 @@ from olivelike.model.records.run_record import NodeRecord
 from olivelike.store import Action
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from olivelike._files import Lock
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from olivelike.engine.execute.sharing import Unshared
     from olivelike.engine.kinds.kind import Done
     from olivelike.engine.plan import Key, Node, Resolver
+    from olivelike.engine.plan.explain import Earlier
     from olivelike.engine.plan.forecast import Forecast
     from olivelike.engine.plan.resolver import Shelved
-    from olivelike.model.records.run_record import RunRecord
     from olivelike.store import Root
 
 Status = Literal["hit", "shelf", "executed", "failed", "skipped"]
@@ -60,7 +60,7 @@ class Settings:
     """The DAG, parents first."""
     staging: Mapping[str, Path]
     """Where nodes with an output write to, by id."""
-    history: Iterable[RunRecord]
+    history: Earlier
     """Run records of the workflow, newest first, by which reasons are worded."""
     forecast: Forecast
     listener: Listener

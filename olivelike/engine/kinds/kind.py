@@ -187,6 +187,10 @@ class Kind(ABC):
         """Return the digest of all that the node reads, by name; waits for files that are being hashed."""
         return {name: upstream.made[name] for name in self.reads(node) if name in upstream.made}
 
+    def behind(self, node: Node, inputs: Inputs) -> dict[str, dict[str, dict[str, Any]]]:  # noqa: ARG002
+        """Return what lists are behind digests of facets: by the facet, and by a name that people know each item by."""
+        return {}
+
     def options(self, node: Node) -> dict[str, Any]:
         """Return what else its work is told."""
         return {"component": node.component}

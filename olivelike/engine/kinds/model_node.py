@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from olivelike.engine.keys import embeddings_digest, loras_digest
+from olivelike.engine.keys import CONTENT, embeddings_digest, loras_digest
 from olivelike.engine.kinds.kind import Job, Kind, Needs
 from olivelike.errors import SourceError
 from olivelike.model import FACETS, Model, Weights
@@ -124,6 +124,24 @@ class ModelNode(Kind):
             found["embeddings"] = embeddings_digest((one.token, inputs.digests[one.path]) for one in embeddings)
         for path in inputs.ip_adapter_files(component, reads):
             found["ip_adapter"] = inputs.digests[path]
+        return found
+
+    def behind(self, node: Node, inputs: Inputs) -> dict[str, dict[str, dict[str, Any]]]:
+        """Return the LoRAs and the textual inversions that the node reads."""
+        reads, component, found = self.reads(node), node.component, dict[str, dict[str, dict[str, Any]]]()
+        if "loras" in reads:
+            found["loras"] = {
+                one.file.path.name: {
+                    "weight": one.lora.weight_of(component),
+                    "adapter": one.lora.adapter,
+                    CONTENT: [inputs.digests[path] for path in one.files],
+                }
+                for one in inputs.adapters.loras_of(component)
+            }
+        if "embeddings" in reads:
+            found["embeddings"] = {
+                one.token: {CONTENT: inputs.digests[one.path]} for one in inputs.adapters.embeddings_of(component)
+            }
         return found
 
     def model_fields(self, assignment: Assignment) -> dict[str, Any]:

@@ -61,12 +61,13 @@ class FolderInfo:
         }
 
 
-def describe_folder(path: Path) -> FolderInfo:
+def describe_folder(path: str | Path) -> FolderInfo:
     """Say what a folder holds, from its record and its configs alone.
 
     Raises:
         SourceError: if it holds no model, or its record can't be read.
     """
+    path = Path(path)
     if (path / RECORD_FILE).exists():
         return _output(path, OutputRecord.require(path))
     if (path / INDEX_FILE).is_file():

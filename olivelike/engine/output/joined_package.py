@@ -93,7 +93,7 @@ class _Part:
         )
 
 
-def package_outputs(folders: Sequence[Path], output: Path, *, overwrite: bool = False) -> ModelPackage:
+def package_outputs(folders: Sequence[str | Path], output: str | Path, *, overwrite: bool = False) -> ModelPackage:
     """Put outputs for several targets together as one model package of ONNX Runtime.
 
     Args:
@@ -107,7 +107,8 @@ def package_outputs(folders: Sequence[Path], output: Path, *, overwrite: bool = 
         UsageError: if they do not belong together, or somebody else's files are in the way; the output is as it was.
         StoreError: if the disk refuses; the output is as it was.
     """
-    parts = [_Part(folder, OutputRecord.require(folder)) for folder in folders]
+    output = Path(output)
+    parts = [_Part(folder, OutputRecord.require(folder)) for folder in map(Path, folders)]
     _check_together(parts)
     before = _check_output(parts, output, overwrite=overwrite)
     first = parts[0]

@@ -38,7 +38,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def swap_loras(
-    folder: Path, loras: Sequence[WeightedLora], *, only: Collection[str] = ()
+    folder: str | Path, loras: Sequence[WeightedLora], *, only: Collection[str] = ()
 ) -> dict[str, dict[str, Array]]:
     """Return what an output's initializers become when LoRAs are merged on top of it.
 
@@ -60,6 +60,7 @@ def swap_loras(
         SourceError: when the folder is no output, a LoRA does not fit it, or an initializer that a LoRA changes was
             derived by arithmetic that can't be undone.
     """
+    folder = Path(folder)
     record = OutputRecord.require(folder)
     if PIPELINE in record.components:
         raise SourceError(f"{folder}: is one file, which takes no other LoRA; merge it with `loras:` in the workflow")

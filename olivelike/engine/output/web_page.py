@@ -43,10 +43,10 @@ class WebPage:
 
 
 def export_web(
-    folder: Path,
-    output: Path,
+    folder: str | Path,
+    output: str | Path,
     *,
-    onnxruntime_web: Path | None = None,
+    onnxruntime_web: str | Path | None = None,
     overwrite: bool = False,
     on_fetch: Callable[[str], None] | None = None,
 ) -> WebPage:
@@ -65,10 +65,11 @@ def export_web(
         UsageError: if somebody else's files are in the way; the output is as it was.
         StoreError: if the disk refuses; the output is as it was.
     """
+    folder, output = Path(folder), Path(output)
     record = OutputRecord.require(folder)
     needed = _needed(folder, record)
     before = _check_output(folder, output, record, overwrite=overwrite)
-    runtime = find_runtime(onnxruntime_web, Path.cwd(), on_fetch)
+    runtime = find_runtime(None if onnxruntime_web is None else Path(onnxruntime_web), Path.cwd(), on_fetch)
     staging = staging_folder(output)
     try:
         files = {f"model/{path}": _copied(folder, path, facts, staging / "model" / path) for path, facts in needed}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from olivelike.engine.keys import CONTENT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -31,8 +33,22 @@ def differences(now: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
     found += _named(now.get("named", {}), before.get("named", {}))
     for facet in sorted(now["facets"].keys() | before["facets"].keys()):
         if now["facets"].get(facet) != before["facets"].get(facet):
-            found.append(f"the {facet} changed")
+            found += _items(facet, now, before) or [f"the {facet} changed"]
     return found
+
+
+class Earlier(Protocol):
+    """Earlier runs, as far as they explain a miss."""
+
+    def groups(self) -> Iterable[Iterable[RunRecord]]:
+        """Return run records: those of this workflow, and those of others, which count where it has none."""
+        ...
+
+
+def nearest_of(node_id: str, inputs: Mapping[str, Any], earlier: Earlier) -> Mapping[str, Any] | None:
+    """Return the nearest earlier parts of the same node, of this workflow's runs if one of them had it."""
+    found = (nearest(node_id, inputs, runs) for runs in earlier.groups())
+    return next((parts for parts in found if parts is not None), None)
 
 
 def nearest(node_id: str, inputs: Mapping[str, Any], runs: Iterable[RunRecord]) -> Mapping[str, Any] | None:
@@ -41,7 +57,7 @@ def nearest(node_id: str, inputs: Mapping[str, Any], runs: Iterable[RunRecord]) 
     Args:
         node_id: The node, such as `unet.convert`.
         inputs: The parts of the key that is wanted.
-        runs: Run records of the same workflow, newest first.
+        runs: Run records, newest first.
     """
     best: Mapping[str, Any] | None = None
     least = float("inf")
@@ -78,6 +94,36 @@ def _code(now: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
 def _named(now: Mapping[str, str], before: Mapping[str, str]) -> list[str]:
     """Compare data files and variables, whose values nobody needs to see."""
     return [f"{name} changed" for name in sorted(now.keys() | before.keys()) if now.get(name) != before.get(name)]
+
+
+_ITEMS: Final = {"loras": "LoRA", "embeddings": "embedding"}
+"""What one item of a facet that is a list is called."""
+
+
+def _items(facet: str, now: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
+    """Compare the items of a facet that is a list, by their names; empty where records do not tell."""
+    new, old = (one.get("behind", {}).get(facet) for one in (now, before))
+    if new is None or old is None:
+        return []
+    found, what = [], _ITEMS.get(facet, facet)
+    for name in sorted(new.keys() | old.keys()):
+        label = f"{what} {name}"
+        if name not in old:
+            found.append(f"{label} is new{_weight(new[name])}")
+        elif name not in new:
+            found.append(f"{label} is gone{_weight(old[name])}")
+        else:
+            for part in sorted(new[name].keys() | old[name].keys()):
+                after, earlier = new[name].get(part), old[name].get(part)
+                if after != earlier and part == CONTENT:
+                    found.append(f"{label}: its content changed")
+                elif after != earlier:
+                    found.append(f"{label}: {part} changed from {told(earlier)} to {told(after)}")
+    return found
+
+
+def _weight(item: Mapping[str, Any]) -> str:
+    return f" (weight {told(item['weight'])})" if "weight" in item else ""
 
 
 def told(value: Any) -> str:

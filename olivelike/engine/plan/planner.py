@@ -6,19 +6,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from olivelike.engine.kinds import kind_of
-from olivelike.engine.plan.explain import differences, nearest
+from olivelike.engine.plan.explain import differences, nearest_of
 from olivelike.engine.plan.resolver import Resolution
 from olivelike.errors import DamagedError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from olivelike.engine.execute.sharing import Unshared
     from olivelike.engine.keys import Key
     from olivelike.engine.kinds.kind import Estimate
+    from olivelike.engine.plan.explain import Earlier
     from olivelike.engine.plan.node import Node
     from olivelike.engine.plan.resolver import Resolver
-    from olivelike.model.records.run_record import RunRecord
     from olivelike.sources import PipelineSource
 
 Status = Literal["hit", "shelf", "miss", "pending", "uncached"]
@@ -68,13 +68,17 @@ class Plan:
             groups.setdefault(planned.node.component, []).append(planned)
         return groups
 
+    def has(self, node_id: str) -> bool:
+        """Tell whether there is a node of this id."""
+        return any(planned.node.id == node_id for planned in self.nodes)
+
     def count(self, status: Status) -> int:
         """Return how many nodes have this status."""
         return sum(planned.status == status for planned in self.nodes)
 
 
 def make_plan(
-    nodes: Sequence[Node], resolver: Resolver, source: PipelineSource, history: Iterable[RunRecord], sharing: Unshared
+    nodes: Sequence[Node], resolver: Resolver, source: PipelineSource, history: Earlier, sharing: Unshared
 ) -> Plan:
     """Resolve every node as far as stored results allow.
 
@@ -82,7 +86,7 @@ def make_plan(
         nodes: The DAG, parents first.
         resolver: Told along the way what the store holds.
         source: Sizes for the estimates.
-        history: Run records of this workflow, newest first.
+        history: Earlier runs.
         sharing: Asked for what is not stored here.
     """
     planned = []
@@ -125,7 +129,7 @@ def all_hits(nodes: Sequence[Node], resolver: Resolver) -> Mapping[str, Resoluti
 
 
 def explain_status(
-    node: Node, resolution: Resolution, history: Iterable[RunRecord], unknown: Collection[str] = ()
+    node: Node, resolution: Resolution, history: Earlier, unknown: Collection[str] = ()
 ) -> tuple[Status, str]:
     """Return a node's status, and why it has it, in words; the results of `unknown` are not there yet."""
     if resolution.done:
@@ -140,7 +144,7 @@ def explain_status(
     if resolution.damage:
         return "miss", f"{resolution.damage}; it is made anew"
     inputs = resolution.key.inputs()
-    before = nearest(node.id, inputs, history)
+    before = nearest_of(node.id, inputs, history)
     if before is None:
         return "miss", "never run here"
     changed = differences(inputs, before)

@@ -6,7 +6,7 @@ executed node made. Downstream keys hold the digests of what upstream made, so e
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from olivelike.engine.kinds import kind_of
@@ -79,6 +79,7 @@ class Resolver:
         key = kind_of(node).key(node, facets, self.inputs)
         if isinstance(key, str):
             return Resolution(None, problem=key)
+        key = replace(key, behind=kind_of(node).behind(node, self.inputs))
         if node.output is not None:
             return Resolution(key, done=self._output_state(node, key.digest))
         action, flaw = self.stored(node, key)

@@ -195,7 +195,7 @@ _LONG_NODE: Final = 1 << 16
 _TENSOR_VALUES: Final = (4, 5, 6, 7, 9, 10, 11)
 
 
-def inspect_model(path: Path, targets: Iterable[Target] | None = None) -> Inspection:
+def inspect_model(path: str | Path, targets: Iterable[Target] | None = None) -> Inspection:
     """Return what the ONNX file at `path` holds, and what each target would leave to the CPU.
 
     No weight is read, neither from the file nor from its data files, which may be missing.
@@ -207,6 +207,7 @@ def inspect_model(path: Path, targets: Iterable[Target] | None = None) -> Inspec
     Raises:
         SourceError: when the file can't be read, or is no ONNX model.
     """
+    path = Path(path)
     require_onnx_model(path)
     proto = _parse(path)
     try:

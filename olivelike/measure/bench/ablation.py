@@ -104,7 +104,7 @@ class Ablation:
 
 
 def ablate(
-    ref: str | Place,
+    ref: str | Path | Place,
     options: Options = DEFAULTS,
     listener: Listener = lambda _: None,
     report: ReportWriter | None = None,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
+from olivelike._files import hold_paths
 from olivelike._text import did_you_mean
 from olivelike.errors import UsageError
 from olivelike.measure.bench.engines import ENGINES
@@ -55,6 +56,10 @@ class BenchSettings:
     """Whether engines take turns, all in memory at the same time, so that a drift of the machine hits all alike."""
     timeout: float = 1800.0
     """Seconds that an engine may take to open, or for one batch, the compiling in its first one included."""
+
+    def __post_init__(self) -> None:
+        """Take text for paths too."""
+        hold_paths(self, "folder")
 
     @property
     def asked_sessions(self) -> SessionSettings:

@@ -69,7 +69,7 @@ class CheckResult:
         }
 
 
-def check_client(path: Path, client: str) -> CheckResult:
+def check_client(path: str | Path, client: str) -> CheckResult:
     """Check a folder, of whatever origin, against what a client insists on; no weight is read.
 
     Args:
@@ -82,7 +82,7 @@ def check_client(path: Path, client: str) -> CheckResult:
     """
     if client not in CLIENTS:
         raise UsageError(f"unknown client {client!r}; {did_you_mean(client, CLIENTS, 'clients')}")
-    folder = ClientFolder(path)
+    folder = ClientFolder(Path(path))
     return CheckResult(client, str(path), tuple(_judge(folder, CLIENTS[client])))
 
 

@@ -200,13 +200,14 @@ class Diagnosis:
         return {"broken": self.broken, **asdict(self)}
 
 
-def diagnose(store: Path, timeout: float = TIMEOUT_SECONDS) -> Diagnosis:
+def diagnose(store: str | Path, timeout: float = TIMEOUT_SECONDS) -> Diagnosis:
     """Look at this machine.
 
     Args:
         store: The store's folder, which need not exist.
         timeout: Seconds that one provider may take.
     """
+    store = Path(store)
     import psutil
     from huggingface_hub import constants
 

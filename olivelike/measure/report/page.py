@@ -145,7 +145,7 @@ def _contents(sections: list[Html]) -> Html:
     return element("nav", *links, aria_label="Sections")
 
 
-def write_report(record: RunRecord, folder: Path, output: Path | None = None) -> Path:
+def write_report(record: RunRecord, folder: str | Path, output: str | Path | None = None) -> Path:
     """Write the report of a run, in one step.
 
     Args:
@@ -159,7 +159,8 @@ def write_report(record: RunRecord, folder: Path, output: Path | None = None) ->
     Raises:
         OSError: if it can't be written; then an earlier one is as it was.
     """
-    path = folder / REPORT_FILE if output is None else output
+    folder = Path(folder)
+    path = folder / REPORT_FILE if output is None else Path(output)
     beside = Beside(folder, *(_read(folder / name) for name in _BESIDE))
     write_whole(path, page(record, beside).encode(), durable=False)
     return path

@@ -30,7 +30,7 @@ class RecordedRun:
         """The run's id."""
         return self.record.run_id
 
-    def write_report(self, output: Path | None = None) -> Path:
+    def write_report(self, output: str | Path | None = None) -> Path:
         """Write the report again, and return its absolute path. Raises `UsageError` if it can't be written.
 
         Args:
@@ -85,16 +85,21 @@ def find_run(store: Store, wanted: str | None = None) -> RecordedRun:
     if begin_so:
         found = listed([record.run_id for record in begin_so], 5)
         raise UsageError(f"{len(begin_so)} runs begin with {wanted!r}: {found}")
-    hint = did_you_mean(wanted, [*workflows, *ids], "workflows and runs")
+    if of_matrix := [name for name in workflows if name.startswith(f"{wanted}@")]:
+        raise UsageError(
+            f"{wanted!r} has a `matrix`, and each combination a report of its own; name one: {listed(of_matrix, 5)}"
+        )
+    hint = did_you_mean(wanted, [*workflows, *ids[:5]], "workflows and latest runs")
     raise UsageError(f"{store.root} has no run {wanted!r}; {hint}")
 
 
-def last_writer(store: Store, folder: Path) -> RecordedRun:
+def last_writer(store: Store, folder: str | Path) -> RecordedRun:
     """Return the last run that wrote an output folder.
 
     Raises:
         UsageError: if no run of the store wrote it.
     """
+    folder = Path(folder)
     for record in recorded_runs(store):
         if record.status == "ok" and folder.resolve() in {Path(path).resolve() for path in record.outputs}:
             return _recorded(store, record)

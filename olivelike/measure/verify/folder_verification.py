@@ -134,7 +134,7 @@ class FolderVerification:
 
 
 def verify_folder(
-    folder: Path,
+    folder: str | Path,
     *,
     against: str | None = None,
     vae: str | None = None,
@@ -153,7 +153,7 @@ def verify_folder(
     min_psnr: float | None = None,
     min_ssim: float | None = None,
     providers: Sequence[str] = (),
-    save: Path | None = None,
+    save: str | Path | None = None,
     allow_pickle: bool = False,
     found: Callable[[ComponentVerdict], None] = lambda _: None,
 ) -> FolderVerification:
@@ -189,6 +189,8 @@ def verify_folder(
         SourceError: if a file is missing or damaged.
         SessionError: if pictures are asked for that can't be made here.
     """
+    folder = Path(folder)
+    save = None if save is None else Path(save)
     for name, value in (("--threshold", threshold), ("--min-psnr", min_psnr), ("--min-ssim", min_ssim)):
         if value is not None and not 0 < value < math.inf:
             raise UsageError(f"{name} {value}: use a number above 0")

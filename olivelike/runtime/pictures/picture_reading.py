@@ -91,12 +91,13 @@ def is_picture_data(start: bytes) -> bool:
     )  # fmt: skip
 
 
-def read_picture(path: Path) -> PictureFile:
+def read_picture(path: str | Path) -> PictureFile:
     """Read what a picture file says of itself; olivelike's own record before what other programs write.
 
     Raises:
         SourceError: if the file can't be read, or its record is damaged.
     """
+    path = Path(path)
     try:
         with open_file(path, _MOST_BYTES) as file:
             return _read_picture(path, file)

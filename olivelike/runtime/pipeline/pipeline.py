@@ -64,7 +64,7 @@ _WHOLE: Final = ("unet", *(f"unet/{Path(file).stem}" for file in sorted(DERIVED_
 
 
 def open_pipeline(
-    path: Path,
+    path: str | Path,
     settings: SessionSettings | None = None,
     *,
     safety: bool = True,
@@ -84,6 +84,7 @@ def open_pipeline(
         SessionError: if a network can't be opened here as asked, or was optimised for another provider.
         UsageError: if a size is set for a dimension that no network has.
     """
+    path = Path(path)
     folder = open_folder(path)
     target = read_folder_target(path)
     if settings is None:

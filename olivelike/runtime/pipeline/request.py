@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypedDict
 
+from olivelike._files import hold_paths
 from olivelike.errors import SafetyError, UsageError
 
 if TYPE_CHECKING:
@@ -115,6 +116,10 @@ class Request:
     tiled_vae: bool = False
     """Whether the VAE decodes and encodes pictures part by part that are larger than what the UNet was trained on. That
     takes less memory still: in strips, with the statistics of the whole, or else in overlapping tiles."""
+
+    def __post_init__(self) -> None:
+        """Take text for the path too."""
+        hold_paths(self, "upscaler")
 
     @property
     def guided(self) -> bool:

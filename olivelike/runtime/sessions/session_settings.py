@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, get_args
 
+from olivelike._files import hold_paths
 from olivelike.errors import UsageError
 from olivelike.runtime.sessions.providers import CPU, CUDA, PLUGIN, TENSORRT, Provider, find_provider
 
@@ -50,6 +51,10 @@ class SessionSettings:
     """Beginning of the names of ONNX Runtime's profiles, one file per network, written as its session closes."""
     weights: Path | None = None
     """A data file in place of the one that the model names; for a single network."""
+
+    def __post_init__(self) -> None:
+        """Take text for paths too."""
+        hold_paths(self, "profile", "weights")
 
     @property
     def provider(self) -> Provider:

@@ -38,7 +38,7 @@ from olivelike.sources.files.weight_table import Header, ReadPickle, read_number
 _FLOATING = frozenset({"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"})
 
 
-def open_lora(path: Path, *, adapter: str | None = None, read_pickle: ReadPickle | None = None) -> LoraFile:
+def open_lora(path: str | Path, *, adapter: str | None = None, read_pickle: ReadPickle | None = None) -> LoraFile:
     """Read a LoRA's header and check all that it tells; of its tensors only the alphas are read.
 
     Args:
@@ -49,6 +49,7 @@ def open_lora(path: Path, *, adapter: str | None = None, read_pickle: ReadPickle
     Raises:
         SourceError: if the file is missing, damaged, incomplete, no LoRA, or of a format that can't be merged.
     """
+    path = Path(path)
     place = find_files(path, adapter)
     header = read_weight_table(place.weights, read_pickle)
     grouped = _group(place.weights, header, place.adapter)

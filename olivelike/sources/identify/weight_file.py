@@ -108,7 +108,7 @@ class WeightFileInfo:
             yield "because", reason
 
 
-def describe_weight_file(path: Path, read_pickle: ReadPickle | None = None) -> WeightFileInfo:
+def describe_weight_file(path: str | Path, read_pickle: ReadPickle | None = None) -> WeightFileInfo:
     """Read a weight file's header and say what it is; no tensor is read.
 
     Args:
@@ -118,6 +118,7 @@ def describe_weight_file(path: Path, read_pickle: ReadPickle | None = None) -> W
     Raises:
         SourceError: if the file is missing or damaged, or pickled and may not be read.
     """
+    path = Path(path)
     header = read_weight_table(path, read_pickle)
     identity = identify(header.tensors, header.metadata)
     lora = embedding = problem = None

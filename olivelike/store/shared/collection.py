@@ -14,6 +14,7 @@ from olivelike.store import actions
 from olivelike.store.folder import is_digest
 from olivelike.store.runs import new_run_id
 from olivelike.store.shared.leases import read_leases, remote_now
+from olivelike.store.shared.pins import read_pins
 
 if TYPE_CHECKING:
     from olivelike.store.actions import Action
@@ -70,7 +71,8 @@ def collect(
 ) -> SharedGcReport:
     """Remove what nothing needs, then results that were not used for long, then the least recently used.
 
-    Results that live runs have used or made stay, and so does what was put since the oldest of those runs began.
+    Results that live runs have used or made stay, those that a pin names, and what was put since the oldest of those
+    runs began.
 
     Args:
         shared: One that may be written.
@@ -80,6 +82,7 @@ def collect(
 
     Raises:
         UnreachableError: if the other side fails; what was removed until then was removed whole.
+        StoreError: if a pin is damaged; nothing was removed then.
     """
     collection = _Collection(shared.folder, remote_now(shared.folder, new_run_id()))
     collection.take_leftovers(grace_seconds)
@@ -102,6 +105,7 @@ class _Collection:
         self._since = min((lease.began for lease in self.live), default=now)
         """What was put or used since then may be about to be used."""
         self._protected = {key for lease in self.live for key in lease.keys}
+        self._protected |= {key for keys in read_pins(folder).values() for key in keys}
         self._used: dict[str, float] = {}
         for lease in known:
             self._used |= {key: max(self._used.get(key, 0.0), lease.told) for key in lease.keys}

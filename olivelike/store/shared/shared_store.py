@@ -114,7 +114,10 @@ class SharedStore:
         """
         found = self.folder.read(MARK)
         if found is None:
-            raise UnreachableError(f"{self.address} holds no shared store (no {MARK}); a run that may write begins one")
+            raise UnreachableError(
+                f"{self.address} holds no shared store (no {MARK}): if the bucket or folder is there, a run that may "
+                "write begins one in it; else make that first, or correct the address"
+            )
         self._check_mark(found)
 
     def find(self, key: str, ends: float | None = None) -> Action | None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
 _known: dict[Hashable, Any] | None = None
+_guard = threading.RLock()
+"""One thread reads at a time; what it reads may ask too."""
 
 
 @contextlib.contextmanager
@@ -24,8 +27,10 @@ def read_once() -> Iterator[None]:
 
 def once(question: Hashable, read: Callable[[], T]) -> T:
     """Return what `read` does, or did for the same question in this block."""
-    if _known is None:
+    known = _known
+    if known is None:
         return read()
-    if question not in _known:
-        _known[question] = read()
-    return cast("T", _known[question])
+    with _guard:
+        if question not in known:
+            known[question] = read()
+        return cast("T", known[question])

@@ -115,7 +115,7 @@ def test_values_beyond_the_limit_become_the_limit():
 _TEMPLATES = {"graph": (_GRAPH_MODULE, _GRAPH_TEST), "weights": (_WEIGHTS_MODULE, _WEIGHTS_TEST)}
 
 
-def new_pass(name: str, folder: Path, writes: Facet = "graph") -> tuple[Path, Path]:
+def new_pass(name: str, folder: str | Path, writes: Facet = "graph") -> tuple[Path, Path]:
     """Write `NAME.py` and `test_NAME.py` into `folder`, which is made if needed.
 
     Args:
@@ -129,6 +129,7 @@ def new_pass(name: str, folder: Path, writes: Facet = "graph") -> tuple[Path, Pa
     Raises:
         UsageError: for a name that no pass can have, or if one of the files exists.
     """
+    folder = Path(folder)
     if not _NAME.fullmatch(name) or keyword.iskeyword(name):
         raise UsageError(
             f"{name!r} can't be the name of a pass; use lower-case words joined by `_`, each beginning "

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -55,6 +56,9 @@ def resolve_plugin(text: str, folder: Path) -> str:
     return text
 
 
+_loading = threading.RLock()
+
+
 def load_plugin_modules(location: Path) -> tuple[str, list[ModuleType]]:
     """Import a plugin afresh: a `.py` file, or every module of a folder but tests and private ones.
 
@@ -66,9 +70,10 @@ def load_plugin_modules(location: Path) -> tuple[str, list[ModuleType]]:
     """
     folder = location if location.is_dir() else location.parent
     package = private_package(location)
-    _FINDER.add(str(folder), package)
     names = [location.stem] if location.is_file() else module_names(folder)
-    with explain_import(str(location), folder, "fix it, or take it out of `plugins:`"):
+    # Forgetting what was imported and importing it are one step: runs of other combinations load it too.
+    with _loading, explain_import(str(location), folder, "fix it, or take it out of `plugins:`"):
+        _FINDER.add(str(folder), package)
         modules = [_import_package(package, folder, run_init=location.is_dir())]
         modules += [importlib.import_module(f"{package}.{name}") for name in names]
     return package, modules

@@ -42,6 +42,22 @@ def test_each_part_that_changed_is_named(change: dict[str, Any], sentence: str) 
     assert differences({**BEFORE, **change}, BEFORE) == [sentence]
 
 
+@pytest.mark.parametrize(
+    ("after", "sentences"),
+    [
+        ({"a": {"weight": 0.6, "content": ["1"]}}, ["LoRA a: weight changed from 0.8 to 0.6"]),
+        ({"a": {"weight": 0.8, "content": ["2"]}}, ["LoRA a: its content changed"]),
+        ({"b": {"weight": 0.8, "content": ["1"]}}, ["LoRA a is gone (weight 0.8)", "LoRA b is new (weight 0.8)"]),
+        ({}, ["LoRA a is gone (weight 0.8)"]),
+        (None, ["the loras changed"]),
+    ],
+)
+def test_of_a_list_each_item_that_changed_is_named(after: dict[str, Any] | None, sentences: list[str]) -> None:
+    before = {**BEFORE, "facets": {"loras": "1"}, "behind": {"loras": {"a": {"weight": 0.8, "content": ["1"]}}}}
+    now = {**before, "facets": {"loras": "2"}, "behind": {} if after is None else {"loras": after}}
+    assert differences(now, before) == sentences
+
+
 def test_equal_keys_differ_in_nothing() -> None:
     assert differences(BEFORE, BEFORE) == []
 
