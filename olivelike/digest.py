@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from olivelike._untrusted import open_file
+
 _CHUNK = 1 << 20
 
 
@@ -33,7 +35,7 @@ def digest_json(value: Any) -> str:
 def digest_file(path: Path) -> str:
     """Return the SHA-256 of the file at `path`, read in pieces of 1 MiB."""
     hasher = hashlib.sha256()
-    with path.open("rb", buffering=0) as file:
+    with open_file(path) as file:
         while piece := file.read(_CHUNK):
             hasher.update(piece)
     return hasher.hexdigest()

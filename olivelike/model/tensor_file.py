@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import ml_dtypes
 import numpy as np
 
+from olivelike._untrusted import open_file
 from olivelike.errors import SourceError
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def read_part(tensor: Tensor, files: Mapping[str, Path], start: int, count: int)
 def _read(tensor: Tensor, files: Mapping[str, Path], start: int, count: int) -> Array:
     path, dtype = files[tensor.file], np.dtype(DTYPES[tensor.dtype])
     try:
-        with path.open("rb", buffering=0) as file:
+        with open_file(path) as file:
             file.seek(tensor.offset + start * dtype.itemsize)
             array: Array = np.fromfile(file, dtype, count)
     except OSError as error:

@@ -83,6 +83,7 @@ class Service:
         """End all that listens and draws; what is not finished is, at the next start."""
         self.feed.close()
         await self.dispatcher.close()
+        await asyncio.to_thread(self.library.close)
         self.gallery.close()
 
     async def submit(self, order: Order, client: str) -> JobView:
@@ -178,7 +179,7 @@ class Service:
 
     async def upload(self, data: bytes) -> UploadView:
         """Keep a picture that a client sent. Raises `UsageError` if it is none, and `StoreError` on a full disk."""
-        return await self.library.upload(data)
+        return await self.library.upload(data, self.dispatcher.needed_uploads())
 
     @property
     def current_model(self) -> str | None:

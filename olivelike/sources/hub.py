@@ -16,6 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from olivelike._untrusted import read_bytes
 from olivelike.errors import SourceError
 from olivelike.model.families import INDEX_FILE
 from olivelike.model.records.origin import Origin
@@ -209,7 +210,7 @@ def _cached_commit(repository: str, revision: str | None) -> str | None:
     if _is_commit(revision):
         return revision
     reference = _folder(repository) / "refs" / (revision or "main")
-    return reference.read_text(encoding="utf-8").strip() if reference.is_file() else None
+    return read_bytes(reference).decode().strip() if reference.is_file() else None
 
 
 def _snapshot(repository: str, commit: str) -> Path:

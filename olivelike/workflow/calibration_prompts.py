@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from olivelike._untrusted import read_bytes
 from olivelike.errors import UsageError
 from olivelike.workflow.places import absolute
 from olivelike.workflow.schema import Calibration, CalibrationSection
@@ -59,7 +60,7 @@ def read_prompts(path: Path) -> tuple[str, ...]:
         UsageError: if it can't be read, or has none.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_bytes(path).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(
             f"{path}: prompts can't be read from it: {error}; name a text file, a prompt a line"

@@ -19,6 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from olivelike._untrusted import open_file, read_bytes
 from olivelike.digest import digest_file
 from olivelike.engine.execute.executor import Advanced, Demand, Failed
 from olivelike.engine.execute.process_executor import ProcessExecutor
@@ -97,7 +98,7 @@ def describe(probe: str, token: str, dask_worker: Any) -> dict[str, Any]:
 
     shares = False
     with contextlib.suppress(OSError):
-        shares = not os.environ.get(STORE_VARIABLE) and Path(probe).read_text(encoding="ascii") == token
+        shares = not os.environ.get(STORE_VARIABLE) and read_bytes(Path(probe)).decode("ascii", "replace") == token
     home = Path(dask_worker.local_directory) / "olivelike"
     home.mkdir(parents=True, exist_ok=True)
     _homes[:] = [home]
@@ -183,7 +184,7 @@ async def give(digest_or_path: str, offset: int) -> bytes:
         path = own_store().object_path(digest_or_path)
 
     def read() -> bytes:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             file.seek(offset)
             return file.read(PIECE_BYTES)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from olivelike._untrusted import open_file
 from olivelike.engine.execute.executor import LIGHT, Demand
 from olivelike.engine.run_record import versions
 from olivelike.errors import MissingError, OlivelikeError, SessionError, UsageError
@@ -129,7 +130,7 @@ class ClusterWorkers:
         from olivelike.engine.execute import cluster_site
 
         for digest in self.ask(site, cluster_site.lacking, list(files)):
-            with files[digest].open("rb") as file:
+            with open_file(files[digest]) as file:
                 piece, last = file.read(cluster_site.PIECE_BYTES), False
                 while not last:
                     between()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from olivelike._untrusted import read_bytes
 from olivelike.engine.output.clip_tokenizer import ClipTokenizer, UnknownFormError
 from olivelike.engine.output.pipeline_files import current_name, to_json
 from olivelike.engine.output.scheduler_defaults import with_defaults
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from olivelike.model.few_steps import FewSteps
 
 
+_MOST_BYTES = 256 << 20
+"""Of a file beside the networks; the largest tokenizers have 35 MB."""
 _SPECIAL_TOKENS = frozenset({"bos_token", "eos_token", "unk_token", "pad_token"})
 _LOADING_KEYS = ("is_local", "local_files_only", "name_or_path")
 _CLIP_TOKENIZERS = ("CLIPTokenizer", "CLIPTokenizerFast")
@@ -54,7 +57,7 @@ def normalise_assets(
     added = added or {}
     if absent := added.keys() - {relative.partition("/")[0] for relative in files}:
         raise SourceError(f"the source has no {min(absent)}, which `embeddings:` add tokens to; fetch it, or drop them")
-    contents = {relative: path.read_bytes() for relative, path in files.items()}
+    contents = {relative: read_bytes(path, _MOST_BYTES) for relative, path in files.items()}
     for relative, data in contents.items():
         folder, _, name = relative.partition("/")
         if name == "scheduler_config.json":

@@ -10,6 +10,7 @@ import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
+from olivelike._untrusted import open_file
 from olivelike.errors import SourceError
 
 if TYPE_CHECKING:
@@ -63,7 +64,8 @@ class Initializers:
     @staticmethod
     def _read(path: Path, dtype: np.dtype[Any], count: int, entries: Mapping[str, str], name: str) -> Array:
         try:
-            array: Array = np.fromfile(path, dtype, count, offset=int(entries["offset"]))
+            with open_file(path) as file:
+                array: Array = np.fromfile(file, dtype, count, offset=int(entries["offset"]))
         except OSError as error:
             raise SourceError(f"{path} can't be read: {error}; run the workflow again") from error
         if array.size != count:

@@ -9,7 +9,6 @@ LoRAs for a folder that is optimised already: its initializers change in memory,
 
 from __future__ import annotations
 
-import json
 import logging
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from olivelike._text import count, did_you_mean
-from olivelike._untrusted import read_json
+from olivelike._untrusted import open_file, read_json
 from olivelike.errors import SourceError, UsageError
 from olivelike.model.client_layouts import is_package
 from olivelike.model.families import PIPELINE, TEXT_ENCODERS
@@ -105,7 +104,7 @@ def _swap(
 
     initializers = QuantisedInitializers(Initializers(model), derivations)
     places = _places(initializers.derivations)
-    config = json.loads((model.parent / "config.json").read_bytes())
+    config = read_json(model.parent / "config.json")
     shapes = {name: found[0].shape for name, found in places.items()}
     mine = [weighted for weighted in loras if component in weighted.file.components]
     with _saying_if_quantised(component, derivations):
@@ -410,5 +409,5 @@ def _data_start(path: Path) -> int | None:
     """Return where the tensors of a safetensors file begin; its header's length comes first, in 8 bytes."""
     if path.suffix != ".safetensors":
         return None
-    with path.open("rb") as file:
+    with open_file(path) as file:
         return 8 + int.from_bytes(file.read(8), "little")

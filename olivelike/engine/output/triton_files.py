@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from olivelike._untrusted import read_bytes
 from olivelike.engine.output.packages import CONFIG_FILE
 from olivelike.engine.output.pipeline_files import to_json
 from olivelike.errors import SourceError
@@ -76,7 +77,7 @@ def triton_files(package: Packaged) -> dict[str, bytes]:
     files |= {f"{home}/{path}": content for path, content in package.pipeline.items()}
     for name, path in package.models.items():
         if (config := path.with_name(CONFIG_FILE)).is_file():
-            files[f"{home}/{name}/{CONFIG_FILE}"] = config.read_bytes()
+            files[f"{home}/{name}/{CONFIG_FILE}"] = read_bytes(config)
     return files
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import TypeAdapter, ValidationError
 
 from olivelike._files import held
-from olivelike._untrusted import read_json
+from olivelike._untrusted import read_bytes, read_json
 from olivelike.errors import UsageError
 from olivelike.measure.bench.row import COLUMNS, Row, Value
 
@@ -28,6 +28,8 @@ _ALIKE: Final = (
 _PLANNED: Final = ("engine", "height", "width", "steps", "batch_size", "disable_safety_checker")
 """Those that are known before anything is measured."""
 _LOCK_SECONDS: Final = 60
+_MOST_BYTES: Final = 256 << 20
+"""Of a file that rows are added to."""
 
 
 @dataclass(frozen=True)
@@ -190,7 +192,7 @@ def append_rows(path: Path, rows: Sequence[Row]) -> None:
 def _check_header(path: Path) -> str | None:
     """Return a file's text if its columns are ours, `None` if it has none yet."""
     try:
-        text = path.read_text(encoding="utf-8-sig") if path.exists() else ""
+        text = read_bytes(path, _MOST_BYTES).decode("utf-8-sig") if path.exists() else ""
         found = next(csv.reader(io.StringIO(text)), None)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UsageError(f"{path}: can't be read as CSV: {error}") from error

@@ -10,6 +10,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Final
 
 from olivelike._text import count, duration, size
+from olivelike._untrusted import read_bytes
 from olivelike.engine.output.lost_values import TOLD, lost_values
 from olivelike.measure.report.element import Html, element, facts, fold, moment, section, shown, table
 from olivelike.measure.report.findings import Findings, Fusion, Quantised, Verified, fusion, quantised
@@ -166,7 +167,7 @@ def _embedded(folder: Path, name: object) -> str:
         return ""
     path = folder / relative
     try:
-        content = path.read_bytes() if path.stat().st_size <= _LARGEST else b""
+        content = read_bytes(path, _LARGEST)
     except (OSError, ValueError):  # ValueError: no file can have such a name.
         return ""
     kind = next((kind for magic, kind in _KINDS.items() if content.startswith(magic)), None)

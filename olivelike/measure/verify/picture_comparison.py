@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 import tempfile
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from olivelike._untrusted import read_json
 from olivelike.errors import SourceError
 from olivelike.graphs.export.torch_network import build_network
 from olivelike.measure.verify.original import fill
@@ -193,7 +193,7 @@ def _scheduler(originals: Originals) -> Any:
     cls = getattr(diffusers, entry[1], None) if isinstance(entry, list) else None
     if path is None or cls is None:
         raise SourceError("the source names no scheduler of diffusers, so its pictures can't be made")
-    config, few_steps = json.loads(path.read_bytes()), originals.source.few_steps
+    config, few_steps = read_json(path), originals.source.few_steps
     return cls.from_config(config if few_steps is None else few_steps.scheduler_config(config))
 
 

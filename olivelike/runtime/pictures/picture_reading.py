@@ -33,7 +33,7 @@ from olivelike.runtime.pictures.recipes import COMMENT, read_recipe
 if TYPE_CHECKING:
     from PIL import Image
 
-_MOST_BYTES = 256 << 20
+MOST_BYTES = 256 << 20
 """Of a picture file."""
 _MOST_PIXELS = 1 << 26
 """8192x8192; a file of a few KB can claim any number."""
@@ -99,7 +99,7 @@ def read_picture(path: str | Path) -> PictureFile:
     """
     path = Path(path)
     try:
-        with open_file(path, _MOST_BYTES) as file:
+        with open_file(path, MOST_BYTES) as file:
             return _read_picture(path, file)
     except OSError as error:
         raise SourceError(f"{path} can't be read as a picture: {error}; get the file again") from error
@@ -165,7 +165,7 @@ def open_image(path: Path) -> tuple[Image.Image, UsedFile]:
     Raises `SourceError` if there is no such file, or it is no picture that Pillow reads.
     """
     try:
-        data = read_bytes(path, _MOST_BYTES)
+        data = read_bytes(path, MOST_BYTES)
     except OSError as error:
         raise SourceError(f"{path}: can't be read as a picture: {error.strerror}; get the file again") from error
     return decode_image(data, str(path)), UsedFile(path.name, hashlib.sha256(data).hexdigest())

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike._text import did_you_mean
+from olivelike._untrusted import open_file
 from olivelike.errors import SessionError, UsageError
 from olivelike.runtime.sessions.plugins import provider_devices, registered_provider
 from olivelike.runtime.sessions.providers import CPU, CUDA, DIRECTML, TENSORRT, WINDOWS_ML, onnxruntime_errors, reason
@@ -226,7 +227,7 @@ def _map(path: Path) -> Any:
     import mmap
 
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as error:  # An empty file can't be mapped.
         raise SessionError(f"{path}: can't be read as weights: {error}") from error

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 from onnx import NodeProto, TensorProto, external_data_helper, helper, numpy_helper
 
+from olivelike._untrusted import open_file
 from olivelike.errors import SessionError
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ class NetworkValues:
         location = PurePath(entries["location"])
         if location.is_absolute() or ".." in location.parts:
             raise CutError(f"{name} is outside its folder")
-        with (self._folder / location).open("rb") as file:
+        with open_file(self._folder / location) as file:
             file.seek(int(entries.get("offset", 0)))
             values = file.read(int(entries.get("length", -1)))
         return TensorProto(name=name, data_type=tensor.data_type, dims=tensor.dims, raw_data=values)

@@ -314,15 +314,18 @@ class Dispatcher:
         for position, job in enumerate(self.waiting.order()):
             self._feed.publish({"type": "queue", "job": job, "position": position})
 
-    def _tidy(self) -> None:
-        """Drop what nobody needs any more."""
+    def needed_uploads(self) -> set[str]:
+        """Return the uploads that unfinished jobs name."""
         orders = [row.asked for row in self._journal.unfinished() if row.kind == "pictures"]
         needed = {order[name] for order in orders for name in ("init_image", "mask") if order[name]}
         needed |= {control["image"] for order in orders for control in order.get("controls", ())}
-        needed |= {name for order in orders for name in order.get("ip_adapter_images", ())}
+        return needed | {name for order in orders for name in order.get("ip_adapter_images", ())}
+
+    def _tidy(self) -> None:
+        """Drop what nobody needs any more."""
         with contextlib.suppress(OSError, sqlite3.Error):
             self._gallery.drop_passing()
-            prune_uploads(Path(self._gallery.folder, UPLOADS), needed)
+            prune_uploads(Path(self._gallery.folder, UPLOADS), self.needed_uploads())
 
 
 def _cluster(address: str, folder: Path) -> DrawingCluster:

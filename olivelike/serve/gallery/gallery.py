@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from olivelike._files import Lock, try_lock
+from olivelike._untrusted import read_bytes
 from olivelike.errors import SourceError, StoreError, UsageError
 from olivelike.serve.gallery.database import open_database
 from olivelike.serve.gallery.journal import Journal
@@ -213,6 +214,7 @@ class Gallery:
 
     def _add_file(self, path: str, created: float) -> None:
         from olivelike.runtime.pictures import read_picture
+        from olivelike.runtime.pictures.picture_reading import MOST_BYTES
 
         folder, _, name = path.rpartition("/")
         match = _NUMBERED.fullmatch(name)
@@ -225,8 +227,8 @@ class Gallery:
         record = found.record
         seed = record.seed if record else None
         made = PictureRow(
-            picture_id(path, file.read_bytes()), path, job, number, bool(match[2]), created, found.width, found.height,
-            seed, seed, 1, record.prompt if record else "", record.model if record else None, None,
+            picture_id(path, read_bytes(file, MOST_BYTES)), path, job, number, bool(match[2]), created, found.width,
+            found.height, seed, seed, 1, record.prompt if record else "", record.model if record else None, None,
             record.to_json() if record and found.own else None, found.parameters,
         )  # fmt: skip
         self.add(made)

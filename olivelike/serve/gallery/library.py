@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Final
 
 from olivelike._files import write_whole
-from olivelike._untrusted import open_file
+from olivelike._untrusted import open_file, read_bytes
 from olivelike.errors import SourceError, UsageError
-from olivelike.runtime.pictures.picture_reading import decode_image
+from olivelike.runtime.pictures.picture_reading import MOST_BYTES, decode_image
 from olivelike.runtime.pictures.picture_record import FORMATS, encode_picture, record_from_json
-from olivelike.serve.gallery.gallery import UPLOADS, Gallery, PictureRow
-from olivelike.serve.gallery.uploads import add_upload
+from olivelike.serve.gallery.gallery import INDEX, UPLOADS, Gallery, PictureRow
+from olivelike.serve.gallery.upload_reader import UploadReader
+from olivelike.serve.gallery.uploads import prune_uploads, require_room
 from olivelike.serve.views import PictureView, UploadView, iso, record_of
 
 _THUMB: Final = 320
@@ -31,7 +34,8 @@ class Library:
         self._gallery = gallery
         self._metadata = metadata
         self._decoding = asyncio.Semaphore(1)
-        """Pictures of clients are decoded one at a time: each may take 256 MB."""
+        """Small forms are made one at a time: each may take 256 MB. Uploads do not hold them up."""
+        self._uploads = UploadReader(gallery.folder / UPLOADS, gallery.folder / INDEX / "uploads.log")
 
     def find(self, picture: str) -> PictureRow:
         """Return a picture whose file is there. Raises `SourceError` if there is none of that id."""
@@ -83,10 +87,21 @@ class Library:
         """Delete a picture. Raises `SourceError` if there is none of that id."""
         self._gallery.delete(self.find(picture))
 
-    async def upload(self, data: bytes) -> UploadView:
-        """Keep a picture that a client sent. Raises as `add_upload`."""
-        async with self._decoding:
-            return await asyncio.to_thread(add_upload, self._gallery.folder / UPLOADS, data)
+    async def upload(self, data: bytes, needed: Collection[str]) -> UploadView:
+        """Keep a picture that a client sent, in the place of the oldest that no job needs if there is no more room.
+
+        Raises as `add_upload` and `require_room`, and `UsageError` if reading it takes too long.
+        """
+        folder = self._gallery.folder / UPLOADS
+        require_room(folder, needed)
+        view = await self._uploads.add(data)
+        with contextlib.suppress(OSError):
+            await asyncio.to_thread(prune_uploads, folder, {*needed, view.id})
+        return view
+
+    def close(self) -> None:
+        """End the process that reads uploads."""
+        self._uploads.close()
 
     def _encoded(self, row: PictureRow, suffix: str, quality: int | None) -> bytes:
         with open_file(self._gallery.path(row)) as file:
@@ -102,7 +117,7 @@ class Library:
         return encode_picture(image, suffix, record, metadata=self._metadata, quality=quality or _QUALITY)
 
     def _make_thumb(self, row: PictureRow, path: Path) -> None:
-        image = decode_image(self._gallery.path(row).read_bytes(), f"picture {row.id}").convert("RGB")
+        image = decode_image(read_bytes(self._gallery.path(row), MOST_BYTES), f"picture {row.id}").convert("RGB")
         image.thumbnail((_THUMB, _THUMB))
         kept = io.BytesIO()
         image.save(kept, "WEBP", quality=80, method=2)

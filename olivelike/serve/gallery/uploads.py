@@ -19,6 +19,8 @@ _MODES: Final = frozenset({"1", "L", "LA", "P", "RGB", "RGBA"})
 _ORIENTATION: Final = 0x0112
 _KEPT: Final = 200
 """Files, those that jobs still need beside them."""
+KEPT_BYTES: Final = 2 << 30
+"""Of all files together; noise of 67 million pixels has 200 MB as a PNG."""
 _KEPT_SECONDS: Final = 24 * 3600.0
 
 
@@ -68,8 +70,27 @@ def add_upload(folder: Path, data: bytes) -> UploadView:
 
 
 def prune_uploads(folder: Path, needed: Collection[str]) -> None:
-    """Delete what is old or too much, but for what jobs still need."""
-    files = sorted(((path.stat().st_mtime, path) for path in folder.iterdir() if path.stem not in needed), reverse=True)
-    for number, (written, path) in enumerate(files):
-        if number >= _KEPT or written < time.time() - _KEPT_SECONDS:
+    """Delete what is old or too much, the oldest first, but for what jobs still need."""
+    kept = 0
+    files = []
+    for path in folder.iterdir():
+        found = path.stat()
+        if path.stem in needed:
+            kept += found.st_size
+        else:
+            files.append((found.st_mtime, path, found.st_size))
+    for number, (written, path, size) in enumerate(sorted(files, reverse=True)):
+        kept += size
+        if number >= _KEPT or written < time.time() - _KEPT_SECONDS or kept > KEPT_BYTES:
             path.unlink(missing_ok=True)
+            kept -= size
+
+
+def require_room(folder: Path, needed: Collection[str]) -> None:
+    """Raise `StoreError` if what jobs still need is all that is kept."""
+    names = [path for path in folder.iterdir() if path.stem in needed]
+    if sum(path.stat().st_size for path in names) >= KEPT_BYTES:
+        raise StoreError(
+            f"the upload can't be kept: jobs that wait need {len(names)} others, of {KEPT_BYTES >> 20:,} MB or more; "
+            "send it again when some are done"
+        )

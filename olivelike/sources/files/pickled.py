@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from olivelike._untrusted import open_file
 from olivelike.errors import SourceError
 from olivelike.sources.files.weight_table import DOWNLOAD_AGAIN, RawTensor
 
@@ -127,10 +128,15 @@ def _read_entries(path: Path) -> list[_Entry]:
 
     Raises `SourceError` if it is damaged, or its numbers are big-endian.
     """
-    if not zipfile.is_zipfile(path):
+    try:
+        file = open_file(path)
+    except OSError:
         return []
     try:
-        with zipfile.ZipFile(path) as archive, path.open("rb") as file:
+        with file:
+            if not zipfile.is_zipfile(file):
+                return []
+            archive = zipfile.ZipFile(file)
             entries = []
             for info in archive.infolist():
                 file.seek(info.header_offset + _LENGTHS_AT)

@@ -21,6 +21,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from olivelike._untrusted import read_bytes
 from olivelike.digest import digest_bytes, digest_file, digest_json
 from olivelike.workflow.code.imports import IDLE, LOADERS, distributions_of, literal_import, read_imports
 from olivelike.workflow.code.local_modules import ENGINE, LocalModule, LocalModules, Targets
@@ -30,6 +31,8 @@ from olivelike.workflow.passes.plugin_files import module_names, private_package
 if TYPE_CHECKING:
     from olivelike.workflow.passes.registry import PassEntry
 
+_MOST_BYTES = 1 << 30
+"""Of a module; some of compiled code have 100 MB."""
 ABSENT = "absent"
 """Stands for the digest of an imported module that is not there, such as an optional one."""
 
@@ -191,7 +194,7 @@ class _Walk:
         if module.file is None:  # A namespace package has no code.
             return
         try:
-            data = module.file.read_bytes()
+            data = read_bytes(module.file, _MOST_BYTES)
         except OSError as error:
             self.problems.append(f"{module.file} can't be read: {error.strerror}")
             return

@@ -15,6 +15,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from olivelike._untrusted import read_bytes
 from olivelike.workflow.code.imports import Import, distributions_of, read_all, read_exports
 from olivelike.workflow.passes.plugin_files import installed_spec, sibling_spec
 
@@ -162,7 +163,7 @@ class Targets:
         module = self._local.find(package)
         if module is None or module.file is None or module.file.suffix != ".py":
             return
-        data = module.file.read_bytes()
+        data = read_bytes(module.file)
         if b"__all__" not in data:
             return
         names = read_all(data)
@@ -188,7 +189,7 @@ class Targets:
         if package is None or not package.is_package or package.file is None:
             yield base
             return
-        home = read_exports(package.file.read_bytes()).get(name)
+        home = read_exports(read_bytes(package.file)).get(name)
         if home is None or home[0].partition(".")[0] != ENGINE:
             yield base
         else:
