@@ -107,6 +107,13 @@ class Catalogue:
         folder = self.folders().get(model or "")
         return list(_embeddings(folder, _stamp(folder))) if folder is not None else []
 
+    def upscalers(self) -> dict[str, Path]:
+        """Return the files of networks that enlarge pictures, by name without suffix; of two with one, the first."""
+        found: dict[str, Path] = {}
+        for path in (path for one in self._settings.upscaler_dirs for path in sorted(one.glob("*.onnx"))):
+            found.setdefault(path.stem, path)
+        return found
+
     def wildcards(self) -> list[str]:
         """Return the names of files that prompts may choose from."""
         return sorted(Wildcards(self._settings.wildcard_dirs or [Path("wildcards")]).files)

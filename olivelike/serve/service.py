@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
+from olivelike._text import did_you_mean
 from olivelike.errors import SourceError, UsageError
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
 from olivelike.runtime.pipeline.request import DRAWN_SEEDS
@@ -176,6 +177,23 @@ class Service:
     async def picture_bytes(self, picture: str, suffix: str = ".png", quality: int | None = None) -> bytes:
         """Return a picture as a file of a format. Raises as `Library.file_bytes`."""
         return await self.library.file_bytes(picture, suffix, quality)
+
+    async def enlarge(self, data: bytes, upscaler: str) -> bytes:
+        """Return a picture as an upscaler of the catalogue enlarges it, as PNG; jobs that are drawn go before.
+
+        Raises `SourceError` if there is no such upscaler, `UsageError` if it or the picture is none, and
+        `SessionError` if it can't be run.
+        """
+        files, model = self.catalogue.upscalers(), self.current_model
+        if upscaler not in files:
+            raise SourceError(f"there is no upscaler {upscaler!r}; {did_you_mean(upscaler, files, 'upscalers')}")
+        found = await self.painter.enlarge(
+            seconds=self.settings.time_limit,
+            upload=(await self.upload(data)).id,
+            upscaler=str(files[upscaler].absolute()),
+            folder=None if model is None else str(self.catalogue.folder(model)),
+        )
+        return await self.library.upload_bytes(found["upload"])
 
     async def upload(self, data: bytes) -> UploadView:
         """Keep a picture that a client sent. Raises `UsageError` if it is none, and `StoreError` on a full disk."""

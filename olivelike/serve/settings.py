@@ -33,6 +33,8 @@ class ServeSettings:
     lora_dirs: tuple[Path, ...] = ()
     """Beside `loras/` here and beside the folders."""
     wildcard_dirs: tuple[Path, ...] = ()
+    upscaler_dirs: tuple[Path, ...] = ()
+    """Where ONNX files of networks are that enlarge pictures, for A1111's API."""
     ignore_unsupported: bool = False
     """Whether what A1111's API can't do here is left out and told of in the answer, in place of being refused."""
     allow_pickle: bool = False
@@ -94,7 +96,10 @@ class ServeSettings:
             raise UsageError(f"--max-body {self.max_body}: an order alone may have more; take at least {_LEAST_BODY}")
         for text in self.providers:
             parse_provider(text)
-        places = [("--lora-dir", self.lora_dirs), ("--wildcard-dir", self.wildcard_dirs)]
+        places = [
+            ("--lora-dir", self.lora_dirs), ("--wildcard-dir", self.wildcard_dirs),
+            ("--upscaler-dir", self.upscaler_dirs),
+        ]  # fmt: skip
         if self.workflows_dir is None and self.checkpoints_dir is None:  # A run makes the first.
             places.append(("--models", self.models_dirs))
         for option, folders in places:

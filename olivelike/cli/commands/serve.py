@@ -87,6 +87,12 @@ def serve(
         list[Path] | None,
         typer.Option("--wildcard-dir", metavar="DIR", help="Where the file of __NAME__ is; may be repeated."),
     ] = None,
+    upscaler_dirs: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--upscaler-dir", metavar="DIR", help="Where A1111's API has upscalers from, ONNX files; may be repeated."
+        ),
+    ] = None,
     ignore_unsupported: Annotated[
         bool,
         typer.Option("--ignore-unsupported", help="Leave out what A1111's API asks for and can't be had, and say so."),
@@ -125,6 +131,7 @@ def serve(
             port=access.port,
             lora_dirs=tuple(lora_dirs or ()),
             wildcard_dirs=tuple(wildcard_dirs or ()),
+            upscaler_dirs=tuple(upscaler_dirs or ()),
             ignore_unsupported=ignore_unsupported,
             allow_pickle=allow_pickle,
             safety=safety,

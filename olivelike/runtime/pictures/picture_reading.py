@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 MOST_BYTES = 256 << 20
 """Of a picture file."""
-_MOST_PIXELS = 1 << 26
+MOST_PIXELS = 1 << 26
 """8192x8192; a file of a few KB can claim any number."""
 _MOST_ACROSS = 1 << 16
 """Pixels of a side; a line of 60 million takes any resampling's memory."""
@@ -138,9 +138,9 @@ def _read_picture(path: Path, file: BinaryIO) -> PictureFile:
 def _check_pixels(path: Path | str, image: Image.Image) -> None:
     """Refuse a picture of very many pixels before they are decoded."""
     width, height = image.size
-    if width * height > _MOST_PIXELS or max(width, height) > _MOST_ACROSS:
+    if width * height > MOST_PIXELS or max(width, height) > _MOST_ACROSS:
         raise SourceError(
-            f"{path} has {width}x{height} pixels, and at most {_MOST_PIXELS:,} are read, {_MOST_ACROSS:,} of a side; "
+            f"{path} has {width}x{height} pixels, and at most {MOST_PIXELS:,} are read, {_MOST_ACROSS:,} of a side; "
             "make it smaller"
         )
 

@@ -7,7 +7,6 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from fastapi import APIRouter, Request
@@ -38,8 +37,6 @@ from olivelike.serve.api.images import (
 from olivelike.serve.api.refusals import RequestRefusedError, StrictRoute, refused
 
 if TYPE_CHECKING:
-    from PIL import Image
-
     from olivelike.serve.orders import Order
     from olivelike.serve.service import Service
     from olivelike.serve.views import JobView, PictureView
@@ -50,7 +47,7 @@ _UNIT: Final = 8
 _THEIRS: Final = {
     "guidance_scale": "cfg_scale", "strength": "denoising_strength", "hires_strength": "denoising_strength",
     "scheduler": "sampler_name", "num_images": "n_iter times batch_size", "hires": "hr_scale",
-    "variation_seed": "subseed", "variation_strength": "subseed_strength", "mask_blur": "mask_blur",
+    "variation_seed": "subseed", "variation_strength": "subseed_strength",
     "inpaint_padding": "inpaint_full_res_padding", "clip_skip": "CLIP_stop_at_last_layers less 1",
 }  # fmt: skip
 """A1111's names by those of an order."""
@@ -62,7 +59,7 @@ async def txt2img(request: Request, asked: TextToImage) -> dict[str, Any]:
     """Draw pictures for a prompt; with `enable_hr`, each again at a larger size, from its enlarged form."""
     service = service_of(request)
     asked, warnings = asked.settled(lenient=service.settings.ignore_unsupported)
-    scale, known = asked.latent_scale(), (*LATENT_MODES, *UPSCALERS)
+    scale, known = asked.latent_scale(), (*LATENT_MODES, *UPSCALERS, *service.catalogue.upscalers())
     if asked.enable_hr and (asked.hr_upscaler or "Lanczos") not in known:
         raise refused(f"there is no hr_upscaler {asked.hr_upscaler!r}; there are {', '.join(known)}")
     twice = asked.enable_hr and scale is None
@@ -114,14 +111,14 @@ async def img2img(request: Request, asked: ImageToImage) -> dict[str, Any]:
 async def extra_single_image(request: Request, asked: Extras) -> dict[str, Any]:
     """Enlarge a picture."""
     told = _told(request, asked)
-    return {"html_info": told, "image": await _enlarged(request, asked, asked.image)}
+    return {"html_info": told, "image": await _extra(request, asked, asked.image)}
 
 
 @a1111_router.post("/extra-batch-images")
 async def extra_batch_images(request: Request, asked: ManyExtras) -> dict[str, Any]:
     """Enlarge pictures."""
     told = _told(request, asked)
-    return {"html_info": told, "images": [await _enlarged(request, asked, one.data) for one in asked.imageList]}
+    return {"html_info": told, "images": [await _extra(request, asked, one.data) for one in asked.imageList]}
 
 
 def _told(request: Request, asked: Extras) -> str:
@@ -137,14 +134,16 @@ async def _drawn(request: Request, order: Order) -> JobView:
         job = await service.finished((await service.submit(order, client_of(request))).id)
         return job if job.state == "cancelled" else require_done(job)
     except UsageError as error:
-        raise type(error)(_in_their_words(str(error))) if type(error) is UsageError else error from None
+        if type(error) is not UsageError:  # A full queue has more to say.
+            raise
+        raise UsageError(_in_their_words(str(error))) from None
     except RequestRefusedError as error:
         raise RequestRefusedError(error.status, error.code, _in_their_words(str(error))) from None
 
 
 def _in_their_words(message: str) -> str:
-    """Return a message with A1111's names of the fields that it begins with, or is about."""
-    return _OURS.sub(lambda match: _THEIRS[match[0]], message)
+    """Return a message that begins with a field of an order with A1111's names of it and others."""
+    return _OURS.sub(lambda match: _THEIRS[match[0]], message) if _OURS.match(message) else message
 
 
 def _model(request: Request, asked: Drawing) -> str | None:
@@ -212,10 +211,6 @@ def _prepared(asked: ImageToImage, most: int) -> tuple[bytes, bytes | None, tupl
     return png(image), None if mask is None else png(mask), size
 
 
-def _second_picture(data: bytes, size: tuple[int, int], upscaler: str) -> bytes:
-    return png(upscaled(upright(data, "picture"), size, upscaler))
-
-
 async def _second_pass(
     request: Request, asked: TextToImage, pictures: list[PictureView], led: Mapping[str, Any]
 ) -> list[PictureView]:
@@ -224,8 +219,7 @@ async def _second_pass(
     size = _second_size(service, asked, (pictures[0].width, pictures[0].height))
     found = []
     for picture in pictures:
-        data = await service.picture_bytes(picture.id)
-        large = await in_turn(partial(_second_picture, data, size, asked.hr_upscaler or "Lanczos"))
+        large = await _enlarged(service, await service.picture_bytes(picture.id), size, asked.hr_upscaler or "Lanczos")
         again = asked.again(size).model_copy(
             update={
                 "prompt": asked.hr_prompt or picture.prompt, "seed": picture.seed,
@@ -306,20 +300,30 @@ def _info(service: Service, asked: Drawing, order: Order, pictures: list[Picture
     }
 
 
-async def _enlarged(request: Request, asked: Extras, text: str) -> str:
+async def _extra(request: Request, asked: Extras, text: str) -> str:
+    """Return a picture enlarged, in base64."""
     if await request.is_disconnected():
         raise refused("the client has left")
-    most = service_of(request).settings.max_side
-    for name in (asked.upscaler_1, asked.upscaler_2):
-        if name not in UPSCALERS:
-            raise refused(f"there is no upscaler {name!r}; there are {', '.join(UPSCALERS)}")
-    return to_base64(await in_turn(lambda: png(_enlarge(asked, upright(from_base64(text, "image"), "image"), most))))
+    service = service_of(request)
+    known = (*UPSCALERS, *service.catalogue.upscalers())
+    for field, name in (("upscaler_1", asked.upscaler_1), ("upscaler_2", asked.upscaler_2)):
+        if name not in known:
+            raise refused(
+                f"{field}: there is no upscaler {name!r}; there are {', '.join(known)}, and more where the server is "
+                "started with --upscaler-dir"
+            )
+    data, size = await in_turn(lambda: _to_enlarge(asked, text, service.settings.max_side))
+    large = data if asked.upscaler_1 == "None" else await _enlarged(service, data, size, asked.upscaler_1)
+    if asked.upscaler_2 == "None" or not asked.extras_upscaler_2_visibility:
+        return to_base64(large)
+    whole = await in_turn(lambda: upright(large, "picture").size)
+    other = await _enlarged(service, data, whole, asked.upscaler_2)
+    return to_base64(await in_turn(lambda: _blended(large, other, asked.extras_upscaler_2_visibility)))
 
 
-def _enlarge(asked: Extras, image: Image.Image, most: int) -> Image.Image:
-    from PIL import Image as Images
-
-    image = flat(image)
+def _to_enlarge(asked: Extras, text: str, most: int) -> tuple[bytes, tuple[int, int]]:
+    """Return a picture that was sent, and the size that it is to have."""
+    image = flat(upright(from_base64(text, "image"), "image"))
     size = asked.upscaling_resize_w, asked.upscaling_resize_h
     if asked.resize_mode == 0:
         size = round(image.width * asked.upscaling_resize), round(image.height * asked.upscaling_resize)
@@ -328,9 +332,17 @@ def _enlarge(asked: Extras, image: Image.Image, most: int) -> Image.Image:
         size = round(image.width * share), round(image.height * share)
     if max(size) > most:
         raise refused(f"a side of more than the {most} pixels that --max-size allows")
-    size = max(size[0], 1), max(size[1], 1)
-    large = image if asked.upscaler_1 == "None" else upscaled(image, size, asked.upscaler_1)
-    if asked.upscaler_2 == "None" or not asked.extras_upscaler_2_visibility:
-        return large
-    other = upscaled(image, large.size, asked.upscaler_2)
-    return Images.blend(large, other, asked.extras_upscaler_2_visibility)
+    return png(image), (max(size[0], 1), max(size[1], 1))
+
+
+async def _enlarged(service: Service, data: bytes, size: tuple[int, int], upscaler: str) -> bytes:
+    """Bring a picture to a size: by a network, then without one as far as that is not it."""
+    if upscaler in service.catalogue.upscalers() and upscaler not in UPSCALERS:
+        data = await service.enlarge(data, upscaler)
+    return await in_turn(lambda: png(upscaled(upright(data, "picture"), size, upscaler)))
+
+
+def _blended(first: bytes, second: bytes, share: float) -> bytes:
+    from PIL import Image
+
+    return png(Image.blend(upright(first, "picture"), upright(second, "picture"), share))

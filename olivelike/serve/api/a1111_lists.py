@@ -96,9 +96,15 @@ async def schedulers() -> list[dict[str, Any]]:
 
 
 @lists_router.get("/upscalers")
-async def upscalers() -> list[dict[str, Any]]:
+async def upscalers(request: Request) -> list[dict[str, Any]]:
     """List what enlarges pictures."""
-    return [{"name": name, "model_name": None, "model_path": None, "model_url": None, "scale": 4} for name in UPSCALERS]
+    files = {
+        name: path.name for name, path in service_of(request).catalogue.upscalers().items() if name not in UPSCALERS
+    }
+    return [
+        {"name": name, "model_name": None, "model_path": files.get(name), "model_url": None, "scale": 4}
+        for name in (*UPSCALERS, *files)
+    ]
 
 
 @lists_router.get("/latent-upscale-modes")

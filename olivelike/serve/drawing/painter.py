@@ -117,18 +117,25 @@ class Painter:
 
         Raises the `OlivelikeError` that it answers with, and `SessionError` if it dies of it, twice.
         """
+        return await self._answer_to("plan", arguments, _PATIENCE)
+
+    async def enlarge(self, *, seconds: float, **arguments: Any) -> dict[str, Any]:
+        """Let the child enlarge a picture within so many seconds, as `Painting` takes it. Raises as `plan`."""
+        return await self._answer_to("enlarge", arguments, seconds)
+
+    async def _answer_to(self, question: str, arguments: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         for _ in range(2):
             self._asked += 1
             future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
             self._questions[self._asked] = future
             try:
-                self.start().send({"do": "plan", "number": self._asked, "arguments": arguments})
-                async with asyncio.timeout(_PATIENCE):
+                self.start().send({"do": question, "number": self._asked, "arguments": arguments})
+                async with asyncio.timeout(seconds):
                     return await future
             except ChildEnded as error:
                 why = str(error)
             except TimeoutError:
-                why = f"gave no answer within {_PATIENCE:g} s"
+                why = f"gave no answer within {seconds:g} s"
                 if self._child is not None and self._drawing is None:
                     self._child.stop()
         raise SessionError(f"the process that draws {why}")

@@ -5,6 +5,7 @@ Its parent is `painter.py`; what they tell each other are JSON objects, one a li
 
 from __future__ import annotations
 
+import io
 import logging
 import queue
 import threading
@@ -15,11 +16,14 @@ from typing import Any, Final
 
 from olivelike._light_diffusers import light_diffusers
 from olivelike.engine.execute.json_child import serve
-from olivelike.errors import Interrupted, OlivelikeError, SessionError
+from olivelike.errors import Interrupted, OlivelikeError, SessionError, UsageError
+from olivelike.runtime.pictures.picture_reading import MOST_PIXELS, open_image
+from olivelike.runtime.pictures.upscaling import Upscaler
 from olivelike.runtime.sessions.session import ENGINE_CALLS
 from olivelike.serve.drawing.job_drawing import DrawMessage, JobDrawing
 from olivelike.serve.drawing.planning import Files, OrderPlan, plan_order
 from olivelike.serve.drawing.warm import SessionChoice, WarmPipelines
+from olivelike.serve.gallery.uploads import add_upload
 from olivelike.serve.orders import Order
 
 Answer = Callable[[Mapping[str, Any]], None]
@@ -41,6 +45,8 @@ class Painting:
         }
         self._metadata: bool = settings["metadata"]
         self._warm = WarmPipelines(SessionChoice(**_tuples(settings["sessions"])), settings["memory_limit"])
+        self._upscaler: tuple[tuple[Path, int], Upscaler] | None = None
+        """The one that was used last, by its file and when that was written."""
         self._plans: dict[str, OrderPlan] = {}
         self._models: set[Path] = set()
         """Folders that were asked for."""
@@ -53,12 +59,14 @@ class Painting:
         """Do what the parent asks for, but for drawing, which another thread does."""
         match message["do"]:
             case "plan":
-                self._answer_plan(message)
+                self._answer_by(self._planned, message)
+            case "enlarge":
+                self._jobs.put(lambda: self._answer_by(self._enlarged, message))
             case "warm":
                 folder, safety = Path(message["folder"]), message["safety"]
                 self._jobs.put(lambda: self._warm.get(folder, (), None, safety=safety))
             case "unload":
-                self._jobs.put(self._warm.close)
+                self._jobs.put(self._close)
             case "draw":
                 self._drawing = JobDrawing(self, DrawMessage(**message["draw"]), self._warm, metadata=self._metadata)
                 self._jobs.put(self._drawing)
@@ -81,13 +89,16 @@ class Painting:
         found = self._plans.pop(job, None)
         return found or plan_order(Order.model_validate(order), Files(models=folders, **self._files))
 
-    def _answer_plan(self, message: Mapping[str, Any]) -> None:
+    def _answer_by(self, work: Callable[..., dict[str, Any]], message: Mapping[str, Any]) -> None:
         try:
-            value = self._planned(**message["arguments"])
+            value = work(**message["arguments"])
         except OlivelikeError as error:
             self._refuse(message, error.word, str(error))
+        except MemoryError:
+            self._close()
+            self._refuse(message, "session", "ran out of memory; take a smaller picture")
         except Exception as error:  # noqa: BLE001  (the boundary of the process)
-            _LOG.exception("planning failed")
+            _LOG.exception("%s failed", message["do"])
             self._refuse(message, "olivelike", _bug(error))
         else:
             self.tell("told", number=message["number"], value=value)
@@ -113,6 +124,27 @@ class Painting:
             "reads": plan.reads,
         }  # fmt: skip
 
+    def _enlarged(self, upload: str, upscaler: str, folder: str | None) -> dict[str, Any]:
+        path = Path(upscaler)
+        self._models.add(path.parent)
+        key = path, path.stat().st_mtime_ns
+        if self._upscaler is None or self._upscaler[0] != key:
+            self._upscaler = key, Upscaler(path, self._warm.settings(None if folder is None else Path(folder)))
+        network = self._upscaler[1]
+        image, _ = open_image(self._files["uploads"] / f"{upload}.png")
+        if image.width * image.height * network.scale**2 > MOST_PIXELS:
+            raise UsageError(
+                f"{path.stem} makes {image.width * network.scale}x{image.height * network.scale} pixels of this "
+                f"picture, more than the {MOST_PIXELS:,} that are taken here; send a smaller one"
+            )
+        buffer = io.BytesIO()
+        network.enlarge(image).save(buffer, "PNG", compress_level=1)
+        return {"upload": add_upload(self._files["uploads"], buffer.getvalue()).id}
+
+    def _close(self) -> None:
+        self._upscaler = None
+        self._warm.close()
+
     def _draw_all(self) -> None:
         while True:
             job = self._jobs.get()
@@ -125,7 +157,7 @@ class Painting:
             except Interrupted:
                 self._end(job, "cancelled")
             except (SessionError, MemoryError) as error:
-                self._warm.close()  # Memory that the networks hold may be what lacks.
+                self._close()  # Memory that the networks hold may be what lacks.
                 self._fail(
                     job, str(error) or "ran out of memory; make the picture smaller, or fewer at once", "session"
                 )

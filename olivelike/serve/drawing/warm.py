@@ -12,11 +12,16 @@ from olivelike.model.families import INDEX_FILE
 from olivelike.model.records.output import RECORD_FILE
 from olivelike.runtime.pipeline.pipeline import Pipeline, open_pipeline
 from olivelike.runtime.pipeline.pipeline_folder import check_folder, read_folder_target, target_settings
-from olivelike.runtime.sessions.session_settings import choose_providers, parse_device, parse_pairs, set_options
+from olivelike.runtime.sessions.session_settings import (
+    SessionSettings,
+    choose_providers,
+    parse_device,
+    parse_pairs,
+    set_options,
+)
 
 if TYPE_CHECKING:
     from olivelike.runtime.jobs.job_plan import Lora, LoraFiles
-    from olivelike.runtime.sessions.session_settings import SessionSettings
 
 
 @dataclass(frozen=True)
@@ -29,9 +34,10 @@ class SessionChoice:
     session_options: tuple[str, ...] = ()
     threads: int = 0
 
-    def settings(self, folder: Path) -> SessionSettings:
-        """Return the settings for a folder: what its target asks for, and on top what is said here."""
-        base = choose_providers(target_settings(read_folder_target(folder)), self.providers)
+    def settings(self, folder: Path | None) -> SessionSettings:
+        """Return the settings for a folder, or none: what its target asks for, and on top what is said here."""
+        own = SessionSettings() if folder is None else target_settings(read_folder_target(folder))
+        base = choose_providers(own, self.providers)
         base = set_options(base, parse_pairs(self.provider_options, "--provider-option"))
         return replace(
             base,
@@ -94,6 +100,10 @@ class WarmPipelines:
             warm.loras = loras
         self._open[key] = warm
         return warm.pipeline
+
+    def settings(self, folder: Path | None) -> SessionSettings:
+        """Return the settings of sessions for a folder, or none."""
+        return self._sessions.settings(folder)
 
     def close(self) -> None:
         """Close all of them."""

@@ -103,6 +103,10 @@ class Library:
         """End the process that reads uploads."""
         self._uploads.close()
 
+    async def upload_bytes(self, name: str) -> bytes:
+        """Return an upload as PNG."""
+        return await asyncio.to_thread((self._gallery.folder / UPLOADS / f"{name}.png").read_bytes)
+
     def _encoded(self, row: PictureRow, suffix: str, quality: int | None) -> bytes:
         with open_file(self._gallery.path(row)) as file:
             data = file.read()

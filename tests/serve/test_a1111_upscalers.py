@@ -1,0 +1,73 @@
+"""Upscalers that are files, at A1111's API."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from olivelike.errors import SourceError
+from olivelike.runtime.pictures.upscaling import Upscaler
+from olivelike.runtime.sessions.session_settings import SessionSettings
+from tests.runtime.pictures.test_upscaling import network, photo
+from tests.serve.test_a1111 import FAST, decoded, encoded
+
+NAME = "R-ESRGAN 4x+"
+
+
+@pytest.fixture
+def upscalers(tmp_path):
+    folder = tmp_path / "upscalers"
+    network(folder, scale=4).rename(folder / f"{NAME}.onnx")
+    (folder / "Lanczos.onnx").write_bytes(b"is not looked at: the name is taken")
+    (folder / "broken.onnx").write_bytes(b"no network")
+    return folder
+
+
+@pytest.fixture
+def client(serve, upscalers):
+    with serve(upscaler_dirs=(upscalers,)).client() as client:
+        yield client
+
+
+def test_files_enlarge_pictures_and_second_passes(client, upscalers):
+    listed = client.get("/sdapi/v1/upscalers").json()
+    assert [one["name"] for one in listed] == ["None", "Lanczos", "Nearest", NAME, "broken"]
+    assert listed[3]["model_path"] == f"{NAME}.onnx"
+    image = photo(24, 16)
+    body = {"image": encoded(image), "upscaler_1": NAME, "upscaling_resize": 4}
+    found = client.post("/sdapi/v1/extra-single-image", json=body).json()
+    whole = Upscaler(upscalers / f"{NAME}.onnx", SessionSettings()).enlarge(image)
+    assert np.abs(np.asarray(decoded(found["image"]), int) - np.asarray(whole, int)).max() <= 1
+    half = {**body, "upscaling_resize": 2, "upscaler_2": "Nearest", "extras_upscaler_2_visibility": 0.5}
+    many = {**half, "imageList": [{"data": encoded(image), "name": "a"}] * 2}
+    answer = client.post("/sdapi/v1/extra-batch-images", json=many).json()
+    assert [decoded(one).size for one in answer["images"]] == [(48, 32)] * 2
+    shown = Image.blend(whole.resize((48, 32), Image.Resampling.LANCZOS), image.resize((48, 32), 0), 0.5)
+    assert np.abs(np.asarray(decoded(answer["images"][0]), int) - np.asarray(shown, int)).max() <= 1
+    twice = {**FAST, "enable_hr": True, "hr_upscaler": NAME, "denoising_strength": 0.5}
+    answer = client.post("/sdapi/v1/txt2img", json=twice)
+    assert decoded(answer.json()["images"][0]).size == (64, 64)
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "said"),
+    [("another", 422, "upscaler_1: there is no upscaler 'another'"), ("broken", 422, "broken")],
+)
+def test_what_is_no_upscaler_is_refused_without_its_place(client, upscalers, name, status, said):
+    answer = client.post("/sdapi/v1/extra-single-image", json={"image": encoded(photo(8, 8)), "upscaler_1": name})
+    assert answer.status_code == status
+    assert said in answer.json()["detail"]
+    assert str(upscalers) not in answer.text
+
+
+def test_a_picture_that_would_be_too_large_is_refused(client):
+    body = {"image": encoded(Image.new("RGB", (4096, 2048))), "upscaler_1": NAME, "upscaling_resize": 0.1}
+    answer = client.post("/sdapi/v1/extra-single-image", json=body)
+    assert answer.status_code == 422
+    assert "makes 16384x8192 pixels" in answer.json()["detail"]
+
+
+def test_a_folder_of_upscalers_that_is_not_there_is_refused(serve, tmp_path):
+    with pytest.raises(SourceError, match="--upscaler-dir .*nowhere: no such folder"):
+        serve(upscaler_dirs=(tmp_path / "nowhere",))
