@@ -8,7 +8,9 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -281,37 +283,46 @@ def _told(made: cluster_site.Outcome, **facts: object) -> dict[str, object]:
     return {"content": {**made.content, "facts": {**made.content["facts"], **facts}}} if _files(made) else {}
 
 
+_REAL = cluster_site.do
+_change: list[Callable[[cluster_site.Outcome], object]] = []
+"""What a worker makes of its answers in place of honest ones."""
+
+
+def lying(parcel: cluster_site.Parcel) -> object:
+    """Do a job, and lie; it goes to workers by its name."""
+    return _change[-1](_REAL(parcel))
+
+
+@pytest.fixture
+def liars(apart: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of workers that lie as `_change` says."""
+    monkeypatch.setattr(cluster_site, "do", lying)
+    yield apart
+    _change.clear()
+
+
 @pytest.mark.parametrize("lie", LIES)
 def test_an_answer_that_is_none_of_its_job_fails_that_job(
-    emptied: Project, apart: str, lie: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    emptied: Project, liars: str, lie: str, tmp_path: Path
 ) -> None:
-    real = cluster_site.do
-
-    def do(parcel: cluster_site.Parcel) -> cluster_site.Outcome:
-        made = real(parcel)
-        return replace(made, **LIES[lie](made)) if made.written else made
-
-    monkeypatch.setattr(cluster_site, "do", do)
+    _change.append(lambda made: replace(made, **LIES[lie](made)) if made.written else made)
     with pytest.raises(PassError, match="its worker"):
-        run_on(emptied, apart, only=("text_encoder",))
+        run_on(emptied, liars)
     assert not emptied.output.exists()
     assert not list(tmp_path.rglob("*evil*"))
 
 
 @pytest.mark.parametrize("what", ["no outcome", "no pickle", "no output", "another table", "another graph"])
 def test_a_result_that_is_none_of_its_node_fails_that_node(
-    emptied: Project, apart: str, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    emptied: Project, liars: str, what: str, tmp_path: Path
 ) -> None:
-    real = cluster_site.do
-
-    def do(parcel: cluster_site.Parcel) -> object:
-        made = real(parcel)
+    def change(made: cluster_site.Outcome) -> object:
         outputs, parts = made.content.get("outputs", {}), made.content.get("parts", {})
         match what:
             case "no outcome":
                 return {"answer": "done"}
             case "no pickle":
-                return lambda: None
+                return threading.Lock()
             case "no output":
                 outputs, parts = {}, {}
             case "another table" if "assets" in outputs:
@@ -323,9 +334,9 @@ def test_a_result_that_is_none_of_its_node_fails_that_node(
                 outputs, parts = {"graph": digest}, {**parts, digest: 4}
         return replace(made, content={**made.content, "outputs": outputs, "parts": parts})
 
-    monkeypatch.setattr(cluster_site, "do", do)
+    _change.append(change)
     with pytest.raises(PassError, match="its worker"):
-        run_on(emptied, apart, only=("text_encoder",))
+        run_on(emptied, liars)
     assert not emptied.output.exists()
     assert not (tmp_path / "evil").exists()
 

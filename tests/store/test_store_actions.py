@@ -11,6 +11,8 @@ from store_faults import CHANGING, CountingFileSystem, make_action, put
 
 from olivelike.errors import StoreError
 from olivelike.store import Store, new_run_id
+from olivelike.store.actions import KIND, decoded
+from olivelike.store.folder import seal
 
 
 def test_an_action_comes_back_as_it_was_put(store: Store) -> None:
@@ -51,6 +53,48 @@ def test_a_record_reads_as_json_with_the_parts_of_its_key(store: Store) -> None:
     action = put(store, "convert", b"graph")
     (path,) = store.root.joinpath("actions").glob("*/*.json")
     assert json.loads(path.read_text())["inputs"] == action.inputs
+
+
+DIGEST = "0" * 64
+DEEP = json.loads('{"a":' * 60 + "0" + "}" * 60)
+NO_TABLES = (None, 1, "x", [], [1, 2], DEEP)
+NO_COUNTS = (None, "x", [], {}, True, -1, 0.5, 1 << 63, 10**400)
+LIES = {
+    "key": (None, 1, [], "x", DIGEST),
+    "inputs": NO_TABLES,
+    "outputs": (*NO_TABLES, {"graph": None}, {"graph": "x"}, {"graph": [DIGEST]}, {"graph": DIGEST}),
+    "parts": (*NO_TABLES, {}, {"x": 1}, {DIGEST: None}, {DIGEST: 1}, *({"PART": size} for size in NO_COUNTS)),
+    "facts": NO_TABLES,
+    "seconds": (None, "x", [], {}, True, -1.0, 1e308, 10**400),
+    "peak_memory_bytes": NO_COUNTS,
+    "created": (None, 1, [], "", "x", "2026-01-02", "2026-01-02T03:04:05", "9" * 5000),
+}
+
+
+@pytest.mark.parametrize("field", [*LIES, "a field more", "a field less"])
+def test_a_record_that_lies_in_a_field_is_none(store: Store, field: str) -> None:
+    action = put(store, "convert", b"graph")
+    content = dataclasses.asdict(action)
+    part = action.outputs["graph"]
+    lying = [{**content, field: lie} for lie in LIES.get(field, ())]
+    match field:
+        case "parts":
+            lying = [
+                {**one, "parts": {part: one["parts"]["PART"]}}
+                if isinstance(one["parts"], dict) and "PART" in one["parts"]
+                else one
+                for one in lying
+            ]
+        case "a field more":
+            lying = [{**content, "evil": 1}]
+        case "a field less":
+            lying = [{name: value for name, value in content.items() if name != left} for left in content]
+    assert lying
+    assert decoded(seal(KIND, content), action.key) == action
+    for one in lying:
+        assert decoded(seal(KIND, one), action.key) is None, one
+    for bad in (b"NaN", b"-Infinity", b"1e999", b'"\\ud800"'):
+        assert decoded(seal(KIND, {**content, "seconds": 77}).replace(b"77", bad), action.key) is None
 
 
 def flip(path: Path) -> None:

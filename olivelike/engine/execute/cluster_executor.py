@@ -13,7 +13,7 @@ import secrets
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -41,6 +41,8 @@ _LOOK_SECONDS: Final = 1.0
 _MOST_LOSSES: Final = 25
 """How many workers a job may lose before it is taken to be what kills them."""
 _SHOWN: Final = 5
+_MOST_SAID: Final = 300
+"""Letters of what a worker says of itself."""
 _MOST_PLUGIN_BYTES: Final = 64 << 20
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _LOCAL = re.compile(r"local:([1-9][0-9]{0,2})")
@@ -138,7 +140,8 @@ class ClusterExecutor:
         except OlivelikeError as error:
             answer = Answer(node, Failed(str(error), error.word), host=host)
         except Exception as error:  # noqa: BLE001  (the boundary of a thread)
-            message = f"{type(error).__name__}: {error}"
+            what = one_line(f"{type(error).__name__}: {error}".partition("\n")[0])[:_MOST_SAID]
+            message = f"{node}: its worker {host} gave no answer ({what}); its log says more"
             answer = Answer(node, Failed(message, PassError.word), host=host)
         self._answers.put(answer)
 
@@ -327,6 +330,8 @@ def _answered(outcome: object, who: str) -> Done | Failed:
             raise RecordError("its files, folder or memory are none")
         content = parse_json(canonical_json(outcome.content))
         kind = _CONTENTS[content.pop("answer")]
+        if absent := {field.name for field in fields(kind)} - content.keys():
+            raise RecordError(f"{min(absent)} is missing")
         answer: Done | Failed = from_json(kind, content)
         done = answer if isinstance(answer, Done) else Done()
         digests = [*done.parts, *done.outputs.values()]

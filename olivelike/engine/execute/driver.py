@@ -193,9 +193,10 @@ class Driver:
                 self._hit(node, Resolution(key, found.action, done=True), found.reason)
                 return True
             reason = "; ".join(filter(None, (reason, found.reason)))
-        if resolution.damage:
+        moved = self._start(node, resolution, reason)
+        if node.id in self._running and resolution.damage:
             self._settings.listener(Event("warning", {"message": f"{resolution.damage}; it is made anew"}))
-        return self._start(node, resolution, reason)
+        return moved
 
     def _wait(self, node: Node, reason: str | None) -> None:
         """Look at a node again soon; people are told once why, if there is a reason that may last."""

@@ -16,8 +16,9 @@ from olivelike.store.shared.requests import Pulse, Result, ask, transfer_callbac
 if TYPE_CHECKING:
     from olivelike.store.shared.address import Address
 
-RECORD_BYTES: Final = 64 << 20
-"""Most of a file that is read into memory; a record of a UNet's weights has some 100 KB."""
+RECORD_BYTES: Final = 4 << 20
+"""Most of a file that is read into memory, where JSON takes up to 30 times as much; a record of a UNet's weights has
+some 100 KB."""
 _WHOLE: Final = frozenset({"s3", "gs", "az", "abfs"})
 """Kinds whose files are there when they are whole, and not before."""
 _PART_BYTES: Final = 8 << 20

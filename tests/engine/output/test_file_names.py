@@ -30,7 +30,15 @@ OUTSIDE = (
 UNUSABLE = (
     "con", "NUL.txt", "a/COM1", "aux .json", "a.", "a ", "a:b", "a\0b", "a\nb", "a*", "\ud800", "x" * 256, "東" * 86,
 )  # fmt: skip
-OURS = (RECORD_FILE, "OLIVELIKE.json", JOURNAL_FILE, ".Olivelike-Journal.JSON", "unet/.olivelike-staging-7")
+OURS = (
+    RECORD_FILE,
+    "OLIVELIKE.json",
+    JOURNAL_FILE,
+    ".Olivelike-Journal.JSON",
+    "unet/.olivelike-staging-7",
+    "README.md",
+    "readme.MD",
+)
 TWICE = (
     ("a/b", "a/b"), ("a/B", "A/b"), ("straße", "STRASSE"), ("caf\u00e9", "cafe\u0301"), ("a", "a/b"), ("A/b/c", "a/B"),
 )  # fmt: skip

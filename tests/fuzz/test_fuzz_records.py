@@ -1,0 +1,122 @@
+"""Damaged records of results, their tables and objects, and answers of workers: each is taken, or said to be wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+from hostile import QUICK, SLOW, damage_json, feed
+
+from olivelike.data import demo_folder
+from olivelike.engine import Options
+from olivelike.engine.execute.cluster_executor import _answered, _written
+from olivelike.engine.execute.cluster_site import Outcome
+from olivelike.engine.execute.inline_executor import InlineExecutor
+from olivelike.engine.kinds.kind import Needs
+from olivelike.engine.plan.question import Question
+from olivelike.engine.preparation import prepare
+from olivelike.engine.run import run
+from olivelike.errors import DamagedError
+from olivelike.store import actions
+from tests.fixtures.lying_store import Honest, lie
+
+RUNS = pytest.mark.parametrize("runs", [QUICK, pytest.param(SLOW, marks=pytest.mark.slow)])
+
+WORKFLOW = """
+name: small
+source: DEMO
+target: cuda
+components:
+  text_encoder: [convert, fuse, float16]
+output: out
+"""
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Honest, dict[str, Question]]:
+    """What a machine has made of the demo, and the question that each record of it answers."""
+    folder = tmp_path_factory.mktemp("asked")
+    (folder / "small.yaml").write_text(WORKFLOW.replace("DEMO", str(demo_folder())), encoding="utf-8")
+    options = Options(cache_dir=folder / "cache", output=None)
+    run(str(folder / "small.yaml"), options, executor=InlineExecutor)
+    prepared = prepare(str(folder / "small.yaml"), options, writes=False)
+    resolver, questions = prepared.resolver(), {}
+    for node in prepared.nodes:
+        resolution = resolver.resolve(node)
+        if resolution.action is not None and resolution.key is not None:
+            questions[resolution.key.digest] = resolver.question(node, resolution.key)
+            resolver.record_outputs(node, resolution.action.outputs)
+    root = folder / "cache"
+    files = {
+        path.relative_to(root).as_posix(): path.read_bytes()
+        for name in ("actions", "objects")
+        for path in (root / name).rglob("*")
+        if path.is_file()
+    }
+    shutil.rmtree(folder / "out", ignore_errors=True)
+    return Honest.read(files), questions
+
+
+@RUNS
+def test_damaged_records_tables_and_objects(asked: tuple[Honest, dict[str, Question]], runs: int) -> None:
+    honest, questions = asked
+    assert len(questions) == len(honest.records) >= 5
+
+    def make(rng: random.Random) -> dict[str, bytes]:
+        return {} if rng.random() < 0.1 else dict(lie(rng, honest, Path("/outside/victim.txt")))
+
+    def read(changed: dict[str, bytes]) -> None:
+        changed_records = [Path(name).stem for name in changed if name.startswith("actions/")]
+        key = changed_records[0] if changed_records else next(iter(questions))
+        data = changed.get(f"actions/{key[:2]}/{key}.json")
+        action = actions.decoded(data if data is not None else honest.files()[f"actions/{key[:2]}/{key}.json"], key)
+        if action is None:
+            raise DamagedError("no record")
+
+        def content(digest: str) -> bytes | None:
+            return changed.get(f"objects/{digest[:2]}/{digest}", honest.objects.get(digest))
+
+        question = questions[key]
+        flaw = question.flaw(action, content) or question.flaw_within(action, content)
+        if flaw is not None:
+            assert len(flaw) < 300
+            assert flaw.isprintable()
+            raise DamagedError(flaw)
+
+    feed(read, make, runs).check(least_read=0.02)
+
+
+FILES = {"model.onnx": {"size": 7, "sha256": "1" * 64}, "weights.pb": {"size": 8, "sha256": "2" * 64}}
+ANSWERS = (
+    {"answer": "done", "outputs": {"graph": "0" * 64}, "parts": {"0" * 64: 7}, "facts": {"fused": {"a": 1}},
+     "seconds": 1.5, "memory_before_bytes": 1000},
+    {"answer": "done", "outputs": {}, "parts": {}, "seconds": 0.5, "memory_before_bytes": 0,
+     "facts": {"files": FILES, "derivations": {"w": {"parameter": "w"}}, "saturated": {"w": 1}, "flushed": {}}},
+    {"answer": "failed", "message": "no", "error": "pass", "facts": {}, "memory_before_bytes": 0},
+)  # fmt: skip
+
+
+@RUNS
+def test_damaged_answers_of_workers(runs: int) -> None:
+    needs = Needs(folder="/out", file_names=("model.onnx", "weights.pb"))
+    outcome = Outcome({}, 1000, {"model.onnx": (7, "1" * 64)}, "/there")
+
+    def make(rng: random.Random) -> tuple[bytes, bool]:
+        return damage_json(rng, {**dataclasses.asdict(outcome), "content": rng.choice(ANSWERS)}), rng.random() < 0.5
+
+    def read(sample: tuple[bytes, bool]) -> None:
+        data, writes = sample
+        try:
+            fields = json.loads(data)
+            made = Outcome(**fields)
+        except (ValueError, TypeError, RecursionError):
+            made = data
+        answer = _answered(made, "unet.fuse: its worker x")
+        if hasattr(answer, "outputs"):
+            _written(answer, needs if writes else Needs(), "unet.fuse: its worker x")
+
+    feed(read, make, runs).check(least_read=0.05)
