@@ -13,13 +13,17 @@ import secrets
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from pydantic import TypeAdapter
+
 from olivelike._untrusted import one_line
 from olivelike.digest import digest_file
-from olivelike.engine.execute.cluster_workers import ClusterWorkers, LostError, Site
+from olivelike.engine.execute.cluster_data import ForeignError
+from olivelike.engine.execute.cluster_site import Outcome
+from olivelike.engine.execute.cluster_workers import ClusterWorkers, LostError, Site, is_loss, nonsense, read_answer
 from olivelike.engine.execute.executor import LIGHT, Advanced, Answer, Demand, Failed
 from olivelike.engine.kinds.kind import Done
 from olivelike.errors import DamagedError, OlivelikeError, PassError, PluginError, SessionError
@@ -28,18 +32,27 @@ from olivelike.store import Store
 if TYPE_CHECKING:
     from distributed import Future
 
-    from olivelike.engine.execute.cluster_site import Outcome
     from olivelike.engine.kinds.kind import Job, Needs
 
-_CONTENTS = {"done": Done, "failed": Failed}
 _WAIT_SECONDS: Final = 60
 """How long a job waits for a worker that can do it, where there is none at all."""
 _LOOK_SECONDS: Final = 1.0
 _MOST_LOSSES: Final = 25
 """How many workers a job may lose before it is taken to be what kills them."""
 _MOST_PLUGIN_BYTES: Final = 64 << 20
+_OUTCOME = TypeAdapter(Outcome)
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_LOCAL = re.compile(r"local:([1-9][0-9]{0,2})")
+
+
+@dataclass(frozen=True)
+class _Told:
+    """What a worker tells of a job that it does."""
+
+    advanced: Advanced | None = None
+    log: str = ""
+
+
+_TOLD = TypeAdapter(_Told)
 
 
 class _CancelledError(Exception):
@@ -157,8 +170,9 @@ class ClusterExecutor:
             name, site.facts["worker"], job.to_json(), asdict(demand), shares, links, plugins, needs.folder
         )
         outcome = self._watch(site, job, parcel)
-        content = dict(outcome.content)
-        answer = _CONTENTS[content.pop("answer")](**content)
+        answer = outcome.done or outcome.failed
+        if answer is None:
+            raise nonsense(site.host, ValueError("neither done nor failed"))
         if not shares:
             if isinstance(answer, Done):
                 self._fetch(site, store, answer, outcome, needs, job)
@@ -176,28 +190,35 @@ class ClusterExecutor:
         node = job.place.node
 
         def hear(event: tuple[float, Any]) -> None:
-            said = event[1]
-            if "log" in said:
+            try:
+                said = _TOLD.validate_python(event[1])
+            except ValueError:
+                return  # What is told meanwhile decides nothing.
+            if said.log:
                 with contextlib.suppress(OSError), Path(job.place.log).open("a", encoding="utf-8") as log:
-                    log.write(said["log"])
-            else:
-                self._answers.put(Answer(node, Advanced(**said["advanced"])))
+                    log.write(said.log)
+            if said.advanced is not None:
+                self._answers.put(Answer(node, said.advanced))
 
         self._workers.client.subscribe_topic(parcel.name, hear)
         future: Future[Any] = self._workers.client.submit(
-            cluster_site.do, parcel, key=parcel.name, workers=[site.address], pure=False, retries=0
+            cluster_site.answer_job, parcel, key=parcel.name, workers=[site.address], pure=False, retries=0
         )
         try:
             while True:
                 try:
-                    outcome: Outcome = future.result(timeout=_LOOK_SECONDS)
+                    outcome: Outcome = read_answer(site, future.result(timeout=_LOOK_SECONDS), _OUTCOME)
                     return outcome
                 except TimeoutError:
                     self._stop_if_cancelled(site, node, parcel.name)
                     if not self._workers.is_there(site):
                         raise LostError from None
-                except (cluster_site.ReplacedError, KilledWorker, CancelledError, OSError):
+                except (KilledWorker, CancelledError):
                     raise LostError from None
+                except (AssertionError, ForeignError, OSError, TypeError, ValueError) as error:
+                    if is_loss(error):
+                        raise LostError from None
+                    raise nonsense(site.host, error) from None
         finally:
             with contextlib.suppress(Exception):
                 future.cancel()
@@ -217,7 +238,7 @@ class ClusterExecutor:
         Raises:
             PluginError: naming the digest to allow.
         """
-        if not needs.plugins:
+        if not needs.plugins or self._workers.are_ours:
             return {}
         from olivelike.engine.execute import cluster_site
         from olivelike.workflow.passes.allowed_plugins import plugin_code
