@@ -13,7 +13,7 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Final, Protocol, Self
 
 from olivelike.errors import StoreError
 
@@ -22,7 +22,8 @@ WINDOWS = os.name == "nt"
 _BINARY = getattr(os, "O_BINARY", 0)
 _REPLACE_PAUSES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
 _POLL_SECONDS = 0.02
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""What `OSError.errno` says of a disk, a quota or a file that has no room."""
 _REFUSED = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 
@@ -251,7 +252,7 @@ def explained(task: str, place: Path, elsewhere: str, full: str = "free some spa
     try:
         yield
     except OSError as error:
-        if error.errno in _FULL:
+        if error.errno in FULL:
             remedy = full
         elif error.errno in _REFUSED:
             remedy = "make it writable"

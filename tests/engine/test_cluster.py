@@ -28,6 +28,7 @@ from olivelike.engine.execute.inline_executor import InlineExecutor
 from olivelike.errors import MissingError, PassError, SessionError, UsageError
 from olivelike.workflow.passes.allowed_plugins import plugin_code
 from tests.fixtures.little_pipeline import little_checkpoint
+from tests.fixtures.sockets import opened_meanwhile
 
 from .conftest import Project, lend_graphs_of
 
@@ -73,7 +74,7 @@ class Tint(Pass):
 @pytest.fixture(scope="module")
 def cluster():
     with LocalCluster(
-        2, threads_per_worker=1, processes=False, protocol="tcp", host="127.0.0.1", dashboard_address=":0"
+        2, threads_per_worker=1, processes=False, protocol="tcp", host="127.0.0.1", dashboard_address="127.0.0.1:0"
     ) as made:
         yield made
 
@@ -217,7 +218,7 @@ def test_addresses_where_there_is_no_cluster_are_refused(emptied: Project, monke
             run_on(emptied, address)
     with pytest.raises(MissingError, match=r"no Dask scheduler answers at tcp://127\.0\.0\.1:9 .+ start one with"):
         run_on(emptied, "tcp://127.0.0.1:9")
-    with LocalCluster(1, processes=False, protocol="tcp", host="127.0.0.1", dashboard_address=":0") as lonely:
+    with LocalCluster(1, processes=False, protocol="tcp", host="127.0.0.1", dashboard_address="127.0.0.1:0") as lonely:
         lonely.scale(0)
         with pytest.raises(MissingError, match="the cluster has no worker; start one with `dask worker ADDRESS`"):
             run_on(emptied, lonely.scheduler_address)
@@ -353,7 +354,9 @@ def _start(*arguments: str, folder: Path) -> subprocess.Popen[bytes]:
 def test_a_local_cluster_of_any_size_gives_the_same_bytes(
     emptied: Project, workers: int, made_here: dict[str, bytes]
 ) -> None:
-    run_on(emptied, f"local:{workers}")
+    with opened_meanwhile() as sockets:
+        run_on(emptied, f"local:{workers}")
+    assert sockets == set()
     assert emptied.files() == made_here
     assert emptied.leftovers() == []
 

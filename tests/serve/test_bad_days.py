@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import base64
+import errno
 import io
+import json
 import os
 import resource
 import shutil
 import signal
 from dataclasses import replace
+from pathlib import Path
 
 import psutil
 import pytest
 from PIL import Image
 
+from olivelike.serve.gallery import uploads
 from olivelike.testing.lora_files import make_lora
 from tests.fixtures.little_pipeline import little_checkpoint
 from tests.serve.conftest import SMALL, running, wait_until
@@ -140,6 +145,51 @@ def test_a_full_disk_fails_the_job_and_leaves_nothing_half_written(rough):
     assert sorted(gallery.rglob("20*/*")) == before
     resource.prlimit(pid, resource.RLIMIT_FSIZE, UNLIMITED)
     assert rough.draw(seed=99)["state"] == "done"
+
+
+@pytest.mark.parametrize("full", ["the journal", "a folder"])
+def test_a_full_disk_is_said_on_every_route_that_writes(rough, monkeypatch, full):
+    """The journal's own limit is what SQLite says of a full disk."""
+    prompt = "a red circle, " * 800
+    picture = base64.b64encode(Path("docs/demo-edges.png").read_bytes()).decode()
+    orders = {
+        "/api/jobs": {**SMALL, "prompt": prompt},
+        "/v1/images/generations": {"prompt": prompt, "size": "32x32"},
+        "/sdapi/v1/txt2img": {"prompt": prompt, "width": 32, "height": 32, "steps": 1},
+        "/sdapi/v1/img2img": {"prompt": prompt, "width": 32, "height": 32, "steps": 1, "init_images": [picture]},
+    }
+    journal = rough.service.journal
+    if full == "the journal":
+        pages = journal._database.execute("PRAGMA page_count").fetchone()[0]
+        journal._database.execute(f"PRAGMA max_page_count = {pages}")
+    else:
+
+        def refuse(*_arguments, **_named):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr(journal, "add", refuse)
+    try:
+        with rough.client() as client:
+            for path, order in orders.items():
+                answer = client.post(path, json=order)
+                assert answer.status_code == 507, (path, answer.text)
+                assert "free some space" in json.dumps(answer.json())
+            assert client.get("/healthz").status_code == 200
+    finally:
+        journal._database.execute("PRAGMA max_page_count = 4294967294")
+    monkeypatch.undo()
+    assert rough.draw()["state"] == "done"
+
+
+def test_an_upload_that_finds_no_room_is_told_so(rough, monkeypatch):
+    def refuse(*_arguments, **_named):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(uploads, "write_whole", refuse)
+    with rough.client() as client:
+        answer = client.post("/api/uploads", content=Path("docs/demo-edges.png").read_bytes())
+        assert (answer.status_code, answer.json()["error"]["code"]) == (507, "store")
+        assert "No space left on device; free some space" in answer.json()["error"]["message"]
 
 
 def test_a_job_that_takes_too_long_is_ended(rough, monkeypatch):

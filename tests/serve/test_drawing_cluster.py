@@ -14,11 +14,11 @@ from olivelike.cli import stdout
 from olivelike.cli.app import run_command_line
 from olivelike.engine.execute import cluster_workers
 from olivelike.engine.execute.cluster_site import STORE_VARIABLE
-from olivelike.engine.execute.cluster_workers import ClusterWorkers
 from olivelike.errors import MissingError, SessionError, UsageError
 from olivelike.serve.service import Service
 from olivelike.testing.lora_files import make_lora
 from tests.fixtures.little_pipeline import little_checkpoint
+from tests.fixtures.sockets import opened_meanwhile
 from tests.serve.conftest import SMALL, Running, running, wait_until
 
 LONG = {"prompt": "a red circle", "steps": 40, "seed": 7, "num_images": 12, "batch_size": 1}
@@ -29,7 +29,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory):
     """A worker, which is a process that sees none of our folders; `drawing` adds another one."""
     theirs = str(tmp_path_factory.mktemp("theirs"))
     with LocalCluster(
-        n_workers=1, threads_per_worker=1, host="127.0.0.1", dashboard_address=":0", env={STORE_VARIABLE: theirs}
+        n_workers=1,
+        threads_per_worker=1,
+        host="127.0.0.1",
+        dashboard_address="127.0.0.1:0",
+        env={STORE_VARIABLE: theirs},
     ) as made:
         yield made
 
@@ -188,11 +192,20 @@ def test_workers_of_another_version_do_not_draw(base_settings, tmp_path, monkeyp
 
 
 @pytest.mark.slow
-def test_local_n_has_so_many_workers(tmp_path):
-    workers = ClusterWorkers("local:3", tmp_path)
-    try:
-        workers.client.wait_for_workers(3, timeout=60)
-        workers.look()
-        assert len(workers.sites) == 3
-    finally:
-        workers.close()
+def test_a_server_with_workers_of_its_own_listens_on_loopback_alone(base_settings, tmp_path, server):
+    with opened_meanwhile() as sockets:
+        settings = replace(base_settings, gallery=tmp_path / "gallery", cluster="local:2")
+        with running(settings) as drawing:
+            view = drawing.draw(seed=7, num_images=2)
+            drawn = pictures(drawing, view)
+    assert [address for address, _ in sockets] == ["127.0.0.1"]  # its own
+    assert drawn == pictures(server, server.draw(seed=7, num_images=2))
+
+
+@pytest.mark.slow
+def test_generate_with_workers_of_its_own_listens_on_loopback_alone(generate):
+    with opened_meanwhile() as sockets:
+        status, err, files = generate("a house", "--cluster", "local:2", here=True)
+    assert (status, len(files)) == (0, 1), err
+    assert [address for address, _ in sockets] == ["127.0.0.1"]  # of the server that it starts
+    assert files == generate("a house", name="here", here=True)[2]

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import random
+import shutil
 import sqlite3
 import time
 from contextlib import closing
@@ -246,3 +248,30 @@ def test_a_journal_that_can_not_be_understood_is_set_aside(gallery, change):
         assert path.with_name("jobs.sqlite.damaged").exists()
     finally:
         again.close()
+
+
+@pytest.mark.parametrize("spoilt", ["all of it", "the frames", "the end"])
+def test_a_damaged_log_of_a_killed_server_is_set_aside_by_name(gallery, tmp_path, caplog, spoilt):
+    for number in range(4):
+        gallery.journal.add(JobRow(f"j{number}", "pictures", "me", "queued", 1.0, {"prompt": "a"}, {"files": 1}))
+    killed = tmp_path / "killed" / ".index"
+    shutil.copytree(gallery.folder / ".index", killed)
+    (killed / "jobs.sqlite-shm").unlink()
+    log = killed / "jobs.sqlite-wal"
+    start = {"all of it": 0, "the frames": 32, "the end": log.stat().st_size - 500}[spoilt]
+    whole = Gallery(shutil.copytree(tmp_path / "killed", tmp_path / "whole"))
+    assert not whole.journal.was_damaged
+    assert len(whole.journal.jobs()) == 4
+    whole.close()
+    rubbish = log.read_bytes()[:start] + random.Random(0).randbytes(log.stat().st_size - start)
+    log.write_bytes(rubbish)
+    again = Gallery(tmp_path / "killed")
+    assert again.journal.was_damaged
+    assert (killed / "jobs.sqlite-wal.damaged").read_bytes() == rubbish
+    assert "jobs.sqlite-wal was damaged; it is set aside as jobs.sqlite-wal.damaged" in caplog.text
+    assert len(again.journal.jobs()) == (3 if spoilt == "the end" else 0)
+    again.journal.add(JobRow("new", "pictures", "me", "queued", 1.0, {"prompt": "a"}, {"files": 1}))
+    again.close()
+    after = Gallery(tmp_path / "killed")
+    assert not after.journal.was_damaged
+    after.close()

@@ -13,14 +13,18 @@ import secrets
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from pydantic import TypeAdapter
+
 from olivelike._text import listed
-from olivelike._untrusted import one_line, parse_json
+from olivelike._untrusted import one_line
 from olivelike.digest import canonical_json, digest_file
-from olivelike.engine.execute.cluster_workers import ClusterWorkers, LostError, Site
+from olivelike.engine.execute.cluster_data import ForeignError
+from olivelike.engine.execute.cluster_site import Outcome
+from olivelike.engine.execute.cluster_workers import ClusterWorkers, LostError, Site, is_loss, nonsense, read_answer
 from olivelike.engine.execute.executor import LIGHT, Advanced, Answer, Demand, Failed
 from olivelike.engine.kinds.kind import Done
 from olivelike.errors import DamagedError, OlivelikeError, PassError, PluginError, SessionError
@@ -31,21 +35,31 @@ from olivelike.store import Store
 if TYPE_CHECKING:
     from distributed import Future
 
-    from olivelike.engine.execute.cluster_site import Outcome
     from olivelike.engine.kinds.kind import Job, Needs
 
-_CONTENTS: Final[Mapping[str, type[Done | Failed]]] = {"done": Done, "failed": Failed}
 _WAIT_SECONDS: Final = 60
 """How long a job waits for a worker that can do it, where there is none at all."""
 _LOOK_SECONDS: Final = 1.0
 _MOST_LOSSES: Final = 25
 """How many workers a job may lose before it is taken to be what kills them."""
 _SHOWN: Final = 5
+_MOST_SECONDS: Final = 1e12
 _MOST_SAID: Final = 300
 """Letters of what a worker says of itself."""
 _MOST_PLUGIN_BYTES: Final = 64 << 20
+_OUTCOME = TypeAdapter(Outcome)
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_LOCAL = re.compile(r"local:([1-9][0-9]{0,2})")
+
+
+@dataclass(frozen=True)
+class _Told:
+    """What a worker tells of a job that it does."""
+
+    advanced: Advanced | None = None
+    log: str = ""
+
+
+_TOLD = TypeAdapter(_Told)
 
 
 class _CancelledError(Exception):
@@ -183,28 +197,35 @@ class ClusterExecutor:
         node = job.place.node
 
         def hear(event: tuple[float, Any]) -> None:
-            said = event[1]
-            if "log" in said:
+            try:
+                said = _TOLD.validate_python(event[1])
+            except ValueError:
+                return  # What is told meanwhile decides nothing.
+            if said.log:
                 with contextlib.suppress(OSError), Path(job.place.log).open("a", encoding="utf-8") as log:
-                    log.write(said["log"])
-            else:
-                self._answers.put(Answer(node, Advanced(**said["advanced"])))
+                    log.write(said.log)
+            if said.advanced is not None:
+                self._answers.put(Answer(node, said.advanced))
 
         self._workers.client.subscribe_topic(parcel.name, hear)
         future: Future[Any] = self._workers.client.submit(
-            cluster_site.do, parcel, key=parcel.name, workers=[site.address], pure=False, retries=0
+            cluster_site.answer_job, parcel, key=parcel.name, workers=[site.address], pure=False, retries=0
         )
         try:
             while True:
                 try:
-                    outcome: Outcome = future.result(timeout=_LOOK_SECONDS)
+                    outcome: Outcome = read_answer(site, future.result(timeout=_LOOK_SECONDS), _OUTCOME)
                     return outcome
                 except TimeoutError:
                     self._stop_if_cancelled(site, node, parcel.name)
                     if not self._workers.is_there(site):
                         raise LostError from None
-                except (cluster_site.ReplacedError, KilledWorker, CancelledError, OSError):
+                except (KilledWorker, CancelledError):
                     raise LostError from None
+                except (AssertionError, ForeignError, OSError, TypeError, ValueError) as error:
+                    if is_loss(error):
+                        raise LostError from None
+                    raise nonsense(site.host, error) from None
         finally:
             with contextlib.suppress(Exception):
                 future.cancel()
@@ -224,7 +245,7 @@ class ClusterExecutor:
         Raises:
             PluginError: naming the digest to allow.
         """
-        if not needs.plugins:
+        if not needs.plugins or self._workers.are_ours:
             return {}
         from olivelike.engine.execute import cluster_site
         from olivelike.workflow.passes.allowed_plugins import plugin_code
@@ -310,37 +331,24 @@ class ClusterExecutor:
                 self._workers.changed.wait(_LOOK_SECONDS)
 
 
-def _answered(outcome: object, who: str) -> Done | Failed:
+def _answered(outcome: Outcome, who: str) -> Done | Failed:
     """Return how a worker says that a job ended.
 
     Raises:
         PassError: if that is no answer; `who` names the worker.
     """
-    from olivelike.engine.execute.cluster_site import Outcome
-
     try:
-        if not isinstance(outcome, Outcome):
-            raise RecordError(f"expected an outcome, found {type(outcome).__name__}")
-        peak, folder = outcome.peak_memory_bytes, outcome.folder
-        if (
-            type(peak) is not int
-            or not isinstance(folder, str | None)
-            or not all(isinstance(n, str) for n in outcome.written)
-        ):
-            raise RecordError("its files, folder or memory are none")
-        content = parse_json(canonical_json(outcome.content))
-        kind = _CONTENTS[content.pop("answer")]
-        if absent := {field.name for field in fields(kind)} - content.keys():
-            raise RecordError(f"{min(absent)} is missing")
-        answer: Done | Failed = from_json(kind, content)
-        done = answer if isinstance(answer, Done) else Done()
+        answer, done = outcome.done or outcome.failed, outcome.done or Done()
+        if answer is None:
+            raise RecordError("it is neither done nor failed")
+        canonical_json(answer.facts)
         digests = [*done.parts, *done.outputs.values()]
-        counts = [*done.parts.values(), answer.memory_before_bytes, peak]
+        counts = [*done.parts.values(), answer.memory_before_bytes, outcome.peak_memory_bytes]
         if not all(map(_DIGEST.fullmatch, digests)) or not done.parts.keys() >= {*done.outputs.values()}:
             raise RecordError("its outputs are not among its parts")
-        if min(counts) < 0 or done.seconds < 0:
-            raise RecordError("it has a size or a time below zero")
-    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+        if min(counts) < 0 or not 0 <= done.seconds < _MOST_SECONDS:
+            raise RecordError("it has a size or a time that can't be")
+    except (TypeError, ValueError, RecursionError) as error:
         raise PassError(f"{who} gave no answer to its job: {one_line(str(error))[:200]}; run without it") from None
     return answer
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import os
 import queue
 import shutil
 import socket
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -21,11 +22,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from olivelike._untrusted import open_file, read_bytes
 from olivelike.digest import digest_file
+from olivelike.engine.execute.cluster_data import LOST, Reply, packed
 from olivelike.engine.execute.executor import Advanced, Demand, Failed
 from olivelike.engine.execute.process_executor import ProcessExecutor
 from olivelike.engine.kinds import KINDS  # noqa: F401  (their jobs are found by name)
-from olivelike.engine.kinds.kind import Job
-from olivelike.errors import DamagedError, PassError
+from olivelike.engine.kinds.kind import Done, Job
+from olivelike.errors import DamagedError, OlivelikeError, PassError
 from olivelike.store import Store
 from olivelike.workflow.code.code_digest import engine_code
 
@@ -71,8 +73,8 @@ class Parcel:
 class Outcome:
     """How a job ended on a worker."""
 
-    content: Mapping[str, Any]
-    """`Done` or `Failed` as a worker process answers it."""
+    done: Done | None
+    failed: Failed | None
     peak_memory_bytes: int
     written: Mapping[str, tuple[int, str]]
     """Size and digest of each file in the folder, by relative path; empty where the folder is seen from over there."""
@@ -80,8 +82,57 @@ class Outcome:
     """Where those files lie, until `forget`."""
 
 
+@dataclass(frozen=True)
+class Facts:
+    """What `describe` answers."""
+
+    worker: str
+    host: str
+    shares: bool
+    versions: dict[str, str]
+    code: str
+    memory_bytes: int
+
+
 class ReplacedError(Exception):
     """The worker is another one than the job was sent to."""
+
+
+async def answer(function: Callable[..., Any], *values: Any, dask_worker: Any, **named: Any) -> bytes:
+    """Return what a function answers, or how it failed, as data; the rest of this file is asked through here.
+
+    Args:
+        function: One of this file, or of `painting_site`.
+        values: What it takes.
+        dask_worker: The `distributed.Worker`, which Dask fills in, and which the function is given if it takes one.
+        named: What it takes by name.
+    """
+    if "dask_worker" in inspect.signature(function).parameters:
+        named["dask_worker"] = dask_worker
+    try:
+        value = function(*values, **named)
+        return _reply(await value if inspect.isawaitable(value) else value)
+    except Exception as error:  # noqa: BLE001  (the worker boundary)
+        return _failure(error)
+
+
+def answer_job(parcel: Parcel) -> bytes:
+    """Do a job as `do`, and answer as `answer`."""
+    try:
+        return _reply(asdict(do(parcel)))
+    except Exception as error:  # noqa: BLE001  (the worker boundary)
+        return _failure(error)
+
+
+def _reply(value: object) -> bytes:
+    return packed(asdict(Reply(value)))
+
+
+def _failure(error: Exception) -> bytes:
+    if isinstance(error, OlivelikeError):
+        return packed(asdict(Reply(error=error.word, text=str(error))))
+    word = LOST if isinstance(error, ReplacedError | OSError) else ""
+    return packed(asdict(Reply(error=word, text=f"{type(error).__name__}: {error}")))
 
 
 def describe(probe: str, token: str, dask_worker: Any) -> dict[str, Any]:
@@ -191,6 +242,12 @@ async def give(digest_or_path: str, offset: int) -> bytes:
     return await asyncio.to_thread(read)
 
 
+def end_sides() -> None:
+    """End the worker processes that are idle."""
+    while not _SIDES.empty():
+        _SIDES.get().close()
+
+
 async def cancel(name: str) -> None:
     """End a job, and forget what came for it."""
     _cancelled.add(name)
@@ -217,22 +274,22 @@ def do(parcel: Parcel) -> Outcome:
     with _bench(parcel) as (job, folder):
         with _LOCK:
             executor = ProcessExecutor(1, home_folder() / "workers.log") if _SIDES.empty() else _SIDES.get()
-        answer = None
+        said = None
         try:
             executor.submit(job, Demand(**parcel.demand))
-            for answer in _heard(executor, job, parcel):
-                if isinstance(answer.content, Advanced):
-                    worker.log_event(parcel.name, {"advanced": asdict(answer.content)})
+            for said in _heard(executor, job, parcel):
+                if isinstance(said.content, Advanced):
+                    worker.log_event(parcel.name, {"advanced": asdict(said.content)})
         finally:
-            if answer is None or parcel.name in _cancelled:
+            if said is None or parcel.name in _cancelled:
                 executor.close()
             else:
                 _SIDES.put(executor)
-        assert answer is not None
-        word = "failed" if isinstance(answer.content, Failed) else "done"
+        assert said is not None
+        done, failed = (None, said.content) if isinstance(said.content, Failed) else (said.content, None)
         written = _written(folder) if folder is not None and not parcel.shares else {}
         place = None if folder is None else str(folder)
-        return Outcome({"answer": word, **asdict(answer.content)}, answer.peak_memory_bytes, written, place)
+        return Outcome(done, failed, said.peak_memory_bytes, written, place)
 
 
 def _heard(executor: ProcessExecutor, job: Job, parcel: Parcel) -> Iterator[Any]:

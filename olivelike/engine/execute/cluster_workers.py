@@ -3,26 +3,38 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import re
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, get_type_hints
 
-from olivelike._untrusted import open_file
+from pydantic import TypeAdapter
+
+from olivelike._untrusted import one_line, open_file
+from olivelike.engine.execute.cluster_data import LOST, DataConnection, ForeignError, Reply, unpacked
+from olivelike.engine.execute.cluster_site import Facts
 from olivelike.engine.execute.executor import LIGHT, Demand
 from olivelike.engine.run_record import versions
-from olivelike.errors import MissingError, OlivelikeError, SessionError, UsageError
+from olivelike.errors import MissingError, SessionError, UsageError, error_of
 from olivelike.workflow.code.code_digest import engine_code
 
 if TYPE_CHECKING:
-    from distributed import Client, LocalCluster
+    from distributed import Client, SpecCluster
+
 
 _CONNECT_SECONDS: Final = 20
+_MOST_SAID: Final = 300
+_LOSSES: Final = re.compile(
+    r".*\.(KilledWorker|CancelledError|TimeoutError|OSError|BrokenPipeError|CommClosedError|Connection[A-Za-z]*Error)"
+)
+"""Kinds of errors by which Dask says that a worker is gone."""
 _LOCAL = re.compile(r"local:([1-9][0-9]{0,2})")
+_REPLY = TypeAdapter(Reply)
+_FACTS = TypeAdapter(Facts)
 
 
 @dataclass
@@ -68,7 +80,9 @@ class ClusterWorkers:
             SessionError: if no worker has this olivelike with these libraries.
         """
         self._folder, self._token = folder, secrets.token_hex(6)
-        self._cluster, self.client = _connect(address)
+        self._link, self.client = _connect(address)
+        self.are_ours = _LOCAL.fullmatch(address) is not None
+        """Whether the workers are parts of this process: they see its files, and run what it runs."""
         self.sites: dict[str, Site] = {}
         """Those that can do our work, by address; changed under `changed`."""
         self._refused: dict[str, str] = {}
@@ -80,39 +94,33 @@ class ClusterWorkers:
             raise
 
     def close(self) -> None:
-        """Let the cluster go; one of this machine ends."""
+        """Let the cluster go; one of this process ends."""
+        from olivelike.engine.execute import cluster_site
+
         with contextlib.suppress(Exception):
             self.client.close()
-        if self._cluster is not None:
-            self._cluster.close()
+        self._link.close()
+        if self.are_ours:
+            cluster_site.end_sides()
 
-    def ask(self, site: Site, function: Callable[..., Any], *values: Any) -> Any:
-        """Have a short function run at a worker, beside the job that it does.
+    def ask(self, site: Site, function: Callable[..., Any], *values: Any, **named: Any) -> Any:
+        """Have a short function run at a worker, beside the job that it does, and return its answer.
 
         Raises:
             LostError: if it is not there.
+            OlivelikeError: that the function has raised.
+            SessionError: if the answer is not of the type that the function names.
         """
         from olivelike.engine.execute import cluster_site
 
         try:
-            return self.client.run(function, *values, workers=[site.address])[site.address]
-        except OlivelikeError:
-            raise
-        except cluster_site.ReplacedError:
-            raise LostError from None
-        except (OSError, KeyError, TimeoutError, ValueError) as error:
-            if self.is_there(site) and not isinstance(error, OSError):
-                raise
-            raise LostError from error
-
-    def start(self, site: Site, function: Callable[..., Any], *values: Any, **named: Any) -> None:
-        """As `ask`, of a function that takes named values too, and answers nothing."""
-        from olivelike.engine.execute import cluster_site
-
-        try:
-            self.client.run(function, *values, workers=[site.address], **named)
-        except (OSError, KeyError, TimeoutError, ValueError, cluster_site.ReplacedError) as error:
-            raise LostError from error
+            answer = self.client.run(cluster_site.answer, function, *values, workers=[site.address], **named)
+            data = answer[site.address]
+        except Exception as error:  # noqa: BLE001  (whatever a worker or a scheduler says in place of an answer)
+            if is_loss(error) or not self.is_there(site):
+                raise LostError from None
+            raise nonsense(site.host, error) from None
+        return read_answer(site, data, _type_of(function))
 
     def send(self, site: Site, name: str, files: Mapping[str, Path], between: Callable[[], None]) -> None:
         """Send a worker's own store what it lacks of some files.
@@ -185,39 +193,48 @@ class ClusterWorkers:
         """Learn of workers that came or went."""
         try:
             known = self.client.scheduler_info(n_workers=-1)["workers"]
+            threads = {str(address): int(worker["nthreads"]) for address, worker in known.items()}
         except (OSError, TimeoutError) as error:
             raise SessionError(f"the scheduler of the cluster no longer answers ({error}); run again") from None
+        except Exception as error:  # noqa: BLE001  (whatever a scheduler says in place of an answer)
+            raise nonsense("the scheduler of the cluster", error) from None
         with self.changed:
-            for address in self.sites.keys() - known.keys():
+            for address in self.sites.keys() - threads.keys():
                 del self.sites[address]
-            new = [address for address in known if address not in self.sites and address not in self._refused]
+            new = [address for address in threads if address not in self.sites and address not in self._refused]
         for address in new:
-            facts = self._describe(address)
-            if facts is None:
+            try:
+                facts = self._describe(address)
+                reason = _difference(facts)
+            except LostError:
                 continue
-            reason = _difference(facts)
+            except SessionError as error:
+                facts, reason = {}, str(error)
             with self.changed:
                 if reason is None:
-                    self.sites[address] = Site(address, facts, known[address]["nthreads"])
+                    self.sites[address] = Site(address, facts, threads[address])
                 else:
                     self._refused[address] = reason
                 self.changed.notify_all()
 
-    def _describe(self, address: str) -> Mapping[str, Any] | None:
+    def _describe(self, address: str) -> Mapping[str, Any]:
+        """Return what a worker says of itself; raises as `ask`."""
         from olivelike.engine.execute import cluster_site
 
         probe, token = self._folder / f"probe-{self._token}", secrets.token_hex(8)
         probe.write_text(token, encoding="ascii")
         try:
-            found = self.client.run(cluster_site.describe, str(probe), token, workers=[address])
+            found = self.client.run(cluster_site.answer, cluster_site.describe, str(probe), token, workers=[address])
+            facts = vars(read_answer(Site(address, {"host": "a worker"}, 0), found[address], _FACTS))
+        except ForeignError as error:
+            if any("ModuleNotFoundError" in name for name in error.names()):
+                return {"lack": "it has no olivelike, or lacks what that takes"}
+            raise nonsense(address, error) from None
         except (OSError, KeyError, TimeoutError, ValueError):
-            return None  # It is gone again.
-        except ModuleNotFoundError as error:
-            return {"versions": {}, "code": None, "lack": str(error)}
+            raise LostError from None  # It is gone again.
         finally:
             probe.unlink(missing_ok=True)
-        facts: Mapping[str, Any] | None = found.get(address)
-        return facts
+        return {**facts, "shares": True} if self.are_ours else facts
 
     def forget(self, site: Site) -> None:
         """Note that a worker is lost; one that comes back is another one."""
@@ -245,25 +262,55 @@ def _difference(facts: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _connect(address: str) -> tuple[LocalCluster | None, Client]:
+def read_answer(site: Site, data: object, kind: TypeAdapter[Any]) -> Any:
+    """Return the value in an answer of a worker; raises as `ClusterWorkers.ask`."""
     try:
-        from distributed import Client, LocalCluster
+        answer = _REPLY.validate_python(unpacked(data))
+        if answer.error is None:
+            return kind.validate_python(answer.value)
+    except ValueError as error:  # pydantic's is one
+        raise nonsense(site.host, error) from None
+    if answer.error == LOST:
+        raise LostError
+    raise error_of(answer.error)(answer.text if answer.error else f"{site.host}: {answer.text}")
+
+
+def is_loss(error: Exception) -> bool:
+    """Tell whether an error, raised here or told by the scheduler, says that a worker is gone."""
+    if isinstance(error, ForeignError):
+        return any(_LOSSES.fullmatch(name) for name in error.names())
+    return isinstance(error, OSError | TimeoutError)
+
+
+def nonsense(who: str, error: Exception) -> SessionError:
+    """Return the error of a worker, or a scheduler, whose answer is none."""
+    said = one_line(f"{type(error).__name__}: {error}")[:_MOST_SAID]
+    return SessionError(f"{who} gave an answer that olivelike can't read ({said}); see the log of that worker")
+
+
+@cache
+def _type_of(function: Callable[..., Any]) -> TypeAdapter[Any]:
+    return TypeAdapter(get_type_hints(function)["return"])
+
+
+def _connect(address: str) -> tuple[SpecCluster | DataConnection, Client]:
+    try:
+        from distributed import Client
     except ModuleNotFoundError:
         raise MissingError("a cluster takes Dask; run `pip install 'olivelike[cluster]'`") from None
-    from olivelike.engine.execute.cluster_site import PLUGINS_VARIABLE, STORE_VARIABLE
+    from olivelike.engine.execute.cluster_local import local_cluster
 
     if (local := _LOCAL.fullmatch(address)) is not None:
-        # What the user has allowed here is allowed there.
-        cluster = LocalCluster(
-            n_workers=int(local[1]), threads_per_worker=1, memory_limit=0, dashboard_address=":0", host="127.0.0.1",
-            env={PLUGINS_VARIABLE: "any", STORE_VARIABLE: ""}, silence_logs=logging.CRITICAL,
-        )  # fmt: skip
+        cluster = local_cluster(int(local[1]))
         return cluster, Client(cluster)
     if re.fullmatch(r"(tcp|tls|ws|wss)://[^\s/]+:[0-9]{1,5}", address) is None:
         raise UsageError(f"--cluster {address!r} is no cluster; give tcp://HOST:PORT of a Dask scheduler, or local:N")
     try:
-        return None, Client(address, timeout=_CONNECT_SECONDS)
+        connection = DataConnection(address, _CONNECT_SECONDS)
     except (OSError, TimeoutError) as error:
         raise MissingError(
             f"no Dask scheduler answers at {address} ({error}); start one with `dask scheduler`"
         ) from None
+    except (AssertionError, ForeignError, LookupError, TypeError, ValueError) as error:
+        raise nonsense(f"the scheduler at {address}", error) from None
+    return connection, connection.client

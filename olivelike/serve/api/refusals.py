@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +22,7 @@ from olivelike.errors import (
     StoreError,
     UsageError,
 )
+from olivelike.serve.gallery.database import is_full
 from olivelike.serve.service import JobEnded, QueueFull
 
 if TYPE_CHECKING:
@@ -106,6 +108,12 @@ def add_handlers(app: FastAPI) -> None:
         headers = {"Retry-After": str(error.seconds)} if isinstance(error, QueueFull) else None
         return refusal(request.url.path, status_of(type(error)), error.word, str(error), headers=headers)
 
+    async def full(request: Request, error: Exception) -> Response:
+        if not is_full(error):
+            raise error
+        words = f"nothing more can be written down here ({getattr(error, 'strerror', None) or error}); free some space"
+        return refusal(request.url.path, status_of(StoreError), StoreError.word, words)
+
     async def refused(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestRefusedError)
         return error.answer(request.url.path)
@@ -124,6 +132,8 @@ def add_handlers(app: FastAPI) -> None:
         return refusal(request.url.path, error.status_code, code, message, headers=error.headers)
 
     app.add_exception_handler(OlivelikeError, olivelike)
+    app.add_exception_handler(OSError, full)
+    app.add_exception_handler(sqlite3.OperationalError, full)
     app.add_exception_handler(RequestRefusedError, refused)
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, http)

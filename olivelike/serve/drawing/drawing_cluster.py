@@ -206,7 +206,7 @@ class ClusterChild:
         self._workers.client.subscribe_topic(self._name, lambda event: self._told.put(event[1]))
         threading.Thread(target=self._listen, args=(site,), name=f"{self._name}-answers", daemon=True).start()
         worker = site.facts["worker"]
-        self._workers.start(site, painting_site.start_painter, self._name, worker, settings, shares=shares)
+        self._workers.ask(site, painting_site.start_painter, self._name, worker, settings, shares=shares)
         told = time.monotonic()
         while not self._stopped.is_set():
             if self._status is not None:
