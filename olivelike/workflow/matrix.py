@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from olivelike._text import did_you_mean
 from olivelike.errors import UsageError
+from olivelike.model.records.output import is_plain
 from olivelike.workflow.extends import apply_overrides, merge, read_with_bases, set_value
 from olivelike.workflow.findings import Findings
 from olivelike.workflow.long_form import expand_short_forms
@@ -122,6 +123,9 @@ def _take_combinations(root: Mapping, findings: Findings) -> tuple[Combination, 
     if axes and all(axis.values for axis in axes) and not found:
         findings.add(matrix.keys[EXCLUDE], "`exclude` leaves no combination; remove a rule")
     names: dict[str, Combination] = {}
+    for one in found:
+        if not is_plain(one.name):
+            findings.add(position, f"{one.name!r} can't be a folder's name on Windows; rename its values")
     for one in found:  # Some disks do not tell upper from lower case.
         if other := names.get(one.name.lower()):
             findings.add(

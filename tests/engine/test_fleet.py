@@ -127,6 +127,12 @@ def test_a_workflow_with_a_matrix_needs_a_combination_where_one_pipeline_is_mean
         ("precision: half}", "precison: half}", r"12:21.*no axis 'precison'; did you mean 'precision'"),
         ("precision: half}", "precision: hal}", r"12:32.*'precision' has no 'hal'; did you mean 'half'"),
         ("{target: cpu, precision: half}", "{target: cpu}\n    - {target: cuda}", "`exclude` leaves no combination"),
+        ("    full:\n", "    full...:\n", r"'one-cpu-full...' can't be a folder's name on Windows; rename its values"),
+        (
+            MATRIX[MATRIX.index("matrix:") : MATRIX.index("output:")],
+            "source: ./one\ntarget: cpu\nmatrix:\n  p: {con: }\n",
+            r"'con' can't be a folder's name on Windows",
+        ),
         ("    full:\n", "    FULL:\n    full:\n", r"two combinations are called 'one-cpu-full'; rename a value"),
     ],
 )

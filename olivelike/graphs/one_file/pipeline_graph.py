@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from olivelike.model import Graph
 
 FLAGS: Final = "has_nsfw_concepts"
+_GUIDANCE: Final = (-100, 1000)
+"""As servers take it; with more, half of a float's range is soon left, and pictures are black."""
+_MOST_SIDE: Final = 2048
+"""Pixels of the largest square that is drawn, as of servers."""
 _LENGTH: Final = 77
 """Ids per text: the positions of CLIP's text encoders."""
 _FLOAT, _INT32, _INT64 = ir.DataType.FLOAT, ir.DataType.INT32, ir.DataType.INT64
@@ -242,9 +246,12 @@ class _Pipeline:
         writer, count = self._writer, noise.size(1)
         negative, prompt = next(iter(self._texts.values()))
         single, each = (writer.op("Equal", negative.size(0), number) for number in (writer.integers(1), count))
-        finite = writer.op("Less", writer.op("Abs", guidance), writer.constant([math.inf]))
+        least, most = (writer.constant([float(bound)]) for bound in _GUIDANCE)
+        leads = writer.op("And", writer.op("GreaterOrEqual", guidance, least), writer.op("LessOrEqual", guidance, most))
         total = noise.apply("Abs").apply("ReduceSum", keepdims=0)  # Not a number if one of them is none.
         sides = writer.op("Shape", noise, start=3, end=5)
+        area = writer.constant((_MOST_SIDE // self.factor) ** 2, np.int64)
+        drawn = writer.op("LessOrEqual", sides.apply("ReduceProd", keepdims=0), area)
         rest = writer.op("Mod", sides, writer.integers(self._unit))
         # Sides of nothing leave no rest.
         whole = writer.op("Equal", rest, writer.integers(0)), writer.op("Greater", sides, writer.integers(0))
@@ -252,8 +259,9 @@ class _Pipeline:
         for condition, message in (
             (writer.op("Equal", prompt.size(0), count), "noise must be for as many pictures as there are prompts"),
             (writer.op("Or", single, each), "negative_prompt must be one, or one for each prompt"),
-            (finite, "guidance must be a finite number"),
+            (leads, f"guidance must be {_GUIDANCE[0]} to {_GUIDANCE[1]}"),
             (writer.op("Less", total, writer.constant(math.inf)), "noise must be finite numbers"),
+            (drawn, f"noise must be for at most {_MOST_SIDE}x{_MOST_SIDE} pixels"),
             (fits, f"noise must have sides that are multiples of {self._unit}"),
         ):
             count += writer.require(condition, message)

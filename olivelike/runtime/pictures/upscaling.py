@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SessionError, UsageError
 from olivelike.runtime.pictures.picture_record import to_pictures
-from olivelike.runtime.sessions.providers import onnxruntime_errors
+from olivelike.runtime.pictures.upscaler_trial import try_upscaler
 from olivelike.runtime.sessions.session import Network, ValueSpec, open_session, read_model_file, value_specs
 
 if TYPE_CHECKING:
@@ -122,22 +122,16 @@ def _unlike_pictures(values: Mapping[str, ValueSpec]) -> str | None:
 
 
 def _scale(path: Path, tile: tuple[int | None, int | None]) -> int:
-    """Return the factor of a network, found by one small run on the CPU. Raises `UsageError` if it is no whole one."""
-    import numpy as np
-    import onnxruntime
+    """Return the factor of a network, found by one small run on the CPU, in a process of its own.
 
+    Raises `UsageError` if it is no whole one, and `SessionError` if the run fails or does not end.
+    """
     height, width = (side or 8 * _UNIT for side in tile)
-    try:
-        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-        (taken,) = session.get_inputs()
-        dtype = np.float16 if "float16" in taken.type else np.float32
-        (found,) = session.run(None, {taken.name: np.zeros((1, _COLOURS, height, width), dtype)})
-    except onnxruntime_errors() as error:
-        raise SessionError(f"{path}: the upscaler can't be run on the CPU: {error}") from error
-    scale = found.shape[2] // height
-    if scale < 1 or found.shape != (1, _COLOURS, height * scale, width * scale):
+    shape = try_upscaler(path, height, width)
+    scale = shape[2] // height
+    if scale < 1 or shape != (1, _COLOURS, height * scale, width * scale):
         raise UsageError(
-            f"{path}: makes {found.shape[3]}x{found.shape[2]} pixels in {found.shape[1]} colours of {width}x{height} "
+            f"{path}: makes {shape[3]}x{shape[2]} pixels in {shape[1]} colours of {width}x{height} "
             "in 3; an upscaler has 3, and enlarges both sides by one whole factor"
         )
     return int(scale)

@@ -30,7 +30,7 @@ _MOST_BYTES: Final = 16 << 20
 
 
 class Wildcards:
-    """Folders with files of one text per line; of two with the same name the first one counts.
+    """Folders with files of one text per line; of two with the same name the first one counts. Links are not followed.
 
     Args:
         folders: where files are looked for, subfolders included.
@@ -50,7 +50,11 @@ class Wildcards:
             if self._named and not folder.is_dir():
                 raise SourceError(f"--wildcard-dir {folder}: no such folder")
             for path in sorted(folder.rglob(f"*{_SUFFIX}")):
-                found.setdefault(path.relative_to(folder).with_suffix("").as_posix(), path)
+                inside = path.relative_to(folder)
+                # A link in a pack of a stranger could name any file, whose lines would stand in pictures.
+                if any((folder / part).is_symlink() for part in (inside, *inside.parents[:-1])):
+                    continue
+                found.setdefault(inside.with_suffix("").as_posix(), path)
         return found
 
     def choices(self, name: str) -> list[str]:

@@ -28,7 +28,7 @@ from olivelike.serve.views import Event
 if TYPE_CHECKING:
     from olivelike.serve.drawing.drawing_cluster import DrawingCluster
 
-_INSIDE: Final = frozenset({"answer", "folder", "folders"})
+_INSIDE: Final = frozenset({"answer", "folder", "folders", "grown"})
 """What the process that draws tells the server alone."""
 _TIDYING_SECONDS: Final = 600.0
 _FOLLOWING_SECONDS: Final = 5.0

@@ -153,11 +153,27 @@ class Painter:
                 answer = await self._drawing.get()
                 if isinstance(answer, ChildEnded):
                     raise answer
-                yield answer
-                if answer["answer"] in LAST:
+                if answer["answer"] not in LAST:
+                    yield answer
+                elif answer.get("grown") and self._cluster is None:
+                    await self._begin_anew()
+                    yield {**answer, "folders": []}
+                    return
+                else:
+                    yield answer
                     return
         finally:
             self._drawing = None
+
+    async def _begin_anew(self) -> None:
+        """End a child that holds memory for nothing, between jobs, and start another; questions are asked again."""
+        child, self._child, self._ready, self._drawing = self._child, None, False, None
+        self._starts += 1
+        if child is not None:
+            await asyncio.to_thread(child.stop)
+        self._cut_off(ChildEnded("had grown, and was begun anew"))
+        if not self._closed:
+            self.start()
 
     def stop(self, job: str, *, skip: bool = False) -> None:
         """Ask the child to end the job that it draws, or its batch; a child that does not is ended itself."""

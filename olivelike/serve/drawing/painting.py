@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import psutil
+
 from olivelike._light_diffusers import light_diffusers
 from olivelike.engine.execute.json_child import serve
 from olivelike.errors import Interrupted, OlivelikeError, SessionError, UsageError
@@ -29,6 +31,10 @@ from olivelike.serve.orders import Order
 Answer = Callable[[Mapping[str, Any]], None]
 _PLANS: Final = 4
 """That are kept until they are drawn; others are planned again, in milliseconds."""
+_GROWN: Final = 3
+"""What a large picture leaves behind is used again by the next; so many times what libraries and open folders have, and
+`_ROOM` beside it, is far more."""
+_ROOM: Final = 1 << 30
 _LOG: Final = logging.getLogger("olivelike.serve")
 
 
@@ -47,6 +53,7 @@ class Painting:
         self._warm = WarmPipelines(SessionChoice(**_tuples(settings["sessions"])), settings["memory_limit"])
         self._upscaler: tuple[tuple[Path, int], Upscaler] | None = None
         """The one that was used last, by its file and when that was written."""
+        self._at_rest = _memory()
         self._plans: dict[str, OrderPlan] = {}
         self._models: set[Path] = set()
         """Folders that were asked for."""
@@ -178,7 +185,12 @@ class Painting:
             return
         if self._drawing is job:
             self._drawing = None
-        self.tell(answer, job=job.message.job, folders=self._warm.folders, **values)
+        grown = _memory() > _GROWN * (self._at_rest + self._warm.bytes) + _ROOM
+        self.tell(answer, job=job.message.job, folders=self._warm.folders, grown=grown, **values)
+
+
+def _memory() -> int:
+    return int(psutil.Process().memory_info().rss)
 
 
 def _tuples(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -68,6 +68,11 @@ class WarmPipelines:
         """The folders that are open."""
         return list(dict.fromkeys(str(folder) for folder, _ in self._open))
 
+    @property
+    def bytes(self) -> int:
+        """Of the files of folders that are open."""
+        return sum(warm.bytes for warm in self._open.values())
+
     def get(
         self,
         folder: Path,
@@ -112,7 +117,7 @@ class WarmPipelines:
 
     def _make_room(self, wanted: int) -> None:
         """Close what was not used for the longest time, until so many bytes more are within the limit."""
-        while self._open and wanted + sum(warm.bytes for warm in self._open.values()) > self._limit:
+        while self._open and wanted + self.bytes > self._limit:
             del self._open[next(iter(self._open))]
             gc.collect()
 

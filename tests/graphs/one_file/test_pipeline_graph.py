@@ -132,8 +132,11 @@ def test_pictures_of_a_batch_are_those_drawn_alone(drawing: Drawing) -> None:
     [
         ("scheduler", np.array(["Heun"], object), "scheduler must be DDIM or Euler or Euler a or DPM.. 2M or LCM"),
         ("steps", np.array([0]), "steps must be 1 to 1000"),
-        ("guidance", np.array([np.nan], np.float32), "guidance must be a finite number"),
-        ("guidance", np.array([np.inf], np.float32), "guidance must be a finite number"),
+        *(
+            ("guidance", np.array([bad], np.float32), "guidance must be -100 to 1000")
+            for bad in (np.nan, np.inf, 1e38, 1000.5, -101)
+        ),
+        ("noise", np.ones((1, 1, 4, 2, 1 << 21), np.float32), "noise must be for at most 2048x2048 pixels"),
         ("negative_prompt_ids", np.zeros((2, 77), np.int32), "negative_prompt must be one, or one for each prompt"),
         ("negative_prompt_ids", np.zeros((0, 77), np.int32), "negative_prompt must be one, or one for each prompt"),
     ],

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import psutil
 import pytest
 from onnx import numpy_helper, parser
 from PIL import Image
 
-from olivelike.errors import UsageError
+from olivelike.errors import SessionError, UsageError
+from olivelike.runtime.pictures import upscaler_trial
 from olivelike.runtime.pictures.upscaling import Upscaler, check_upscaler
 from tests.runtime.small_networks import write_network
 
@@ -92,3 +94,26 @@ def test_what_is_no_upscaler_is_refused(tmp_path, settings, little_folder):
     )  # fmt: skip
     with pytest.raises(UsageError, match="one whole factor"):
         Upscaler(taller, settings)
+
+
+ENDLESS = """\
+<ir_version: 8, opset_import: ["": 17]>
+endless (float[1, 3, h, w] x) => (float[1, 3, h2, w2] y) {
+  often = Constant<value = int64 {4611686018427387904}>()
+  on = Constant<value = bool {1}>()
+  y = Loop<body = again (int64 i, bool go, float[1, 3, h, w] a) => (bool more, float[1, 3, h, w] b) {
+    more = Identity(go)
+    b = Sqrt(a)
+  }>(often, on, x)
+}
+"""
+
+
+def test_a_network_that_does_not_end_is_ended(tmp_path, settings, monkeypatch):
+    import onnx
+
+    onnx.save(parser.parse_model(ENDLESS), tmp_path / "endless.onnx")
+    monkeypatch.setattr(upscaler_trial, "_SECONDS", 3)
+    with pytest.raises(SessionError, match="does not end within 3 s"):
+        Upscaler(tmp_path / "endless.onnx", settings)
+    assert not [child for child in psutil.Process().children() if "upscaler_trial" in " ".join(child.cmdline())]

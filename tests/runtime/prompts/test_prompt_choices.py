@@ -33,6 +33,19 @@ def test_choices_are_made_by_the_seed(wildcards):
     assert wildcards.resolve("{a|b|c|d}", 7) == wildcards.resolve("{a|b|c|d}", 7)
 
 
+@pytest.mark.skipif(os.name != "posix", reason="links need a right on Windows")
+def test_links_are_not_followed(wildcards, tmp_path, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "secret.txt").write_text("a line")
+    (tmp_path / "link.txt").symlink_to(elsewhere / "secret.txt")
+    (tmp_path / "folder").symlink_to(elsewhere)
+    for name in ("link", "secret", "folder/secret"):
+        with pytest.raises(UsageError, match=f"no folder of --wildcard-dir has {name}.txt"):
+            wildcards.resolve(f"__{name}__", 1)
+    (tmp_path / "named").symlink_to(elsewhere)  # The user has named this one.
+    assert Wildcards([tmp_path / "named"], named=True).resolve("__secret__", 1) == "a line"
+
+
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no pipes with names")
 def test_a_pipe_among_the_files_is_not_waited_for(wildcards, tmp_path):
     os.mkfifo(tmp_path / "pipe.txt")

@@ -1,0 +1,65 @@
+"""A process that draws and holds far more memory than what it has open is begun anew between jobs."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+
+from olivelike.serve.drawing import painter, painting
+from olivelike.serve.drawing.job_drawing import JobDrawing
+from olivelike.serve.drawing.painter import Painter
+from olivelike.serve.drawing.painting import Painting
+
+SETTINGS = {
+    "uploads": "uploads", "loras": [], "wildcards": [], "allow_pickle": False, "metadata": True, "sessions": {},
+    "memory_limit": 1 << 30,
+}  # fmt: skip
+
+
+def test_a_grown_child_gives_way_to_another_and_what_was_asked_of_it_is_asked_again(tmp_path, monkeypatch):
+    children = []
+
+    class Child:
+        pid = 1
+
+        def __init__(self, _module, _log, hear, _end):
+            self.hear, self.told, self.stopped = hear, [], False
+            children.append(self)
+
+        def send(self, message):
+            self.told.append(message)
+            if message.get("do") == "draw":
+                self.hear({"answer": "picture", "job": "a"})
+                self.hear({"answer": "done", "job": "a", "folders": ["demo"], "grown": len(children) == 1})
+            elif message.get("do") == "plan" and len(children) > 1:
+                self.hear({"answer": "told", "number": message["number"], "value": {"pictures": 1}})
+
+        def stop(self):
+            self.stopped = True
+
+    monkeypatch.setattr(painter, "JsonChild", Child)
+
+    async def run():
+        one = Painter({}, tmp_path / "log", lambda _: None)
+        asked = asyncio.create_task(one.plan(job="b"))
+        await asyncio.sleep(0)
+        first = [answer async for answer in one.draw({"job": "a"})]
+        second = [answer async for answer in one.draw({"job": "a"})]
+        return first, second, await asked
+
+    first, second, planned = asyncio.run(run())
+    assert [answer["answer"] for answer in first] == ["picture", "done"]
+    assert (first[-1]["folders"], second[-1]["folders"]) == ([], ["demo"])
+    assert [child.stopped for child in children] == [True, False]
+    assert planned == {"pictures": 1}
+
+
+def test_a_child_has_grown_when_it_has_far_more_than_its_libraries_and_open_folders(monkeypatch):
+    answers, memory = [], [300 << 20]
+    monkeypatch.setattr(painting, "_memory", lambda: memory[0])
+    child = Painting(SETTINGS, answers.append)
+    job = object.__new__(JobDrawing)
+    job.message = SimpleNamespace(job="a")
+    for memory[0] in (1900 << 20, 2000 << 20):
+        child._end(job, "done")
+    assert [answer["grown"] for answer in answers] == [False, True]
