@@ -268,8 +268,8 @@ class ImageToImage(Drawing):
     @property
     def situations(self) -> set[Situation]:
         """What holds of the request, of `SITUATIONS`."""
-        masked: set[Situation] = {"mask"} if self.mask else set()
-        return super().situations | {"picture"} | masked
+        here: set[Situation] = {"picture", "mask"} if self.mask else {"picture"}
+        return super().situations | here
 
     @property
     def blur(self) -> int:
