@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -10,23 +12,27 @@ from olivelike.errors import SourceError
 from olivelike.runtime.pictures.upscaling import Upscaler
 from olivelike.runtime.sessions.session_settings import SessionSettings
 from tests.runtime.pictures.test_upscaling import network, photo
+from tests.serve.conftest import running
 from tests.serve.test_a1111 import FAST, decoded, encoded
 
 NAME = "R-ESRGAN 4x+"
 
 
-@pytest.fixture
-def upscalers(tmp_path):
-    folder = tmp_path / "upscalers"
+@pytest.fixture(scope="module")
+def upscalers(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("upscalers") / "upscalers"
     network(folder, scale=4).rename(folder / f"{NAME}.onnx")
     (folder / "Lanczos.onnx").write_bytes(b"is not looked at: the name is taken")
     (folder / "broken.onnx").write_bytes(b"no network")
     return folder
 
 
-@pytest.fixture
-def client(serve, upscalers):
-    with serve(upscaler_dirs=(upscalers,)).client() as client:
+@pytest.fixture(scope="module")
+def client(base_settings, upscalers, tmp_path_factory):
+    """Ask one server for all tests, with upscalers."""
+    gallery = tmp_path_factory.mktemp("upscaling") / "gallery"
+    settings = replace(base_settings, gallery=gallery, upscaler_dirs=(upscalers,))
+    with running(settings) as server, server.client() as client:
         yield client
 
 
@@ -62,10 +68,10 @@ def test_what_is_no_upscaler_is_refused_without_its_place(client, upscalers, nam
 
 
 def test_a_picture_that_would_be_too_large_is_refused(client):
-    body = {"image": encoded(Image.new("RGB", (4096, 2048))), "upscaler_1": NAME, "upscaling_resize": 0.1}
+    body = {"image": encoded(Image.new("RGB", (2080, 2048))), "upscaler_1": NAME, "upscaling_resize": 0.1}
     answer = client.post("/sdapi/v1/extra-single-image", json=body)
     assert answer.status_code == 422
-    assert "makes 16384x8192 pixels" in answer.json()["detail"]
+    assert "makes 8320x8192 pixels" in answer.json()["detail"]
 
 
 def test_a_folder_of_upscalers_that_is_not_there_is_refused(serve, tmp_path):

@@ -268,8 +268,8 @@ class ImageToImage(Drawing):
     @property
     def situations(self) -> set[Situation]:
         """What holds of the request, of `SITUATIONS`."""
-        found: set[Situation] = {"picture", "mask"} if self.mask else {"picture"}
-        return super().situations | found
+        here: set[Situation] = {"picture", "mask"} if self.mask else {"picture"}
+        return super().situations | here
 
     @property
     def blur(self) -> int:

@@ -134,7 +134,7 @@ class Painting:
     def _enlarged(self, upload: str, upscaler: str, folder: str | None) -> dict[str, Any]:
         path = Path(upscaler)
         self._models.add(path.parent)
-        key = path, path.stat().st_mtime_ns
+        key = path, path.stat().st_mtime_ns if path.is_file() else 0
         if self._upscaler is None or self._upscaler[0] != key:
             self._upscaler = key, Upscaler(path, self._warm.settings(None if folder is None else Path(folder)))
         network = self._upscaler[1]
