@@ -27,7 +27,7 @@ class Earlier:
     derivations: Mapping[str, Expression]
     """Per initializer, as `Materialized` has them."""
     lost: Mapping[str, Mapping[str, int]]
-    """How many values of each initializer are of each of `LOST`, by kind."""
+    """How many values of each initializer were lost, by kind, as `Materialized` has them."""
 
     def has(self, name: str, expression: Expression, weights: Weights) -> bool:
         """Tell whether an initializer holds what an expression makes of these weights."""
@@ -36,5 +36,5 @@ class Earlier:
         )
 
     def read(self, name: str) -> tuple[Array, dict[str, int]]:
-        """Return an initializer's values, and how many of them are of each of `LOST`."""
+        """Return an initializer's values, and how many of them were lost, by kind."""
         return self.initializers.read(name), {kind: counts.get(name, 0) for kind, counts in self.lost.items()}

@@ -31,7 +31,6 @@ from olivelike.graphs.shallow import cut_shallow, has_cached_features
 from olivelike.model.families import MODEL_FILE, SHALLOW_FILE
 from olivelike.model.graph import BLOCK_KEY, PARAMETER_KEY, QUANTISE_DOMAIN, weight_values
 from olivelike.model.half_values import HALVES, count_not_finite, in_row_order
-from olivelike.model.records.output import LOST
 from olivelike.model.tensor_file import block_rows, read_part, read_tensor
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     from olivelike.pass_api import Progress
 
     Evaluated = tuple[Array, dict[str, int]]
-    """A derived tensor or a piece of one, and how many of its values are of each of `LOST`."""
+    """A derived tensor or a piece of one, and how many of its values count as what in `Materialized`."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -152,10 +151,10 @@ def materialize(
                     of, index = further[name]
                     array, made[of][index] = in_row_order(made[of][index]), np.empty(0)
                 whole.append(piece, array)
-                for kind in LOST:
-                    if lost.get(kind):
+                for kind, count in lost.items():
+                    if count:
                         counts = getattr(result, kind)
-                        counts[name] = counts.get(name, 0) + lost[kind]
+                        counts[name] = counts.get(name, 0) + count
             _replace(model.graph, value, whole.tensor(), derived)
     _drop_parameters(model.graph)
     model.opset_imports.pop(QUANTISE_DOMAIN, None)
