@@ -21,6 +21,7 @@ from olivelike.engine.plan.chains import check_without_source
 from olivelike.engine.run_record import readable_runs
 from olivelike.errors import StoreError, UsageError
 from olivelike.graphs.shelf import open_shelf
+from olivelike.model.client_layouts import LAYOUTS
 from olivelike.model.families import TOKENIZERS
 from olivelike.model.records.output import RECORD_FILE
 from olivelike.sources import PipelineSource, RawTensor, SourceSpec, open_source
@@ -197,10 +198,28 @@ class Prepared:
         """Compute the plan; nothing changes. With `here`, what only a shared store has does not count."""
         sharing = self.options.sharing or open_for_looking(None if here else self.shared, self.store)
         try:
-            return make_plan(self.nodes, self.resolver(sharing), self.source, self.history, sharing)
+            plan = make_plan(self.nodes, self.resolver(sharing), self.source, self.history, sharing)
+            return replace(plan, warnings=(*self._layout_warnings(), *plan.warnings))
         finally:
             if sharing is not self.options.sharing:
                 sharing.close(hurry=True)
+
+    def warnings(self) -> Iterator[str]:
+        """Yield what a user should know before anything runs."""
+        if self.source.origin.warning:
+            yield self.source.origin.warning
+        yield from self._layout_warnings()
+
+    def _layout_warnings(self) -> Iterator[str]:
+        """Yield which outputs their clients can't load."""
+        made = {node.component for node in self.nodes}
+        for output in self.outputs if self.options.until is None and not self.options.only else ():
+            for name in LAYOUTS[output.layout].needed:
+                if name not in made:
+                    yield (
+                        f"{output.path.name} will have no {name}, and {output.layout} can't load a folder without one; "
+                        f"use a source that has it, with {name} in `components`, or another layout"
+                    )
 
     def workers(self) -> int:
         """Return how many nodes run at once."""

@@ -161,9 +161,11 @@ class _Run:
     def run(self) -> RunResult:
         loaded = self._prepared.workflow.workflow
         node_ids = [node.id for node in self._prepared.nodes]
-        self._emit("run_started", workflow=loaded.name, run_id=self._id, nodes=len(node_ids), node_ids=node_ids)
-        warning = self._prepared.source.origin.warning
-        if warning:
+        shared = None if self._prepared.shared is None else str(self._prepared.shared)
+        self._emit(
+            "run_started", workflow=loaded.name, run_id=self._id, nodes=len(node_ids), node_ids=node_ids, shared=shared
+        )
+        for warning in self._prepared.warnings():
             self._emit("warning", message=warning)
         if (few_steps := self._prepared.source.few_steps) is not None:
             scheduler = few_steps.recipe.class_name

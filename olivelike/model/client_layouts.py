@@ -67,6 +67,8 @@ class Layout:
     components: tuple[str, ...] | None = None
     """Networks that the client reads; `None` for all. Where it does not read all, the folder is no pipeline: it has no
     index, tokenizer or scheduler."""
+    needed: tuple[str, ...] = ()
+    """Components that a pipeline may lack, and that the client does not load without."""
     data_file: str = "weights.pb"
     """Name of a component's data file."""
     most_data_bytes: int | None = None
@@ -138,7 +140,14 @@ LAYOUTS: Final[Mapping[str, Layout]] = {
                 "vae_decoder": (_OPTIMUM, "ORTVaeDecoder"),
             },
         ),
-        Layout("csharp", floats="float32", timestep="int64", only_unet_inputs=True, onnx_tokenizer=True),
+        Layout(
+            "csharp",
+            floats="float32",
+            timestep="int64",
+            only_unet_inputs=True,
+            onnx_tokenizer=True,
+            needed=(SAFETY_CHECKER,),
+        ),
         Layout("onnxstack", data_file="model.onnx.data", controlnets=True, conditioning_scale="float64"),
         Layout(
             "a1111-dml",

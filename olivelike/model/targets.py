@@ -404,7 +404,7 @@ _SEVERAL: Final[Mapping[str, str]] = {
 
 def targets_that(can: Callable[[Target], bool]) -> str:
     """Return the names of the targets that can do something, for messages: "`cpu`, `cuda` or `webgpu`"."""
-    *names, last = [f"`{target.name}`" for target in _ALL if can(target)]
+    *names, last = sorted(f"`{target.name}`" for target in _ALL if can(target))
     return f"{', '.join(names)} or {last}" if names else last
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from olivelike.cli.app import COMMANDS
-from olivelike.cli.display.help_pages import GROUPS as HELP_GROUPS
+from olivelike.cli.display.help_pages import GROUPS as HELP_GROUPS, OPTION_GROUPS
 
 GROUPS = {
     "passes": ["list", "show", "new"],
@@ -55,6 +55,20 @@ def test_every_help_ends_with_an_example_that_the_command_understands(cli, path)
     known = cli(*named, *([words[2]] if named[0] in GROUPS and len(named) == 1 else []), "--help").out
     assert not [word for word in words if word.startswith("-") and f"{word} " not in known.replace(",", " ")]
     assert "{" not in text.partition("\n")[0]
+
+
+@pytest.mark.parametrize("command", OPTION_GROUPS)
+def test_options_of_a_long_help_stand_in_groups_each_once(cli, command):
+    text = cli(command, "--help").out
+    named = [name for names in OPTION_GROUPS[command].values() for name in names]
+    assert len(set(named)) == len(named)
+    assert [title for title in re.findall(r"^(\S.*):$", text, re.MULTILINE) if title in OPTION_GROUPS[command]] == list(
+        OPTION_GROUPS[command]
+    )
+    found = re.findall(r"^  (?:-\w, )?(--[\w-]+)", text.partition("\nExample:")[0], re.MULTILINE)
+    assert sorted(found) == sorted([*named, *re.findall(r"(--help)\b", text)])
+    rest = text.partition("\nOptions:\n")[2].partition("\nExample:")[0]
+    assert rest.split() == ["-h,", "--help", "Show", "this", "message", "and", "exit."], "each option is in a group"
 
 
 def test_the_help_of_a_group_shows_whole_sentences(cli):

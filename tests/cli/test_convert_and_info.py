@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import subprocess
 import sys
 
@@ -118,3 +119,11 @@ def test_an_option_that_names_nothing_is_refused_and_not_the_current_folder(cli,
     assert result.status == 2
     assert f"{option} '" in result.err
     assert "is named" in result.err
+
+
+def test_one_mistake_of_all_components_is_told_once(empty_folder, cli):
+    refused = cli("convert", "demo", "-t", "directml", "--precision", "w4", "-o", "models/x")
+    assert refused.status == 2
+    assert refused.err.count("has no kernel that is known to run weights in blocks of 4 bits") == 1
+    assert re.search(r"the workflow that was made for this command:\d+:\d+: .+ \(also at \d+:\d+, ", refused.err)
+    assert "convert.yaml" not in refused.err

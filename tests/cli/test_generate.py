@@ -27,14 +27,12 @@ def test_it_says_what_it_does_and_where_the_pictures_are(generate, empty_folder)
     assert re.sub(r"[\d.]+ (s\b|it/s)", r"0 \1", result.out).splitlines()[1:] == [
         "  on CPUExecutionProvider in 0 s, 32x32",
         "Batch 1 of 2: a red circle",
-        "  3 steps, 0 it/s",
         "  pictures/00001-7.png (seed 7)",
         "  pictures/00002-8.png (seed 8)",
-        "  done in 0 s; 2 of 2 pictures passed the safety checker; about 0 s left for all",
+        "  3 steps, 0 it/s, done in 0 s; about 0 s left for all",
         "Batch 2 of 2: a red circle",
-        "  3 steps, 0 it/s",
         "  pictures/00003-9.png (seed 9)",
-        "  done in 0 s; 1 of 1 picture passed the safety checker",
+        "  3 steps, 0 it/s, done in 0 s; 3 of 3 pictures passed the safety checker",
     ]
     written = sorted(path.name for path in (empty_folder / "pictures").iterdir())
     assert written == ["00001-7.png", "00002-8.png", "00003-9.png"]

@@ -15,6 +15,7 @@ from tests.fixtures.web_outputs import TARBALL, files_of_an_output, take_as_rele
 GUIDE = (Path(__file__).parents[2] / "docs" / "python.md").read_text(encoding="utf-8")
 BEGINNING, *EXAMPLES = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
 SWEEP = "sweep: [{name: plain, components: {text_encoder: [convert]}}, {name: labelled}]\n"
+MATRIX = "matrix: {words: {one: {}, two: {components: {text_encoder: [convert]}}}}\n"
 SLOW = ("olivelike.convert(",)
 """What exports networks."""
 
@@ -25,6 +26,8 @@ def guide_project(project, little, monkeypatch):
     (project / "workflows" / "mine.yaml").write_text(workflow, encoding="utf-8")
     swept = workflow.replace("models/little", "models/swept") + SWEEP
     (project / "workflows" / "swept.yaml").write_text(swept, encoding="utf-8")
+    combined = workflow.replace("models/little", "models/fleet") + MATRIX
+    (project / "workflows" / "fleet.yaml").write_text(combined, encoding="utf-8")
     shutil.copytree(little, project / "models" / "painter")
     shutil.copytree(little_checkpoint(), project / "painter")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(project / "config"))

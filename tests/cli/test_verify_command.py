@@ -86,7 +86,8 @@ def test_a_network_can_be_compared_alone(folder, original, cli):
     assert done.status == 0
     (line,) = done.out.splitlines()
     assert line.startswith("vae_decoder      fp32  relative error ")
-    assert line.endswith("ok")
+    assert line.endswith("ok (limit 1e-04)")
+    assert done.err.splitlines() == ["comparing vae_decoder"]
 
 
 def test_a_network_that_was_changed_on_disk_is_caught(copy, original, cli):

@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import pytest
 
+from olivelike.engine import Options, plan
 from olivelike.engine.output.initializers import Initializers
 from olivelike.errors import PassError, UsageError
 from olivelike.model.records.output import OutputRecord, StepRecord
@@ -171,3 +172,13 @@ def test_a_run_does_not_replace_a_page(project: Project) -> None:
         project.run()
     assert project.files() == before
     project.run(overwrite=True)
+
+
+def test_a_layout_whose_client_needs_more_is_warned_of(project: Project) -> None:
+    _, planned = plan(project.workflow, Options(overrides=("layout=csharp",)))
+    (warning,) = planned.warnings
+    assert (
+        "will have no safety_checker, and csharp can't load a folder without one; use a source that has it" in warning
+    )
+    _, planned = plan(project.workflow, Options(overrides=("layout=onnxstack",)))
+    assert planned.warnings == ()

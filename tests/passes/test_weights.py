@@ -164,6 +164,7 @@ def test_a_session_widens_weights_of_12_bits_as_it_opens(fused, half, tmp_path, 
     ("make", "options", "name", "told"),
     [
         (EIGHT, {}, "tensorrt", "has no kernel that is known to run weights in blocks of 8 bits; use target `cpu`"),
+        (EIGHT, {}, "windowsml", "use target `cpu`, `cuda`, `directml`, `openvino` or `webgpu`"),
         (FOUR, {}, "directml", "blocks of 4 bits; use target `cpu`, `cuda`, `openvino` or `webgpu`, or `weights8`"),
         (EIGHT, {"symmetric": True}, "directml", "needs zero points; set `symmetric: false`"),
     ],

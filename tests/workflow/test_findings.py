@@ -210,9 +210,9 @@ def test_a_remedy_is_that_of_the_cause_and_there_is_one(write, old, new, message
 
 
 def test_what_is_wrong_in_several_places_is_told_once_with_all_of_them(write):
-    text = WORKFLOW.replace("- convert", "- conver").replace("output:", "  unet: [conver]\noutput:")
+    text = WORKFLOW.replace("- convert", "- conver").replace("output:", "  vae_encoder: [conver]\noutput:")
     told = message_of(write(text))
     assert told.count("unknown pass 'conver'") == 1
-    assert re.search(r"mine\.yaml:8:7: unknown pass 'conver'; did you mean 'convert'\? \(also at \d+:10\)\n", told), (
+    assert re.search(r"mine\.yaml:8:7: unknown pass 'conver'; did you mean 'convert'\? \(also at \d+:17\)\n", told), (
         told
     )

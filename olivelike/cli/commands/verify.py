@@ -1,5 +1,6 @@
 """`olivelike verify`: an output folder compared with the checkpoint that it was made from."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from olivelike.cli import options as shared
-from olivelike.cli.stdout import write_found, write_line
+from olivelike.cli.stdout import write_error, write_found, write_line
 
 if TYPE_CHECKING:
     from olivelike.measure.verify.folder_verification import ComponentVerdict, FolderVerification
@@ -121,6 +122,7 @@ def verify(
         save=save,
         allow_pickle=allow_pickle,
         found=(lambda _: None) if json else _show_component,
+        begun=_begin,
     )
     write_found(
         result.to_json(),
@@ -141,15 +143,31 @@ def _show_component(verdict: "ComponentVerdict") -> None:
     write_line(
         f"{verdict.name:16} {figures['precision']}  relative error {_number(figures['relative_error'])}, "
         f"worst element {_number(figures['worst'])}, cosine {_number(figures['cosine'], '.9f')}, "
-        f"{figures['nan']} NaN, {figures['inf']} Inf  {'ok' if verdict.passed else 'TOO FAR OFF'}"
+        f"{figures['nan']} NaN, {figures['inf']} Inf  {'ok' if verdict.passed else 'TOO FAR OFF'} (limit "
+        f"{verdict.limit:.0e})"
     )
+
+
+def _begin(component: str) -> None:
+    """Say on standard error what takes a while now."""
+    if not sys.stderr.isatty():
+        write_error(f"comparing {component}")
 
 
 def _number(value: float | None, form: str = ".1e") -> str:
     return "not finite" if value is None else f"{value:{form}}"
 
 
+_ROUNDED = ("w8", "w4", "int8", "fp8")
+"""Precisions whose errors do not rank them: the same error may cost much or little in a picture."""
+
+
 def _picture_lines(result: "FolderVerification") -> "Iterator[str]":
+    if rounded := [one.name for one in result.components if one.verification.precision in _ROUNDED]:
+        yield (
+            f"note: {', '.join(rounded)}: of 8 and 4 bits a smaller error is no better picture; pictures decide, by "
+            "`olivelike bench --method` or `ablate --pictures`"
+        )
     for one in result.pictures:
         yield f"picture, seed {one.seed}   PSNR {one.psnr:.1f} dB, SSIM {one.ssim:.4f}"
     if result.not_compared:

@@ -34,7 +34,10 @@ def show_fleet_plan(workflow: str | Place, options: Options, json: bool) -> None
 
     fleet = plan_fleet(workflow, options)
     rows: list[dict[str, Any]] = []
+    warnings: dict[str, list[str]] = {}
     for name, (prepared, plan) in fleet.plans.items():
+        for warning in plan.warnings:
+            warnings.setdefault(warning, []).append(name)
         found = Counter(str(planned.status) for planned in plan.nodes)
         write = sum(planned.write_bytes for planned in plan.nodes if planned.status not in {"hit", "shelf"})
         rows.append(
@@ -46,6 +49,8 @@ def show_fleet_plan(workflow: str | Place, options: Options, json: bool) -> None
                 "outputs": [str(output.path) for output in prepared.outputs],
             }
         )
+    for warning, names in warnings.items():
+        write_error(f"warning: {listed(names, _SHOWN)}: {warning}")
     value = {"combinations": rows, "shared_nodes": fleet.shared}
     header = ("combination", "nodes", *_STATUSES, "writes")
     cells = [(row["combination"], *(str(row[key]) for key in header[1:-1]), size(row["write_bytes"])) for row in rows]

@@ -26,7 +26,11 @@ class Lines:
         self._drawing: float | None = None
         self._size: tuple[int, int] | None = None
         self._speed = _Speed()
+        self._speed_text = ""
+        """Of a batch whose end tells it: of several, where nobody watches."""
         self._checked = False
+        self._passed = self._seen = 0
+        self._many = False
 
     def __enter__(self) -> Self:
         return self
@@ -57,10 +61,17 @@ class Lines:
                 write_line(f"  {path} (seed {picture.seed}{again}){flagged}")
                 self.written += 1
             case Batch():
-                passed = f"{event.passed} of {count(len(event.pictures), 'picture')}"
-                checked = f"; {passed} passed the safety checker" if self._checked else ""
-                left = self._left(event.number, event.total) if event.number < event.total else ""
-                write_line(f"  done in {duration(event.seconds)}{checked}{f'; {left}' if left else ''}")
+                self._passed += event.passed
+                self._seen += len(event.pictures)
+                last = event.number == event.total
+                left = "" if last else f"; {self._left(event.number, event.total)}"
+                # Flagged pictures are told of beside their names.
+                passed = f"{self._passed} of {count(self._seen, 'picture')} passed the safety checker"
+                checked = f"; {passed}" if self._checked and last else ""
+                if last:
+                    self._passed = self._seen = 0
+                write_line(f"  {self._speed_text}done in {duration(event.seconds)}{checked}{left}")
+                self._speed_text = ""
             case SheetWritten(path):
                 write_line(f"All on one sheet: {path}")
 
@@ -77,6 +88,7 @@ class Lines:
     def _step(self, event: StepDone) -> None:
         """Begin a batch, or move its bar."""
         step = event.step
+        self._many = step.batches > 1
         if step.number == 1:
             self._speed = _Speed()
             self._drop_bar()
@@ -107,7 +119,11 @@ class Lines:
         """Write how fast the steps of a batch were, before its first picture."""
         if self._speed.steps:
             rate = f", {self._speed}" if str(self._speed) else ""
-            write_line(f"  {count(self._speed.steps, 'step')}{rate}")
+            told = f"{count(self._speed.steps, 'step')}{rate}"
+            if self._live or not self._many:
+                write_line(f"  {told}")
+            else:
+                self._speed_text = f"{told}, "
         self._speed = _Speed()
 
     def _add_bar(self, steps: int) -> None:

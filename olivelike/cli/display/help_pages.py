@@ -64,6 +64,35 @@ EXAMPLES: Final[Mapping[str, str]] = {
 """By the words of the command."""
 
 
+OPTION_GROUPS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
+    "generate": {
+        "Picture": (
+            "--negative-prompt", "--steps", "--size", "--seed", "--scheduler", "--guidance-scale", "--num-images",
+            "--batch-size", "--hires", "--upscaler", "--fast", "--from", "--safety", "--retry-unsafe",
+        ),
+        "Files": ("--output", "--overwrite", "--sheet", "--preview", "--metadata", "--json"),
+        "From pictures": (
+            "--init-image", "--strength", "--fit", "--mask", "--inpaint-area", "--mask-blur", "--inpaint-padding",
+        ),
+        "LoRAs and control": (
+            "--lora", "--lora-dir", "--allow-pickle", "--control", "--control-start", "--control-end",
+            "--control-canny", "--control-guess", "--ip-adapter",
+        ),
+        "Prompts and sampling": (
+            "--variation-seed", "--variation-strength", "--guidance-rescale", "--guidance-interval", "--eta",
+            "--clip-skip", "--plain-prompts", "--wildcard-dir",
+        ),
+        "Time and memory": ("--cache-interval", "--guidance-calls", "--decode-singly", "--tiled-vae"),
+        "Elsewhere": ("--server", "--api-key", "--cluster"),
+        "Engine": (
+            "--provider", "--provider-option", "--device", "--threads", "--inter-threads", "--session-option",
+            "--run-option", "--dimension", "--graph-optimization", "--custom-operators", "--cuda-graph", "--profile",
+        ),
+    },
+}  # fmt: skip
+"""Of commands with many options: titles of groups, and their options by the longest name; others come last."""
+
+
 class Command(TyperCommand):
     """A command whose help ends with an example."""
 
@@ -81,14 +110,17 @@ class Command(TyperCommand):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write arguments by their names alone, without the type in Python, and options."""
-        arguments, options = [], []
+        arguments: list[Any] = []
+        options: dict[str, Any] = {}
         for item in self.get_params(ctx):
             record = item.get_help_record(ctx)
             if record is not None and item.param_type_name == "argument":
                 arguments.append((item.metavar or item.name, record[1]))
             elif record is not None:
-                options.append(record)
-        for title, rows in (("Arguments", arguments), ("Options", options)):
+                options[max(item.opts, key=len)] = record
+        groups = OPTION_GROUPS.get(" ".join(ctx.command_path.split()[1:]), {})
+        grouped = [(title, [options.pop(name) for name in names if name in options]) for title, names in groups.items()]
+        for title, rows in (("Arguments", arguments), *grouped, ("Options", list(options.values()))):
             if rows:
                 with formatter.section(title):
                     formatter.write_dl(rows)

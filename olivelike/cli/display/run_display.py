@@ -139,6 +139,7 @@ class RunDisplay:
         self._bars: Bars | None = None
         self._workflow = ""
         self._nodes: list[str] = []
+        self._shared: str | None = None
         self._ended: set[str] = set()
         self._expected: dict[str, float | None] = {}
         self._next: dict[str, float] = {}
@@ -161,6 +162,7 @@ class RunDisplay:
         match event.name:
             case "run_started":
                 self._workflow, self._nodes = data["workflow"], data["node_ids"]
+                self._shared = data.get("shared")
             case "run_progress":
                 self._progress(data)
             case "warning":
@@ -216,9 +218,14 @@ class RunDisplay:
             early, self._early = self._early, None
             left = expected(data["seconds_left"], data["unknown_nodes"])
             rest = data["total"] - data["done"]
-            write_line(
-                f"{self._workflow}: {rest} of {count(data['total'], 'node')} to run, {data['done']} known; {left}"
-            )
+            total = count(data["total"], "node")
+            if self._shared is None:
+                write_line(f"{self._workflow}: {rest} of {total} to run, {data['done']} known; {left}")
+            else:  # It is asked node by node, as the run goes on.
+                write_line(
+                    f"{self._workflow}: {rest} of {total} to fetch from {self._shared} or to run, {data['done']} known "
+                    f"here; {left} if all ran"
+                )
             for line in early or ():
                 self._row(*line)
         if self._bars is not None:

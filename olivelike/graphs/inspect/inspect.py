@@ -22,7 +22,7 @@ from olivelike.graphs.inspect.placement import LeftNode, left_to_cpu
 from olivelike.graphs.inspect.quantised import KeptWeights, kept_weights
 from olivelike.graphs.one_file.borders import read_borders
 from olivelike.model.graph import parameter_inputs, real_inputs, weight_values
-from olivelike.model.targets import TARGETS, Target
+from olivelike.model.targets import CPU, TARGETS, WINDOWSML, Target
 from olivelike.sources.files.onnx_tensor import Field, WireError, WireReader
 from olivelike.sources.files.weight_table import require_onnx_model
 
@@ -166,12 +166,25 @@ def _data_file(file: DataFile) -> str:
     return state if file.complete else f"{state}, but the file has only {size(file.actual_bytes)}"
 
 
+_UNLESS: Final = {WINDOWSML.name: ", unless Windows ML takes its DirectML, as it does for target directml"}
+"""What else may run nodes that a target's own table does not know."""
+
+
 def _placement(target: str, left: tuple[LeftNode, ...]) -> Iterator[str]:
     if not left:
         yield f"{target}: a kernel for every node"
         return
-    verb = "can't run" if target == "cpu" else "would leave to the CPU"
-    yield f"{target} {verb} {len(left):,} of the nodes"
+    nowhere, on_cpu = [node for node in left if not node.on_cpu], [node for node in left if node.on_cpu]
+    if nowhere:
+        neither = "" if target == CPU.name else ", and neither has the CPU: no session opens"
+        yield f"{target} has no kernel for {len(nowhere):,} of the nodes{neither}{_UNLESS.get(target, '')}"
+        yield from _reasons(nowhere)
+    if on_cpu:
+        yield f"{target} would leave to the CPU {len(on_cpu):,} of the nodes"
+        yield from _reasons(on_cpu)
+
+
+def _reasons(left: Iterable[LeftNode]) -> Iterator[str]:
     reasons: dict[tuple[str, str], list[str]] = {}
     for node in left:
         reasons.setdefault((node.operator, node.reason), []).append(node.name)

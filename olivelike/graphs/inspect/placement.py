@@ -18,7 +18,7 @@ import onnx_ir as ir
 from onnx_ir.traversal import RecursiveGraphIterator
 
 from olivelike.model.graph import weight_values
-from olivelike.model.targets import CONTRIB_DOMAIN, Kernel, Target
+from olivelike.model.targets import CONTRIB_DOMAIN, CPU, Kernel, Target
 
 _LETTERS = {ir.DataType.FLOAT: "f", ir.DataType.FLOAT16: "h", ir.DataType.BFLOAT16: "b", ir.DataType.DOUBLE: "d"}
 
@@ -176,6 +176,8 @@ class LeftNode:
     operator: str
     """As `domain::name`; standard operators by their name alone."""
     reason: str
+    on_cpu: bool = True
+    """Whether the CPU has a kernel for it; without one no session opens."""
 
 
 def left_to_cpu(model: ir.Model, target: Target) -> tuple[LeftNode, ...]:
@@ -196,7 +198,8 @@ def left_to_cpu(model: ir.Model, target: Target) -> tuple[LeftNode, ...]:
         reason = _why_left(node, target, opsets)
         if reason is not None:
             operator = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
-            found.append(LeftNode(node.name or "unnamed", operator, reason))
+            on_cpu = target is not CPU and _why_left(node, CPU, opsets) is None
+            found.append(LeftNode(node.name or "unnamed", operator, reason, on_cpu))
     return tuple(found)
 
 

@@ -87,6 +87,8 @@ def check_client(path: str | Path, client: str) -> CheckResult:
 
 
 def _judge(folder: ClientFolder, requirements: tuple[Requirement, ...]) -> Iterator[Verdict]:
+    """Yield a verdict for each requirement; of those that can't be judged for one reason, for the first alone."""
+    told: set[str] = set()
     for requirement in requirements:
         if requirement.where is not None and not folder.has(requirement.where):
             continue
@@ -94,6 +96,9 @@ def _judge(folder: ClientFolder, requirements: tuple[Requirement, ...]) -> Itera
             problem = requirement.problem(folder)
         except Unreadable as error:
             problem = str(error)
+            if problem in told:
+                continue
+            told.add(problem)
         if problem is None:
             yield Verdict(requirement.what, "ok")
         else:

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 _CSHARP_LAYOUT = "run the workflow with `layout: csharp`"
 _SD1 = "use a pipeline of SD 1.x: the sample's tensors have its sizes"
+_CHECKER = (
+    "name as source a pipeline's folder that has `safety_checker/` and `feature_extractor/`, with `safety_checker` in "
+    "`components`; a single file never has one"
+)
 _FLOAT = ("float32",)
 _WIDTH = FAMILIES["sd1"].text_width
 
@@ -45,7 +49,8 @@ def _tokenizer(folder: ClientFolder) -> Problem:
 CSHARP: Final = (
     Requirement("cliptokenizer.onnx takes string_input and gives int64 ids", _tokenizer, _CSHARP_LAYOUT),
     clip_vocabulary(_SD1),
-    *(loads(name) for name in ("text_encoder", "unet", "vae_decoder", "safety_checker")),
+    *(loads(name) for name in ("text_encoder", "unet", "vae_decoder")),
+    loads("safety_checker", _CHECKER),
     feeds("text_encoder", ("input_ids",), _CSHARP_LAYOUT),
     takes("text_encoder", "input_ids", ("int32",), _CSHARP_LAYOUT, shape=(1, 77)),
     gives("text_encoder", 0, _FLOAT, _CSHARP_LAYOUT),

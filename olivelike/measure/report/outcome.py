@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -15,6 +16,11 @@ from olivelike.measure.report.findings import Bench, Figures, Findings, Fusion, 
 if TYPE_CHECKING:
     from olivelike.measure.bench.fidelity_report import FidelityReport
     from olivelike.model.records.run_record import NodeRecord, RunRecord
+
+_REASONS: Final = 3
+"""Operators that the reason for more nodes names."""
+_WIDE_BYTES: Final = 3.0
+"""A weight takes less in half precision, and more in float32."""
 
 Tile = tuple[str, str, str]
 """A name, the figure, and what is to be said of it."""
@@ -30,6 +36,8 @@ class _Outcome:
     """Of its graphs that were fused, before and after."""
     fused: str
     """How many that is, where it is not all of them."""
+    gained: tuple[str, ...]
+    """Operators that fusion made more of, the most first; of graphs that it made larger."""
     verified: tuple[tuple[str, Figures], ...]
     """Networks with how far they are from the original."""
 
@@ -47,7 +55,7 @@ def outcome(run: RunRecord, findings: Findings) -> Html:
         return join((_by_output(found, source), _hint(run, findings)))
     (path, one), *_ = [*found.items(), ("", _outcome(run, "", findings))]
     there = path if one.size or run.status == "ok" else ""
-    tiles = [_size(source, one.size), _error(one, there), _speed(findings, there), _nodes(one)]
+    tiles = [_size(run, source, one.size), _error(one, there), _speed(findings, there), _nodes(one)]
     shown_tiles = [
         element("div", element("dt", name), element("dd", element("strong", figure), element("small", said)))
         for name, figure, said in tiles
@@ -77,8 +85,17 @@ def _outcome(run: RunRecord, path: str, findings: Findings) -> _Outcome:
         sum(run.output_files.get(path, {}).values()),
         (sum(before for before, _ in pairs), sum(after for _, after in pairs)) if pairs else None,
         f"{len(pairs)} of {count(len(chains), 'network')}" if len(pairs) < len(chains) else "",
+        _gained([(counts[-1], counts[0]) for counts in fused if counts]),
         tuple((name, found) for name, value in compared if (found := figures(value)) is not None),
     )
+
+
+def _gained(pairs: Sequence[tuple[Fusion, Fusion]]) -> tuple[str, ...]:
+    more: Counter[str] = Counter()
+    for first, last in pairs:
+        more.update(last.operators_after)
+        more.subtract(first.operators_before)
+    return tuple(f"{name} +{number:,}" for name, number in more.most_common(_REASONS) if number > 0)
 
 
 def _upwards(node: NodeRecord, by_id: Mapping[str, NodeRecord]) -> Iterator[NodeRecord]:
@@ -91,12 +108,21 @@ def _upwards(node: NodeRecord, by_id: Mapping[str, NodeRecord]) -> Iterator[Node
         at = by_id.get(at.parent or "")
 
 
-def _size(source: int, written: int) -> Tile:
+def _size(run: RunRecord, source: int, written: int) -> Tile:
     if not written:
         return "Size", size(source) if source else "unknown", "of the source; nothing was written"
     if not source:
         return "Size", size(written), "of the output"
-    return "Size", change_of_size(source, written), f"{_share(source, written)}, source to output"
+    why = f": {_why_larger(run, source, written)}" if written > source else ""
+    return "Size", change_of_size(source, written), f"{_share(source, written)}, source to output{why}"
+
+
+def _why_larger(run: RunRecord, source: int, written: int) -> str:
+    """Say what an output has that its source has not."""
+    numbers = sum(run.elements.values())
+    if numbers and source / numbers < _WIDE_BYTES <= written / numbers:
+        return f"the source has its weights in half precision, {run.target.name} computes in float32"
+    return "graphs come to the weights"
 
 
 def _share(before: int, after: int) -> str:
@@ -147,7 +173,8 @@ def _nodes(one: _Outcome) -> Tile:
     if one.nodes is None:
         return "Graph nodes", "not fused", "no step `fuse` has run in it"
     before, after = one.nodes
-    return "Graph nodes", f"{before:,} → {after:,}", f"{_share(before, after) if before else ''} by fusion"
+    why = f": {', '.join(one.gained)}" if after > before and one.gained else ""
+    return "Graph nodes", f"{before:,} → {after:,}", f"{_share(before, after) if before else ''} by fusion{why}"
 
 
 def _nodes_text(one: _Outcome) -> str | Html:

@@ -156,6 +156,7 @@ def verify_folder(
     save: str | Path | None = None,
     allow_pickle: bool = False,
     found: Callable[[ComponentVerdict], None] = lambda _: None,
+    begun: Callable[[str], None] = lambda _: None,
 ) -> FolderVerification:
     """Compare the networks and pictures of an output folder with torch's.
 
@@ -183,6 +184,7 @@ def verify_folder(
         save: Where to write the pictures, side by side.
         allow_pickle: Whether files that are pickles may be read.
         found: Is told of each network as soon as it is compared.
+        begun: Is told what is compared next: a network's name, or `pictures`.
 
     Raises:
         UsageError: for a number that can't be had, an unknown network, or a checkpoint or VAE that has to be named.
@@ -239,12 +241,14 @@ def verify_folder(
     originals = Originals(spec, wanted, merged_loras(record, loras, allow_pickle), allow_pickle=allow_pickle)
     verdicts = []
     for name in chosen:
+        begun(name)
         figures = verify_component(folder, record, name, originals, samples=samples, seed=seed)
         verdict = ComponentVerdict(name, figures, LIMITS[figures.precision] if threshold is None else threshold)
         found(verdict)
         verdicts.append(verdict)
     alike: list[Likeness] = []
     if count and reason is None:
+        begun("pictures")
         alike = compare_pictures(folder, originals, [prompt] * count, seed=seed, steps=steps, settings=settings)
     failures = [f"{one.name} is further from torch than {one.limit:.0e}" for one in verdicts if not one.passed]
     failures += [

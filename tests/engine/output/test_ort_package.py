@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +116,11 @@ def test_outputs_for_two_targets_are_one_package_with_equal_weights_once(
     again = package_outputs(folders, target)
     assert again.files == told["files"] == len(OutputRecord.require(target).files)
     assert run_command_line(["info", str(target)]) == 0
-    assert "package" in capsys.readouterr().out
+    told_of = capsys.readouterr().out
+    assert "\ntarget        cpu, cuda\n" in told_of
+    assert re.search(
+        r"^shared        [\d.]+ .B in shared_assets, which the networks' sizes leave out$", told_of, re.MULTILINE
+    )
     with pytest.raises(SourceError, match="is laid out for package"):
         open_pipeline(target)
     for compare in (verify_folder, profile_folder):

@@ -245,9 +245,19 @@ def test_calls_of_local_functions_are_not_left(tmp_path):
 
 def test_the_summary_groups_nodes_by_reason(tmp_path):
     lines = list(inspect(fused_node("BiasAdd", (1, 2, 4), (4,), (1, 2, 4)), tmp_path).summary_lines())
-    assert "cpu can't run 1 of the nodes" in lines
-    assert "tensorrt would leave to the CPU 1 of the nodes" in lines
+    assert "cpu has no kernel for 1 of the nodes" in lines
+    assert "tensorrt has no kernel for 1 of the nodes, and neither has the CPU: no session opens" in lines
+    (windows,) = (line for line in lines if line.startswith("windowsml"))
+    assert windows.endswith("no session opens, unless Windows ML takes its DirectML, as it does for target directml")
     assert "  1 com.microsoft::BiasAdd: cpu has no kernel for it (the_node)" in lines
+
+
+def test_what_the_cpu_has_a_kernel_for_is_left_to_it(tmp_path):
+    report = inspect(fused_node("QuickGelu", (1, 4)), tmp_path)
+    lines = list(report.summary_lines())
+    left = [name for name, nodes in report.left_to_cpu.items() if nodes]
+    assert left
+    assert {f"{name} would leave to the CPU 1 of the nodes" for name in left} <= set(lines)
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 not a model", b"\x0a\xff\xff", b"\x08\x0a", b"\xff" * 40])

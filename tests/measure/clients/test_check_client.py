@@ -257,6 +257,13 @@ def test_an_onnx_tokenizer_of_another_kind_is_told(csharp, changes):
     assert list(verdicts(csharp, "csharp")) == ["cliptokenizer.onnx takes string_input and gives int64 ids"]
 
 
+def test_a_part_that_is_missing_is_told_once_with_what_brings_it(csharp):
+    shutil.rmtree(csharp / "safety_checker")
+    failed = [one for one in check_client(csharp, "csharp").verdicts if one.status == "failed"]
+    assert [one.requirement for one in failed] == ["safety_checker/model.onnx and its data are there"]
+    assert "a single file never has one" in failed[0].remedy
+
+
 def test_a_broken_model_is_a_reason_and_no_crash(folder):
     (folder / "unet" / "model.onnx").write_bytes(b"\0no protobuf" * 9)
     assert "is not an ONNX model" in verdicts(folder, "diffusers")["unet/model.onnx and its data are there"]

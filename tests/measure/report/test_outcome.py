@@ -28,6 +28,24 @@ def test_a_report_leads_with_size_error_speed_and_nodes(record, report):
     }
 
 
+def test_what_grew_has_the_reason_beside_it(record, report):
+    record["nodes"].append(written(record, "materialize", OUTPUT))
+    source = sum(record["source_files"].values())
+    record["elements"] = {"unet": source // 2}
+    record["target"] |= {"name": "cpu", "precision": "fp32"}
+    record["output_files"][OUTPUT] = {"unet/weights.pb": 2 * source + 100}
+    for node in record["nodes"]:
+        if "nodes_after" in node["facts"]:
+            node["facts"] |= {"nodes_before": 14, "nodes_after": 24, "operators_before": {"Conv": 14}}
+            node["facts"]["operators_after"] = {"Conv": 10, "Cast": 4, "Transpose": 10}
+    tiles = report(record).tiles()
+    half = "the source has its weights in half precision, cpu computes in float32"
+    assert tiles["Size"][1] == f"+100 %, source to output: {half}"
+    assert tiles["Graph nodes"] == ("14 → 24", "+71 % by fusion: Transpose +10, Cast +4")
+    record["elements"] = {}
+    assert report(record).tiles()["Size"][1] == "+100 %, source to output: graphs come to the weights"
+
+
 def test_what_was_not_done_is_said_with_the_command_that_does_it(record, report):
     del record["nodes"][2]
     tiles = report(record).tiles()
