@@ -11,8 +11,8 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -22,6 +22,7 @@ from olivelike.data import demo_folder
 from olivelike.digest import canonical_json
 from olivelike.engine import Options, run
 from olivelike.engine.execute import cluster_site, cluster_workers
+from olivelike.engine.execute.cluster_data import packed, unpacked
 from olivelike.engine.execute.cluster_executor import ClusterExecutor
 from olivelike.engine.execute.events import Event
 from olivelike.engine.execute.inline_executor import InlineExecutor
@@ -251,8 +252,11 @@ def test_a_worker_writes_nowhere_but_into_the_output(
     assert not list(tmp_path.rglob("evil"))
 
 
-LIES = {
-    "a file more": lambda made: {"written": {**made.written, "evil.py": (1, "0" * 64)}},
+Made = dict[str, Any]
+"""An `Outcome` as a worker answers it, of a job that has been done."""
+
+LIES: dict[str, Callable[[Made], object]] = {
+    "a file more": lambda made: {**made, "written": {**made["written"], "evil.py": (1, "0" * 64)}},
     "a file more, reported": lambda made: _told(
         made, files={**_files(made), "evil.py": {"size": 1, "sha256": "0" * 64}}
     ),
@@ -266,38 +270,45 @@ LIES = {
         made, files={name: {**one, "size": "1"} for name, one in _files(made).items()}
     ),
     "no files": lambda made: _told(made, files=None),
-    "no time": lambda made: {"content": {**made.content, "seconds": "x"}},
-    "no facts": lambda made: {"content": {**made.content, "facts": [1]}},
-    "a field more": lambda made: {"content": {**made.content, "evil": 1}},
-    "a field less": lambda made: {"content": {name: one for name, one in made.content.items() if name != "parts"}},
-    "no end": lambda made: {"content": {**made.content, "answer": "evil"}},
-    "memory below zero": lambda made: {"peak_memory_bytes": -1},
-    "what JSON can't hold": lambda made: {"content": {**made.content, "facts": {"x": float("nan")}}},
+    "no time": lambda made: _done(made, seconds="x"),
+    "endless time": lambda made: _done(made, seconds=1e300),
+    "no facts": lambda made: _done(made, facts=[1]),
+    "no end": lambda made: {**made, "done": None},
+    "no outcome": lambda _: {"answer": "done"},
+    "a field less": lambda made: {name: one for name, one in made.items() if name != "written"},
+    "memory below zero": lambda made: {**made, "peak_memory_bytes": -1},
+    "what JSON can't hold": lambda made: _done(made, facts={"x": float("nan")}),
 }
 
 
-def _files(made: cluster_site.Outcome) -> dict[str, dict[str, object]]:
-    return made.content["facts"].get("files") or {}
+def _files(made: Made) -> dict[str, dict[str, object]]:
+    return dict(made["done"]["facts"].get("files") or {})
 
 
-def _told(made: cluster_site.Outcome, **facts: object) -> dict[str, object]:
-    return {"content": {**made.content, "facts": {**made.content["facts"], **facts}}} if _files(made) else {}
+def _done(made: Made, **fields: object) -> Made:
+    return {**made, "done": {**made["done"], **fields}}
 
 
-_REAL = cluster_site.do
-_change: list[Callable[[cluster_site.Outcome], object]] = []
+def _told(made: Made, **facts: object) -> Made:
+    return _done(made, facts={**made["done"]["facts"], **facts})
+
+
+_REAL = cluster_site.answer_job
+_change: list[Callable[[Made], object]] = []
 """What a worker makes of its answers in place of honest ones."""
 
 
 def lying(parcel: cluster_site.Parcel) -> object:
     """Do a job, and lie; it goes to workers by its name."""
-    return _change[-1](_REAL(parcel))
+    said = unpacked(_REAL(parcel))
+    told = _change[-1](said["value"])
+    return packed({**said, "value": told}) if isinstance(told, dict) else told
 
 
 @pytest.fixture
 def liars(apart: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The address of workers that lie as `_change` says."""
-    monkeypatch.setattr(cluster_site, "do", lying)
+    monkeypatch.setattr(cluster_site, "answer_job", lying)
     yield apart
     _change.clear()
 
@@ -306,23 +317,21 @@ def liars(apart: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 def test_an_answer_that_is_none_of_its_job_fails_that_job(
     emptied: Project, liars: str, lie: str, tmp_path: Path
 ) -> None:
-    _change.append(lambda made: replace(made, **LIES[lie](made)) if made.written else made)
-    with pytest.raises(PassError, match="its worker"):
+    _change.append(lambda made: LIES[lie](made) if made["written"] else made)
+    with pytest.raises((PassError, MissingError), match=r"its worker|gave an answer that olivelike can't read"):
         run_on(emptied, liars)
     assert not emptied.output.exists()
     assert not list(tmp_path.rglob("*evil*"))
 
 
-@pytest.mark.parametrize("what", ["no outcome", "no pickle", "no output", "another table", "another graph"])
+@pytest.mark.parametrize("what", ["no data", "no output", "another table", "another graph"])
 def test_a_result_that_is_none_of_its_node_fails_that_node(
     emptied: Project, liars: str, what: str, tmp_path: Path
 ) -> None:
-    def change(made: cluster_site.Outcome) -> object:
-        outputs, parts = made.content.get("outputs", {}), made.content.get("parts", {})
+    def change(made: Made) -> object:
+        outputs, parts = made["done"]["outputs"], made["done"]["parts"]
         match what:
-            case "no outcome":
-                return {"answer": "done"}
-            case "no pickle":
+            case "no data":
                 return threading.Lock()
             case "no output":
                 outputs, parts = {}, {}
@@ -333,10 +342,10 @@ def test_a_result_that_is_none_of_its_node_fails_that_node(
             case "another graph" if "graph" in outputs:
                 digest = cluster_site.own_store().put_bytes(b"evil")
                 outputs, parts = {"graph": digest}, {**parts, digest: 4}
-        return replace(made, content={**made.content, "outputs": outputs, "parts": parts})
+        return _done(made, outputs=outputs, parts=parts)
 
     _change.append(change)
-    with pytest.raises(PassError, match="its worker"):
+    with pytest.raises((PassError, MissingError), match=r"its worker|gave an answer that olivelike can't read"):
         run_on(emptied, liars)
     assert not emptied.output.exists()
     assert not (tmp_path / "evil").exists()
