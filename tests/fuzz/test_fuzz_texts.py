@@ -333,7 +333,8 @@ def test_recipes_of_other_programs_are_read_or_refused_and_settings_are_no_promp
         else:
             _, found = read_recipe_text(sample, "a.png")
             # What stands behind the settings has one word, what stands before them another.
-            assert "quagga" not in f"{found.prompt}{found.negative_prompt}"
+            if 0 <= sample.find("Steps: 20") < sample.find("quagga"):
+                assert "quagga" not in f"{found.prompt}{found.negative_prompt}"
             if "{" not in sample[:1]:
                 assert not SETTING.search(f"{found.prompt}\n{found.negative_prompt}")
         if found is not None:

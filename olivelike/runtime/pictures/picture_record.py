@@ -15,6 +15,7 @@ import io
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from olivelike._untrusted import parse_json
@@ -24,6 +25,7 @@ from olivelike.runtime.pictures.ai_mark import XMP_TEXT, source_type, xmp_packet
 if TYPE_CHECKING:
     import numpy as np
     from PIL import Image
+    from pydantic import TypeAdapter
 
 _FORMAT = "olivelike/picture/1"
 
@@ -142,7 +144,7 @@ def record_from_json(text: str, where: str) -> PictureRecord:
 
     Raises `SourceError` if it is damaged, or of a format that this version does not know.
     """
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import ValidationError
 
     try:
         # What halves of surrogate pairs have in UTF-8 is a question mark, as in `a1111_text`.
@@ -157,7 +159,7 @@ def record_from_json(text: str, where: str) -> PictureRecord:
             "file again"
         )
     try:
-        record = TypeAdapter(PictureRecord).validate_python(value)
+        record = _validator().validate_python(value)
         record.to_json()
     except ValidationError as error:
         first = error.errors()[0]
@@ -166,6 +168,14 @@ def record_from_json(text: str, where: str) -> PictureRecord:
     except ValueError as error:  # A whole number of 400 digits becomes infinity where a fraction is due.
         raise SourceError(f"{where}: its record is damaged: a number is too large; fetch the file again") from error
     return record
+
+
+@lru_cache(maxsize=1)
+def _validator() -> TypeAdapter[PictureRecord]:
+    """Return what checks the fields of a record; making it takes as long as hundreds of uses."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(PictureRecord)
 
 
 NEGATIVE: Final = "Negative prompt:"

@@ -290,6 +290,8 @@ def _unquote(text: str) -> str:
     if len(text) < 2 or text[0] != '"' or text[-1] != '"':
         return text
     try:
-        return str(json.loads(text, strict=False))
+        value = str(json.loads(text, strict=False))
+        value.encode()  # Halves of surrogate pairs have no UTF-8, and could not be sent on.
     except ValueError:
         return text
+    return value

@@ -73,6 +73,10 @@ def test_values_with_commas_quotes_and_json_are_whole():
     }  # fmt: skip
 
 
+def test_halves_of_characters_stay_as_they_are_written():
+    assert parse_a1111(f'a\n{SETTINGS}, Note: "\\ud800", More: "\\u00e9"').other == {"Note": '"\\ud800"', "More": "é"}
+
+
 def test_eta_is_taken_where_it_is_the_same_thing():
     ddim = SETTINGS.replace("Euler a", "DDIM")
     assert parse_a1111(f"a\n{ddim}, Eta: 0.5").eta == 0.5
