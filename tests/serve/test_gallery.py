@@ -222,6 +222,25 @@ def test_a_damaged_journal_is_set_aside(gallery):
         again.close()
 
 
+def test_a_damaged_log_of_the_journal_is_set_aside_and_one_that_a_kill_left_is_not(gallery, tmp_path):
+    gallery.journal.add(JobRow("j", "pictures", "me", "queued", 1.0, {"prompt": "a"}, {"files": 1}))
+    kept = gallery.folder / ".index"
+    for name in ("killed", "damaged"):  # As the files are while the server runs.
+        (tmp_path / name / ".index").mkdir(parents=True)
+        for path in kept.glob("jobs.sqlite*"):
+            shutil.copyfile(path, tmp_path / name / ".index" / path.name)
+    log = tmp_path / "damaged" / ".index" / "jobs.sqlite-wal"
+    log.write_bytes(b"x" * log.stat().st_size)
+    for name, jobs in (("killed", 1), ("damaged", 0)):
+        again = Gallery(tmp_path / name)
+        try:
+            assert again.journal.was_damaged == (jobs == 0)
+            assert len(again.journal.unfinished()) == jobs
+        finally:
+            again.close()
+    assert log.with_name("jobs.sqlite-wal.damaged").read_bytes().startswith(b"xxx")
+
+
 @pytest.mark.parametrize(
     "change",
     [
