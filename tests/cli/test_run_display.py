@@ -151,3 +151,12 @@ def test_progress_of_a_node_that_has_ended_is_ignored():
     bars.update("unet.convert", 1, 2)
     bars.end("unet.convert")
     bars.stop()
+
+
+def test_with_a_shared_store_what_is_not_here_may_be_fetched(capsys):
+    display = RunDisplay(live=False)
+    display(Event("run_started", {**STARTED, "shared": "s3://bucket/team"}))
+    display(Event("run_progress", {"done": 1, "total": 3, "seconds_left": 180.0, "unknown_nodes": 0}))
+    assert capsys.readouterr().out == (
+        "demo: 2 of 3 nodes to fetch from s3://bucket/team or to run, 1 known here; about 3 min if all ran\n"
+    )

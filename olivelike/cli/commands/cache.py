@@ -177,9 +177,10 @@ def pin(
     combination: shared.Combination = None,
     json: shared.Json = False,
 ) -> None:
-    """Keep a workflow's results from `gc`: here, or in a shared store that --cache-dir names.
+    """Keep a workflow's results from `gc`.
 
-    The pin has the workflow's name; of a `matrix` each combination has one. The exit status is 3 if nothing is stored.
+    Here, or in a shared store that --cache-dir names. The pin has the workflow's name; of a `matrix` each combination
+    has one. The exit status is 3 if nothing is stored.
     """
     from olivelike import engine
     from olivelike.workflow.matrix import UnnamedCombinationError
