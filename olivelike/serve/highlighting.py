@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
+from olivelike._files import file_identity
 from olivelike.runtime.jobs.job_notes import unread
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
 from olivelike.runtime.prompts.prompt_encoding import PromptTokenizer, chunk_prompt, open_tokenizer
@@ -44,7 +45,9 @@ def read_tokens(folder: Path, text: str, *, negative: bool, wildcards: Sequence[
     parts = [parse_prompt(term.texts[0]) for term in terms]
     encoders, names = [], set[str]()
     for tokenizer_folder, _ in opened.text_encoders:
-        tokenizer = _tokenizer(folder / tokenizer_folder)
+        place = folder / tokenizer_folder
+        files = sorted(place.iterdir()) if place.is_dir() else []
+        tokenizer = _tokenizer(place, tuple(file_identity(file.stat()) for file in files))
         chunks = [chunk_prompt(tokenizer, part) for part in parts]
         longest = max(len(one.ids) for one in chunks)
         room = tokenizer.length - 2
@@ -56,7 +59,7 @@ def read_tokens(folder: Path, text: str, *, negative: bool, wildcards: Sequence[
 
 
 @lru_cache(maxsize=8)
-def _tokenizer(folder: Path) -> PromptTokenizer:
+def _tokenizer(folder: Path, _identities: tuple[tuple[int, ...], ...]) -> PromptTokenizer:
     return open_tokenizer(folder)
 
 
