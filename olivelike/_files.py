@@ -27,6 +27,14 @@ FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _REFUSED = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 
+def file_identity(found: os.stat_result) -> tuple[int, int, int, int, int]:
+    """Return what tells a file from others and from itself before a change: by it a file is known again.
+
+    Size and time of change can be made as they were; the time at which the status changed can't.
+    """
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
 class FileSystem:
     """The real operations; they raise `OSError` as the operating system gives it."""
 

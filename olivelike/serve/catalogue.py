@@ -12,6 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
+from olivelike._files import file_identity
 from olivelike._text import did_you_mean
 from olivelike._untrusted import read_json
 from olivelike.engine.output.swap import lora_folders
@@ -119,7 +120,7 @@ class Catalogue:
         return sorted(Wildcards(self._settings.wildcard_dirs or [Path("wildcards")]).files)
 
 
-def _stamp(path: Path) -> tuple[int, ...]:
+def _stamp(path: Path) -> tuple[tuple[int, ...], ...]:
     """Return what changes when a file, or a pipeline's folder, does."""
     files = [path]
     if path.is_dir():
@@ -127,12 +128,12 @@ def _stamp(path: Path) -> tuple[int, ...]:
     stamps = []
     for file in files:
         with contextlib.suppress(OSError):
-            stamps.append(file.stat().st_mtime_ns)
+            stamps.append(file_identity(file.stat()))
     return tuple(stamps)
 
 
 @lru_cache(maxsize=256)
-def _model(name: str, folder: Path, _changed: tuple[int, ...]) -> ModelView:
+def _model(name: str, folder: Path, _changed: tuple[tuple[int, ...], ...]) -> ModelView:
     view = ModelView(
         name=name, title=name, family="", default_size=(512, 512), size_unit=64, scheduler=None, hash=None, sha256=None,
         inpaints=False, takes_pictures=False, takes_negative_prompt=True, has_safety_checker=False, loaded=False,
@@ -165,7 +166,7 @@ def _model(name: str, folder: Path, _changed: tuple[int, ...]) -> ModelView:
 
 
 @lru_cache(maxsize=4096)
-def _lora(name: str, path: Path, _changed: tuple[int, ...], allow_pickle: bool) -> LoraView:
+def _lora(name: str, path: Path, _changed: tuple[tuple[int, ...], ...], allow_pickle: bool) -> LoraView:
     family, metadata = None, dict[str, str]()
     with contextlib.suppress(OlivelikeError):
         opened = open_lora(path, read_pickle=read_pickle_table if allow_pickle else None)
@@ -183,7 +184,7 @@ def _thumbnail(lora: Path) -> Path | None:
 
 
 @lru_cache(maxsize=64)
-def _embeddings(folder: Path, _changed: tuple[int, ...]) -> tuple[Embedding, ...]:
+def _embeddings(folder: Path, _changed: tuple[tuple[int, ...], ...]) -> tuple[Embedding, ...]:
     try:
         opened = open_folder(folder)
         tokenizer, encoder = opened.text_encoders[0]

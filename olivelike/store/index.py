@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from diskcache import Cache, Disk, Timeout
 
-from olivelike._files import held
+from olivelike._files import file_identity, held
 from olivelike.digest import canonical_json, digest_file, digest_json
 from olivelike.errors import SourceError
 from olivelike.store.folder import StoreFolder, is_digest
@@ -202,8 +202,7 @@ def _key(namespace: str, key: str) -> str:
 
 
 def _identity(status: os.stat_result) -> str:
-    parts = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-    return "-".join(map(str, parts))
+    return "-".join(map(str, file_identity(status)))
 
 
 def _is_passing(error: Exception) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from olivelike import _files
-from olivelike._files import DISK
+from olivelike._files import DISK, file_identity
 from olivelike.digest import digest_file
 from olivelike.model.records.output import FileFacts, OutputRecord
 
@@ -138,5 +138,4 @@ def is_right(path: Path, recorded: FileFacts, store: Store) -> bool:
 
 
 def _stamp(path: Path) -> list[int]:
-    status = path.stat()
-    return [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+    return list(file_identity(path.stat()))

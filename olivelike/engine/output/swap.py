@@ -18,6 +18,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from olivelike._files import file_identity
 from olivelike._text import count, did_you_mean
 from olivelike._untrusted import open_file, read_json
 from olivelike.errors import SourceError, UsageError
@@ -285,7 +286,7 @@ class LiveLoras:
     def __init__(self, folders: Sequence[Path] = (), *, allow_pickle: bool = False) -> None:
         self._folders = folders
         self._allow_pickle = allow_pickle
-        self._opened: dict[Path, tuple[tuple[int, int], LoraFile, str]] = {}
+        self._opened: dict[Path, tuple[tuple[int, ...], LoraFile, str]] = {}
         """By path: size and time of change, and what was read then."""
 
     def named(self, text: str) -> LiveLora:
@@ -359,7 +360,7 @@ class LiveLoras:
             found = path.stat()
         except OSError as error:
             raise SourceError(f"{path}: can't be read: {error.strerror}; is it still there?") from error
-        stamp, known = (found.st_size, found.st_mtime_ns), self._opened.get(path)
+        stamp, known = file_identity(found), self._opened.get(path)
         if known is None or known[0] != stamp:
             opened = open_lora(path, read_pickle=read_pickle_table if self._allow_pickle else None)
             hashes = hash_file(opened.path, _data_start(opened.path))

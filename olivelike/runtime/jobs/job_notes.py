@@ -11,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from olivelike._files import file_identity
 from olivelike._text import size
 from olivelike.digest import digest_file
 from olivelike.errors import UsageError
@@ -100,12 +101,11 @@ def _program() -> str:
 
 def used_upscaler(path: Path) -> UsedFile:
     """Return an upscaler's name and hash for the record."""
-    found = path.stat()
-    return UsedFile(path.name, _file_hash(path, (found.st_mtime_ns, found.st_size)))
+    return UsedFile(path.name, _file_hash(path, file_identity(path.stat())))
 
 
 @lru_cache(maxsize=16)
-def _file_hash(path: Path, _stamp: tuple[int, int]) -> str:
+def _file_hash(path: Path, _identity: tuple[int, ...]) -> str:
     return digest_file(path)
 
 
@@ -141,14 +141,14 @@ def recorded_few_steps(folder: Path) -> FewSteps | None:
 
 def _recorded(folder: Path) -> tuple[str, FewSteps | None]:
     try:
-        found = (folder / RECORD_FILE).stat()
+        identity = file_identity((folder / RECORD_FILE).stat())
     except OSError:
-        found = None
-    return _read_recorded(folder, found and (found.st_mtime_ns, found.st_size))
+        identity = None
+    return _read_recorded(folder, identity)
 
 
 @lru_cache(maxsize=64)
-def _read_recorded(folder: Path, _stamp: tuple[int, int] | None) -> tuple[str, FewSteps | None]:
+def _read_recorded(folder: Path, _identity: tuple[int, ...] | None) -> tuple[str, FewSteps | None]:
     """Read them once; a record has the derivations of all weights, and takes milliseconds to read."""
     record = OutputRecord.read(folder)
     if record is None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from olivelike._files import write_whole
+from olivelike._files import file_identity, write_whole
 from olivelike._untrusted import read_json
 from olivelike.errors import UsageError
 
@@ -94,8 +94,7 @@ class GuidanceCalls:
         """For the next step."""
         self._seconds: dict[bool, list[float]] = {}
         if wanted == "faster":
-            found = model.stat()
-            self._question = json.dumps([str(model.resolve()), found.st_size, found.st_mtime_ns, *facts])
+            self._question = json.dumps([str(model.resolve()), *file_identity(model.stat()), *facts])
             known = _remembered().get(self._question)
             self.apart = known is True
             self._seconds = {} if isinstance(known, bool) else {False: [], True: []}

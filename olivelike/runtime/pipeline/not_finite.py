@@ -7,6 +7,7 @@ import os
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
+from olivelike._files import file_identity
 from olivelike._text import listed
 from olivelike.errors import SessionError
 from olivelike.runtime.pipeline.pipeline_folder import read_folder_target
@@ -53,11 +54,11 @@ def not_finite_error(folder: PipelineFolder, *, from_latents: bool) -> SessionEr
     )
 
 
-def _written(path: Path) -> tuple[tuple[str, int, int], ...]:
+def _written(path: Path) -> tuple[tuple[str, tuple[int, ...]], ...]:
     """Return what changes when a network is written anew."""
     with os.scandir(path.parent) as entries:
         stats = [(entry.name, entry.stat()) for entry in entries if entry.is_file()]
-    return tuple(sorted((name, found.st_size, found.st_mtime_ns) for name, found in stats))
+    return tuple(sorted((name, file_identity(found)) for name, found in stats))
 
 
 @lru_cache(maxsize=64)

@@ -13,6 +13,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, Final
 
+from olivelike._files import file_identity
 from olivelike._text import did_you_mean_path
 from olivelike._untrusted import read_json
 from olivelike.errors import SessionError, SourceError
@@ -232,13 +233,13 @@ def open_folder(path: Path) -> PipelineFolder:
     return _open_folder(path, tuple(_stamp(f"{path}/{name}") for name in files))
 
 
-def _stamp(path: str) -> tuple[int, int, int] | None:
+def _stamp(path: str) -> tuple[int, ...] | None:
     """Return what a file that is written anew changes; `None` if there is none."""
     try:
         found = os.stat(path)  # noqa: PTH116  (a server opens folders often: it takes a third of the time)
     except (OSError, ValueError):
         return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return file_identity(found)
 
 
 @lru_cache(maxsize=64)

@@ -22,6 +22,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from olivelike._files import file_identity
 from olivelike._untrusted import CONFIG_BYTES, parse_json, read_bytes
 from olivelike.errors import SourceError, UsageError
 from olivelike.runtime.prompts.syntax import Fragment, PromptPart, parse_prompt
@@ -267,8 +268,7 @@ def shared_tokenizer(folder: Path) -> PromptTokenizer:
     stamps = []
     for name in _TOKENIZER_FILES:
         with suppress(OSError):
-            found = (folder / name).stat()
-            stamps.append((name, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns))
+            stamps.append((name, file_identity((folder / name).stat())))
     return _kept_tokenizer(folder, tuple(stamps))
 
 

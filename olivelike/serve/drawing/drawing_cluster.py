@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from olivelike._files import write_whole
+from olivelike._files import file_identity, write_whole
 from olivelike._untrusted import one_line
 from olivelike.digest import digest_file
 from olivelike.engine.execute.cluster_workers import ClusterWorkers, LostError, Site
@@ -43,7 +43,8 @@ class DrawingCluster:
         """
         self._workers = ClusterWorkers(address, folder)
         self._taken: set[str] = set()
-        self._digests: dict[tuple[str, int, int], str] = {}
+        self._digests: dict[str, tuple[tuple[int, ...], str]] = {}
+        """Of each file as it was when it was read, by path."""
         self._guard = threading.Lock()
         self._children: set[ClusterChild] = set()
         """Those that have a worker."""
@@ -112,11 +113,10 @@ class DrawingCluster:
         found = {}
         for file in files:
             if file.is_file():
-                status = file.stat()
-                key = str(file), status.st_size, status.st_mtime_ns
-                if key not in self._digests:
-                    self._digests[key] = digest_file(file)
-                found[str(file)] = self._digests[key]
+                identity, known = file_identity(file.stat()), self._digests.get(str(file))
+                if known is None or known[0] != identity:
+                    known = self._digests[str(file)] = identity, digest_file(file)
+                found[str(file)] = known[1]
         return found
 
 

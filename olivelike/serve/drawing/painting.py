@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import psutil
 
+from olivelike._files import file_identity
 from olivelike._light_diffusers import light_diffusers
 from olivelike.engine.execute.json_child import serve
 from olivelike.errors import Interrupted, OlivelikeError, SessionError, UsageError
@@ -51,8 +52,8 @@ class Painting:
         }
         self._metadata: bool = settings["metadata"]
         self._warm = WarmPipelines(SessionChoice(**_tuples(settings["sessions"])), settings["memory_limit"])
-        self._upscaler: tuple[tuple[Path, int], Upscaler] | None = None
-        """The one that was used last, by its file and when that was written."""
+        self._upscaler: tuple[tuple[Path, tuple[int, ...]], Upscaler] | None = None
+        """The one that was used last, by its file."""
         self._at_rest = _memory()
         self._plans: dict[str, OrderPlan] = {}
         self._models: set[Path] = set()
@@ -134,7 +135,7 @@ class Painting:
     def _enlarged(self, upload: str, upscaler: str, folder: str | None) -> dict[str, Any]:
         path = Path(upscaler)
         self._models.add(path.parent)
-        key = path, path.stat().st_mtime_ns if path.is_file() else 0
+        key = path, file_identity(path.stat()) if path.is_file() else ()
         if self._upscaler is None or self._upscaler[0] != key:
             self._upscaler = key, Upscaler(path, self._warm.settings(None if folder is None else Path(folder)))
         network = self._upscaler[1]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from olivelike._files import file_identity
 from olivelike.model.families import INDEX_FILE
 from olivelike.model.records.output import RECORD_FILE
 from olivelike.runtime.pipeline.pipeline import Pipeline, open_pipeline
@@ -122,6 +123,6 @@ class WarmPipelines:
             gc.collect()
 
 
-def _stamp(folder: Path) -> tuple[int, ...]:
+def _stamp(folder: Path) -> tuple[tuple[int, ...], ...]:
     found: list[Any] = [folder / name for name in (INDEX_FILE, RECORD_FILE)]
-    return tuple(path.stat().st_mtime_ns for path in found if path.is_file())
+    return tuple(file_identity(path.stat()) for path in found if path.is_file())
