@@ -90,6 +90,33 @@ def test_damaged_records_tables_and_objects(asked: tuple[Honest, dict[str, Quest
     feed(read, make, runs).check(least_read=0.02)
 
 
+PART = "0" * 64
+WEIGHTS = ["weights/1", [
+    ["a", "F32", [2, 3], PART, 0], ["b", "F16", [3, 2], PART, 24, True],
+    ["c", "F32", [2, 2], PART, 8, False, [[["F32", [2, 1], PART, 0], ["F32", [1, 2], PART, 0], 0.5, 1.0]]],
+]]  # fmt: skip
+RANGES = ["observations/1", {"x": [-1.5, 2.0, 1, 100, [1, 0, 3]], "y": [0, 0, -126, 0, []]}]
+
+
+@RUNS
+@pytest.mark.parametrize(("name", "sample"), [("weights", WEIGHTS), ("calibration.unet", RANGES)])
+def test_damaged_tables_of_weights_and_of_ranges(
+    asked: tuple[Honest, dict[str, Question]], runs: int, name: str, sample: list[object]
+) -> None:
+    honest, questions = asked
+    key, question = next(iter(questions.items()))
+    known = actions.decoded(honest.files()[f"actions/{key[:2]}/{key}.json"], key)
+    assert known is not None
+
+    def read(data: bytes) -> None:
+        action = dataclasses.replace(known, outputs={name: "1" * 64}, parts={PART: 36, "1" * 64: len(data)})
+        if (flaw := question.flaw_within(action, lambda _: data)) is not None:
+            raise DamagedError(flaw)
+
+    read(json.dumps(sample).encode())
+    feed(read, lambda rng: damage_json(rng, sample), runs).check(least_read=0.1)
+
+
 FILES = {"model.onnx": {"size": 7, "sha256": "1" * 64}, "weights.pb": {"size": 8, "sha256": "2" * 64}}
 ANSWERS = (
     {"answer": "done", "outputs": {"graph": "0" * 64}, "parts": {"0" * 64: 7}, "facts": {"fused": {"a": 1}},

@@ -61,6 +61,13 @@ class Inputs:
         """Return the files behind what a pass with these `reads` sees of what the workflow adds to a component."""
         return (*self.adapters.files(component, reads), *self.ip_adapter_files(component, reads))
 
+    def file_sizes(self, component: str) -> dict[str, int]:
+        """Return the bytes of each file that a component's weights may lie in, by digest; waits for those digests."""
+        files = {*self.weight_files(component), *self.ip_adapter_files(component)}
+        files |= {path for lora in self.adapters.loras_of(component) for path in lora.files}
+        files |= {embedding.path for embedding in self.adapters.embeddings_of(component)}
+        return {self.digests[path]: self.digests.stamps[path][0] for path in files}
+
     def prefetch(self) -> None:
         """Begin to hash every file that holds weights in the background."""
         paths = {path for component in self.source.checkpoints for path in self.weight_files(component)}

@@ -131,18 +131,22 @@ def _check_asset_files(question: Question, data: bytes, action: Action, read: Re
 
 def _check_weights(question: Question, data: bytes, action: Action, read: Read) -> None:  # noqa: ARG001
     parse_json(data)
-    for name, tensor in Weights.from_bytes(data).items():
+    weights, sizes = Weights.from_bytes(data), dict(action.parts)
+    if weights.files - sizes.keys():  # Of the source, or what an earlier step has stored.
+        sizes |= question.inputs.file_sizes(question.node.component)
+    for file in weights.files - sizes.keys():
+        if (size := question.inputs.store.object_size(file)) is not None:
+            sizes[file] = size
+    for name, tensor in weights.items():
         pieces = [tensor, *(piece for product in tensor.added for piece in (product.up, product.down))]
         factors = [factor for product in tensor.added for factor in (product.scale, product.weight)]
-        if not all(_lies_in_its_file(piece, action.parts) for piece in pieces) or not all(map(_is_number, factors)):
+        if not all(map(_is_number, factors)) or any(_end(piece) > sizes[piece.file] for piece in pieces):
             raise _FlawError(f"{one_line(name)[:60]} is no tensor")
 
 
-def _lies_in_its_file(tensor: Tensor, parts: Mapping[str, int]) -> bool:
-    """Tell whether a tensor has values; those of files of the source are found out as they are read."""
-    size = math.prod(map(_count, tensor.shape)) * ITEM_SIZES[tensor.dtype]
-    fits = _count(tensor.offset) + size <= parts.get(tensor.file, math.inf)
-    return isinstance(tensor.file, str) and fits
+def _end(tensor: Tensor) -> int:
+    """Return where a tensor's bytes end in their file."""
+    return _count(tensor.offset) + math.prod(map(_count, tensor.shape)) * ITEM_SIZES[tensor.dtype]
 
 
 def _check_graph(question: Question, data: bytes, action: Action, read: Read) -> None:  # noqa: ARG001
