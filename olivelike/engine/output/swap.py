@@ -9,7 +9,6 @@ LoRAs for a folder that is optimised already: its initializers change in memory,
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -98,11 +97,10 @@ def _swap(
 
     initializers = QuantisedInitializers(Initializers(model), derivations)
     places = _places(initializers.derivations)
-    config = json.loads((model.parent / "config.json").read_bytes())
     shapes = {name: found[0].shape for name, found in places.items()}
     mine = [weighted for weighted in loras if component in weighted.file.components]
     with _saying_if_quantised(component, derivations):
-        merging = changes(component, config, shapes, mine)
+        merging = changes(component, shapes, mine)
     touched = {place.initializer: None for name in merging for place in places[name]}
 
     def add(initializer: str) -> tuple[Array, list[str]]:
