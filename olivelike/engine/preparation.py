@@ -16,13 +16,14 @@ from olivelike.engine.output.admission import check_apart
 from olivelike.engine.output.output_files import OutputStates
 from olivelike.engine.plan import Inputs, Resolver, active_steps, build_nodes, check_chains, make_plan
 from olivelike.engine.plan.adapters import check_adapters, open_adapters
-from olivelike.engine.plan.chains import check_without_source
+from olivelike.engine.plan.chains import check_scheduler, check_without_source
 from olivelike.engine.run_record import readable_runs
 from olivelike.errors import UsageError
 from olivelike.graphs.shelf import open_shelf
 from olivelike.model.families import TOKENIZERS
 from olivelike.model.records.output import RECORD_FILE
 from olivelike.sources import PipelineSource, RawTensor, SourceSpec, open_source
+from olivelike.sources.fit import check_fit, lacking
 from olivelike.sources.ip_adapter import IpAdapterSpec
 from olivelike.store import Store
 from olivelike.workflow import LoadedWorkflow, Output, Source, default_cache_dir, load_workflow
@@ -172,10 +173,18 @@ class Prepared:
         """Compute the plan; nothing changes. With `here`, what only a shared store has does not count."""
         sharing = self.options.sharing or open_for_looking(None if here else self.shared, self.store)
         try:
-            return make_plan(self.nodes, self.resolver(sharing), self.source, self.history, sharing)
+            found = make_plan(self.nodes, self.resolver(sharing), self.source, self.history, sharing)
+            return replace(found, warnings=(*self.warnings, *found.warnings))
         finally:
             if sharing is not self.options.sharing:
                 sharing.close(hurry=True)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is to be said before anything runs: what the source lacks, and what of it nothing is made of."""
+        stale, absent = self.source.origin.warning, lacking(self.source)
+        told = f"{self.source.origin.place}: it has no {' and no '.join(absent)}, so its output alone draws no pictures"
+        return (*([stale] if stale else []), *self.source.left_out, *([told] if absent else []))
 
     def workers(self) -> int:
         """Return how many nodes run at once."""
@@ -235,6 +244,8 @@ def prepare(ref: str | Place, options: Options, *, writes: bool) -> Prepared:
         check_apart(outputs, loaded, source, adapters, store)
     check_adapters(adapters, loaded, source)
     check_chains(loaded, steps, source, materialized=options.until is None)
+    check_fit(source)
+    check_scheduler(source)
     source = source.distilled(adapters.few_steps)
     history = History(options.earlier or EarlierRuns(store), loaded.workflow.name)
     return Prepared(loaded, source, adapters, store, outputs, nodes, history, options, shared)

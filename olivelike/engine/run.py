@@ -162,8 +162,7 @@ class _Run:
         loaded = self._prepared.workflow.workflow
         node_ids = [node.id for node in self._prepared.nodes]
         self._emit("run_started", workflow=loaded.name, run_id=self._id, nodes=len(node_ids), node_ids=node_ids)
-        warning = self._prepared.source.origin.warning
-        if warning:
+        for warning in self._prepared.warnings:
             self._emit("warning", message=warning)
         if (few_steps := self._prepared.source.few_steps) is not None:
             scheduler = few_steps.recipe.class_name
