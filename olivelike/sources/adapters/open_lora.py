@@ -34,6 +34,7 @@ from olivelike.sources.adapters.lora_settings import (
 )
 from olivelike.sources.files.weight_table import Header, ReadPickle, read_numbers, read_weight_table
 
+_LISTED = 5
 _WHOLE = frozenset({"lokr_w1", "lokr_w2"})
 _FLOATING = frozenset({"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"})
 
@@ -111,9 +112,10 @@ def _group(path: Path, header: Header, adapter: str | None) -> dict[str, list[Lo
     refuse_unknown(path, [name for name, key in parsed.items() if key is None])
     strange = sorted(key.stored for key in keys if key.component is None)
     if strange:
+        more = f", and {len(strange) - _LISTED} more" if len(strange) > _LISTED else ""
         raise SourceError(
-            f"{path}: {len(strange)} keys belong to no known network, {strange[0]} the first; "
-            "a LoRA for Stable Diffusion changes its UNet and text encoders"
+            f"{path}: {len(strange)} of {len(parsed)} keys belong to no known network: {', '.join(strange[:_LISTED])}"
+            f"{more}; a LoRA for Stable Diffusion changes its UNet and text encoders"
         )
     grouped: dict[str, list[LoraKey]] = defaultdict(list)
     for key in _of_adapter(path, keys, adapter):
