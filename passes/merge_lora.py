@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class MergeLora(Pass):
     """Merge the workflow's `loras:` into the weights; the graph stays as it is, so it may stand anywhere."""
 
-    reads: ClassVar = ("architecture", "weights", "loras")
+    reads: ClassVar = ("weights", "loras")
     writes: ClassVar = ("weights",)
     components: ClassVar = LORA_COMPONENTS
     once: ClassVar = True
@@ -31,7 +31,7 @@ class MergeLora(Pass):
         from olivelike.sources.adapters.open_lora import open_lora
         from olivelike.sources.files.pickled import read_pickle_table
 
-        weights, architecture = model.require("weights"), model.require("architecture")
+        weights = model.require("weights")
         loras = [
             WeightedLora(open_lora(lora.path, adapter=lora.adapter, read_pickle=read_pickle_table), lora.weight)
             for lora in context.loras
@@ -39,7 +39,7 @@ class MergeLora(Pass):
         shapes = {name: tensor.shape for name, tensor in weights.items()}
         digests = {lora.file.path: context.tensors.file(lora.file.path) for lora in loras}
         changed: dict[str, Tensor] = {}
-        for name, change in changes(model.component, architecture.config, shapes, loras).items():
+        for name, change in changes(model.component, shapes, loras).items():
             tensor = weights[name]
             change.check_dtype(np.dtype(DTYPES[tensor.dtype]))
             if change.is_low_rank and not tensor.added:

@@ -47,6 +47,8 @@ class ConvertRequest:
     t2i_adapters: tuple[str, ...] = ()
     ip_adapter: str | None = None
     image_encoder: str | None = None
+    variant: str | None = None
+    """Which of several weight files of a folder or repository, such as `fp16`."""
     calibration: str | None = None
     """A text file with a prompt in each line, that `int8` and `fp8` draw."""
 
@@ -66,6 +68,7 @@ class ConvertRequest:
             "preview",
             "precision",
             "prediction",
+            "variant",
             "layout",
             "ip_adapter",
             "image_encoder",
@@ -152,7 +155,7 @@ def draft_workflow(request: ConvertRequest, options: Options, folder: Path) -> s
             "--image-encoder": [request.image_encoder],
         }
     )  # fmt: skip
-    source = text_source(request.source, here)
+    source = replace(text_source(request.source, here), variant=request.variant)
     vae = text_source(request.vae, here) if request.vae else None
     preview = text_source(request.preview, here) if request.preview else None
     controlnets = [text_source(text, here) for text in request.controlnets]
@@ -180,12 +183,13 @@ def draft_workflow(request: ConvertRequest, options: Options, folder: Path) -> s
             raise UsageError("--calibration is for --precision int8 and fp8; name one of them, or drop it")
         calibration = {"prompts": _relative(absolute(request.calibration, here), folder)}
     said = place(source.path, request.source)
+    more = {key: value for key in ("prediction", "variant") if (value := getattr(request, key)) is not None}
     loras = [parse_lora(text, here) for text in request.loras]
     embeddings = [file_ref(text, here) for text in request.embeddings]
     return workflow_text(
         {
             "name": request.output.name or "converted",
-            "source": {"path": said, "prediction": request.prediction} if request.prediction else said,
+            "source": {"path" if source.path else "hub": said, **more} if more else said,
             "vae": place(vae.path, request.vae) if vae and request.vae else None,
             "preview": place(preview.path, request.preview) if preview and request.preview else None,
             "controlnets": [place(net.path, text) for net, text in zip(controlnets, request.controlnets, strict=True)],

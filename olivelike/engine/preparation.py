@@ -17,7 +17,7 @@ from olivelike.engine.output.admission import check_apart
 from olivelike.engine.output.output_files import OutputStates
 from olivelike.engine.plan import Inputs, Resolver, active_steps, build_nodes, check_chains, make_plan
 from olivelike.engine.plan.adapters import check_adapters, open_adapters
-from olivelike.engine.plan.chains import check_without_source
+from olivelike.engine.plan.chains import check_scheduler, check_without_source
 from olivelike.engine.run_record import readable_runs
 from olivelike.errors import StoreError, UsageError
 from olivelike.graphs.shelf import open_shelf
@@ -25,6 +25,7 @@ from olivelike.model.client_layouts import LAYOUTS
 from olivelike.model.families import TOKENIZERS
 from olivelike.model.records.output import RECORD_FILE
 from olivelike.sources import PipelineSource, RawTensor, SourceSpec, open_source
+from olivelike.sources.fit import check_fit, lacking
 from olivelike.sources.ip_adapter import IpAdapterSpec
 from olivelike.store import Store
 from olivelike.workflow import LoadedWorkflow, Output, Source, default_cache_dir, load_workflow
@@ -198,17 +199,19 @@ class Prepared:
         """Compute the plan; nothing changes. With `here`, what only a shared store has does not count."""
         sharing = self.options.sharing or open_for_looking(None if here else self.shared, self.store)
         try:
-            plan = make_plan(self.nodes, self.resolver(sharing), self.source, self.history, sharing)
-            return replace(plan, warnings=(*self._layout_warnings(), *plan.warnings))
+            found = make_plan(self.nodes, self.resolver(sharing), self.source, self.history, sharing)
+            return replace(found, warnings=(*self.warnings, *found.warnings))
         finally:
             if sharing is not self.options.sharing:
                 sharing.close(hurry=True)
 
-    def warnings(self) -> Iterator[str]:
-        """Yield what a user should know before anything runs."""
-        if self.source.origin.warning:
-            yield self.source.origin.warning
-        yield from self._layout_warnings()
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is to be said before anything runs: what the source lacks, what nothing is made of, who can't load it."""
+        stale, absent = self.source.origin.warning, lacking(self.source)
+        told = f"{self.source.origin.place}: it has no {' and no '.join(absent)}, so its output alone draws no pictures"
+        layouts = self._layout_warnings()
+        return (*([stale] if stale else []), *self.source.left_out, *([told] if absent else []), *layouts)
 
     def _layout_warnings(self) -> Iterator[str]:
         """Yield which outputs their clients can't load."""
@@ -279,6 +282,8 @@ def prepare(ref: str | Path | Place, options: Options, *, writes: bool) -> Prepa
         check_apart(outputs, loaded, source, adapters, store)
     check_adapters(adapters, loaded, source)
     check_chains(loaded, steps, source, materialized=options.until is None)
+    check_fit(source)
+    check_scheduler(source)
     source = source.distilled(adapters.few_steps)
     history = History(options.earlier or EarlierRuns(store), loaded.workflow.name)
     return Prepared(loaded, source, adapters, store, outputs, nodes, history, options, shared)

@@ -165,7 +165,7 @@ class _Run:
         self._emit(
             "run_started", workflow=loaded.name, run_id=self._id, nodes=len(node_ids), node_ids=node_ids, shared=shared
         )
-        for warning in self._prepared.warnings():
+        for warning in self._prepared.warnings:
             self._emit("warning", message=warning)
         if (few_steps := self._prepared.source.few_steps) is not None:
             scheduler = few_steps.recipe.class_name

@@ -21,7 +21,7 @@ from olivelike.digest import digest_json
 from olivelike.errors import SourceError
 from olivelike.model.records.origin import Origin
 from olivelike.model.supported import check_network
-from olivelike.sources.files.weight_table import RawTensor, ReadPickle, read_header
+from olivelike.sources.files.weight_table import RawTensor, ReadPickle, check_dtype, read_header
 
 if TYPE_CHECKING:
     from olivelike.model.architecture import Config
@@ -142,6 +142,11 @@ class Checkpoint:
     original: Converter | TinyConverter | Literal["controlnet", "t2i_adapter"] | None = None
     """The converter that knows the stored names, for tensors named as in the original (LDM) code."""
 
+    def __post_init__(self) -> None:
+        """Refuse tensors of dtypes that are not known."""
+        for name, (tensor, path) in self.tensors.items() if self.graph is None else ():
+            check_dtype(path, name, tensor)
+
     @cached_property
     def files(self) -> tuple[Path, ...]:
         """The weight files, each once, sorted."""
@@ -244,7 +249,7 @@ def _no_weights(files: SourceFiles, folder: str, names: frozenset[str], variant:
     if variant is None:
         return SourceError(
             f"{files.where}: {folder} has no weights without a variant; it has {listed}; "
-            "name the variant, such as `variant: fp16`, or get the other files"
+            "name the variant (`variant: fp16` beside the source, `convert --variant fp16`), or get the other files"
         )
     return SourceError(
         f"{files.where}: {folder} has no weights of variant {variant!r}; it has {listed}; "

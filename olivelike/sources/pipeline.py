@@ -72,6 +72,8 @@ class PipelineSource:
     """What it was distilled to, where its scheduler is to be made the right one for that."""
     ip_adapter: IpAdapterFile | None = None
     """The IP-Adapter beside it."""
+    left_out: tuple[str, ...] = ()
+    """What of its files nothing is made of, in words."""
 
     def distilled(self, few_steps: FewSteps | None) -> PipelineSource:
         """Return the pipeline with the scheduler that so few steps want; `None` changes nothing."""
@@ -214,7 +216,7 @@ def _open_file(
         "vae": file.config("vae") if spec.needs_vae else None,
         "unet": file.config("unet") if spec.needs_unet else None,
     }
-    source = PipelineSource(file.origin, file.index, checkpoints, file.extras)
+    source = PipelineSource(file.origin, file.index, checkpoints, file.extras, left_out=file.left_out)
     return source.distilled(file.few_steps), configs
 
 

@@ -14,7 +14,7 @@ from olivelike.model.records.origin import Identification, Origin
 from olivelike.sources.checkpoint import Checkpoint
 from olivelike.sources.files.weight_table import Header, ReadPickle, read_numbers, read_weight_table
 from olivelike.sources.identify.family_configs import derive_config
-from olivelike.sources.identify.identify import identify
+from olivelike.sources.identify.identify import LONE_UNET, identify, unclaimed
 from olivelike.sources.identify.identity import PLACES, Identity
 from olivelike.sources.identify.published import (
     EDM_SCHEDULER,
@@ -28,6 +28,7 @@ from olivelike.sources.identify.published import (
 if TYPE_CHECKING:
     from olivelike.model.architecture import Config
 
+_LISTED = 3
 _EDM_SCALING = 0.5
 """Of Playground 2.5's VAE, as diffusers has it."""
 
@@ -99,6 +100,16 @@ class SingleFile:
         _, scheduler = self._scheduler
         return dict(sorted({**tokenizer_files(self._published), "scheduler/scheduler_config.json": scheduler}.items()))
 
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """What of the file nothing is made of, in words."""
+        left = unclaimed(self.identity, self.header.tensors)
+        if not left:
+            return ()
+        listed = ", ".join(left[:_LISTED]) + (f", and {len(left) - _LISTED} more" if len(left) > _LISTED else "")
+        told = "1 tensor belongs" if len(left) == 1 else f"{len(left)} tensors belong"
+        return (f"{self.path}: {told} to no part that is known, and nothing is made of that: {listed}",)
+
     def config(self, folder: str) -> Config:
         """Return a network's config; of one that the file lacks, the family's published one.
 
@@ -128,7 +139,7 @@ class SingleFile:
         tensors = {
             name: (tensor, self.path)
             for name, tensor in self.header.tensors.items()
-            if name.startswith(part.prefix) and _is_of_network(part.prefix, name)
+            if name.startswith(part.prefix or LONE_UNET)
         }
         return Checkpoint(component, library, class_name, self.config(folder), tensors, original=part.converter)
 
@@ -154,13 +165,6 @@ class SingleFile:
         elif folder in self._published.configs:
             remedy = f"get the whole checkpoint, or {remedy}"
         return SourceError(f"{self.path}: this file has no {component} (it holds: {held}); {remedy}")
-
-
-def _is_of_network(prefix: str, name: str) -> bool:
-    # A UNet file without any prefix may hold marks such as `v_pred` beside the network.
-    return bool(prefix) or name.startswith(
-        ("input_blocks.", "middle_block.", "output_blocks.", "time_embed.", "label_emb.", "out.")
-    )
 
 
 def _check(path: Path, identity: Identity) -> None:

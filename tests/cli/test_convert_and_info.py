@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shutil
 import subprocess
 import sys
 
@@ -13,7 +14,10 @@ import pytest
 import yaml
 from safetensors.numpy import save_file
 
+from olivelike.cli.commands.convert import next_step
+from olivelike.testing.checkpoints import make_checkpoint
 from olivelike.testing.lora_files import make_lora
+from tests.fixtures.little_pipeline import little_pipeline
 
 
 def test_info_describes_a_lora(cli, project):
@@ -127,3 +131,24 @@ def test_one_mistake_of_all_components_is_told_once(empty_folder, cli):
     assert refused.err.count("has no kernel that is known to run weights in blocks of 4 bits") == 1
     assert re.search(r"the workflow that was made for this command:\d+:\d+: .+ \(also at \d+:\d+, ", refused.err)
     assert "convert.yaml" not in refused.err
+
+
+def test_convert_takes_the_files_of_a_variant(cli, project):
+    make_checkpoint(project / "hub", layout="hub", variant="fp16")
+    for path in (project / "hub" / "unet").glob("*.safetensors*"):
+        if "fp16" not in path.name:
+            path.unlink()
+    refused = cli("convert", "hub", "-t", "cpu", "-o", "models/new", "--dry-run")
+    assert refused.status == 3
+    assert "convert --variant fp16" in refused.err
+    result = cli("convert", "hub", "-t", "cpu", "-o", "models/new", "--variant", "fp16", "--dry-run")
+    assert result.status == 0, result.err
+    assert yaml.safe_load(result.out.partition("\n\n")[0])["source"] == {"path": "./hub", "variant": "fp16"}
+
+
+def test_the_next_step_is_to_draw_where_that_works_and_else_to_look(tmp_path):
+    drawing = next_step("cpu", little_pipeline())
+    assert drawing.startswith("next: olivelike generate")
+    shutil.copytree(little_pipeline(), tmp_path / "part")
+    shutil.rmtree(tmp_path / "part" / "text_encoder")
+    assert next_step("cpu", tmp_path / "part").startswith("next: olivelike info")

@@ -373,3 +373,43 @@ def test_a_file_trained_as_edm_gets_its_scheduler_and_the_statistics_of_its_late
     save_file({**load_file(path), "edm_std": std[:3]}, path)
     with pytest.raises(SourceError, match="edm_std should be 4 numbers"):
         open_source(SourceSpec(path=path), ["vae_decoder"])
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "cond_stage_model.clip_l.",
+        "cond_stage_model.clip_l.transformer.",
+        "text_encoders.clip_l.transformer.",
+        "clip_l.",
+    ],
+)
+def test_a_text_encoder_is_found_behind_each_prefix(prefix, both_forms_of, tmp_path) -> None:
+    forms = both_forms_of("sd15")
+    path = renamed(forms.file, tmp_path / "a.safetensors", "cond_stage_model.transformer.", prefix)
+    source = open_source(SourceSpec(path=path), ["text_encoder", "unet"])
+    assert source.left_out == ()
+    expected = values(open_source(SourceSpec(path=forms.folder), ["text_encoder"]).checkpoint("text_encoder"))
+    found = values(source.checkpoint("text_encoder"))
+    assert expected.keys() == found.keys()
+    assert all(np.array_equal(expected[name], found[name]) for name in expected)
+
+
+def test_tensors_of_no_known_part_are_counted_and_named(both_forms_of, tmp_path) -> None:
+    forms = both_forms_of("sd15")
+    path = renamed(forms.file, tmp_path / "a.safetensors", "cond_stage_model.transformer.", "a.program's.")
+    tensors = load_file(path)
+    lost = sorted(name for name in tensors if name.startswith("a.program's."))
+    # Neither the mark of an embedding nor that of a LoRA makes another file of a whole checkpoint.
+    strays = {"emb_params": np.zeros((1, 4), "f4"), "lora_unet_x.lora_down.weight": np.zeros((1, 4), "f4")}
+    leftovers = {"betas": np.zeros(4, "f4"), "model_ema.decay": np.zeros(1, "f4"), "v_pred": np.zeros(0, "f4")}
+    save_file({**tensors, **strays, **leftovers}, path)
+    source = open_source(SourceSpec(path=path), ["unet"])
+    (told,) = source.left_out
+    assert f"{len(lost) + 2} tensors belong to no part that is known" in told
+    assert lost[0] in told
+
+
+@pytest.mark.parametrize("family", ["sd15", "sd21", "sdxl", "sdxl_refiner"])
+def test_a_whole_checkpoint_leaves_nothing_out(family, both_forms_of) -> None:
+    assert open_source(both_forms_of(family).spec, ["unet"]).left_out == ()

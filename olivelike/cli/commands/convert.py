@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from olivelike.cli import options as shared
+from olivelike.errors import SourceError
 from olivelike.model.client_layouts import DEFAULT, LayoutName
 from olivelike.model.families import Prediction
 from olivelike.model.targets import TARGETS, find_target
@@ -65,6 +66,9 @@ def convert(
     prediction: Annotated[
         Prediction | None, typer.Option(help="What the UNet of a single file predicts, where it does not tell.")
     ] = None,
+    variant: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Which of a folder's weight files to take, such as fp16.")
+    ] = None,
     layout: Annotated[
         LayoutName | None, typer.Option(help="Client that the folder is for; by default diffusers and `generate`.")
     ] = None,
@@ -90,7 +94,8 @@ def convert(
 
     request = engine.ConvertRequest(
         source, target, output, tuple(loras or ()), vae, tuple(embeddings or ()), precision, prediction, layout,
-        preview, tuple(controlnets or ()), tuple(t2i_adapters or ()), ip_adapter, image_encoder, calibration,
+        preview, tuple(controlnets or ()), tuple(t2i_adapters or ()), ip_adapter, image_encoder,
+        calibration=calibration, variant=variant,
     )  # fmt: skip
     options = shared.engine_options(
         limits, cache_dir=cache_dir, allow_pickle=allow_pickle, overwrite=overwrite, keep_going=keep_going,
@@ -114,7 +119,7 @@ def convert(
         write("")
     show_run(place, options, json)
     if layout in {None, DEFAULT} and not json:
-        write(_next_step(target, output))
+        write(next_step(target, output))
     if layout == "web" and not json:
         write(f"next: olivelike export-web {shlex.quote(str(output))} site")
     if layout in {"triton", "ortpackage"} and not json:
@@ -123,8 +128,17 @@ def convert(
         write(f"next: olivelike bench {shlex.quote(str(output))}; programs that draw with it are in docs/one-file.md")
 
 
-def _next_step(target: str, output: Path) -> str:
-    """Say how pictures are made, and where, if the target is not one that any machine has."""
+def next_step(target: str, output: Path) -> str:
+    """Say how pictures are made, and where, if the target is not one that any machine has.
+
+    Nothing draws with a folder that `generate` does not open, such as one without a text encoder.
+    """
+    from olivelike.runtime.pipeline.pipeline_folder import open_folder
+
+    try:
+        open_folder(output)
+    except SourceError:
+        return f"next: olivelike info {shlex.quote(str(output))}; it draws no pictures without the parts that it lacks"
     name = find_target(target).name
     where = "" if name == "cpu" else f", on a machine that has {name}"
     return f'next{where}: olivelike generate {shlex.quote(str(output))} "a red circle"'

@@ -105,11 +105,10 @@ def _swap(
 
     initializers = QuantisedInitializers(Initializers(model), derivations)
     places = _places(initializers.derivations)
-    config = read_json(model.parent / "config.json")
     shapes = {name: found[0].shape for name, found in places.items()}
     mine = [weighted for weighted in loras if component in weighted.file.components]
     with _saying_if_quantised(component, derivations):
-        merging = changes(component, config, shapes, mine)
+        merging = changes(component, shapes, mine)
     touched = {place.initializer: None for name in merging for place in places[name]}
 
     def add(initializer: str) -> tuple[Array, list[str], Counter[str]]:

@@ -141,6 +141,7 @@ def check_adapters(adapters: Adapters, loaded: LoadedWorkflow, source: PipelineS
                 f"{opened.file.path}: it also changes {left_out[0]}, which the workflow does not have; add it under "
                 f"`components:`, or give the LoRA `weights: {{{left_out[0]}: 0}}`"
             )
+        opened.file.check_scales(weighty)
         if "unet" in source.checkpoints:
             _check_family(opened, source)
     for embedding in adapters.embeddings:

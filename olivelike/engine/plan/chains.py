@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, get_args
 
+from olivelike._untrusted import read_json
 from olivelike.engine.plan.node import changes_network
+from olivelike.errors import SourceError
 from olivelike.model.families import TOKENIZERS
 from olivelike.pass_api import INPUTS
 from olivelike.sources.files.weight_table import WEIGHT_FILE_SUFFIXES
@@ -42,6 +44,29 @@ def check_chains(workflow: LoadedWorkflow, steps: ActiveSteps, source: PipelineS
             for mistake in _mistakes(component, active, has, target, end, materialized):
                 findings.add(*mistake)
     findings.raise_if_any()
+
+
+def check_scheduler(source: PipelineSource) -> None:
+    """Check the settings of a pipeline's scheduler, where the source has one.
+
+    Raises:
+        SourceError: for those that no scheduler could work with.
+    """
+    from olivelike.runtime.schedulers.make_scheduler import check_scheduler_config
+
+    path = source.extras.get("scheduler/scheduler_config.json")
+    if path is None or source.few_steps is not None:
+        return
+    try:
+        config = read_json(path)
+    except (OSError, ValueError) as error:
+        raise SourceError(f"{path}: can't be read as JSON: {error}; get the file again") from error
+    if not isinstance(config, dict):
+        raise SourceError(f"{path}: expected a JSON object, found {type(config).__name__}; get the file again")
+    try:
+        check_scheduler_config(config)
+    except SourceError as error:
+        raise SourceError(f"{source.origin.place}: {error}") from error
 
 
 def check_without_source(workflow: LoadedWorkflow) -> None:

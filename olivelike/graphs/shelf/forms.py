@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from olivelike.digest import digest_json
 from olivelike.graphs.shelf.folder import VERSION
 from olivelike.model.families import PREVIEW
-from olivelike.sources.names.adaptation import PREFIXES
+from olivelike.sources.names.adaptation import stored_prefix
 
 if TYPE_CHECKING:
     from olivelike.model import Architecture
@@ -201,9 +201,8 @@ def graph_question(architecture: Architecture) -> str:
 
 def stored_form(checkpoint: Checkpoint) -> tuple[str, dict[str, str]]:
     """Return the prefix of the stored names of a network, and each name that counts without it."""
-    _, known = PREFIXES.get(checkpoint.original or "", ("", ()))
     names = checkpoint.tensors
-    prefix = next((prefix for prefix in known if all(name.startswith(prefix) for name in names)), "")
+    prefix = stored_prefix(checkpoint.original or "", names)
     return prefix, {name: name.removeprefix(prefix) for name in names if not name.endswith(UNUSED)}
 
 

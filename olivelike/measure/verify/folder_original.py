@@ -77,7 +77,7 @@ class Originals:
 
         mine = [lora for lora in self._loras if component in lora.file.components]
         shapes = {name: tensor.shape for name, tensor in weights.items()}
-        merging = changes(component, architecture.config, shapes, mine) if mine else {}
+        merging = changes(component, shapes, mine) if mine else {}
         return architecture, lambda name: merging[name].apply(stored(name)) if name in merging else stored(name)
 
     def image_prompt(self) -> tuple[Architecture, Read]:

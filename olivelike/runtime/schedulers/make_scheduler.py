@@ -153,6 +153,14 @@ def _defaults(class_name: str | None) -> dict[str, Any]:
     return _parameters(cls)
 
 
+_OF_VARIANCE: Final = (
+    "DDPMParallelScheduler",
+    "DDPMScheduler",
+    "DPMSolverMultistepScheduler",
+    "DPMSolverSinglestepScheduler",
+    "SASolverScheduler",
+)
+"""Classes that may take half of what the network predicts for a variance."""
 _SHOWN: Final = 40
 _MOST_TIMESTEPS: Final = 1_000_000
 
@@ -222,6 +230,13 @@ def check_scheduler_config(config: Mapping[str, Any]) -> None:
                 f"scheduler/scheduler_config.json: {name} is {_shown(config[name])}, but must be {what}; repair the "
                 "file, or make the folder again"
             )
+    learned = config.get("variance_type")
+    if config.get("_class_name") in _OF_VARIANCE and isinstance(learned, str) and learned.startswith("learned"):
+        raise SourceError(
+            f"scheduler/scheduler_config.json: variance_type is {_shown(learned)}, which needs a UNet that predicts a "
+            "variance beside the noise, and no Stable Diffusion does; write fixed_small, or take the scheduler of the "
+            "checkpoint that it belongs to"
+        )
 
 
 def _shown(value: Any) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from olivelike.errors import SourceError
-from olivelike.sources.files.weight_table import RawTensor, ReadPickle, read_weight_table
+from olivelike.sources.files.weight_table import RawTensor, ReadPickle, check_dtype, read_weight_table
 from olivelike.sources.identify.identify import identify
 from olivelike.sources.identify.identity import PLACES
 
@@ -63,6 +63,7 @@ def read_embedding_table(path: Path, read_pickle: ReadPickle | None = None) -> E
             raise SourceError(f"{path}: an embedding with a tensor {name!r}, which is of no known format")
         if encoder in vectors:
             raise SourceError(f"{path}: it has several embeddings for one text encoder; keep one per file")
+        check_dtype(path, name, tensor)
         if len(tensor.shape) not in (1, 2) or not tensor.dtype.startswith(_FLOATING) or 0 in tensor.shape:
             raise SourceError(
                 f"{path}: {name} has shape {list(tensor.shape)} and dtype {tensor.dtype}; an embedding is a row of "

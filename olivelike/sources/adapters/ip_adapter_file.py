@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from olivelike.errors import SourceError
 from olivelike.model.families import FAMILIES, IMAGE_PROJECTION, family_of_text_width
-from olivelike.sources.files.weight_table import RawTensor, ReadPickle, read_weight_table
+from olivelike.sources.files.weight_table import RawTensor, ReadPickle, check_dtype, read_weight_table
 from olivelike.sources.identify.identify import identify
 from olivelike.sources.identify.identity import PLACES
 
@@ -114,6 +114,9 @@ def read_ip_adapter(path: Path, read_pickle: ReadPickle | None) -> IpAdapterFile
     for name, tensor in header.tensors.items():
         if match := _LAYER.fullmatch(name):
             numbered.setdefault(int(match[1]), {})[match[2]] = tensor
+            check_dtype(path, name, tensor)
+    for name, tensor in own.items():
+        check_dtype(path, name, tensor)
     layers = tuple(layer for _, layer in sorted(numbered.items()))
     shapes = {tensor.shape for layer in layers for tensor in layer.values()}
     widths = {shape[-1] if len(shape) == 2 else 0 for shape in shapes}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from olivelike.errors import SourceError
 from olivelike.model.families import FAMILIES, FamilyName, family_of_text_width
 from olivelike.model.few_steps import FewSteps, few_steps_of_metadata, few_steps_of_path
+from olivelike.sources.adapters.layer_names import flat_name
 
 if TYPE_CHECKING:
     from olivelike.sources.files.weight_table import RawTensor
@@ -42,12 +43,11 @@ class Difference:
     """Kernel of the convolution that it fits, (1, 1) also fits a linear layer; `None` if not stated."""
 
 
-_SGM = ("input_blocks_", "middle_block_", "output_blocks_")
+_ORIGINAL = ("input_blocks_", "middle_block_", "output_blocks_")
 _SECOND_WIDTH = FAMILIES["sdxl"].text_encoders["text_encoder_2"]
-_PROMPT_READERS = ("attn2_to_k", "attn2_to_v", "attn2.to_k", "attn2.to_v",
-                   "attn2.processor.to_k", "attn2.processor.to_v")  # fmt: skip
-_TEXT_INPUTS = ("_q_proj", ".q_proj", "_k_proj", ".k_proj", "_v_proj", ".v_proj", "self_attn.to_q",
-                "self_attn.to_k", "self_attn.to_v", "_fc1", ".fc1")  # fmt: skip
+_PROMPT_READERS = ("attn2_to_k", "attn2_to_v", "attn2_processor_to_k", "attn2_processor_to_v")
+_TEXT_INPUTS = ("_q_proj", "_k_proj", "_v_proj", "self_attn_to_q", "self_attn_to_k", "self_attn_to_v", "_fc1",
+                "_c_fc")  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,15 +59,22 @@ class LoraModule(Difference):
     component: str
     """`unet`, `text_encoder` or `text_encoder_2`."""
     spelling: str
-    """Which convention spells the name: `kohya`, `diffusers_old`, `diffusers_mid`, `peft`, `peft_native`."""
+    """Which convention spells the name: `kohya`, `diffusers`, `peft`, `peft_native`."""
     path: str
     """The name without what says which network it is in; a kohya name keeps its underscores."""
+    bare: bool
+    """Whether no prefix says which network it is in."""
     roles: Mapping[str, str]
     """Role → stored name. Roles: `down`, `up`, `mid`, `alpha`, `dora_scale`, `magnitude`, `hada_…`, `lokr_…`."""
     alpha: float | None
     """`None` where neither the file nor its config has one."""
     rslora: bool
     """Whether alpha is divided by the root of the rank; https://arxiv.org/abs/2312.03732."""
+
+    @property
+    def layer(self) -> str:
+        """The path with its dots as underscores, in which all spellings are compared."""
+        return flat_name(self.path)
 
     @property
     def scale(self) -> float:
@@ -108,6 +115,15 @@ class LoraFile:
     metadata: Mapping[str, str]
     """The header's own metadata."""
 
+    def check_scales(self, components: Collection[str]) -> None:
+        """Check the alphas of the networks that it is to change; raises `SourceError` if one is not finite."""
+        for module in self.modules.values():
+            if module.component in components and not math.isfinite(module.scale):
+                raise SourceError(
+                    f"{self.path}: {module.roles['alpha']} is {module.alpha}; get the file again, or another version "
+                    "of it"
+                )
+
     @property
     def few_steps(self) -> FewSteps | None:
         """What it distils a UNet to, by its metadata, or as a last hint its name; those change the UNet alone."""
@@ -133,7 +149,7 @@ class WeightedLora:
 
 def cross_attention_dim_of(modules: Iterable[LoraModule]) -> int | None:
     """Return the width of the prompt's vectors that the UNet's modules read; `None` if none reads them."""
-    readers = [m for m in modules if m.component == "unet" and m.path.endswith(_PROMPT_READERS)]
+    readers = [m for m in modules if m.component == "unet" and m.layer.endswith(_PROMPT_READERS)]
     return readers[0].columns if readers else None
 
 
@@ -146,10 +162,10 @@ def family_of(modules: Iterable[LoraModule]) -> FamilyName | None:
     names = [module.name for module in known]
     if any(name.startswith("lora_te1_") for name in names) or any(m.component == "text_encoder_2" for m in known):
         return "sdxl"
-    # Trainers name the UNet's blocks so for XL alone; for 1.x and 2.x they use diffusers' names.
-    if any(m.component == "unet" and m.path.startswith(_SGM) for m in known):
+    # With kohya's prefix, trainers name the UNet's blocks so for XL alone; for 1.x and 2.x they use diffusers' names.
+    if any(m.component == "unet" and m.spelling == "kohya" and m.layer.startswith(_ORIGINAL) for m in known):
         return "sdxl"
-    texts = {m.columns for m in known if m.component == "text_encoder" and m.path.endswith(_TEXT_INPUTS)}
+    texts = {m.columns for m in known if m.component == "text_encoder" and m.layer.endswith(_TEXT_INPUTS)}
     if FAMILIES["sd2"].text_width in texts:
         return "sd2"
     # 768 is the width of 1.x's encoder and of XL's first one; only this prefix tells them apart.
@@ -163,7 +179,7 @@ def is_second_encoder(modules: Iterable[LoraModule], base_class: str | None) -> 
     if base_class is not None and base_class.endswith("TextModelWithProjection"):
         return True
     return any(
-        m.path.startswith("text_projection") or (m.path.endswith(_TEXT_INPUTS) and m.columns == _SECOND_WIDTH)
+        m.layer.startswith("text_projection") or (m.layer.endswith(_TEXT_INPUTS) and m.columns == _SECOND_WIDTH)
         for m in modules
     )
 

@@ -1,12 +1,11 @@
 """What a stored name of a LoRA file means, and what a file is whose names are no LoRA's that can be merged.
 
-A name says module, role, spelling, component, adapter:
+A name says network and layer (`layer_names`), role, adapter, and by its role and prefix who spells so:
 
 | spelling | example |
 | --- | --- |
 | `kohya` | `lora_unet_mid_block_attentions_0_proj_in.lora_down.weight`, LyCORIS's `hada_*` and `lokr_*` |
-| `diffusers_old` | `unet.….attn1.processor.to_q_lora.down.weight` |
-| `diffusers_mid` | `unet.….to_q.lora.down.weight`, `text_encoder.….q_proj.lora_linear_layer.down.weight` |
+| `diffusers` | `unet.….attn1.processor.to_q_lora.down.weight`, `unet.….to_q.lora.down.weight` |
 | `peft` | `unet.….to_q.lora_A.weight` |
 | `peft_native` | `base_model.model.….to_q.lora_A.weight` |
 """
@@ -20,31 +19,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from olivelike.errors import SourceError
-from olivelike.model.families import LORA_COMPONENTS
+from olivelike.sources.adapters.layer_names import flat_name, parse_layer
 
 if TYPE_CHECKING:
     from olivelike.sources.files.weight_table import RawTensor
 
-_KOHYA = {"lora_unet_": "unet", "lora_te_": "text_encoder", "lora_te1_": "text_encoder", "lora_te2_": "text_encoder_2"}
+_KOHYA = ("lora_", "lycoris_")
 NATIVE_PREFIX = "base_model.model."
-_UNET_ROOTS = frozenset(
-    {"down_blocks", "mid_block", "up_blocks", "conv_in", "conv_out", "time_embedding", "add_embedding"}
-)
-_TEXT_ROOTS = frozenset({"text_model", "encoder", "text_projection"})
 
-_ADAPTER = r"(?:\.(?P<adapter>(?!weight$)[^.]+))?"
+_ADAPTER = r"(?:\.(?P<adapter>(?!weight$|bias$)[^.]+))?"
 _PATTERNS = tuple(
     (re.compile(pattern), spelling)
     for pattern, spelling in (
-        (rf"(?P<module>.+)\.lora_(?P<role>A|B){_ADAPTER}\.weight", "peft"),
+        (rf"(?P<module>.+)\.lora_(?P<role>A|B){_ADAPTER}(?:\.weight)?", "peft"),
         (rf"(?P<module>.+)\.lora_(?P<role>magnitude)_vector{_ADAPTER}(?:\.weight)?", "peft"),
-        (r"(?P<module>.+)\.lora_(?P<role>down|up|mid)\.weight", "diffusers_mid"),
-        (r"(?P<module>.+)_lora\.(?P<role>down|up)\.weight", "diffusers_old"),
-        (r"(?P<module>.+)\.(?:lora|lora_linear_layer)\.(?P<role>down|up)\.weight", "diffusers_mid"),
+        (rf"(?P<module>.+)\.lora_(?P<role>down|up|mid){_ADAPTER}\.weight", "diffusers"),
+        (r"(?P<module>.+?)(?:_lora|\.lora|\.lora_linear_layer)\.(?P<role>down|up)\.weight", "diffusers"),
         (rf"(?P<module>.+)\.(?P<role>hada_(?:w[12]_[ab]|t[12])|lokr_(?:w[12](?:_[ab])?|t2)){_ADAPTER}", "peft"),
         (r"(?P<module>.+?)(?:_lora|\.lora)?\.(?P<role>alpha|dora_scale)", ""),
     )
-)  # fmt: skip
+)
 _ROLES = {"A": "down", "B": "up"}
 
 
@@ -60,6 +54,8 @@ class LoraKey:
     component: str | None
     """`None` if the name belongs to no network that is known."""
     path: str
+    bare: bool
+    """Whether no prefix says which network it is in."""
     adapter: str | None
 
 
@@ -70,44 +66,41 @@ def parse_key(stored: str) -> LoraKey | None:
         if found is None:
             continue
         module, role = found["module"], _ROLES.get(found["role"], found["role"])
-        component, path, prefix_spelling = _place(module)
+        layer = parse_layer(module)
+        if module.startswith(_KOHYA):
+            spelled = "kohya"
+        elif module.startswith(NATIVE_PREFIX):
+            spelled = "peft_native"
+        else:
+            spelled = spelling
         adapter = found.groupdict().get("adapter")
-        return LoraKey(stored, module, role, prefix_spelling or spelling, component, path, adapter)
+        return LoraKey(stored, module, role, spelled, layer.component, layer.path, layer.bare, adapter)
     return None
-
-
-def _place(module: str) -> tuple[str | None, str, str]:
-    """Return component, path within it, and the spelling if the prefix tells it."""
-    for prefix, component in _KOHYA.items():
-        if module.startswith(prefix):
-            return component, module.removeprefix(prefix), "kohya"
-    spelling = "peft_native" if module.startswith(NATIVE_PREFIX) else ""
-    path = module.removeprefix(NATIVE_PREFIX)
-    root, _, rest = path.partition(".")
-    if root in LORA_COMPONENTS and rest:
-        return root, rest, spelling
-    if root in _UNET_ROOTS:
-        return "unet", path, spelling
-    if root in _TEXT_ROOTS:
-        return "text_encoder", path, spelling
-    return None, path, spelling
 
 
 _NETWORKS = tuple(
     (re.compile(pattern), name)
     for pattern, name in (
-        (r"lora_unet_(double|single)_blocks|(diffusion_model\.)?(double|single)_blocks", "FLUX"),
-        (r"(.*\.)?single_transformer_blocks", "FLUX"),
-        (r"lora_unet_joint_blocks|(diffusion_model\.)?joint_blocks|lora_te3_", "Stable Diffusion 3"),
-        (r"lora_prior_|lora_unet_(down|up)_blocks_\d+_\d+_", "Stable Cascade"),
-        (r"(base_model\.model\.)?transformer\.|lora_transformer_|(base_model\.model\.)?transformer_blocks\.",
-         "a diffusion transformer (FLUX, Stable Diffusion 3 or one like them)"),
-        (r"diffusion_model\.(blocks|layers|transformer_blocks)|lora_unet_(blocks|layers)_",
-         "a diffusion transformer (Wan, Lumina or one like them)"),
-        (r"lora_controlnet|controlnet\.|(lora_unet_|unet\.)?(input_hint_block|zero_convs)", "a ControlNet"),
-        (r"motion_modules?\.|(.*[._])motion_modules[._]", "AnimateDiff's motion modules"),
+        (r"(.*_)?te3_", "Stable Diffusion 3"),
+        (r"(.*_)?prior_", "Stable Cascade"),
+        (r"(.*_)?controlnet_", "a ControlNet"),
+        (r"(.*_)?motion_modules?_", "AnimateDiff's motion modules"),
     )
-)  # fmt: skip
+)
+"""Other networks by the whole name."""
+_OTHER_LAYERS = tuple(
+    (re.compile(pattern), name)
+    for pattern, name in (
+        (r"(double|single)_blocks_|(.*_)?single_transformer_blocks_", "FLUX"),
+        (r"joint_blocks_", "Stable Diffusion 3"),
+        (r"(down|up)_blocks_\d+_\d+_", "Stable Cascade"),
+        (r"transformer_blocks_", "a diffusion transformer (FLUX, Stable Diffusion 3 or one like them)"),
+        (r"(blocks|layers)_\d", "a diffusion transformer (Wan, Lumina or one like them)"),
+        (r"input_hint_block_|zero_convs_", "a ControlNet"),
+    )
+)
+"""Other networks by the name behind the prefix."""
+_TRANSFORMER = re.compile(r"((base_model_model|lora)_)*transformer_")
 
 _FORMATS = tuple(
     (re.compile(pattern), name)
@@ -144,12 +137,25 @@ def refuse_other_networks(path: Path, names: Iterable[str]) -> None:
         SourceError: that names network and key.
     """
     for name in names:
-        for pattern, network in _NETWORKS:
-            if pattern.match(name):
-                raise SourceError(
-                    f"{path}: this LoRA is for {network} (it has {name}); "
-                    "use one for Stable Diffusion 1.x, 2.x or XL, in the family of the source"
-                )
+        network = _other_network(name)
+        if network is not None:
+            raise SourceError(
+                f"{path}: this LoRA is for {network} (it has {name}); "
+                "use one for Stable Diffusion 1.x, 2.x or XL, in the family of the source"
+            )
+
+
+def _other_network(name: str) -> str | None:
+    """Return the title of the network that a name is of; `None` if it can be one of Stable Diffusion."""
+    flat, layer = flat_name(name), parse_layer(name)
+    path = flat_name(layer.path)
+    for patterns, text in ((_NETWORKS, flat), (_OTHER_LAYERS, path)):
+        found = next((network for pattern, network in patterns if pattern.match(text)), None)
+        if found is not None:
+            return found
+    if layer.component is None and _TRANSFORMER.match(flat):
+        return "a diffusion transformer (FLUX, Stable Diffusion 3 or one like them)"
+    return None
 
 
 def refuse_unknown(path: Path, names: Iterable[str]) -> None:

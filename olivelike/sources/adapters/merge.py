@@ -11,19 +11,17 @@ stored. Tucker decompositions and DoRA are computed here, by NumPy: to import to
 For LoHa and LoKr, PEFT's own layers compute the difference, on a base layer of the meta device, which has shape and no
 memory.
 
-Which layer a module of a LoRA file changes, under names other than the network's own, is diffusers' business: a
-stand-in pair of one-element factors goes through its converters for each module, one at a time. Its converters know
-plain LoRA alone, drop or refuse what else a file holds, and judge all keys by the first or by a sample; one stand-in
-pair at a time is free of that.
+Which layer a module of a LoRA file changes is looked up in all spellings of the network's own layers
+(`layer_names`). diffusers' converters are not asked: they know plain LoRA alone, drop or refuse what else a file
+holds, and judge all keys by the first or by a sample.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,12 +29,11 @@ import numpy as np
 from olivelike.errors import SourceError, UsageError
 from olivelike.model.tensor_file import Array, Product, add_products, read_tensor
 from olivelike.model.weights import LowRank, Tensor
-from olivelike.sources.names.loading_result import quiet
+from olivelike.sources.adapters.layer_names import FUSED, spelled_layers
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from olivelike.model.architecture import Config
     from olivelike.sources.adapters.lora_file import LoraFile, LoraModule, WeightedLora
 
 Shape = tuple[int, ...]
@@ -114,9 +111,7 @@ class Change:
         return whole
 
 
-def changes(
-    component: str, config: Config, base: Mapping[str, Shape], loras: Sequence[WeightedLora]
-) -> dict[str, Change]:
+def changes(component: str, base: Mapping[str, Shape], loras: Sequence[WeightedLora]) -> dict[str, Change]:
     """Check LoRAs against a network, and return what they do to each parameter that one changes, in order of name.
 
     Raises:
@@ -127,10 +122,12 @@ def changes(
     for lora in loras:
         if not math.isfinite(lora.weight):
             raise UsageError(f"{lora.file.path}: a LoRA's weight is a finite number, not {lora.weight}")
-        for parameter, module in match_modules(component, config, base, lora.file).items():
+        if lora.weight != 0:
+            lora.file.check_scales({component})
+        for parameter, module in match_modules(component, base, lora.file).items():
             _check_fit(component, parameter, base[parameter], lora.file, module)
-            _check_finite(lora.file, module)
             if lora.weight != 0:
+                _check_finite(lora.file, module)
                 parts.setdefault(parameter, []).append(_Part(lora, module))
     ordered = {name: sorted(found, key=_digest) if len(found) > 1 else found for name, found in sorted(parts.items())}
     return {name: Change(component, name, tuple(found)) for name, found in ordered.items()}
@@ -283,21 +280,10 @@ def _dora_axis(shape: tuple[int, ...]) -> int:
     return 1 if len(shape) > 1 and shape[0] == 1 and math.prod(shape) > 1 else 0
 
 
-_STAND_INS = {
-    "kohya": (".lora_down.weight", ".lora_up.weight"),
-    "diffusers_old": ("_lora.down.weight", "_lora.up.weight"),
-    "diffusers_mid": (".lora.down.weight", ".lora.up.weight"),
-    "peft": (".lora_A.weight", ".lora_B.weight"),
-    "peft_native": (".lora_A.weight", ".lora_B.weight"),
-}
-_TEXT_STAND_INS = (".lora_linear_layer.down.weight", ".lora_linear_layer.up.weight")
-_TEXT_LEVEL = "text_model."
 _LISTED = 5
 
 
-def match_modules(
-    component: str, config: Config, base: Mapping[str, tuple[int, ...]], lora: LoraFile
-) -> dict[str, LoraModule]:
+def match_modules(component: str, base: Mapping[str, tuple[int, ...]], lora: LoraFile) -> dict[str, LoraModule]:
     """Return the modules of a component by the parameter that each changes.
 
     Raises `SourceError` if a module has no layer in the network, or two have the same.
@@ -306,13 +292,13 @@ def match_modules(
         component: `unet`, `text_encoder` or `text_encoder_2`.
         base: parameter → shape.
     """
-    flat = _flat_names(base)
+    layers = spelled_layers(component, base)
     matched: dict[str, LoraModule] = {}
     unmatched: list[str] = []
     for module in lora.modules.values():
         if module.component != component:
             continue
-        parameter = _find(module, config, base, flat)
+        parameter = layers.get(module.layer)
         if parameter is None:
             unmatched.append(module.name)
         elif parameter in matched:
@@ -324,78 +310,14 @@ def match_modules(
             matched[parameter] = module
     if unmatched:
         rest = f", and {len(unmatched) - _LISTED} more" if len(unmatched) > _LISTED else ""
+        listed = f"{', '.join(unmatched[:_LISTED])}{rest}"
+        if all(name.endswith(FUSED) for name in unmatched):
+            raise SourceError(
+                f"{lora.path}: {len(unmatched)} modules change query, key and value of {component} as one matrix, "
+                f"which is three layers here: {listed}; use the file in the names of kohya, diffusers or PEFT"
+            )
         raise SourceError(
-            f"{lora.path}: {len(unmatched)} modules have no layer in {component}: "
-            f"{', '.join(unmatched[:_LISTED])}{rest}; the LoRA is for another network"
+            f"{lora.path}: {len(unmatched)} modules have no layer in {component}: {listed}; the LoRA is for another "
+            "network"
         )
     return matched
-
-
-def _find(
-    module: LoraModule, config: Config, base: Mapping[str, tuple[int, ...]], flat: Mapping[str, str]
-) -> str | None:
-    # What is spelled as a layer of this network is that layer, and no library is imported to say so; kohya's own
-    # definition is a path with its dots as underscores.
-    if f"{module.path}.weight" in base:
-        return f"{module.path}.weight"
-    if module.spelling == "kohya":
-        for spelled in (module.path, module.path.removeprefix("text_model_"), f"text_model_{module.path}"):
-            if spelled in flat:
-                return flat[spelled]
-    name = library_name(module, config.get("layers_per_block"))
-    if name is not None:
-        # transformers 5 has dropped this level in one class of text encoder and kept it in the other.
-        for spelled in (name, name.removeprefix(_TEXT_LEVEL), _TEXT_LEVEL + name):
-            if f"{spelled}.weight" in base:
-                return f"{spelled}.weight"
-    return None
-
-
-def library_name(module: LoraModule, layers_per_block: int | Iterable[int] | None) -> str | None:
-    """Return the layer that diffusers' converters make of a module; `None` if they refuse it or make nothing."""
-    import torch
-    from diffusers.loaders import StableDiffusionXLLoraLoaderMixin
-    from diffusers.utils import logging
-    from diffusers.utils.state_dict_utils import (
-        StateDictType,
-        convert_state_dict_to_diffusers,
-        convert_state_dict_to_peft,
-        convert_unet_state_dict_to_peft,
-    )
-
-    one = torch.zeros(1)
-    is_text = module.component != "unet"
-    down, up = _STAND_INS[module.spelling]
-    with quiet(logging):
-        if module.spelling == "kohya":
-            pair = {f"{module.name}{down}": one, f"{module.name}{up}": one}
-            unet_config = SimpleNamespace(layers_per_block=layers_per_block) if layers_per_block else None
-            try:
-                pair, _ = StableDiffusionXLLoraLoaderMixin.lora_state_dict(pair, unet_config=unet_config)
-            except (ValueError, IndexError, KeyError, TypeError):
-                return None
-            pair = {key.removeprefix(f"{module.component}."): value for key, value in pair.items()}
-        else:
-            if is_text and module.spelling == "diffusers_mid":
-                down, up = _TEXT_STAND_INS
-            pair = {f"{module.path}{down}": one, f"{module.path}{up}": one}
-        if is_text:
-            # Named types: the library would infer them from keys that a single module need not have.
-            pair = convert_state_dict_to_diffusers(pair, original_type=StateDictType.DIFFUSERS_OLD)
-        else:
-            pair = convert_unet_state_dict_to_peft(pair)
-        pair = convert_state_dict_to_peft(pair, original_type=StateDictType.DIFFUSERS)
-    names = {key.removesuffix(".lora_A.weight") for key in pair if key.endswith(".lora_A.weight")}
-    return names.pop() if names else None
-
-
-def _flat_names(base: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
-    """Return kohya's name → parameter, for the names that stand for one parameter only."""
-    flat: dict[str, str] = {}
-    ambiguous: set[str] = set()
-    for parameter in base:
-        if parameter.endswith(".weight"):
-            name = parameter.removesuffix(".weight").replace(".", "_")
-            ambiguous |= {name} & flat.keys()
-            flat[name] = parameter
-    return {name: parameter for name, parameter in flat.items() if name not in ambiguous}

@@ -18,7 +18,6 @@ from olivelike.sources.adapters.lora_file import (
     is_second_encoder,
 )
 from olivelike.sources.adapters.lora_keys import (
-    NATIVE_PREFIX,
     LoraKey,
     parse_key,
     refuse_other_files,
@@ -35,6 +34,8 @@ from olivelike.sources.adapters.lora_settings import (
 )
 from olivelike.sources.files.weight_table import Header, ReadPickle, read_numbers, read_weight_table
 
+_LISTED = 5
+_WHOLE = frozenset({"lokr_w1", "lokr_w2"})
 _FLOATING = frozenset({"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"})
 
 
@@ -59,7 +60,7 @@ def open_lora(path: str | Path, *, adapter: str | None = None, read_pickle: Read
     members: defaultdict[str, list[LoraKey]] = defaultdict(list)
     for name in sorted(grouped):
         first = grouped[name][0]
-        members["" if _is_bare(first) else str(first.component)].append(first)
+        members["" if first.bare else str(first.component)].append(first)
     modules: list[LoraModule] = []
     for owner, firsts in members.items():
         settings = (by_component.get(owner) if owner else native) or Settings()
@@ -73,7 +74,7 @@ def open_lora(path: str | Path, *, adapter: str | None = None, read_pickle: Read
     return LoraFile(
         path=place.weights,
         config_path=place.config if native is not None and "" not in by_component else None,
-        format="+".join(sorted({_format(module) for module in modules})),
+        format="+".join(sorted({module.spelling for module in modules})),
         kinds=frozenset(kind for module in modules for kind in _kinds(module)),
         modules={module.name: module for module in modules},
         tensors={stored: header.tensors[stored] for module in modules for stored in module.roles.values()},
@@ -89,23 +90,17 @@ def _native_settings(
     place: Place, grouped: Mapping[str, list[LoraKey]], by_component: Mapping[str, Settings]
 ) -> Settings | None:
     """Return the settings of a network that was saved on its own: of its header, else of the config beside it."""
-    bare = [keys[0] for keys in grouped.values() if _is_bare(keys[0])]
+    bare = [keys for keys in grouped.values() if keys[0].bare]
     if "" in by_component or not bare:
         return by_component.get("")
     if place.config is not None:
         return settings_from_file(place.config)
-    if any(key.spelling == "peft_native" for key in bare):
+    if any(keys[0].spelling == "peft_native" and "alpha" not in {key.role for key in keys} for keys in bare):
         raise SourceError(
             f"{place.weights}: its names are PEFT's own, and {CONFIG_NAME} with their alpha is not beside it; "
             "put that file into the same folder"
         )
     return None
-
-
-def _is_bare(named: LoraKey | LoraModule) -> bool:
-    """Tell whether a name in PEFT's spelling says nothing about the network that it is in."""
-    name = named.module if isinstance(named, LoraKey) else named.name
-    return named.spelling.startswith("peft") and name.removeprefix(NATIVE_PREFIX) == named.path
 
 
 def _group(path: Path, header: Header, adapter: str | None) -> dict[str, list[LoraKey]]:
@@ -118,9 +113,10 @@ def _group(path: Path, header: Header, adapter: str | None) -> dict[str, list[Lo
     refuse_unknown(path, [name for name, key in parsed.items() if key is None])
     strange = sorted(key.stored for key in keys if key.component is None)
     if strange:
+        more = f", and {len(strange) - _LISTED} more" if len(strange) > _LISTED else ""
         raise SourceError(
-            f"{path}: {len(strange)} keys belong to no known network, {strange[0]} the first; "
-            "a LoRA for Stable Diffusion changes its UNet and text encoders"
+            f"{path}: {len(strange)} of {len(parsed)} keys belong to no known network: {', '.join(strange[:_LISTED])}"
+            f"{more}; a LoRA for Stable Diffusion changes its UNet and text encoders"
         )
     grouped: dict[str, list[LoraKey]] = defaultdict(list)
     for key in _of_adapter(path, keys, adapter):
@@ -152,12 +148,21 @@ def _of_adapter(path: Path, keys: list[LoraKey], adapter: str | None) -> list[Lo
 
 
 def _read_alphas(path: Path, header: Header, grouped: Mapping[str, list[LoraKey]]) -> dict[str, float]:
-    stored = {name: key.stored for name, keys in grouped.items() for key in keys if key.role == "alpha"}
+    stored = {
+        name: key.stored
+        for name, keys in grouped.items()
+        for key in keys
+        # The difference of two whole factors is not scaled; LyCORIS writes an alpha beside them all the same.
+        if key.role == "alpha" and not _WHOLE.issubset(key.role for key in keys)
+    }
     if not stored:
         return {}
     try:
         with open_file(path) as file:
-            return {name: read_numbers(file, path, key, header.tensors[key])[0] for name, key in stored.items()}
+            return {
+                name: read_numbers(file, path, key, header.tensors[key], finite=False)[0]
+                for name, key in stored.items()
+            }
     except OSError as error:
         raise SourceError(f"{path}: can't be read: {error.strerror}; get the file again") from error
 
@@ -183,8 +188,9 @@ def _module(
         **{**vars(form), "rank": form.rank if form.rank is not None else rank},
         name=first.module,
         component=str(first.component),
-        spelling=first.spelling or "diffusers_mid",
+        spelling=first.spelling or "diffusers",
         path=first.path,
+        bare=first.bare,
         roles=roles,
         alpha=alpha,
         rslora=rslora,
@@ -193,14 +199,10 @@ def _module(
 
 def _with_second_encoder(modules: list[LoraModule], base_class: str | None) -> list[LoraModule]:
     """Give names that say nothing about the network to the second text encoder, if they are its own."""
-    bare = [module for module in modules if module.component == "text_encoder" and _is_bare(module)]
+    bare = [module for module in modules if module.component == "text_encoder" and module.bare]
     if not is_second_encoder(bare, base_class):
         return modules
     return [replace(m, component="text_encoder_2") if m in bare else m for m in modules]
-
-
-def _format(module: LoraModule) -> str:
-    return "diffusers" if module.spelling.startswith("diffusers") else module.spelling
 
 
 def _kinds(module: LoraModule) -> set[str]:

@@ -8,17 +8,20 @@ are what ComfyUI and A1111 look for.
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from olivelike.model.families import FAMILIES, FamilyName, Prediction, family_of_text_width
+from olivelike.model.families import FAMILIES, TEXT_ENCODERS, FamilyName, Prediction, family_of_text_width
 from olivelike.model.few_steps import FewSteps, few_steps_of_metadata
-from olivelike.sources.identify.identity import Converter, Identity, Kind, Naming, Part, Precision
+from olivelike.sources.adapters.lora_keys import parse_key
+from olivelike.sources.identify.identity import Identity, Kind, Naming, Part, Precision
 from olivelike.sources.identify.ip_adapters import ip_adapter_identity
 from olivelike.sources.identify.leading import identify_leading, leading_kind
 from olivelike.sources.identify.tiny_vae import NETWORK, TinyHalf, tiny_config, tiny_halves
+from olivelike.sources.names.adaptation import text_encoder_at
 
 if TYPE_CHECKING:
     from olivelike.sources.files.weight_table import RawTensor
@@ -128,30 +131,24 @@ def read_prediction(names: Collection[str], metadata: Mapping[str, str]) -> Stat
 
 Shapes = dict[str, tuple[int, ...]]
 
-_LORA_MARKS = (
-    ".lora_down.", ".lora_up.", ".lora_A.", ".lora_B.", "_lora.down.", "_lora.up.", ".lora.down.", ".lora.up.",
-    "lora_linear_layer.", ".hada_w1_", ".lokr_w1", ".lokr_w2", ".oft_blocks", ".oft_diag", ".dora_scale",
-    ".lora_magnitude_vector",
-)  # fmt: skip
-_TEXT_LORAS = ("lora_te", "text_encoder")
-"""Changes of text encoders, which nothing that was distilled has."""
+_LORA_MARKS = (".oft_blocks", ".oft_diag")
+"""Of adapters that are like LoRAs, and have no names of theirs."""
 _EMBEDDING_NAMES = frozenset({"emb_params", "clip_l", "clip_g"})
 _EMBEDDING_PREFIX = "string_to_param."
 _UNET_PREFIXES = ("model.diffusion_model.", "diffusion_model.", "")
+LONE_UNET = ("input_blocks.", "middle_block.", "output_blocks.", "time_embed.", "label_emb.", "out.")
+"""What names of a UNet without a prefix begin with; marks such as `v_pred` may stand beside it."""
 _VAE_PREFIXES = ("first_stage_model.", "vae.", "")
-_TEXT_PARTS: tuple[tuple[str, Converter, str], ...] = (
-    ("text_encoder", "clip", "cond_stage_model.transformer."),
-    ("text_encoder", "open_clip", "cond_stage_model.model."),
-    ("text_encoder", "clip", "conditioner.embedders.0.transformer."),
-    ("text_encoder_2", "open_clip", "conditioner.embedders.0.model."),
-    ("text_encoder_2", "open_clip", "conditioner.embedders.1.model."),
+_TEXT_PREFIXES = (
+    (re.compile(r"conditioner\.embedders\.(0\.model|1)\.|(.*\.)?clip_g\.|text_encoder_2\."), "text_encoder_2"),
+    (re.compile(r"(cond_stage_model|conditioner\.embedders\.0|text_encoder)\.|(.*\.)?clip_[lh]\."), "text_encoder"),
 )
-_TEXT_FAMILIES: dict[str, FamilyName] = {
-    "cond_stage_model.transformer.": "sd1",
-    "cond_stage_model.model.": "sd2",
-    "conditioner.embedders.1.model.": "sdxl",
-    "conditioner.embedders.0.model.": "sdxl_refiner",
-}
+"""What names of a text encoder begin with → its folder."""
+_LEFTOVERS = re.compile(
+    r"v_pred|ztsnr|edm_\w+|global_step|(sqrt_|log_one_minus_|posterior_)?\w*(alphas_cumprod|betas?|variance|mean_coef)\w*"
+    r"|logvar|lvlb_weights|scale_factor|model_ema\.(decay|num_updates)|denoiser\..*|(first_stage_model\.)?loss\..*"
+)
+"""Tensors that no network computes with: marks, and what training leaves."""
 
 
 def identify(tensors: Mapping[str, RawTensor], metadata: Mapping[str, str] | None = None) -> Identity:
@@ -167,7 +164,8 @@ def identify(tensors: Mapping[str, RawTensor], metadata: Mapping[str, str] | Non
 
 def _identify(shapes: Shapes, metadata: Mapping[str, str]) -> Identity:
     other = find_other_network(shapes)
-    kind = _adapter_kind(shapes)
+    # A checkpoint may hold tensors of an adapter beside its networks; no adapter holds a whole UNet, but a ControlNet.
+    kind = None if _is_checkpoint(shapes) else _adapter_kind(shapes)
     if kind is not None:
         return _adapter(kind, shapes, metadata, other)
     if other is not None:
@@ -179,6 +177,12 @@ def _identify(shapes: Shapes, metadata: Mapping[str, str]) -> Identity:
     return _lone_network(shapes)
 
 
+def _is_checkpoint(shapes: Shapes) -> bool:
+    """Tell whether a file holds a whole UNet, and no ControlNet that was stored with it."""
+    whole = any({f"{p}input_blocks.0.0.weight", f"{p}out.2.weight"} <= shapes.keys() for p in _UNET_PREFIXES)
+    return whole and leading_kind(shapes) is None
+
+
 def _unsupported(kind: Kind, network: str, reason: str = "") -> Identity:
     return Identity(kind, network=network, supported=False, reasons=(reason,) if reason else ())
 
@@ -187,6 +191,9 @@ def _adapter_kind(shapes: Shapes) -> Kind | None:
     """Return the kind of a file that is no network of its own."""
     if any(name in _EMBEDDING_NAMES or name.startswith(_EMBEDDING_PREFIX) for name in shapes):
         return "embedding"
+    keys = (parse_key(name) for name in shapes)
+    if any(key is not None and key.role != "alpha" for key in keys):
+        return "lora"
     if any(mark in name for mark in _LORA_MARKS for name in shapes):
         return "lora"
     # diffusers stores an embedding's vectors under the token alone.
@@ -210,7 +217,9 @@ def _adapter(kind: Kind, shapes: Shapes, metadata: Mapping[str, str], other: tup
     if kind == "embedding":
         return found
     stated = read_prediction(shapes, metadata)
-    few_steps = None if any(name.startswith(_TEXT_LORAS) for name in shapes) else few_steps_of_metadata(metadata)
+    # What was distilled changes no text encoder.
+    changed = {key.component for key in map(parse_key, shapes) if key is not None}
+    few_steps = few_steps_of_metadata(metadata) if changed.isdisjoint(TEXT_ENCODERS) else None
     return replace(
         found, prediction=stated.value, expected_prediction=stated.value, zero_snr=stated.zero_snr, few_steps=few_steps
     )
@@ -224,7 +233,7 @@ def _embedding_family(shapes: Shapes) -> tuple[FamilyName | None, str]:
 
 
 def _lora_family(shapes: Shapes) -> tuple[FamilyName | None, str]:
-    if any(name.startswith(("lora_te2_", "text_encoder_2.")) for name in shapes):
+    if any(key is not None and key.component == "text_encoder_2" for key in map(parse_key, shapes)):
         return "sdxl", "it changes a second text encoder"
     for name, shape in shapes.items():
         crosses = "attn2" in name and ("to_k" in name or "to_v" in name)
@@ -247,7 +256,7 @@ def _original(shapes: Shapes, metadata: Mapping[str, str], unet_prefix: str) -> 
     vae = _vae_part(shapes)
     if vae is not None and vae.prefix:
         parts.append(vae)
-    family, reason = _unet_family(unet, {part.prefix for part in parts})
+    family, reason = _unet_family(unet, _family_of_texts(parts))
     if family is None:
         return _unsupported("checkpoint", reason, reason)
     title = FAMILIES[family].title
@@ -279,7 +288,7 @@ def _original(shapes: Shapes, metadata: Mapping[str, str], unet_prefix: str) -> 
     )
 
 
-def _unet_family(unet: Shapes, prefixes: set[str]) -> tuple[FamilyName | None, str]:
+def _unet_family(unet: Shapes, from_text: FamilyName | None) -> tuple[FamilyName | None, str]:
     """Return a UNet's family and why; by width of the text, else by structure, as in networks of other sizes."""
     keys = (s for name, s in unet.items() if name.endswith(".attn2.to_k.weight") and len(s) == 2)
     width = next((shape[-1] for shape in keys), None)
@@ -292,7 +301,6 @@ def _unet_family(unet: Shapes, prefixes: set[str]) -> tuple[FamilyName | None, s
         return family, known
     if labelled and any(name.startswith("input_blocks.1.1.") for name in unet):
         return None, "Stable Diffusion 2 unCLIP (a UNet that takes picture embeddings)"
-    from_text = next((found for prefix, found in _TEXT_FAMILIES.items() if prefix in prefixes), None)
     if from_text is not None and labelled == from_text.startswith("sdxl"):
         return from_text, "names of its text encoder"
     if labelled:
@@ -346,12 +354,34 @@ def _tiny_vae(shapes: Shapes, halves: tuple[TinyHalf, ...]) -> Identity:
 
 
 def _text_parts(names: Collection[str]) -> tuple[Part, ...]:
-    def has(converter: Converter, prefix: str) -> bool:
-        # Some early files lack the level `text_model`.
-        levels = ("",) if converter == "open_clip" else ("text_model.embeddings.", "embeddings.")
-        return any(f"{prefix}{level}token_embedding.weight" in names for level in levels)
+    """Return the text encoders of a file, one for a folder."""
+    parts: dict[str, Part] = {}
+    for prefix, converter in sorted(filter(None, map(text_encoder_at, names))):
+        folder = next((folder for pattern, folder in _TEXT_PREFIXES if pattern.match(prefix)), None)
+        # Each folder has a class, and XL's second encoder is stored as open_clip's.
+        if folder is not None and (folder == "text_encoder" or converter == "open_clip"):
+            parts.setdefault(folder, Part(folder, converter, prefix))
+    return tuple(parts[folder] for folder in sorted(parts))
 
-    return tuple(Part(*entry) for entry in _TEXT_PARTS if has(*entry[1:]))
+
+def _family_of_texts(parts: Collection[Part]) -> FamilyName | None:
+    """Return the family whose text encoders these are."""
+    match sorted((part.folder, part.converter) for part in parts if part.folder.startswith("text_encoder")):
+        case [("text_encoder", "clip")]:
+            return "sd1"
+        case [("text_encoder", "open_clip")]:
+            return "sd2"
+        case [("text_encoder_2", _)]:
+            return "sdxl_refiner"
+        case [_, _]:
+            return "sdxl"
+    return None
+
+
+def unclaimed(identity: Identity, names: Collection[str]) -> list[str]:
+    """Return the tensors of a checkpoint that are of none of its parts, in order of name."""
+    claimed = tuple(prefix for part in identity.parts for prefix in ((part.prefix,) if part.prefix else LONE_UNET))
+    return sorted(name for name in names if not name.startswith(claimed) and not _LEFTOVERS.fullmatch(name))
 
 
 def _vae_part(names: Collection[str]) -> Part | None:

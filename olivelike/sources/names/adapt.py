@@ -19,7 +19,7 @@ from olivelike.errors import SourceError
 from olivelike.model import Architecture, Weights
 from olivelike.model.families import IMAGE_ENCODER, IMAGE_PROJECTION, first_of_kind
 from olivelike.model.supported import check_network, refused_config
-from olivelike.sources.names.adaptation import PREFIXES, Adaptation, StoredView, bind
+from olivelike.sources.names.adaptation import PREFIXES, Adaptation, StoredView, bind, stored_prefix
 from olivelike.sources.names.loading_result import quiet
 
 if TYPE_CHECKING:
@@ -200,8 +200,8 @@ def convert_names(component: str, original: str, config: Config, shapes: Mapping
     import torch
     from diffusers.utils import logging
 
-    canonical, known = PREFIXES[original]
-    prefix = next((prefix for prefix in known if all(name.startswith(prefix) for name in shapes)), "")
+    canonical, _ = PREFIXES[original]
+    prefix = stored_prefix(original, shapes)
     probes = {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
     storages = {probe.untyped_storage()._cdata: name for name, probe in probes.items()}  # noqa: SLF001
     renamed = {canonical + name.removeprefix(prefix): probe for name, probe in probes.items()}

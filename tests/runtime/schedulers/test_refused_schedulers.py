@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
+
+import diffusers
 import pytest
 
 from olivelike.errors import MissingError, SourceError, UsageError
-from olivelike.runtime.schedulers.make_scheduler import make_scheduler, taken_in_steps
+from olivelike.runtime.schedulers.make_scheduler import check_scheduler_config, make_scheduler, taken_in_steps
 from olivelike.runtime.schedulers.scheduler_names import CLASSES, EDM, find_scheduler
 
 CONFIG = {"_class_name": "PNDMScheduler", "beta_schedule": "scaled_linear"}
@@ -98,6 +101,27 @@ def test_a_config_that_is_no_scheduler_s_is_refused(config):
 def test_a_setting_that_no_scheduler_works_with_is_named_with_its_file(name, settings, message):
     with pytest.raises(SourceError, match=rf"scheduler/scheduler_config\.json: {message}"):
         make_scheduler(name, CONFIG | settings)
+
+
+OF_VARIANCE = ("DDPMParallel", "DDPM", "DPMSolverMultistep", "DPMSolverSinglestep", "SASolver")
+
+
+@pytest.mark.parametrize("class_name", OF_VARIANCE)
+@pytest.mark.parametrize("kind", ["learned", "learned_range"])
+def test_a_variance_that_no_unet_predicts_is_refused(class_name, kind):
+    settings = {"_class_name": f"{class_name}Scheduler", "variance_type": kind}
+    with pytest.raises(SourceError, match=rf'variance_type is "{kind}", which needs a UNet that predicts'):
+        check_scheduler_config(CONFIG | settings)
+    check_scheduler_config(CONFIG | settings | {"variance_type": "fixed_small"})
+
+
+def test_those_that_take_a_variance_are_all_known():
+    taking = {
+        name.removesuffix("Scheduler")
+        for name in CLASSES
+        if "variance_type" in inspect.signature(getattr(diffusers, name).__init__).parameters
+    }
+    assert taking <= set(OF_VARIANCE)
 
 
 @pytest.mark.parametrize(

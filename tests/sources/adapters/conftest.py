@@ -57,7 +57,7 @@ class Network:
     def merge(self, *loras, state=None) -> dict[str, np.ndarray]:
         """Return what merging makes of the weights, or of others; each LoRA is a file, or a file with its weight."""
         weighted = [WeightedLora(*lora) if isinstance(lora, tuple) else WeightedLora(lora, 1.0) for lora in loras]
-        found = changes(self.component, self.config, self.shapes, weighted)
+        found = changes(self.component, self.shapes, weighted)
         return {name: change.apply((state or self.state)[name]) for name, change in found.items()}
 
 

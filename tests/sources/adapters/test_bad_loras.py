@@ -238,3 +238,12 @@ def test_all_checks_are_made_before_the_first_tensor(sd1, tmp_path):
     save_file(tensors, path)
     with pytest.raises(SourceError, match="NaN"):
         sd1["unet"].merge(open_lora(path), state={"": "nothing can be read"})
+
+
+def test_keys_of_no_known_network_are_counted_and_named(sd1, tmp_path):
+    path = make_lora(tmp_path / "a.safetensors", "peft", base=sd1.shapes, components=("unet",))
+    stored = load_file(path)
+    stray = {f"net_of_ours.{number}.lora_{side}.weight": ones(2, 2) for number in range(4) for side in "AB"}
+    save_file({**stored, **stray}, path)
+    first = min(stray)
+    refuse(path, f"8 of {len(stored) + 8} keys belong to no known network: {first}, .*, and 3 more; a LoRA for")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from olivelike.sources.adapters.merge import library_name, match_modules
+from olivelike.sources.adapters.layer_names import flat_name, spelled_layers
+from olivelike.sources.adapters.merge import match_modules
 from olivelike.sources.adapters.open_lora import open_lora
+from olivelike.sources.names.adapt import convert_names
 from olivelike.testing.lora_files import make_lora
-from olivelike.testing.single_file_writer import kohya_name, ldm_name
-
-UNKNOWN_TO_DIFFUSERS = {"add_embedding.linear_1", "add_embedding.linear_2"}
+from olivelike.testing.single_file_writer import original_unet
 
 
 def layers_of(network):
@@ -30,7 +30,7 @@ def test_every_layer_is_matched_to_its_own_parameter(family, style, request, tmp
     )
     lora = open_lora(path)
     for component, network in networks.items():
-        matched = match_modules(component, network.config, network.shapes, lora)
+        matched = match_modules(component, network.shapes, lora)
         expected = layers_of(network)
         assert {name.removesuffix(".weight") for name in matched} == expected
         for parameter, module in matched.items():
@@ -39,32 +39,14 @@ def test_every_layer_is_matched_to_its_own_parameter(family, style, request, tmp
 
 
 @pytest.mark.parametrize("family", ["sd1", "sdxl"])
-def test_diffusers_converter_never_names_another_layer(family, request, tmp_path):
-    networks = request.getfixturevalue(family)
-    network = networks["unet"]
-    layers = layers_of(network)
-    path = make_lora(
-        tmp_path / "lora.safetensors", "kohya", base=networks.shapes, components=("unet",), modules="all", rank=1
-    )
-    modules = open_lora(path).modules
-    for layer in layers - UNKNOWN_TO_DIFFUSERS:
-        module = modules[kohya_name("unet", layer, frozenset())]
-        assert library_name(module, network.config["layers_per_block"]) == layer
-    for layer in layers & UNKNOWN_TO_DIFFUSERS:
-        module = modules[kohya_name("unet", layer, frozenset())]
-        assert library_name(module, network.config["layers_per_block"]) not in layers
-
-
-def test_ldm_names_of_every_layer_of_sdxl_are_diffusers_names_to_the_library(sdxl, tmp_path):
-    network = sdxl["unet"]
-    layers = layers_of(network)
-    path = make_lora(
-        tmp_path / "lora.safetensors", "kohya_sdxl", base=sdxl.shapes, components=("unet",), modules="all", rank=1
-    )
-    modules = open_lora(path).modules
-    for layer in layers:
-        name = f"lora_unet_{ldm_name(layer, frozenset(layers)).replace('.', '_')}"
-        assert library_name(modules[name], network.config["layers_per_block"]) == layer
+def test_original_names_of_every_layer_are_those_that_diffusers_reads(family, request):
+    network = request.getfixturevalue(family)["unet"]
+    original = {original_unet(name, network.config): name for name in network.shapes}
+    views = convert_names("unet", "unet", network.config, {old: network.shapes[new] for old, new in original.items()})
+    spelled = spelled_layers("unet", network.shapes)
+    for layer in layers_of(network):
+        old = views[f"{layer}.weight"].name
+        assert spelled[flat_name(old.removesuffix(".weight"))] == f"{layer}.weight"
 
 
 @pytest.mark.parametrize("component", ["text_encoder", "text_encoder_2"])
@@ -74,7 +56,7 @@ def test_names_without_the_text_model_level_are_matched_too(component, sdxl, tmp
     path = make_lora(tmp_path / "lora.safetensors", "peft", base=sdxl.shapes, components=(component,))
     save_file({name.replace("text_model.", ""): values for name, values in load_file(path).items()}, path)
     network = sdxl[component]
-    assert len(match_modules(component, network.config, network.shapes, open_lora(path))) == 8
+    assert len(match_modules(component, network.shapes, open_lora(path))) == 8
 
 
 def test_ldm_and_diffusers_names_in_one_file_are_both_used(sdxl, tmp_path):
@@ -89,4 +71,4 @@ def test_ldm_and_diffusers_names_in_one_file_are_both_used(sdxl, tmp_path):
     save_file(mixed, tmp_path / "mixed.safetensors")
     network = sdxl["unet"]
     lora = open_lora(tmp_path / "mixed.safetensors")
-    assert len(match_modules("unet", network.config, network.shapes, lora)) * 2 == len(flat)
+    assert len(match_modules("unet", network.shapes, lora)) * 2 == len(flat)

@@ -229,3 +229,51 @@ def test_opening_imports_no_heavy_library(tmp_path):
         f"check_family(open_lora(Path({str(path)!r})), 768, 'it'); sys.exit(bool({heavy} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def kohya_module(path, layer="mid_block_attentions_0_proj_in", prefix="lora_unet_", **roles):
+    """Save one module, and return the opened file and its module."""
+    import torch
+    from safetensors.torch import save_file as save_torch
+
+    tensors = {f"{prefix}{layer}.{role.replace('__', '.')}": torch.as_tensor(value) for role, value in roles.items()}
+    save_torch(tensors, path)
+    return open_lora(path), f"{prefix}{layer}"
+
+
+def test_an_alpha_beside_two_whole_factors_is_not_read(sd1, tmp_path):
+    import torch
+
+    # LyCORIS writes its network_dim of 100000 there, which half precision can't hold.
+    shape = sd1["unet"].shapes["mid_block.attentions.0.proj_in.weight"]
+    whole = {"lokr_w1": torch.ones(1, 1), "lokr_w2": torch.ones(shape), "alpha": torch.tensor(1e5).half()}
+    lora, name = kohya_module(tmp_path / "a.safetensors", **whole)
+    assert lora.modules[name].scale == 1
+    (merged,) = sd1["unet"].merge(lora).values()
+    assert np.allclose(merged, sd1["unet"].state["mid_block.attentions.0.proj_in.weight"] + 1)
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
+@pytest.mark.parametrize("alpha", [4.0, 0.015625, -1.5, 1.0])
+def test_an_alpha_in_float8_is_read(dtype, alpha, tmp_path):
+    import torch
+
+    stored = torch.tensor(alpha).to(getattr(torch, dtype))
+    lora, name = kohya_module(
+        tmp_path / "a.safetensors", lora_down__weight=torch.ones(2, 4), lora_up__weight=torch.ones(4, 2), alpha=stored
+    )
+    assert lora.modules[name].alpha == stored.float().item()
+
+
+def test_a_broken_tensor_of_a_network_that_is_not_changed_does_no_harm(sd1, tmp_path):
+    path = make_lora(tmp_path / "a.safetensors", "kohya", base=sd1.shapes, components=("unet", "text_encoder"), alpha=2)
+    tensors = {name: values.copy() for name, values in load_file(path).items()}
+    for name, values in tensors.items():
+        if name.startswith("lora_te_"):
+            values.flat[0] = np.inf
+    save_file(tensors, path)
+    lora = open_lora(path)
+    assert sd1["unet"].merge(lora)
+    assert sd1["text_encoder"].merge((lora, 0.0)) == {}
+    with pytest.raises(SourceError, match=r"alpha is inf; get the file again"):
+        sd1["text_encoder"].merge(lora)

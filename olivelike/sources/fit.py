@@ -1,0 +1,94 @@
+"""Whether the parts of a pipeline fit each other, and which it lacks, from configs alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from olivelike.errors import SourceError
+from olivelike.model.families import TEXT_ENCODERS, TOKENIZER_OF, VAES, torch_folder
+
+if TYPE_CHECKING:
+    from olivelike.sources.pipeline import PipelineSource
+
+_CROSS_ATTENTION_DIM = 1280
+_LATENT_CHANNELS = 4
+_HIDDEN_SIZE = 512
+_PROJECTION_DIM = 512
+"""What diffusers and transformers take where a config says nothing."""
+_PLACE_NUMBERS = (5, 6)
+"""Numbers beside the pooled text: sizes and crops of XL's base, those and a score of its refiner."""
+
+
+def check_fit(source: PipelineSource) -> None:
+    """Check that what one part makes is what the next one takes.
+
+    A part that the workflow leaves out on purpose is not missed: text encoders are compared if it has all that the
+    source has.
+
+    Raises:
+        SourceError: naming both parts, what they have and what to do.
+    """
+    unet = source.checkpoints.get("unet")
+    if unet is None or unet.graph is not None:
+        return
+    for problem in (*_texts(source, unet.config), *_latents(source, unet.config)):
+        raise SourceError(f"{source.origin.place}: {problem}")
+
+
+def lacking(source: PipelineSource) -> tuple[str, ...]:
+    """Return the parts that drawing a picture takes and the source does not have."""
+    if source.origin.exported:
+        return ()
+    needed = [name for name in TEXT_ENCODERS if _has(source, TOKENIZER_OF[name])]
+    needed += ["unet", *(() if source.origin.vae is not None else ("vae",))]
+    return tuple(name for name in needed if not _has(source, torch_folder(name)))
+
+
+def _has(source: PipelineSource, folder: str) -> bool:
+    entry = source.index.get(folder)
+    return isinstance(entry, list) and all(isinstance(part, str) for part in entry)
+
+
+def _texts(source: PipelineSource, unet: Mapping[str, Any]) -> Iterator[str]:
+    there = [name for name in TEXT_ENCODERS if _has(source, name)]
+    encoders = {name: source.checkpoints[name] for name in there if name in source.checkpoints}
+    if not encoders or len(encoders) < len(there) or any(one.graph is not None for one in encoders.values()):
+        return
+    width = unet.get("cross_attention_dim", _CROSS_ATTENTION_DIM)
+    widths = {name: one.config.get("hidden_size", _HIDDEN_SIZE) for name, one in encoders.items()}
+    if isinstance(width, int) and sum(widths.values()) != width:
+        made = " and ".join(f"{name} makes {number}" for name, number in widths.items())
+        absent = [name for name in lacking(source) if name in TEXT_ENCODERS]
+        lost = f", and it has no {' and no '.join(absent)}" if absent else ""
+        yield (
+            f"the UNet takes {width} numbers for each word, {made}{lost}; get all parts from the same pipeline, or "
+            "leave the text encoders out of `components:`"
+        )
+    pooled = encoders.get("text_encoder_2")
+    if pooled is None or unet.get("addition_embed_type") != "text_time":
+        return
+    each, whole = unet.get("addition_time_embed_dim"), unet.get("projection_class_embeddings_input_dim")
+    size = pooled.config.get("projection_dim", _PROJECTION_DIM)
+    if all(isinstance(number, int) for number in (each, whole, size)) and whole not in {
+        size + count * each for count in _PLACE_NUMBERS
+    }:
+        yield (
+            f"the UNet takes a pooled text of {whole - 6 * each} numbers, and text_encoder_2 makes {size}; get both "
+            "from the same pipeline, or leave the text encoders out of `components:`"
+        )
+
+
+def _latents(source: PipelineSource, unet: Mapping[str, Any]) -> Iterator[str]:
+    channels = unet.get("out_channels", _LATENT_CHANNELS)
+    for name in VAES:
+        vae = source.checkpoints.get(name)
+        if vae is None or vae.graph is not None:
+            continue
+        latents = vae.config.get("latent_channels", _LATENT_CHANNELS)
+        if channels not in (latents, 2 * latents):
+            yield (
+                f"the UNet makes latents of {channels} channels, and the VAE's have {latents}; name a VAE for this "
+                "UNet as `vae:`"
+            )
+            return
