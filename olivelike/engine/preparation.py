@@ -207,7 +207,7 @@ class Prepared:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is to be said before anything runs: what the source lacks, what nothing is made of, who can't load it."""
+        """What is to be said before anything runs: what is lacking, what nothing is made of, who can't load it."""
         stale, absent = self.source.origin.warning, lacking(self.source)
         told = f"{self.source.origin.place}: it has no {' and no '.join(absent)}, so its output alone draws no pictures"
         layouts = self._layout_warnings()

@@ -70,9 +70,9 @@ def _texts(source: PipelineSource, unet: Mapping[str, Any]) -> Iterator[str]:
         return
     each, whole = unet.get("addition_time_embed_dim"), unet.get("projection_class_embeddings_input_dim")
     size = pooled.config.get("projection_dim", _PROJECTION_DIM)
-    if all(isinstance(number, int) for number in (each, whole, size)) and whole not in {
-        size + count * each for count in _PLACE_NUMBERS
-    }:
+    if not (isinstance(each, int) and isinstance(whole, int) and isinstance(size, int)):
+        return
+    if whole not in {size + count * each for count in _PLACE_NUMBERS}:
         yield (
             f"the UNet takes a pooled text of {whole - 6 * each} numbers, and text_encoder_2 makes {size}; get both "
             "from the same pipeline, or leave the text encoders out of `components:`"

@@ -155,13 +155,16 @@ def _guard_pickles() -> None:
 
     guarded = types.ModuleType("pickle")
     vars(guarded).update(vars(pickle) | {"loads": _loads})
-    dask_pickle.pickle = guarded
+    vars(dask_pickle)["pickle"] = guarded
 
 
 def _reads_data() -> bool:
     """Tell whether Dask, in this thread, makes nothing of a pickle, whichever way it comes."""
-    from distributed import client, core, protocol
+    import distributed
+    from distributed import core
 
+    client: Any = distributed.client
+    protocol: Any = distributed.protocol
     error = OSError("a trial")
     data = protocol.pickle.dumps(error)
     messages = [protocol.dumps(protocol.to_serialize(error)), protocol.dumps(protocol.ToPickle(error))]

@@ -52,7 +52,7 @@ class SessionChoice:
 class _Warm:
     pipeline: Pipeline
     loras: tuple[Lora, ...]
-    stamp: tuple[int, ...]
+    stamp: tuple[tuple[int, ...], ...]
     bytes: int
 
 
