@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from aiohttp import ClientSession, TraceConfig, TraceRequestRedirectParams
 
 
-class RedirectError(Exception):
-    """A store that leads to another host, port or scheme."""
+class RedirectError(ValueError):
+    """A store that leads to another host, port or scheme, which is the same when it is asked again."""
 
 
 def same_host_only() -> TraceConfig:
