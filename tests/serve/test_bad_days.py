@@ -156,7 +156,7 @@ def test_a_full_disk_is_said_on_every_route_that_writes(rough, monkeypatch, full
         "/api/jobs": {**SMALL, "prompt": prompt},
         "/v1/images/generations": {"prompt": prompt, "size": "32x32"},
         "/sdapi/v1/txt2img": {"prompt": prompt, "width": 32, "height": 32, "steps": 1},
-        "/sdapi/v1/img2img": {"prompt": prompt, "width": 32, "height": 32, "steps": 1, "init_images": [picture]},
+        "/sdapi/v1/img2img": {"prompt": prompt, "width": 32, "height": 32, "steps": 4, "init_images": [picture]},
     }
     journal = rough.service.journal
     if full == "the journal":

@@ -226,12 +226,12 @@ class ClusterWorkers:
         try:
             found = self.client.run(cluster_site.answer, cluster_site.describe, str(probe), token, workers=[address])
             facts = vars(read_answer(Site(address, {"host": "a worker"}, 0), found[address], _FACTS))
-        except ForeignError as error:
+        except (ForeignError, OSError, KeyError, TimeoutError, ValueError) as error:
+            if not isinstance(error, ForeignError) or is_loss(error):
+                raise LostError from None  # It is gone again, or not there yet.
             if any("ModuleNotFoundError" in name for name in error.names()):
                 return {"lack": "it has no olivelike, or lacks what that takes"}
             raise nonsense(address, error) from None
-        except (OSError, KeyError, TimeoutError, ValueError):
-            raise LostError from None  # It is gone again.
         finally:
             probe.unlink(missing_ok=True)
         return {**facts, "shares": True} if self.are_ours else facts

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import MissingError, UnreachableError
+from olivelike.store.shared.redirects import same_host_only
 from olivelike.store.shared.requests import Pulse, Result, ask, transfer_callback
 
 if TYPE_CHECKING:
@@ -221,7 +222,10 @@ def _open(address: Address) -> tuple[Any, str]:
         elif address.kind in ("http", "https"):
             from aiohttp import ClientTimeout
 
-            options["client_kwargs"] = {"timeout": ClientTimeout(total=None, sock_read=seconds, connect=seconds)}
+            options["client_kwargs"] = {
+                "timeout": ClientTimeout(total=None, sock_read=seconds, connect=seconds),
+                "trace_configs": [same_host_only()],
+            }
         elif address.kind == "file":
             options["auto_mkdir"] = True
         fs, root = fsspec.url_to_fs(address.url, **options)
