@@ -204,6 +204,7 @@ def test_onnxruntime_web_is_taken_from_wherever_it_is(
 @pytest.mark.parametrize(
     ("content", "message"),
     [(b"no tarball", "its SHA-512 is another"), (TARBALL[:-1], "its SHA-512 is another"), (None, "no such file")],
+    ids=["no tarball", "cut off", "absent"],
 )
 def test_another_package_is_refused_with_the_remedy(
     output: Path, tmp_path: Path, content: bytes | None, message: str
