@@ -170,7 +170,7 @@ def test_a_lying_folder_harms_nothing(honest_run, checkpoints: Path, tmp_path: P
         write_all(share, {**rest, **known.files(), **lying})
         run = functools.partial(lambda project, _, address: planned_and_run(project, address), address=share.as_uri())
         try_lie(tmp_path / "box-0", checkpoints, honest, tally, f"lie {number} {sorted(lying)}", run)
-        shutil.rmtree(share)
+        shutil.rmtree(share, ignore_errors=True)  # A lease may come late.
     tally.check()
 
 
