@@ -18,11 +18,10 @@ def same_host_only() -> TraceConfig:
     Whoever keeps a store could have each machine that reads it ask others of its network, and tell them its password.
     """
     from aiohttp import TraceConfig
-    from yarl import URL
 
     async def look(_session: ClientSession, _context: Any, asked: TraceRequestRedirectParams) -> None:
         led = asked.response.headers.get("Location") or asked.response.headers.get("URI") or ""
-        there = asked.url.join(URL(led))
+        there = asked.url.join(type(asked.url)(led))
         if there.origin() != asked.url.origin():
             raise RedirectError(
                 f"it leads to {there.origin()}, and only redirects within {asked.url.origin()} are followed; "
