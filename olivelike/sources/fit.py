@@ -50,14 +50,19 @@ def _has(source: PipelineSource, folder: str) -> bool:
     return isinstance(entry, list) and all(isinstance(part, str) for part in entry)
 
 
+def _size(config: Mapping[str, Any], key: str, default: int) -> int | float:
+    value = config.get(key)
+    return value if isinstance(value, int | float) else default
+
+
 def _texts(source: PipelineSource, unet: Mapping[str, Any]) -> Iterator[str]:
     there = [name for name in TEXT_ENCODERS if _has(source, name)]
     encoders = {name: source.checkpoints[name] for name in there if name in source.checkpoints}
     if not encoders or len(encoders) < len(there) or any(one.graph is not None for one in encoders.values()):
         return
-    width = unet.get("cross_attention_dim", _CROSS_ATTENTION_DIM)
-    widths = {name: one.config.get("hidden_size", _HIDDEN_SIZE) for name, one in encoders.items()}
-    if isinstance(width, int) and sum(widths.values()) != width:
+    width = _size(unet, "cross_attention_dim", _CROSS_ATTENTION_DIM)
+    widths = {name: _size(one.config, "hidden_size", _HIDDEN_SIZE) for name, one in encoders.items()}
+    if sum(widths.values()) != width:
         made = " and ".join(f"{name} makes {number}" for name, number in widths.items())
         absent = [name for name in lacking(source) if name in TEXT_ENCODERS]
         lost = f", and it has no {' and no '.join(absent)}" if absent else ""
@@ -68,10 +73,9 @@ def _texts(source: PipelineSource, unet: Mapping[str, Any]) -> Iterator[str]:
     pooled = encoders.get("text_encoder_2")
     if pooled is None or unet.get("addition_embed_type") != "text_time":
         return
-    each, whole = unet.get("addition_time_embed_dim"), unet.get("projection_class_embeddings_input_dim")
-    size = pooled.config.get("projection_dim", _PROJECTION_DIM)
-    if not (isinstance(each, int) and isinstance(whole, int) and isinstance(size, int)):
-        return
+    # `check_network` has seen that these are there.
+    each, whole = unet["addition_time_embed_dim"], unet["projection_class_embeddings_input_dim"]
+    size = _size(pooled.config, "projection_dim", _PROJECTION_DIM)
     if whole not in {size + count * each for count in _PLACE_NUMBERS}:
         yield (
             f"the UNet takes a pooled text of {whole - 6 * each} numbers, and text_encoder_2 makes {size}; get both "
@@ -80,12 +84,12 @@ def _texts(source: PipelineSource, unet: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _latents(source: PipelineSource, unet: Mapping[str, Any]) -> Iterator[str]:
-    channels = unet.get("out_channels", _LATENT_CHANNELS)
+    channels = _size(unet, "out_channels", _LATENT_CHANNELS)
     for name in VAES:
         vae = source.checkpoints.get(name)
         if vae is None or vae.graph is not None:
             continue
-        latents = vae.config.get("latent_channels", _LATENT_CHANNELS)
+        latents = _size(vae.config, "latent_channels", _LATENT_CHANNELS)
         if channels not in (latents, 2 * latents):
             yield (
                 f"the UNet makes latents of {channels} channels, and the VAE's have {latents}; name a VAE for this "
