@@ -108,7 +108,7 @@ class DataConnection:
 
 def packed(value: object) -> bytes:
     """Return plain data as bytes; raises `TypeError` if it is something else."""
-    import msgpack
+    import msgpack  # type: ignore[import-untyped]
 
     data: bytes = msgpack.packb(value)
     return data
@@ -155,18 +155,18 @@ def _guard_pickles() -> None:
 
     guarded = types.ModuleType("pickle")
     vars(guarded).update(vars(pickle) | {"loads": _loads})
-    vars(dask_pickle)["pickle"] = guarded
+    reading: Any = dask_pickle
+    reading.pickle = guarded
 
 
 def _reads_data() -> bool:
     """Tell whether Dask, in this thread, makes nothing of a pickle, whichever way it comes."""
-    import distributed
-    from distributed import core
+    import distributed.client
 
-    client: Any = distributed.client
-    protocol: Any = distributed.protocol
+    dask: Any = distributed
+    protocol = dask.protocol
     error = OSError("a trial")
     data = protocol.pickle.dumps(error)
     messages = [protocol.dumps(protocol.to_serialize(error)), protocol.dumps(protocol.ToPickle(error))]
-    found = [client.loads(data), core.clean_exception(data)[1], *map(protocol.loads, messages)]
+    found = [dask.client.loads(data), dask.core.clean_exception(data)[1], *map(protocol.loads, messages)]
     return all(isinstance(one, ForeignError) for one in found)

@@ -73,7 +73,7 @@ def _has_lost(connection: sqlite3.Connection, log: bytes) -> bool:
         _, whole, _ = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
     except sqlite3.OperationalError:  # A full disk: it is looked at when next opened.
         return False
-    return bool(whole < max(ends, default=1 if frames else 0))
+    return int(whole) < max(ends, default=1 if frames else 0)
 
 
 def is_full(error: Exception) -> bool:
