@@ -108,7 +108,7 @@ class DataConnection:
 
 def packed(value: object) -> bytes:
     """Return plain data as bytes; raises `TypeError` if it is something else."""
-    import msgpack  # type: ignore[import-untyped]
+    import msgpack
 
     data: bytes = msgpack.packb(value)
     return data
