@@ -168,6 +168,7 @@ _UNREAD: Final = (
         re.compile(r"(?<!\S)--(?:prompt|negative[-_]prompt|seed|steps|cfg[-_]scale|sampler[-_]name|scheduler|width|height|size|n[-_]iter|batch[-_]size)\b"),
         "in a file a line of options begins with --prompt",
     ),
+    (re.compile(r"(?<!\S)--(?:n|w|h|d|s|l|ss)(?=\s)"), "options behind a prompt are read in files"),
 )  # fmt: skip
 _NEGATIVE: Final = (
     (re.compile(r"(?<!\\)<(?:lora|lyco):[^<>]+>"), "a LoRA is named in the prompt"),

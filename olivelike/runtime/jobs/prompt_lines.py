@@ -91,7 +91,12 @@ def _lines(text: str, where: str) -> Iterator[PromptLine]:
             continue
         empty = False
         place = f"{where}:{number}"
-        yield _options(content, place) if content.startswith("--") else PromptLine(content, place=place)
+        if content.startswith("--"):
+            yield _options(content, place)
+        elif _TRAINERS_OPTION.search(content):
+            yield _trainers_line(content, place)
+        else:
+            yield PromptLine(content, place=place)
     if empty:
         raise UsageError(f"{where}: has no prompt; write one on each line")
 
@@ -119,6 +124,17 @@ _TEXTS: Final = {
 }  # fmt: skip
 
 
+_TRAINERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
+    "n": ("negative_prompt", str), "w": ("width", int), "h": ("height", int), "d": ("seed", int), "s": ("steps", int),
+    "l": ("guidance_scale", float), "ss": ("scheduler", str),
+}  # fmt: skip
+"""Options behind a prompt, as files for the samples of a training have them.
+
+Source: https://github.com/kohya-ss/sd-scripts, `line_to_prompt_dict`.
+"""
+_TRAINERS_OPTION: Final = re.compile(r"\s--(?:n|w|h|d|s|l|ss)\s")
+
+
 def as_options(arguments: Sequence[str], options: Collection[str]) -> list[str]:
     """Return arguments of a command line in which other names of its options, as lines may have them, are its own.
 
@@ -141,6 +157,28 @@ def _options(line: str, place: str) -> PromptLine:
     if "prompt" not in given:
         raise UsageError(f"{place}: has no --prompt")
     return PromptLine(given.pop("prompt"), _combined(given, place), place)
+
+
+def _trainers_line(line: str, place: str) -> PromptLine:
+    prompt, *rest = re.split(r"\s--(?=[a-zA-Z]+(?:\s|$))", line)
+    given: dict[str, Any] = {}
+    for option in rest:
+        name, _, value = option.partition(" ")
+        if name.lower() not in _TRAINERS:
+            hint = did_you_mean(f"--{name}", [f"--{known}" for known in _TRAINERS], "options")
+            raise UsageError(f"{place}: there is no option --{name} behind a prompt; {hint}")
+        field_name, read = _TRAINERS[name.lower()]
+        given[field_name] = _value(name, value.strip(), read, place)
+    return PromptLine(prompt.strip(), _combined(given, place), place)
+
+
+def _value(name: str, value: str, read: Callable[[str], Any], place: str) -> Any:
+    if not value:
+        raise UsageError(f"{place}: --{name} has no value")
+    try:
+        return read(value)
+    except ValueError:
+        raise UsageError(f"{place}: --{name} {value!r} is no number") from None
 
 
 def read_options(text: str, place: str) -> RequestFields:
@@ -166,20 +204,14 @@ def _given(line: str, place: str) -> dict[str, Any]:
         if name not in _TEXTS and name not in _READ:
             hint = did_you_mean(word, [f"--{known}" for known in (*_TEXTS, *_READ)], "options")
             raise UsageError(f"{place}: there is no option {word} for a line; {hint}")
-        if not words:
-            raise UsageError(f"{place}: --{name} has no value")
-        if name in _TEXTS:
+        if name in _TEXTS and words:
             texts = [words.pop(0)]
             while words and not words[0].startswith("--"):
                 texts.append(words.pop(0))
             given[_TEXTS[name]] = " ".join(texts)
             continue
-        field_name, read = _READ[name]
-        value = words.pop(0)
-        try:
-            given[field_name] = read(value)
-        except ValueError:
-            raise UsageError(f"{place}: --{name} {value!r} is no number") from None
+        field_name, read = _READ.get(name, ("", str))
+        given[field_name] = _value(name, words.pop(0) if words else "", read, place)
     return given
 
 

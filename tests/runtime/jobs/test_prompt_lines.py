@@ -80,3 +80,29 @@ def test_prompts_that_only_look_like_files_stay_prompts(empty_folder, monkeypatc
             (empty_folder / "p.txt").write_bytes(content)
         with pytest.raises(OlivelikeError, match=message):
             read_prompts(["@p.txt"])
+
+
+def test_a_line_for_the_samples_of_a_training_has_short_options_behind_its_prompt(empty_folder):
+    (empty_folder / "p.txt").write_text(
+        "a cat --n blurry, bad --w 48 --h 32 --d 7 --s 2 --l 6.5 --ss k_euler_a\na dog -- that is --all\n"
+    )
+    first, second = read_prompts(["@p.txt"])
+    assert first == PromptLine(
+        "a cat",
+        {
+            "negative_prompt": "blurry, bad", "size": (48, 32), "seed": 7, "steps": 2, "guidance_scale": 6.5,
+            "scheduler": "k_euler_a",
+        },
+        "p.txt:1",
+    )  # fmt: skip
+    assert second == PromptLine("a dog -- that is --all", place="p.txt:2")
+    for line, message in (
+        ("a cat --w 48 --h 32 --cn edges.png", "there is no option --cn behind a prompt"),
+        ("a cat --d x", "--d 'x' is no number"),
+        ("a cat --s 3 --d", "--d has no value"),
+        ("a cat --w 48", "gives one side alone"),
+    ):
+        (empty_folder / "p.txt").write_text(line)
+        with pytest.raises(OlivelikeError, match="p.txt:1") as caught:
+            read_prompts(["@p.txt"])
+        assert message in str(caught.value)
