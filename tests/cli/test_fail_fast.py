@@ -78,6 +78,7 @@ def test_convert_tells_an_error_once_and_a_result_with_the_next_step(project, cl
         return RunResult("run", "ok", 1, 1, 0, 0.1, 0, ())
 
     monkeypatch.setattr("olivelike.engine.run", succeed)
+    monkeypatch.setattr("olivelike.runtime.pipeline.pipeline_folder.open_folder", lambda folder: folder)
     last = cli(*words, "--keep-going").out.splitlines()[-1]
     assert last == """next: olivelike generate 'models/a b' "a red circle\""""
     last = cli(*words, "--keep-going", "--target", "trt").out.splitlines()[-1]

@@ -112,9 +112,9 @@ def test_with_keep_going_an_output_that_needs_no_failed_node_is_published(projec
 
 def test_with_keep_going_nothing_is_published_when_the_assets_failed(project: Project) -> None:
     before = project.files()
-    scheduler = project.folder / "checkpoint" / "scheduler" / "scheduler_config.json"
-    scheduler.write_text("{", encoding="utf-8")
-    with pytest.raises(SourceError, match="scheduler_config"):
+    vocabulary = project.folder / "checkpoint" / "tokenizer" / "vocab.json"
+    vocabulary.write_text("{", encoding="utf-8")
+    with pytest.raises(SourceError, match="tokenizer"):
         project.run("components.vae_decoder.1.float16.keep_io=true", keep_going=True)
     assert project.failed() == {"pipeline.assets"}
     assert project.files() == before

@@ -67,8 +67,8 @@ EXAMPLES: Final[Mapping[str, str]] = {
 OPTION_GROUPS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     "generate": {
         "Picture": (
-            "--negative-prompt", "--steps", "--size", "--seed", "--scheduler", "--guidance-scale", "--num-images",
-            "--batch-size", "--hires", "--upscaler", "--fast", "--from", "--safety", "--retry-unsafe",
+            "--negative-prompt", "--steps", "--size", "--width", "--height", "--seed", "--scheduler",
+            "--guidance-scale", "--num-images", "--batch-size", "--hires", "--upscaler", "--fast", "--from", "--safety", "--retry-unsafe",
         ),
         "Files": ("--output", "--overwrite", "--sheet", "--preview", "--metadata", "--json"),
         "From pictures": (
