@@ -86,7 +86,7 @@ def test_an_unknown_run_is_answered_with_the_nearest(project, cli):
     assert result.status == 2
     assert f"no run {wanted!r}" in result.err
     assert run_id() in result.err
-    assert "workflows and runs: little, " in cli("report", "9").err
+    assert "workflows and latest runs: little, " in cli("report", "9").err
 
 
 def test_a_beginning_of_several_runs_is_refused_with_their_ids(project, cli):

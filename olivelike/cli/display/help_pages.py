@@ -68,7 +68,8 @@ OPTION_GROUPS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     "generate": {
         "Picture": (
             "--negative-prompt", "--steps", "--size", "--width", "--height", "--seed", "--scheduler",
-            "--guidance-scale", "--num-images", "--batch-size", "--hires", "--upscaler", "--fast", "--from", "--safety", "--retry-unsafe",
+            "--guidance-scale", "--num-images", "--batch-size", "--hires", "--upscaler",
+            "--fast", "--from", "--safety", "--retry-unsafe",
         ),
         "Files": ("--output", "--overwrite", "--sheet", "--preview", "--metadata", "--json"),
         "From pictures": (
