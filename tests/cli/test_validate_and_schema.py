@@ -104,6 +104,7 @@ def test_validate_as_json_has_an_entry_for_each_file(written, cli):
     right, wrong = json.loads(result.out)
     assert right == {
         "workflow": LITTLE, "valid": True, "error": None, "components": 1, "steps": 2, "variants": 0,
+        "combinations": [],
     }  # fmt: skip
     assert (wrong["valid"], "absent.yaml" in wrong["error"], result.err) == (False, True, "")
 
