@@ -17,7 +17,7 @@ import psutil
 import pytest
 from PIL import Image
 
-from olivelike.serve.gallery import uploads
+from olivelike.serve.gallery import upload_reader
 from olivelike.testing.lora_files import make_lora
 from tests.fixtures.little_pipeline import little_checkpoint
 from tests.serve.conftest import SMALL, running, wait_until
@@ -150,7 +150,7 @@ def test_a_full_disk_fails_the_job_and_leaves_nothing_half_written(rough):
 @pytest.mark.parametrize("full", ["the journal", "a folder"])
 def test_a_full_disk_is_said_on_every_route_that_writes(rough, monkeypatch, full):
     """The journal's own limit is what SQLite says of a full disk."""
-    prompt = "a red circle, " * 800
+    prompt = f"a red{' ' * 11_000}circle"
     picture = base64.b64encode(Path("docs/demo-edges.png").read_bytes()).decode()
     orders = {
         "/api/jobs": {**SMALL, "prompt": prompt},
@@ -185,7 +185,7 @@ def test_an_upload_that_finds_no_room_is_told_so(rough, monkeypatch):
     def refuse(*_arguments, **_named):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(uploads, "write_whole", refuse)
+    monkeypatch.setattr(upload_reader, "write_whole", refuse)
     with rough.client() as client:
         answer = client.post("/api/uploads", content=Path("docs/demo-edges.png").read_bytes())
         assert (answer.status_code, answer.json()["error"]["code"]) == (507, "store")
