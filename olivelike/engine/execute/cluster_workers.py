@@ -268,11 +268,12 @@ def read_answer(site: Site, data: object, kind: TypeAdapter[Any]) -> Any:
         answer = _REPLY.validate_python(unpacked(data))
         if answer.error is None:
             return kind.validate_python(answer.value)
-    except ValueError as error:  # pydantic's is one
+    except (TypeError, ValueError) as error:  # of msgpack, for keys that are none; pydantic's is a ValueError
         raise nonsense(site.host, error) from None
     if answer.error == LOST:
         raise LostError
-    raise error_of(answer.error)(answer.text if answer.error else f"{site.host}: {answer.text}")
+    text = answer.text or "it failed, and gave no reason; see its log"
+    raise error_of(answer.error)(text if answer.error and answer.text else f"{site.host}: {text}")
 
 
 def is_loss(error: Exception) -> bool:
