@@ -26,7 +26,7 @@ PRIVATE_NAMES = {
 UNDOCUMENTED_MODULES = {
     "diffusers.loaders", "diffusers.models", "diffusers.models.modeling_utils",
     "diffusers.pipelines.stable_diffusion", "diffusers.pipelines.stable_diffusion.safety_checker",
-    "diffusers.schedulers.scheduling_dpmsolver_sde", "diffusers.utils.state_dict_utils",
+    "diffusers.schedulers.scheduling_dpmsolver_sde", "distributed.client", "distributed.protocol",
     "onnxruntime.capi", "onnxruntime.quantization.neural_compressor.weight_only", "onnxscript.rewriter.rules",
     "starlette.formparsers", "typer.core", "uvicorn.protocols.http.h11_impl",
 }  # fmt: skip
@@ -40,7 +40,8 @@ DOCUMENTED_MODULES = {
     "huggingface_hub.errors", "onnx.reference", "onnx_ir.passes", "onnx_ir.passes.common",
     "onnx_ir.traversal", "onnxscript.optimizer", "onnxscript.rewriter", "rich.console", "rich.progress", "rich.table",
     "rich.text", "safetensors.torch", "starlette.datastructures", "starlette.exceptions", "starlette.requests",
-    "starlette.responses", "starlette.types", "tokenizers.models", "tokenizers.processors", "torch.nn.functional",
+    "starlette.responses", "starlette.types", "tokenizers.models", "tokenizers.processors", "tornado.ioloop",
+    "torch.nn.functional",
     "transformers.utils",
 }  # fmt: skip
 
@@ -326,15 +327,14 @@ def test_diffusers_imports_what_is_put_off_by_these_names():
     assert done.stdout == "[]\n"
 
 
-def test_diffusers_converts_names_of_loras_by_these_functions():
-    from diffusers.loaders import StableDiffusionXLLoraLoaderMixin
-    from diffusers.utils import state_dict_utils as converters
+def test_dask_reads_pickles_by_one_module():
+    """That nothing in one is run is tested in `engine/test_cluster_trust.py`."""
+    import distributed
 
-    assert {"DIFFUSERS", "DIFFUSERS_OLD"} <= {kind.name for kind in converters.StateDictType}
-    for convert in (converters.convert_state_dict_to_diffusers, converters.convert_state_dict_to_peft):
-        assert "original_type" in inspect.signature(convert).parameters
-    assert callable(converters.convert_unet_state_dict_to_peft)
-    assert "kwargs" in inspect.signature(StableDiffusionXLLoraLoaderMixin.lora_state_dict).parameters
+    assert {"dumps", "loads", "to_serialize", "ToPickle", "pickle"} <= vars(distributed.protocol).keys()
+    assert distributed.protocol.pickle.pickle.loads
+    assert callable(distributed.client.loads)
+    assert callable(distributed.core.clean_exception)
 
 
 def test_diffusers_has_the_projections_of_ip_adapters_with_these_arguments():

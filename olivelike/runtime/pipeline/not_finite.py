@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from olivelike._files import file_identity
 from olivelike._text import listed
+from olivelike._untrusted import open_file
 from olivelike.errors import SessionError
 from olivelike.runtime.pipeline.pipeline_folder import read_folder_target
 
@@ -100,7 +101,7 @@ def _values(tensor: TensorProto, folder: Path) -> Iterator[np.ndarray[Any, Any]]
         return
     places = {entry.key: entry.value for entry in tensor.external_data}
     left, numpy = math.prod(tensor.dims), dtype.numpy()
-    with (folder / places["location"]).open("rb", buffering=0) as file:
+    with open_file(folder / places["location"]) as file:
         file.seek(int(places.get("offset", 0)))
         while left:
             values = np.fromfile(file, numpy, min(left, _PIECE_VALUES))
