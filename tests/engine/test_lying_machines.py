@@ -14,12 +14,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 from distributed import LocalCluster
 
 from olivelike.engine import Options, plan
 from olivelike.engine.execute import cluster_site
+from olivelike.engine.execute.cluster_data import packed, unpacked
 from olivelike.engine.execute.cluster_executor import ClusterExecutor
 from olivelike.errors import OlivelikeError
 from olivelike.graphs.shelf import Shelf
@@ -211,13 +213,15 @@ def cluster() -> Iterator[LocalCluster]:
         yield made
 
 
-_REAL = cluster_site.do
-_answers: list[Callable[[cluster_site.Outcome], object]] = []
+_REAL = cluster_site.answer_job
+_answers: list[Callable[[dict[str, Any]], dict[str, Any]]] = []
 
 
-def lying(parcel: cluster_site.Parcel) -> object:
+def lying(parcel: cluster_site.Parcel) -> bytes:
     """Do a job, and lie; it goes to workers by its name."""
-    return _answers[0](_REAL(parcel))
+    said = unpacked(_REAL(parcel))
+    assert said["error"] is None
+    return packed({**said, "value": _answers[0](said["value"])})
 
 
 @pytest.mark.parametrize("count", [1, pytest.param(60, marks=pytest.mark.slow)])
@@ -232,7 +236,7 @@ def test_a_lying_worker_harms_nothing(
     for number in range(count):
         change, at, jobs = lying_answers(rng, tmp_path / "box-0" / "victim.txt"), rng.randrange(2), itertools.count()
 
-        def answer(made: cluster_site.Outcome, change=change, at=at, jobs=jobs) -> object:
+        def answer(made: dict[str, Any], change=change, at=at, jobs=jobs) -> dict[str, Any]:
             return change(made, cluster_site.own_store().put_bytes) if next(jobs) == at else made
 
         def run(project: Project, _: Path) -> int:
@@ -243,7 +247,7 @@ def test_a_lying_worker_harms_nothing(
             return 0
 
         _answers[:] = [answer]
-        monkeypatch.setattr(cluster_site, "do", lying)
+        monkeypatch.setattr(cluster_site, "answer_job", lying)
         try_lie(tmp_path / "box-0", checkpoints, honest, tally, f"lie {number}", run)
     tally.check()
 

@@ -12,6 +12,8 @@ from olivelike.errors import DamagedError
 
 TOKENIZER_SUFFIXES: Final = (".json", ".txt", ".model", ".jinja")
 """How files end that libraries save for a tokenizer, in whatever release."""
+_KEPT: Final = {"merges.txt", "special_tokens_map.json", "tokenizer.json", "tokenizer_config.json", "vocab.json"}
+"""Files of a tokenizer that stay if the source has them; others go into one of these."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -43,6 +45,6 @@ def not_of_source(table: Collection[str], extras: Collection[str]) -> str | None
         saved = folder in tokenizers and "/" not in file and file.endswith(TOKENIZER_SUFFIXES)
         if name not in extras and not saved:
             return f"{one_line(name)[:100]} is made of no file of the source"
-    kept = [name for name in extras if name.partition("/")[0] not in tokenizers]
+    kept = [name for name in extras if name.partition("/")[0] not in tokenizers or name.partition("/")[2] in _KEPT]
     absent = sorted({*kept} - {*table}) + sorted(tokenizers - {name.partition("/")[0] for name in table})
     return f"{absent[0]} is missing" if absent else None
