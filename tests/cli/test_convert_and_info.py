@@ -12,7 +12,7 @@ import sys
 import numpy as np
 import pytest
 import yaml
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from olivelike.cli.commands.convert import next_step
 from olivelike.testing.checkpoints import make_checkpoint
@@ -35,6 +35,18 @@ def test_info_describes_a_lora(cli, project):
     assert "in ink" in text
     assert "AutoV2" in text
     assert "AutoV2" not in cli("info", str(path), "--no-hash").out
+
+
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+def test_info_names_an_alpha_that_is_no_number(cli, project, value):
+    path = make_lora(project / "style.safetensors", "kohya", base=project / "checkpoint", alpha=2)
+    tensors = load_file(path)
+    broken = next(name for name in tensors if name.endswith(".alpha"))
+    save_file({**tensors, broken: np.array(value, np.float32)}, path)
+    result = cli("info", str(path), "--json")
+    found = json.loads(result.out, parse_constant=pytest.fail)
+    assert (result.status, found["lora"]["alphas"]) == (0, [2.0])
+    assert found["problem"].startswith(f"{broken} is {value}; ")
 
 
 def test_info_describes_an_embedding(cli, tmp_path):

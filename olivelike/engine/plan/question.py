@@ -19,6 +19,7 @@ from olivelike.engine.output.asset_table import not_of_source, read_assets
 from olivelike.engine.plan.node import CALIBRATION
 from olivelike.errors import OlivelikeError
 from olivelike.model import Architecture, Weights
+from olivelike.model.families import first_of_kind
 from olivelike.model.weights import ITEM_SIZES
 from olivelike.sources import Adaptation
 
@@ -102,6 +103,9 @@ def _check_architecture(question: Question, data: bytes, action: Action, read: R
     texts = (found.component, found.library, found.class_name)
     if not all(isinstance(text, str) for text in texts) or not isinstance(found.config, dict):
         raise _FlawError("it is no architecture")
+    component = question.node.component
+    if first_of_kind(found.component) != first_of_kind(component):
+        raise _FlawError(f"it is of {one_line(found.component)[:60]}, not of {component}")
 
 
 def _check_adaptation(question: Question, data: bytes, action: Action, read: Read) -> None:  # noqa: ARG001

@@ -9,6 +9,7 @@ its component (`unet.r`, `unet.lora_alpha`, `unet.rank_pattern`, …); a network
 from __future__ import annotations
 
 import json
+import math
 import re
 import subprocess
 import sys
@@ -188,15 +189,21 @@ def _settings(where: str, values: Config) -> Settings:
         alpha = values.get("lora_alpha", values.get("alpha"))
         return Settings(
             rank=None if values.get("r") is None else int(values["r"]),
-            alpha=None if alpha is None else float(alpha),
+            alpha=None if alpha is None else _finite(alpha),
             ranks={key: int(n) for key, n in (values.get("rank_pattern") or {}).items()},
-            alphas={key: float(n) for key, n in (values.get("alpha_pattern") or {}).items()},
+            alphas={key: _finite(n) for key, n in (values.get("alpha_pattern") or {}).items()},
             rslora=bool(values.get("use_rslora", False)),
             base_class=base_class if isinstance(base_class, str) else None,
             where=where,
         )
     except (TypeError, ValueError, AttributeError, OverflowError) as error:
         raise SourceError(f"{where}: a rank or alpha is no number; get the file again") from error
+
+
+def _finite(value: Any) -> float:
+    if not math.isfinite(number := float(value)):
+        raise ValueError(value)
+    return number
 
 
 def match_patterns(where: str, values: Mapping[str, Value], paths: Collection[str]) -> dict[str, Value]:

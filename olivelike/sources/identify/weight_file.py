@@ -6,6 +6,7 @@ Also what trainers leave in a LoRA's header: trigger words, names, the base that
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -40,7 +41,7 @@ class WeightFileInfo:
     lora: LoraFile | None
     embedding: EmbeddingTable | None
     problem: str | None
-    """Why a LoRA or embedding could not be used."""
+    """Why a LoRA or embedding, or a part of it, can't be used."""
 
     @property
     def few_steps(self) -> FewSteps | None:
@@ -125,6 +126,7 @@ def describe_weight_file(path: str | Path, read_pickle: ReadPickle | None = None
     try:
         if identity.kind == "lora":
             lora = open_lora(path, read_pickle=read_pickle)
+            lora.check_scales(lora.components)
         elif identity.kind == "embedding":
             embedding = read_embedding_table(path, read_pickle)
     except SourceError as error:
@@ -217,7 +219,9 @@ def _layers(lora: LoraFile) -> dict[str, int]:
 
 
 def _alphas(lora: LoraFile) -> list[float]:
-    return sorted({module.alpha for module in lora.modules.values() if module.alpha is not None})
+    """Return the alphas that scale something; those that are no number are a problem of the file."""
+    used = {module.alpha for module in lora.modules.values() if module.rank is not None and module.alpha is not None}
+    return sorted(filter(math.isfinite, used))
 
 
 def _precision(identity: Identity) -> str:

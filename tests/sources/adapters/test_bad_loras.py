@@ -174,6 +174,8 @@ def test_pefts_own_names_without_their_config_are_refused(native):
         ({"init_lora_weights": "pissa_niter_4"}, "changes the base weights too"),
         ({"r": 7}, "says rank 7 .* have rank 4"),
         ({"lora_alpha": "much"}, "rank or alpha is no number"),
+        ({"lora_alpha": "inf"}, "rank or alpha is no number"),
+        ({"alpha_pattern": {"to_q": "nan"}}, "rank or alpha is no number"),
     ],
 )
 def test_configs_that_contradict_the_merge_are_refused(change, message, native):
