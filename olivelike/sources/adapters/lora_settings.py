@@ -38,7 +38,7 @@ Value = TypeVar("Value")
 
 _PLAIN: Final = re.compile(r"\^?[\w-]+(?:\\?\.[\w-]+)*\$?")
 """A module's name; its dots are taken for dots, though to PEFT they stand for any character."""
-_SECONDS: Final = 10.0
+_SECONDS: Final = 4.0
 """Until the child is ended; a thousand usual patterns take a tenth of one."""
 _REMEDY: Final = "name the modules in full instead"
 
