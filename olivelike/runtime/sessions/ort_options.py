@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from olivelike._text import did_you_mean
 from olivelike._untrusted import open_file
 from olivelike.errors import SessionError, UsageError
+from olivelike.runtime.sessions.filter_blocks import rewrite
 from olivelike.runtime.sessions.plugins import provider_devices, registered_provider
 from olivelike.runtime.sessions.providers import CPU, CUDA, DIRECTML, TENSORRT, WINDOWS_ML, onnxruntime_errors, reason
 from olivelike.runtime.sessions.session import check_initializers, read_model_file
@@ -114,10 +116,23 @@ def _set_policy(options: Any, policy: str = "PREFER_GPU", **others: str) -> None
     options.set_provider_selection_policy(policies[policy])
 
 
+@dataclass(frozen=True)
+class Opening:
+    """What `InferenceSession` takes, and what has to be there with it."""
+
+    model: str | bytes
+    options: Any
+    """`SessionOptions`."""
+    arrays: Mapping[str, Array] = field(default_factory=dict)
+    """What initializers are made of; the session reads them for as long as it lives."""
+    wait: Callable[[], None] = lambda: None
+    """Returns when the arrays are full; raises `SessionError` if a data file can't be read."""
+
+
 @contextmanager
 def session_options(
     path: Path, settings: SessionSettings, initializers: Mapping[str, Array], content: bytes | None = None
-) -> Iterator[tuple[str | bytes, Any]]:
+) -> Iterator[Opening]:
     """Yield the model and `SessionOptions` for `InferenceSession`; what they point to lives until it is open.
 
     Raises `SessionError` for a library of operators, a weights file or an initializer that can't be used.
@@ -127,9 +142,43 @@ def session_options(
         initializers: Arrays in place of the model's, by name.
         content: What is opened in place of the model.
     """
+    model, external = _exchange(path, initializers) if content is None else (content, {})
+    rewritten = None
+    if content is None and _is_reordered(settings):
+        twin = _options(path, replace(settings, profile=None))
+        twin.add_session_config_entry(_DATA_FOLDER, str(path.parent))
+        inside = model if isinstance(model, bytes) else None
+        rewritten = rewrite(path, inside, twin, lambda names: _give(twin, external, without=names))
+    if rewritten is not None:
+        options = _options(path, replace(settings, optimization="none"))
+        options.add_session_config_entry(_DATA_FOLDER, str(path.parent))
+        _give(options, {name: array for name, array in external.items() if name in rewritten.others})
+        with rewritten.filled(path.parent, external) as (arrays, wait):
+            values = {name: _ort_value(array) for name, array in arrays.items()}
+            for name, value in values.items():
+                options.add_initializer(name, value)
+            yield Opening(rewritten.content, options, values, wait)
+        return
+    options = _options(path, settings)
+    if isinstance(model, bytes):
+        options.add_session_config_entry(_DATA_FOLDER, str(path.parent))
+    _give(options, external)
+    if settings.weights is not None:
+        mapped = _map(settings.weights)
+        location = _data_location(path, settings.weights, len(mapped))
+        options.add_external_initializers_from_files_in_memory([location], [mapped], [len(mapped)])
+    yield Opening(model, options)
+
+
+def _is_reordered(settings: SessionSettings) -> bool:
+    """Return whether ONNX Runtime reorders filters as it opens a network with these settings."""
+    alone = [choice.provider.name for choice in settings.providers] == [CPU]
+    return alone and settings.optimization in ("layout", "all") and settings.weights is None
+
+
+def _options(path: Path, settings: SessionSettings) -> Any:
     import onnxruntime
 
-    model, external = _exchange(path, initializers) if content is None else (content, {})
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _FATAL
     options.intra_op_num_threads = settings.intra_threads
@@ -149,8 +198,7 @@ def session_options(
     if settings.provider.name in (DIRECTML, WINDOWS_ML):  # Nor has it parallel execution.
         options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     shared = _share_arena() if settings.provider.name == CPU else {}
-    data = {_DATA_FOLDER: str(path.parent)} if isinstance(model, bytes) else {}
-    for key, value in {**shared, **data, **settings.session_config}.items():
+    for key, value in {**shared, **settings.session_config}.items():
         options.add_session_config_entry(key, value)
     for name, size in settings.dimensions.items():
         options.add_free_dimension_override_by_name(name, size)
@@ -160,13 +208,14 @@ def session_options(
         options.profile_file_prefix = f"{settings.profile}_{path.parent.name}"
     for library in settings.custom_operators:
         _register(options, library)
-    if external:
-        options.add_external_initializers(list(external), [_ort_value(array) for array in external.values()])
-    if settings.weights is not None:
-        content = _map(settings.weights)
-        location = _data_location(path, settings.weights, len(content))
-        options.add_external_initializers_from_files_in_memory([location], [content], [len(content)])
-    yield model, options
+    return options
+
+
+def _give(options: Any, arrays: Mapping[str, Array], without: Collection[str] = ()) -> None:
+    """Let arrays stand for initializers that are in data files."""
+    given = {name: array for name, array in arrays.items() if name not in without}
+    if given:
+        options.add_external_initializers(list(given), [_ort_value(array) for array in given.values()])
 
 
 def _ort_value(array: Array) -> Any:

@@ -196,13 +196,16 @@ def start_inference(
 
     providers = provider_list(settings, device, None if stream is None else int(stream.cuda_stream))
     network = path.parent.name or path.name
-    with session_options(path, settings, initializers, content) as (model, options):
+    with session_options(path, settings, initializers, content) as opening:
+        options = opening.options
         try:
             placed = add_providers(options, providers, device)
             with ENGINE_CALLS.in_progress(lambda: options.set_load_cancellation_flag(True)):
                 session = onnxruntime.InferenceSession(
-                    model, options, providers=None if placed else providers, enable_fallback=False
+                    opening.model, options, providers=None if placed else providers, enable_fallback=False
                 )
+                opening.wait()
+            session.initializers = opening.arrays  # Freed after what reads them.
         except onnxruntime_errors() as error:
             if ENGINE_CALLS.ended:
                 raise Interrupted(f"{network}: interrupted while it was opened") from None
