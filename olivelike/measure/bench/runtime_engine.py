@@ -15,7 +15,12 @@ from olivelike.measure.network_sizes import GUIDED, random_values, sizes_of
 from olivelike.measure.one_file_inputs import one_file_inputs, with_operators
 from olivelike.model.families import MODEL_FILE, TEXT_ENCODERS
 from olivelike.runtime.pipeline.pipeline import Pipeline
-from olivelike.runtime.pipeline.pipeline_folder import check_folder_target, open_folder, read_folder_target
+from olivelike.runtime.pipeline.pipeline_folder import (
+    PipelineFolder,
+    check_folder_target,
+    open_folder,
+    read_folder_target,
+)
 from olivelike.runtime.pipeline.request import Request
 from olivelike.runtime.sessions.devices import require_nvidia
 from olivelike.runtime.sessions.providers import CUDA, OPENVINO, TENSORRT, require_provider
@@ -48,7 +53,7 @@ class PipelineEngine:
         _require(job)
         on_gpu = job.sessions.provider.name in {CUDA, TENSORRT} and torch.cuda.is_available()
         self._stopwatch = Stopwatch(torch.cuda.synchronize if on_gpu else lambda: None)
-        self._pipeline = _TimedPipeline(job, self._stopwatch)
+        self._pipeline = self._open(open_folder(job.folder))
         provider = self._pipeline.unet.session.provider
         openvino = job.sessions.provider.name == OPENVINO
         self.facts = {
@@ -56,6 +61,18 @@ class PipelineEngine:
             "provider": provider,
             "dtype": _openvino_dtype(job.sessions, provider) if openvino else kept_in(job.folder),
         }
+
+    def _open(self, folder: PipelineFolder) -> Pipeline:
+        """Open a pipeline whose networks tell when they run, all but the UNet."""
+        job = self._job
+        timed = {
+            name: Network(name, _TimedSession(open_session(path, job.sessions), _STAGES[name], self._stopwatch))
+            for name, path in folder.models(safety=job.safety).items()
+            if name in _STAGES
+        }
+        pipeline = Pipeline(folder, job.sessions, safety=job.safety, initializers={}, shared=timed)
+        pipeline.wait()
+        return pipeline
 
     def run(self, turn: Turn) -> Timing:
         """Make a batch of pictures."""
@@ -75,21 +92,6 @@ class PipelineEngine:
     def device_bytes(self) -> int | None:
         """Return `None`: only the driver knows what a provider has allocated."""
         return None
-
-
-class _TimedPipeline(Pipeline):
-    """A pipeline whose networks tell when they run, all but the UNet."""
-
-    def __init__(self, job: PipelineJob, stopwatch: Stopwatch) -> None:
-        self._stopwatch = stopwatch
-        super().__init__(open_folder(job.folder), job.sessions, safety=job.safety, initializers={})
-
-    def _open(self, component: str) -> Network:
-        network = super()._open(component)
-        stage = _STAGES.get(component)
-        if stage is None:
-            return network
-        return Network(component, _TimedSession(network.session, stage, self._stopwatch))
 
 
 class _TimedSession(Session):

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from olivelike.model.few_steps import FewSteps
-    from olivelike.runtime.pipeline.pipeline import Initializers
+    from olivelike.runtime.pipeline.networks import Initializers
 
     UsedImage = tuple[Image, UsedFile]
 

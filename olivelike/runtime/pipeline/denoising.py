@@ -57,7 +57,7 @@ def denoise(
     conditioning: Conditioning,
     state: BatchState,
     unets: UNets,
-    decoder: Network,
+    decoder: Callable[[], Network],
     callbacks: DenoisingCallbacks,
 ) -> torch.Tensor:
     """Run the UNet on each timestep; steps without its deep layers take what those made in an earlier step.
@@ -67,7 +67,7 @@ def denoise(
     Args:
         start: latents and timesteps to begin with.
         unets: the UNet, and its shallow part where `cache_interval` asks for it.
-        decoder: `vae_decoder`, for previews.
+        decoder: opens `vae_decoder`, for previews.
 
     Returns:
         Latents of shape (pictures, channels, height, width), float32, on the UNet's device.

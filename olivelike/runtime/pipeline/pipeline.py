@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
 from olivelike.errors import SourceError, UsageError
-from olivelike.model.families import DERIVED_FILES, IMAGE_ENCODER, PREVIEW, SAFETY_CHECKER, SHALLOW_FILE  # fmt: skip
+from olivelike.model.families import IMAGE_ENCODER, PREVIEW, SAFETY_CHECKER
 from olivelike.runtime.pictures.upscaling import Upscaler
 from olivelike.runtime.pipeline.conditioning import encode
 from olivelike.runtime.pipeline.controls import leaders, make_leads
@@ -30,6 +31,7 @@ from olivelike.runtime.pipeline.latents import (
     seed_of_attempt,
 )
 from olivelike.runtime.pipeline.masked_area import part_of_picture
+from olivelike.runtime.pipeline.networks import Networks, check_memory_limit
 from olivelike.runtime.pipeline.pipeline_folder import (
     PipelineFolder,
     check_folder_target,
@@ -40,27 +42,22 @@ from olivelike.runtime.pipeline.pipeline_folder import (
 )
 from olivelike.runtime.pipeline.request import Batch, Picture, Request, Result, require_safe
 from olivelike.runtime.pipeline.resolve_defaults import resolve_defaults
-from olivelike.runtime.pipeline.safety import SafetyCheck, black, read_preprocessing
+from olivelike.runtime.pipeline.safety import Preprocessing, SafetyCheck, black, read_preprocessing
 from olivelike.runtime.pipeline.unet_calls import UNets
 from olivelike.runtime.pipeline.vae import decode_latents, to_images
 from olivelike.runtime.prompts.prompt_encoding import shared_tokenizer
 from olivelike.runtime.sessions.providers import memory_errors
-from olivelike.runtime.sessions.session import Network, check_dimensions, open_session, read_model_file
+from olivelike.runtime.sessions.session import check_dimensions
 
 if TYPE_CHECKING:
     from threading import Event
 
-    import numpy as np
     import torch
+    from PIL.Image import Image
 
+    from olivelike.runtime.pipeline.networks import Initializers
+    from olivelike.runtime.sessions.session import Network
     from olivelike.runtime.sessions.session_settings import SessionSettings
-
-    Initializers = Mapping[str, Mapping[str, np.ndarray[Any, Any]]]
-
-_SHALLOW: Final = "unet/shallow"
-"""Among a pipeline's networks: part of the UNet, and changed by what changes that."""
-_WHOLE: Final = ("unet", *(f"unet/{Path(file).stem}" for file in sorted(DERIVED_FILES - {SHALLOW_FILE})))
-"""The UNet as it is, and as pictures lead it: one is open, for all have the same weights."""
 
 
 def open_pipeline(
@@ -69,8 +66,9 @@ def open_pipeline(
     *,
     safety: bool = True,
     initializers: Initializers | None = None,
+    memory_limit: int | None = None,
 ) -> Pipeline:
-    """Open the networks of a folder.
+    """Open the networks of a folder that each picture begins with; threads open the others beside the drawing.
 
     Args:
         path: a folder as `olivelike run` writes it.
@@ -78,11 +76,13 @@ def open_pipeline(
             for folders that name none.
         safety: whether the safety checker looks at each picture, where the folder has one.
         initializers: per component, arrays in place of initializers, as `swap_loras` returns them.
+        memory_limit: bytes of weights that are open at once: a network is closed when another one is to be opened and
+            both are more than that. Networks that draw together are open together.
 
     Raises:
         SourceError: if a part is missing or damaged.
         SessionError: if a network can't be opened here as asked, or was optimised for another provider.
-        UsageError: if a size is set for a dimension that no network has.
+        UsageError: if a size is set for a dimension that no network has, or one network is above the memory limit.
     """
     path = Path(path)
     folder = open_folder(path)
@@ -94,11 +94,15 @@ def open_pipeline(
     if target is not None:
         check_folder_target(target.name, settings, models)
         settings = with_float8(target.name, settings)
-    return Pipeline(folder, settings, safety=safety, initializers=initializers or {})
+    pipeline = Pipeline(folder, settings, safety=safety, initializers=initializers or {}, memory_limit=memory_limit)
+    import torch  # noqa: F401  (which takes a second or two, while threads open networks)
+
+    pipeline.wait()
+    return pipeline
 
 
 class Pipeline:
-    """A folder's networks, open and ready; one thread at a time."""
+    """A folder's networks, drawn with by one thread at a time; `Networks` says when they are open."""
 
     def __init__(
         self,
@@ -108,41 +112,59 @@ class Pipeline:
         safety: bool,
         initializers: Initializers,
         shared: Mapping[str, Network] | None = None,
+        memory_limit: int | None = None,
     ) -> None:
         self.folder = folder
         self._settings = settings
         self._initializers = initializers
-        self._networks = dict(shared or {})
+        self._memory_limit = memory_limit
+        self.checks_safety = safety and folder.is_checked
+        """Whether a safety checker looks at each picture."""
         self._open_upscaler: tuple[Path, Upscaler] | None = None
-        # Cheap ones first, so that what is wrong with the folder is known before gigabytes are read.
-        self._check = self._open_checker() if safety else None
-        self._encoders = [
-            (shared_tokenizer(folder.path / tokenizer), self._open(encoder))
-            for tokenizer, encoder in folder.text_encoders
-        ]
-        self._decoder = self._open("vae_decoder")
-        self._unet_channels, self._latent_channels = self._channels()
+        # What is cheap to know first, before gigabytes are read.
+        self._preprocessing = self._read_preprocessing() if self.checks_safety else None
+        self._first = [*(encoder for _, encoder in folder.text_encoders), "unet"]
+        self._last = ["vae_decoder", *([SAFETY_CHECKER] if self.checks_safety else [])]
+        for name in (*self._first, *self._last):
+            folder.model(name)
+        if memory_limit is not None:
+            check_memory_limit(folder, memory_limit, (*self._first, *self._last))
+        self._networks = Networks(folder, settings, initializers, opened=shared, memory_limit=memory_limit)
+        self._networks.begin(self._first)
 
     @property
     def unet(self) -> Network:
         """The UNet that is open, or else the plain one."""
-        return next((self._networks[name] for name in _WHOLE if name in self._networks), None) or self._open_unet(())
+        return self._networks.any_unet()
 
-    @property
-    def checks_safety(self) -> bool:
-        """Whether a safety checker looks at each picture."""
-        return self._check is not None
+    def wait(self) -> None:
+        """Return when the networks are open that each picture begins with, unless they are more than the memory limit.
+
+        Raises `SourceError` or `SessionError` if one can't be opened.
+        """
+        for tokenizer, _ in self.folder.text_encoders:
+            shared_tokenizer(self.folder.path / tokenizer)
+        if self._memory_limit is None:
+            for name in self._first:
+                self._networks.get(name)
+            self.unet.input("sample")
+        self._channels  # noqa: B018  (raises if there is no pipeline for it)
 
     def with_initializers(self, initializers: Initializers) -> Pipeline:
         """Return a pipeline with other arrays in place of initializers, as `open_pipeline` takes them.
 
         Networks that neither changes are shared, so that of the two pipelines one draws at a time.
         """
-        changed = self._initializers.keys() | initializers.keys()
-        shared = {name: network for name, network in self._networks.items() if name.partition("/")[0] not in changed}
-        return Pipeline(
-            self.folder, self._settings, safety=self.checks_safety, initializers=initializers, shared=shared
+        pipeline = Pipeline(
+            self.folder,
+            self._settings,
+            safety=self.checks_safety,
+            initializers=initializers,
+            shared=self._networks.unchanged_by(initializers),
+            memory_limit=self._memory_limit,
         )
+        pipeline.wait()
+        return pipeline
 
     def resolve_defaults(self, request: Request) -> Request:
         """Check a request and fill in what it leaves open: seed, size and strength.
@@ -150,7 +172,8 @@ class Pipeline:
         Raises `UsageError` for a value that can't be had, an unknown scheduler among them, and `SourceError` if the
         folder lacks a network that it needs.
         """
-        inpaints = self._unet_channels != self._latent_channels
+        taken, latents = self._channels
+        inpaints = taken != latents
         if inpaints and request.mask is None:
             raise UsageError(
                 f"{self.folder.path} is for inpainting: give it an initial picture and a mask, or take another folder"
@@ -204,7 +227,9 @@ class Pipeline:
                 left = [place for place in range(len(batch)) if place not in pictures or pictures[place].flagged]
                 if not left:
                     break
-                callbacks = DenoisingCallbacks(number, len(firsts), attempt, on_step, cancel, self._tiny_decoder)
+                callbacks = DenoisingCallbacks(
+                    number, len(firsts), attempt, self._opening_the_last(on_step), cancel, self._tiny_decoder
+                )
                 chosen = [varied[first + place] for place in left] if varied else []
                 made, scheduler = self._make([batch[place] for place in left], chosen, drawn, callbacks)
                 pictures |= dict(zip(left, made, strict=True))
@@ -243,9 +268,9 @@ class Pipeline:
                 first_callbacks, callbacks = in_turn(callbacks, (start.timesteps, last_timesteps(second)))
                 drawn = self._denoised(texts, state, start, first_callbacks)
                 done = self._denoised(texts, second, from_latents(second, self._enlarged(drawn, second)), callbacks)
-            pixels = decode_latents(done, self._decoder, folder, singly=request.decode_singly)
+            pixels = decode_latents(done, self._decoder(), folder, singly=request.decode_singly)
         images = to_images(pixels, done, folder)
-        flags = self._check.flags(images) if self._check is not None else [None] * len(images)
+        flags = self._flags(images)
         pictures = [
             Picture(black(image) if flagged else image, prompt, seed, first, flagged, callbacks.attempt, varied)
             for (prompt, first), seed, varied, image, flagged in zip(
@@ -259,13 +284,18 @@ class Pipeline:
     ) -> torch.Tensor:
         request, names = state.request, self.folder.leading if state.request.controls else {}
         shown = bool(request.ip_adapter_images)
-        image = encode_image_prompt(request, self.folder, self._open(IMAGE_ENCODER)) if shown else None
-        conditioning = encode(prompts, request, self.folder, self._encoders, image)
+        image = encode_image_prompt(request, self.folder, self._networks.get(IMAGE_ENCODER)) if shown else None
+        encoders = [
+            (shared_tokenizer(self.folder.path / tokenizer), self._networks.get(encoder))
+            for tokenizer, encoder in self.folder.text_encoders
+        ]
+        conditioning = encode(prompts, request, self.folder, encoders, image)
+        del encoders  # They may be closed for the UNet.
         used = {control.net: names[control.net] for control in request.controls if control.net is not None}
-        unet = self._open_unet(leaders(request, self.folder))
-        nets = {name: self._open(component) for name, component in used.items()}
+        unet = self._networks.unet(leaders(request, self.folder))
+        nets = {name: self._networks.get(component) for name, component in used.items()}
         leads = make_leads(request, self.folder, nets) if request.controls else ()
-        shallow = self._shallow() if request.cache_interval > 1 else None
+        shallow = self._networks.shallow() if request.cache_interval > 1 else None
         strength = request.ip_adapter_scale if shown else None
         unets = UNets(unet, shallow, leads, request.control_guess, strength)
         return denoise(start, conditioning, state, unets, self._decoder, callbacks)
@@ -274,7 +304,7 @@ class Pipeline:
         """Return latents at the size of the batch that goes on with them."""
         if state.request.upscaler is None:
             return enlarge_latents(latents, state)
-        networks = self._decoder, self._open("vae_encoder")
+        networks = self._decoder(), self._networks.get("vae_encoder")
         return enlarge_by(self._upscaler(state.request.upscaler), latents, state, networks)
 
     def _upscaler(self, path: Path) -> Upscaler:
@@ -284,58 +314,52 @@ class Pipeline:
 
     def _start(self, state: BatchState) -> Start:
         if state.request.init_image is None:
-            return from_noise(state, self._latent_channels)
-        encoder = self._open("vae_encoder")
+            return from_noise(state, self._channels[1])
+        taken, latents = self._channels
+        encoder = self._networks.get("vae_encoder")
         if state.request.mask is None:
-            return from_picture(state, encoder, self._latent_channels)
-        return from_picture_with_hole(state, encoder, self._latent_channels, self._unet_channels)
+            return from_picture(state, encoder, latents)
+        return from_picture_with_hole(state, encoder, latents, taken)
 
-    def _open_checker(self) -> SafetyCheck | None:
-        if not self.folder.is_checked:
-            return None
-        preprocessing = read_preprocessing(self.folder.path / "feature_extractor" / "preprocessor_config.json")
-        return SafetyCheck(self._open(SAFETY_CHECKER), preprocessing)
+    def _read_preprocessing(self) -> Preprocessing:
+        return read_preprocessing(self.folder.path / "feature_extractor" / "preprocessor_config.json")
+
+    def _flags(self, images: Sequence[Image]) -> Sequence[bool | None]:
+        if self._preprocessing is None:
+            return [None] * len(images)
+        return SafetyCheck(self._networks.get(SAFETY_CHECKER), self._preprocessing).flags(images)
+
+    def _opening_the_last(self, on_step: Callable[[Step], None] | None) -> Callable[[Step], None]:
+        """Return what opens the networks of a picture's end beside its second step, and raises what that fails with."""
+
+        def told(step: Step) -> None:
+            self._networks.begin(self._last)
+            self._networks.check()
+            if on_step is not None:
+                on_step(step)
+
+        return told
+
+    def _decoder(self) -> Network:
+        return self._networks.get("vae_decoder")
 
     def _tiny_decoder(self) -> Network | None:
         """Open what shows steps: the decoder for previews, or that of a tiny VAE."""
         if self.folder.has(PREVIEW):
-            return self._open(PREVIEW)
-        return self._decoder if self.folder.has_tiny_vae else None
+            return self._networks.get(PREVIEW)
+        return self._decoder() if self.folder.has_tiny_vae else None
 
-    def _open(self, component: str) -> Network:
-        if component not in self._networks:
-            initializers = self._initializers.get(component)
-            session = open_session(self.folder.model(component), self._settings, initializers)
-            self._networks[component] = Network(component, session)
-        return self._networks[component]
-
-    def _open_unet(self, leaders: Collection[str]) -> Network:
-        """Open the UNet that some of `LEADERS` lead, the plain one without any, and let go of another one."""
-        path = self.folder.led_unet(leaders)
-        wanted = f"unet/{path.stem}" if leaders else "unet"
-        if wanted not in self._networks:
-            for other in _WHOLE:
-                self._networks.pop(other, None)  # Before the next one is read.
-            session = open_session(path, self._settings, self._initializers.get("unet"))
-            self._networks[wanted] = Network("unet", session)
-        return self._networks[wanted]
-
-    def _shallow(self) -> Network:
-        """Open the UNet's shallow part, which has some of its weights."""
-        if _SHALLOW not in self._networks:
-            path = self.folder.shallow_unet()
-            given = self._initializers.get("unet", {})
-            own = {tensor.name for tensor in read_model_file(path).graph.initializer} if given else set()
-            arrays = {name: array for name, array in given.items() if name in own}
-            self._networks[_SHALLOW] = Network("unet", open_session(path, self._settings, arrays))
-        return self._networks[_SHALLOW]
-
+    @cached_property
     def _channels(self) -> tuple[int, int]:
-        """Return the channels that the UNet takes, and those of latents."""
-        taken, latents = self.unet.input("sample").dims[1], self._decoder.input("latent_sample").dims[1]
-        # Some layouts name the channels; the configs have the number.
-        taken = self.folder.unet.get("in_channels", 4) if isinstance(taken, str) else taken
-        latents = self.folder.vae.get("latent_channels", 4) if isinstance(latents, str) else latents
+        """The channels that the UNet takes, and those of latents.
+
+        Raises:
+            SourceError: if no pipeline is known for them.
+        """
+        # Other exporters' folders may come without configs.
+        latents = self.folder.vae.get("latent_channels") or self._decoder().input("latent_sample").dims[1]
+        taken = self.folder.unet.get("in_channels") or self.unet.input("sample").dims[1]
+        latents, taken = (4 if isinstance(number, str) else number for number in (latents, taken))
         if taken not in (latents, masked_channels(latents)):
             raise SourceError(
                 f"{self.folder.path}: its UNet takes {taken} channels; pipelines are known for {latents}, and for "

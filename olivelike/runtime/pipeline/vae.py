@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike._light_diffusers import light_diffusers
+from olivelike.model.families import PREVIEW
 from olivelike.runtime.pictures.picture_record import to_pictures
 
 if TYPE_CHECKING:
@@ -265,7 +266,8 @@ class Preview:
 
     latents: torch.Tensor
     """What the scheduler takes the finished latents to be, or the noisy ones if it does not say."""
-    decoder: Network
+    decoder: Callable[[], Network]
+    """Opens the VAE's decoder."""
     folder: PipelineFolder
     previewer: Callable[[], Network | None] = lambda: None
     """Opens the decoder of a tiny VAE, if there is one."""
@@ -275,7 +277,7 @@ class Preview:
         tiny = self.previewer()
         if tiny is None:
             return self.rough()
-        folder = self.folder if tiny is self.decoder else self.folder.for_previews()
+        folder = self.folder.for_previews() if self.folder.has(PREVIEW) else self.folder
         decoded = decode_latents(self.latents, tiny, replace(folder, vae_tile=None), singly=True)
         return to_images(decoded, self.latents, self.folder)
 
@@ -292,5 +294,5 @@ class Preview:
 
     def decode(self) -> list[Image]:
         """Return what the VAE decodes: as large as the finished picture, and about as long as a step to wait for."""
-        decoded = decode_latents(self.latents, self.decoder, self.folder, singly=True)
+        decoded = decode_latents(self.latents, self.decoder(), self.folder, singly=True)
         return to_images(decoded, self.latents, self.folder)

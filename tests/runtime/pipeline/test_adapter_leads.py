@@ -172,7 +172,7 @@ def test_a_strength_of_nothing_draws_the_plain_picture_and_one_unet_is_open(led,
 
 def test_an_adapter_runs_once_for_a_batch(led, drawing, monkeypatch):
     led.generate(ask(Control(drawing, "sketch")))
-    network, calls = led._networks["t2i_adapter"], []
+    network, calls = led._networks.get("t2i_adapter"), []
     prepare = network.prepare
     monkeypatch.setattr(network, "prepare", lambda *shapes: calls.append(shapes) or prepare(*shapes))
     led.generate(ask(Control(drawing, "sketch")))

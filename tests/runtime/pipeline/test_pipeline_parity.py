@@ -119,7 +119,7 @@ def test_the_sample_of_an_encoded_picture_is_drawn_before_the_noise(pipeline, pi
     request = pipeline.resolve_defaults(ask(init_image=picture, strength=0.5))
     state = begin_batch(request, pipeline.folder, [5, 6], "cpu")
     with torch.no_grad():
-        from_picture(state, pipeline._open("vae_encoder"), 4)
+        from_picture(state, pipeline._networks.get("vae_encoder"), 4)
     generator = torch.Generator().manual_seed(6)
     torch.randn((2, 1, 4, 16, 16), generator=generator)
     assert torch.equal(state.sources[1].get_state(), generator.get_state())

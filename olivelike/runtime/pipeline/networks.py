@@ -1,0 +1,200 @@
+"""The networks of a folder: opened when they are asked for or by threads before, and closed for want of memory."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from olivelike._text import size
+from olivelike.errors import UsageError
+from olivelike.model.families import DERIVED_FILES, MODEL_FILE, SHALLOW_FILE
+from olivelike.runtime.sessions.session import Network, open_session, read_model_file
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
+    from olivelike.runtime.sessions.session_settings import SessionSettings
+
+    Initializers = Mapping[str, Mapping[str, np.ndarray[Any, Any]]]
+
+SHALLOW: Final = "unet/shallow"
+"""Name of the UNet's shallow part, which has some of its weights and is changed by what changes it."""
+_WHOLE: Final = ("unet", *(f"unet/{Path(file).stem}" for file in sorted(DERIVED_FILES - {SHALLOW_FILE})))
+"""The UNet as it is, and as pictures lead it: one is open, for all have the same weights."""
+
+
+@dataclass(eq=False)
+class _Entry:
+    """A network that is open, or being opened."""
+
+    bytes: int
+    """Of its weights' files."""
+    network: Future[Network] = field(default_factory=Future)
+
+
+class Networks:
+    """Networks by name: `unet`, `vae_decoder`, …, `unet/shallow`, `unet/controlnet`.
+
+    Any thread may ask. A network that is being opened is waited for, and what it failed with is raised to who asks.
+    """
+
+    def __init__(
+        self,
+        folder: PipelineFolder,
+        settings: SessionSettings,
+        initializers: Initializers,
+        *,
+        opened: Mapping[str, Network] | None = None,
+        memory_limit: int | None = None,
+    ) -> None:
+        """Hold networks of a folder; none is opened yet.
+
+        Args:
+            folder: Has their files.
+            settings: Of their sessions.
+            initializers: Per component, arrays in place of initializers.
+            opened: Those that are open already.
+            memory_limit: Bytes of weights that are open at once, but for networks that draw together; `None` for any.
+        """
+        self._folder = folder
+        self._settings = settings
+        self._initializers = initializers
+        self._limit = memory_limit
+        self._lock = threading.RLock()
+        self._entries: dict[str, _Entry] = {}
+        """The one that was asked for last at the end."""
+        for name, network in (opened or {}).items():
+            self._entries[name] = entry = _Entry(0 if memory_limit is None else weight_bytes(folder, name))
+            entry.network.set_result(network)
+
+    def __contains__(self, name: str) -> bool:
+        """Say whether a network is open."""
+        entry = self._entries.get(name)
+        return entry is not None and entry.network.done() and entry.network.exception() is None
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the names of those that are open."""
+        return iter([name for name in list(self._entries) if name in self])
+
+    def get(self, component: str) -> Network:
+        """Return a component's network.
+
+        Raises `SourceError` if the folder has none, and `SessionError` if it can't be opened here.
+        """
+        return self._get(component, self._folder.model(component))
+
+    def unet(self, leaders: Collection[str] = ()) -> Network:
+        """Return the UNet that some of `LEADERS` lead, the plain one without any; another one is closed first.
+
+        Raises what `get` raises.
+        """
+        path = self._folder.led_unet(leaders)
+        return self._get(f"unet/{path.stem}" if leaders else "unet", path)
+
+    def any_unet(self) -> Network:
+        """Return the UNet that is open, or else the plain one. Raises what `get` raises."""
+        with self._lock:
+            found = next((self._entries[name] for name in _WHOLE if name in self._entries), None)
+        return self.unet() if found is None else found.network.result()
+
+    def shallow(self) -> Network:
+        """Return the UNet's shallow part. Raises what `get` raises."""
+        return self._get(SHALLOW, self._folder.shallow_unet())
+
+    def begin(self, components: Iterable[str]) -> None:
+        """Open networks in threads, as far as they are not and as there is room beside those that are open."""
+        for name in components:
+            path = self._folder.model(name)
+            with self._lock:
+                size = self._bytes(name)
+                if name in self._entries or self._excess(size) > 0:
+                    continue
+                entry = self._entries[name] = _Entry(size)
+            threading.Thread(target=self._open, args=(entry, name, path), name=f"opens {name}", daemon=True).start()
+
+    def check(self) -> None:
+        """Raise what opening a network has failed with."""
+        for name, entry in list(self._entries.items()):
+            if entry.network.done() and entry.network.exception() is not None:
+                self._result(name, entry)
+
+    def unchanged_by(self, initializers: Initializers) -> dict[str, Network]:
+        """Return those that stay open when these arrays stand for initializers."""
+        changed = self._initializers.keys() | initializers.keys()
+        kept = {name: entry for name, entry in list(self._entries.items()) if name.partition("/")[0] not in changed}
+        return {name: self._result(name, entry) for name, entry in kept.items()}
+
+    def _get(self, name: str, path: Path) -> Network:
+        with self._lock:
+            entry = self._entries.pop(name, None)
+            begun = entry is not None
+            if entry is None:
+                if name in _WHOLE:
+                    self._close(_WHOLE)  # Before the next one is read.
+                entry = _Entry(self._bytes(name))
+                self._make_room(entry.bytes)
+            self._entries[name] = entry
+        if not begun:
+            self._open(entry, name, path)
+        return self._result(name, entry)
+
+    def _open(self, entry: _Entry, name: str, path: Path) -> None:
+        try:
+            component = name.partition("/")[0]
+            arrays = self._initializers.get(component, {})
+            if name == SHALLOW and arrays:
+                own = {tensor.name for tensor in read_model_file(path).graph.initializer}
+                arrays = {name: array for name, array in arrays.items() if name in own}
+            entry.network.set_result(Network(component, open_session(path, self._settings, arrays)))
+        except BaseException as error:  # noqa: BLE001  (raised to who asks for the network)
+            entry.network.set_exception(error)
+
+    def _result(self, name: str, entry: _Entry) -> Network:
+        try:
+            return entry.network.result()
+        except BaseException:
+            with self._lock:
+                if self._entries.get(name) is entry:
+                    del self._entries[name]  # Whoever asks again may have mended it.
+            raise
+
+    def _bytes(self, name: str) -> int:
+        return 0 if self._limit is None else weight_bytes(self._folder, name)
+
+    def _excess(self, more: int) -> int:
+        """Return the bytes above the limit with so many more; 0 or less where they fit."""
+        return 0 if self._limit is None else sum(entry.bytes for entry in self._entries.values()) + more - self._limit
+
+    def _make_room(self, wanted: int) -> None:
+        """Close what was not asked for since the longest time, until so many bytes more are within the limit."""
+        while self._excess(wanted) > 0 and (names := list(self)):
+            self._close(names[:1])
+
+    def _close(self, names: Iterable[str]) -> None:
+        if [name for name in names if self._entries.pop(name, None)]:
+            gc.collect()
+
+
+def weight_bytes(folder: PipelineFolder, name: str) -> int:
+    """Return the bytes of a network's weights, as its files have them."""
+    component, _, part = name.partition("/")
+    model = folder.path / component / (f"{part}.onnx" if part else MODEL_FILE)
+    data = (file for file in model.parent.iterdir() if file.suffix not in (".onnx", ".json"))
+    return sum(file.stat().st_size for file in (model, *data) if file.is_file())
+
+
+def check_memory_limit(folder: PipelineFolder, limit: int, components: Iterable[str]) -> None:
+    """Refuse a limit below what one network needs. Raises `UsageError` with the figures."""
+    needs = {name: weight_bytes(folder, name) for name in components}
+    name = max(needs, key=lambda name: needs[name])
+    if needs[name] > limit:
+        raise UsageError(
+            f"a memory limit of {size(limit)} is below the {size(needs[name])} of {name}, which has to be open to "
+            f"draw; allow more, or convert {folder.path} with fewer bits"
+        )

@@ -1,0 +1,117 @@
+"""When the networks of a pipeline are open, and when they are closed."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+
+from olivelike.errors import SessionError, UsageError
+from olivelike.runtime.pipeline import networks as module
+from olivelike.runtime.pipeline.networks import Networks, weight_bytes
+from olivelike.runtime.pipeline.pipeline import open_pipeline
+from olivelike.runtime.pipeline.pipeline_folder import open_folder
+from olivelike.runtime.pipeline.request import Request
+
+pytest.importorskip("torch")
+
+REQUEST = Request(("a red circle",), steps=3, seed=1)
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """Paths of the networks that are opened, in their order."""
+    paths: list[Path] = []
+    real = module.open_session
+
+    def noted(path, *args, **named):
+        paths.append(path)
+        return real(path, *args, **named)
+
+    monkeypatch.setattr(module, "open_session", noted)
+    return paths
+
+
+def names(paths):
+    return [path.parent.name for path in paths]
+
+
+def test_what_a_picture_begins_with_is_open_and_its_end_is_opened_beside_the_steps(little_folder, settings, opened):
+    pipeline = open_pipeline(little_folder, settings)
+    assert sorted(names(opened)) == ["text_encoder", "unet"]
+    seen = []
+    pipeline.generate(REQUEST, on_step=lambda step: seen.append((step.number, sorted(names(opened)))))
+    assert "vae_decoder" in seen[-1][1]
+    assert sorted(names(opened)) == ["safety_checker", "text_encoder", "unet", "vae_decoder"]
+    pipeline.generate(REQUEST)
+    assert len(opened) == 4
+
+
+def test_nothing_is_opened_that_is_not_drawn_with(little_folder, settings, opened):
+    open_pipeline(little_folder, settings, safety=False).generate(REQUEST)
+    assert sorted(names(opened)) == ["text_encoder", "unet", "vae_decoder"]
+
+
+def test_what_cant_be_opened_beside_the_steps_ends_the_drawing(little_folder, settings, tmp_path):
+    folder = tmp_path / "pipeline"
+    shutil.copytree(little_folder, folder)
+    (folder / "safety_checker" / "model.onnx").write_bytes(b"no model")
+    pipeline, steps = open_pipeline(folder, settings), []
+    with pytest.raises(SessionError, match="safety_checker.*no ONNX model"):
+        pipeline.generate(Request(("a",), steps=200, seed=1), on_step=lambda step: steps.append(step.number))
+    assert len(steps) < 200
+    shutil.copy(little_folder / "safety_checker" / "model.onnx", folder / "safety_checker")
+    assert pipeline.generate(REQUEST).pictures
+
+
+def test_who_asks_for_what_is_being_opened_waits_for_it(little_folder, settings, monkeypatch, opened):
+    go, real = threading.Event(), module.open_session
+    monkeypatch.setattr(module, "open_session", lambda *args: go.wait(30) and real(*args))
+    networks = Networks(open_folder(little_folder), settings, {})
+    networks.begin(["unet", "unet"])
+    assert "unet" not in networks
+    found = []
+    asking = [threading.Thread(target=lambda: found.append(networks.get("unet"))) for _ in range(3)]
+    for thread in asking:
+        thread.start()
+    go.set()
+    for thread in asking:
+        thread.join(30)
+    assert found == [networks.unet()] * 3
+    assert names(opened) == ["unet"]
+
+
+def test_a_failure_is_told_to_who_asks_and_tried_again(little_folder, settings, monkeypatch):
+    networks, real = Networks(open_folder(little_folder), settings, {}), module.open_session
+
+    def fail(*_):
+        raise SessionError("no memory")
+
+    monkeypatch.setattr(module, "open_session", fail)
+    networks.begin(["vae_decoder"])
+    with pytest.raises(SessionError, match="no memory"):
+        networks.get("vae_decoder")
+    monkeypatch.setattr(module, "open_session", real)
+    networks.check()
+    assert networks.get("vae_decoder").component == "vae_decoder"
+
+
+def test_a_memory_limit_closes_what_is_not_drawn_with(little_folder, settings, opened):
+    folder = open_folder(little_folder)
+    needs = {name: weight_bytes(folder, name) for name in ("text_encoder", "unet", "vae_decoder", "safety_checker")}
+    limit = max(needs.values()) + 1
+    pipeline = open_pipeline(little_folder, settings, memory_limit=limit)
+    pictures = pipeline.generate(REQUEST).pictures
+    assert sum(needs[name] for name in pipeline._networks) <= limit
+    assert (
+        pictures[0].image.tobytes()
+        == open_pipeline(little_folder, settings).generate(REQUEST).pictures[0].image.tobytes()
+    )
+
+
+def test_a_memory_limit_below_one_network_is_refused_before_anything_opens(little_folder, settings, opened):
+    with pytest.raises(UsageError, match=r"a memory limit of 1\.0 kB is below the [\d.]+ [kM]B of \w+, which"):
+        open_pipeline(little_folder, settings, memory_limit=1000)
+    assert opened == []
