@@ -429,9 +429,17 @@ class AllSessionOptions(LoadOptions):
     profile: Annotated[
         Path | None, typer.Option(metavar="PREFIX", help="Write ONNX Runtime's profiles under such names.")
     ] = None
+    memory_limit: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="What networks open at once may have, such as 4GB: others are closed, and opened again.",
+        ),
+    ] = None
 
     def settings(self, folder: Path) -> "SessionSettings":
         """Return the settings for a folder, as `ProviderOptions.settings`."""
+        from olivelike._text import byte_count
         from olivelike.runtime.sessions.session_settings import parse_pairs
 
         base = super().settings(folder)
@@ -441,4 +449,5 @@ class AllSessionOptions(LoadOptions):
             inter_threads=self.inter_threads or 0,
             cuda_graph=self.cuda_graph,
             profile=self.profile,
+            memory_limit=byte_count(self.memory_limit, "--memory-limit") if self.memory_limit else None,
         )

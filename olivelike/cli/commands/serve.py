@@ -51,7 +51,9 @@ class BoundOptions:
     memory_limit: Annotated[
         str | None,
         typer.Option(
-            metavar="SIZE", help="What folders kept open may have together; by default four fifths of what is free."
+            metavar="SIZE",
+            help="What folders kept open may have together; the networks of a larger one are open in turns. By default "
+            "four fifths of what is free.",
         ),
     ] = None
     time_limit: Annotated[float, typer.Option(metavar="SECONDS", help="That a job may be drawn.", min=1)] = 1800.0

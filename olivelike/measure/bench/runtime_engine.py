@@ -54,7 +54,7 @@ class PipelineEngine:
         on_gpu = job.sessions.provider.name in {CUDA, TENSORRT} and torch.cuda.is_available()
         self._stopwatch = Stopwatch(torch.cuda.synchronize if on_gpu else lambda: None)
         self._pipeline = self._open(open_folder(job.folder))
-        provider = self._pipeline.unet.session.provider
+        provider = self._pipeline.provider
         openvino = job.sessions.provider.name == OPENVINO
         self.facts = {
             "version": runtime_version(job.sessions),

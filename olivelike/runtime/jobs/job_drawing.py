@@ -120,7 +120,7 @@ def draw(
             on_event(Opening(plan.folder, loras))
             merged = plan.lora_files.merge(loras, plan.folder) if loras and plan.lora_files else None
             pipeline = open_pipeline(plan.folder, settings, safety=safety, initializers=merged)
-            provider = pipeline.unet.session.provider
+            provider = pipeline.provider
             on_event(Opened(provider, job.request, plan.pictures, pipeline.checks_safety, safety))
         before = begun
 

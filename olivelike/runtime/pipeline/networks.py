@@ -49,28 +49,25 @@ class Networks:
         folder: PipelineFolder,
         settings: SessionSettings,
         initializers: Initializers,
-        *,
         opened: Mapping[str, Network] | None = None,
-        memory_limit: int | None = None,
     ) -> None:
         """Hold networks of a folder; none is opened yet.
 
         Args:
             folder: Has their files.
-            settings: Of their sessions.
+            settings: Of their sessions, and how much memory they may take.
             initializers: Per component, arrays in place of initializers.
             opened: Those that are open already.
-            memory_limit: Bytes of weights that are open at once, but for networks that draw together; `None` for any.
         """
         self._folder = folder
         self._settings = settings
         self._initializers = initializers
-        self._limit = memory_limit
+        self._limit = settings.memory_limit
         self._lock = threading.RLock()
         self._entries: dict[str, _Entry] = {}
         """The one that was asked for last at the end."""
         for name, network in (opened or {}).items():
-            self._entries[name] = entry = _Entry(0 if memory_limit is None else weight_bytes(folder, name))
+            self._entries[name] = entry = _Entry(self._bytes(name))
             entry.network.set_result(network)
 
     def __contains__(self, name: str) -> bool:

@@ -66,7 +66,6 @@ def open_pipeline(
     *,
     safety: bool = True,
     initializers: Initializers | None = None,
-    memory_limit: int | None = None,
 ) -> Pipeline:
     """Open the networks of a folder that each picture begins with; threads open the others beside the drawing.
 
@@ -76,8 +75,6 @@ def open_pipeline(
             for folders that name none.
         safety: whether the safety checker looks at each picture, where the folder has one.
         initializers: per component, arrays in place of initializers, as `swap_loras` returns them.
-        memory_limit: bytes of weights that are open at once: a network is closed when another one is to be opened and
-            both are more than that. Networks that draw together are open together.
 
     Raises:
         SourceError: if a part is missing or damaged.
@@ -94,7 +91,7 @@ def open_pipeline(
     if target is not None:
         check_folder_target(target.name, settings, models)
         settings = with_float8(target.name, settings)
-    pipeline = Pipeline(folder, settings, safety=safety, initializers=initializers or {}, memory_limit=memory_limit)
+    pipeline = Pipeline(folder, settings, safety=safety, initializers=initializers or {})
     import torch  # noqa: F401  (which takes a second or two, while threads open networks)
 
     pipeline.wait()
@@ -112,12 +109,10 @@ class Pipeline:
         safety: bool,
         initializers: Initializers,
         shared: Mapping[str, Network] | None = None,
-        memory_limit: int | None = None,
     ) -> None:
         self.folder = folder
         self._settings = settings
         self._initializers = initializers
-        self._memory_limit = memory_limit
         self.checks_safety = safety and folder.is_checked
         """Whether a safety checker looks at each picture."""
         self._open_upscaler: tuple[Path, Upscaler] | None = None
@@ -127,15 +122,20 @@ class Pipeline:
         self._last = ["vae_decoder", *([SAFETY_CHECKER] if self.checks_safety else [])]
         for name in (*self._first, *self._last):
             folder.model(name)
-        if memory_limit is not None:
-            check_memory_limit(folder, memory_limit, (*self._first, *self._last))
-        self._networks = Networks(folder, settings, initializers, opened=shared, memory_limit=memory_limit)
+        if settings.memory_limit is not None:
+            check_memory_limit(folder, settings.memory_limit, (*self._first, *self._last))
+        self._networks = Networks(folder, settings, initializers, shared)
         self._networks.begin(self._first)
 
     @property
     def unet(self) -> Network:
         """The UNet that is open, or else the plain one."""
         return self._networks.any_unet()
+
+    @property
+    def provider(self) -> str:
+        """The execution provider that networks ask first, or the OpenVINO device."""
+        return self._networks.get(self._first[0]).session.provider
 
     def wait(self) -> None:
         """Return when the networks are open that each picture begins with, unless they are more than the memory limit.
@@ -144,7 +144,7 @@ class Pipeline:
         """
         for tokenizer, _ in self.folder.text_encoders:
             shared_tokenizer(self.folder.path / tokenizer)
-        if self._memory_limit is None:
+        if self._settings.memory_limit is None:
             for name in self._first:
                 self._networks.get(name)
             self.unet.input("sample")
@@ -161,7 +161,6 @@ class Pipeline:
             safety=self.checks_safety,
             initializers=initializers,
             shared=self._networks.unchanged_by(initializers),
-            memory_limit=self._memory_limit,
         )
         pipeline.wait()
         return pipeline
@@ -256,15 +255,16 @@ class Pipeline:
 
         with torch.no_grad(), memory_errors(request.size, len(prompts)):
             seeds = [seed_of_attempt(seed, callbacks.attempt) for _, seed in prompts]
+            device = self._networks.get(self._first[0]).device
             folder = self.folder.in_tiles() if request.tiled_vae else self.folder
-            state = begin_batch(request, folder, seeds, self.unet.device, variations)
+            state = begin_batch(request, folder, seeds, device, variations)
             texts = [prompt for prompt, _ in prompts]
             start = self._start(state)
             if request.hires is None:
                 done = self._denoised(texts, state, start, callbacks)
             else:
                 larger = second_pass(request, folder)
-                second = begin_batch(larger, folder, seeds, self.unet.device, variations)
+                second = begin_batch(larger, folder, seeds, device, variations)
                 first_callbacks, callbacks = in_turn(callbacks, (start.timesteps, last_timesteps(second)))
                 drawn = self._denoised(texts, state, start, first_callbacks)
                 done = self._denoised(texts, second, from_latents(second, self._enlarged(drawn, second)), callbacks)

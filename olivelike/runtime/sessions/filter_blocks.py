@@ -222,12 +222,17 @@ def rewrite(
 
 
 def _filters(model: onnx.ModelProto) -> dict[str, _Filter]:
-    """Return the filters in data files that convolutions alone read, by name, and make them those of the twin."""
+    """Return the filters in data files that convolutions alone read, by name, and make them those of the twin.
+
+    None are returned of a model with weights of other types, of which ONNX Runtime may make new ones as it opens it.
+    """
     import numpy as np
     import onnx
 
     graph = model.graph
     tensors = {tensor.name: tensor for tensor in graph.initializer}
+    if any(one.data_location == one.EXTERNAL and one.data_type != one.FLOAT for one in graph.initializer):
+        return {}
     read = Counter(name for node in graph.node for name in node.input)
     convolved: Counter[str] = Counter()
     grouped = set()

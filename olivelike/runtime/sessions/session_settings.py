@@ -51,6 +51,9 @@ class SessionSettings:
     """Beginning of the names of ONNX Runtime's profiles, one file per network, written as its session closes."""
     weights: Path | None = None
     """A data file in place of the one that the model names; for a single network."""
+    memory_limit: int | None = None
+    """Bytes of weights that a pipeline has open at once: a network is closed when another one is to be opened and both
+    are more than that. Networks that draw together are open together."""
 
     def __post_init__(self) -> None:
         """Take text for paths too."""

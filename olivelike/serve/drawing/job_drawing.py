@@ -113,7 +113,7 @@ class JobDrawing:
         width, height = part.job.request.size or (0, 0)
         ENGINE_CALLS.watched = width * height * size >= _LARGE
         pipeline = self._open(part, plan)
-        record = replace(part.job.record, provider=pipeline.unet.session.provider)
+        record = replace(part.job.record, provider=pipeline.provider)
         self._began = self._began or time.monotonic()
         flagged: list[int] = []
         while place < total:
@@ -156,7 +156,7 @@ class JobDrawing:
             self._opened = part.folder, job.loras
             width, height = job.request.size or (0, 0)
             self._painting.tell(
-                "opened", job=message.job, provider=pipeline.unet.session.provider, width=width, height=height,
+                "opened", job=message.job, provider=pipeline.provider, width=width, height=height,
                 checked=pipeline.checks_safety, safety=message.safety, seed=job.request.seed,
                 pictures=len(plan.cells), model=part.folder.name, loras=loras,
             )  # fmt: skip

@@ -96,6 +96,8 @@ class WarmPipelines:
             size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
             self._make_room(size)
             settings = self._sessions.settings(folder)
+            if size > self._limit:  # Its networks are open in turns, then.
+                settings = replace(settings, memory_limit=self._limit)
             check_folder(folder, settings)
             merged = lora_files.merge(loras, folder) if loras and lora_files else None
             warm = _Warm(open_pipeline(folder, settings, safety=safety, initializers=merged), loras, stamp, size)

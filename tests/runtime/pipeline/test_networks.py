@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -102,7 +103,7 @@ def test_a_memory_limit_closes_what_is_not_drawn_with(little_folder, settings, o
     folder = open_folder(little_folder)
     needs = {name: weight_bytes(folder, name) for name in ("text_encoder", "unet", "vae_decoder", "safety_checker")}
     limit = max(needs.values()) + 1
-    pipeline = open_pipeline(little_folder, settings, memory_limit=limit)
+    pipeline = open_pipeline(little_folder, replace(settings, memory_limit=limit))
     pictures = pipeline.generate(REQUEST).pictures
     assert sum(needs[name] for name in pipeline._networks) <= limit
     assert (
@@ -113,5 +114,5 @@ def test_a_memory_limit_closes_what_is_not_drawn_with(little_folder, settings, o
 
 def test_a_memory_limit_below_one_network_is_refused_before_anything_opens(little_folder, settings, opened):
     with pytest.raises(UsageError, match=r"a memory limit of 1\.0 kB is below the [\d.]+ [kM]B of \w+, which"):
-        open_pipeline(little_folder, settings, memory_limit=1000)
+        open_pipeline(little_folder, replace(settings, memory_limit=1000))
     assert opened == []
