@@ -169,7 +169,7 @@ def test_what_cant_be_done_is_said_before_anything_is_opened(
     (empty_folder / "text.png").write_text("no picture")
     save(empty_folder / "mask.png", mode="L")
     if "not installed" not in message:
-        monkeypatch.setattr("olivelike.runtime.pipeline.pipeline.open_session", None)
+        monkeypatch.setattr("olivelike.runtime.pipeline.networks.open_session", None)
     result = generate(*arguments)
     assert result.status == status
     assert message in result.err

@@ -107,7 +107,7 @@ def _pixels(path):
 def test_what_a_prompt_names_and_is_not_there_is_said_before_anything_is_opened(
     generate, empty_folder, monkeypatch, arguments, status, message
 ):
-    monkeypatch.setattr("olivelike.runtime.pipeline.pipeline.open_session", None)
+    monkeypatch.setattr("olivelike.runtime.pipeline.networks.open_session", None)
     for name in ("loras/style", "loras/a/twin", "loras/b/twin", "secret"):
         (empty_folder / name).parent.mkdir(parents=True, exist_ok=True)
         (empty_folder / f"{name}.safetensors").touch()

@@ -286,6 +286,8 @@ _SHOWN: Final = (
     ("vae_decoder_ms", "VAE ms"),
     ("safety_checker_ms", "safety ms"),
     ("load_seconds", "load s"),
+    ("first_step_seconds", "first step s"),
+    ("rest_resident_MB", "at rest MB"),
     ("peak_resident_MB", "memory MB"),
     ("peak_device_MB", "device MB"),
 )
@@ -294,6 +296,8 @@ _FIRST_TO_GO: Final = (
     "text_encoder_ms",
     "safety_checker_ms",
     "vae_decoder_ms",
+    "rest_resident_MB",
+    "first_step_seconds",
     "load_seconds",
     "p95_latency",
     "step_ms",

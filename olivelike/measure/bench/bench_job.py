@@ -86,13 +86,15 @@ class Timing:
     vae_decoder: float | None = None
     safety_checker: float | None = None
     """Within the network; `None` if none ran."""
+    first_step: float | None = None
+    """From the beginning until the first evaluation of the UNet is done."""
 
 
 class Stopwatch:
     """Marks of one run after another.
 
     Stages are told apart at the networks around the loop: the text encoder's last run ends the first, the decoder's
-    first run begins the third. So the loop needs no marks, and nothing in it waits for the GPU.
+    first run begins the third. So the loop needs no marks, and nothing in it waits for the GPU but for its first step.
     """
 
     def __init__(self, synchronize: Callable[[], None] = lambda: None) -> None:
@@ -103,10 +105,12 @@ class Stopwatch:
         self._last: dict[Stage, float] = {}
         self._busy: dict[Stage, float] = {}
         self._steps = 0
+        self._first_step: float | None = None
 
     def start(self) -> None:
         """Begin a run."""
         self._first, self._last, self._busy, self._steps = {}, {}, {}, 0
+        self._first_step = None
         self._start = self._now()
 
     def enter(self, stage: Stage) -> None:
@@ -122,6 +126,8 @@ class Stopwatch:
     def step(self) -> None:
         """A step of the loop is done."""
         self._steps += 1
+        if self._first_step is None:
+            self._first_step = self._now() - self._start
 
     def stop(self) -> Timing:
         """End the run."""
@@ -134,6 +140,7 @@ class Stopwatch:
             loop=None if encoded is None or decoding is None else decoding - encoded,
             vae_decoder=None if decoding is None else self._last["vae_decoder"] - decoding,
             safety_checker=self._busy.get("safety_checker"),
+            first_step=self._first_step,
         )
 
     def _now(self) -> float:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any, Final, Protocol
 
+import psutil
+
 from olivelike.engine.execute.json_child import serve
 from olivelike.errors import OlivelikeError
 from olivelike.measure.bench.bench_job import Job, NetworkJob, Timing, Turn, decode_job
@@ -45,7 +47,7 @@ class _Worker:
         except (Exception, SystemExit) as error:  # noqa: BLE001  (the worker boundary)
             traceback.print_exc()
             found = _failure(error)
-        answer({**found, "peak_bytes": peak_resident_bytes()})
+        answer({**found, "peak_bytes": peak_resident_bytes(), "resident_bytes": psutil.Process().memory_info().rss})
 
     def _answer(self, message: dict[str, Any]) -> dict[str, Any]:
         if self._engine is not None:

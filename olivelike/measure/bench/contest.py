@@ -55,8 +55,16 @@ class Measured:
     """In its second run."""
     peak_bytes: int | None = None
     """The most that its process had resident, as the operating system counted it; `None` if it never answered."""
+    rest_bytes: int | None = None
+    """What its process had resident as it last answered."""
     device_bytes: int | None = None
     """The most on the GPU: by the driver, else by the engine's allocator."""
+
+    @property
+    def first_step_seconds(self) -> float | None:
+        """From the order to open until the first step of the first run is done."""
+        first = next((timing.first_step for timing in (*self.warmup, *self.timings)), None)
+        return None if first is None or self.load_seconds is None else self.load_seconds + first
 
     @property
     def tree_bytes(self) -> int | None:
@@ -182,7 +190,7 @@ class _Contender:
             self.tell("failed", why)
             self.child.stop()  # It may hold memory that the others need.
             return None
-        self.measured.peak_bytes = answer["peak_bytes"]
+        self.measured.peak_bytes, self.measured.rest_bytes = answer["peak_bytes"], answer["resident_bytes"]
         self.measured.device_bytes = _most(self.measured.device_bytes, answer["device_bytes"])
         return answer
 

@@ -81,6 +81,8 @@ class Row(Machine):
     vae_decoder_ms: float | None = None
     safety_checker_ms: float | None = None
     load_seconds: float | None = None
+    first_step_seconds: float | None = None
+    rest_resident_MB: float | None = None  # noqa: N815
     peak_resident_MB: float | None = None  # noqa: N815
     peak_tree_MB: float | None = None  # noqa: N815
     peak_device_MB: float | None = None  # noqa: N815
@@ -147,6 +149,8 @@ def make_row(engine: str, batch_size: int, checked: Checked, measured: Measured,
         vae_decoder_ms=_milliseconds([timing.vae_decoder for timing in timings]),
         safety_checker_ms=_milliseconds([timing.safety_checker for timing in timings]),
         load_seconds=_rounded(measured.load_seconds, 2),
+        first_step_seconds=_rounded(measured.first_step_seconds, 2),
+        rest_resident_MB=_mib(measured.rest_bytes),
         peak_resident_MB=_mib(measured.peak_bytes),
         peak_tree_MB=_mib(measured.tree_bytes),
         peak_device_MB=_mib(device if device is not None else measured.device_bytes),

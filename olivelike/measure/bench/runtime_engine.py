@@ -24,7 +24,7 @@ from olivelike.runtime.pipeline.pipeline_folder import (
 from olivelike.runtime.pipeline.request import Request
 from olivelike.runtime.sessions.devices import require_nvidia
 from olivelike.runtime.sessions.providers import CUDA, OPENVINO, TENSORRT, require_provider
-from olivelike.runtime.sessions.session import BoundCall, Network, Session, ValueSpec, open_session, read_model_file
+from olivelike.runtime.sessions.session import BoundCall, Session, ValueSpec, open_session, read_model_file
 
 if TYPE_CHECKING:
     import torch
@@ -64,13 +64,12 @@ class PipelineEngine:
 
     def _open(self, folder: PipelineFolder) -> Pipeline:
         """Open a pipeline whose networks tell when they run, all but the UNet."""
-        job = self._job
-        timed = {
-            name: Network(name, _TimedSession(open_session(path, job.sessions), _STAGES[name], self._stopwatch))
-            for name, path in folder.models(safety=job.safety).items()
-            if name in _STAGES
-        }
-        pipeline = Pipeline(folder, job.sessions, safety=job.safety, initializers={}, shared=timed)
+
+        def timed(component: str, session: Session) -> Session:
+            stage = _STAGES.get(component)
+            return session if stage is None else _TimedSession(session, stage, self._stopwatch)
+
+        pipeline = Pipeline(folder, self._job.sessions, safety=self._job.safety, initializers={}, through=timed)
         pipeline.wait()
         return pipeline
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from olivelike._text import size
 from olivelike.errors import UsageError
 from olivelike.model.families import DERIVED_FILES, MODEL_FILE, SHALLOW_FILE
-from olivelike.runtime.sessions.session import Network, open_session, read_model_file
+from olivelike.runtime.sessions.session import Network, Session, open_session, read_model_file
 
 if TYPE_CHECKING:
     import numpy as np
@@ -50,6 +50,7 @@ class Networks:
         settings: SessionSettings,
         initializers: Initializers,
         opened: Mapping[str, Network] | None = None,
+        through: Callable[[str, Session], Session] = lambda _, session: session,
     ) -> None:
         """Hold networks of a folder; none is opened yet.
 
@@ -58,11 +59,13 @@ class Networks:
             settings: Of their sessions, and how much memory they may take.
             initializers: Per component, arrays in place of initializers.
             opened: Those that are open already.
+            through: Returns what a component's session is called through, to look at its calls.
         """
         self._folder = folder
         self._settings = settings
         self._initializers = initializers
         self._limit = settings.memory_limit
+        self._through = through
         self._lock = threading.RLock()
         self._entries: dict[str, _Entry] = {}
         """The one that was asked for last at the end."""
@@ -148,7 +151,8 @@ class Networks:
             if name == SHALLOW and arrays:
                 own = {tensor.name for tensor in read_model_file(path).graph.initializer}
                 arrays = {name: array for name, array in arrays.items() if name in own}
-            entry.network.set_result(Network(component, open_session(path, self._settings, arrays)))
+            session = self._through(component, open_session(path, self._settings, arrays))
+            entry.network.set_result(Network(component, session))
         except BaseException as error:  # noqa: BLE001  (raised to who asks for the network)
             entry.network.set_exception(error)
 

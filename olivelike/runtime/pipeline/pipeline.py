@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from olivelike.runtime.pipeline.networks import Initializers
-    from olivelike.runtime.sessions.session import Network
+    from olivelike.runtime.sessions.session import Network, Session
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
 
@@ -109,6 +109,7 @@ class Pipeline:
         safety: bool,
         initializers: Initializers,
         shared: Mapping[str, Network] | None = None,
+        through: Callable[[str, Session], Session] = lambda _, session: session,
     ) -> None:
         self.folder = folder
         self._settings = settings
@@ -124,7 +125,7 @@ class Pipeline:
             folder.model(name)
         if settings.memory_limit is not None:
             check_memory_limit(folder, settings.memory_limit, (*self._first, *self._last))
-        self._networks = Networks(folder, settings, initializers, shared)
+        self._networks = Networks(folder, settings, initializers, shared, through)
         self._networks.begin(self._first)
 
     @property

@@ -74,8 +74,14 @@ def test_stages_add_up_to_no_more_than_a_batch(command_run, engine):
     assert row["safety_checker_ms"] < row["median_latency"] * 1000
 
 
+def test_the_first_step_comes_behind_opening(command_run):
+    for row in command_run.rows.values():
+        assert row["load_seconds"] < row["first_step_seconds"] < row["load_seconds"] + 60
+
+
 def test_memory_is_that_of_the_engines_own_process(command_run):
     for row in command_run.rows.values():
+        assert 50 < row["rest_resident_MB"] <= row["peak_resident_MB"]
         assert 50 < row["first_run_memory_MB"] <= row["peak_resident_MB"] <= row["peak_tree_MB"]
         assert 50 < row["second_run_memory_MB"] <= row["peak_resident_MB"] * 1.01
 

@@ -94,7 +94,7 @@ class FakeChild:
         if self._fails:
             raise ChildFailure("absent", "third: there is none")
         found = {"facts": {}, "load_seconds": 1.0} if "job" in message else {"timing": {"seconds": 0.5}}
-        return {**found, "peak_bytes": 1, "device_bytes": None}
+        return {**found, "peak_bytes": 1, "resident_bytes": 1, "device_bytes": None}
 
     def stop(self):
         pass
