@@ -15,6 +15,7 @@ from olivelike.measure.doctor.diagnosis import (
     check_wheels,
     listed_providers,
 )
+from tests.fixtures.little_pipeline import little_pipeline
 
 
 def test_this_environment_runs_a_node_on_the_cpu(cli, empty_folder):
@@ -35,6 +36,20 @@ def test_the_report_for_people_names_providers_targets_and_folders(cli, empty_fo
     out = cli("doctor").out
     for text in ("CPUExecutionProvider  usable", "runs here", f"{empty_folder / 'cache'} (absent)"):
         assert text in out
+
+
+def test_a_folder_s_first_step_is_measured_on_what_runs_it(cli, empty_folder, monkeypatch):
+    only = ["CPUExecutionProvider"]
+    monkeypatch.setattr("olivelike.measure.doctor.diagnosis.listed_providers", lambda timeout: only)
+    monkeypatch.setattr("olivelike.measure.doctor.diagnosis.find_spec", lambda name: None)
+    folder = str(little_pipeline("sd"))
+    (start,) = json.loads(cli("doctor", folder, "--json").out)["starts"]
+    assert (start["provider"], start["problem"]) == ("cpu", "")
+    assert 0 < start["load_seconds"] < start["first_step_seconds"]
+    assert 50e6 < start["rest_bytes"] <= start["peak_bytes"]
+    assert "first step after" in cli("doctor", folder).out
+    refused = cli("doctor", str(empty_folder / "nothing"))
+    assert (refused.status, "no such folder" in refused.err) == (3, True)
 
 
 def test_an_onnxruntime_that_can_not_be_imported_is_broken(cli, empty_folder, monkeypatch):

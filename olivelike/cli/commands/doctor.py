@@ -1,7 +1,8 @@
 """`olivelike doctor`: what works on this machine, and what is broken."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,7 +14,14 @@ if TYPE_CHECKING:
 _BROKEN = 3
 
 
-def doctor(cache_dir: shared.StoreDir = None, json: shared.Json = False) -> None:
+def doctor(
+    folder: Annotated[
+        Path | None,
+        typer.Argument(metavar="[DIR]", help="An optimised folder: time to its first step, and memory, are measured."),
+    ] = None,
+    cache_dir: shared.StoreDir = None,
+    json: shared.Json = False,
+) -> None:
     """Check versions, providers, memory and disks.
 
     Each provider runs one node, since listed does not mean usable. The exit status is 3 if something is broken.
@@ -21,7 +29,7 @@ def doctor(cache_dir: shared.StoreDir = None, json: shared.Json = False) -> None
     from olivelike.cli.stdout import write_found
     from olivelike.measure.doctor import diagnose
 
-    diagnosis = diagnose(shared.store_dir(cache_dir))
+    diagnosis = diagnose(shared.store_dir(cache_dir), optimised=folder)
     write_found(diagnosis.to_json(), _lines(diagnosis), json=json)
     if diagnosis.broken:
         raise typer.Exit(_BROKEN)
@@ -29,6 +37,7 @@ def doctor(cache_dir: shared.StoreDir = None, json: shared.Json = False) -> None
 
 def _lines(diagnosis: "Diagnosis") -> Iterator[str]:
     from olivelike.cli.display.text import size, table
+    from olivelike.measure.doctor.starts import start_rows
 
     host = diagnosis.host
     memory = f"{size(diagnosis.memory_available_bytes)} of {size(host.memory_bytes)} memory available"
@@ -49,6 +58,10 @@ def _lines(diagnosis: "Diagnosis") -> Iterator[str]:
     ]
     yield from table(("folder", "path", "free"), folders)
     yield ""
+    if diagnosis.starts:
+        heads = ("a picture of one step", "opens in", "first step after", "at rest", "at most", "")
+        yield from table(heads, list(start_rows(diagnosis.starts)))
+        yield ""
     yield from (f"{finding.severity}: {finding.message}" for finding in diagnosis.findings)
     if not diagnosis.findings:
         yield "nothing is wrong"

@@ -9,6 +9,7 @@ from olivelike._lazy import names_from
 
 if TYPE_CHECKING:
     from olivelike.measure.doctor.diagnosis import Diagnosis, Finding, Folder, ProviderCheck, TargetCheck, diagnose
+    from olivelike.measure.doctor.starts import Start
 
-__all__ = ["Diagnosis", "Finding", "Folder", "ProviderCheck", "TargetCheck", "diagnose"]
+__all__ = ["Diagnosis", "Finding", "Folder", "ProviderCheck", "Start", "TargetCheck", "diagnose"]
 __getattr__ = names_from(__name__, __file__)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from olivelike.engine.run_record import host, versions
+from olivelike.measure.doctor.starts import Start, measure_starts
 from olivelike.model.targets import TARGETS
 
 if TYPE_CHECKING:
@@ -189,6 +190,8 @@ class Diagnosis:
     targets: tuple[TargetCheck, ...]
     folders: tuple[Folder, ...]
     findings: tuple[Finding, ...]
+    starts: tuple[Start, ...] = ()
+    """Of an optimised folder, if one was named."""
 
     @property
     def broken(self) -> bool:
@@ -200,12 +203,16 @@ class Diagnosis:
         return {"broken": self.broken, **asdict(self)}
 
 
-def diagnose(store: str | Path, timeout: float = TIMEOUT_SECONDS) -> Diagnosis:
+def diagnose(store: str | Path, timeout: float = TIMEOUT_SECONDS, optimised: str | Path | None = None) -> Diagnosis:
     """Look at this machine.
 
     Args:
         store: The store's folder, which need not exist.
         timeout: Seconds that one provider may take.
+        optimised: An optimised folder, with which each provider that works draws a picture of one step.
+
+    Raises:
+        SourceError: if it is no optimised folder.
     """
     store = Path(store)
     import psutil
@@ -222,18 +229,21 @@ def diagnose(store: str | Path, timeout: float = TIMEOUT_SECONDS) -> Diagnosis:
         findings.append(Finding("broken", f"onnxruntime can't run on the CPU: {providers[_CPU].detail}"))
     if find_spec("openvino") is not None:
         providers[_OPENVINO] = check_provider(_OPENVINO, timeout)
+    targets = tuple(_check_target(target.name, target.provider, providers) for target in TARGETS.values())
+    usable = [target.name for target in targets if target.usable]
     return Diagnosis(
         versions=versions(),
         host=host(),
         memory_available_bytes=psutil.virtual_memory().available,
         providers=tuple(providers.values()),
-        targets=tuple(_check_target(target.name, target.provider, providers) for target in TARGETS.values()),
+        targets=targets,
         folders=(
             _folder("store", store),
             _folder("current folder", Path.cwd()),
             _folder("Hugging Face cache", Path(constants.HF_HUB_CACHE)),
         ),
         findings=tuple(findings),
+        starts=() if optimised is None else measure_starts(Path(optimised), usable),
     )
 
 

@@ -1,0 +1,97 @@
+"""How long a folder takes to begin a picture on each provider that works here, and what memory that needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from olivelike.errors import SessionError
+
+if TYPE_CHECKING:
+    from olivelike.runtime.sessions.session_settings import SessionSettings
+
+_SIDE = 256
+"""Pixels of the picture, where the folder makes such small ones."""
+_LIMIT = 600.0
+"""Seconds that opening, or the picture, may take."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """A picture of one step in a process of its own."""
+
+    provider: str
+    """The name of its target, such as `cpu`."""
+    load_seconds: float | None = None
+    """Until text encoders and UNet were open, imports included."""
+    first_step_seconds: float | None = None
+    """From then on, too, until the step was done."""
+    rest_bytes: int | None = None
+    """Resident after the picture, with all networks open."""
+    peak_bytes: int | None = None
+    """The most that was resident."""
+    problem: str = ""
+    """Why there is no picture."""
+
+
+def measure_starts(folder: Path, targets: Iterable[str]) -> tuple[Start, ...]:
+    """Draw a picture of one step with a folder on each provider that runs its networks.
+
+    Args:
+        folder: An optimised folder.
+        targets: Names of targets whose providers work here; the folder's own comes first.
+
+    Raises:
+        SourceError: if it is no such folder.
+    """
+    from olivelike.runtime.pipeline.pipeline_folder import check_folder, read_folder_target, target_settings
+    from olivelike.runtime.sessions.session_settings import choose_providers
+
+    target = read_folder_target(folder)
+    own = [] if target is None else [target.name]
+    found = []
+    for name in dict.fromkeys([*own, *targets]):
+        settings = choose_providers(target_settings(target), [name])
+        try:
+            check_folder(folder, settings)
+        except SessionError as error:
+            if name in own:
+                found.append(Start(name, problem=str(error)))
+            continue
+        found.append(_measure(folder, name, settings))
+    return tuple(found)
+
+
+def _measure(folder: Path, name: str, settings: SessionSettings) -> Start:
+    from olivelike.measure.bench.bench_job import PipelineJob, Turn
+    from olivelike.measure.bench.contest import contest
+    from olivelike.runtime.pipeline.pipeline_folder import open_folder
+
+    size = tuple(min(side, _SIDE) for side in open_folder(folder).default_size)
+    job = PipelineJob(name, folder.absolute(), settings, (size[0], size[1]), steps=1, safety=True)
+    measured = contest({name: job}, [], [Turn(prompt="a lighthouse")], _LIMIT)[name]
+    return Start(
+        name,
+        measured.load_seconds,
+        measured.first_step_seconds,
+        measured.rest_bytes,
+        measured.peak_bytes,
+        measured.message,
+    )
+
+
+def start_rows(starts: Iterable[Start]) -> Iterator[tuple[str, ...]]:
+    """Yield the rows of a table for people."""
+    from olivelike._text import size
+
+    for start in starts:
+        seconds = (start.load_seconds, start.first_step_seconds)
+        memory = (start.rest_bytes, start.peak_bytes)
+        yield (
+            start.provider,
+            *("" if value is None else f"{value:.1f} s" for value in seconds),
+            *("" if value is None else size(value) for value in memory),
+            start.problem,
+        )
