@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from olivelike._text import size
 from olivelike.errors import UsageError
-from olivelike.model.families import DERIVED_FILES, MODEL_FILE, SHALLOW_FILE
+from olivelike.model.families import DERIVED_FILES, MODEL_FILE, SAFETY_CHECKER, SHALLOW_FILE
 from olivelike.runtime.sessions.session import Network, Session, open_session, read_model_file
 
 if TYPE_CHECKING:
@@ -190,12 +190,18 @@ def weight_bytes(folder: PipelineFolder, name: str) -> int:
     return sum(file.stat().st_size for file in (model, *data) if file.is_file())
 
 
-def check_memory_limit(folder: PipelineFolder, limit: int, components: Iterable[str]) -> None:
+def least_memory_limit(folder: PipelineFolder, *, safety: bool) -> tuple[int, str]:
+    """Return the bytes of the largest network that each picture needs, and its name."""
+    encoders = [encoder for _, encoder in folder.text_encoders]
+    checker = [SAFETY_CHECKER] if safety and folder.is_checked else []
+    return max((weight_bytes(folder, name), name) for name in (*encoders, "unet", "vae_decoder", *checker))
+
+
+def check_memory_limit(folder: PipelineFolder, limit: int, *, safety: bool) -> None:
     """Refuse a limit below what one network needs. Raises `UsageError` with the figures."""
-    needs = {name: weight_bytes(folder, name) for name in components}
-    name = max(needs, key=lambda name: needs[name])
-    if needs[name] > limit:
+    least, name = least_memory_limit(folder, safety=safety)
+    if least > limit:
         raise UsageError(
-            f"a memory limit of {size(limit)} is below the {size(needs[name])} of {name}, which has to be open to "
-            f"draw; allow more, or convert {folder.path} with fewer bits"
+            f"a memory limit of {size(limit)} is below the {size(least)} of {name}, which has to be open to draw; "
+            f"allow more, or convert {folder.path} with fewer bits"
         )

@@ -124,7 +124,7 @@ class Pipeline:
         for name in (*self._first, *self._last):
             folder.model(name)
         if settings.memory_limit is not None:
-            check_memory_limit(folder, settings.memory_limit, (*self._first, *self._last))
+            check_memory_limit(folder, settings.memory_limit, safety=safety)
         self._networks = Networks(folder, settings, initializers, shared, through)
         self._networks.begin(self._first)
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from olivelike._files import file_identity
 from olivelike.model.families import INDEX_FILE
 from olivelike.model.records.output import RECORD_FILE
+from olivelike.runtime.pipeline.networks import least_memory_limit
 from olivelike.runtime.pipeline.pipeline import Pipeline, open_pipeline
-from olivelike.runtime.pipeline.pipeline_folder import check_folder, read_folder_target, target_settings
+from olivelike.runtime.pipeline.pipeline_folder import check_folder, open_folder, read_folder_target, target_settings
 from olivelike.runtime.sessions.session_settings import (
     SessionSettings,
     choose_providers,
@@ -96,8 +97,9 @@ class WarmPipelines:
             size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
             self._make_room(size)
             settings = self._sessions.settings(folder)
-            if size > self._limit:  # Its networks are open in turns, then.
-                settings = replace(settings, memory_limit=self._limit)
+            if size > self._limit:  # Its networks are open in turns, then, each of them in any case.
+                least, _ = least_memory_limit(open_folder(folder), safety=safety)
+                settings = replace(settings, memory_limit=max(self._limit, least))
             check_folder(folder, settings)
             merged = lora_files.merge(loras, folder) if loras and lora_files else None
             warm = _Warm(open_pipeline(folder, settings, safety=safety, initializers=merged), loras, stamp, size)

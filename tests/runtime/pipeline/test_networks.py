@@ -15,6 +15,7 @@ from olivelike.runtime.pipeline.networks import Networks, weight_bytes
 from olivelike.runtime.pipeline.pipeline import open_pipeline
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
 from olivelike.runtime.pipeline.request import Request
+from olivelike.serve.drawing.warm import SessionChoice, WarmPipelines
 
 pytest.importorskip("torch")
 
@@ -116,3 +117,11 @@ def test_a_memory_limit_below_one_network_is_refused_before_anything_opens(littl
     with pytest.raises(UsageError, match=r"a memory limit of 1\.0 kB is below the [\d.]+ [kM]B of \w+, which"):
         open_pipeline(little_folder, replace(settings, memory_limit=1000))
     assert opened == []
+
+
+def test_a_server_has_the_networks_of_a_larger_folder_open_in_turns(little_folder, opened):
+    warm = WarmPipelines(SessionChoice(), 1000)
+    pipeline = warm.get(little_folder, (), None, safety=True)
+    assert pipeline.generate(REQUEST).pictures
+    assert "unet" not in pipeline._networks
+    assert names(opened).count("unet") == 1
