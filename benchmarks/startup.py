@@ -19,6 +19,7 @@ from pathlib import Path
 
 WORKFLOW = Path(__file__).parents[1] / "workflows" / "demo.yaml"
 LIBRARIES = "import pydantic, yaml, typer, rich, diskcache, filelock"
+PAINTING = "olivelike.serve.drawing.painting"
 PROMPT = "a red circle on a blue background"
 
 
@@ -47,8 +48,11 @@ def main() -> None:
             store = ("--cache-dir", str(place / f"{name}-cache"), "--output", str(place / f"{name}-output"))
             picture = ("--steps", "10", "--seed", "3", "--overwrite", "-o", str(place / f"{name}.png"))
             return {
+                f"{name}: --help": (*olivelike, "--help"),
+                f"{name}: info of the folder": (*olivelike, "info", str(options.folder)),
                 f"{name}: run, nothing to do": (*olivelike, "run", str(WORKFLOW), *store),
                 f"{name}: generate, 10 steps": (*olivelike, "generate", str(options.folder), PROMPT, *picture),
+                f"{name}: imports of serve's child": (python, "-c", f"import {PAINTING}"),
             }
 
         all_commands = {"the libraries' imports": (sys.executable, "-c", LIBRARIES), **commands("this", sys.executable)}
@@ -67,8 +71,8 @@ def main() -> None:
     imports = medians["the libraries' imports"]
     print(f"\nrun, nothing to do / the libraries' imports: {medians['this: run, nothing to do'] / imports:.2f}")
     if options.against is not None:
-        other = medians["other: generate, 10 steps"]
-        print(f"generate, this / other: {medians['this: generate, 10 steps'] / other:.2f}")
+        for name in commands("", ""):
+            print(f"{name.removeprefix(': ')}, this / other: {medians[f'this{name}'] / medians[f'other{name}']:.2f}")
 
 
 if __name__ == "__main__":

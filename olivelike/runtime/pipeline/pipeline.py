@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError, UsageError
 from olivelike.model.families import DERIVED_FILES, IMAGE_ENCODER, PREVIEW, SAFETY_CHECKER, SHALLOW_FILE  # fmt: skip
-from olivelike.runtime.pictures.upscaling import Upscaler
 from olivelike.runtime.pipeline.conditioning import encode
 from olivelike.runtime.pipeline.controls import leaders, make_leads
 from olivelike.runtime.pipeline.denoising import DenoisingCallbacks, Step, denoise
@@ -53,6 +52,7 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
+    from olivelike.runtime.pictures.upscaling import Upscaler
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
     Initializers = Mapping[str, Mapping[str, np.ndarray[Any, Any]]]
@@ -278,6 +278,8 @@ class Pipeline:
         return enlarge_by(self._upscaler(state.request.upscaler), latents, state, networks)
 
     def _upscaler(self, path: Path) -> Upscaler:
+        from olivelike.runtime.pictures.upscaling import Upscaler
+
         if self._open_upscaler is None or self._open_upscaler[0] != path:
             self._open_upscaler = path, Upscaler(path, self._settings)
         return self._open_upscaler[1]
