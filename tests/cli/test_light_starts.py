@@ -12,7 +12,6 @@ import sys
 import pytest
 
 from olivelike.workflow.code.imports import DISTRIBUTIONS
-from tests.fixtures.little_pipeline import little_pipeline
 
 COMMAND_LINE = """
 import contextlib, io, sys
@@ -50,11 +49,6 @@ def check(code: str, most: int, libraries: set[str]) -> None:
     assert used <= libraries
 
 
-@pytest.fixture(scope="module")
-def folder(one_torch_thread) -> str:
-    return str(little_pipeline())
-
-
 @pytest.mark.parametrize("package", ["engine", "engine.plan", "model", "runtime", "runtime.pictures", "sources"])
 def test_a_package_imports_nothing_by_itself(package):
     ours, libraries = loaded(f"import sys, olivelike.{package}")
@@ -69,17 +63,17 @@ def test_help():
     check(COMMAND_LINE.format(arguments=["--help"]), 42, {"typer"})
 
 
-def test_info_of_a_folder(folder):
-    check(COMMAND_LINE.format(arguments=["info", folder]), 36, {"pydantic", "typer"})
+def test_info_of_a_folder(little):
+    check(COMMAND_LINE.format(arguments=["info", str(little)]), 36, {"pydantic", "typer"})
 
 
-def test_generate_until_it_plans(folder):
+def test_generate_until_it_plans(little):
     """Planning makes the scheduler, which takes torch."""
-    check(GENERATE.format(folder=folder), 78, {"pydantic", "typer"})
+    check(GENERATE.format(folder=str(little)), 78, {"pydantic", "typer"})
 
 
-def test_generate_to_its_end(folder, tmp_path):
-    words = ["generate", folder, "a red circle", "--steps", "1", "-o", str(tmp_path / "picture.png")]
+def test_generate_to_its_end(little, tmp_path):
+    words = ["generate", str(little), "a red circle", "--steps", "1", "-o", str(tmp_path / "picture.png")]
     own = {
         "diffusers",
         "huggingface_hub",
