@@ -17,7 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-WORKFLOW = Path(__file__).parents[1] / "workflows" / "demo.yaml"
+WORKFLOW = Path(__file__).absolute().parents[1] / "workflows" / "demo.yaml"
 LIBRARIES = "import pydantic, yaml, typer, rich, diskcache, filelock"
 PAINTING = "olivelike.serve.drawing.painting"
 PROMPT = "a red circle on a blue background"
@@ -28,7 +28,8 @@ def cpu_seconds(*command: str) -> float:
     before = os.times()
     # Installed packages have their bytecode; so has what is measured.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
+    # A checkout that one is in would be imported in place of what is installed.
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment, cwd=tempfile.gettempdir())
     after = os.times()
     return (after.children_user - before.children_user) + (after.children_system - before.children_system)
 
@@ -40,6 +41,7 @@ def main() -> None:
     parser.add_argument("--against", help="Python of an environment with another olivelike")
     parser.add_argument("--runs", type=int, default=9, help="runs of each")
     options = parser.parse_args()
+    options.folder = options.folder.absolute()
     with tempfile.TemporaryDirectory() as temporary:
         place = Path(temporary)
 
