@@ -13,7 +13,8 @@ import statistics
 import tempfile
 from pathlib import Path
 
-from olivelike.engine import Options, run
+from olivelike.engine.preparation import Options
+from olivelike.engine.run import run
 from olivelike.measure.bench.bench_job import NetworkJob, PipelineJob, Turn
 from olivelike.measure.bench.contest import contest
 from olivelike.measure.bench.engines import ONNXRUNTIME

@@ -17,8 +17,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-WORKFLOW = Path(__file__).parents[1] / "workflows" / "demo.yaml"
+WORKFLOW = Path(__file__).absolute().parents[1] / "workflows" / "demo.yaml"
 LIBRARIES = "import pydantic, yaml, typer, rich, diskcache, filelock"
+PAINTING = "olivelike.serve.drawing.painting"
 PROMPT = "a red circle on a blue background"
 
 
@@ -27,7 +28,8 @@ def cpu_seconds(*command: str) -> float:
     before = os.times()
     # Installed packages have their bytecode; so has what is measured.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
+    # A checkout that one is in would be imported in place of what is installed.
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment, cwd=tempfile.gettempdir())
     after = os.times()
     return (after.children_user - before.children_user) + (after.children_system - before.children_system)
 
@@ -39,6 +41,7 @@ def main() -> None:
     parser.add_argument("--against", help="Python of an environment with another olivelike")
     parser.add_argument("--runs", type=int, default=9, help="runs of each")
     options = parser.parse_args()
+    options.folder = options.folder.absolute()
     with tempfile.TemporaryDirectory() as temporary:
         place = Path(temporary)
 
@@ -47,8 +50,11 @@ def main() -> None:
             store = ("--cache-dir", str(place / f"{name}-cache"), "--output", str(place / f"{name}-output"))
             picture = ("--steps", "10", "--seed", "3", "--overwrite", "-o", str(place / f"{name}.png"))
             return {
+                f"{name}: --help": (*olivelike, "--help"),
+                f"{name}: info of the folder": (*olivelike, "info", str(options.folder)),
                 f"{name}: run, nothing to do": (*olivelike, "run", str(WORKFLOW), *store),
                 f"{name}: generate, 10 steps": (*olivelike, "generate", str(options.folder), PROMPT, *picture),
+                f"{name}: imports of serve's child": (python, "-c", f"import {PAINTING}"),
             }
 
         all_commands = {"the libraries' imports": (sys.executable, "-c", LIBRARIES), **commands("this", sys.executable)}
@@ -67,8 +73,8 @@ def main() -> None:
     imports = medians["the libraries' imports"]
     print(f"\nrun, nothing to do / the libraries' imports: {medians['this: run, nothing to do'] / imports:.2f}")
     if options.against is not None:
-        other = medians["other: generate, 10 steps"]
-        print(f"generate, this / other: {medians['this: generate, 10 steps'] / other:.2f}")
+        for name in commands("", ""):
+            print(f"{name.removeprefix(': ')}, this / other: {medians[f'this{name}'] / medians[f'other{name}']:.2f}")
 
 
 if __name__ == "__main__":

@@ -80,6 +80,29 @@ def used_modules(path: Path) -> set[str]:
     return {name for name in found if name.startswith("olivelike.")} - NO_MODULES
 
 
+def name_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def imported_at_once(path: Path) -> set[str]:
+    """Return what a module imports as it is imported itself, with the packages around that; not those around itself."""
+    found: set[str] = set()
+    statements: list[ast.stmt] = list(ast.parse(path.read_text(encoding="utf-8")).body)
+    for statement in statements:
+        match statement:
+            case ast.If(test=ast.Name(id="TYPE_CHECKING"), orelse=orelse):
+                statements += orelse
+            case ast.If(body=body, orelse=orelse) | ast.Try(body=body, orelse=orelse):
+                statements += [*body, *orelse]
+            case ast.ImportFrom(module=str(module), names=names):
+                found.update((module, *(f"{module}.{alias.name}" for alias in names)))
+            case ast.Import(names=names):
+                found.update(alias.name for alias in names)
+    own = name_of(path)
+    around = {name.rsplit(".", count)[0] for name in found for count in range(name.count(".") + 1)}
+    return {name for name in around if not f"{own}.".startswith(f"{name}.")}
+
+
 def test_a_room_uses_only_what_lies_below_it() -> None:
     wrong = []
     for path in modules():
@@ -106,6 +129,15 @@ def test_the_rooms_stand_on_one_another() -> None:
         free = {room for room, uses in rest.items() if not uses}
         assert free, f"a circle among {sorted(rest)}"
         settled |= free
+
+
+def test_no_modules_import_one_another_in_a_circle() -> None:
+    """Whichever comes first, each is imported whole; packages count, whose own file runs before theirs."""
+    known = {name_of(path): path for path in modules()}
+    rest = {name: imported_at_once(path) & known.keys() - {name} for name, path in known.items()}
+    while free := {name for name, uses in rest.items() if not uses}:
+        rest = {name: uses - free for name, uses in rest.items() if name not in free}
+    assert not rest, f"a circle among {sorted(rest)}, or above one"
 
 
 def test_about_a_dozen_rooms() -> None:

@@ -41,6 +41,10 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 TEXT = "text_model."
+LATER_END = 49407
+"""`eos_token_id` of text encoders since transformers 4.31; hubs' own configs have 2, with which CLIP pools otherwise.
+
+https://github.com/huggingface/transformers/pull/24773, https://github.com/huggingface/transformers/pull/24777."""
 OLD_VAE_ATTENTION = {"to_q": "query", "to_k": "key", "to_v": "value", "to_out.0": "proj_attn"}
 
 _THREE_LEVELS = {
@@ -125,6 +129,8 @@ def networks(name: str, scratch: Path) -> Iterator[Checkpoint]:
     for checkpoint in _opened(folder, only).checkpoints.values():
         yield checkpoint
         yield from _older_names(checkpoint)
+        if checkpoint.class_name.startswith("CLIPTextModel"):
+            yield replace(checkpoint, config={**checkpoint.config, "eos_token_id": LATER_END})
     if not pipeline.single:
         return
     file = make_single_file(folder, scratch / f"{name}.safetensors", hollow=True)

@@ -1,10 +1,5 @@
-"""The engine: what every front end calls to plan and run workflows."""
+"""The engine: what every front end calls to plan and run workflows.
 
-from olivelike.engine.convert_request import ConvertRequest, convert, draft, networks_of, save_workflow
-from olivelike.engine.preparation import Options, Pin, Prepared, pin, plan, prepare, validate
-from olivelike.engine.run import RunResult, run
-
-__all__ = [
-    "ConvertRequest", "Options", "Pin", "Prepared", "RunResult",
-    "convert", "draft", "networks_of", "pin", "plan", "prepare", "run", "save_workflow", "validate",
-]  # fmt: skip
+Plans and options are in `preparation`, runs in `run`, runs of one checkpoint without a workflow file in
+`convert_request`. The package imports nothing, so that whoever needs one small module of it gets no planner.
+"""

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from olivelike._text import did_you_mean
-from olivelike.engine.plan import PlannedNode, differences, nearest_of
+from olivelike.engine.plan.explain import differences, nearest_of
 from olivelike.engine.preparation import DEFAULTS, Options, Prepared, plan
 from olivelike.errors import UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from olivelike.engine.plan import Plan
+    from olivelike.engine.plan.planner import Plan, PlannedNode
     from olivelike.workflow.places import Place
 
 

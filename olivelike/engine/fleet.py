@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from olivelike.engine.execute.executor import Executor, ExecutorMaker
     from olivelike.engine.kinds.kind import Job
-    from olivelike.engine.plan import Plan
+    from olivelike.engine.plan.planner import Plan
     from olivelike.engine.preparation import Prepared
     from olivelike.workflow import LoadedWorkflow
 

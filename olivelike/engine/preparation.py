@@ -15,9 +15,12 @@ from olivelike._files import hold_paths
 from olivelike.engine.execute.sharing import Unshared, open_for_looking
 from olivelike.engine.output.admission import check_apart
 from olivelike.engine.output.output_files import OutputStates
-from olivelike.engine.plan import Inputs, Resolver, active_steps, build_nodes, check_chains, make_plan
 from olivelike.engine.plan.adapters import check_adapters, open_adapters
-from olivelike.engine.plan.chains import check_scheduler, check_without_source
+from olivelike.engine.plan.building import active_steps, build_nodes
+from olivelike.engine.plan.chains import check_chains, check_scheduler, check_without_source
+from olivelike.engine.plan.inputs import Inputs
+from olivelike.engine.plan.planner import make_plan
+from olivelike.engine.plan.resolver import Resolver
 from olivelike.engine.run_record import readable_runs
 from olivelike.errors import StoreError, UsageError
 from olivelike.graphs.shelf import open_shelf
@@ -32,8 +35,10 @@ from olivelike.workflow import LoadedWorkflow, Output, Source, default_cache_dir
 from olivelike.workflow.places import Place, may_be_path
 
 if TYPE_CHECKING:
-    from olivelike.engine.plan import Adapters, Node, Plan
+    from olivelike.engine.plan.adapters import Adapters
     from olivelike.engine.plan.forecast import Forecast
+    from olivelike.engine.plan.node import Node
+    from olivelike.engine.plan.planner import Plan
     from olivelike.model.records.run_record import RunRecord
     from olivelike.store.shared import Address
     from olivelike.workflow import IpAdapter

@@ -17,7 +17,7 @@ from olivelike.engine.output.admission import check_output, check_room
 from olivelike.engine.output.assemble import Stagings, assets_are_current, publish_output
 from olivelike.engine.output.output_files import resolved
 from olivelike.engine.output.publication import recover
-from olivelike.engine.plan import all_hits, explain_status
+from olivelike.engine.plan.planner import all_hits, explain_status
 from olivelike.engine.preparation import DEFAULTS, prepare, worker_count
 from olivelike.errors import (
     DamagedError,
@@ -36,7 +36,7 @@ from olivelike.store import Root, new_run_id
 if TYPE_CHECKING:
     from olivelike.engine.execute.driver import Driver, Execution
     from olivelike.engine.execute.executor import Executor, ExecutorMaker
-    from olivelike.engine.plan import Resolution, Resolver
+    from olivelike.engine.plan.resolver import Resolution, Resolver
     from olivelike.engine.preparation import Options, Prepared
     from olivelike.model.records.run_record import NodeRecord, RunRecord
     from olivelike.workflow import Output

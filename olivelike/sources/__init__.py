@@ -4,13 +4,20 @@ Opening a source needs no library but the standard one (a hub id that is not cac
 `olivelike.sources.names.adapt` asks diffusers and transformers what the stored names mean; it runs in a worker.
 """
 
-from olivelike.sources.checkpoint import Checkpoint
-from olivelike.sources.files.weight_table import Header, RawTensor, read_header
-from olivelike.sources.hub import known_digest
-from olivelike.sources.names.adaptation import Adaptation, StoredView, bind
-from olivelike.sources.pipeline import PipelineSource, SourceSpec, available_components, open_source
+from typing import TYPE_CHECKING
+
+from olivelike._lazy import names_from
+
+if TYPE_CHECKING:
+    from olivelike.sources.checkpoint import Checkpoint
+    from olivelike.sources.files.weight_table import Header, RawTensor, read_header
+    from olivelike.sources.hub import known_digest
+    from olivelike.sources.names.adaptation import Adaptation, StoredView, bind
+    from olivelike.sources.pipeline import PipelineSource, SourceSpec, available_components, open_source
 
 __all__ = [
     "Adaptation", "Checkpoint", "Header", "PipelineSource", "RawTensor", "SourceSpec", "StoredView",
     "available_components", "bind", "known_digest", "open_source", "read_header",
 ]  # fmt: skip
+
+__getattr__ = names_from(__name__, __file__)

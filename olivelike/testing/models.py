@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from olivelike.digest import digest_bytes, digest_file
-from olivelike.engine.keys import pass_key
-from olivelike.engine.plan import Key
+from olivelike.engine.keys import Key, pass_key
 from olivelike.errors import PassError
 from olivelike.graphs.shelf import BUILT_IN, Shelf
 from olivelike.model import Architecture, Graph, Model, Tensor, Weights

@@ -33,7 +33,7 @@ def test_the_guide_has_every_exit_status():
 def test_the_examples_are_understood(cli, example, monkeypatch):
     received = []
     monkeypatch.setattr(
-        "olivelike.engine.run", lambda ref, options, listener, report: received.append(ref) or _result()
+        "olivelike.engine.run.run", lambda ref, options, listener, report: received.append(ref) or _result()
     )
     _, *arguments = shlex.split(example)
     assert cli(*arguments).status == 0
@@ -41,6 +41,6 @@ def test_the_examples_are_understood(cli, example, monkeypatch):
 
 
 def _result():
-    from olivelike.engine import RunResult
+    from olivelike.engine.run import RunResult
 
     return RunResult("run", "ok", 1, 1, 0, 0.1, 0, ())

@@ -85,13 +85,13 @@ def test_convert_prints_and_saves_the_workflow_that_it_would_run(cli, project):
 
 def test_convert_tells_the_record_what_was_typed(cli, project, monkeypatch):
     told = []
-    monkeypatch.setattr("olivelike.engine.run", lambda _, options, *rest: told.append(options.command) or _done())
+    monkeypatch.setattr("olivelike.engine.run.run", lambda _, options, *rest: told.append(options.command) or _done())
     assert cli("convert", "checkpoint", "-t", "cpu", "-o", "my model", "--layout", "csharp").status == 0
     assert told == ["olivelike convert checkpoint --target cpu --output 'my model' --layout csharp"]
 
 
 def _done():
-    from olivelike.engine import RunResult
+    from olivelike.engine.run import RunResult
 
     return RunResult("run", "ok", 1, 1, 0, 0.1, 0, ())
 

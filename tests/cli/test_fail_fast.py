@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from olivelike import engine
+from olivelike.engine.preparation import Options
+from olivelike.engine.run import RunResult, run
 from olivelike.errors import PassError
 
 SWEEP = """\
@@ -26,7 +27,7 @@ def test_a_failure_ends_what_runs_beside_it_and_leaves_no_temporary_files(projec
     events = []
     begin = time.monotonic()
     with pytest.raises(PassError, match="not to its liking"):
-        engine.run("workflows/sweep.yaml", engine.Options(fail_fast=True, workers=2), events.append)
+        run("workflows/sweep.yaml", Options(fail_fast=True, workers=2), events.append)
     assert time.monotonic() - begin < 300  # `slow` takes ten minutes.
     skipped = {event.data["node"]: event.data["reason"] for event in events if event.name == "node_skipped"}
     assert skipped["text_encoder.slow@good"] == "text_encoder.refuse@bad failed"
@@ -37,7 +38,7 @@ def test_a_failure_ends_what_runs_beside_it_and_leaves_no_temporary_files(projec
 def test_progress_of_a_run_counts_every_node_and_says_what_is_expected(project):
     events = []
     changed = "components.text_encoder.1={label: {text: other}}"
-    engine.run("workflows/little.yaml", engine.Options(overrides=(changed,)), events.append)
+    run("workflows/little.yaml", Options(overrides=(changed,)), events.append)
     started = next(event.data for event in events if event.name == "run_started")
     assert started["node_ids"][:2] == ["text_encoder.load", "text_encoder.convert"]
     progress = [event.data for event in events if event.name == "run_progress"]
@@ -56,7 +57,6 @@ def test_convert_shows_the_plan_of_what_it_would_do(project, cli):
 
 
 def test_convert_tells_an_error_once_and_a_result_with_the_next_step(project, cli, monkeypatch):
-    from olivelike.engine import RunResult
     from olivelike.engine.execute.events import Event
 
     def fail(place, options, listener, report):
@@ -68,7 +68,7 @@ def test_convert_tells_an_error_once_and_a_result_with_the_next_step(project, cl
 
     words = ("convert", "checkpoint", "-t", "cpu", "-o", "models/a b")
     with monkeypatch.context() as patch:
-        patch.setattr("olivelike.engine.run", fail)
+        patch.setattr("olivelike.engine.run.run", fail)
         result = cli(*words)
     assert (result.status, (result.out + result.err).count("no such tensor")) == (4, 1)
     assert "1 of 1  unet.load  failed\n" in result.out
@@ -77,7 +77,7 @@ def test_convert_tells_an_error_once_and_a_result_with_the_next_step(project, cl
         assert not options.fail_fast
         return RunResult("run", "ok", 1, 1, 0, 0.1, 0, ())
 
-    monkeypatch.setattr("olivelike.engine.run", succeed)
+    monkeypatch.setattr("olivelike.engine.run.run", succeed)
     monkeypatch.setattr("olivelike.runtime.pipeline.pipeline_folder.open_folder", lambda folder: folder)
     last = cli(*words, "--keep-going").out.splitlines()[-1]
     assert last == """next: olivelike generate 'models/a b' "a red circle\""""

@@ -3,12 +3,10 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 
-import olivelike.engine  # noqa: F401  (so that the module of `run` is there)
 from olivelike.store import Store
 
 LITTLE = "workflows/little.yaml"
@@ -59,7 +57,7 @@ def test_a_failed_run_has_a_report_with_its_error(project, cli):
 def test_a_report_that_can_not_be_written_is_a_warning(project, cli, monkeypatch):
     shutil.rmtree("models")
     Path("cache/logs/known/report.html/taken").mkdir(parents=True)
-    monkeypatch.setattr(sys.modules["olivelike.engine.run"], "new_run_id", lambda: "known")
+    monkeypatch.setattr("olivelike.engine.run.new_run_id", lambda: "known")
     result = cli("run", LITTLE)
     assert result.status == 0
     assert "warning: the report was not written" in result.err

@@ -137,7 +137,7 @@ def test_json_ends_with_run_finished_after_a_bug_too(project, cli, monkeypatch, 
     def fail(*arguments: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr("olivelike.engine.run", fail)
+    monkeypatch.setattr("olivelike.engine.run.run", fail)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     result = cli("run", LITTLE, "--json")
     assert result.status == 1

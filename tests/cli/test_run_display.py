@@ -10,8 +10,8 @@ from rich.console import Console
 
 from olivelike.cli.display.bars import Bars
 from olivelike.cli.display.run_display import RunDisplay
-from olivelike.engine import RunResult
 from olivelike.engine.execute.events import Event
+from olivelike.engine.run import RunResult
 
 
 def result(*, hits: int = 0, executed: int = 0, outputs: tuple[Path, ...] = ()) -> RunResult:

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from olivelike.engine import Options, RunResult, run
 from olivelike.engine.execute.executor import ExecutorMaker
 from olivelike.engine.execute.inline_executor import InlineExecutor
+from olivelike.engine.preparation import Options
+from olivelike.engine.run import RunResult, run
 from olivelike.errors import OlivelikeError
 from olivelike.graphs.export import export_component
 from olivelike.graphs.shelf import Shelf

@@ -12,8 +12,8 @@ import numpy as np
 import onnx
 import pytest
 
-from olivelike.engine import Options, plan
 from olivelike.engine.output.initializers import Initializers
+from olivelike.engine.preparation import Options, plan
 from olivelike.errors import PassError, UsageError
 from olivelike.model.records.output import OutputRecord, StepRecord
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from olivelike.engine import Options, plan
 from olivelike.engine.explanation import explain
 from olivelike.engine.output.earlier import Earlier
 from olivelike.engine.output.initializers import Initializers
 from olivelike.engine.output.swap import swap_loras
+from olivelike.engine.preparation import Options, plan
 from olivelike.errors import PassError, SourceError, WorkflowError
 from olivelike.sources.adapters.lora_file import WeightedLora
 from olivelike.sources.adapters.open_lora import open_lora

@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 from distributed import LocalCluster
 
-from olivelike.engine import Options, plan
 from olivelike.engine.execute import cluster_site
 from olivelike.engine.execute.cluster_data import packed, unpacked
 from olivelike.engine.execute.cluster_executor import ClusterExecutor
+from olivelike.engine.preparation import Options, plan
 from olivelike.errors import OlivelikeError
 from olivelike.graphs.shelf import Shelf
 from tests.fixtures.lying_store import Files, Honest, lies, lying_answers, names_of, with_object

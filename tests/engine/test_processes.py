@@ -40,7 +40,8 @@ class Slow(Pass):
 RUN = """
 import json, sys
 from pathlib import Path
-from olivelike.engine import run, Options
+from olivelike.engine.preparation import Options
+from olivelike.engine.run import run
 from olivelike.engine.execute.inline_executor import InlineExecutor
 from olivelike.errors import OlivelikeError
 

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from olivelike import engine
 from olivelike.digest import digest_bytes
 from olivelike.engine.execute.inline_executor import InlineExecutor
+from olivelike.engine.preparation import Options, plan
+from olivelike.engine.run import RunResult, run as run_workflow
 from olivelike.engine.run_record import readable_runs
 from olivelike.graphs.shelf import BUILT_IN, Shelf, ShelfFolder
 from olivelike.model import Architecture, Graph
@@ -40,14 +41,14 @@ def workflow(tmp_path) -> Path:
     return path
 
 
-def run(workflow: Path, events: list | None = None, **options) -> engine.RunResult:
+def run(workflow: Path, events: list | None = None, **options) -> RunResult:
     heard = (events.append) if events is not None else (lambda _: None)
-    return engine.run(str(workflow), engine.Options(**options), heard, executor=InlineExecutor)
+    return run_workflow(str(workflow), Options(**options), heard, executor=InlineExecutor)
 
 
 def statuses(workflow: Path) -> dict[str, str]:
-    _, plan = engine.plan(str(workflow))
-    return {planned.node.id: planned.status for planned in plan.nodes}
+    _, found = plan(str(workflow))
+    return {planned.node.id: planned.status for planned in found.nodes}
 
 
 def output(workflow: Path) -> dict[str, bytes]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from olivelike.engine import Options, plan
+from olivelike.engine.preparation import Options, plan
 from olivelike.workflow import shipped_names
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from olivelike.engine import Options, run
+from olivelike.engine.preparation import Options
+from olivelike.engine.run import run
 from olivelike.errors import OlivelikeError
 from olivelike.model.records.output import OutputRecord
 

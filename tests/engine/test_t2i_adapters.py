@@ -9,8 +9,7 @@ import pytest
 from PIL import Image
 
 from olivelike.cli.app import run_command_line
-from olivelike.engine import ConvertRequest
-from olivelike.engine.convert_request import draft_workflow
+from olivelike.engine.convert_request import ConvertRequest, draft_workflow
 from olivelike.engine.preparation import DEFAULTS
 from olivelike.errors import UsageError, WorkflowError
 from olivelike.model.records.output import OutputRecord

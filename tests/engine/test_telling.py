@@ -7,8 +7,8 @@ from typing import Any
 
 from olivelike.engine.execute import telling
 from olivelike.engine.execute.events import Event
-from olivelike.engine.plan import Node
 from olivelike.engine.plan.forecast import Forecast
+from olivelike.engine.plan.node import Node
 from olivelike.model.records.run_record import NodeRecord
 
 

@@ -12,14 +12,13 @@ import pytest
 from hostile import QUICK, SLOW, damage_json, feed
 
 from olivelike.data import demo_folder
-from olivelike.engine import Options
 from olivelike.engine.execute.cluster_data import packed
 from olivelike.engine.execute.cluster_executor import _OUTCOME, _answered, _written
 from olivelike.engine.execute.cluster_workers import LostError, Site, read_answer
 from olivelike.engine.execute.inline_executor import InlineExecutor
 from olivelike.engine.kinds.kind import Done, Needs
 from olivelike.engine.plan.question import Question
-from olivelike.engine.preparation import prepare
+from olivelike.engine.preparation import Options, prepare
 from olivelike.engine.run import run
 from olivelike.errors import DamagedError
 from olivelike.store import actions

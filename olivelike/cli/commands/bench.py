@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 import typer
 
 from olivelike.cli import options as shared
-from olivelike.cli.display.fidelity_table import method_lines
 from olivelike.cli.display.text import duration, fitted, terminal_width
 from olivelike.cli.options import ProviderOptions
 from olivelike.cli.stdout import write_error, write_found, write_text
@@ -127,6 +126,7 @@ def bench(
             folder, session.settings(folder), batch_sizes or [1], sides, steps, batch_count, warmup_runs, timeout, json
         )
         return
+    from olivelike.cli.display.fidelity_table import method_lines
     from olivelike.measure.bench.bench_report import (
         append_rows,
         check_baseline,

@@ -182,12 +182,12 @@ def pin(
     Here, or in a shared store that --cache-dir names. The pin has the workflow's name; of a `matrix` each combination
     has one. The exit status is 3 if nothing is stored.
     """
-    from olivelike import engine
+    from olivelike.engine.preparation import pin as pin_one
     from olivelike.workflow.matrix import UnnamedCombinationError
 
     options = shared.engine_options(chosen, combination=combination)
     try:
-        pinned = [engine.pin(workflow, options)]
+        pinned = [pin_one(workflow, options)]
     except UnnamedCombinationError:
         from olivelike.engine.fleet import pin_fleet
 

@@ -89,10 +89,10 @@ def convert(
 
     The workflow that does it is printed first; with --json it goes to standard error.
     """
-    from olivelike import engine
     from olivelike.cli.stdout import write_error, write_line
+    from olivelike.engine import convert_request
 
-    request = engine.ConvertRequest(
+    request = convert_request.ConvertRequest(
         source, target, output, tuple(loras or ()), vae, tuple(embeddings or ()), precision, prediction, layout,
         preview, tuple(controlnets or ()), tuple(t2i_adapters or ()), ip_adapter, image_encoder,
         calibration=calibration, variant=variant,
@@ -101,12 +101,12 @@ def convert(
         limits, cache_dir=cache_dir, allow_pickle=allow_pickle, overwrite=overwrite, keep_going=keep_going,
         cluster=cluster,
     )  # fmt: skip
-    place, options = engine.draft(request, options)
+    place, options = convert_request.draft(request, options)
     write = write_error if json else write_line
     for line in (place.text or "").splitlines():
         write(line)
     if save_workflow is not None:
-        engine.save_workflow(request, options, save_workflow)
+        convert_request.save_workflow(request, options, save_workflow)
     if dry_run:
         from olivelike.cli.display.run_display import show_plan
 

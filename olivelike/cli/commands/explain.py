@@ -9,7 +9,7 @@ from olivelike.cli import options as shared
 
 if TYPE_CHECKING:
     from olivelike.engine.explanation import Explanation
-    from olivelike.engine.plan import PlannedNode
+    from olivelike.engine.plan.planner import PlannedNode
 
 _SHOWN_DIGITS = 12
 _SHOWN_MODULES = 3

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from olivelike.cli.display.generate_display import JsonLines, Lines
     from olivelike.runtime.jobs import JobPlan
     from olivelike.runtime.pictures import PictureWriter
-    from olivelike.runtime.pictures.preview_file import PreviewFile
     from olivelike.runtime.pipeline.request import RequestFields
     from olivelike.runtime.sessions.session_settings import SessionSettings
     from olivelike.serve.remote.client import Server
@@ -300,13 +299,9 @@ def generate(
     from olivelike.runtime.jobs.control_files import parse_control, parse_image_prompt
     from olivelike.runtime.jobs.prompt_lines import STDIN
     from olivelike.runtime.pictures import PictureWriter
-    from olivelike.runtime.pictures.preview_file import PreviewFile
     from olivelike.runtime.pipeline.pipeline_folder import check_folder
     from olivelike.runtime.pipeline.request import SEEDS
     from olivelike.runtime.prompts.wildcards import Wildcards
-    from olivelike.serve.remote.client import Server
-    from olivelike.serve.remote.remote_orders import plan_orders, spread
-    from olivelike.serve.settings import ServeSettings
 
     with JsonLines() if json else Lines(live=sys.stdout.isatty()) as display:
         name = folder.resolve().name
@@ -341,6 +336,9 @@ def generate(
         if scale is not None:
             fields["ip_adapter_scale"] = scale
         if at.server is not None:
+            from olivelike.serve.remote.client import Server
+            from olivelike.serve.remote.remote_orders import plan_orders
+
             server = Server(at.server, at.api_key or os.environ.get("OLIVELIKE_API_KEY"))
             orders = plan_orders(
                 server, name, lines, fields,
@@ -353,6 +351,8 @@ def generate(
         opened = [lora_files.named(text) for text in loras or ()]
         if at.cluster is not None:
             from olivelike.serve.remote.cluster_server import ClusterLoras, cluster_server
+            from olivelike.serve.remote.remote_orders import plan_orders, spread
+            from olivelike.serve.settings import ServeSettings
 
             named = ClusterLoras(opened, lora_dirs or ())
             chosen = ServeSettings(
@@ -385,9 +385,7 @@ def generate(
         )
         for note in plan.notes:
             display.note(note)
-        _draw(
-            plan, writer, settings, display, safety=safety, sheet=sheet, shown=PreviewFile(preview) if preview else None
-        )
+        _draw(plan, writer, settings, display, safety=safety, sheet=sheet, preview=preview)
 
 
 def _check_for_cluster(session: AllSessionOptions, others: "Mapping[str, object]") -> None:
@@ -410,7 +408,7 @@ def _draw(
     *,
     safety: bool,
     sheet: bool,
-    shown: "PreviewFile | None",
+    preview: Path | None,
 ) -> None:
     """Draw what is planned; a signal leaves the pictures that are done, and says how many."""
     from olivelike.cli import collect_as_usual
@@ -420,6 +418,12 @@ def _draw(
     from olivelike.errors import Interrupted
     from olivelike.runtime.jobs import draw
     from olivelike.runtime.jobs.job_drawing import DrawEvent, StepDone
+
+    shown = None
+    if preview is not None:
+        from olivelike.runtime.pictures.preview_file import PreviewFile
+
+        shown = PreviewFile(preview)
 
     def tell(event: DrawEvent) -> None:
         if shown is not None and isinstance(event, StepDone):

@@ -27,9 +27,9 @@ def graph(
     output: shared.OutputFile = None,
 ) -> None:
     """Draw the nodes, coloured by whether they would run."""
-    from olivelike import engine
     from olivelike.cli.stdout import write_text
+    from olivelike.engine.preparation import plan
     from olivelike.measure.report.graph_drawing import FORMATS
 
-    _, plan = engine.plan(workflow, shared.engine_options(nodes, chosen))
-    write_text(FORMATS[format.value](plan), output)
+    _, planned = plan(workflow, shared.engine_options(nodes, chosen))
+    write_text(FORMATS[format.value](planned), output)

@@ -42,7 +42,6 @@ def info(
     made of, for what, and whether it is complete.
     """
     from olivelike.cli.stdout import write_found, write_lines
-    from olivelike.runtime.pictures.picture_reading import is_picture, read_picture
 
     if file.is_dir():
         from olivelike.engine.output.folder_info import describe_folder
@@ -51,6 +50,8 @@ def info(
         # A folder may come from anyone.
         write_found(folder.to_json(), map(one_line, _folder_lines(folder)), json=json)
         return
+    from olivelike.runtime.pictures.picture_reading import is_picture, read_picture
+
     if is_picture(file):
         picture = read_picture(file)
         write_found(picture_json(picture), picture_lines(picture), json=json)

@@ -50,7 +50,7 @@ def add(
     import logging
 
     from olivelike.cli.display.text import count
-    from olivelike.engine import networks_of
+    from olivelike.engine.convert_request import networks_of
     from olivelike.graphs.shelf import ShelfFolder, own_folder
     from olivelike.graphs.shelf.filling import add_network
 

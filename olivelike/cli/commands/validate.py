@@ -7,7 +7,7 @@ import typer
 from olivelike.cli import options as shared
 
 if TYPE_CHECKING:
-    from olivelike.engine import Options
+    from olivelike.engine.preparation import Options
     from olivelike.workflow import LoadedWorkflow
 
 
@@ -62,11 +62,11 @@ def validate(
 
 def _validated(workflow: str, options: "Options") -> "list[LoadedWorkflow]":
     """Return the workflow, or that of each combination."""
-    from olivelike import engine
+    from olivelike.engine.preparation import validate as validate_one
     from olivelike.workflow.matrix import UnnamedCombinationError
 
     try:
-        return [engine.validate(workflow, options)]
+        return [validate_one(workflow, options)]
     except UnnamedCombinationError:
         from olivelike.engine.fleet import validate_fleet
 

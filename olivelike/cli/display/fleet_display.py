@@ -19,8 +19,8 @@ from olivelike.errors import OlivelikeError
 from olivelike.workflow.findings import file_label
 
 if TYPE_CHECKING:
-    from olivelike.engine import Options
     from olivelike.engine.execute.events import Event
+    from olivelike.engine.preparation import Options
     from olivelike.workflow.places import Place
 
 _STATUSES = ("hit", "shelf", "miss", "pending", "uncached")

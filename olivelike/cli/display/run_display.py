@@ -19,9 +19,10 @@ from olivelike.workflow.matrix import UnnamedCombinationError
 
 if TYPE_CHECKING:
     from olivelike.cli.display.bars import Bars
-    from olivelike.engine import Options, RunResult
     from olivelike.engine.execute.events import Event
-    from olivelike.engine.plan import Plan, PlannedNode
+    from olivelike.engine.plan.planner import Plan, PlannedNode
+    from olivelike.engine.preparation import Options
+    from olivelike.engine.run import RunResult
     from olivelike.workflow.places import Place
 
 _KNOWN = ("hit", "shelf")
@@ -33,11 +34,11 @@ _WIDE = 100
 
 def show_plan(workflow: str | Place, options: Options, json: bool) -> None:
     """Plan a workflow and write the plan to standard output."""
-    from olivelike import engine
     from olivelike.engine.plan.forecast import TimeLeft
+    from olivelike.engine.preparation import plan
 
     try:
-        prepared, found = engine.plan(workflow, options)
+        prepared, found = plan(workflow, options)
     except UnnamedCombinationError:
         from olivelike.cli.display.fleet_display import show_fleet_plan
 
@@ -119,15 +120,15 @@ def show_run(workflow: str | Place, options: Options, json: bool, most: int | No
 
 
 def _show_one(workflow: str | Place, options: Options, json: bool) -> None:
-    from olivelike import engine
+    from olivelike.engine.run import run
     from olivelike.measure.report import write_report
 
     if json:
         with JsonLines() as lines:
-            engine.run(workflow, options, lines, write_report)
+            run(workflow, options, lines, write_report)
         return
     with RunDisplay(live=sys.stdout.isatty(), fail_fast=options.fail_fast) as display:
-        display.summarise(engine.run(workflow, options, display, write_report))
+        display.summarise(run(workflow, options, display, write_report))
 
 
 class RunDisplay:

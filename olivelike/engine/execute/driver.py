@@ -14,7 +14,8 @@ from olivelike.engine.execute.weight_makers import WeightMakers
 from olivelike.engine.kinds import kind_of
 from olivelike.engine.kinds.kind import Workplace
 from olivelike.engine.output.lost_values import TOLD, lost_values
-from olivelike.engine.plan import Resolution, estimate, explain_status
+from olivelike.engine.plan.planner import estimate, explain_status
+from olivelike.engine.plan.resolver import Resolution
 from olivelike.errors import DamagedError, PassError
 from olivelike.model.records.run_record import NodeRecord
 from olivelike.store import Action
@@ -27,11 +28,12 @@ if TYPE_CHECKING:
     from olivelike.engine.execute.events import EventName, Listener
     from olivelike.engine.execute.executor import Answer, Executor
     from olivelike.engine.execute.sharing import Unshared
+    from olivelike.engine.keys import Key
     from olivelike.engine.kinds.kind import Done
-    from olivelike.engine.plan import Key, Node, Resolver
     from olivelike.engine.plan.explain import Earlier
     from olivelike.engine.plan.forecast import Forecast
-    from olivelike.engine.plan.resolver import Shelved
+    from olivelike.engine.plan.node import Node
+    from olivelike.engine.plan.resolver import Resolver, Shelved
     from olivelike.store import Root
 
 Status = Literal["hit", "shelf", "executed", "failed", "skipped"]

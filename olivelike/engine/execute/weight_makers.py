@@ -10,8 +10,8 @@ from olivelike.model import Weights
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from olivelike.engine.plan import Node
     from olivelike.engine.plan.inputs import Inputs
+    from olivelike.engine.plan.node import Node
     from olivelike.model.records.run_record import NodeRecord
 
 

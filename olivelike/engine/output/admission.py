@@ -16,7 +16,8 @@ from olivelike.model.records.output import FileFacts, OutputRecord, is_plain
 from olivelike.workflow.places import exists
 
 if TYPE_CHECKING:
-    from olivelike.engine.plan import Adapters, Node
+    from olivelike.engine.plan.adapters import Adapters
+    from olivelike.engine.plan.node import Node
     from olivelike.engine.preparation import Prepared
     from olivelike.sources import PipelineSource
     from olivelike.store import Store

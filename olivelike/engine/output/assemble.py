@@ -25,7 +25,8 @@ from olivelike.model.records.output import LOST, ComponentRecord, FileFacts, Out
 
 if TYPE_CHECKING:
     from olivelike.engine.execute.driver import Execution
-    from olivelike.engine.plan import Node, Resolver
+    from olivelike.engine.plan.node import Node
+    from olivelike.engine.plan.resolver import Resolver
     from olivelike.engine.preparation import Prepared
     from olivelike.workflow import Output
 

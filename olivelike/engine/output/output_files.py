@@ -15,7 +15,7 @@ from olivelike.digest import digest_file
 from olivelike.model.records.output import FileFacts, OutputRecord
 
 if TYPE_CHECKING:
-    from olivelike.engine.plan import Node
+    from olivelike.engine.plan.node import Node
     from olivelike.store import Store
 
 _HINTS = "output"

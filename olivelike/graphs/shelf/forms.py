@@ -80,6 +80,9 @@ In a tower that is not for text, `bos_token_id`, `eos_token_id` and `pad_token_i
 _TOKEN_IDS: Final = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
 _TOWERS: Final = ("text_config", "vision_config")
 
+_OF_NO_NAME: Final = frozenset({"eos_token_id"})
+"""Keys on which a graph depends, but neither a name nor a shape of a parameter."""
+
 UNUSED: Final = ("embeddings.position_ids", "logit_scale")
 """Ends of stored names that are no parameter of any network here: counted-up numbers, and what training scales by."""
 
@@ -213,7 +216,8 @@ def names_question(checkpoint: Checkpoint, config: Config) -> str:
         checkpoint: The network as it is stored.
         config: Its completed config.
     """
-    form = form_of(checkpoint.class_name, config)
+    naming = {name: value for name, value in config.items() if name not in _OF_NO_NAME}
+    form = form_of(checkpoint.class_name, naming)
     _, names = stored_form(checkpoint)
     shapes = checkpoint.shapes
     rows = sorted([name, list(shapes[stored])] for stored, name in names.items())

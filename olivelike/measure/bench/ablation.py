@@ -31,9 +31,10 @@ from olivelike.runtime.sessions.session import check_dimensions
 from olivelike.runtime.sessions.session_settings import SessionSettings, choose_providers
 
 if TYPE_CHECKING:
-    from olivelike.engine import Options, Prepared, RunResult
     from olivelike.engine.execute.events import Event, Listener
-    from olivelike.engine.plan import Node
+    from olivelike.engine.plan.node import Node
+    from olivelike.engine.preparation import Options, Prepared
+    from olivelike.engine.run import RunResult
     from olivelike.measure.bench.fidelity_report import FidelityReport
     from olivelike.model.records.run_record import NodeRecord
     from olivelike.workflow.places import Place

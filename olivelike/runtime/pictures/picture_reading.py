@@ -18,6 +18,7 @@ from olivelike.digest import digest_file
 from olivelike.errors import SourceError, UsageError
 from olivelike.runtime.pictures.ai_mark import said_source_type
 from olivelike.runtime.pictures.picture_record import (
+    COMMENT,
     EXIF_IFD,
     IMAGE_DESCRIPTION,
     PARAMETERS,
@@ -28,7 +29,6 @@ from olivelike.runtime.pictures.picture_record import (
     UsedFile,
     record_from_json,
 )
-from olivelike.runtime.pictures.recipes import COMMENT, read_recipe
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -127,6 +127,8 @@ def _read_picture(path: Path, file: BinaryIO) -> PictureFile:
     if own is not None:
         ours = record_from_json(own, str(path))
         return PictureFile(path, form, width, height, ours, True, parameters, marked, "olivelike")
+    from olivelike.runtime.pictures.recipes import read_recipe
+
     try:
         found = read_recipe(texts, str(path))
     except SourceError as error:

@@ -265,6 +265,8 @@ FORMATS: Final = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP
 """File format by suffix."""
 
 PARAMETERS: Final = "parameters"
+COMMENT: Final = "UserComment"
+"""EXIF's, among the texts of a picture."""
 RECORD: Final = "olivelike"
 EXIF_IFD: Final = 0x8769
 IMAGE_DESCRIPTION: Final = 0x010E

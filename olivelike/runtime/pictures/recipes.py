@@ -18,11 +18,9 @@ from typing import Any, Final
 
 from olivelike._untrusted import parse_json
 from olivelike.errors import SourceError
-from olivelike.runtime.pictures.picture_record import PARAMETERS, PictureRecord, UsedFile
+from olivelike.runtime.pictures.picture_record import COMMENT, PARAMETERS, PictureRecord, UsedFile
 from olivelike.runtime.pictures.recipe_text import finite, parse_a1111, record_of_settings
 
-COMMENT: Final = "UserComment"
-"""Name here of EXIF's."""
 _MOST: Final = 1 << 20
 """Characters of a text that is read."""
 _WHY_COMFYUI: Final = (

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from olivelike.errors import SourceError, UsageError
 from olivelike.model.families import IMAGE_ENCODER, PREVIEW, SAFETY_CHECKER
-from olivelike.runtime.pictures.upscaling import Upscaler
 from olivelike.runtime.pipeline.conditioning import encode
 from olivelike.runtime.pipeline.controls import leaders, make_leads
 from olivelike.runtime.pipeline.denoising import DenoisingCallbacks, Step, denoise
@@ -55,6 +54,7 @@ if TYPE_CHECKING:
     import torch
     from PIL.Image import Image
 
+    from olivelike.runtime.pictures.upscaling import Upscaler
     from olivelike.runtime.pipeline.networks import Initializers
     from olivelike.runtime.sessions.session import Network, Session
     from olivelike.runtime.sessions.session_settings import SessionSettings
@@ -309,6 +309,8 @@ class Pipeline:
         return enlarge_by(self._upscaler(state.request.upscaler), latents, state, networks)
 
     def _upscaler(self, path: Path) -> Upscaler:
+        from olivelike.runtime.pictures.upscaling import Upscaler
+
         if self._open_upscaler is None or self._open_upscaler[0] != path:
             self._open_upscaler = path, Upscaler(path, self._settings)
         return self._open_upscaler[1]

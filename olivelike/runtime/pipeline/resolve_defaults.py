@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import UsageError
-from olivelike.runtime.pictures.upscaling import check_upscaler
 from olivelike.runtime.pipeline.cheap_steps import check_cheap_steps
 from olivelike.runtime.pipeline.controls import check_control_sizes, check_controls
 from olivelike.runtime.pipeline.hires import hires_size
@@ -145,6 +144,8 @@ def _check_ranges(request: Request) -> None:
 
 def _check_enlarging(request: Request) -> None:
     if request.upscaler is not None:
+        from olivelike.runtime.pictures.upscaling import check_upscaler
+
         check_upscaler(request.upscaler)
     if request.hires is None:
         return

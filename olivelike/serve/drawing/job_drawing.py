@@ -21,7 +21,7 @@ from olivelike.runtime.pictures.writer import SheetPicture, picture_sheet
 from olivelike.runtime.pipeline.request import Picture, require_safe
 from olivelike.runtime.sessions.session import ENGINE_CALLS
 from olivelike.serve.drawing.planning import OrderPlan, Part, remaining
-from olivelike.serve.gallery.gallery import picture_id
+from olivelike.serve.gallery.picture_id import picture_id
 
 if TYPE_CHECKING:
     from PIL.Image import Image

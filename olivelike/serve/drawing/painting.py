@@ -12,7 +12,7 @@ import threading
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import psutil
 
@@ -21,13 +21,14 @@ from olivelike._light_diffusers import light_diffusers
 from olivelike.engine.execute.json_child import serve
 from olivelike.errors import Interrupted, OlivelikeError, SessionError, UsageError
 from olivelike.runtime.pictures.picture_reading import MOST_PIXELS, open_image
-from olivelike.runtime.pictures.upscaling import Upscaler
 from olivelike.runtime.sessions.session import ENGINE_CALLS
 from olivelike.serve.drawing.job_drawing import DrawMessage, JobDrawing
 from olivelike.serve.drawing.planning import Files, OrderPlan, plan_order
 from olivelike.serve.drawing.warm import SessionChoice, WarmPipelines
-from olivelike.serve.gallery.uploads import add_upload
 from olivelike.serve.orders import Order
+
+if TYPE_CHECKING:
+    from olivelike.runtime.pictures.upscaling import Upscaler
 
 Answer = Callable[[Mapping[str, Any]], None]
 _PLANS: Final = 4
@@ -133,6 +134,9 @@ class Painting:
         }  # fmt: skip
 
     def _enlarged(self, upload: str, upscaler: str, folder: str | None) -> dict[str, Any]:
+        from olivelike.runtime.pictures.upscaling import Upscaler
+        from olivelike.serve.gallery.uploads import add_upload
+
         path = Path(upscaler)
         self._models.add(path.parent)
         key = path, file_identity(path.stat()) if path.is_file() else ()

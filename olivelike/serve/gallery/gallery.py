@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import re
 import sqlite3
@@ -23,6 +22,7 @@ from olivelike._untrusted import read_bytes
 from olivelike.errors import SourceError, StoreError, UsageError
 from olivelike.serve.gallery.database import open_database
 from olivelike.serve.gallery.journal import Journal
+from olivelike.serve.gallery.picture_id import picture_id
 
 INDEX: Final = ".index"
 UPLOADS: Final = ".uploads"
@@ -70,11 +70,6 @@ class PictureRow:
 
 _SEEDS: Final = ("seed", "first_seed")
 _COLUMNS: Final = tuple(field.name for field in fields(PictureRow))
-
-
-def picture_id(path: str, data: bytes) -> str:
-    """Return the id of a picture file: of its content and its path below the gallery."""
-    return hashlib.sha256(path.encode() + b"\0" + data).hexdigest()[:20]
 
 
 class Gallery:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from olivelike.engine.plan import Key
+from olivelike.engine.keys import Key
 
 KEY = Key(
     name="float16",

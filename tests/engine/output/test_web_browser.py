@@ -20,8 +20,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from olivelike import Options, engine, open_pipeline
+from olivelike import Options, open_pipeline
+from olivelike.engine.convert_request import ConvertRequest, convert as convert_source
 from olivelike.engine.output.web_page import export_web
+from olivelike.engine.run import run
 from olivelike.errors import MissingError
 from olivelike.model.client_layouts import LAYOUTS
 from olivelike.runtime import Request
@@ -172,8 +174,8 @@ def visit() -> Iterator[Callable[..., Opened]]:
 
 
 def convert(source: str, folder: Path, store: Path, **more: Any) -> Path:
-    request = engine.ConvertRequest(source, "cpu", folder, layout="web", **more)
-    engine.convert(request, Options(cache_dir=store))
+    request = ConvertRequest(source, "cpu", folder, layout="web", **more)
+    convert_source(request, Options(cache_dir=store))
     return folder
 
 
@@ -482,7 +484,7 @@ def test_webgpu_paints_right_or_not_at_all(
     project = place / "project"  # Beside it lies another folder that is called demo.
     project.mkdir()
     (project / "plain.yaml").write_text(PLAIN)
-    engine.run(str(project / "plain.yaml"), Options(cache_dir=place / "store"))
+    run(str(project / "plain.yaml"), Options(cache_dir=place / "store"))
     page = visit(browser, serve(page_of(project / "plain", place / "plain_site")))
     page.page.check("input[value=webgpu]")
     assert page.paint(300, steps=2).startswith("Painted"), page.problem

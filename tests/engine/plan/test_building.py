@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from olivelike.engine.plan import Adapters, active_steps, build_nodes
+from olivelike.engine.plan.adapters import Adapters
+from olivelike.engine.plan.building import active_steps, build_nodes
 from olivelike.errors import WorkflowError
 from olivelike.workflow import load_workflow
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from olivelike._text import roughly
-from olivelike.engine.plan import Node
 from olivelike.engine.plan.forecast import Forecast
+from olivelike.engine.plan.node import Node
 from olivelike.model.records.run_record import NodeRecord, RunRecord
 from tests.fixtures.sample_records import run_record
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from olivelike.engine.plan import Node
+from olivelike.engine.plan.node import Node
 from olivelike.engine.plan.variants import merge_variants
 from olivelike.workflow import Output, Step
 from olivelike.workflow.findings import Document, Position

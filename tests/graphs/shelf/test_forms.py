@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,9 @@ from olivelike.graphs.shelf import BUILT_IN, Shelf, ShelfFolder
 from olivelike.graphs.shelf.folder import VERSION
 from olivelike.graphs.shelf.forms import INERT, complete, form_of, graph_question
 from olivelike.model import Architecture
+from olivelike.sources import SourceSpec, open_source
 from olivelike.sources.names.adapt import adapt
+from olivelike.testing import make_checkpoint
 from olivelike.testing.checkpoint_configs import component_configs, hub_configs
 from tools.make_shelf import PIPELINES, networks
 
@@ -102,6 +105,34 @@ def test_keys_that_no_graph_depends_on_change_nothing():
 def test_keys_that_a_graph_depends_on_make_another_form(folder, changes):
     config = component_configs("full")[folder]
     assert form(folder, config | changes) != form(folder, config)
+
+
+@pytest.mark.parametrize(
+    ("ids", "known"),
+    [
+        ({"eos_token_id": 2}, True),
+        ({"eos_token_id": 49407}, True),
+        ({"eos_token_id": 49407, "bos_token_id": 49406, "pad_token_id": 49407}, True),
+        ({}, True),  # The class's own default is 49407.
+        ({"eos_token_id": 5}, False),
+    ],
+)
+@pytest.mark.parametrize("name", ["sd15", "sd21", "sdxl"])
+def test_text_encoders_are_known_by_each_end_token_that_is_published(shelf, name, ids, known, tmp_path):
+    """Only the graph depends on it: the stored names of a config with another one are known, too."""
+    folder = make_checkpoint(tmp_path, name, size="full", hollow=True)
+    components = [one for one in ("text_encoder", "text_encoder_2") if (folder / one).is_dir()]
+    graphs = []
+    for component in components:
+        path = folder / component / "config.json"
+        config = json.loads(path.read_text())
+        path.write_text(json.dumps({key: value for key, value in config.items() if "token_id" not in key} | ids))
+        found = shelf.adaptation(open_source(SourceSpec(path=folder), [component]).checkpoints[component])
+        assert found is not None
+        graphs.append(shelf.graph(found.architecture))
+        with_two = replace(found.architecture, config={**found.architecture.config, "eos_token_id": 2})
+        assert (graphs[-1] == shelf.graph(with_two)) is (ids.get("eos_token_id") == 2)
+    assert [graph is not None for graph in graphs] == [known] * len(components)
 
 
 @pytest.mark.parametrize(

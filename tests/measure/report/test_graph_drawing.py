@@ -6,7 +6,8 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from olivelike.engine.plan import Node, Plan, PlannedNode
+from olivelike.engine.plan.node import Node
+from olivelike.engine.plan.planner import Plan, PlannedNode
 from olivelike.measure.report.graph_drawing import FORMATS
 
 
