@@ -223,7 +223,7 @@ def test_values_that_are_not_finite_are_named(rounded: Project, tmp_path: Path) 
     import numpy as np
 
     def draw(_folder, prefix, observe):
-        observe("unet", {f"{prefix}conv": np.array([0, 1, np.nan, 1], np.float32)})
+        observe(0, "unet", {f"{prefix}conv": np.array([0, 1, np.nan, 1], np.float32)})
         yield Drawn("a cat", False, np.zeros(1), np.zeros(1))
 
     with pytest.raises(PassError, match="unet: in run 1 of calibration, 'conv' has values that are not finite"):

@@ -17,10 +17,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from olivelike.engine.calibration import Drawn, FloatPipeline, Observe
-    from olivelike.engine.kinds.kind import Assignment, Done, Job, Upstream, Workbench, Workplace
+    from olivelike.engine.kinds.kind import Assignment, Done, Job, NotedProgress, Upstream, Workbench, Workplace
     from olivelike.engine.plan.inputs import Inputs
     from olivelike.engine.plan.node import Node
-    from olivelike.pass_api import Progress
     from olivelike.sources import PipelineSource
 
 _MEMORY = 1200 << 20
@@ -41,6 +40,7 @@ class CalibrateJob(JoinedJob):
         from olivelike.engine.calibration import calibrate
         from olivelike.model.observations import to_bytes
 
+        bench.progress(0, len(self.settings["prompts"]) * (self.settings["steps"] + 1), "writing networks to draw with")
         with bench.store.scratch() as scratch:
             found, facts = calibrate(self.pipeline(bench, bench.progress), self.observed, scratch)
         if facts["flagged"] and (self.settings["own_prompts"] or len(facts["flagged"]) == facts["pictures"]):
@@ -51,8 +51,8 @@ class CalibrateJob(JoinedJob):
         self.check_unchanged()
         return bench.keep({f"{CALIBRATION}.{name}": to_bytes(seen) for name, seen in found.items()}, facts)
 
-    def pipeline(self, bench: Workbench, progress: Progress) -> FloatPipeline:
-        """Return what draws; `progress` is told of each picture."""
+    def pipeline(self, bench: Workbench, progress: NotedProgress) -> FloatPipeline:
+        """Return what draws; `progress` is told of each step, and of each picture that is decoded."""
         from olivelike.engine.calibration import FloatPipeline
 
         files = TensorFiles(bench.store, self.weight_files)
@@ -60,7 +60,9 @@ class CalibrateJob(JoinedJob):
         return FloatPipeline(self.read_models(bench), files, self.index, self.read_assets(bench), draw)
 
 
-def _draw(said: Mapping[str, Any], progress: Progress, folder: Path, prefix: str, observe: Observe) -> Iterator[Drawn]:
+def _draw(
+    said: Mapping[str, Any], progress: NotedProgress, folder: Path, prefix: str, observe: Observe
+) -> Iterator[Drawn]:
     """Draw with a folder's networks.
 
     The runtime loads what only a run knows, plugins of providers, so its code is in no key.
@@ -78,9 +80,33 @@ def _draw(said: Mapping[str, Any], progress: Progress, folder: Path, prefix: str
         )
         for number, prompt in enumerate(said["prompts"])
     ]  # fmt: skip
-    for number, (picture, latents) in enumerate(draw_observed(folder, prefix, observe, requests), 1):
-        progress(number, len(requests))
-        yield Drawn(picture.prompt, bool(picture.flagged), latents, np.asarray(picture.image.convert("RGB")))
+    told = _Told(progress, len(requests), said["steps"])
+    drawn = draw_observed(folder, prefix, observe, requests, told.step)
+    for prompt, picture in zip(said["prompts"], drawn, strict=True):
+        told.decoded()
+        yield Drawn(prompt, picture.flagged, picture.latents, np.asarray(picture.image.convert("RGB")))
+
+
+class _Told:
+    """Tells how far drawing is, in steps; decoding a picture is as good as one."""
+
+    def __init__(self, progress: NotedProgress, pictures: int, steps: int) -> None:
+        self._progress, self._pictures, self._steps = progress, pictures, steps
+        self._denoised = self._decoded = 0
+
+    def step(self, picture: int, step: int, of: int) -> None:
+        """Tell that a step of a picture is done; before the first, `of` is 0."""
+        self._steps = of or self._steps  # Some schedulers take one more than asked.
+        self._denoised = picture * self._steps + step
+        self._tell(f"picture {picture + 1} of {self._pictures}" + (f", step {step} of {of}" if of else ""))
+
+    def decoded(self) -> None:
+        """Tell that one more picture is decoded."""
+        self._decoded += 1
+        self._tell(f"decoded picture {self._decoded} of {self._pictures}")
+
+    def _tell(self, note: str) -> None:
+        self._progress(self._denoised + self._decoded, self._pictures * (self._steps + 1), note)
 
 
 def drawn_by(node: Node) -> dict[str, Any]:

@@ -51,6 +51,8 @@ class SessionSettings:
     """Beginning of the names of ONNX Runtime's profiles, one file per network, written as its session closes."""
     weights: Path | None = None
     """A data file in place of the one that the model names; for a single network."""
+    written_order: bool = False
+    """Run operators in the order in which they are written, where ONNX Runtime has one of its own."""
 
     def __post_init__(self) -> None:
         """Take text for paths too."""
