@@ -11,6 +11,7 @@ from olivelike.engine.kinds.joined import JoinedJob, JoinedNode
 from olivelike.engine.kinds.kind import Estimate
 from olivelike.engine.plan.node import CALIBRATION
 from olivelike.errors import SafetyError
+from olivelike.model.families import SAFETY_CHECKER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _MEMORY = 1200 << 20
 _FLOAT_BYTES = 4
+_DECODING = frozenset({"vae_decoder", SAFETY_CHECKER})
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,9 @@ class CalibrateNode(JoinedNode):
 
     def estimate(self, node: Node, chain: Sequence[Node], source: PipelineSource) -> Estimate:  # noqa: ARG002
         """Return the size of the histograms, and the memory of open networks."""
-        size = sum(source.checkpoint(name).elements for name in node.components if name in source.checkpoints)
+        known = {name: source.checkpoint(name).elements for name in node.components if name in source.checkpoints}
+        decoding = sum(elements for name, elements in known.items() if name in _DECODING)
+        size = max(decoding, sum(known.values()) - decoding)  # They are never in memory together.
         return Estimate(4_000_000, _MEMORY + size * _FLOAT_BYTES)
 
     def job(self, place: Workplace, assignment: Assignment) -> Job:
