@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     Array = np.ndarray[Any, Any]
-    Observe = Callable[[str, Mapping[str, Array]], None]
+    Observe = Callable[[int, str, Mapping[str, Array]], None]
+    """Is told the number of a picture, from 0, a component, and what a run of it showed."""
     Draw = Callable[[Path, str, Observe], Iterator["Drawn"]]
     Observations = dict[str, dict[str, Observed]]
     """By component and value."""
@@ -101,10 +102,10 @@ def calibrate(pipeline: FloatPipeline, observed: Sequence[str], folder: Path) ->
     watch = _Watch()
     pictures, left_out = 0, []
     for drawn in pipeline.draw(folder, PROBE, watch.observe):
-        pictures += 1
         if drawn.flagged:
             left_out.append(drawn.prompt)
-        watch.end_picture(keep=not drawn.flagged)
+        watch.end_picture(pictures, keep=not drawn.flagged)
+        pictures += 1
     facts = {
         "pictures": pictures,
         "flagged": left_out,
@@ -156,7 +157,7 @@ class TrialDrawing:
         }
 
     def _draw(self) -> list[Drawn]:
-        return list(self._pipeline.draw(self._folder, PROBE, lambda _, __: None))
+        return list(self._pipeline.draw(self._folder, PROBE, lambda *_: None))
 
 
 def _relative(found: Array, wanted: Array) -> float:
@@ -175,15 +176,16 @@ class _Watch:
     def __init__(self) -> None:
         self.seen: dict[str, dict[str, Observer]] = {}
         self.runs: dict[str, int] = {}
-        self._picture: dict[str, dict[str, Observer]] = {}
+        self._pictures: dict[int, dict[str, dict[str, Observer]]] = {}
+        """Of those of which it is not yet known whether they count."""
 
-    def observe(self, component: str, shown: Mapping[str, np.ndarray[Any, Any]]) -> None:
-        """Note what one run of a network showed.
+    def observe(self, picture: int, component: str, shown: Mapping[str, np.ndarray[Any, Any]]) -> None:
+        """Note what one run of a network showed, as it made a picture.
 
         Raises:
             PassError: for a value that is not finite.
         """
-        observers = self._picture.setdefault(component, {})
+        observers = self._pictures.setdefault(picture, {}).setdefault(component, {})
         self.runs[component] = self.runs.get(component, 0) + 1
         for name, figures in shown.items():
             value = name.removeprefix(PROBE)
@@ -194,13 +196,13 @@ class _Watch:
                 )
             observers.setdefault(value, Observer()).add(float(figures[0]), float(figures[1]), figures[3:])
 
-    def end_picture(self, *, keep: bool) -> None:
-        """Keep what was noted since the last picture, or forget it."""
-        for component, observers in self._picture.items() if keep else ():
+    def end_picture(self, picture: int, *, keep: bool) -> None:
+        """Keep what was noted of a picture, or forget it."""
+        noted = self._pictures.pop(picture, {})
+        for component, observers in noted.items() if keep else ():
             kept = self.seen.setdefault(component, {})
             for name, observer in observers.items():
                 kept.setdefault(name, Observer()).merge(observer)
-        self._picture.clear()
 
     def results(self, component: str) -> dict[str, Observed]:
         """Return what was seen of a component."""

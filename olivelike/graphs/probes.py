@@ -88,22 +88,33 @@ def add_probes(model: ir.Model) -> None:
     places = _constant(graph, "places", np.arange(SAMPLE, dtype=np.int64) * _STRIDE)
     flat = _constant(graph, "flat", np.array([-1], np.int64))
     for value in values:
-        name = f"{PROBE}{value.name}"
-        wide = value if value.dtype == ir.DataType.FLOAT else _add(graph, "Cast", [value], {"to": ir.DataType.FLOAT})
-        row = _add(graph, "Reshape", [wide, flat])
-        at = _add(graph, "Mod", [places, _add(graph, "Size", [value])])
-        parts = [_add(graph, f"Reduce{kind}", [row], {"keepdims": 1}) for kind in ("Min", "Max", "Sum")]
-        shown = _add(graph, "Concat", [*parts, _add(graph, "Gather", [row, at])], {"axis": 0})
-        shown.name, shown.dtype, shown.shape = name, ir.DataType.FLOAT, ir.Shape([SAMPLE + len(parts)])
+        probe = _Probe(graph, value.producer())
+        wide = value if value.dtype == ir.DataType.FLOAT else probe.add("Cast", [value], {"to": ir.DataType.FLOAT})
+        row = probe.add("Reshape", [wide, flat])
+        at = probe.add("Mod", [places, probe.add("Size", [value])])
+        parts = [probe.add(f"Reduce{kind}", [row], {"keepdims": 1}) for kind in ("Min", "Max", "Sum")]
+        shown = probe.add("Concat", [*parts, probe.add("Gather", [row, at])], {"axis": 0})
+        shown.name, shown.dtype = f"{PROBE}{value.name}", ir.DataType.FLOAT
+        shown.shape = ir.Shape([SAMPLE + len(parts)])
         graph.outputs.append(shown)
 
 
-def _add(
-    graph: ir.Graph, op_type: str, inputs: list[ir.Value], attributes: dict[str, int | ir.DataType] | None = None
-) -> ir.Value:
-    node = ir.node(op_type, inputs, attributes or {})
-    graph.append(node)
-    return node.outputs[0]
+class _Probe:
+    """Nodes right behind the one whose value they take, so that the value goes as soon as it would without them."""
+
+    def __init__(self, graph: ir.Graph, last: ir.Node | None) -> None:
+        self._graph, self._last = graph, last
+
+    def add(
+        self, op_type: str, inputs: list[ir.Value], attributes: dict[str, int | ir.DataType] | None = None
+    ) -> ir.Value:
+        node = ir.node(op_type, inputs, attributes or {})
+        if self._last is not None:
+            self._graph.insert_after(self._last, node)
+        elif len(self._graph):
+            self._graph.insert_before(self._graph[0], node)
+        self._last = node
+        return node.outputs[0]
 
 
 def _constant(graph: ir.Graph, name: str, array: np.ndarray[tuple[int], np.dtype[np.int64]]) -> ir.Value:

@@ -94,7 +94,7 @@ class Calibration:
     steps: int
     guidance_scale: float
     size: tuple[int, int] | None
-    """Width and height in pixels; `None` is what the UNet was trained on."""
+    """Width and height in pixels; `None` is half of what the UNet was trained on, where that leaves 256."""
     seed: int
     """Of the first prompt's picture; the next ones have those that follow."""
     own_prompts: bool = False
@@ -269,10 +269,10 @@ class CalibrationSection(_Section):
         description="Prompts, or a text file with one in each line, relative to the project folder; by default "
         "eight of olivelike's own.",
     )
-    steps: int = Field(8, ge=1, le=1000, description="Of each picture; more of them see more kinds of noise.")
+    steps: int = Field(4, ge=1, le=1000, description="Of each picture; more of them see more kinds of noise.")
     guidance_scale: float = Field(7.5, ge=0, allow_inf_nan=False, description="How strongly prompts lead.")
     size: tuple[Size, Size] | None = Field(
-        None, description="Width and height in pixels; by default what the UNet was trained on."
+        None, description="Width and height in pixels; by default half of what the UNet was trained on, if that is 256."
     )
     seed: int = Field(0, ge=0, lt=2**32 - 4096, description="Of the first picture; the others have those behind it.")
 

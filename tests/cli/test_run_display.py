@@ -106,15 +106,32 @@ def test_where_there_is_no_terminal_a_long_node_is_spoken_of_now_and_then(displa
     ]
 
 
-def drawn(names: list[str], *advance: tuple[str, int, int], width: int = 120, **run: Any) -> str:
+def test_where_there_is_no_terminal_a_node_says_what_is_at_work_and_for_how_long(display, capsys):
+    display(Event("run_progress", {"done": 0, "total": 3, "seconds_left": None, "unknown_nodes": 3}))
+    begin(display, "unet.load", 20.0)
+    capsys.readouterr()
+    for note, left in (("picture 1 of 2, step 3 of 8", 41.0), ("picture 2 of 2", None), ("", None)):
+        told = {"node": "unet.load", "done": 3, "total": 18, "note": note, "seconds_left": left}
+        display(Event("node_progress", told))
+        display(
+            Event("node_running", {"node": "unet.load", "seconds": 1000.0 + (left is None) * 999 + 999 * (not note)})
+        )
+    assert capsys.readouterr().out.splitlines() == [
+        "0 of 3  unet.load         1000 s so far, picture 1 of 2, step 3 of 8, about 40 s left",
+        "0 of 3  unet.load         1999 s so far, picture 2 of 2, usually about 20 s",
+        "0 of 3  unet.load         2998 s so far, usually about 20 s",
+    ]
+
+
+def drawn(names: list[str], *advance: tuple[Any, ...], width: int = 120, **run: Any) -> str:
     file = io.StringIO()
     bars = Bars("demo", Console(file=file, force_terminal=True, width=width, color_system=None))
     if run:
         bars.run(**run)
     for name in names:
         bars.start(name)
-    for name, done, total in advance:
-        bars.update(name, done, total)
+    for name, *told in advance:
+        bars.update(name, *told)
     bars.stop()
     return file.getvalue()
 
@@ -125,6 +142,12 @@ def test_materialize_shows_bytes_and_a_pass_a_percentage():
     )
     assert "500.0 MB of 1.0 GB, 50 %" in text
     assert "25 %" in text
+
+
+def test_a_note_stands_in_place_of_the_percentage():
+    text = drawn(["pipeline.calibrate"], ("pipeline.calibrate", 1, 4, "picture 1 of 2, step 3 of 8"), width=100)
+    assert "picture 1 of 2, step 3 of 8, " in text
+    assert "25 %" not in text
 
 
 def test_a_line_for_the_whole_run_counts_nodes_and_says_how_long_they_still_take():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,9 @@ from olivelike.measure.verify.folder_verification import verify_folder
 from olivelike.model.observations import from_bytes
 from olivelike.model.records.run_record import NodeRecord
 from olivelike.runtime import Request, open_pipeline
+from olivelike.runtime.pipeline import observing
+from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder, open_folder
+from olivelike.runtime.sessions.session import Session, open_session
 from olivelike.runtime.sessions.session_settings import SessionSettings
 from olivelike.sources.adapters.lora_file import WeightedLora
 from olivelike.sources.adapters.open_lora import open_lora
@@ -45,6 +49,7 @@ components:
 output: models/small
 """
 REQUEST = Request(("a cat",), steps=2, seed=1, size=(32, 32))
+STEPS = tuple(f", step {step} of 3" for step in (1, 2, 3))
 NETWORKS = ("text_encoder", "unet", "vae_decoder", "safety_checker")
 
 
@@ -79,6 +84,54 @@ def test_pictures_are_drawn_once_and_again_with_the_same_bytes(rounded: Project)
     assert "pipeline.calibrate" in rounded.executed()
     assert drawing(rounded).outputs["calibration.unet"] == digest
     assert rounded.files() == before
+
+
+def test_each_step_and_picture_is_told_of(rounded: Project) -> None:
+    rounded.run(clean_cache=True)
+    told = [event.data for event in rounded.events if event.name == "node_progress"]
+    told = [data for data in told if data["node"] == "pipeline.calibrate"]
+    notes = [data["note"] for data in told]
+    assert notes == [
+        "writing networks to draw with",
+        *(f"picture {number} of 2{step}" for number in (1, 2) for step in ("", *STEPS)),
+        "decoded picture 1 of 2",
+        "decoded picture 2 of 2",
+    ]
+    assert [told[-1][name] for name in ("done", "total", "seconds_left")] == [8, 8, 0.0]
+    assert all(data["seconds_left"] is not None for data in told if data["done"] > 0)
+
+
+def test_pictures_count_the_same_however_many_are_denoised_before_they_are_decoded(
+    rounded: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest = drawing(rounded).outputs["calibration.unet"]
+    monkeypatch.setattr(observing, "_AT_ONCE", 1)
+    rounded.run(clean_cache=True)
+    assert drawing(rounded).outputs["calibration.unet"] == digest
+
+
+def test_the_unet_is_closed_before_pictures_are_decoded(rounded: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: dict[str, weakref.ref[Session]] = {}
+
+    def opening(path: Path, settings: SessionSettings) -> Session:
+        if path.parent.name == "safety_checker":
+            assert opened["unet"]() is None
+            assert opened["text_encoder"]() is None
+        session = open_session(path, settings)
+        opened[path.parent.name] = weakref.ref(session)
+        return session
+
+    monkeypatch.setattr(observing, "open_session", opening)
+    rounded.run(clean_cache=True)
+    assert {"unet", "text_encoder", "safety_checker"} <= opened.keys()
+
+
+@pytest.mark.parametrize(("trained", "size"), [(64, 64), (256, 256), (512, 256), (768, 384), (1024, 512)])
+def test_pictures_without_a_size_have_half_the_trained_one_down_to_256(
+    monkeypatch: pytest.MonkeyPatch, trained: int, size: int
+) -> None:
+    monkeypatch.setattr(PipelineFolder, "default_size", property(lambda _: (trained, trained)))
+    assert observing.observed_size(open_folder(little_pipeline())) == (size, size)
 
 
 def test_other_prompts_and_weights_draw_again_and_other_methods_do_not(rounded: Project, tmp_path: Path) -> None:
@@ -223,7 +276,7 @@ def test_values_that_are_not_finite_are_named(rounded: Project, tmp_path: Path) 
     import numpy as np
 
     def draw(_folder, prefix, observe):
-        observe("unet", {f"{prefix}conv": np.array([0, 1, np.nan, 1], np.float32)})
+        observe(0, "unet", {f"{prefix}conv": np.array([0, 1, np.nan, 1], np.float32)})
         yield Drawn("a cat", False, np.zeros(1), np.zeros(1))
 
     with pytest.raises(PassError, match="unet: in run 1 of calibration, 'conv' has values that are not finite"):

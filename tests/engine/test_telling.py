@@ -7,6 +7,7 @@ from typing import Any
 
 from olivelike.engine.execute import telling
 from olivelike.engine.execute.events import Event
+from olivelike.engine.execute.executor import Advanced
 from olivelike.engine.plan.forecast import Forecast
 from olivelike.engine.plan.node import Node
 from olivelike.model.records.run_record import NodeRecord
@@ -35,3 +36,21 @@ def test_a_run_tells_how_far_it_is_once_per_change_and_what_runs_long(monkeypatc
     assert events[1:] == [Event("node_running", {"node": "unet.load", "seconds": 11.0})]
     teller.tell(["unet.load"])
     assert events[-1].data == {"done": 1, "total": 2, "seconds_left": None, "unknown_nodes": 1}
+
+
+def test_time_left_follows_the_pace_since_nothing_was_done(monkeypatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(telling.time, "monotonic", lambda: clock[0])
+    nothing: Any = SimpleNamespace()
+    teller = telling.Teller([], nothing, lambda _: None)
+
+    def left(seconds: float, done: int) -> float | None:
+        clock[0] += seconds
+        return teller.advance("pipeline.calibrate", Advanced(done, 10, "a note"))
+
+    assert left(0, 0) is None
+    assert left(60, 0) is None  # What took so long is no part of the pace.
+    assert left(2, 1) == 18.0
+    assert left(4, 3) == 14.0
+    assert left(0, 10) == 0.0
+    assert teller.advance("unet.convert", Advanced(4, 10)) is None

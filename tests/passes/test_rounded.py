@@ -70,6 +70,18 @@ def shaped(opened, given):
     return found
 
 
+def test_what_shows_a_value_stands_right_behind_what_makes_it():
+    graph = little_model("attending", "unet").graph.to_ir()
+    add_probes(graph)
+    places = {node: place for place, node in enumerate(graph.graph)}
+    shown = [value for value in graph.graph.outputs if value.name.startswith(PROBE)]
+    assert len(shown) > 20
+    for value in shown:
+        source = value.producer().inputs[0].producer().inputs[0].producer().inputs[0]
+        made = places[source.producer()] if source.producer() is not None else -1
+        assert places[value.producer()] - made <= 16
+
+
 @pytest.fixture(scope="module")
 def calibrated(one_torch_thread, tmp_path_factory):
     """A fused UNet for `cpu`, its file, and what passes through it."""

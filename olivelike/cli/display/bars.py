@@ -47,10 +47,10 @@ class Bars:
         """Add a line for a node."""
         self._tasks[node] = self._progress.add_task(node, total=None, expected=expected_seconds)
 
-    def update(self, node: str, done: int, total: int) -> None:
-        """Show how far a node is."""
+    def update(self, node: str, done: int, total: int, note: str = "") -> None:
+        """Show how far a node is, and what is at work there."""
         if node in self._tasks:
-            self._progress.update(self._tasks[node], completed=done, total=total)
+            self._progress.update(self._tasks[node], completed=done, total=total, note=note)
 
     def end(self, node: str) -> None:
         """Take a node's line away."""
@@ -84,7 +84,7 @@ def _of_node(task: Task) -> str:
     elapsed, usual = duration(task.elapsed or 0), task.fields.get("expected")
     if not task.total:
         return elapsed if usual is None else f"{elapsed} of {usually(usual)}"
-    parts = [f"{task.percentage:.0f} %"]
+    parts = [task.fields.get("note") or f"{task.percentage:.0f} %"]
     if _MATERIALIZE in task.description.partition("@")[0].split("."):
         parts.insert(0, f"{size(task.completed)} of {size(task.total)}")
     left = task.time_remaining

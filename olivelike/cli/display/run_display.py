@@ -145,6 +145,8 @@ class RunDisplay:
         self._expected: dict[str, float | None] = {}
         self._next: dict[str, float] = {}
         """When to say again that a node runs, in seconds since it began."""
+        self._at: dict[str, dict[str, Any]] = {}
+        """What a node last told of how far it is."""
         self._early: list[tuple[str, str]] | None = []
         """Lines that wait for the first, which says how much is to be done."""
         self._counts: Counter[str] = Counter()
@@ -175,7 +177,9 @@ class RunDisplay:
             case "node_started":
                 self._start(data)
             case "node_progress" if self._bars is not None:
-                self._bars.update(data["node"], data["done"], data["total"])
+                self._bars.update(data["node"], data["done"], data["total"], data["note"])
+            case "node_progress":
+                self._at[data["node"]] = data
             case "node_running" if not self._live:
                 self._tell(data["node"], data["seconds"])
             case "node_hit" | "node_shelved" | "node_skipped":
@@ -253,8 +257,13 @@ class RunDisplay:
     def _tell(self, node: str, seconds: float) -> None:
         if seconds >= self._next[node]:
             self._next[node] = seconds + max(_PAUSE, seconds / 3)
-            usual = self._expected[node]
-            self._row(node, f"{seconds:.0f} s so far{'' if usual is None else f', usually {usually(usual)}'}")
+            told, usual = self._at.get(node, {}), self._expected[node]
+            parts = [f"{seconds:.0f} s so far", *([told["note"]] if told.get("note") else [])]
+            if told.get("seconds_left") is not None:
+                parts.append(f"{roughly(told['seconds_left'])} left")
+            elif usual is not None:
+                parts.append(f"usually {usually(usual)}")
+            self._row(node, ", ".join(parts))
 
     def _end(self, data: dict[str, Any]) -> None:
         node = data["node"]

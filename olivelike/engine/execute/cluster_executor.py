@@ -13,7 +13,7 @@ import secrets
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -204,8 +204,10 @@ class ClusterExecutor:
             if said.log:
                 with contextlib.suppress(OSError), Path(job.place.log).open("a", encoding="utf-8") as log:
                     log.write(said.log)
-            if said.advanced is not None:
-                self._answers.put(Answer(node, said.advanced))
+            if (advanced := said.advanced) is not None:
+                if len(advanced.note) > _MOST_SAID or not advanced.note.isprintable():
+                    advanced = replace(advanced, note="")
+                self._answers.put(Answer(node, advanced))
 
         self._workers.client.subscribe_topic(parcel.name, hear)
         future: Future[Any] = self._workers.client.submit(

@@ -295,7 +295,8 @@ class Driver:
     def _receive(self, answer: Answer) -> None:
         running = self._running[answer.node]
         if isinstance(answer.content, Advanced):
-            self._emit("node_progress", running.node, **asdict(answer.content))
+            left = self._teller.advance(answer.node, answer.content)
+            self._emit("node_progress", running.node, **asdict(answer.content), seconds_left=left)
             return
         del self._running[answer.node]
         try:

@@ -34,6 +34,8 @@ class Advanced:
 
     done: int
     total: int
+    note: str = ""
+    """What is at work, in words: `picture 1 of 2, step 3 of 8`."""
 
 
 @dataclass(frozen=True)

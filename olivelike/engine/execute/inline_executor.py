@@ -53,8 +53,8 @@ class InlineExecutor:
     def _do(self, job: Job) -> None:
         node = job.place.node
 
-        def progress(done: int, total: int) -> None:
-            self._answers.append(Answer(node, Advanced(done, total)))
+        def progress(done: int, total: int, note: str = "") -> None:
+            self._answers.append(Answer(node, Advanced(done, total, note)))
 
         with logging_to(Path(job.place.log)) as logger, warnings.catch_warnings():
             warnings.simplefilter("default")

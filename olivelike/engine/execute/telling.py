@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from olivelike.engine.execute.events import Listener
+    from olivelike.engine.execute.executor import Advanced
     from olivelike.engine.plan.forecast import Forecast
 
 INTERVAL = 10.0
@@ -24,12 +25,23 @@ class Teller:
         self._nodes, self._forecast, self._listener = set(nodes), forecast, listener
         self._since: dict[str, float] = {}
         self._told: dict[str, float] = {}
+        self._paces: dict[str, tuple[float, int]] = {}
+        """When what of a node was done, as its time left is counted from there."""
         self._last: tuple[int, int] | None = None
 
     def begin(self, node: str) -> float | None:
         """Note that a node begins, and return how many seconds it is expected to take."""
         self._since[node], self._told[node] = time.monotonic(), 0.0
         return self._forecast.seconds(node)
+
+    def advance(self, node: str, advanced: Advanced) -> float | None:
+        """Return how many seconds a node that is so far still takes, if it goes on as it did since its first unit."""
+        now, done = time.monotonic(), advanced.done
+        since, before = self._paces.get(node, (now, done))
+        if done <= before or not done:  # What comes before the first unit has a pace of its own.
+            self._paces[node] = now, done
+            return None
+        return round((now - since) / (done - before) * (advanced.total - done), 1)
 
     def tell(self, ended: Collection[str]) -> None:
         """Emit what is due.

@@ -23,8 +23,7 @@ from olivelike.store import Store
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from olivelike.engine.kinds.kind import Done
-    from olivelike.pass_api import Progress
+    from olivelike.engine.kinds.kind import Done, NotedProgress
 
 _PROGRESS_INTERVAL = 0.1
 
@@ -33,12 +32,12 @@ def do(message: dict[str, Any], answer: Callable[[Mapping[str, Any]], None]) -> 
     """Do one job, and answer how far it is and how it ended."""
     job, last = Job.from_json(message), 0.0
 
-    def progress(done: int, total: int) -> None:
+    def progress(done: int, total: int, note: str = "") -> None:
         nonlocal last
         now = time.monotonic()
         if now - last >= _PROGRESS_INTERVAL or done >= total:
             last = now
-            answer({"answer": "advanced", "done": done, "total": total})
+            answer({"answer": "advanced", "done": done, "total": total, "note": note})
 
     log = Path(job.place.log)
     with _printing_to(log), logging_to(log) as logger:
@@ -46,7 +45,7 @@ def do(message: dict[str, Any], answer: Callable[[Mapping[str, Any]], None]) -> 
         answer({"answer": "failed" if isinstance(content, Failed) else "done", **asdict(content)})
 
 
-def attempt(job: Job, logger: logging.Logger, progress: Progress) -> Done | Failed:
+def attempt(job: Job, logger: logging.Logger, progress: NotedProgress) -> Done | Failed:
     """Do a job; whatever it raises is an answer too, since this is the worker's boundary."""
     before, start = resident(os.getpid()), time.perf_counter()
     node, facts, word = job.place.node, {}, PassError.word

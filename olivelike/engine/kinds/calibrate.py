@@ -11,20 +11,21 @@ from olivelike.engine.kinds.joined import JoinedJob, JoinedNode
 from olivelike.engine.kinds.kind import Estimate
 from olivelike.engine.plan.node import CALIBRATION
 from olivelike.errors import SafetyError
+from olivelike.model.families import SAFETY_CHECKER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from olivelike.engine.calibration import Drawn, FloatPipeline, Observe
-    from olivelike.engine.kinds.kind import Assignment, Done, Job, Upstream, Workbench, Workplace
+    from olivelike.engine.kinds.kind import Assignment, Done, Job, NotedProgress, Upstream, Workbench, Workplace
     from olivelike.engine.plan.inputs import Inputs
     from olivelike.engine.plan.node import Node
-    from olivelike.pass_api import Progress
     from olivelike.sources import PipelineSource
 
 _MEMORY = 1200 << 20
 _FLOAT_BYTES = 4
+_DECODING = frozenset({"vae_decoder", SAFETY_CHECKER})
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class CalibrateJob(JoinedJob):
         from olivelike.engine.calibration import calibrate
         from olivelike.model.observations import to_bytes
 
+        bench.progress(0, len(self.settings["prompts"]) * (self.settings["steps"] + 1), "writing networks to draw with")
         with bench.store.scratch() as scratch:
             found, facts = calibrate(self.pipeline(bench, bench.progress), self.observed, scratch)
         if facts["flagged"] and (self.settings["own_prompts"] or len(facts["flagged"]) == facts["pictures"]):
@@ -51,8 +53,8 @@ class CalibrateJob(JoinedJob):
         self.check_unchanged()
         return bench.keep({f"{CALIBRATION}.{name}": to_bytes(seen) for name, seen in found.items()}, facts)
 
-    def pipeline(self, bench: Workbench, progress: Progress) -> FloatPipeline:
-        """Return what draws; `progress` is told of each picture."""
+    def pipeline(self, bench: Workbench, progress: NotedProgress) -> FloatPipeline:
+        """Return what draws; `progress` is told of each step, and of each picture that is decoded."""
         from olivelike.engine.calibration import FloatPipeline
 
         files = TensorFiles(bench.store, self.weight_files)
@@ -60,7 +62,9 @@ class CalibrateJob(JoinedJob):
         return FloatPipeline(self.read_models(bench), files, self.index, self.read_assets(bench), draw)
 
 
-def _draw(said: Mapping[str, Any], progress: Progress, folder: Path, prefix: str, observe: Observe) -> Iterator[Drawn]:
+def _draw(
+    said: Mapping[str, Any], progress: NotedProgress, folder: Path, prefix: str, observe: Observe
+) -> Iterator[Drawn]:
     """Draw with a folder's networks.
 
     The runtime loads what only a run knows, plugins of providers, so its code is in no key.
@@ -78,9 +82,33 @@ def _draw(said: Mapping[str, Any], progress: Progress, folder: Path, prefix: str
         )
         for number, prompt in enumerate(said["prompts"])
     ]  # fmt: skip
-    for number, (picture, latents) in enumerate(draw_observed(folder, prefix, observe, requests), 1):
-        progress(number, len(requests))
-        yield Drawn(picture.prompt, bool(picture.flagged), latents, np.asarray(picture.image.convert("RGB")))
+    told = _Told(progress, len(requests), said["steps"])
+    drawn = draw_observed(folder, prefix, observe, requests, told.step)
+    for prompt, picture in zip(said["prompts"], drawn, strict=True):
+        told.decoded()
+        yield Drawn(prompt, picture.flagged, picture.latents, np.asarray(picture.image.convert("RGB")))
+
+
+class _Told:
+    """Tells how far drawing is, in steps; decoding a picture is as good as one."""
+
+    def __init__(self, progress: NotedProgress, pictures: int, steps: int) -> None:
+        self._progress, self._pictures, self._steps = progress, pictures, steps
+        self._denoised = self._decoded = 0
+
+    def step(self, picture: int, step: int, of: int) -> None:
+        """Tell that a step of a picture is done; before the first, `of` is 0."""
+        self._steps = of or self._steps  # Some schedulers take one more than asked.
+        self._denoised = picture * self._steps + step
+        self._tell(f"picture {picture + 1} of {self._pictures}" + (f", step {step} of {of}" if of else ""))
+
+    def decoded(self) -> None:
+        """Tell that one more picture is decoded."""
+        self._decoded += 1
+        self._tell(f"decoded picture {self._decoded} of {self._pictures}")
+
+    def _tell(self, note: str) -> None:
+        self._progress(self._denoised + self._decoded, self._pictures * (self._steps + 1), note)
 
 
 def drawn_by(node: Node) -> dict[str, Any]:
@@ -108,7 +136,9 @@ class CalibrateNode(JoinedNode):
 
     def estimate(self, node: Node, chain: Sequence[Node], source: PipelineSource) -> Estimate:  # noqa: ARG002
         """Return the size of the histograms, and the memory of open networks."""
-        size = sum(source.checkpoint(name).elements for name in node.components if name in source.checkpoints)
+        known = {name: source.checkpoint(name).elements for name in node.components if name in source.checkpoints}
+        decoding = sum(elements for name, elements in known.items() if name in _DECODING)
+        size = max(decoding, sum(known.values()) - decoding)  # They are never in memory together.
         return Estimate(4_000_000, _MEMORY + size * _FLOAT_BYTES)
 
     def job(self, place: Workplace, assignment: Assignment) -> Job:

@@ -6,7 +6,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from olivelike.engine.keys import work_key
 from olivelike.errors import PassError
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from olivelike.engine.plan.inputs import Inputs
     from olivelike.engine.plan.node import Node
     from olivelike.graphs.shelf import Answer
-    from olivelike.pass_api import Progress
     from olivelike.sources import PipelineSource
     from olivelike.store import Store
 
@@ -138,13 +137,20 @@ class Done:
     """What the worker had resident as it began: imports and what allocators keep of earlier jobs."""
 
 
+class NotedProgress(Protocol):
+    """Progress of a pass, which may come with words."""
+
+    def __call__(self, done: int, total: int, note: str = "") -> None:
+        """Tell that `done` of `total` units are finished, and what is at work: `picture 1 of 2, step 3 of 8`."""
+
+
 @dataclass(frozen=True)
 class Workbench:
     """What a job is lent where it runs."""
 
     store: Store
     logger: logging.Logger
-    progress: Progress
+    progress: NotedProgress
 
     def keep(self, made: Mapping[str, bytes], facts: Mapping[str, Any] | None = None) -> Done:
         """Store what a job has made, by name."""

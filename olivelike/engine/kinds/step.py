@@ -139,7 +139,7 @@ class StepJob(ModelJob):
 
         folder.mkdir()
         # Pictures are no unit of what the pass tells progress of.
-        pipeline = CalibrateJob(self.place, **self.drawing).pipeline(bench, lambda _, __: None)
+        pipeline = CalibrateJob(self.place, **self.drawing).pipeline(bench, lambda *_: None)
         return TrialDrawing(pipeline, self.place.component, self.facets[DRAWING], folder)
 
     def _check_same_pass(self, entry: PassEntry, instance: Pass) -> None:

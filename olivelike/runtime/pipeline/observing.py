@@ -1,15 +1,24 @@
-"""A pipeline that shows, while it draws, what some outputs of its networks are that nobody else asks for."""
+"""A pipeline that shows, while it draws, what some outputs of its networks are that nobody else asks for.
+
+Some pictures are denoised one after the other, then all of them are decoded and checked: so the UNet and what decodes
+are never in memory together.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
 
 import onnx_ir as ir
 
 from olivelike.graphs.inspect.quantised import rounded_to
+from olivelike.model.families import SAFETY_CHECKER
 from olivelike.runtime.pipeline.pipeline import Pipeline
-from olivelike.runtime.pipeline.pipeline_folder import open_folder
+from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder, open_folder
+from olivelike.runtime.pipeline.safety import SafetyCheck, black, read_preprocessing
+from olivelike.runtime.pipeline.vae import decode_latents, to_images
 from olivelike.runtime.sessions.session import BoundCall, Network, Session, open_session
 from olivelike.runtime.sessions.session_settings import SessionSettings
 
@@ -18,55 +27,126 @@ if TYPE_CHECKING:
 
     import numpy as np
     import torch
+    from PIL.Image import Image
 
     from olivelike.runtime.pipeline.denoising import Step
-    from olivelike.runtime.pipeline.request import Picture, Request
+    from olivelike.runtime.pipeline.request import Request
 
-    Observe = Callable[[str, Mapping[str, np.ndarray[Any, Any]]], None]
-    """Is told a component, and its further outputs by name, after each run."""
+    Observe = Callable[[int, str, Mapping[str, np.ndarray[Any, Any]]], None]
+    """Is told the number of a picture, a component, and its further outputs by name, after each run."""
+    OnStep = Callable[[int, int, int], None]
+    """Is told the number of a picture, and how many of its steps are done of how many."""
+
+_AT_ONCE: Final = 8
+"""Pictures from one opening of the UNet to the next: what each showed is held until it is known to count."""
+
+
+_LEAST_SIDE: Final = 256
+"""Pixels below which pictures that nobody gave a size are no smaller than those that the UNet was trained on."""
+
+
+@dataclass(frozen=True)
+class ObservedPicture:
+    """A picture, and what it was decoded from."""
+
+    image: Image
+    """Black if it was flagged."""
+    flagged: bool
+    latents: np.ndarray[Any, Any]
+    """Of shape (channels, height, width), float32."""
 
 
 def draw_observed(
-    path: Path, prefix: str, observe: Observe, requests: Iterable[Request]
-) -> Iterator[tuple[Picture, np.ndarray[Any, Any]]]:
+    path: Path, prefix: str, observe: Observe, requests: Iterable[Request], on_step: OnStep
+) -> Iterator[ObservedPicture]:
     """Draw pictures on the CPU.
 
     Args:
         path: A folder as `olivelike run` writes it.
         prefix: Begins the names of the outputs to show, whose shapes are fixed.
         observe: Called after each run of a network that has such outputs; the arrays are those of the next run too.
-        requests: What to draw, a picture each.
+        requests: What to draw, a picture each, numbered from 0. Without a size they have `observed_size`.
+        on_step: Called before the first step of a picture, with 0 of 0, and after each.
 
     Yields:
-        Each picture, looked at by the safety checker where the folder has one, and the latents behind its last step,
-        of shape (channels, height, width), float32.
+        Each picture, looked at by the safety checker where the folder has one, a few of them at a time.
 
     Raises:
         SourceError: if a part is missing or damaged.
         SessionError: if a network can't be opened here.
         UsageError: for a value that can't be had.
     """
-    pipeline = _open(path, prefix, observe)
-    for request in requests:
-        latents: list[np.ndarray[Any, Any]] = []
-
-        def keep(step: Step, latents: list[np.ndarray[Any, Any]] = latents) -> None:
-            latents[:] = step.preview.latents.numpy()[:1]
-
-        (picture,) = pipeline.generate(request, on_step=keep).pictures
-        yield picture, latents[0].astype("float32")
+    folder, rest, first = open_folder(path), iter(requests), 0
+    while some := [replace(one, size=one.size or observed_size(folder)) for one in islice(rest, _AT_ONCE)]:
+        drawing = _Drawing(folder, prefix, observe, first)
+        yield from drawing.decode(drawing.denoise(some, on_step))
+        first += len(some)
 
 
-def _open(path: Path, prefix: str, observe: Observe) -> Pipeline:
-    folder, settings = open_folder(path), SessionSettings()
-    networks = {}
-    for component, model in folder.models(safety=True).items():
-        in_float8 = rounded_to(ir.load(model).graph) == "fp8"  # for which the CPU has no fused operators
-        session = open_session(model, settings.unfused() if in_float8 else settings)
-        if shown := [name for name in session.outputs if name.startswith(prefix)]:
-            session = _ObservedSession(session, shown, lambda arrays, name=component: observe(name, arrays))  # type: ignore[misc]
-        networks[component] = Network(component, session)
-    return Pipeline(folder, settings, safety=True, initializers={}, shared=networks)
+def observed_size(folder: PipelineFolder) -> tuple[int, int]:
+    """Return half the width and height that the UNet was trained on, where these are 256 at least.
+
+    A step takes a fifth of the time there, and values hardly range less.
+    """
+    unit, trained = folder.size_unit, folder.default_size
+    width, height = (side // 2 // unit * unit for side in trained)
+    return (width, height) if min(width, height) >= _LEAST_SIDE else trained
+
+
+class _Drawing:
+    """Some pictures in the making."""
+
+    def __init__(self, folder: PipelineFolder, prefix: str, observe: Observe, first: int) -> None:
+        self._folder, self._prefix, self._observe, self._first = folder, prefix, observe, first
+        self._number = first
+        """Of the picture that networks are run for."""
+
+    def denoise(self, requests: Sequence[Request], on_step: OnStep) -> list[torch.Tensor]:
+        """Return the latents of each picture, with a first axis of 1; the networks go as this returns."""
+        networks = {name: self._open(name) for name in self._folder.models(safety=False)}
+        pipeline = Pipeline(self._folder, SessionSettings(), safety=False, initializers={}, shared=networks)
+        found = []
+        for number, request in enumerate(requests, self._first):
+            self._number = number
+            on_step(number, 0, 0)
+
+            def tell(step: Step, number: int = number) -> None:
+                on_step(number, step.number, step.total)
+
+            found.append(pipeline.latents(request, on_step=tell).float().cpu())
+        return found
+
+    def decode(self, drawn: Sequence[torch.Tensor]) -> Iterator[ObservedPicture]:
+        """Yield the pictures that latents stand for."""
+        import torch
+
+        folder, decoder = self._folder, self._open("vae_decoder")
+        check = None
+        if folder.is_checked:
+            preprocessing = read_preprocessing(folder.path / "feature_extractor" / "preprocessor_config.json")
+            check = SafetyCheck(self._open(SAFETY_CHECKER), preprocessing)
+        for number, latents in enumerate(drawn, self._first):
+            self._number = number
+            with torch.no_grad():
+                (image,) = to_images(decode_latents(latents, decoder, folder), latents, folder)
+            flagged = check is not None and check.flags([image])[0]
+            yield ObservedPicture(black(image) if flagged else image, flagged, latents[0].numpy())
+
+    def _open(self, component: str) -> Network:
+        path, settings = self._folder.model(component), SessionSettings()
+        graph = ir.load(path).graph
+        if rounded_to(graph) == "fp8":  # for which the CPU has no fused operators
+            settings = settings.unfused()
+        shown = [value.name for value in graph.outputs if value.name and value.name.startswith(self._prefix)]
+        if not shown:
+            return Network(component, open_session(path, settings))
+        # What is shown of a value is made as soon as the value is, which then goes, and other layouts pay for nothing.
+        session = open_session(path, replace(settings, optimization="extended", written_order=True))
+
+        def tell(arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
+            self._observe(self._number, component, arrays)
+
+        return Network(component, _ObservedSession(session, shown, tell))
 
 
 class _ObservedSession(Session):

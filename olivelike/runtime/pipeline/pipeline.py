@@ -213,6 +213,23 @@ class Pipeline:
         """
         return self._batches(self.resolve_defaults(request), on_step, cancel)
 
+    def latents(self, request: Request, *, on_step: Callable[[Step], None] | None = None) -> torch.Tensor:
+        """Denoise the pictures of a request, in one batch, and decode none.
+
+        Returns:
+            Latents of shape (pictures, channels, height, width), float32, on the UNet's device.
+
+        Raises:
+            UsageError: for a value that can't be had.
+            SessionError: if a network can't be run, for lack of memory or another reason.
+        """
+        import torch
+
+        resolved = self.resolve_defaults(request)
+        callbacks = DenoisingCallbacks(1, 1, 1, on_step, None, self._tiny_decoder)
+        with torch.no_grad(), memory_errors(resolved.size, len(resolved.seeded_prompts)):
+            return self._latents(resolved.seeded_prompts, resolved.variations, resolved, callbacks)[0]
+
     def _batches(
         self, request: Request, on_step: Callable[[Step], None] | None, cancel: Event | None
     ) -> Iterator[Batch]:
@@ -255,30 +272,39 @@ class Pipeline:
         import torch
 
         with torch.no_grad(), memory_errors(request.size, len(prompts)):
-            seeds = [seed_of_attempt(seed, callbacks.attempt) for _, seed in prompts]
-            device = self._networks.get(self._first[0]).device
-            folder = self.folder.in_tiles() if request.tiled_vae else self.folder
-            state = begin_batch(request, folder, seeds, device, variations)
-            texts = [prompt for prompt, _ in prompts]
-            start = self._start(state)
-            if request.hires is None:
-                done = self._denoised(texts, state, start, callbacks)
-            else:
-                larger = second_pass(request, folder)
-                second = begin_batch(larger, folder, seeds, device, variations)
-                first_callbacks, callbacks = in_turn(callbacks, (start.timesteps, last_timesteps(second)))
-                drawn = self._denoised(texts, state, start, first_callbacks)
-                done = self._denoised(texts, second, from_latents(second, self._enlarged(drawn, second)), callbacks)
-            pixels = decode_latents(done, self._decoder(), folder, singly=request.decode_singly)
-        images = to_images(pixels, done, folder)
+            done, state = self._latents(prompts, variations, request, callbacks)
+            pixels = decode_latents(done, self._decoder(), state.folder, singly=request.decode_singly)
+        images = to_images(pixels, done, state.folder)
         flags = self._flags(images)
         pictures = [
             Picture(black(image) if flagged else image, prompt, seed, first, flagged, callbacks.attempt, varied)
             for (prompt, first), seed, varied, image, flagged in zip(
-                prompts, seeds, variations or repeat(None), images, flags, strict=False
+                prompts, state.seeds, variations or repeat(None), images, flags, strict=False
             )
         ]
         return pictures, type(state.scheduler).__name__
+
+    def _latents(
+        self,
+        prompts: Sequence[tuple[str, int]],
+        variations: Sequence[int],
+        request: Request,
+        callbacks: DenoisingCallbacks,
+    ) -> tuple[torch.Tensor, BatchState]:
+        """Denoise one batch; return what is to be decoded, and the state of the batch as it began."""
+        seeds = [seed_of_attempt(seed, callbacks.attempt) for _, seed in prompts]
+        folder = self.folder.in_tiles() if request.tiled_vae else self.folder
+        device = self._networks.get(self._first[0]).device
+        state = begin_batch(request, folder, seeds, device, variations)
+        texts = [prompt for prompt, _ in prompts]
+        start = self._start(state)
+        if request.hires is None:
+            return self._denoised(texts, state, start, callbacks), state
+        larger = second_pass(request, folder)
+        second = begin_batch(larger, folder, seeds, device, variations)
+        first_callbacks, callbacks = in_turn(callbacks, (start.timesteps, last_timesteps(second)))
+        drawn = self._denoised(texts, state, start, first_callbacks)
+        return self._denoised(texts, second, from_latents(second, self._enlarged(drawn, second)), callbacks), state
 
     def _denoised(
         self, prompts: Sequence[str], state: BatchState, start: Start, callbacks: DenoisingCallbacks

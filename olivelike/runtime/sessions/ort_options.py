@@ -185,6 +185,8 @@ def _options(path: Path, settings: SessionSettings) -> Any:
     options.inter_op_num_threads = settings.inter_threads
     if settings.inter_threads > 1:
         options.execution_mode = onnxruntime.ExecutionMode.ORT_PARALLEL
+    if settings.written_order:
+        options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
     level = onnxruntime.GraphOptimizationLevel
     options.graph_optimization_level = {
         "none": level.ORT_DISABLE_ALL,

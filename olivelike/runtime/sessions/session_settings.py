@@ -54,6 +54,8 @@ class SessionSettings:
     memory_limit: int | None = None
     """Bytes of weights that a pipeline has open at once: a network is closed when another one is to be opened and both
     are more than that. Networks that draw together are open together."""
+    written_order: bool = False
+    """Run operators in the order in which they are written, where ONNX Runtime has one of its own."""
 
     def __post_init__(self) -> None:
         """Take text for paths too."""

@@ -213,6 +213,7 @@ def test_session_options_and_run_options_arrive(tmp_path):
             intra_threads=1,
             inter_threads=2,
             optimization="basic",
+            written_order=True,
             session_config={"session.set_denormal_as_zero": "1"},
             run_config={"memory.enable_memory_arena_shrinkage": "cpu:0"},
         ),
@@ -221,6 +222,7 @@ def test_session_options_and_run_options_arrive(tmp_path):
     assert options.get_session_config_entry("session.set_denormal_as_zero") == "1"
     assert (options.intra_op_num_threads, options.inter_op_num_threads) == (1, 2)
     assert "BASIC" in str(options.graph_optimization_level)
+    assert "PRIORITY" in str(options.execution_order)
     assert "PARALLEL" in str(options.execution_mode)
     call = session.bind({"x": torch.ones(1, 3), "shift": torch.zeros(4)}, {"y": torch.zeros(1, 4)})
     assert call.run_options.get_run_config_entry("memory.enable_memory_arena_shrinkage") == "cpu:0"
