@@ -136,7 +136,8 @@ _ran_last: weakref.ref[OpenVinoSession] | None = None
 def _take_turn(session: OpenVinoSession) -> None:
     """Let the network that ran before free its memory: those of a pipeline run in turns."""
     global _ran_last
-    before, _ran_last = _ran_last and _ran_last(), weakref.ref(session)
+    before = None if _ran_last is None else _ran_last()
+    _ran_last = weakref.ref(session)
     if before is not None and before is not session:
         before.release()
 
@@ -209,6 +210,20 @@ def _defaults(proto: onnx.ModelProto, device: str) -> dict[str, str]:
     """
     brain = any(tensor.data_type == _BFLOAT16 for tensor in proto.graph.initializer)
     return {"INFERENCE_PRECISION_HINT": "f32"} if brain and device == "CPU" else {}
+
+
+def device_description(settings: SessionSettings) -> tuple[str, str]:
+    """Return OpenVINO's name of the device that is asked for, and what the device calls itself.
+
+    Raises `SessionError` if the device is not there; the package is.
+    """
+    openvino: Any = importlib.import_module("openvino")
+    core = openvino.Core()
+    device = _device(core, settings)
+    try:
+        return device, str(core.get_property(device, "FULL_DEVICE_NAME"))
+    except RuntimeError:  # One that is made of others.
+        return device, ", ".join(str(core.get_property(name, "FULL_DEVICE_NAME")) for name in core.available_devices)
 
 
 def _device(core: Any, settings: SessionSettings) -> str:

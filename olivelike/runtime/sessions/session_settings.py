@@ -51,10 +51,12 @@ class SessionSettings:
     """Beginning of the names of ONNX Runtime's profiles, one file per network, written as its session closes."""
     weights: Path | None = None
     """A data file in place of the one that the model names; for a single network."""
+    compiled: Path | None = None
+    """Where engines keep what they compile of networks, for the next time; nowhere by default."""
 
     def __post_init__(self) -> None:
         """Take text for paths too."""
-        hold_paths(self, "profile", "weights")
+        hold_paths(self, "profile", "weights", "compiled")
 
     @property
     def provider(self) -> Provider:
