@@ -39,7 +39,7 @@ def test_compiled_networks_are_counted_and_cleared_alone(project, cli, monkeypat
     (kept / "a key" / "net.blob").write_bytes(bytes(1234))
     found = json.loads(cli("cache", "size", "--json").out)["compiled"]
     assert found == {"path": str(kept), "bytes": 1234, "files": 1}
-    assert cli("cache", "size").out.splitlines()[-1] == f"compiled networks, in {kept}: 1.2 KB in 1 file"
+    assert cli("cache", "size").out.splitlines()[-1] == f"compiled networks, in {kept}: 1.2 kB in 1 file"
     before = json.loads(cli("cache", "size", "--json").out)["total_bytes"]
     assert json.loads(cli("cache", "clear", "--compiled", "--json").out) == {"bytes_freed": 1234}
     found = json.loads(cli("cache", "size", "--json").out)
