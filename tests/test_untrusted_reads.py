@@ -42,6 +42,7 @@ ALLOWED = {
     "olivelike/runtime/jobs/job_plan.py": (1, NO_FILE),
     "olivelike/runtime/jobs/prompt_lines.py": (1, "the user has named it, and means a pipe where it is one; bounded"),
     "olivelike/runtime/prompts/syntax.py": (1, NO_FILE),
+    "olivelike/runtime/sessions/compiled.py": (1, OWN),
     "olivelike/serve/api/page.py": (1, PACKAGE),
     "olivelike/serve/drawing/painter.py": (1, OWN),
     "olivelike/serve/drawing/painting_site.py": (1, OWN),

@@ -440,11 +440,13 @@ class AllSessionOptions(LoadOptions):
     def settings(self, folder: Path) -> "SessionSettings":
         """Return the settings for a folder, as `ProviderOptions.settings`."""
         from olivelike._text import byte_count
+        from olivelike.runtime.sessions.compiled import compiled_folder
         from olivelike.runtime.sessions.session_settings import parse_pairs
 
         base = super().settings(folder)
         return replace(
             base,
+            compiled=compiled_folder(),
             run_config={**base.run_config, **parse_pairs(self.run_options or (), "--run-option")},
             inter_threads=self.inter_threads or 0,
             cuda_graph=self.cuda_graph,

@@ -284,7 +284,7 @@ OPENVINO: Final = Target(
     "OpenVINO",
     opset=23,
     ir_version=11,
-    precision="fp32",
+    precision="bf16",
     kernels={
         "LayerNormalization": Kernel(_FHB),
         "GroupNormalization": Kernel(_FHB, layouts=_NCHW),

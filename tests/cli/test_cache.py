@@ -29,7 +29,21 @@ def test_size_sums_the_folders(project, cli):
     found = json.loads(cli("cache", "size", "--json").out)
     assert found["total_bytes"] == sum(folder["bytes"] for folder in found["folders"].values())
     assert found["folders"]["objects"]["files"] > 0
-    assert cli("cache", "size").out.splitlines()[-1].startswith("all ")
+    assert cli("cache", "size").out.splitlines()[-2].startswith("all ")
+
+
+def test_compiled_networks_are_counted_and_cleared_alone(project, cli, monkeypatch, tmp_path):
+    kept = tmp_path / "kept"
+    monkeypatch.setattr("olivelike.runtime.sessions.compiled.compiled_folder", lambda: kept)
+    (kept / "a key").mkdir(parents=True)
+    (kept / "a key" / "net.blob").write_bytes(bytes(1234))
+    found = json.loads(cli("cache", "size", "--json").out)["compiled"]
+    assert found == {"path": str(kept), "bytes": 1234, "files": 1}
+    assert cli("cache", "size").out.splitlines()[-1] == f"compiled networks, in {kept}: 1.2 kB in 1 file"
+    before = json.loads(cli("cache", "size", "--json").out)["total_bytes"]
+    assert json.loads(cli("cache", "clear", "--compiled", "--json").out) == {"bytes_freed": 1234}
+    found = json.loads(cli("cache", "size", "--json").out)
+    assert (found["compiled"]["bytes"], found["total_bytes"]) == (0, before)
 
 
 def test_a_store_without_damage_is_called_well(project, cli):

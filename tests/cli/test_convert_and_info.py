@@ -106,6 +106,13 @@ def test_convert_takes_bfloat16_for_the_target_that_has_it(cli, project):
     assert (result.status, "'cuda' runs no graphs in bfloat16" in result.err) == (2, True)
 
 
+@pytest.mark.parametrize(("asked", "narrower"), [((), ["bfloat16"]), (("--precision", "fp32"), [])])
+def test_convert_writes_bfloat16_for_openvino_unless_asked_otherwise(cli, project, asked, narrower):
+    result = cli("convert", "checkpoint", "-t", "openvino", "-o", "x", "--lora", "absent.safetensors", *asked)
+    drafted = yaml.safe_load(result.out.partition("\n\n")[0])
+    assert drafted["components"]["vae_encoder"] == ["convert", "fuse", *narrower]
+
+
 def test_convert_refuses_an_unknown_layout(cli):
     result = cli("convert", "checkpoint", "-t", "cpu", "-o", "x", "--layout", "java")
     assert result.status == 2

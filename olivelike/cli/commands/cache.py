@@ -63,7 +63,9 @@ def ls(cache_dir: shared.StoreDir = None, json: shared.Json = False) -> None:
 
 @app.command("size", cls=Command)
 def show_size(cache_dir: shared.StorePlace = None, json: shared.Json = False) -> None:
-    """Show how much each of the store's folders holds."""
+    """Show how much each of the store's folders holds, and what engines compiled of networks."""
+    from olivelike.runtime.sessions.compiled import compiled_folder, size_of_compiled
+
     if (there := open_shared(cache_dir)) is not None:
         show_shared_size(there, json=json)
         return
@@ -72,9 +74,19 @@ def show_size(cache_dir: shared.StorePlace = None, json: shared.Json = False) ->
     folders = {name: {"bytes": found.bytes[name], "files": found.files[name]} for name in found.bytes}
     rows = [(name, size(found.bytes[name]), str(found.files[name])) for name in found.bytes]
     rows.append(("all", size(found.total), str(sum(found.files.values()))))
+    place = compiled_folder()
+    kept, files = size_of_compiled(place)
     write_found(
-        {"path": str(store.root), "total_bytes": found.total, "folders": folders},
-        table(("folder", "bytes", "files"), rows, right={1, 2}),
+        {
+            "path": str(store.root),
+            "total_bytes": found.total,
+            "folders": folders,
+            "compiled": {"path": str(place), "bytes": kept, "files": files},
+        },
+        [
+            *table(("folder", "bytes", "files"), rows, right={1, 2}),
+            f"compiled networks, in {place}: {size(kept)} in {count(files, 'file')}",
+        ],
         json=json,
     )
 
@@ -152,10 +164,19 @@ def gc(
 @app.command(cls=Command)
 def clear(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    compiled: Annotated[
+        bool, typer.Option("--compiled", help="Remove what engines compiled of networks, and nothing else; never asks.")
+    ] = False,
     cache_dir: shared.StoreDir = None,
     json: shared.Json = False,
 ) -> None:
     """Remove everything: results, runs, logs, pins."""
+    if compiled:
+        from olivelike.runtime.sessions.compiled import clear_compiled, compiled_folder
+
+        freed = clear_compiled(compiled_folder())
+        write_found({"bytes_freed": freed}, [f"removed compiled networks, freed {size(freed)}"], json=json)
+        return
     store = shared.open_store(cache_dir)
     others = {path.name for path in store.root.iterdir()} - set(store.size().bytes) - _BESIDE
     if others:

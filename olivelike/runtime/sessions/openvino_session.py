@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import re
+import weakref
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from olivelike.errors import Interrupted, SessionError, UsageError
 from olivelike.runtime.sessions.devices import Device, find_device
 from olivelike.runtime.sessions.load_failure import load_failure
+from olivelike.runtime.sessions.mapped_weights import MappedWeights
 from olivelike.runtime.sessions.ort_options import library_path
 from olivelike.runtime.sessions.providers import require_provider, run_failure
 from olivelike.runtime.sessions.session import (
@@ -37,6 +40,8 @@ _BFLOAT16: Final = 16
 """As ONNX numbers its types."""
 _COMPOSED: Final = re.compile(r"(AUTO|MULTI|HETERO|BATCH)(:|$)")
 """Devices made of others, which are not listed."""
+_GIVING_BACK_MS: Final = 100
+"""Between two times that pages of weights are given back, while the first run of a call copies them."""
 
 
 class OpenVinoSession(Session):
@@ -46,13 +51,21 @@ class OpenVinoSession(Session):
         self,
         network: str,
         compiled: Any,
+        weights: MappedWeights,
         device: str,
         inputs: Mapping[str, ValueSpec],
         outputs: Mapping[str, ValueSpec],
     ) -> None:
         super().__init__(network, inputs, outputs, f"OpenVINO {device}", "cpu", moves_inputs=False)
+        self.weights = weights
+        """Those that the compiled network still reads."""
+        self.failed = Event()
         self._compiled = compiled
-        self._failed = Event()
+
+    def release(self) -> None:
+        """Free what the network holds for values inside it, until it runs again; the CPU's holds up to a GB."""
+        with contextlib.suppress(RuntimeError):  # Another thread runs it, or its device has no such thing.
+            self._compiled.release_memory()
 
     def _bind(
         self,
@@ -65,20 +78,17 @@ class OpenVinoSession(Session):
         request = self._compiled.create_infer_request()
         for name, tensor in {**inputs, **outputs}.items():
             request.set_tensor(name, openvino.Tensor(tensor.numpy(), shared_memory=True))
-        return OpenVinoBoundCall(self.network, self.provider, request, dict(inputs), dict(outputs), self._failed)
+        return OpenVinoBoundCall(self, request, dict(inputs), dict(outputs))
 
 
 @dataclass(eq=False)
 class OpenVinoBoundCall:
     """A call with shared buffers."""
 
-    network: str
-    provider: str
+    session: OpenVinoSession
     request: Any
     inputs: Mapping[str, torch.Tensor]
     outputs: Mapping[str, torch.Tensor]
-    failed: Event
-    """Of the session."""
     unchecked: bool = True
     """Whether no run has shown yet what shapes the outputs have."""
 
@@ -90,18 +100,23 @@ class OpenVinoBoundCall:
                 share memory, which is left in disorder (seen with OpenVINO 2026.4.1).
             Interrupted: if it was asked to end early.
         """
-        if self.failed.is_set():
-            raise SessionError(f"{self.network}: OpenVINO failed in an earlier run; open the network again")
+        network = self.session.network
+        if self.session.failed.is_set():
+            raise SessionError(f"{network}: OpenVINO failed in an earlier run; open the network again")
+        _take_turn(self.session)
         try:
             self.request.start_async()  # With one thread, `infer` returns from a failed run as if it had computed.
             with ENGINE_CALLS.in_progress(self.request.cancel):
+                while self.unchecked and not self.request.wait_for(_GIVING_BACK_MS):
+                    self.session.weights.give_back()
                 self.request.wait()
         except (RuntimeError, MemoryError) as error:
-            self.failed.set()
+            self.session.failed.set()
             if ENGINE_CALLS.ended:
-                raise Interrupted(f"{self.network}: interrupted while it ran") from None
-            raise run_failure(self.network, error, self.inputs, self.provider) from error
+                raise Interrupted(f"{network}: interrupted while it ran") from None
+            raise run_failure(network, error, self.inputs, self.session.provider) from error
         if self.unchecked:
+            self.session.weights.give_back()
             self._check_shapes()
             self.unchecked = False
 
@@ -111,8 +126,20 @@ class OpenVinoBoundCall:
             shape = tuple(self.request.get_tensor(name).get_shape())
             if shape != tuple(tensor.shape):
                 raise SessionError(
-                    f"{self.network}: output {name!r} has the shape {shape}, the tensor {tuple(tensor.shape)}"
+                    f"{self.session.network}: output {name!r} has the shape {shape}, the tensor {tuple(tensor.shape)}"
                 )
+
+
+_ran_last: weakref.ref[OpenVinoSession] | None = None
+
+
+def _take_turn(session: OpenVinoSession) -> None:
+    """Let the network that ran before free its memory: those of a pipeline run in turns."""
+    global _ran_last
+    before = None if _ran_last is None else _ran_last()
+    _ran_last = weakref.ref(session)
+    if before is not None and before is not session:
+        before.release()
 
 
 def open_openvino_session(
@@ -139,13 +166,17 @@ def open_openvino_session(
             core.add_extension(library_path(library))
         model = core.read_model(path if content is None else content)
         _exchange(openvino, model, initializers)
+        weights = MappedWeights()
+        if content is None and device == "CPU":
+            weights.put_into(openvino, model, proto.graph.initializer, path.parent)
         inputs, outputs = _fix_dimensions(model, settings.dimensions, inputs, outputs)
         threads = {"INFERENCE_NUM_THREADS": str(settings.intra_threads)} if settings.intra_threads else {}
         properties = {**_defaults(proto, device), **threads, **settings.options}
         compiled = core.compile_model(model, device, properties)
-    except (RuntimeError, MemoryError) as error:
+        weights.give_back()
+    except (RuntimeError, MemoryError, OSError) as error:
         raise load_failure(path, error, settings) from error
-    return OpenVinoSession(path.parent.name or path.name, compiled, device, inputs, outputs)
+    return OpenVinoSession(path.parent.name or path.name, compiled, weights, device, inputs, outputs)
 
 
 def _parsed(content: bytes) -> onnx.ModelProto:
@@ -179,6 +210,20 @@ def _defaults(proto: onnx.ModelProto, device: str) -> dict[str, str]:
     """
     brain = any(tensor.data_type == _BFLOAT16 for tensor in proto.graph.initializer)
     return {"INFERENCE_PRECISION_HINT": "f32"} if brain and device == "CPU" else {}
+
+
+def device_description(settings: SessionSettings) -> tuple[str, str]:
+    """Return OpenVINO's name of the device that is asked for, and what the device calls itself.
+
+    Raises `SessionError` if the device is not there; the package is.
+    """
+    openvino: Any = importlib.import_module("openvino")
+    core = openvino.Core()
+    device = _device(core, settings)
+    try:
+        return device, str(core.get_property(device, "FULL_DEVICE_NAME"))
+    except RuntimeError:  # One that is made of others.
+        return device, ", ".join(str(core.get_property(name, "FULL_DEVICE_NAME")) for name in core.available_devices)
 
 
 def _device(core: Any, settings: SessionSettings) -> str:

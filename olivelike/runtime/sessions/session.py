@@ -113,16 +113,24 @@ def open_session(
     """
     if not model_path.is_file():
         raise SessionError(f"{model_path}: there is no such model file")
+    if settings.compiled is not None and not initializers and content is None and settings.weights is None:
+        from olivelike.runtime.sessions.compiled import open_keeping
+
+        session = open_keeping(model_path, settings, lambda chosen: _open(model_path, chosen, {}, None))
+    else:
+        session = _open(model_path, settings, initializers or {}, content)
+    session.opened = Opened(model_path, settings, initializers or {}) if content is None else None
+    return session
+
+
+def _open(path: Path, settings: SessionSettings, initializers: Mapping[str, Array], content: bytes | None) -> Session:
     if settings.provider.name == OPENVINO:
         from olivelike.runtime.sessions.openvino_session import open_openvino_session
 
-        session: Session = open_openvino_session(model_path, settings, initializers or {}, content)
-    else:
-        from olivelike.runtime.sessions.ort_session import open_ort_session
+        return open_openvino_session(path, settings, initializers, content)
+    from olivelike.runtime.sessions.ort_session import open_ort_session
 
-        session = open_ort_session(model_path, settings, initializers or {}, content)
-    session.opened = Opened(model_path, settings, initializers or {}) if content is None else None
-    return session
+    return open_ort_session(path, settings, initializers, content)
 
 
 @dataclass(frozen=True)

@@ -56,10 +56,12 @@ class SessionSettings:
     are more than that. Networks that draw together are open together."""
     written_order: bool = False
     """Run operators in the order in which they are written, where ONNX Runtime has one of its own."""
+    compiled: Path | None = None
+    """Where engines keep what they compile of networks, for the next time; nowhere by default."""
 
     def __post_init__(self) -> None:
         """Take text for paths too."""
-        hold_paths(self, "profile", "weights")
+        hold_paths(self, "profile", "weights", "compiled")
 
     @property
     def provider(self) -> Provider:

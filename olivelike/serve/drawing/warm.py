@@ -38,11 +38,14 @@ class SessionChoice:
 
     def settings(self, folder: Path | None) -> SessionSettings:
         """Return the settings for a folder, or none: what its target asks for, and on top what is said here."""
+        from olivelike.runtime.sessions.compiled import compiled_folder
+
         own = SessionSettings() if folder is None else target_settings(read_folder_target(folder))
         base = choose_providers(own, self.providers)
         base = set_options(base, parse_pairs(self.provider_options, "--provider-option"))
         return replace(
             base,
+            compiled=compiled_folder(),
             device=base.device if self.device is None else parse_device(self.device),
             session_config={**base.session_config, **parse_pairs(self.session_options, "--session-option")},
             intra_threads=self.threads,
