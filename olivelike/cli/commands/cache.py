@@ -63,7 +63,7 @@ def ls(cache_dir: shared.StoreDir = None, json: shared.Json = False) -> None:
 
 @app.command("size", cls=Command)
 def show_size(cache_dir: shared.StorePlace = None, json: shared.Json = False) -> None:
-    """Show how much each of the store's folders holds, and what engines compiled of networks."""
+    """Show how much the store and compiled networks hold."""
     from olivelike.runtime.sessions.compiled import compiled_folder, size_of_compiled
 
     if (there := open_shared(cache_dir)) is not None:

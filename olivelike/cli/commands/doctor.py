@@ -17,7 +17,7 @@ _BROKEN = 3
 def doctor(
     folder: Annotated[
         Path | None,
-        typer.Argument(metavar="[DIR]", help="An optimised folder: time to its first step, and memory, are measured."),
+        typer.Argument(metavar="DIR", help="An optimised folder: time to its first step, and memory, are measured."),
     ] = None,
     cache_dir: shared.StoreDir = None,
     json: shared.Json = False,

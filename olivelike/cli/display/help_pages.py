@@ -83,7 +83,9 @@ OPTION_GROUPS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
             "--variation-seed", "--variation-strength", "--guidance-rescale", "--guidance-interval", "--eta",
             "--clip-skip", "--plain-prompts", "--wildcard-dir",
         ),
-        "Time and memory": ("--cache-interval", "--guidance-calls", "--decode-singly", "--tiled-vae"),
+        "Time and memory": (
+            "--cache-interval", "--guidance-calls", "--decode-singly", "--tiled-vae", "--memory-limit",
+        ),
         "Elsewhere": ("--server", "--api-key", "--cluster"),
         "Engine": (
             "--provider", "--provider-option", "--device", "--threads", "--inter-threads", "--session-option",
