@@ -116,7 +116,8 @@ class Networks:
                 if name in self._entries or self._excess(size) > 0:
                     continue
                 entry = self._entries[name] = _Entry(size)
-            threading.Thread(target=self._open, args=(entry, name, path), name=f"opens {name}", daemon=True).start()
+            # No daemon: at exit Python would end it within the engine's code, and a signal then ends the process.
+            threading.Thread(target=self._open, args=(entry, name, path), name=f"opens {name}").start()
 
     def check(self) -> None:
         """Raise what opening a network has failed with."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -125,3 +127,33 @@ def test_a_server_has_the_networks_of_a_larger_folder_open_in_turns(little_folde
     assert pipeline.generate(REQUEST).pictures
     assert "unet" not in pipeline._networks
     assert names(opened).count("unet") == 1
+
+
+ENDING = """
+import sys, time
+from olivelike.cli.app import run_command_line
+from olivelike.runtime.pipeline import networks
+
+real = networks.open_session
+def slow(path, *others):
+    if path.parent.name == "unet":
+        time.sleep(1)
+        print("opening", flush=True)
+        try:
+            return real(path, *others)
+        finally:
+            print("opened", flush=True)
+    return real(path, *others)
+networks.open_session = slow
+sys.exit(run_command_line(["generate", sys.argv[1], "a", "-o", sys.argv[2]]))
+"""
+
+
+def test_a_process_that_ends_with_an_error_ends_what_is_being_opened_first(little_folder, tmp_path):
+    folder = tmp_path / "pipeline"
+    shutil.copytree(little_folder, folder)
+    (folder / "text_encoder" / "model.onnx").write_bytes(b"no model")
+    command = [sys.executable, "-c", ENDING, str(folder), str(tmp_path / "a.png")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.split()[-2:]) == (3, ["opening", "opened"])
+    assert "no ONNX model" in done.stderr
