@@ -46,7 +46,7 @@ def test_a_folder_s_first_step_is_measured_on_what_runs_it(cli, empty_folder, mo
     (start,) = json.loads(cli("doctor", folder, "--json").out)["starts"]
     assert (start["provider"], start["problem"]) == ("cpu", "")
     assert 0 < start["load_seconds"] < start["first_step_seconds"]
-    assert 50e6 < start["rest_bytes"] <= start["peak_bytes"]
+    assert 50e6 < start["rest_bytes"] <= start["peak_bytes"] * 1.01  # Systems count both in steps.
     assert "first step after" in cli("doctor", folder).out
     refused = cli("doctor", str(empty_folder / "nothing"))
     assert (refused.status, "no such folder" in refused.err) == (3, True)
