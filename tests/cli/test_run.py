@@ -60,7 +60,7 @@ def test_a_changed_option_runs_its_node_and_writes_the_output(project, cli):
     assert result.status == 0
     lines = result.out.splitlines()
     assert lines[0] == "little: 2 of 5 nodes to run, 3 known; less than 10 s"
-    assert re.fullmatch(r"4 of 5  text_encoder\.label +\d+\.\d s  worker +\d+\.\d MB", lines[1])
+    assert re.fullmatch(r"4 of 5  text_encoder\.label +\d+\.\d s  worker +\d+\.\d [MG]B", lines[1])
     assert lines[-1].startswith("little: 2 of ")
     assert lines[-1].endswith("; wrote models/little")
     assert "convert" not in result.out
