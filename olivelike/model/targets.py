@@ -75,7 +75,7 @@ class Target:
     precision: Precision
     """The precision that shipped workflows choose for it."""
     kernels: Mapping[str, Kernel] = field(default_factory=dict)
-    """Fused operators that run there. `Attention` is com.microsoft's, `ai.onnx.Attention` the standard one."""
+    """Fused operators that run there, and what else is avoided. `Attention` is com.microsoft's, `ai.onnx.Attention` the standard one."""
     avoided: Mapping[str, str] = field(default_factory=dict)
     """Operators that run there and that fusion leaves alone all the same, with the reason."""
     sizes_on_cpu: bool = False
@@ -279,6 +279,8 @@ MIGRAPHX: Final = Target(
 """AMD GPUs on Linux."""
 
 # OpenVINO, through the `openvino` package, which reads standard operators and fuses by itself.
+_OPENS_SLOWLY: Final = "OpenVINO multiplies its weights by alpha as it opens a network, by 1, too"
+
 OPENVINO: Final = Target(
     "openvino",
     "OpenVINO",
@@ -289,7 +291,9 @@ OPENVINO: Final = Target(
         "LayerNormalization": Kernel(_FHB),
         "GroupNormalization": Kernel(_FHB, layouts=_NCHW),
         "ai.onnx.Attention": Kernel(_FHB),
+        "Gemm": Kernel(_FHB),
     },
+    avoided={"Gemm": _OPENS_SLOWLY},
     bfloat16=True,
     block_weights=(4, 8),
     rounded="int8",
@@ -303,7 +307,12 @@ OPENVINO_EP: Final = Target(
     opset=23,
     ir_version=11,
     precision="fp32",
-    kernels={"LayerNormalization": Kernel(_F), "GroupNormalization": Kernel(_F, layouts=_NCHW)},
+    kernels={
+        "LayerNormalization": Kernel(_F),
+        "GroupNormalization": Kernel(_F, layouts=_NCHW),
+        "Gemm": Kernel(_F),
+    },
+    avoided={"Gemm": _OPENS_SLOWLY},
 )
 """Intel CPUs, GPUs and NPUs, for programs that use ONNX Runtime."""
 

@@ -25,7 +25,7 @@ _OPSET_OF_IR_11 = 23
 
 
 def lower(scope: Scope) -> None:
-    """Attention and GroupNormalization without a kernel → simpler operators; opset and IR come down.
+    """Attention, GroupNormalization and Gemm that are not to be written → simpler operators; opset and IR come down.
 
     Raises `PassError` when something remains that is newer than the target reads.
     """
@@ -40,6 +40,9 @@ def lower(scope: Scope) -> None:
     if scope.why_not("GroupNormalization") is not None:
         for node in scope.editor.nodes("GroupNormalization"):
             _lower_group_normalization(node, scope)
+    if "Gemm" in scope.target.avoided:
+        for node in scope.editor.nodes("Gemm"):
+            _lower_gemm(node, scope)
     _stamp(scope)
 
 
@@ -154,6 +157,23 @@ def _instance_norm(node: ir.Node, grouped: ir.Value, channels: int, scope: Scope
         name=f"{node.outputs[0].name}.normal",
         attributes={"epsilon": attribute(node, "epsilon", 1e-5)},
     )  # fmt: skip
+
+
+def _lower_gemm(node: ir.Node, scope: Scope) -> None:
+    """MatMul, and Add for the bias."""
+    value, weight, bias, result = required(node, 0), required(node, 1), input_of(node, 2), node.outputs[0]
+    factors = [attribute(node, "alpha", 1.0), attribute(node, "beta", 1.0)]
+    if attribute(node, "transA", 0) or factors != [1.0, 1.0]:
+        scope.refuse("Gemm of this form is kept")
+        return
+    editor, dims = scope.editor, dims_of(result)
+    if attribute(node, "transB", 0):
+        weight = editor.transpose(weight, (1, 0), before=node)
+    product = editor.add("MatMul", [value, weight], dims, before=node, name=f"{result.name}.product")
+    if bias is not None:
+        product = editor.add("Add", [product, bias], dims, before=node, name=f"{result.name}.shifted")
+    editor.replace(result, product)
+    scope.fused["Gemm lowered"] += 1
 
 
 def _pad_channels(node: ir.Node, scope: Scope) -> None:

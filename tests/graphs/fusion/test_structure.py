@@ -67,6 +67,20 @@ def test_no_group_norm_and_no_attention_is_left_unfused_on_cuda(name, network):
     assert set(facts["left"]) <= {"skip_layer_norm"}
 
 
+@pytest.mark.parametrize("name", ["unet", "safety_checker"])
+def test_layers_of_two_dimensions_are_matmul_and_add_where_gemm_is_avoided(name, network):
+    graph = network(name).graph
+    gemms = [node for node in graph.to_ir().graph if node.op_type == "Gemm"]
+    fused = graph.to_ir()
+    facts = fuse(fused, find_target("openvino"))
+    assert gemms
+    assert facts["fused"]["lower"] == {"Gemm lowered": len(gemms)}
+    assert "Gemm" not in facts["operators_after"]
+    written = fuse(graph.to_ir(), find_target("openvino").without_avoiding(["Gemm"]))
+    more = sum(len(node.inputs) == 3 for node in gemms)
+    assert facts["nodes_after"] == written["nodes_after"] + more
+
+
 def test_small_widths_are_left_to_standard_operators_on_cuda_with_a_reason(network):
     facts = fuse(network("unet").graph.to_ir(), find_target("cuda"))
     assert "com.microsoft.BiasSplitGelu" not in facts["operators_after"]
