@@ -74,15 +74,21 @@ def draw_with_sd_cpp(checkpoint: str, side: int, steps: int) -> None:
     )  # fmt: skip
 
 
-def open_all(folder: str) -> None:
+def open_all(folder: str, kept: str = "") -> None:
     """Open each network of a picture, in the threads that `generate` has."""
+    from dataclasses import replace
+
     from olivelike.runtime.pipeline.networks import Networks
     from olivelike.runtime.pipeline.pipeline_folder import open_folder, read_folder_target, target_settings
+    from olivelike.runtime.sessions.compiled import compiled_folder
 
     path = Path(folder)
     names = list(open_folder(path).models(safety=True))
+    settings = target_settings(read_folder_target(path))
+    if kept:
+        settings = replace(settings, compiled=compiled_folder(), keep_compiled=True)
     began = time.perf_counter()
-    networks = Networks(open_folder(path), target_settings(read_folder_target(path)), {})
+    networks = Networks(open_folder(path), settings, {})
     networks.begin(names)
     for name in names:
         networks.get(name)
@@ -152,6 +158,7 @@ def main() -> None:
     )
     parser.add_argument("--sd-cpp", help="the checkpoint in one file")
     parser.add_argument("--networks", action="store_true", help="open all networks, too")
+    parser.add_argument("--kept", action="store_true", help="and ours with --keep-compiled")
     parser.add_argument("--side", type=int, default=256)
     parser.add_argument("--steps", type=int, default=2)
     parser.add_argument("--runs", type=int, default=5)
@@ -171,6 +178,11 @@ def main() -> None:
             commands[f"generate {ours}"] = command, is_event
             if options.networks:
                 commands[f"all networks of {ours}"] = [*here, "networks", ours], is_told
+            if options.kept:
+                commands[f"generate {ours} --keep-compiled"] = [*command, "--keep-compiled"], is_event
+                if options.networks:
+                    commands[f"all networks of {ours}, kept"] = [*here, "networks", ours, "kept"], is_told
+            if options.networks:
                 files = [str(path) for path in Path(ours).rglob("*") if path.is_file()]
                 commands[f"cat of {ours}"] = ["sh", "-c", 'cat "$@" > /dev/null; echo opened', "cat", *files], is_told
         if options.torch:

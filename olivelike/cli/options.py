@@ -359,6 +359,14 @@ class ProviderOptions:
         ),
     ] = None
     threads: Annotated[int | None, typer.Option(metavar="N", help="Threads within an operator.", min=1)] = None
+    keep_compiled: Annotated[
+        bool,
+        typer.Option(
+            "--keep-compiled",
+            help="Keep networks as they are compiled for the CPU, so that they open at once; up to twice the bytes of "
+            "their weights, see `olivelike cache size`.",
+        ),
+    ] = False
 
     def settings(self, folder: Path) -> "SessionSettings":
         """Return the settings for a folder: those of its target, as far as the command line says nothing else.
@@ -367,17 +375,25 @@ class ProviderOptions:
             UsageError: for an unknown provider or level, or what is no pair.
             SessionError: if a provider is not installed; known before anything heavy is imported.
         """
+        from olivelike.errors import UsageError
         from olivelike.runtime.pipeline.pipeline_folder import read_folder_target, target_settings
         from olivelike.runtime.sessions import session_settings as read
-        from olivelike.runtime.sessions.providers import require_provider
+        from olivelike.runtime.sessions.compiled import compiled_folder
+        from olivelike.runtime.sessions.providers import OPENVINO, require_provider
 
         base = read.choose_providers(target_settings(read_folder_target(folder)), self.providers or ())
         base = read.set_options(base, read.parse_pairs(self.provider_options or (), "--provider-option"))
         entries = read.parse_pairs(self.session_options or (), "--session-option")
+        if self.keep_compiled and not (base.is_cpu_alone or base.provider.name == OPENVINO):
+            raise UsageError(
+                "--keep-compiled is for the providers cpu and openvino; what others keep is kept anyway; leave it out"
+            )
         for choice in base.providers if self.providers else ():
             require_provider(choice.provider)
         return replace(
             base,
+            compiled=compiled_folder() if self.keep_compiled else base.compiled,
+            keep_compiled=self.keep_compiled,
             device=read.parse_device(self.device) if self.device is not None else base.device,
             session_config={**base.session_config, **entries},
             intra_threads=self.threads or 0,

@@ -75,7 +75,8 @@ class Target:
     precision: Precision
     """The precision that shipped workflows choose for it."""
     kernels: Mapping[str, Kernel] = field(default_factory=dict)
-    """Fused operators that run there, and what else is avoided. `Attention` is com.microsoft's, `ai.onnx.Attention` the standard one."""
+    """Fused operators that run there, and others that are avoided. `Attention` is com.microsoft's, `ai.onnx.Attention`
+    the standard one."""
     avoided: Mapping[str, str] = field(default_factory=dict)
     """Operators that run there and that fusion leaves alone all the same, with the reason."""
     sizes_on_cpu: bool = False
@@ -307,11 +308,7 @@ OPENVINO_EP: Final = Target(
     opset=23,
     ir_version=11,
     precision="fp32",
-    kernels={
-        "LayerNormalization": Kernel(_F),
-        "GroupNormalization": Kernel(_F, layouts=_NCHW),
-        "Gemm": Kernel(_F),
-    },
+    kernels={"LayerNormalization": Kernel(_F), "GroupNormalization": Kernel(_F, layouts=_NCHW), "Gemm": Kernel(_F)},
     avoided={"Gemm": _OPENS_SLOWLY},
 )
 """Intel CPUs, GPUs and NPUs, for programs that use ONNX Runtime."""

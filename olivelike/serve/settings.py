@@ -49,6 +49,7 @@ class ServeSettings:
     device: str | None = None
     session_options: tuple[str, ...] = ()
     threads: int = 0
+    keep_compiled: bool = False
 
     cluster: str | None = None
     """`tcp://HOST:PORT` of a Dask scheduler whose workers draw, or `local:N`; by default this machine does."""

@@ -14,6 +14,8 @@ from picture_files import pixels, save
 from olivelike.cli.options import AllSessionOptions
 from olivelike.model.targets import TargetChoice
 from olivelike.runtime.pictures import PictureWriter
+from olivelike.testing.lora_files import make_lora
+from tests.fixtures.little_pipeline import little_checkpoint
 from tests.fixtures.sample_records import write_output_record
 
 
@@ -270,3 +272,47 @@ def test_what_is_no_optimised_folder_is_said_to_be_what_it_is(cli, empty_folder,
     result = cli("generate", named, "a")
     assert (result.status, result.out) == (3, "")
     assert result.err.startswith(f"error: {named}: {message}")
+
+
+def test_networks_are_kept_where_that_is_asked_for(generate, cli, empty_folder, tmp_path, monkeypatch):
+    from olivelike.runtime.sessions import compiled
+
+    monkeypatch.setattr(compiled, "compiled_folder", lambda: tmp_path / "compiled")
+    assert generate("a", "--seed", 1, "-o", "plain.png").status == 0
+    assert not (tmp_path / "compiled").exists()
+    for name in ("first.png", "again.png"):
+        result = generate("a", "--seed", 1, "-o", name, "--keep-compiled")
+        assert result.status == 0, result.err
+        assert (pixels(empty_folder / name) == pixels(empty_folder / "plain.png")).all()
+    assert compiled.size_of_compiled(tmp_path / "compiled")[0] > 0
+    cleared = cli("cache", "clear", "--compiled")
+    assert cleared.status == 0, cleared.err
+    assert compiled.size_of_compiled(tmp_path / "compiled")[0] == 0
+
+
+def test_what_other_providers_keep_is_not_asked_for(generate):
+    refused = generate("a", "--keep-compiled", "--provider", "cuda")
+    assert (refused.status, "--keep-compiled is for the providers cpu and openvino" in refused.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "option", "status", "begun"),
+    [
+        ("a", "", 0, 1),
+        ("a", "--scheduler=Nope", 2, 0),
+        ("a", "--scheduler=DDIM --steps=2000", 2, 1),
+        ("<lora:small>", "", 0, 0),
+    ],
+)
+def test_networks_open_beside_planning(prompt, option, status, begun, generate, empty_folder, monkeypatch):
+    """Once all is checked that can be without torch, and where no LoRA changes them."""
+    from olivelike.runtime.pipeline import pipeline
+
+    (empty_folder / "loras").mkdir()
+    make_lora(empty_folder / "loras" / "small.safetensors", "kohya", base=little_checkpoint(), alpha=64.0)
+    seen, real = [], pipeline.begin_pipeline
+    monkeypatch.setattr(pipeline, "begin_pipeline", lambda *args, **kw: seen.append(args) or real(*args, **kw))
+    steps = () if "steps" in option else ("--steps", 2)
+    result = generate(prompt, "--seed", 1, *option.split(), steps=steps)
+    assert result.status == status, result.err
+    assert len(seen) == begun

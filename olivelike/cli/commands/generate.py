@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from olivelike.cli.display.generate_display import JsonLines, Lines
     from olivelike.runtime.jobs import JobPlan
     from olivelike.runtime.pictures import PictureWriter
+    from olivelike.runtime.pipeline.pipeline import Pipeline
     from olivelike.runtime.pipeline.request import RequestFields
     from olivelike.runtime.sessions.session_settings import SessionSettings
     from olivelike.serve.remote.client import Server
@@ -299,9 +300,11 @@ def generate(
     from olivelike.runtime.jobs.control_files import parse_control, parse_image_prompt
     from olivelike.runtime.jobs.prompt_lines import STDIN
     from olivelike.runtime.pictures import PictureWriter
+    from olivelike.runtime.pipeline.pipeline import begin_pipeline
     from olivelike.runtime.pipeline.pipeline_folder import check_folder
     from olivelike.runtime.pipeline.request import SEEDS
     from olivelike.runtime.prompts.wildcards import Wildcards
+    from olivelike.runtime.sessions.session import ENGINE_CALLS
 
     with JsonLines() if json else Lines(live=sys.stdout.isatty()) as display:
         name = folder.resolve().name
@@ -369,23 +372,31 @@ def generate(
                 )  # fmt: skip
                 _draw_at(server, spread(orders, SEEDS), writer, display, sheet=sheet)
             return
-        plan = plan_jobs(
-            folder,
-            lines,
-            fields,
-            made_before=made_before,
-            init_image=init_image,
-            mask=mask,
-            controls=led_by,
-            ip_adapter_images=shown,
-            wildcards=Wildcards(wildcard_dirs, named=True) if wildcard_dirs else None,
-            lora_files=lora_files,
-            loras=opened,
-            fast=fast,
-        )
+        ahead: list[Pipeline] = []
+        try:
+            plan = plan_jobs(
+                folder,
+                lines,
+                fields,
+                made_before=made_before,
+                init_image=init_image,
+                mask=mask,
+                controls=led_by,
+                ip_adapter_images=shown,
+                wildcards=Wildcards(wildcard_dirs, named=True) if wildcard_dirs else None,
+                lora_files=lora_files,
+                loras=opened,
+                fast=fast,
+                before_torch=lambda: ahead.append(begin_pipeline(folder, settings, safety=safety)),
+            )
+        except BaseException:
+            with ENGINE_CALLS.watch():
+                ENGINE_CALLS.end()  # Threads that open networks would hold the process.
+            raise
         for note in plan.notes:
             display.note(note)
-        _draw(plan, writer, settings, display, safety=safety, sheet=sheet, preview=preview)
+        begun = ahead[0] if ahead else None
+        _draw(plan, writer, settings, display, safety=safety, ahead=begun, sheet=sheet, preview=preview)
 
 
 def _check_for_cluster(session: AllSessionOptions, others: "Mapping[str, object]") -> None:
@@ -407,6 +418,7 @@ def _draw(
     display: "Lines | JsonLines",
     *,
     safety: bool,
+    ahead: "Pipeline | None",
     sheet: bool,
     preview: Path | None,
 ) -> None:
@@ -441,7 +453,10 @@ def _draw(
     collect_as_usual()
     try:
         with signals_end_engines(last_words):
-            draw(plan, writer, settings, safety=safety, sheet=sheet, on_event=tell, while_writing=uninterrupted)
+            draw(
+                plan, writer, settings,
+                safety=safety, ahead=ahead, sheet=sheet, on_event=tell, while_writing=uninterrupted,
+            )  # fmt: skip
     except (KeyboardInterrupt, Interrupted):
         raise interrupted() from None
 

@@ -143,6 +143,7 @@ def serve(
             device=session.device,
             session_options=tuple(session.session_options or ()),
             threads=session.threads or 0,
+            keep_compiled=session.keep_compiled,
             warm=warm,
             memory_limit=byte_count(bounds.memory_limit, "--memory-limit") if bounds.memory_limit else None,
             time_limit=bounds.time_limit,

@@ -85,6 +85,7 @@ OPTION_GROUPS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
         ),
         "Time and memory": (
             "--cache-interval", "--guidance-calls", "--decode-singly", "--tiled-vae", "--memory-limit",
+            "--keep-compiled",
         ),
         "Elsewhere": ("--server", "--api-key", "--cluster"),
         "Engine": (

@@ -64,7 +64,14 @@ def session_settings(engine: str, asked: SessionSettings) -> SessionSettings:
     if engine == OPENVINO:
         choice = options.get(providers.OPENVINO) or ProviderChoice(providers.find_provider("openvino"))
         device = asked.device if on_openvino else None
-        return SessionSettings((choice,), device=device, dimensions=asked.dimensions, intra_threads=asked.intra_threads)
+        return SessionSettings(
+            (choice,),
+            device=device,
+            dimensions=asked.dimensions,
+            intra_threads=asked.intra_threads,
+            compiled=asked.compiled,
+            keep_compiled=asked.keep_compiled,
+        )
     if engine == TENSORRT:
         names = (providers.TENSORRT, providers.CUDA)
         named = [options.get(name) or ProviderChoice(providers.find_provider(name)) for name in names]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from olivelike.runtime.pipeline.pipeline import Pipeline, open_pipeline
+from olivelike.runtime.pipeline.pipeline import Pipeline, begin_pipeline
 from olivelike.runtime.pipeline.request import Batch, Picture, Request, require_safe
 
 if TYPE_CHECKING:
@@ -83,6 +83,7 @@ def draw(
     settings: SessionSettings | None = None,
     *,
     safety: bool = True,
+    ahead: Pipeline | None = None,
     sheet: bool = False,
     on_event: Callable[[DrawEvent], None] = lambda _: None,
     while_writing: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
@@ -91,6 +92,7 @@ def draw(
 
     Args:
         settings: of the sessions; by default those of the folder's target.
+        ahead: what `begin_pipeline` returned for the same folder and settings, without LoRAs; none draws with it later.
         sheet: whether all come on one sheet too.
         on_event: called as things happen, in this thread.
         while_writing: goes round the writing of each picture and its event.
@@ -119,7 +121,10 @@ def draw(
             pipeline, loras = None, job.loras  # The old one goes before the next takes memory.
             on_event(Opening(plan.folder, loras))
             merged = plan.lora_files.merge(loras, plan.folder) if loras and plan.lora_files else None
-            pipeline = open_pipeline(plan.folder, settings, safety=safety, initializers=merged)
+            if ahead is None or merged:
+                ahead = begin_pipeline(plan.folder, settings, safety=safety, initializers=merged)
+            pipeline, ahead = ahead, None
+            pipeline.wait()
             provider = pipeline.provider
             on_event(Opened(provider, job.request, plan.pictures, pipeline.checks_safety, safety))
         before = begun

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
@@ -142,6 +142,7 @@ def plan_jobs(
     lora_files: LoraFiles | None = None,
     loras: Sequence[Lora] = (),
     fast: bool = False,
+    before_torch: Callable[[], object] = lambda: None,
 ) -> JobPlan:
     """Make the choices that prompts leave to the seed, open the files that are named, and check what is asked for.
 
@@ -161,6 +162,8 @@ def plan_jobs(
         lora_files: opens LoRAs that prompts name, and merges all.
         loras: those that every prompt gets; opened by `lora_files`.
         fast: take scheduler, steps and guidance that a few-step model is made for, where `fields` have none.
+        before_torch: called once all is checked of the first line that can be without torch, which takes a second to
+            import; not if its picture has LoRAs.
     """
     before = read_picture_record(made_before) if made_before is not None else None
     if before is not None and made_before is not None:
@@ -191,7 +194,7 @@ def plan_jobs(
     pipeline = open_folder(folder)
     planner = _Planner(
         pipeline, wildcards, lora_files, tuple(loras), (used[0], used[1]), frozenset(fields or ()) if fast else None,
-        tuple(file for _, file in led), tuple(file for _, file in shown),
+        tuple(file for _, file in led), tuple(file for _, file in shown), before_torch,
     )  # fmt: skip
     jobs = tuple(planner.jobs(asked, lines))
     _check_prompts(jobs, pipeline)
@@ -234,6 +237,7 @@ class _Planner:
     """Fields that stay where all else is made fast; `None` leaves all as it is."""
     led_by: tuple[UsedFile, ...] = ()
     shown: tuple[UsedFile, ...] = ()
+    before_torch: Callable[[], object] = lambda: None
     notes: dict[str, None] = field(default_factory=dict)
     """What was made fast, in lines."""
 
@@ -243,14 +247,19 @@ class _Planner:
         base = replace(asked, seed=seed_or_drawn(asked.seed), variation_seed=_variation_seed(asked))
         own = [replace(base, **_fields(line)) for line in lines]
         own = [replace(request, variation_seed=_variation_seed(request)) for request in own]
+        plain = False
         # The first picture of each, before `resolve_defaults` imports torch.
         for place, (line, request) in enumerate(zip(lines, own, strict=True)):
             for picture in self._pictures(0, line, replace(request, num_images=1)):
                 loras = (*self.always, *self._tagged(picture.tags))
+                plain = plain if place else not loras
                 if self.given is not None:
                     own[place], note = sped_up(request, self.given | line.fields.keys(), self.folder, loras)
                     self.notes[note] = None
-        own = [self._resolved(request, line) for line, request in zip(lines, own, strict=True)]
+        own = [
+            self._resolved(request, line, self.before_torch if plain and not place else lambda: None)
+            for place, (line, request) in enumerate(zip(lines, own, strict=True))
+        ]
         pictures = [
             picture for number, line in enumerate(lines) for picture in self._pictures(number, line, own[number])
         ]
@@ -279,10 +288,10 @@ class _Planner:
         opened = self.lora_files
         return [opened.tagged(t.written, t.name, t.text_weight, t.unet_weight) for t in tags if opened]
 
-    def _resolved(self, request: Request, line: PromptLine) -> Request:
+    def _resolved(self, request: Request, line: PromptLine, before_torch: Callable[[], object]) -> Request:
         """Return what a line asks for with nothing left open, before any picture is made."""
         try:
-            return resolve_defaults(request, self.folder)
+            return resolve_defaults(request, self.folder, before_torch)
         except UsageError as error:
             if line.place is None:
                 raise

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from olivelike._text import size
 from olivelike.errors import UsageError
 from olivelike.model.families import DERIVED_FILES, MODEL_FILE, SAFETY_CHECKER, SHALLOW_FILE
-from olivelike.runtime.sessions.session import Network, Session, open_session, read_model_file
+from olivelike.runtime.sessions.session import Network, Session, import_engine, open_session, read_model_file
 
 if TYPE_CHECKING:
     import numpy as np
@@ -109,6 +109,7 @@ class Networks:
 
     def begin(self, components: Iterable[str]) -> None:
         """Open networks in threads, as far as they are not and as there is room beside those that are open."""
+        import_engine(self._settings)
         for name in components:
             path = self._folder.model(name)
             with self._lock:

@@ -81,7 +81,22 @@ def open_pipeline(
         SessionError: if a network can't be opened here as asked, or was optimised for another provider.
         UsageError: if a size is set for a dimension that no network has, or one network is above the memory limit.
     """
-    path = Path(path)
+    pipeline = begin_pipeline(Path(path), settings, safety=safety, initializers=initializers)
+    pipeline.wait()
+    return pipeline
+
+
+def begin_pipeline(
+    path: Path,
+    settings: SessionSettings | None = None,
+    *,
+    safety: bool = True,
+    initializers: Initializers | None = None,
+) -> Pipeline:
+    """Return a pipeline as `open_pipeline` does, while threads open its networks still: `wait` for them.
+
+    Raises what `open_pipeline` raises of what is known before networks are open.
+    """
     folder = open_folder(path)
     target = read_folder_target(path)
     if settings is None:
@@ -91,11 +106,7 @@ def open_pipeline(
     if target is not None:
         check_folder_target(target.name, settings, models)
         settings = with_float8(target.name, settings)
-    pipeline = Pipeline(folder, settings, safety=safety, initializers=initializers or {})
-    import torch  # noqa: F401  (which takes a second or two, while threads open networks)
-
-    pipeline.wait()
-    return pipeline
+    return Pipeline(folder, settings, safety=safety, initializers=initializers or {})
 
 
 class Pipeline:
@@ -143,6 +154,8 @@ class Pipeline:
 
         Raises `SourceError` or `SessionError` if one can't be opened.
         """
+        import torch  # noqa: F401  (which takes a second or two)
+
         for tokenizer, _ in self.folder.text_encoders:
             shared_tokenizer(self.folder.path / tokenizer)
         if self._settings.memory_limit is None:

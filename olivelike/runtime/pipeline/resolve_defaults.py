@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import secrets
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -15,6 +16,7 @@ from olivelike.runtime.pipeline.image_prompt import check_image_prompt
 from olivelike.runtime.pipeline.latents import begin_batch
 from olivelike.runtime.pipeline.masked_area import part_of_picture
 from olivelike.runtime.pipeline.request import DRAWN_SEEDS, SEEDS, Request
+from olivelike.runtime.schedulers.make_scheduler import check_scheduler
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -34,11 +36,14 @@ _ON_ITS_SIDE: Final = frozenset({5, 6, 7, 8})
 """Of EXIF's orientation."""
 
 
-def resolve_defaults(request: Request, folder: PipelineFolder) -> Request:
+def resolve_defaults(
+    request: Request, folder: PipelineFolder, before_torch: Callable[[], object] = lambda: None
+) -> Request:
     """Check a request against a pipeline and fill in what it leaves open: seed, size and strength.
 
     Raises `UsageError` for the first value that can't be had, an unknown scheduler among them, and `SourceError` if the
-    folder lacks the network that encodes the initial picture.
+    folder lacks the network that encodes the initial picture. `before_torch` is called once all is checked that can be
+    without torch, which takes a second to import.
     """
     _check_counts(request)
     _check_ranges(request)
@@ -69,6 +74,8 @@ def resolve_defaults(request: Request, folder: PipelineFolder) -> Request:
         folder.model("vae_encoder")
     _check_layers(request, folder)
     check_cheap_steps(resolved, folder)
+    check_scheduler(resolved.scheduler, folder.scheduler)
+    before_torch()
     begin_batch(resolved, folder, (), "cpu")
     part_of_picture(resolved)
     return resolved

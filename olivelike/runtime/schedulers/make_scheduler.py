@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from olivelike._light_diffusers import light_diffusers
 from olivelike.errors import MissingError, SourceError
 from olivelike.model.scheduler_settings import taken_over
-from olivelike.runtime.schedulers.scheduler_names import CLASSES, EDM, find_scheduler, packages_for, why_not_own
+from olivelike.runtime.schedulers.scheduler_names import (
+    CLASSES,
+    EDM,
+    SchedulerChoice,
+    find_scheduler,
+    packages_for,
+    why_not_own,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -50,16 +57,13 @@ class Scheduler(Protocol):
         """Return latents with the noise of each timestep."""
 
 
-def make_scheduler(name: str | None, config: Mapping[str, Any]) -> Scheduler:
-    """Return a new scheduler for a pipeline.
+def check_scheduler(name: str | None, config: Mapping[str, Any]) -> tuple[SchedulerChoice | None, str | None]:
+    """Refuse what can be refused before diffusers is imported; return the choice, and the class of the config.
 
-    How the network was trained is taken from the config whatever the class. Another class takes its own defaults for
-    the rest, as diffusers' `from_config` does between schedulers of a published pipeline. Raises `UsageError` if
-    there is no scheduler of that name, `MissingError` if a package that it needs is not installed, and `SourceError`
-    if the config is not one of a scheduler that diffusers has, or of networks of another kind. `name` is what the
-    user asked for; `None` is the folder's own scheduler.
+    Raises `UsageError` if there is no scheduler of that name, `MissingError` if a package that it needs is not
+    installed, and `SourceError` if the config is not one of a scheduler that diffusers has, or of networks of another
+    kind.
     """
-    # All that can be refused is refused before diffusers is imported.
     choice = find_scheduler(name) if name is not None else None
     own = config.get("_class_name")
     made_for = own if isinstance(own, str) else None
@@ -74,6 +78,18 @@ def make_scheduler(name: str | None, config: Mapping[str, Any]) -> Scheduler:
             raise MissingError(
                 f"scheduler {name or made_for!r} needs {package}; run `pip install {package}`, or choose another"
             )
+    return choice, made_for
+
+
+def make_scheduler(name: str | None, config: Mapping[str, Any]) -> Scheduler:
+    """Return a new scheduler for a pipeline.
+
+    How the network was trained is taken from the config whatever the class. Another class takes its own defaults for
+    the rest, as diffusers' `from_config` does between schedulers of a published pipeline. Raises what `check_scheduler`
+    raises, and `SourceError` if diffusers has no such scheduler, or makes none of the config. `name` is what the user
+    asked for; `None` is the folder's own scheduler.
+    """
+    choice, made_for = check_scheduler(name, config)
     cls = _scheduler_class(choice.class_name if choice else made_for)
     parameters = _parameters(cls)
     settings = taken_over(cls.__name__, config, parameters, {} if cls.__name__ == made_for else _defaults(made_for))

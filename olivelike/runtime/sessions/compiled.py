@@ -15,16 +15,18 @@ import shutil
 import time
 import weakref
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike._files import Lock, file_identity, try_lock
+from olivelike._text import size
 from olivelike.digest import digest_json
 from olivelike.errors import SessionError
-from olivelike.runtime.sessions.devices import list_devices
+from olivelike.runtime.sessions.devices import list_devices, processor
 from olivelike.runtime.sessions.plugins import plugin_modules
-from olivelike.runtime.sessions.providers import OPENVINO, TENSORRT, require_provider
+from olivelike.runtime.sessions.providers import CPU, OPENVINO, TENSORRT, require_provider
 from olivelike.runtime.sessions.session_settings import set_options
 
 if TYPE_CHECKING:
@@ -37,6 +39,8 @@ _WORK: Final = "tmp"
 """Where folders of live processes are."""
 _SETTLED_NS: Final = 2_000_000_000
 """A file that changed more recently can change again without a visible change of its times."""
+_KEPT_TIMES: Final = 4
+"""Bytes of a kept network of the CPU for each of its own, at most: float16 is widened, and matrices are there twice."""
 _FOLDER_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     OPENVINO: ("CACHE_DIR",),
     "OpenVINOExecutionProvider": ("cache_dir",),
@@ -65,22 +69,27 @@ def open_keeping(path: Path, settings: SessionSettings, open_with: Callable[[Ses
         settings: They name the folder.
         open_with: Opens the network with other options.
     """
-    device = _device_that_keeps(settings)
+    is_ours, device = is_kept_by_sessions(settings), _device_that_keeps(settings)
     identities = None if device is None else _identities(path)
     if device is None or identities is None or settings.compiled is None:
         return open_with(settings)
-    key = digest_json(["compiled/1", path.name, identities, device, _version(settings), _choices(settings)])
+    source = {"path": str(path.absolute()), "identities": identities}
+    key = digest_json(["compiled/2", path.name, identities, device, _version(settings), _choices(settings)])
     try:
-        kept = _Kept(settings.compiled, key)
+        if is_ours:
+            _require_room(settings.compiled, key, path.parent)
+        kept = _Kept(settings.compiled, key, source)
     except OSError as error:
         _LOG.warning("%s: can't keep what is compiled there: %s", settings.compiled, error)
         return open_with(settings)
     try:
-        session = open_with(set_options(settings, folder_options(settings.provider.name, kept.folder)))
+        options = {} if is_ours else folder_options(settings.provider.name, kept.folder)
+        session = open_with(replace(set_options(settings, options), kept=kept.folder if is_ours else None))
     except SessionError:
         kept.forget()
         session = open_with(settings)  # Where the network itself is at fault, this says so again.
-        _LOG.warning("%s: what was kept of %s could not be used, and is dropped", settings.compiled, path)
+        wrong = "what was kept of %s could not be used, and is dropped" if kept.found else "can't keep %s there"
+        _LOG.warning(f"%s: {wrong}", settings.compiled, path)
         return session
     except BaseException:
         kept.end()
@@ -88,6 +97,15 @@ def open_keeping(path: Path, settings: SessionSettings, open_with: Callable[[Ses
     kept.publish()
     weakref.finalize(session, kept.end)
     return session
+
+
+def is_kept_by_sessions(settings: SessionSettings) -> bool:
+    """Return whether our sessions, and not an engine, write and read what is kept: that is so on the CPU."""
+    if settings.provider.name != OPENVINO:
+        return settings.is_cpu_alone
+    from olivelike.runtime.sessions.openvino_session import device_description
+
+    return settings.device is None or device_description(settings)[0] == "CPU"
 
 
 def folder_options(provider: str, folder: Path) -> dict[str, str]:
@@ -117,8 +135,8 @@ def clear_compiled(root: Path) -> int:
 class _Kept:
     """What is kept of one network, in a folder of this process's own."""
 
-    def __init__(self, root: Path, key: str) -> None:
-        self._root, self._published = root, root / key
+    def __init__(self, root: Path, key: str, source: Mapping[str, Any]) -> None:
+        self._root, self._published, self._source = root, root / key, dict(source)
         work = root / _WORK
         work.mkdir(parents=True, exist_ok=True)
         _sweep(work)
@@ -135,6 +153,11 @@ class _Kept:
             raise
         self._seen = _states(self.folder)
 
+    @property
+    def found(self) -> bool:
+        """Whether something was there before."""
+        return bool(self._seen)
+
     def publish(self) -> None:
         """Let other processes have what is there now, if the engine wrote anything; all of it at once."""
         states = _states(self.folder)
@@ -143,17 +166,29 @@ class _Kept:
         staged, old = self.folder.with_suffix(".new"), self.folder.with_suffix(".old")
         try:
             _link(self.folder, staged)
-            (staged / _LIST).write_text(json.dumps(_states(staged)), encoding="utf-8")
+            listed = {"of": self._source, "files": _states(staged)}
+            (staged / _LIST).write_text(json.dumps(listed), encoding="utf-8")
             with contextlib.suppress(FileNotFoundError):
                 self._published.rename(old)
             staged.rename(self._published)
             self._seen = states
+            self._drop_what_is_replaced()
         except OSError as error:
             if not self._published.is_dir():  # Else another process was first.
                 _LOG.warning("%s: can't keep what is compiled there: %s", self._root, error)
         finally:
             for folder in (staged, old):
                 shutil.rmtree(folder, ignore_errors=True)
+
+    def _drop_what_is_replaced(self) -> None:
+        """Remove what was kept of files that are gone, or that were written anew."""
+        for path in self._root.iterdir():
+            source = _listed(path).get("of")
+            if path.name == _WORK or not isinstance(source, dict) or not isinstance(source.get("path"), str):
+                continue
+            same = source["path"] == self._source["path"]
+            if (same and source != self._source) or not Path(source["path"]).exists():
+                shutil.rmtree(path, ignore_errors=True)
 
     def forget(self) -> None:
         """Drop what was published, and what is here."""
@@ -190,11 +225,19 @@ def _states(folder: Path) -> dict[str, list[int]]:
     return found
 
 
+def _listed(folder: Path) -> dict[str, Any]:
+    """Return what is said of a published folder; nothing if that can't be read."""
+    try:
+        listed = json.loads((folder / _LIST).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return listed if isinstance(listed, dict) else {}
+
+
 def _is_whole(folder: Path) -> bool:
     try:
-        listed: Any = json.loads((folder / _LIST).read_bytes())
-        return bool(listed == _states(folder))
-    except (OSError, ValueError):
+        return bool(_listed(folder).get("files") == _states(folder))
+    except OSError:
         return False
 
 
@@ -213,20 +256,31 @@ def _link(source: Path, target: Path) -> None:
 def _device_that_keeps(settings: SessionSettings) -> list[str] | None:
     """Return names of the device, or `None` if nothing is to be kept.
 
-    What options of a user name is left to the provider. On OpenVINO's CPU a kept network takes as much space as its
-    weights, whose pages stay in memory, and spares two seconds.
+    What options of a user name is left to the provider. Networks of the CPU take much space, and are kept for who asks.
     """
     provider = settings.provider
+    if is_kept_by_sessions(settings):
+        require_provider(provider)
+        return [CPU, *processor()] if settings.keep_compiled else None
     known = folder_options(provider.name, Path())
     if not known or known.keys() & settings.options.keys():
         return None
     require_provider(provider)
-    if provider.name != OPENVINO:
-        return [str(settings.device), *(device.name for device in list_devices(provider))]
-    from olivelike.runtime.sessions.openvino_session import device_description
+    if provider.name == OPENVINO:
+        from olivelike.runtime.sessions.openvino_session import device_description
 
-    name, described = device_description(settings)
-    return None if name.startswith("CPU") else [name, described]
+        return list(device_description(settings))
+    return [str(settings.device), *(device.name for device in list_devices(provider))]
+
+
+def _require_room(root: Path, key: str, network: Path) -> None:
+    """Raise `OSError` if nothing is kept yet, and the disk has no room for a network of the CPU."""
+    if (root / key).is_dir():
+        return
+    root.mkdir(parents=True, exist_ok=True)
+    needed = _KEPT_TIMES * sum(file.stat().st_size for file in network.iterdir() if file.is_file())
+    if (free := shutil.disk_usage(root).free) < needed:
+        raise OSError(f"{network.name} may take {size(needed)} there, and {size(free)} are free")
 
 
 def _identities(path: Path) -> list[Any] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import io
+import platform
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
@@ -161,3 +162,13 @@ def _stream(device: int) -> Any:
     import torch
 
     return torch.cuda.Stream(device)
+
+
+def processor() -> list[str]:
+    """Return what tells the CPU from others, for which networks are compiled otherwise: its kind and its features."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return [platform.machine(), platform.processor()]
+    features = (line.partition(":")[2] for line in lines if line.startswith(("flags", "Features")))
+    return [platform.machine(), *next(features, "").split()]

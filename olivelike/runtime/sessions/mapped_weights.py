@@ -51,6 +51,14 @@ class MappedWeights:
             for reader in output.get_target_inputs():
                 reader.replace_source_output(constant.output(0))
 
+    def file(self, path: Path) -> Any:
+        """Return all bytes of a file, mapped. They can be written, as OpenVINO asks for, which no file ever sees."""
+        import numpy as np
+
+        with open_file(path) as file:
+            self._files[str(path)] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        return np.frombuffer(self._files[str(path)], np.uint8)
+
     def give_back(self) -> None:
         """Take the pages out of this process's memory, where the system can; who reads them again gets them again."""
         if hasattr(mmap.mmap, "madvise"):

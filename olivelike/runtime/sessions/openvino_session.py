@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
+_KEPT: Final = "network.blob"
 _BFLOAT16: Final = 16
 """As ONNX numbers its types."""
 _COMPOSED: Final = re.compile(r"(AUTO|MULTI|HETERO|BATCH)(:|$)")
@@ -164,15 +165,24 @@ def open_openvino_session(
     try:
         for library in settings.custom_operators:
             core.add_extension(library_path(library))
-        model = core.read_model(path if content is None else content)
-        _exchange(openvino, model, initializers)
-        weights = MappedWeights()
-        if content is None and device == "CPU":
-            weights.put_into(openvino, model, proto.graph.initializer, path.parent)
-        inputs, outputs = _fix_dimensions(model, settings.dimensions, inputs, outputs)
+        weights, sizes = MappedWeights(), settings.dimensions
         threads = {"INFERENCE_NUM_THREADS": str(settings.intra_threads)} if settings.intra_threads else {}
         properties = {**_defaults(proto, device), **threads, **settings.options}
-        compiled = core.compile_model(model, device, properties)
+        kept = None if settings.kept is None else settings.kept / _KEPT
+        if kept is not None and kept.is_file():
+            compiled = core.import_model(openvino.Tensor(weights.file(kept), shared_memory=True), device, properties)
+        else:
+            model = core.read_model(path if content is None else content)
+            _exchange(openvino, model, initializers)
+            if content is None and device == "CPU":
+                weights.put_into(openvino, model, proto.graph.initializer, path.parent)
+            if _is_fixed(inputs, sizes):
+                model.reshape({name: _partial(spec) for name, spec in _with_sizes(inputs, sizes).items()})
+            compiled = core.compile_model(model, device, properties)
+            if kept is not None:
+                kept.write_bytes(compiled.export_model().getbuffer())
+        if _is_fixed(inputs, sizes):
+            inputs, outputs = _with_sizes(inputs, sizes), _with_sizes(outputs, sizes)
         weights.give_back()
     except (RuntimeError, MemoryError, OSError) as error:
         raise load_failure(path, error, settings) from error
@@ -267,14 +277,12 @@ def _constant(openvino: Any, array: Array) -> Any:
     return openvino.op.Constant(tensor, shared_memory=False)
 
 
-def _fix_dimensions(
-    model: Any, sizes: Mapping[str, int], inputs: dict[str, ValueSpec], outputs: dict[str, ValueSpec]
-) -> tuple[dict[str, ValueSpec], dict[str, ValueSpec]]:
-    if not any(dim in sizes for spec in inputs.values() for dim in spec.dims):
-        return inputs, outputs
-    inputs, outputs = _with_sizes(inputs, sizes), _with_sizes(outputs, sizes)
-    model.reshape({name: [dim if isinstance(dim, int) else -1 for dim in spec.dims] for name, spec in inputs.items()})
-    return inputs, outputs
+def _is_fixed(inputs: Mapping[str, ValueSpec], sizes: Mapping[str, int]) -> bool:
+    return any(dim in sizes for spec in inputs.values() for dim in spec.dims)
+
+
+def _partial(spec: ValueSpec) -> list[int]:
+    return [dim if isinstance(dim, int) else -1 for dim in spec.dims]
 
 
 def _with_sizes(specs: Mapping[str, ValueSpec], sizes: Mapping[str, int]) -> dict[str, ValueSpec]:

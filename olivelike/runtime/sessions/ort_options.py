@@ -26,6 +26,11 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 _DATA_FOLDER: Final = "session.model_external_initializers_file_folder_path"
+_KEEPING: Final = {
+    "session.optimized_model_external_initializers_file_name": "weights.bin",
+    "session.optimized_model_external_initializers_min_size_in_bytes": "1024",
+    "session.save_external_prepacked_constant_initializers": "1",
+}
 _EXTENSIONS: Final = "onnxruntime_extensions"
 _WITH_DEVICE_ID: Final = frozenset({CUDA, TENSORRT, DIRECTML, "MIGraphXExecutionProvider", "CANNExecutionProvider"})
 _CUDA_GRAPH: Final = {CUDA: "enable_cuda_graph", TENSORRT: "trt_cuda_graph_enable"}
@@ -142,6 +147,9 @@ def session_options(
         initializers: Arrays in place of the model's, by name.
         content: What is opened in place of the model.
     """
+    if settings.kept is not None:
+        yield _kept(path, settings, settings.kept)
+        return
     model, external = _exchange(path, initializers) if content is None else (content, {})
     rewritten = None
     if content is None and _is_reordered(settings):
@@ -172,8 +180,19 @@ def session_options(
 
 def _is_reordered(settings: SessionSettings) -> bool:
     """Return whether ONNX Runtime reorders filters as it opens a network with these settings."""
-    alone = [choice.provider.name for choice in settings.providers] == [CPU]
-    return alone and settings.optimization in ("layout", "all") and settings.weights is None
+    return settings.is_cpu_alone and settings.optimization in ("layout", "all") and settings.weights is None
+
+
+def _kept(path: Path, settings: SessionSettings, folder: Path) -> Opening:
+    """Return how a network opens as it is kept: rewritten, and with packed weights; or so that it is put there."""
+    model = folder / path.name
+    if model.is_file():
+        return Opening(str(model), _options(path, replace(settings, optimization="none")))
+    options = _options(path, settings)
+    options.optimized_model_filepath = str(model)
+    for key, value in _KEEPING.items():
+        options.add_session_config_entry(key, value)
+    return Opening(str(path), options)
 
 
 def _options(path: Path, settings: SessionSettings) -> Any:

@@ -12,6 +12,7 @@ What an ONNX file says of its inputs, outputs and initializers; weights are not 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -121,6 +122,16 @@ def open_session(
         session = _open(model_path, settings, initializers or {}, content)
     session.opened = Opened(model_path, settings, initializers or {}) if content is None else None
     return session
+
+
+def import_engine(settings: SessionSettings) -> None:
+    """Import what sessions open with: threads that do it beside other imports hold each other up.
+
+    What is not installed is told of by the session that needs it.
+    """
+    for name in ("openvino", "onnx") if settings.provider.name == OPENVINO else ("onnxruntime",):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
 
 
 def _open(path: Path, settings: SessionSettings, initializers: Mapping[str, Array], content: bytes | None) -> Session:

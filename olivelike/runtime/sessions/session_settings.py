@@ -58,15 +58,24 @@ class SessionSettings:
     """Run operators in the order in which they are written, where ONNX Runtime has one of its own."""
     compiled: Path | None = None
     """Where engines keep what they compile of networks, for the next time; nowhere by default."""
+    keep_compiled: bool = False
+    """Keep there networks of the CPU, too, with their weights: up to twice the bytes that those have in float32."""
+    kept: Path | None = None
+    """Folder in which a session finds its network as it was compiled for the CPU, or else puts it."""
 
     def __post_init__(self) -> None:
         """Take text for paths too."""
-        hold_paths(self, "profile", "weights", "compiled")
+        hold_paths(self, "profile", "weights", "compiled", "kept")
 
     @property
     def provider(self) -> Provider:
         """The one that is asked first."""
         return self.providers[0].provider if self.providers else find_provider(CPU)
+
+    @property
+    def is_cpu_alone(self) -> bool:
+        """Whether ONNX Runtime's CPU runs all of a network."""
+        return [choice.provider.name for choice in self.providers] == [CPU]
 
     @property
     def options(self) -> Mapping[str, str]:

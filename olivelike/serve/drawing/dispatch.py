@@ -164,7 +164,7 @@ class Dispatcher:
             loras += [folder for folder in (Path("loras"),) if folder.is_dir()]
         sessions = {
             name: getattr(settings, name)
-            for name in ("providers", "provider_options", "device", "session_options", "threads")
+            for name in ("providers", "provider_options", "device", "session_options", "threads", "keep_compiled")
         }
         return {
             "uploads": str(self._gallery.folder / UPLOADS),

@@ -35,6 +35,7 @@ class SessionChoice:
     device: str | None = None
     session_options: tuple[str, ...] = ()
     threads: int = 0
+    keep_compiled: bool = False
 
     def settings(self, folder: Path | None) -> SessionSettings:
         """Return the settings for a folder, or none: what its target asks for, and on top what is said here."""
@@ -49,6 +50,7 @@ class SessionChoice:
             device=base.device if self.device is None else parse_device(self.device),
             session_config={**base.session_config, **parse_pairs(self.session_options, "--session-option")},
             intra_threads=self.threads,
+            keep_compiled=self.keep_compiled,
         )
 
 

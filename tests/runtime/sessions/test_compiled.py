@@ -35,6 +35,7 @@ def network(tmp_path):
 def keeping(tmp_path, monkeypatch):
     """Settings that keep what OpenVINO's CPU compiles, as is done for its GPU and NPU."""
     monkeypatch.setattr(compiled, "_device_that_keeps", lambda _: ["a device"])
+    monkeypatch.setattr(compiled, "is_kept_by_sessions", lambda _: False)
     monkeypatch.setattr(compiled, "_SETTLED_NS", 0)
     choice = parse_provider("openvino:INFERENCE_PRECISION_HINT=f32")
     return SessionSettings((choice,), intra_threads=1, compiled=tmp_path / "compiled")
@@ -93,9 +94,10 @@ def test_another_file_version_or_option_is_another_network(network, keeping, mon
     assert not from_cache(open_session(network, fixed))
     monkeypatch.setattr(compiled, "version", lambda _: "2031.1")
     assert not from_cache(open_session(network, keeping))
+    assert len(list(keeping.compiled.glob("*/*.blob"))) == 3
     network.write_bytes(network.read_bytes())
     assert not from_cache(open_session(network, keeping))
-    assert len(list(keeping.compiled.glob("*/*.blob"))) == 4
+    assert len(list(keeping.compiled.glob("*/*.blob"))) == 1  # Those of the former file are gone.
 
 
 def test_a_network_that_was_just_written_is_not_kept(network, keeping, monkeypatch):
@@ -143,6 +145,7 @@ def test_processes_that_write_at_once_leave_one_whole_network(network, keeping):
         "from olivelike.runtime.sessions.session import open_session\n"
         "from olivelike.runtime.sessions.session_settings import SessionSettings, parse_provider\n"
         "compiled._device_that_keeps = lambda _: ['a device']\n"
+        "compiled.is_kept_by_sessions = lambda _: False\n"
         "compiled._SETTLED_NS = 0\n"
         "choice = parse_provider('openvino:INFERENCE_PRECISION_HINT=f32')\n"
         "open_session(Path(sys.argv[1]), SessionSettings((choice,), intra_threads=1, compiled=Path(sys.argv[2])))\n"
