@@ -67,11 +67,16 @@ def draw_with_sd_cpp(checkpoint: str, side: int, steps: int) -> None:
     """Be stable-diffusion.cpp."""
     from stable_diffusion_cpp import StableDiffusion
 
+    output = os.dup(1)  # It turns the other one off.
+
+    def on_step(step: int, *_: object) -> None:
+        if step:
+            os.write(output, f"{STEP}\n".encode())
+
     model = StableDiffusion(model_path=checkpoint, wtype="f32", n_threads=os.cpu_count(), verbose=False)
     model.generate_image(
-        prompt=PROMPT, width=side, height=side, sample_steps=steps, sample_method="euler",
-        progress_callback=lambda step, *_: tell() if step else None,
-    )  # fmt: skip
+        prompt=PROMPT, width=side, height=side, sample_steps=steps, sample_method="euler", progress_callback=on_step
+    )
 
 
 def open_all(folder: str, kept: str = "") -> None:
