@@ -103,6 +103,7 @@ def is_kept_by_sessions(settings: SessionSettings) -> bool:
     """Return whether our sessions, and not an engine, write and read what is kept: that is so on the CPU."""
     if settings.provider.name != OPENVINO:
         return settings.is_cpu_alone
+    require_provider(settings.provider)
     from olivelike.runtime.sessions.openvino_session import device_description
 
     return settings.device is None or device_description(settings)[0] == "CPU"
@@ -260,7 +261,6 @@ def _device_that_keeps(settings: SessionSettings) -> list[str] | None:
     """
     provider = settings.provider
     if is_kept_by_sessions(settings):
-        require_provider(provider)
         return [CPU, *processor()] if settings.keep_compiled else None
     known = folder_options(provider.name, Path())
     if not known or known.keys() & settings.options.keys():
