@@ -316,3 +316,9 @@ def test_networks_open_beside_planning(prompt, option, status, begun, generate, 
     result = generate(prompt, "--seed", 1, *option.split(), steps=steps)
     assert result.status == status, result.err
     assert len(seen) == begun
+
+
+def test_what_is_wrong_with_the_networks_is_no_fault_of_a_prompt(generate, empty_folder):
+    (empty_folder / "prompts.txt").write_text("a red circle\n")
+    refused = generate("@prompts.txt", "--memory-limit", "1kB")
+    assert (refused.status, refused.err.startswith("error: a memory limit of 1.0 kB is below")) == (2, True)

@@ -1,5 +1,6 @@
 """`olivelike generate`: pictures from an optimised folder."""
 
+import contextlib
 import os
 import sys
 from dataclasses import asdict, dataclass, replace
@@ -295,7 +296,7 @@ def generate(
     from olivelike.cli.display.generate_display import JsonLines, Lines
     from olivelike.cli.stdout import write_error
     from olivelike.engine.output.swap import LiveLoras, lora_folders
-    from olivelike.errors import UsageError
+    from olivelike.errors import OlivelikeError, UsageError
     from olivelike.runtime.jobs import plan_jobs, read_prompts
     from olivelike.runtime.jobs.control_files import parse_control, parse_image_prompt
     from olivelike.runtime.jobs.prompt_lines import STDIN
@@ -373,6 +374,11 @@ def generate(
                 _draw_at(server, spread(orders, SEEDS), writer, display, sheet=sheet)
             return
         ahead: list[Pipeline] = []
+
+        def begin() -> None:
+            with contextlib.suppress(OlivelikeError):  # `_draw` comes upon it, too, and it is nothing of the prompts.
+                ahead.append(begin_pipeline(folder, settings, safety=safety))
+
         try:
             plan = plan_jobs(
                 folder,
@@ -387,7 +393,7 @@ def generate(
                 lora_files=lora_files,
                 loras=opened,
                 fast=fast,
-                before_torch=lambda: ahead.append(begin_pipeline(folder, settings, safety=safety)),
+                before_torch=begin,
             )
         except BaseException:
             with ENGINE_CALLS.watch():
