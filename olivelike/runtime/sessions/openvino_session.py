@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import re
-import weakref
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from olivelike.runtime.sessions.session import (
     ValueSpec,
     check_initializers,
     read_model_file,
+    take_turn,
     value_specs,
 )
 
@@ -104,7 +104,7 @@ class OpenVinoBoundCall:
         network = self.session.network
         if self.session.failed.is_set():
             raise SessionError(f"{network}: OpenVINO failed in an earlier run; open the network again")
-        _take_turn(self.session)
+        take_turn(self.session)
         try:
             self.request.start_async()  # With one thread, `infer` returns from a failed run as if it had computed.
             with ENGINE_CALLS.in_progress(self.request.cancel):
@@ -129,18 +129,6 @@ class OpenVinoBoundCall:
                 raise SessionError(
                     f"{self.session.network}: output {name!r} has the shape {shape}, the tensor {tuple(tensor.shape)}"
                 )
-
-
-_ran_last: weakref.ref[OpenVinoSession] | None = None
-
-
-def _take_turn(session: OpenVinoSession) -> None:
-    """Let the network that ran before free its memory: those of a pipeline run in turns."""
-    global _ran_last
-    before = None if _ran_last is None else _ran_last()
-    _ran_last = weakref.ref(session)
-    if before is not None and before is not session:
-        before.release()
 
 
 def open_openvino_session(

@@ -14,6 +14,7 @@ from olivelike._text import did_you_mean
 from olivelike._untrusted import open_file
 from olivelike.errors import SessionError, UsageError
 from olivelike.runtime.sessions.filter_blocks import rewrite
+from olivelike.runtime.sessions.folded_weights import FoldedModel, fold
 from olivelike.runtime.sessions.plugins import provider_devices, registered_provider
 from olivelike.runtime.sessions.providers import CPU, CUDA, DIRECTML, TENSORRT, WINDOWS_ML, onnxruntime_errors, reason
 from olivelike.runtime.sessions.session import check_initializers, read_model_file
@@ -132,6 +133,8 @@ class Opening:
     """What initializers are made of; the session reads them for as long as it lives."""
     wait: Callable[[], None] = lambda: None
     """Returns when the arrays are full; raises `SessionError` if a data file can't be read."""
+    was_folded: bool = False
+    """Whether weights were widened for it, which the session has copied."""
 
 
 @contextmanager
@@ -150,9 +153,10 @@ def session_options(
     if settings.kept is not None:
         yield _kept(path, settings, settings.kept)
         return
-    model, external = _exchange(path, initializers) if content is None else (content, {})
+    folded = fold(path, initializers) if content is None and settings.is_cpu_alone and not settings.weights else None
+    model, external = _exchange(path, initializers, folded) if content is None else (content, {})
     rewritten = None
-    if content is None and _is_reordered(settings):
+    if content is None and folded is None and _is_reordered(settings):
         twin = _options(path, replace(settings, profile=None))
         twin.add_session_config_entry(_DATA_FOLDER, str(path.parent))
         inside = model if isinstance(model, bytes) else None
@@ -175,7 +179,7 @@ def session_options(
         mapped = _map(settings.weights)
         location = _data_location(path, settings.weights, len(mapped))
         options.add_external_initializers_from_files_in_memory([location], [mapped], [len(mapped)])
-    yield Opening(model, options)
+    yield Opening(model, options, was_folded=folded is not None)
 
 
 def _is_reordered(settings: SessionSettings) -> bool:
@@ -319,24 +323,29 @@ def _data_location(path: Path, weights: Path, size: int) -> str:
     return files[0].location
 
 
-def _exchange(path: Path, initializers: Mapping[str, Array]) -> tuple[str | bytes, dict[str, Array]]:
+def _exchange(
+    path: Path, initializers: Mapping[str, Array], folded: FoldedModel | None
+) -> tuple[str | bytes, dict[str, Array]]:
     """Return a model, and what `SessionOptions.add_external_initializers` takes to change its initializers.
 
     ONNX Runtime replaces tensors of data files alone. Small ones are inside the model, which is edited for them
     in memory. (`SessionOptions.add_initializer` takes any, but comes after constants were folded, which then have
     the old values.)
     """
+    model: str | bytes = str(path) if folded is None else folded.content
+    external = {} if folded is None else dict(folded.arrays)
     if not initializers:
-        return str(path), {}
+        return model, external
     known = {tensor.name: tensor for tensor in read_model_file(path).graph.initializer}
     check_initializers(path, known, initializers)
-    inside = {name for name in initializers if not known[name].external_data}
-    external = {name: array for name, array in initializers.items() if name not in inside}
+    left = {name: array for name, array in initializers.items() if folded is None or name not in folded.parts}
+    inside = {name for name in left if not known[name].external_data}
+    external |= {name: array for name, array in left.items() if name not in inside}
     if not inside:
-        return str(path), external
+        return model, external
     import onnx
 
-    proto = onnx.load(path, load_external_data=False)
+    proto = onnx.load(path, load_external_data=False) if folded is None else onnx.load_from_string(folded.content)
     for tensor in proto.graph.initializer:
         if tensor.name in inside:
             tensor.CopyFrom(onnx.numpy_helper.from_array(initializers[tensor.name], tensor.name))

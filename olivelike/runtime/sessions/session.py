@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import threading
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -213,11 +214,26 @@ class Session(ABC):
                 _check_tensor(f"{self.network}: {kind} {name!r}", specs[name], tensor, self.tensor_device)
         return self._bind(inputs, outputs, constant)
 
+    def release(self) -> None:  # noqa: B027  (Not every engine holds such memory.)
+        """Give back memory that the network does not need before it runs again."""
+
     @abstractmethod
     def _bind(
         self, inputs: Mapping[str, torch.Tensor], outputs: Mapping[str, torch.Tensor], constant: Collection[str]
     ) -> BoundCall:
         """Bind tensors that fit."""
+
+
+_ran_last: weakref.ref[Session] | None = None
+
+
+def take_turn(session: Session) -> None:
+    """Let the network that ran before give back memory: those of a pipeline run in turns."""
+    global _ran_last
+    before = None if _ran_last is None else _ran_last()
+    _ran_last = weakref.ref(session)
+    if before is not None and before is not session:
+        before.release()
 
 
 def _check_tensor(what: str, spec: ValueSpec, tensor: torch.Tensor, device: str) -> None:
