@@ -166,7 +166,7 @@ def _operator(node: onnx.NodeProto) -> str:
 def _is_sixteenth(tensor: onnx.TensorProto) -> bool:
     import onnx
 
-    return tensor.data_location != tensor.EXTERNAL and onnx.numpy_helper.to_array(tensor).tolist() == 1 / 16
+    return tensor.data_location != tensor.EXTERNAL and bool(onnx.numpy_helper.to_array(tensor).tolist() == 1 / 16)
 
 
 def _fit(upper: onnx.TensorProto, lower: onnx.TensorProto, scales: onnx.TensorProto) -> bool:
@@ -217,10 +217,11 @@ def _values(path: Path, tensor: onnx.TensorProto, given: Mapping[str, Array]) ->
     if tensor.name in given:
         return given[tensor.name]
     if tensor.data_location != tensor.EXTERNAL:
-        return onnx.numpy_helper.to_array(tensor)
+        inside: Array = onnx.numpy_helper.to_array(tensor)
+        return inside
     place = {entry.key: entry.value for entry in tensor.external_data}
     data = path.parent / place["location"]
-    values = np.empty(tuple(tensor.dims), onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
+    values: Array = np.empty(tuple(tensor.dims), onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
     try:
         with open_file(data) as file:
             file.seek(int(place.get("offset", 0)))
