@@ -299,6 +299,7 @@ def generate(
     from olivelike.errors import OlivelikeError, UsageError
     from olivelike.runtime.jobs import plan_jobs, read_prompts
     from olivelike.runtime.jobs.control_files import parse_control, parse_image_prompt
+    from olivelike.runtime.jobs.job_drawing import Opening
     from olivelike.runtime.jobs.prompt_lines import STDIN
     from olivelike.runtime.pictures import PictureWriter
     from olivelike.runtime.pipeline.pipeline import begin_pipeline
@@ -378,6 +379,7 @@ def generate(
         def begin() -> None:
             with contextlib.suppress(OlivelikeError):  # `_draw` comes upon it, too, and it is nothing of the prompts.
                 ahead.append(begin_pipeline(folder, settings, safety=safety))
+                display(Opening(folder, ()))
 
         try:
             plan = plan_jobs(

@@ -92,7 +92,8 @@ def draw(
 
     Args:
         settings: of the sessions; by default those of the folder's target.
-        ahead: what `begin_pipeline` returned for the same folder and settings, without LoRAs; none draws with it later.
+        ahead: what `begin_pipeline` returned for the same folder and settings, without LoRAs; none draws with it later,
+            and who began it tells of `Opening`.
         sheet: whether all come on one sheet too.
         on_event: called as things happen, in this thread.
         while_writing: goes round the writing of each picture and its event.
@@ -119,9 +120,9 @@ def draw(
     for job in plan.jobs:
         if pipeline is None or loras != job.loras:
             pipeline, loras = None, job.loras  # The old one goes before the next takes memory.
-            on_event(Opening(plan.folder, loras))
-            merged = plan.lora_files.merge(loras, plan.folder) if loras and plan.lora_files else None
-            if ahead is None or merged:
+            if ahead is None or loras:
+                on_event(Opening(plan.folder, loras))
+                merged = plan.lora_files.merge(loras, plan.folder) if loras and plan.lora_files else None
                 ahead = begin_pipeline(plan.folder, settings, safety=safety, initializers=merged)
             pipeline, ahead = ahead, None
             pipeline.wait()
