@@ -90,7 +90,7 @@ def read_specs(path: Path) -> tuple[list[TensorSpec], list[TensorSpec]]:
     import onnx
     from google.protobuf.message import DecodeError
 
-    from olivelike.graphs.inspect.inspect import read_skeleton
+    from olivelike.graphs.inspect.skeleton import read_skeleton
 
     try:
         graph = onnx.ModelProto.FromString(read_skeleton(path)).graph

@@ -16,14 +16,13 @@ from google.protobuf.message import DecodeError
 from onnx_ir.traversal import RecursiveGraphIterator
 
 from olivelike._text import listed, size
-from olivelike._untrusted import open_file
 from olivelike.errors import SourceError
 from olivelike.graphs.inspect.placement import LeftNode, left_to_cpu
 from olivelike.graphs.inspect.quantised import KeptWeights, kept_weights
+from olivelike.graphs.inspect.skeleton import read_skeleton
 from olivelike.graphs.one_file.borders import read_borders
 from olivelike.model.graph import parameter_inputs, real_inputs, weight_values
 from olivelike.model.targets import CPU, TARGETS, WINDOWSML, Target
-from olivelike.sources.files.onnx_tensor import Field, WireError, WireReader
 from olivelike.sources.files.weight_table import require_onnx_model
 
 _SHOWN = 10
@@ -199,13 +198,6 @@ logging.getLogger("onnx_ir").addHandler(logging.NullHandler())
 _MISFITS = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, OverflowError, DecodeError)
 """What `onnx_ir` raises for messages that are read and make no model; its parts are made as they are asked for."""
 _DTYPE_NAMES = {"FLOAT": "float32", "DOUBLE": "float64"}
-_KEPT: Final = 64
-"""Values up to this many bytes are kept: shapes and scalars are worth showing."""
-_MODEL_GRAPH: Final = 7
-_GRAPH_NODE: Final = 1
-_GRAPH_INITIALIZER: Final = 5
-_LONG_NODE: Final = 1 << 16
-_TENSOR_VALUES: Final = (4, 5, 6, 7, 9, 10, 11)
 
 
 def inspect_model(path: str | Path, targets: Iterable[Target] | None = None) -> Inspection:
@@ -325,34 +317,3 @@ def _data_files(graph: ir.Graph, path: Path) -> Iterator[DataFile]:
         expected = max((tensor.offset or 0) + (tensor.length or tensor.nbytes) for tensor in held)
         file = path.parent / location
         yield DataFile(location, len(held), expected, file.stat().st_size if file.is_file() else None)
-
-
-def read_skeleton(path: Path) -> bytes:
-    """Return the serialised model with the values of its larger initializers left out.
-
-    Raises `SourceError` when the file can't be read or is no protobuf message.
-    """
-    try:
-        with open_file(path) as file:
-            reader = WireReader(file)
-            return reader.copy(0, reader.size, {_MODEL_GRAPH: lambda graph: _graph(reader, graph)})
-    except OSError as error:
-        raise SourceError(f"{path}: can't be read: {error.strerror}") from error
-    except WireError as error:
-        raise SourceError(f"{path}: is not an ONNX model: {error}") from error
-
-
-def _graph(reader: WireReader, graph: Field) -> bytes:
-    def short(values: Field) -> bytes:
-        return reader.part(values.start, values.end) if values.end - values.start <= _KEPT else b""
-
-    def tensor(field: Field) -> bytes:
-        return reader.copy(field.start, field.end, dict.fromkeys(_TENSOR_VALUES, short))
-
-    def node(field: Field) -> bytes:
-        if field.end - field.start > _LONG_NODE:
-            for _ in reader.fields(field.start, field.end):
-                pass  # They are counted; millions of attributes take gigabytes to parse.
-        return reader.part(field.start, field.end)
-
-    return reader.copy(graph.start, graph.end, {_GRAPH_INITIALIZER: tensor, _GRAPH_NODE: node})

@@ -337,7 +337,7 @@ def read_model_file(path: Path) -> Any:
     import onnx
     from google.protobuf.message import DecodeError
 
-    from olivelike.graphs.inspect.inspect import read_skeleton
+    from olivelike.graphs.inspect.skeleton import read_skeleton
 
     try:
         return onnx.ModelProto.FromString(read_skeleton(path))

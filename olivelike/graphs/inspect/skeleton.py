@@ -1,0 +1,49 @@
+"""An ONNX file without the values of its weights, which may be gigabytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from olivelike._untrusted import open_file
+from olivelike.errors import SourceError
+from olivelike.sources.files.onnx_tensor import Field, WireError, WireReader
+
+_KEPT: Final = 64
+"""Values up to this many bytes are kept: shapes and scalars are worth showing."""
+_MODEL_GRAPH: Final = 7
+_GRAPH_NODE: Final = 1
+_GRAPH_INITIALIZER: Final = 5
+_LONG_NODE: Final = 1 << 16
+_TENSOR_VALUES: Final = (4, 5, 6, 7, 9, 10, 11)
+
+
+def read_skeleton(path: Path) -> bytes:
+    """Return the serialised model with the values of its larger initializers left out.
+
+    Raises `SourceError` when the file can't be read or is no protobuf message.
+    """
+    try:
+        with open_file(path) as file:
+            reader = WireReader(file)
+            return reader.copy(0, reader.size, {_MODEL_GRAPH: lambda graph: _graph(reader, graph)})
+    except OSError as error:
+        raise SourceError(f"{path}: can't be read: {error.strerror}") from error
+    except WireError as error:
+        raise SourceError(f"{path}: is not an ONNX model: {error}") from error
+
+
+def _graph(reader: WireReader, graph: Field) -> bytes:
+    def short(values: Field) -> bytes:
+        return reader.part(values.start, values.end) if values.end - values.start <= _KEPT else b""
+
+    def tensor(field: Field) -> bytes:
+        return reader.copy(field.start, field.end, dict.fromkeys(_TENSOR_VALUES, short))
+
+    def node(field: Field) -> bytes:
+        if field.end - field.start > _LONG_NODE:
+            for _ in reader.fields(field.start, field.end):
+                pass  # They are counted; millions of attributes take gigabytes to parse.
+        return reader.part(field.start, field.end)
+
+    return reader.copy(graph.start, graph.end, {_GRAPH_INITIALIZER: tensor, _GRAPH_NODE: node})
