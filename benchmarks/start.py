@@ -100,8 +100,18 @@ def open_all(folder: str, kept: str = "") -> None:
     print(f"opened {time.perf_counter() - began}", flush=True)
 
 
+def open_genai(folder: str, precision: str) -> None:
+    """Open text encoders, UNet and VAE decoder in OpenVINO GenAI."""
+    import openvino_genai
+
+    began = time.perf_counter()
+    openvino_genai.Text2ImagePipeline(folder, "CPU", INFERENCE_PRECISION_HINT=precision)
+    print(f"opened {time.perf_counter() - began}", flush=True)
+
+
 PEERS: dict[str, Callable[..., None]] = {
     "torch": draw_with_torch, "genai": draw_with_genai, "sd.cpp": draw_with_sd_cpp, "networks": open_all,
+    "genai-networks": open_genai,
 }  # fmt: skip
 
 
@@ -110,7 +120,7 @@ class Started:
     """What one process took."""
 
     step: float
-    """Seconds until its first step, or until its networks were open."""
+    """Seconds until its first step, or that its networks took to open, or a file to be read."""
     end: float
     """Seconds until it ended."""
     peak: int
@@ -134,7 +144,11 @@ def start(command: list[str], is_step: Callable[[str], bool]) -> Started:
     watching = threading.Thread(target=watch)
     watching.start()
     assert process.stdout is not None
-    step = next((time.perf_counter() - began for line in process.stdout if is_step(line)), float("nan"))
+    step = float("nan")
+    for line in process.stdout:
+        if is_step(line):
+            step = float((*line.split(), 0)[1]) if line.startswith("opened ") else time.perf_counter() - began
+            break
     process.stdout.read()
     if process.wait() != 0:
         raise SystemExit(f"{' '.join(command)} ended with status {process.returncode}")
@@ -195,6 +209,9 @@ def main() -> None:
         for genai in options.genai:
             place, _, precision = genai.rpartition(":")
             commands[f"OpenVINO GenAI, {precision}"] = [*peer, "genai", place, *sizes, precision], is_told
+            if options.networks:
+                named = f"networks in OpenVINO GenAI, {precision}"
+                commands[named] = [*peer, "genai-networks", place, precision], is_told
         if options.sd_cpp:
             commands["stable-diffusion.cpp, f32"] = [*peer, "sd.cpp", options.sd_cpp, *sizes], is_told
         found: dict[str, list[Started]] = {name: [] for name in commands}
