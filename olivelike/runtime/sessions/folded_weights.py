@@ -85,7 +85,6 @@ def fold(path: Path, given: Mapping[str, Array]) -> FoldedModel | None:
     if _MARK not in content:
         return None  # Without the import of onnx.
 
-    import numpy as np
     import onnx
     from google.protobuf.message import DecodeError
 
@@ -97,13 +96,12 @@ def fold(path: Path, given: Mapping[str, Array]) -> FoldedModel | None:
     if not (weights := list(_weights(graph))):
         return None
     dtypes = {one.name: onnx.helper.tensor_dtype_to_np_dtype(one.scales.data_type) for one in weights}
-    arrays = {one.name: np.empty(tuple(one.upper.dims), dtypes[one.name]) for one in weights}
     with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as pool:
-        for _ in pool.map(lambda one: _widen(path, one, given, arrays[one.name]), weights):
-            pass
+        widened = pool.map(lambda one: _widen(path, one, given, dtypes[one.name]), weights)
+        arrays = {one.name: array for one, array in zip(weights, widened, strict=True)}
 
     gone = {name for one in weights for name in (one.name, *one.inner)}
-    nodes = [node for node in graph.node if node.output[0] not in gone]
+    nodes = [node for node in graph.node if gone.isdisjoint(node.output)]
     del graph.node[:]
     graph.node.extend(nodes)
     read = {name for node in nodes for name in node.input}
@@ -124,7 +122,8 @@ def _weights(graph: onnx.GraphProto) -> Iterator[_Weight]:
     tensors = {tensor.name: tensor for tensor in graph.initializer}
     makers = {output: node for node in graph.node for output in node.output}
     readers = defaultdict(set)
-    for node in graph.node:
+    nodes = [node for node in graph.node if node.output]
+    for node in nodes:
         for name in node.input:
             readers[name].add(node.output[0])
     for value in graph.output:
@@ -141,7 +140,7 @@ def _weights(graph: onnx.GraphProto) -> Iterator[_Weight]:
         inner.add(name)
         return all(match(*pair, found, inner) for pair in zip(node.input, inputs, strict=True))
 
-    for node in graph.node:
+    for node in nodes:
         for chain in _CHAINS:
             found: dict[str, str] = {}
             inner: set[str] = set()
@@ -171,6 +170,8 @@ def _is_sixteenth(tensor: onnx.TensorProto) -> bool:
 
 def _fit(upper: onnx.TensorProto, lower: onnx.TensorProto, scales: onnx.TensorProto) -> bool:
     """Tell whether three initializers are the parts of one weight, and can be read here."""
+    if min(upper.dims, default=0) < 1:
+        return False
     rows, *others = upper.dims
     types = (upper.data_type, lower.data_type, scales.data_type in (scales.FLOAT, scales.FLOAT16))
     return (
@@ -179,23 +180,28 @@ def _fit(upper: onnx.TensorProto, lower: onnx.TensorProto, scales: onnx.TensorPr
         and rows % 2 == 0
         and len(scales.dims) == len(upper.dims)
         and all(one in (1, whole) for one, whole in zip(scales.dims, upper.dims, strict=True))
-        and all(_is_inside_or_beside(tensor) for tensor in (upper, lower, scales))
+        and all(_is_here(tensor) for tensor in (upper, lower, scales))
     )
 
 
-def _is_inside_or_beside(tensor: onnx.TensorProto) -> bool:
-    """Tell whether a tensor's values are in the model, or in a file of its folder."""
+def _is_here(tensor: onnx.TensorProto) -> bool:
+    """Tell whether a tensor's bytes are in the model, or in a file of its folder."""
     if tensor.data_location != tensor.EXTERNAL:
-        return True
+        return len(tensor.raw_data) == _bytes(tensor)
     place = {entry.key: entry.value for entry in tensor.external_data}
     return Path(place.get("location", "..")).name == place.get("location") and place.get("offset", "0").isdecimal()
 
 
-def _widen(path: Path, one: _Weight, given: Mapping[str, Array], target: Array) -> None:
-    """Fill an array with scale · (upper + lower / 16), computed in float32."""
+def _bytes(tensor: onnx.TensorProto) -> int:
+    return prod(tensor.dims) * {tensor.FLOAT: 4, tensor.FLOAT16: 2}.get(tensor.data_type, 1)
+
+
+def _widen(path: Path, one: _Weight, given: Mapping[str, Array], dtype: np.dtype[Any]) -> Array:
+    """Return scale · (upper + lower / 16), computed in float32."""
     import numpy as np
 
     upper, lower, scales = (_values(path, tensor, given) for tensor in (one.upper, one.lower, one.scales))
+    target: Array = np.empty(upper.shape, dtype)
     half = len(lower)
     step = max(1, _PIECE_VALUES // max(1, prod(upper.shape[1:])))
     for start in range(0, half, step):
@@ -208,6 +214,7 @@ def _widen(path: Path, one: _Weight, given: Mapping[str, Array], target: Array) 
             wide += upper[rows]
             wide *= scales[rows] if len(scales) > 1 else scales
             target[rows] = wide
+    return target
 
 
 def _values(path: Path, tensor: onnx.TensorProto, given: Mapping[str, Array]) -> Array:
@@ -221,12 +228,14 @@ def _values(path: Path, tensor: onnx.TensorProto, given: Mapping[str, Array]) ->
         return inside
     place = {entry.key: entry.value for entry in tensor.external_data}
     data = path.parent / place["location"]
-    values: Array = np.empty(tuple(tensor.dims), onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
+    offset = int(place.get("offset", 0))
     try:
         with open_file(data) as file:
-            file.seek(int(place.get("offset", 0)))
-            if file.readinto(values.data.cast("B")) != values.nbytes:  # type: ignore[attr-defined]
+            if offset + _bytes(tensor) > file.seek(0, os.SEEK_END):
                 raise SessionError(f"{data}: is cut short in {tensor.name}; get the file again")
+            file.seek(offset)
+            dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
+            values: Array = np.fromfile(file, dtype, prod(tensor.dims)).reshape(tensor.dims)
     except OSError as error:
         raise SessionError(f"{data}: can't be read: {error.strerror}; check the file") from error
     return values

@@ -153,8 +153,14 @@ def session_options(
     if settings.kept is not None:
         yield _kept(path, settings, settings.kept)
         return
-    folded = fold(path, initializers) if content is None and settings.is_cpu_alone and not settings.weights else None
-    model, external = _exchange(path, initializers, folded) if content is None else (content, {})
+    folded: FoldedModel | None = None
+    model: str | bytes = str(path) if content is None else content
+    external: dict[str, Array] = {}
+    if content is None:
+        known = _known(path, initializers)
+        if settings.is_cpu_alone and settings.weights is None:
+            folded = fold(path, initializers)
+        model, external = _exchange(path, known, initializers, folded)
     rewritten = None
     if content is None and folded is None and _is_reordered(settings):
         twin = _options(path, replace(settings, profile=None))
@@ -323,8 +329,17 @@ def _data_location(path: Path, weights: Path, size: int) -> str:
     return files[0].location
 
 
+def _known(path: Path, initializers: Mapping[str, Array]) -> Mapping[str, Any]:
+    """Return a model's initializers by name, if some are to be changed. Raises `SessionError` if arrays do not fit."""
+    if not initializers:
+        return {}
+    known = {tensor.name: tensor for tensor in read_model_file(path).graph.initializer}
+    check_initializers(path, known, initializers)
+    return known
+
+
 def _exchange(
-    path: Path, initializers: Mapping[str, Array], folded: FoldedModel | None
+    path: Path, known: Mapping[str, Any], initializers: Mapping[str, Array], folded: FoldedModel | None
 ) -> tuple[str | bytes, dict[str, Array]]:
     """Return a model, and what `SessionOptions.add_external_initializers` takes to change its initializers.
 
@@ -334,10 +349,6 @@ def _exchange(
     """
     model: str | bytes = str(path) if folded is None else folded.content
     external = {} if folded is None else dict(folded.arrays)
-    if not initializers:
-        return model, external
-    known = {tensor.name: tensor for tensor in read_model_file(path).graph.initializer}
-    check_initializers(path, known, initializers)
     left = {name: array for name, array in initializers.items() if folded is None or name not in folded.parts}
     inside = {name for name in left if not known[name].external_data}
     external |= {name: array for name, array in left.items() if name not in inside}

@@ -149,6 +149,19 @@ def test_a_data_file_that_is_cut_is_named(network):
         open_session(path, SessionSettings())
 
 
+@pytest.mark.parametrize("rows", [2**62, 2**20, 0, -2])
+def test_a_weight_whose_size_is_a_lie_takes_no_memory(rows, network):
+    path, _ = network
+    model = onnx.load(path, load_external_data=False)
+    found = next(folded_weights._weights(model.graph))
+    upper, lower, scales = found.upper, found.lower, found.scales
+    lower.dims[0], upper.dims[0] = rows // 2, rows
+    scales.dims[0] = 1
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(SessionError):
+        open_session(path, SessionSettings())
+
+
 def test_a_data_file_that_is_gone_is_named(network):
     path, _ = network
     path.with_name("weights.pb").unlink()
