@@ -4,10 +4,10 @@
     python -m tools.pins compare before.json    # in the tree as it is: names what differs, status 1 if anything does
 
 Workflows are of the demo and of little networks with seeded weights: ControlNet, T2I-Adapter and IP-Adapter at once,
-SDXL with a LoRA, `w8`, `int8`, `float16: {auto: true}`, `deepcache` and one file. Doors are `generate`, the server's own API,
-A1111's and OpenAI's; each draws the same requests as far as it can say them. Of a file its digest is kept, of a picture
-that of its pixels, and what is written in it as text; the JSON schema and the public names are digested, too. Digests
-of pictures are those of one machine: another processor rounds otherwise, so both commands run on the same one.
+SDXL with a LoRA, `w8`, `int8`, `float16` with `auto`, `deepcache` and one file. Doors are `generate`, the server's own
+API, A1111's and OpenAI's; each draws the same requests as far as it can say them. Of a file its digest is kept, of a
+picture that of its pixels, and what is written in it as text; the JSON schema and the public names are digested, too.
+Digests of pictures are those of one machine: another processor rounds otherwise, so both commands run on the same one.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ WORKFLOWS: Final[Mapping[str, str]] = {
     "int8": f"{_HEAD}components:\n  unet: [convert, fuse, int8]\n  {_SMALL}".replace("{more}", ""),
     "auto": f"{_HEAD}components:\n  unet: [convert, fuse, float16: {{auto: true}}]\n  {_SMALL}".replace("{more}", ""),
     "deepcache": f"{_HEAD}components:\n  unet: [convert, fuse, deepcache]\n  {_SMALL}".replace("{more}", ""),
-    "one_file": f"{_HEAD}layout: single\ncomponents:\n  unet: [convert, fuse]\n  {_SMALL}".replace("{more}", ""),
+    "one_file": f"{_HEAD}layout: single-ids\ncomponents:\n  unet: [convert, fuse]\n  {_SMALL}".replace("{more}", ""),
 }  # fmt: skip
 """Texts of workflow files, by the name of their output."""
 
@@ -71,7 +71,7 @@ REQUESTS: Final[Mapping[str, Fields]] = {
     "ddim": {"scheduler": "DDIM", "eta": 0.5},
     "two": {"num_images": 2},
     "batch": {"num_images": 2, "batch_size": 2},
-    "wide": {"width": 96, "height": 64},
+    "wide": {"width": 128, "height": 64},
     "weighted": {"prompt": "a (red:1.3) [circle] BREAK on blue"},
     "literal": {"prompt": "a (red:1.3) circle", "prompt_weights": False},
     "alternatives": {"prompt": "a {red|blue|green} circle"},
@@ -104,6 +104,10 @@ _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT[\d:.+Z-]+")
 _COMMON: Final = {"prompt": PROMPT, "steps": 4, "seed": 7}
 
 
+class RefusedError(Exception):
+    """What a server says of a request that it does not draw; that is pinned, too."""
+
+
 def drawing() -> Image.Image:
     """Return a picture to begin with."""
     image = Image.new("RGB", (64, 64), "navy")
@@ -125,6 +129,14 @@ def encoded(name: str) -> bytes:
     """Return one of the pictures as PNG."""
     data = io.BytesIO()
     IMAGES[name]().save(data, "PNG")
+    return data.getvalue()
+
+
+def transparent() -> bytes:
+    """Return the mask as OpenAI has it: transparent where to paint."""
+    image, data = mask(), io.BytesIO()
+    image.putalpha(image.convert("L").point(lambda value: 255 - value))
+    image.save(data, "PNG")
     return data.getvalue()
 
 
@@ -180,7 +192,7 @@ def _run(words: Sequence[str]) -> None:
     with contextlib.redirect_stdout(io.StringIO()):
         status = run_command_line(list(words))
     if status:
-        raise SystemExit(f"{' '.join(words)} ended with status {status}")
+        raise RefusedError(f"{' '.join(words)} ended with status {status}")
 
 
 def on_the_command_line(folder: Path, work: Path) -> Callable[[Fields], list[bytes]]:
@@ -241,16 +253,19 @@ def at_our_api(client: httpx.Client, finished: Callable[[str], Fields]) -> Calla
             order["ip_adapter_images"] = [upload(one) for one in order["ip_adapter_images"]]
         job = finished(_posted(client, "/api/jobs", order)["id"])
         if job["error"]:
-            raise SystemExit(f"{fields}: {job['error']}")
+            raise RefusedError(job["error"])
         return [client.get(one["url"]).content for one in job["pictures"]]
 
     return draw
 
 
 def _posted(client: httpx.Client, path: str, body: Fields) -> Any:
-    answer = client.post(path, json=body)
+    return _answered(client.post(path, json=body))
+
+
+def _answered(answer: httpx.Response) -> Any:
     if answer.is_error:
-        raise SystemExit(f"{path}: {body}: {answer.text}")
+        raise RefusedError(answer.text)
     return answer.json()
 
 
@@ -303,7 +318,7 @@ def _unit(control: Fields, fields: Fields) -> Pins:
         "image": _text(control["image"]), "module": control.get("preprocessor", "none"), "model": control["net"],
         "weight": control.get("strength", 1), "guidance_start": control.get("start", 0),
         "guidance_end": control.get("end", 1),
-        "control_mode": "ControlNet is more important" if fields.get("control_guess") else "Balanced",
+        "control_mode": "My prompt is more important" if fields.get("control_guess") else "Balanced",
     }  # fmt: skip
 
 
@@ -324,11 +339,11 @@ def at_openais_api(client: httpx.Client) -> Callable[[Fields], list[bytes] | Non
         if not images:
             found = _posted(client, "/v1/images/generations", body)
         else:
-            files = {{"init_image": "image"}.get(key, key): (f"{key}.png", encoded(one)) for key, one in images.items()}
-            answer = client.post("/v1/images/edits", data={key: str(one) for key, one in body.items()}, files=files)
-            if answer.is_error:
-                raise SystemExit(f"edits: {body}: {answer.text}")
-            found = answer.json()
+            files = {"image": ("image.png", encoded(images["init_image"]))}
+            if "mask" in images:
+                files["mask"] = ("mask.png", transparent())
+            data = {key: str(one) for key, one in body.items()}
+            found = _answered(client.post("/v1/images/edits", data=data, files=files))
         return [base64.b64decode(one["b64_json"]) for one in found["data"]]
 
     return draw
@@ -346,9 +361,14 @@ def pin_pictures(folder: Path, requests: Mapping[str, Fields], work: Path) -> Pi
         }  # fmt: skip
         for name, fields in requests.items():
             for door, draw in doors.items():
-                pictures = draw({**_COMMON, **fields})
+                place = f"{folder.name} · {name} · {door}"
+                try:
+                    pictures = draw({**_COMMON, **fields})
+                except RefusedError as error:
+                    found[place] = str(error)
+                    continue
                 if pictures is not None:
-                    found[f"{folder.name} · {name} · {door}"] = [pin_picture(one) for one in pictures]
+                    found[place] = [pin_picture(one) for one in pictures]
     return found
 
 

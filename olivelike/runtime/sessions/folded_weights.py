@@ -193,7 +193,8 @@ def _is_here(tensor: onnx.TensorProto) -> bool:
 
 
 def _bytes(tensor: onnx.TensorProto) -> int:
-    return prod(tensor.dims) * {tensor.FLOAT: 4, tensor.FLOAT16: 2}.get(tensor.data_type, 1)
+    widths: dict[int, int] = {tensor.FLOAT: 4, tensor.FLOAT16: 2}
+    return int(prod(tensor.dims)) * widths.get(tensor.data_type, 1)
 
 
 def _widen(path: Path, one: _Weight, given: Mapping[str, Array], dtype: np.dtype[Any]) -> Array:
