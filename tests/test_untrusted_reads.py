@@ -44,6 +44,7 @@ ALLOWED = {
     "olivelike/runtime/prompts/syntax.py": (1, NO_FILE),
     "olivelike/runtime/sessions/compiled.py": (1, OWN),
     "olivelike/runtime/sessions/devices.py": (1, SYSTEM),
+    "olivelike/runtime/sessions/resident.py": (1, SYSTEM),
     "olivelike/serve/api/page.py": (1, PACKAGE),
     "olivelike/serve/drawing/painter.py": (1, OWN),
     "olivelike/serve/drawing/painting_site.py": (1, OWN),

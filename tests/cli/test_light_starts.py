@@ -62,7 +62,7 @@ def test_a_package_imports_nothing_by_itself(package):
 
 def test_help():
     """Each command tells its purpose, so that their 26 files are among these."""
-    check(COMMAND_LINE.format(arguments=["--help"]), 42, {"typer"})
+    check(COMMAND_LINE.format(arguments=["--help"]), 46, {"typer"})
 
 
 def test_info_of_a_folder(little):

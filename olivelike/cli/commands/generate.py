@@ -3,17 +3,18 @@
 import contextlib
 import os
 import sys
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, field, make_dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from olivelike.cli import options as shared
 from olivelike.cli.options import AllSessionOptions
+from olivelike.runtime.pipeline.request import OneOf, asked_fields, with_hires
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from olivelike.cli.display.generate_display import JsonLines, Lines
     from olivelike.runtime.jobs import JobPlan
@@ -25,121 +26,26 @@ if TYPE_CHECKING:
     from olivelike.serve.remote.remote_orders import RemotePlan
 
 
-@dataclass(frozen=True)
-class PictureOptions:
-    """What pictures are asked for; most are fields of a `Request`."""
+def _request_options() -> "Iterator[tuple[str, Any, Any]]":
+    """Yield name, type and default of an option for each field of a request that has a text for it."""
+    for _, asked in asked_fields():
+        if not asked.help:
+            continue
+        names = [f"--{asked.name}"] if asked.is_flag else []
+        names = ["-n", "--num-images"] if asked.name == "num-images" else names
+        said = typer.Option(*names, metavar=asked.metavar, help=asked.help)
+        kind: Any = asked.read if isinstance(asked.read, type) else str
+        kind = Literal[asked.read.words] if isinstance(asked.read, OneOf) else kind
+        kind, default = (bool, False) if asked.is_flag else (kind | None, None)
+        yield asked.name.replace("-", "_"), Annotated[kind, said], field(default=default)
 
-    negative_prompt: Annotated[str | None, typer.Option(metavar="TEXT", help="What not to show.")] = None
-    num_images: Annotated[
-        int | None, typer.Option("-n", "--num-images", metavar="N", help="Pictures for each prompt; 1 by default.")
-    ] = None
-    batch_size: Annotated[int | None, typer.Option(metavar="N", help="Pictures made at once; 1 by default.")] = None
-    steps: Annotated[int | None, typer.Option(metavar="N", help="Steps; 50 by default, or with --fast few.")] = None
-    guidance_scale: Annotated[
-        float | None,
-        typer.Option(
-            metavar="X", help="How strongly the prompt leads; 7.5 by default, off at 1 and below, twice as fast then."
-        ),
-    ] = None
-    guidance_rescale: Annotated[
-        float | None, typer.Option(metavar="X", help="From 0 to 1, against overexposure; 0 by default.")
-    ] = None
-    guidance_interval: Annotated[
-        str | None,
-        typer.Option(
-            metavar="A:B", help="Shares of the steps between which guidance leads, such as 0:0.6; the others cost half."
-        ),
-    ] = None
-    guidance_calls: Annotated[
-        Literal["one", "two", "faster"] | None,
-        typer.Option(
-            help="The UNet's two halves of guidance at once, or in two calls, for less memory; faster finds out. One."
-        ),
-    ] = None
-    cache_interval: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", help="Run the whole UNet each N steps, a small part between; for folders with `deepcache`."
-        ),
-    ] = None
-    scheduler: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="Such as Euler, DPM++ 2M Karras or DDIMScheduler; by default the folder's own."
-        ),
-    ] = None
-    eta: Annotated[float | None, typer.Option(metavar="X", help="DDIM's share of fresh noise; 0 by default.")] = None
-    seed: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Of the first picture; those after it count up. By default, or as -1, drawn."),
-    ] = None
-    size: Annotated[
-        str | None,
-        typer.Option(
-            metavar="WxH", help="In pixels; by default the initial picture's, or what the UNet was trained on."
-        ),
-    ] = None
+
+@dataclass(frozen=True)
+class PictureOptions(make_dataclass("RequestOptions", _request_options(), frozen=True)):  # type: ignore[misc]
+    """What pictures are asked for: fields of a `Request`, and its size as two numbers."""
+
     width: Annotated[int | None, typer.Option(metavar="N", help="In pixels, with --height in place of --size.")] = None
     height: Annotated[int | None, typer.Option(metavar="N", help="In pixels, with --width.")] = None
-    fit: Annotated[
-        bool, typer.Option("--fit", help="Take the nearest size there is, and crop the initial picture to its shape.")
-    ] = False
-    strength: Annotated[
-        float | None,
-        typer.Option(
-            metavar="X", help="Share of the steps that run on the initial picture; 0.8 by default, 1 with a mask."
-        ),
-    ] = None
-    inpaint_area: Annotated[
-        Literal["whole", "masked"] | None,
-        typer.Option(help="With a mask: draw the whole picture, or what is around the mask at full size; whole."),
-    ] = None
-    mask_blur: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Keep the initial picture outside the mask, with an edge so soft, in pixels."),
-    ] = None
-    inpaint_padding: Annotated[
-        int | None, typer.Option(metavar="N", help="Pixels around a masked area that are drawn too; 32 by default.")
-    ] = None
-    variation_seed: Annotated[
-        int | None, typer.Option(metavar="N", help="Of another picture to vary towards; counts up. By default drawn.")
-    ] = None
-    variation_strength: Annotated[
-        float | None, typer.Option(metavar="X", help="Share of that other one's noise, from 0 to 1; 0 by default.")
-    ] = None
-    hires: Annotated[
-        str | None,
-        typer.Option(
-            metavar="X[:STRENGTH]", help="Draw, enlarge X times, draw again: the share STRENGTH of the steps, 0.7."
-        ),
-    ] = None
-    upscaler: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="ONNX super-resolution model: enlarges pictures, or with --hires between the two."
-        ),
-    ] = None
-    clip_skip: Annotated[
-        int | None, typer.Option(metavar="N", help="Last layers of the text encoder to leave out; A1111 counts from 1.")
-    ] = None
-    plain_prompts: Annotated[bool, typer.Option("--plain-prompts", help="All that is written in prompts is text.")] = (
-        False
-    )
-    retry_unsafe: Annotated[
-        int, typer.Option(metavar="N", help="Draw a flagged picture again up to N times, with a new seed each.")
-    ] = 0
-    decode_singly: Annotated[
-        bool, typer.Option("--decode-singly", help="Decode a batch picture by picture: takes less memory.")
-    ] = False
-    tiled_vae: Annotated[
-        bool,
-        typer.Option("--tiled-vae", help="Decode and encode part by part: for pictures that memory has no room for."),
-    ] = False
-
-    control_guess: Annotated[
-        bool,
-        typer.Option("--control-guess", help="Control pictures lead the prompt alone; they work without one, too."),
-    ] = False
 
     def fields(self) -> "RequestFields":
         """Return the fields of a request that the command line gives.
@@ -148,28 +54,20 @@ class PictureOptions:
             UsageError: if the size is none, or what --hires says.
         """
         from olivelike.errors import UsageError
-        from olivelike.runtime.pipeline.request import parse_hires, parse_interval, parse_size
 
-        values = asdict(self)
-        sides = values.pop("width"), values.pop("height")
-        if sides != (None, None) and (None in sides or self.size is not None):
+        values: dict[str, Any] = {}
+        for name, asked in asked_fields():
+            said = getattr(self, asked.name.replace("-", "_"), None)
+            if asked.is_flag and said:
+                values[name] = asked.read("")
+            elif not asked.is_flag and said is not None:
+                values[name] = asked.read(said) if isinstance(said, str) else said
+        sides = self.width, self.height
+        if sides != (None, None) and (None in sides or "size" in values):
             raise UsageError("a size is --width and --height, both of them, or --size WxH alone")
-        plain = values.pop("plain_prompts")
-        values |= {
-            "prompt_weights": False if plain else None,
-            "fit": self.fit or None,
-            "tiled_vae": self.tiled_vae or None,
-            "control_guess": self.control_guess or None,
-        }
-        if self.guidance_interval is not None:
-            values["guidance_interval"] = parse_interval(self.guidance_interval)
         if None not in sides:
             values["size"] = sides
-        if self.size is not None:
-            values["size"] = parse_size(self.size)
-        if self.hires is not None:
-            values["hires"], values["hires_strength"] = parse_hires(self.hires)
-        return cast("RequestFields", {name: value for name, value in values.items() if value is not None})
+        return with_hires(values)
 
 
 @dataclass(frozen=True)

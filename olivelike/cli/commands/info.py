@@ -1,7 +1,6 @@
 """`olivelike info`: what a folder, a weight file or a picture is."""
 
-from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,8 +10,12 @@ from olivelike._untrusted import one_line
 from olivelike.cli import options as shared
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from typing import Final
+
     from olivelike.engine.output.folder_info import FolderInfo
-    from olivelike.runtime.pictures import PictureFile, UsedFile
+    from olivelike.runtime.pictures import PictureFile
+    from olivelike.runtime.pictures.picture_record import PictureRecord
     from olivelike.sources.identify.weight_file import FileHashes
 
 
@@ -132,39 +135,64 @@ def picture_lines(picture: "PictureFile") -> "Iterator[str]":
     if record is None:
         yield "It has no record of what made it."
         return
-    facts = {
-        "prompt": record.prompt,
-        "negative": record.negative_prompt,
-        "steps": record.steps,
-        "scheduler": record.scheduler or record.sampler,
-        "guidance": record.guidance_scale,
-        "seed": record.seed,
-        "varied with": record.variation_seed,
-        "by a share of": record.variation_strength or None,
-        "drawn again": f"at {record.hires:g} times the size, strength {record.hires_strength:g}"
-        if record.hires
-        else None,
-        "upscaler": _used(record.upscaler),
-        "made at": f"{record.width}x{record.height}" if record.width else None,
-        "strength": record.strength,
-        "started from": _used(record.init_image),
-        "mask": _used(record.mask),
-        "drawn area": f"the masked, with {record.inpaint_padding} pixels around it"
-        if record.inpaint_area == "masked"
-        else None,
-        "rescale": record.guidance_rescale or None,
-        "eta": record.eta or None,
-        "clip skip": record.clip_skip or None,
-        "weights": None if record.prompt_weights else "brackets in the prompt are text",
-        "model": " ".join(part for part in (record.model, record.model_hash) if part) or None,
-        **{f"LoRA {number}": _used(lora) for number, lora in enumerate(record.loras, 1)},
-        "provider": record.provider,
-        "made by": record.version or (None if picture.own else "a program that writes as A1111 does"),
-        **record.other,
-    }
-    yield from _columns({title: str(value) for title, value in facts.items() if value is not None})
+    told = dict(_told(record))
+    if record.version is None and not picture.own:
+        told["made by"] = "a program that writes as A1111 does"
+    yield from _columns({**told, **record.other})
     if sentence := left_out(record):
         yield sentence
+
+
+_SAID: "Final[Mapping[str, Callable[[PictureRecord], str | None]]]" = {
+    "scheduler": lambda record: record.scheduler or record.sampler,
+    "width": lambda record: f"{record.width}x{record.height}" if record.width else None,
+    "prompt_weights": lambda record: None if record.prompt_weights else "brackets in the prompt are text",
+    "model": lambda record: " ".join(part for part in (record.model, record.model_hash) if part) or None,
+    "hires": lambda record: (
+        f"at {record.hires:g} times the size, strength {record.hires_strength:g}" if record.hires else None
+    ),
+    "inpaint_area": lambda record: (
+        f"the masked, with {record.inpaint_padding} pixels around it" if record.inpaint_area == "masked" else None
+    ),
+    "guidance_interval": lambda record: (
+        record.guidance_interval and "{:g} to {:g} of the steps".format(*record.guidance_interval)
+    ),
+    "cache_interval": lambda record: f"{record.cache_interval} steps" if record.cache_interval > 1 else None,
+    "fit": lambda record: "to the shape of the size" if record.fit else None,
+    "tiled_vae": lambda record: "part by part" if record.tiled_vae else None,
+    "control_guess": lambda record: "the prompt alone" if record.control_guess else None,
+}
+"""How fields are said that a value alone does not say, or together with others."""
+_LAST: "Final" = ("model", "loras", "provider", "version")
+
+
+def _told(record: "PictureRecord") -> "Iterator[tuple[str, str]]":
+    """Yield labels and texts of all that a record tells, where it is not the default."""
+    for one in sorted(fields(record), key=lambda one: _LAST.index(one.name) if one.name in _LAST else -1):
+        label, value = one.metadata.get("label"), getattr(record, one.name)
+        if label is None or (value == one.default and one.name not in _SAID):
+            continue
+        if isinstance(value, tuple) and one.name not in _SAID:
+            yield from ((f"{label} {number}", _part(part)) for number, part in enumerate(value, 1))
+            continue
+        text = _SAID[one.name](record) if one.name in _SAID else _part(value)
+        if text is not None:
+            yield label, text
+
+
+def _part(value: Any) -> str:
+    """Say a value: a file by name, weight and hash, a picture that led by how it did."""
+    from olivelike.runtime.pictures.picture_record import UsedControl, UsedFile
+
+    if isinstance(value, UsedControl):
+        share = f", from {value.start:g} to {value.end:g} of the steps" if (value.start, value.end) != (0, 1) else ""
+        edges = ", its edges" if value.preprocessor == "canny" else ""
+        net = f", {value.net}" if value.net else ""
+        return f"{_part(value.image)}{net}, strength {value.strength:g}{share}{edges}"
+    if isinstance(value, UsedFile):
+        weight = f" at {value.weight:g}" if value.weight is not None else ""
+        return f"{value.name}{weight}" + (f" ({value.hash})" if value.hash else "")
+    return str(value)
 
 
 def _columns(facts: dict[str, str]) -> "Iterator[str]":
@@ -178,10 +206,3 @@ def _columns(facts: dict[str, str]) -> "Iterator[str]":
 def _shown(text: str) -> str:
     """Return text without what would steer the terminal: a picture may come from anyone."""
     return "\n".join(map(one_line, text.split("\n")))
-
-
-def _used(file: "UsedFile | None") -> str | None:
-    if file is None:
-        return None
-    weight = f" at {file.weight:g}" if file.weight is not None else ""
-    return f"{file.name}{weight}" + (f" ({file.hash})" if file.hash else "")

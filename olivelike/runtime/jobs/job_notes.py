@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
@@ -22,23 +23,22 @@ from olivelike.runtime.pictures import PictureRecord, UsedFile
 from olivelike.runtime.pictures.left_out import left_out
 from olivelike.runtime.pipeline.cheap_steps import runs_whole
 from olivelike.runtime.pipeline.hires import hires_size
+from olivelike.runtime.pipeline.request import Request
 from olivelike.runtime.prompts.syntax import shortened
 from olivelike.runtime.prompts.wildcards import Wildcards
 
 if TYPE_CHECKING:
     from olivelike.runtime.jobs.prompt_lines import PromptLine
     from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
-    from olivelike.runtime.pipeline.request import Request, RequestFields
+    from olivelike.runtime.pipeline.request import RequestFields
 
 HASH_DIGITS: Final = 10
 """Of a checkpoint's SHA-256, as A1111 prints it."""
-_ALIKE: Final = (
-    "negative_prompt", "steps", "guidance_scale", "guidance_rescale", "guidance_interval", "cache_interval", "eta",
-    "strength", "fit", "clip_skip", "prompt_weights", "variation_strength", "variation_seed", "hires",
-    "hires_strength", "inpaint_area", "mask_blur", "inpaint_padding", "tiled_vae", "control_guess",
-    "ip_adapter_scale",
-)  # fmt: skip
-"""Fields that a request and a record both have."""
+_OTHERWISE: Final = frozenset({"seed", "scheduler", "init_image", "mask", "upscaler", "controls", "ip_adapter_images"})
+_ALIKE: Final = tuple(
+    one.name for one in fields(Request) if one.name in PictureRecord.__dataclass_fields__ and one.name not in _OTHERWISE
+)
+"""Fields that a request and a record both have, in the same form."""
 _OF_MASK: Final = ("inpaint_area", "mask_blur", "inpaint_padding")
 
 

@@ -8,11 +8,11 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Final, cast
+from typing import Any, BinaryIO, Final
 
 from olivelike._text import did_you_mean
 from olivelike.errors import SourceError, UsageError
-from olivelike.runtime.pipeline.request import RequestFields, parse_hires, parse_interval, parse_size
+from olivelike.runtime.pipeline.request import Asked, RequestFields, asked_fields, with_hires
 
 STDIN: Final = "-"
 _MOST_BYTES: Final = 16 << 20
@@ -101,27 +101,23 @@ def _lines(text: str, where: str) -> Iterator[PromptLine]:
         raise UsageError(f"{where}: has no prompt; write one on each line")
 
 
-_READ: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
-    "seed": ("seed", int), "steps": ("steps", int),
-    "cfg_scale": ("guidance_scale", float), "guidance-scale": ("guidance_scale", float),
-    "guidance-rescale": ("guidance_rescale", float), "eta": ("eta", float),
-    "guidance-interval": ("guidance_interval", parse_interval), "cache-interval": ("cache_interval", int),
-    "cfg": ("guidance_scale", float), "cfg-scale": ("guidance_scale", float),
-    "sampler_name": ("scheduler", str), "scheduler": ("scheduler", str),
-    "sampler": ("scheduler", str), "sampler-name": ("scheduler", str),
-    "width": ("width", int), "height": ("height", int), "size": ("size", parse_size),
-    "batch_size": ("of_batch", int), "n_iter": ("times", int),
-    "num-images": ("num_images", int), "clip-skip": ("clip_skip", int),
-    "denoising_strength": ("strength", float), "strength": ("strength", float),
-    "denoising-strength": ("strength", float), "denoising": ("strength", float),
-    "hires": ("hires", parse_hires), "upscaler": ("upscaler", Path),
-    "subseed": ("variation_seed", int), "variation-seed": ("variation_seed", int),
-    "subseed_strength": ("variation_strength", float), "variation-strength": ("variation_strength", float),
-}  # fmt: skip
-"""Options of a line, with underscores as A1111's script has them and with hyphens as this command's."""
+_READ: Final[Mapping[str, tuple[str, Asked]]] = {
+    **{name: (field_name, one) for field_name, one in asked_fields() for name in (one.name, *one.aliases)},
+    **{
+        name: (field_name, Asked(name, int, ""))
+        for name, field_name in (
+            ("width", "width"),
+            ("height", "height"),
+            ("batch_size", "of_batch"),
+            ("n_iter", "times"),
+        )
+    },
+}
+"""Options of a line: a request's, and those of A1111's script that are put together to one of these."""
 _TEXTS: Final = {
     "prompt": "prompt", "negative_prompt": "negative_prompt", "negative-prompt": "negative_prompt",
 }  # fmt: skip
+"""Those whose text goes on to the next option."""
 
 
 _TRAINERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
@@ -177,6 +173,8 @@ def _value(name: str, value: str, read: Callable[[str], Any], place: str) -> Any
         raise UsageError(f"{place}: --{name} has no value")
     try:
         return read(value)
+    except UsageError as error:
+        raise UsageError(f"{place}: --{name}: {error}") from None
     except ValueError:
         raise UsageError(f"{place}: --{name} {value!r} is no number") from None
 
@@ -204,14 +202,16 @@ def _given(line: str, place: str) -> dict[str, Any]:
         if name not in _TEXTS and name not in _READ:
             hint = did_you_mean(word, [f"--{known}" for known in (*_TEXTS, *_READ)], "options")
             raise UsageError(f"{place}: there is no option {word} for a line; {hint}")
-        if name in _TEXTS and words:
-            texts = [words.pop(0)]
+        if name in _TEXTS:
+            texts = [words.pop(0)] if words else []
             while words and not words[0].startswith("--"):
                 texts.append(words.pop(0))
-            given[_TEXTS[name]] = " ".join(texts)
+            given[_TEXTS[name]] = _value(name, " ".join(texts), str, place)
             continue
-        field_name, read = _READ.get(name, ("", str))
-        given[field_name] = _value(name, words.pop(0) if words else "", read, place)
+        field_name, one = _READ[name]
+        alone = one.is_flag and not (words and words[0].lower() in ("true", "false"))
+        value = words.pop(0) if words and not alone else ""
+        given[field_name] = one.read("") if alone else _value(name, value, one.read, place)
     return given
 
 
@@ -222,12 +222,9 @@ def _combined(given: dict[str, Any], place: str) -> RequestFields:
         raise UsageError(f"{place}: gives one side alone; give --width and --height")
     if sides[0] is not None:
         given["size"] = sides
-    if "hires" in given:
-        given["hires"], strength = given["hires"]
-        given |= {} if strength is None else {"hires_strength": strength}
     at_once, times = given.pop("of_batch", None), given.pop("times", None)
     if at_once is not None:
         given["batch_size"] = at_once
     if at_once is not None or times is not None:
         given.setdefault("num_images", (1 if at_once is None else at_once) * (1 if times is None else times))
-    return cast("RequestFields", given)
+    return with_hires(given)

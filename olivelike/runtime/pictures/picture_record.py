@@ -55,86 +55,90 @@ class UsedControl:
     preprocessor: Literal["none", "canny"] = "none"
 
 
-_LATER: Final = {"later": True}
-"""Of a field that is written only where it is not the default, so that other pictures' files stay the same."""
+def _told(label: str, *, later: bool = False) -> Mapping[str, Any]:
+    """Return metadata of a field: what `olivelike info` calls it; `later` is written only where it is not the default.
+
+    So files of other pictures stay the same as before the field was.
+    """
+    return {"label": label, "later": later}
 
 
 @dataclass(frozen=True)
 class PictureRecord:
     """Everything that remakes a picture; `None` where a picture of another program does not tell."""
 
-    prompt: str
-    negative_prompt: str | None = None
-    steps: int | None = None
-    scheduler: str | None = None
+    prompt: str = field(metadata=_told("prompt"))
+    negative_prompt: str | None = field(default=None, metadata=_told("negative"))
+    steps: int | None = field(default=None, metadata=_told("steps"))
+    scheduler: str | None = field(default=None, metadata=_told("scheduler"))
     """A name that `find_scheduler` takes; `None` for a folder's own one that has none there."""
     sampler: str | None = None
     """A1111's name of it, without the schedule type; of a class without one, the class."""
     schedule: str | None = None
     """A1111's schedule type; `None` for the plain one."""
-    guidance_scale: float | None = None
-    guidance_rescale: float = 0.0
-    eta: float = 0.0
-    seed: int | None = None
+    guidance_scale: float | None = field(default=None, metadata=_told("guidance"))
+    guidance_rescale: float = field(default=0.0, metadata=_told("rescale"))
+    eta: float = field(default=0.0, metadata=_told("eta"))
+    seed: int | None = field(default=None, metadata=_told("seed"))
     """Of this very picture."""
-    width: int | None = None
+    width: int | None = field(default=None, metadata=_told("made at"))
     height: int | None = None
-    strength: float | None = None
+    strength: float | None = field(default=None, metadata=_told("strength"))
     """With an initial picture."""
-    init_image: UsedFile | None = None
-    mask: UsedFile | None = None
-    clip_skip: int = 0
+    init_image: UsedFile | None = field(default=None, metadata=_told("started from"))
+    mask: UsedFile | None = field(default=None, metadata=_told("mask"))
+    clip_skip: int = field(default=0, metadata=_told("clip skip"))
     """Last layers of the text encoder that are left out; A1111 counts one more."""
-    prompt_weights: bool = True
+    prompt_weights: bool = field(default=True, metadata=_told("weights"))
     """Whether brackets in the prompts are weights."""
-    model: str | None = None
+    model: str | None = field(default=None, metadata=_told("model"))
     """Name of the pipeline's folder or checkpoint."""
     model_hash: str | None = None
     """First ten hexadecimal digits of the checkpoint's SHA-256, as A1111 has it."""
-    loras: tuple[UsedFile, ...] = ()
-    provider: str | None = None
+    loras: tuple[UsedFile, ...] = field(default=(), metadata=_told("LoRA"))
+    provider: str | None = field(default=None, metadata=_told("provider"))
     """Execution provider that ran the UNet."""
-    version: str | None = None
+    version: str | None = field(default=None, metadata=_told("made by"))
     """Program that made it, such as `olivelike 0.1.0`."""
     other: Mapping[str, str] = field(default_factory=dict)
     """Further fields that A1111 wrote, as text."""
-    guidance_interval: tuple[float, float] | None = field(default=None, metadata=_LATER)
+    guidance_interval: tuple[float, float] | None = field(default=None, metadata=_told("guidance from", later=True))
     """From which to which share of the steps there was guidance."""
-    cache_interval: int = field(default=1, metadata=_LATER)
+    cache_interval: int = field(default=1, metadata=_told("whole UNet each", later=True))
     """Steps from one to the next in which the whole UNet ran."""
-    fit: bool = False
+    fit: bool = field(default=False, metadata=_told("cropped to fit"))
     """Whether initial picture and mask were cropped to the size's shape."""
-    variation_strength: float = field(default=0.0, metadata=_LATER)
+    variation_strength: float = field(default=0.0, metadata=_told("by a share of", later=True))
     """Share of another seed's noise in the initial noise."""
-    variation_seed: int | None = field(default=None, metadata=_LATER)
+    variation_seed: int | None = field(default=None, metadata=_told("varied with", later=True))
     """That seed, of this very picture."""
-    hires: float | None = field(default=None, metadata=_LATER)
+    hires: float | None = field(default=None, metadata=_told("drawn again", later=True))
     """How many times as large it was drawn again."""
-    hires_strength: float = field(default=0.7, metadata=_LATER)
-    upscaler: UsedFile | None = field(default=None, metadata=_LATER)
+    hires_strength: float = field(default=0.7, metadata={"later": True})
+    upscaler: UsedFile | None = field(default=None, metadata=_told("upscaler", later=True))
     """What enlarged it: between the two, with `hires`; else in the end."""
-    inpaint_area: Literal["whole", "masked"] = field(default="whole", metadata=_LATER)
+    inpaint_area: Literal["whole", "masked"] = field(default="whole", metadata=_told("drawn area", later=True))
     """`masked` was drawn around the mask alone, at the size."""
-    mask_blur: int | None = field(default=None, metadata=_LATER)
+    mask_blur: int | None = field(default=None, metadata=_told("mask blur", later=True))
     """Pixels of the edge where the initial picture was put back; `None` if it was not."""
-    inpaint_padding: int = field(default=32, metadata=_LATER)
+    inpaint_padding: int = field(default=32, metadata={"later": True})
     """Pixels around a masked area."""
-    tiled_vae: bool = field(default=False, metadata=_LATER)
+    tiled_vae: bool = field(default=False, metadata=_told("VAE", later=True))
     """Whether the VAE worked on part of the picture at a time."""
-    controls: tuple[UsedControl, ...] = field(default=(), metadata=_LATER)
+    controls: tuple[UsedControl, ...] = field(default=(), metadata=_told("led by", later=True))
     """Pictures that led it."""
-    control_guess: bool = field(default=False, metadata=_LATER)
+    control_guess: bool = field(default=False, metadata=_told("led", later=True))
     """Whether they led the prompt alone."""
-    ip_adapter_images: tuple[UsedFile, ...] = field(default=(), metadata=_LATER)
+    ip_adapter_images: tuple[UsedFile, ...] = field(default=(), metadata=_told("shown", later=True))
     """Pictures that were a prompt, by an IP-Adapter."""
-    ip_adapter_scale: float = field(default=1.0, metadata=_LATER)
+    ip_adapter_scale: float = field(default=1.0, metadata=_told("shown with", later=True))
     """How strongly they led."""
 
     def to_json(self) -> str:
         """Return the record as JSON in ASCII, with the name of its format."""
         values = asdict(self)
         for one in fields(self):
-            if one.metadata == _LATER and values[one.name] == one.default:
+            if one.metadata.get("later") and values[one.name] == one.default:
                 del values[one.name]
         return json.dumps({"format": _FORMAT, **values}, allow_nan=False)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, cast
 
 from olivelike._files import hold_paths
 from olivelike.errors import SafetyError, UsageError
@@ -20,6 +20,94 @@ SEEDS: Final = 2**64
 DRAWN_SEEDS: Final = 2**32
 """Seeds that are drawn at random are below this, as A1111's: torch's noise on the CPU depends on 32 bits alone."""
 _SIZE: Final = re.compile(r"(\d+)\s*x\s*(\d+)", re.IGNORECASE)
+
+
+def parse_interval(text: str) -> tuple[float, float]:
+    """Read `0.2:0.8`. Raises `UsageError` if it is none."""
+    try:
+        first, end = (float(share) for share in text.split(":"))
+    except ValueError:
+        raise UsageError(
+            f"guidance interval {text!r} is none; write two shares of the steps, such as 0.2:0.8"
+        ) from None
+    return first, end
+
+
+def parse_size(text: str) -> tuple[int, int]:
+    """Read `512x768`: width, then height. Raises `UsageError` if it is none."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"--size {text!r} is no size; write width and height such as 512x768")
+    return int(match[1]), int(match[2])
+
+
+def parse_hires(text: str) -> tuple[float, float | None]:
+    """Read `1.5` or `1.5:0.6`: how many times as large, and with which strength; `None` leaves that open.
+
+    Raises `UsageError` if it is neither.
+    """
+    times, colon, strength = text.partition(":")
+    try:
+        return float(times), float(strength) if colon else None
+    except ValueError:
+        raise UsageError(f"--hires {text!r} is neither X nor X:STRENGTH; write 1.5 or 1.5:0.6") from None
+
+
+def parse_flag(text: str) -> bool:
+    """Read what is on or off: `true`, `false`, or nothing, which is on. Raises `UsageError` if it is neither."""
+    if text.lower() not in ("", "true", "false"):
+        raise UsageError(f"{text!r} is neither true nor false")
+    return text.lower() != "false"
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """What reads one of some words; it raises `UsageError` for others."""
+
+    words: tuple[str, ...]
+
+    def __call__(self, text: str) -> str:
+        """Return the word."""
+        if text not in self.words:
+            raise UsageError(f"{text!r} is none of {', '.join(self.words)}")
+        return text
+
+
+def _off(text: str) -> bool:
+    return not parse_flag(text)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """How people ask for a field: as an option of `generate`, and in a line of prompts."""
+
+    name: str
+    """The option's, with hyphens."""
+    read: Callable[[str], Any]
+    """Gives the value of a text; raises `ValueError` or `UsageError`."""
+    help: str
+    """What the option is for; empty where another option of the command says it."""
+    metavar: str | None = None
+    """Stands for the value in `--help`."""
+    aliases: tuple[str, ...] = ()
+    """Other names in lines, such as those of A1111's script."""
+
+    @property
+    def is_flag(self) -> bool:
+        """Whether it may have no value."""
+        return self.read in (parse_flag, _off)
+
+
+def _asked(
+    default: Any,
+    read: Callable[[str], Any],
+    help: str,  # noqa: A002  (typer's word)
+    metavar: str | None = None,
+    *aliases: str,
+    name: str = "",
+) -> Any:
+    """Declare a field that can be asked for in words, by its own name with hyphens or another one; see `Asked`."""
+    return field(default=default, metadata={"asked": (name, read, help, metavar, aliases)})
 
 
 @dataclass(frozen=True)
@@ -44,76 +132,135 @@ class Request:
 
     prompts: tuple[str, ...]
     """Each gets `num_images` pictures; an empty one is allowed."""
-    negative_prompt: str | None = None
+    negative_prompt: str | None = _asked(None, str, "What not to show.", "TEXT")
     """What the pictures are led away from; `None` is the empty text, or zeros where SDXL was trained so."""
-    num_images: int = 1
-    batch_size: int = 1
+    num_images: int = _asked(1, int, "Pictures for each prompt; 1 by default.", "N")
+    batch_size: int = _asked(1, int, "Pictures made at once; 1 by default.", "N")
     """How many pictures are made at once."""
-    steps: int = 50
-    guidance_scale: float = 7.5
+    steps: int = _asked(50, int, "Steps; 50 by default, or with --fast few.", "N")
+    guidance_scale: float = _asked(
+        7.5,
+        float,
+        "How strongly the prompt leads; 7.5 by default, off at 1 and below, twice as fast then.",
+        "X",
+        "cfg_scale",
+        "cfg-scale",
+        "cfg",
+    )
     """How strongly the prompt leads; at 1 and below, the UNet runs on the prompt alone."""
-    guidance_rescale: float = 0.0
+    guidance_rescale: float = _asked(0.0, float, "From 0 to 1, against overexposure; 0 by default.", "X")
     """Share of section 3.4 of https://arxiv.org/abs/2305.08891, against overexposure."""
-    guidance_interval: tuple[float, float] | None = None
+    guidance_interval: tuple[float, float] | None = _asked(
+        None,
+        parse_interval,
+        "Shares of the steps between which guidance leads, such as 0:0.6; the others cost half.",
+        "A:B",
+    )
     """From which to which share of the steps guidance leads; the prompt alone does before and behind."""
-    cache_interval: int = 1
+    cache_interval: int = _asked(
+        1, int, "Run the whole UNet each N steps, a small part between; for folders with `deepcache`.", "N"
+    )
     """Each so many steps the whole UNet runs; between them its shallow part, which the pass `deepcache` writes."""
-    scheduler: str | None = None
+    scheduler: str | None = _asked(
+        None,
+        str,
+        "Such as Euler, DPM++ 2M Karras or DDIMScheduler; by default the folder's own.",
+        "NAME",
+        "sampler_name",
+        "sampler-name",
+        "sampler",
+    )
     """A class of diffusers or a name of A1111; `None` is the folder's own."""
-    eta: float = 0.0
+    eta: float = _asked(0.0, float, "DDIM's share of fresh noise; 0 by default.", "X")
     """Share of fresh noise in each step of the DDIM scheduler."""
-    seed: int | None = None
+    seed: int | None = _asked(
+        None, int, "Of the first picture; those after it count up. By default, or as -1, drawn.", "N"
+    )
     """Of each prompt's first picture; the next ones have the seeds that follow. `None` draws one."""
     seeds: tuple[int, ...] | None = None
     """The seed of each prompt's first picture, in place of one for all."""
-    variation_strength: float = 0.0
+    variation_strength: float = _asked(
+        0.0, float, "Share of that other one's noise, from 0 to 1; 0 by default.", "X", "subseed_strength"
+    )
     """Share of another seed's noise in the initial noise, as A1111's `subseed_strength`."""
-    variation_seed: int | None = None
+    variation_seed: int | None = _asked(
+        None, int, "Of another picture to vary towards; counts up. By default drawn.", "N", "subseed"
+    )
     """That seed, of each prompt's first picture; the next ones have those that follow, and keep `seed`."""
     variation_seeds: tuple[int, ...] | None = None
     """The same of each prompt, in place of one for all."""
-    size: tuple[int, int] | None = None
+    size: tuple[int, int] | None = _asked(
+        None, parse_size, "In pixels; by default the initial picture's, or what the UNet was trained on.", "WxH"
+    )
     """Width and height in pixels; `None` is that of `init_image`, or what the UNet was trained on."""
-    fit: bool = False
+    fit: bool = _asked(False, parse_flag, "Take the nearest size there is, and crop the initial picture to its shape.")
     """Take the nearest size that can be had, and crop `init_image` and `mask` to its shape; they are stretched else."""
     init_image: Image | None = None
     """Picture to start from."""
     mask: Image | None = None
     """Where to paint: white. Needs `init_image`; stretched to the picture's size."""
-    strength: float | None = None
+    strength: float | None = _asked(
+        None,
+        float,
+        "Share of the steps that run on the initial picture; 0.8 by default, 1 with a mask.",
+        "X",
+        "denoising_strength",
+        "denoising-strength",
+        "denoising",
+    )
     """Share of the steps that run on `init_image`; 0.8 by default, 1 with a mask."""
-    inpaint_area: Literal["whole", "masked"] = "whole"
+    inpaint_area: Literal["whole", "masked"] = _asked(
+        "whole",
+        OneOf(("whole", "masked")),
+        "With a mask: draw the whole picture, or what is around the mask at full size; whole.",
+    )
     """`masked` draws what is around the mask at `size`, and puts it back into the picture."""
-    mask_blur: int | None = None
+    mask_blur: int | None = _asked(
+        None, int, "Keep the initial picture outside the mask, with an edge so soft, in pixels.", "N"
+    )
     """Put the initial picture back where the mask is black, with an edge so soft, in pixels; `None` does not."""
-    inpaint_padding: int = 32
+    inpaint_padding: int = _asked(32, int, "Pixels around a masked area that are drawn too; 32 by default.", "N")
     """Pixels of the initial picture around a masked area."""
-    hires: float | None = None
+    hires: float | None = _asked(
+        None, parse_hires, "Draw, enlarge X times, draw again: the share STRENGTH of the steps, 0.7.", "X[:STRENGTH]"
+    )
     """Enlarge what is drawn from a prompt alone so many times, and draw it again at that size."""
     hires_strength: float = 0.7
     """Share of the steps that run again then."""
-    upscaler: Path | None = None
+    upscaler: Path | None = _asked(  # noqa: RUF009  (It declares a field.)
+        None, Path, "ONNX super-resolution model: enlarges pictures, or with --hires between the two.", "FILE"
+    )
     """ONNX file of a super-resolution network: for `hires`, or for the finished pictures."""
-    clip_skip: int = 0
+    clip_skip: int = _asked(0, int, "Last layers of the text encoder to leave out; A1111 counts from 1.", "N")
     """Last layers of the text encoder to leave out; A1111 counts from 1."""
-    prompt_weights: bool = True
+    prompt_weights: bool = _asked(True, _off, "All that is written in prompts is text.", name="plain-prompts")
     """Whether `(word:1.2)` and `BREAK` in prompts mean what they do in A1111."""
-    retry_unsafe: int = 0
+    retry_unsafe: int = _asked(
+        0, int, "Draw a flagged picture again up to N times, with a new seed each; 0 by default.", "N"
+    )
     """How often a picture that the safety checker flags is drawn again, with a new seed."""
-    guidance_calls: Literal["one", "two", "faster"] = "one"
+    guidance_calls: Literal["one", "two", "faster"] = _asked(
+        "one",
+        OneOf(("one", "two", "faster")),
+        "The UNet's two halves of guidance at once, or in two calls, for less memory; faster finds out. One.",
+    )
     """Whether the UNet runs on negative prompts and prompts at once, or one after the other, which takes less memory;
     `faster` finds out which is, once per folder."""
-    decode_singly: bool = False
+    decode_singly: bool = _asked(False, parse_flag, "Decode a batch picture by picture: takes less memory.")
     """Decode the pictures of a batch one after the other, which takes less memory."""
     controls: tuple[Control, ...] = ()
     """Pictures that lead; what they lead to is summed."""
-    control_guess: bool = False
+    control_guess: bool = _asked(
+        False, parse_flag, "Control pictures lead the prompt alone; they work without one, too."
+    )
     """Let them lead prompts alone, not negative ones, and outer layers less than inner ones: works without a prompt."""
     ip_adapter_images: tuple[Image, ...] = ()
     """Pictures that are a prompt beside the text, by an IP-Adapter; of any shape, their middle counts."""
-    ip_adapter_scale: float = 1.0
+    ip_adapter_scale: float = _asked(1.0, float, "")
     """How strongly they lead."""
-    tiled_vae: bool = False
+    tiled_vae: bool = _asked(
+        False, parse_flag, "Decode and encode part by part: for pictures that memory has no room for."
+    )
     """Whether the VAE decodes and encodes pictures part by part that are larger than what the UNet was trained on. That
     takes less memory still: in strips, with the statistics of the whole, or else in overlapping tiles."""
 
@@ -145,6 +292,14 @@ class Request:
         assert self.variation_seed is not None
         seeds = self.variation_seeds or (self.variation_seed,) * len(self.prompts)
         return [(seed + number) % SEEDS for seed in seeds for number in range(self.num_images)]
+
+
+def asked_fields() -> Iterator[tuple[str, Asked]]:
+    """Yield the fields of a request that can be asked for in words, each with how; in the request's order."""
+    for one in fields(Request):
+        if "asked" in one.metadata:
+            name, *how = one.metadata["asked"]
+            yield one.name, Asked(name or one.name.replace("_", "-"), *how)
 
 
 class RequestFields(TypedDict, total=False):
@@ -189,35 +344,12 @@ class RequestFields(TypedDict, total=False):
     ip_adapter_scale: float
 
 
-def parse_interval(text: str) -> tuple[float, float]:
-    """Read `0.2:0.8`. Raises `UsageError` if it is none."""
-    try:
-        first, end = (float(share) for share in text.split(":"))
-    except ValueError:
-        raise UsageError(
-            f"guidance interval {text!r} is none; write two shares of the steps, such as 0.2:0.8"
-        ) from None
-    return first, end
-
-
-def parse_size(text: str) -> tuple[int, int]:
-    """Read `512x768`: width, then height. Raises `UsageError` if it is none."""
-    match = _SIZE.fullmatch(text.strip())
-    if match is None:
-        raise UsageError(f"--size {text!r} is no size; write width and height such as 512x768")
-    return int(match[1]), int(match[2])
-
-
-def parse_hires(text: str) -> tuple[float, float | None]:
-    """Read `1.5` or `1.5:0.6`: how many times as large, and with which strength; `None` leaves that open.
-
-    Raises `UsageError` if it is neither.
-    """
-    times, colon, strength = text.partition(":")
-    try:
-        return float(times), float(strength) if colon else None
-    except ValueError:
-        raise UsageError(f"--hires {text!r} is neither X nor X:STRENGTH; write 1.5 or 1.5:0.6") from None
+def with_hires(given: dict[str, Any]) -> RequestFields:
+    """Return fields that were asked for in words, `hires` without the strength that was said with it."""
+    if "hires" in given:
+        given["hires"], strength = given["hires"]
+        given |= {} if strength is None else {"hires_strength": strength}
+    return cast("RequestFields", given)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -15,22 +15,18 @@ from olivelike.runtime.jobs.job_plan import Job, JobPlan, plan_jobs
 from olivelike.runtime.jobs.prompt_lines import PromptLine
 from olivelike.runtime.pictures import UsedFile
 from olivelike.runtime.pictures.picture_reading import open_image
+from olivelike.runtime.pipeline.request import Request
 from olivelike.runtime.prompts.wildcards import Wildcards
 from olivelike.serve.drawing.plots import Cell, cells
 from olivelike.serve.orders import LoraChoice, Order
 
 if TYPE_CHECKING:
     from olivelike.runtime.jobs.job_plan import UsedImage
-    from olivelike.runtime.pipeline.request import Request, RequestFields
+    from olivelike.runtime.pipeline.request import RequestFields
 
-_ALIKE = (
-    "negative_prompt", "num_images", "batch_size", "steps", "guidance_scale", "guidance_rescale",
-    "guidance_interval", "guidance_calls", "cache_interval", "scheduler", "eta",
-    "seed", "fit", "strength", "inpaint_area", "mask_blur", "inpaint_padding", "clip_skip", "prompt_weights",
-    "retry_unsafe", "decode_singly", "tiled_vae", "variation_seed", "variation_strength", "hires", "hires_strength",
-    "control_guess", "ip_adapter_scale",
-)  # fmt: skip
-"""Fields that an order and a request both have."""
+_AS_FILES = frozenset({"init_image", "mask", "controls", "ip_adapter_images"})
+_ALIKE = tuple(one.name for one in fields(Request) if one.name in Order.model_fields and one.name not in _AS_FILES)
+"""Fields that an order and a request both have, in the same form."""
 
 
 @dataclass(frozen=True)
