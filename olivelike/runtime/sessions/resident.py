@@ -21,7 +21,12 @@ def give_back_pages(folder: Path) -> None:
     Who reads them again gets them again, from the system's cache as a rule. What was written to stays. Does nothing
     where the system is not Linux, or files are so small that asking takes longer than it is worth.
     """
-    if sys.platform != "linux" or sum(file.stat().st_size for file in folder.iterdir()) < _LEAST_BYTES:
+    if sys.platform != "linux":
+        return
+    try:
+        if sum(file.stat().st_size for file in folder.iterdir()) < _LEAST_BYTES:
+            return
+    except OSError:  # It is gone, and what was mapped of it can't be had again by name.
         return
     madvise = ctypes.CDLL(None).madvise
     for start, end in _unchanged(f"{folder.resolve()}/"):

@@ -200,6 +200,7 @@ def test_pages_are_given_back_but_for_those_that_were_written_to(tmp_path, monke
     assert _mapped(tmp_path) == [0, 8 << 10] or _mapped(tmp_path) == [8 << 10, 0]
     assert (both(), written[100]) == (total, ord("b"))
     resident.give_back_freed()
+    resident.give_back_pages(tmp_path / "gone")
 
 
 def _mapped(folder):
