@@ -101,6 +101,8 @@ GUIDED: Final[Mapping[str, Fields]] = {
 }  # fmt: skip
 """What the pipeline draws that has a ControlNet, a T2I-Adapter and an IP-Adapter."""
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT[\d:.+Z-]+")
+_MADE_UP: Final = re.compile(r"(olivelike-little-[a-z-]+)-\w{8}\b")
+"""Names of folders in which little checkpoints are."""
 _COMMON: Final = {"prompt": PROMPT, "steps": 4, "seed": 7}
 
 
@@ -167,9 +169,7 @@ def _lasting(value: Any) -> Any:
         return {key: _lasting(one) for key, one in value.items() if key not in left_out}
     if isinstance(value, list):
         return [_lasting(one) for one in value]
-    if isinstance(value, str) and ("/" in value and Path(value).is_absolute()):
-        return Path(value).name
-    return value
+    return _MADE_UP.sub(r"\1", Path(value).name if value.startswith("/") else value) if isinstance(value, str) else value
 
 
 def make_outputs(work: Path) -> None:
