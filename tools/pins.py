@@ -169,7 +169,9 @@ def _lasting(value: Any) -> Any:
         return {key: _lasting(one) for key, one in value.items() if key not in left_out}
     if isinstance(value, list):
         return [_lasting(one) for one in value]
-    return _MADE_UP.sub(r"\1", Path(value).name if value.startswith("/") else value) if isinstance(value, str) else value
+    if isinstance(value, str):
+        return _MADE_UP.sub(r"\1", Path(value).name if value.startswith("/") else value)
+    return value
 
 
 def make_outputs(work: Path) -> None:
