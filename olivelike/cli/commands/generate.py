@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from olivelike.runtime.jobs import JobPlan
     from olivelike.runtime.pictures import PictureWriter
     from olivelike.runtime.pipeline.pipeline import Pipeline
-    from olivelike.runtime.pipeline.request import RequestFields
+    from olivelike.runtime.pipeline.request import Request, RequestFields
     from olivelike.runtime.sessions.session_settings import SessionSettings
     from olivelike.serve.remote.client import Server
     from olivelike.serve.remote.remote_orders import RemotePlan
@@ -274,9 +274,9 @@ def generate(
             return
         ahead: list[Pipeline] = []
 
-        def begin() -> None:
+        def begin(request: "Request") -> None:
             with contextlib.suppress(OlivelikeError):  # `_draw` comes upon it, too, and it is nothing of the prompts.
-                ahead.append(begin_pipeline(folder, settings, safety=safety))
+                ahead.append(begin_pipeline(folder, settings, safety=safety, request=request))
                 display(Opening(folder, ()))
 
         try:

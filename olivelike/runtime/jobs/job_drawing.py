@@ -123,7 +123,7 @@ def draw(
             if ahead is None or loras:
                 on_event(Opening(plan.folder, loras))
                 merged = plan.lora_files.merge(loras, plan.folder) if loras and plan.lora_files else None
-                ahead = begin_pipeline(plan.folder, settings, safety=safety, initializers=merged)
+                ahead = begin_pipeline(plan.folder, settings, safety=safety, initializers=merged, request=job.request)
             pipeline, ahead = ahead, None
             pipeline.wait()
             provider = pipeline.provider

@@ -142,7 +142,7 @@ def plan_jobs(
     lora_files: LoraFiles | None = None,
     loras: Sequence[Lora] = (),
     fast: bool = False,
-    before_torch: Callable[[], object] = lambda: None,
+    before_torch: Callable[[Request], object] = lambda _: None,
 ) -> JobPlan:
     """Make the choices that prompts leave to the seed, open the files that are named, and check what is asked for.
 
@@ -237,7 +237,7 @@ class _Planner:
     """Fields that stay where all else is made fast; `None` leaves all as it is."""
     led_by: tuple[UsedFile, ...] = ()
     shown: tuple[UsedFile, ...] = ()
-    before_torch: Callable[[], object] = lambda: None
+    before_torch: Callable[[Request], object] = lambda _: None
     notes: dict[str, None] = field(default_factory=dict)
     """What was made fast, in lines."""
 
@@ -257,7 +257,7 @@ class _Planner:
                     own[place], note = sped_up(request, self.given | line.fields.keys(), self.folder, loras)
                     self.notes[note] = None
         own = [
-            self._resolved(request, line, self.before_torch if plain and not place else lambda: None)
+            self._resolved(request, line, self.before_torch if plain and not place else lambda _: None)
             for place, (line, request) in enumerate(zip(lines, own, strict=True))
         ]
         pictures = [
@@ -288,7 +288,7 @@ class _Planner:
         opened = self.lora_files
         return [opened.tagged(t.written, t.name, t.text_weight, t.unet_weight) for t in tags if opened]
 
-    def _resolved(self, request: Request, line: PromptLine, before_torch: Callable[[], object]) -> Request:
+    def _resolved(self, request: Request, line: PromptLine, before_torch: Callable[[Request], object]) -> Request:
         """Return what a line asks for with nothing left open, before any picture is made."""
         try:
             return resolve_defaults(request, self.folder, before_torch)

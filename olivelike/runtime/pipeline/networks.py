@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from olivelike._text import size
 from olivelike.errors import UsageError
-from olivelike.model.families import DERIVED_FILES, MODEL_FILE, SAFETY_CHECKER, SHALLOW_FILE
+from olivelike.model.families import DERIVED_FILES, MODEL_FILE, SAFETY_CHECKER, SHALLOW_FILE, led_file
 from olivelike.runtime.sessions.session import Network, Session, import_engine, open_session, read_model_file
 
 if TYPE_CHECKING:
@@ -36,6 +36,11 @@ class _Entry:
     bytes: int
     """Of its weights' files."""
     network: Future[Network] = field(default_factory=Future)
+
+
+def unet_name(leaders: Collection[str]) -> str:
+    """Return the name of the UNet that some of `LEADERS` lead."""
+    return f"unet/{Path(led_file(leaders)).stem}" if leaders else "unet"
 
 
 class Networks:
@@ -87,15 +92,14 @@ class Networks:
 
         Raises `SourceError` if the folder has none, and `SessionError` if it can't be opened here.
         """
-        return self._get(component, self._folder.model(component))
+        return self._get(component, self._folder.network(component))
 
     def unet(self, leaders: Collection[str] = ()) -> Network:
         """Return the UNet that some of `LEADERS` lead, the plain one without any; another one is closed first.
 
         Raises what `get` raises.
         """
-        path = self._folder.led_unet(leaders)
-        return self._get(f"unet/{path.stem}" if leaders else "unet", path)
+        return self._get(unet_name(leaders), self._folder.led_unet(leaders))
 
     def any_unet(self) -> Network:
         """Return the UNet that is open, or else the plain one. Raises what `get` raises."""
@@ -111,7 +115,7 @@ class Networks:
         """Open networks in threads, as far as they are not and as there is room beside those that are open."""
         import_engine(self._settings)
         for name in components:
-            path = self._folder.model(name)
+            path = self._folder.network(name)
             with self._lock:
                 size = self._bytes(name)
                 if name in self._entries or self._excess(size) > 0:

@@ -30,7 +30,7 @@ from olivelike.runtime.pipeline.latents import (
     seed_of_attempt,
 )
 from olivelike.runtime.pipeline.masked_area import part_of_picture
-from olivelike.runtime.pipeline.networks import Networks, check_memory_limit
+from olivelike.runtime.pipeline.networks import SHALLOW, Networks, check_memory_limit, unet_name
 from olivelike.runtime.pipeline.pipeline_folder import (
     PipelineFolder,
     check_folder_target,
@@ -92,8 +92,11 @@ def begin_pipeline(
     *,
     safety: bool = True,
     initializers: Initializers | None = None,
+    request: Request | None = None,
 ) -> Pipeline:
     """Return a pipeline as `open_pipeline` does, while threads open its networks still: `wait` for them.
+
+    With a `request` they are those that it begins with, ControlNets and the UNet that these lead among them.
 
     Raises what `open_pipeline` raises of what is known before networks are open.
     """
@@ -106,7 +109,18 @@ def begin_pipeline(
     if target is not None:
         check_folder_target(target.name, settings, models)
         settings = with_float8(target.name, settings)
-    return Pipeline(folder, settings, safety=safety, initializers=initializers or {})
+    return Pipeline(folder, settings, safety=safety, initializers=initializers or {}, request=request)
+
+
+def _first_networks(folder: PipelineFolder, request: Request | None) -> list[str]:
+    """Return the networks that drawing begins with, or that each request of a folder does."""
+    encoders = [encoder for _, encoder in folder.text_encoders]
+    if request is None:
+        return [*encoders, "unet"]
+    leading = {folder.leading[control.net] for control in request.controls if control.net is not None}
+    image = [IMAGE_ENCODER] if request.ip_adapter_images else []
+    shallow = [SHALLOW] if request.cache_interval > 1 else []
+    return [*encoders, unet_name(leaders(request, folder)), *sorted(leading), *image, *shallow]
 
 
 class Pipeline:
@@ -121,6 +135,7 @@ class Pipeline:
         initializers: Initializers,
         shared: Mapping[str, Network] | None = None,
         through: Callable[[str, Session], Session] = lambda _, session: session,
+        request: Request | None = None,
     ) -> None:
         self.folder = folder
         self._settings = settings
@@ -130,10 +145,10 @@ class Pipeline:
         self._open_upscaler: tuple[Path, Upscaler] | None = None
         # What is cheap to know first, before gigabytes are read.
         self._preprocessing = self._read_preprocessing() if self.checks_safety else None
-        self._first = [*(encoder for _, encoder in folder.text_encoders), "unet"]
+        self._first = _first_networks(folder, request)
         self._last = ["vae_decoder", *([SAFETY_CHECKER] if self.checks_safety else [])]
         for name in (*self._first, *self._last):
-            folder.model(name)
+            folder.network(name)
         if settings.memory_limit is not None:
             check_memory_limit(folder, settings.memory_limit, safety=safety)
         self._networks = Networks(folder, settings, initializers, shared, through)

@@ -191,6 +191,14 @@ class PipelineFolder:
             )
         return path
 
+    def network(self, name: str) -> Path:
+        """Return the file of a component, or of another graph of its: `unet`, `unet/controlnet`.
+
+        Raises `SourceError` if a component is not there.
+        """
+        component, _, graph = name.partition("/")
+        return self.path / component / f"{graph}.onnx" if graph else self.model(component)
+
     def shallow_unet(self) -> Path:
         """Return the file of the UNet's shallow part. Raises `SourceError` if it is not there."""
         path = self.path / "unet" / SHALLOW_FILE

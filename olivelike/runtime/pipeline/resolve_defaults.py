@@ -37,7 +37,7 @@ _ON_ITS_SIDE: Final = frozenset({5, 6, 7, 8})
 
 
 def resolve_defaults(
-    request: Request, folder: PipelineFolder, before_torch: Callable[[], object] = lambda: None
+    request: Request, folder: PipelineFolder, before_torch: Callable[[Request], object] = lambda _: None
 ) -> Request:
     """Check a request against a pipeline and fill in what it leaves open: seed, size and strength.
 
@@ -75,7 +75,7 @@ def resolve_defaults(
     _check_layers(request, folder)
     check_cheap_steps(resolved, folder)
     check_scheduler(resolved.scheduler, folder.scheduler)
-    before_torch()
+    before_torch(resolved)
     begin_batch(resolved, folder, (), "cpu")
     part_of_picture(resolved)
     return resolved

@@ -10,7 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
+from olivelike.cli.app import run_command_line
 from olivelike.errors import SessionError, UsageError
 from olivelike.runtime.pipeline import networks as module
 from olivelike.runtime.pipeline.networks import Networks, weight_bytes
@@ -18,6 +20,7 @@ from olivelike.runtime.pipeline.pipeline import open_pipeline
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
 from olivelike.runtime.pipeline.request import Request
 from olivelike.serve.drawing.warm import SessionChoice, WarmPipelines
+from tests.fixtures.little_ip_adapters import little_prompted
 
 pytest.importorskip("torch")
 
@@ -127,6 +130,29 @@ def test_a_server_has_the_networks_of_a_larger_folder_open_in_turns(little_folde
     assert pipeline.generate(REQUEST).pictures
     assert "unet" not in pipeline._networks
     assert names(opened).count("unet") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "unet"),
+    [
+        ((), "unet/model"),
+        (("--control", "edges={}"), "unet/controlnet"),
+        (("--control", "edges={}", "--ip-adapter", "{}"), "unet/controlnet_ip_adapter"),
+    ],
+)
+def test_generate_opens_the_unet_that_is_drawn_with_alone(words, unet, opened, tmp_path):
+    drawing = tmp_path / "drawing.png"
+    Image.new("RGB", (32, 32), "white").save(drawing)
+    asked = [word.format(drawing) for word in words]
+    folder = str(little_prompted(controlled=True))
+    assert (
+        run_command_line(["generate", folder, "a circle", *asked, "--steps", "2", "-o", str(tmp_path / "a.png")]) == 0
+    )
+    found = {f"{path.parent.name}/{path.stem}" for path in opened}
+    led = {"controlnet/model"} if "--control" in words else set()
+    shown = {"image_encoder/model"} if "--ip-adapter" in words else set()
+    assert found == {"text_encoder/model", unet, "vae_decoder/model"} | led | shown
+    assert len(opened) == len(found)
 
 
 ENDING = """
