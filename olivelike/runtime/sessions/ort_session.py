@@ -14,7 +14,7 @@ from olivelike.runtime.sessions.devices import Placement, find_device, place, re
 from olivelike.runtime.sessions.load_failure import load_failure
 from olivelike.runtime.sessions.ort_options import add_providers, provider_list, session_options
 from olivelike.runtime.sessions.providers import CPU, WINDOWS_ML, onnxruntime_errors, require_provider, run_failure
-from olivelike.runtime.sessions.resident import give_back_freed, give_back_pages
+from olivelike.runtime.sessions.resident import MappedFiles, give_back_freed, mapped_files
 from olivelike.runtime.sessions.session import ENGINE_CALLS, Session, ValueSpec, take_turn
 
 if TYPE_CHECKING:
@@ -31,7 +31,9 @@ _GRAPH_IDS: Final = count(1)
 class OrtSession(Session):
     """A network in ONNX Runtime; `open_ort_session` makes it."""
 
-    def __init__(self, network: str, session: Any, settings: SessionSettings, placement: Placement) -> None:
+    def __init__(
+        self, network: str, session: Any, settings: SessionSettings, placement: Placement, mapped: MappedFiles
+    ) -> None:
         inputs, outputs = (
             {value.name: _spec(value) for value in values} for values in (session.get_inputs(), session.get_outputs())
         )
@@ -46,6 +48,7 @@ class OrtSession(Session):
         self._settings = settings
         self._placement = placement
         self._elsewhere = elsewhere
+        self._mapped = mapped
 
     @property
     def inference_session(self) -> Any:
@@ -75,8 +78,7 @@ class OrtSession(Session):
 
     def release(self) -> None:
         """Give back pages of data files that the CPU reads weights from in each run: those that are widened then."""
-        if self.opened is not None and self._settings.is_cpu_alone:
-            give_back_pages(self._settings.kept or self.opened.path.parent)
+        self._mapped.give_back()
 
     def _run_options(self) -> Any:
         """Return options for a run; `None`, which runs 40 µs faster, if there is nothing to set."""
@@ -168,8 +170,9 @@ def open_ort_session(
         require_nvidia(choice.provider)
     device = find_device(_asked_device(settings), settings.provider)
     placement = place(settings.provider, device)
-    session = start_inference(path, settings, initializers, device, placement.stream, content)
-    return OrtSession(path.parent.name or path.name, session, settings, placement)
+    with mapped_files(settings.kept or path.parent) if settings.is_cpu_alone else nullcontext(MappedFiles()) as mapped:
+        session = start_inference(path, settings, initializers, device, placement.stream, content)
+    return OrtSession(path.parent.name or path.name, session, settings, placement, mapped)
 
 
 def start_inference(

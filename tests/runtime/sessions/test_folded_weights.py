@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import mmap
 import re
 import shutil
-import sys
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -19,7 +16,7 @@ from olivelike.passes.weights8 import Weights8
 from olivelike.errors import SessionError
 from olivelike.graphs.interface.component_interface import interface_of
 from olivelike.measure.network_sizes import CASES, random_inputs
-from olivelike.runtime.sessions import folded_weights, resident
+from olivelike.runtime.sessions import folded_weights
 from olivelike.runtime.sessions.folded_weights import fold
 from olivelike.runtime.sessions.session import open_session
 from olivelike.runtime.sessions.session_settings import SessionSettings
@@ -181,35 +178,3 @@ def test_what_is_no_model_is_left_to_onnx_runtime(content, tmp_path):
     (tmp_path / "model.onnx").write_bytes(content)
     assert fold(tmp_path / "model.onnx", {}) is None
     assert fold(tmp_path / "none.onnx", {}) is None
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists what is mapped")
-def test_pages_are_given_back_but_for_those_that_were_written_to(tmp_path, monkeypatch):
-    monkeypatch.setattr(resident, "_LEAST_BYTES", 0)
-    (tmp_path / "weights file").write_bytes(b"a" * (8 << 20))
-    with (tmp_path / "weights file").open("rb") as file:
-        read, written = (mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) for _ in range(2))
-    written[100] = ord("b")
-
-    def both():
-        return sum(one[place] for one in (read, written) for place in range(0, 8 << 20, 4096))
-
-    total, before = both(), _mapped(tmp_path)
-    resident.give_back_pages(tmp_path)
-    assert before == [8 << 10, 8 << 10]
-    assert _mapped(tmp_path) == [0, 8 << 10] or _mapped(tmp_path) == [8 << 10, 0]
-    assert (both(), written[100]) == (total, ord("b"))
-    resident.give_back_freed()
-    resident.give_back_pages(tmp_path / "gone")
-
-
-def _mapped(folder):
-    """Return how many KiB of each mapping of a folder's files are in memory."""
-    found, here = [], False
-    for line in Path("/proc/self/smaps").read_text().splitlines():
-        fields = line.split()
-        if not fields[0].endswith(":"):
-            here = str(folder) in line
-        elif here and fields[0] == "Rss:":
-            found.append(int(fields[1]))
-    return found
