@@ -18,6 +18,7 @@ from olivelike.errors import SessionError, UsageError
 from olivelike.runtime.sessions.devices import Placement
 from olivelike.runtime.sessions.ort_options import provider_list
 from olivelike.runtime.sessions.ort_session import OrtSession, _asked_device
+from olivelike.runtime.sessions.resident import MappedFiles
 from olivelike.runtime.sessions.session import open_session
 from olivelike.runtime.sessions.session_settings import SessionSettings, parse_provider
 
@@ -138,7 +139,7 @@ FEEDS = {"x": (2, 3), "shift": (4,)}
 
 
 def bind(gpu, constant=()):
-    session = OrtSession("linear", gpu, SessionSettings(), Placement())
+    session = OrtSession("linear", gpu, SessionSettings(), Placement(), MappedFiles())
     inputs = {name: torch.zeros(shape) for name, shape in FEEDS.items()}
     return session.bind(inputs, {"y": torch.zeros(2, 4)}, constant)
 
