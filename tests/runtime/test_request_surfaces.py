@@ -97,6 +97,10 @@ def test_a_line_that_is_wrong_is_told_by_its_place(line, message):
         read_options(line, "a:1")
 
 
+def test_a_text_may_be_empty():
+    assert read_options("--negative_prompt '' --steps 3", "a:1") == {"negative_prompt": "", "steps": 3}
+
+
 USED = UsedFile("some.png", "0123abcd")
 TOLD = {
     "negative_prompt": ("blue", "blue"), "scheduler": ("Euler", "Euler"), "sampler": ("Heun", "Heun"),

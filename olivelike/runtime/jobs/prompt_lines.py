@@ -203,10 +203,12 @@ def _given(line: str, place: str) -> dict[str, Any]:
             hint = did_you_mean(word, [f"--{known}" for known in (*_TEXTS, *_READ)], "options")
             raise UsageError(f"{place}: there is no option {word} for a line; {hint}")
         if name in _TEXTS:
-            texts = [words.pop(0)] if words else []
+            if not words:
+                raise UsageError(f"{place}: --{name} has no value")
+            texts = [words.pop(0)]
             while words and not words[0].startswith("--"):
                 texts.append(words.pop(0))
-            given[_TEXTS[name]] = _value(name, " ".join(texts), str, place)
+            given[_TEXTS[name]] = " ".join(texts)
             continue
         field_name, one = _READ[name]
         alone = one.is_flag and not (words and words[0].lower() in ("true", "false"))
