@@ -1,0 +1,55 @@
+"""Extras: what the core does without. Each is a folder of `olivelike/extras/`, or another distribution's package.
+
+An extra has a module `extra`, whose constants say what it gives: `KINDS`, `PACKAGES`, `EXECUTORS` and so on, each a
+mapping of names to texts `module:attribute`. The core asks for them here and imports one as it is used, so that an
+extra whose folder is gone is missed by nobody. Other distributions name their module `extra` in the entry-point group
+`olivelike.extras`, as plugins with passes do in theirs.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import ModuleType
+
+GROUP = "olivelike.extras"
+"""Entry-point group of other distributions' extras."""
+
+
+def offered(interface: str) -> Mapping[str, str]:
+    """Return what fills an interface, such as `KINDS`: `module:attribute` by name, ours first, sorted by extra.
+
+    Raises:
+        ValueError: if two extras give one name.
+    """
+    found: dict[str, str] = {}
+    for extra in _extras():
+        for name, place in getattr(extra, interface, {}).items():
+            if name in found:
+                raise ValueError(f"{extra.__name__} gives {interface}[{name!r}] a second time, after {found[name]}")
+            found[name] = place
+    return found
+
+
+def load(interface: str, name: str) -> Any:
+    """Return what an extra gives under a name.
+
+    Raises:
+        KeyError: if no extra does.
+    """
+    module, _, attribute = offered(interface)[name].partition(":")
+    return getattr(import_module(module), attribute)
+
+
+@cache
+def _extras() -> tuple[ModuleType, ...]:
+    folder = Path(__file__).with_name("extras")
+    ours = sorted(path.parent.name for path in folder.glob("*/extra.py"))
+    others = sorted((point.value, point) for point in entry_points(group=GROUP))
+    return (*(import_module(f"olivelike.extras.{name}.extra") for name in ours), *(point.load() for _, point in others))
