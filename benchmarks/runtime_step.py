@@ -32,8 +32,9 @@ from olivelike.measure.bench.bench_job import PipelineJob, Turn
 from olivelike.measure.bench.contest import contest
 from olivelike.measure.bench.engines import session_settings
 from olivelike.runtime import Request, open_pipeline
+from olivelike.runtime.sessions.open_session import open_session
 from olivelike.runtime.sessions.providers import find_provider
-from olivelike.runtime.sessions.session import Call, open_session
+from olivelike.runtime.sessions.session import Call
 from olivelike.runtime.sessions.session_settings import ProviderChoice, SessionSettings
 
 if TYPE_CHECKING:

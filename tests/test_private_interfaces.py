@@ -226,7 +226,7 @@ def test_the_hubs_errors_have_the_http_librarys_root():
 
 
 def test_onnxruntime_raises_exceptions_of_its_own_by_these_names():
-    from olivelike.runtime.sessions.providers import onnxruntime_errors
+    from olivelike.runtime.sessions.engine_errors import onnxruntime_errors
 
     assert all(issubclass(error, Exception) for error in onnxruntime_errors())
 

@@ -174,8 +174,8 @@ def _profile(
 
     `given` are the keywords of `sizes_of` that say how many pictures of which size.
     """
+    from olivelike.runtime.sessions.engine_errors import onnxruntime_errors, reason
     from olivelike.runtime.sessions.ort_session import open_ort_session
-    from olivelike.runtime.sessions.providers import onnxruntime_errors, reason
 
     home = model.parent
     if any((home.parent / described).is_file() for described in ("config.pbtxt", "component.json")):

@@ -39,7 +39,7 @@ def create_app(settings: ServeSettings) -> FastAPI:
         try:
             await service.start()
             if runs_allowed:
-                service.runs = Runs(service)
+                service.runs = Runs(settings, service.catalogue, service.gallery, service.feed)
                 await service.runs.start()
             yield
         finally:

@@ -26,24 +26,23 @@ from olivelike.serve.gallery.library import Library, picture_view
 from olivelike.serve.highlighting import read_tokens
 from olivelike.serve.orders import Axis, Order
 from olivelike.serve.settings import ServeSettings
-from olivelike.serve.views import ENDED, ErrorView, Event, JobView, LoraView, ModelView, UploadView, iso
+from olivelike.serve.views import (
+    ENDED,
+    ErrorView,
+    Event,
+    JobEnded,
+    JobView,
+    LoraView,
+    ModelView,
+    QueueFull,
+    UploadView,
+    iso,
+)
 
 if TYPE_CHECKING:
     from olivelike.serve.runs.runs import Runs
 
 _RANDOM = -1
-
-
-class QueueFull(UsageError):  # noqa: N818  (named after the state)
-    """No more jobs are taken until others are done."""
-
-    def __init__(self, waiting: int, seconds: int) -> None:
-        super().__init__(f"{waiting} jobs wait already, the most that are taken; try again in {seconds} s")
-        self.seconds = seconds
-
-
-class JobEnded(UsageError):  # noqa: N818
-    """Nothing can be done to a job that has ended."""
 
 
 class Service:

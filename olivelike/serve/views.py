@@ -1,4 +1,4 @@
-"""What the server tells of jobs, pictures and models."""
+"""Jobs, pictures and models as the server tells of them, and why it takes none or leaves one as it is."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from olivelike.errors import UsageError
 from olivelike.serve.orders import Order
 
 JobState = Literal["queued", "drawing", "done", "failed", "cancelled"]
@@ -16,6 +17,18 @@ ENDED: Final = frozenset({"done", "failed", "cancelled"})
 
 Event = dict[str, Any]
 """`type`, `job`, and what the type has: JSON."""
+
+
+class QueueFull(UsageError):  # noqa: N818  (named after the state)
+    """No more jobs are taken until others are done."""
+
+    def __init__(self, waiting: int, seconds: int) -> None:
+        super().__init__(f"{waiting} jobs wait already, the most that are taken; try again in {seconds} s")
+        self.seconds = seconds
+
+
+class JobEnded(UsageError):  # noqa: N818
+    """Nothing can be done to a job that has ended."""
 
 
 class _View(BaseModel):

@@ -26,7 +26,8 @@ from olivelike.model.records.run_record import NodeRecord
 from olivelike.runtime import Request, open_pipeline
 from olivelike.runtime.pipeline import observing
 from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder, open_folder
-from olivelike.runtime.sessions.session import Session, open_session
+from olivelike.runtime.sessions.open_session import open_session
+from olivelike.runtime.sessions.session import Session
 from olivelike.runtime.sessions.session_settings import SessionSettings
 from olivelike.sources.adapters.lora_file import WeightedLora
 from olivelike.sources.adapters.open_lora import open_lora

@@ -69,7 +69,7 @@ def inspect(
 def _open(model: Path, settings: Any) -> float:
     from time import perf_counter
 
-    from olivelike.runtime.sessions.session import open_session
+    from olivelike.runtime.sessions.open_session import open_session
 
     begin = perf_counter()
     open_session(model, settings)

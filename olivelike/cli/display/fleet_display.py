@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from olivelike._text import listed
-from olivelike.cli.display.run_display import ended
-from olivelike.cli.display.text import count, duration, fitted, size, table
+from olivelike.cli.display.text import count, duration, ended, fitted, size, table
 from olivelike.cli.stdout import write_error, write_found, write_json, write_line
 from olivelike.engine.fleet import FleetResult
 from olivelike.errors import OlivelikeError

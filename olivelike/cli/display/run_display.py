@@ -11,9 +11,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from olivelike.cli import receipt
-from olivelike.cli.display.text import count, duration, expected, fitted, roughly, size, table, terminal_width, usually
+from olivelike.cli.display.text import (
+    count,
+    duration,
+    ended,
+    expected,
+    fitted,
+    roughly,
+    size,
+    table,
+    terminal_width,
+    usually,
+)
 from olivelike.cli.stdout import write_error, write_found, write_json, write_line
-from olivelike.errors import Interrupted
 from olivelike.workflow.findings import file_label
 from olivelike.workflow.matrix import UnnamedCombinationError
 
@@ -294,11 +304,6 @@ def _traffic(data: Mapping[str, Any]) -> str:
             fast = "" if speed is None else f" at {size(speed)}/s"
             told.append(f"{way} {count(data[way]['results'], 'result')}, {size(data[way]['bytes'])}{fast}")
     return f"{data['address']}: {'; '.join(told)}"
-
-
-def ended(error: BaseException | None) -> str:
-    """Return the status of what ended by an error."""
-    return "interrupted" if isinstance(error, (KeyboardInterrupt, Interrupted)) else "failed"
 
 
 class JsonLines:

@@ -6,8 +6,21 @@ import sys
 from collections.abc import Collection, Sequence
 
 from olivelike._text import count, duration, moment, roughly, size
+from olivelike.errors import Interrupted
 
-__all__ = ["count", "duration", "expected", "fitted", "moment", "roughly", "size", "table", "terminal_width", "usually"]
+__all__ = [
+    "count",
+    "duration",
+    "ended",
+    "expected",
+    "fitted",
+    "moment",
+    "roughly",
+    "size",
+    "table",
+    "terminal_width",
+    "usually",
+]
 
 _SHORT = 10.0
 """Seconds below which a time is shown as it was."""
@@ -60,3 +73,8 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Collectio
         "  ".join(f"{cell:{align}{width}}" for cell, align, width in zip(line, aligns, widths, strict=True)).rstrip()
         for line in lines
     ]
+
+
+def ended(error: BaseException | None) -> str:
+    """Return the status of what ended by an error."""
+    return "interrupted" if isinstance(error, (KeyboardInterrupt, Interrupted)) else "failed"

@@ -23,8 +23,9 @@ from olivelike.runtime.pipeline.pipeline_folder import (
 )
 from olivelike.runtime.pipeline.request import Request
 from olivelike.runtime.sessions.devices import require_nvidia
+from olivelike.runtime.sessions.open_session import open_session
 from olivelike.runtime.sessions.providers import CUDA, OPENVINO, TENSORRT, require_provider
-from olivelike.runtime.sessions.session import BoundCall, Session, ValueSpec, open_session, read_model_file
+from olivelike.runtime.sessions.session import BoundCall, Session, ValueSpec, read_model_file
 
 if TYPE_CHECKING:
     import torch

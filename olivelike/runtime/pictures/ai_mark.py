@@ -7,10 +7,7 @@ http://cv.iptc.org/newscodes/digitalsourcetype. XMP is part 1 of ISO 16684; wher
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from olivelike.runtime.pictures.picture_record import PictureRecord
+from typing import Final
 
 XMP_TEXT: Final = "XML:com.adobe.xmp"
 """Keyword of the text chunk that holds a PNG's XMP."""
@@ -29,9 +26,9 @@ _SAID: Final = re.compile(
 )
 
 
-def source_type(record: PictureRecord) -> str:
+def source_type(*, masked: bool) -> str:
     """Return what IPTC calls a picture: with a mask a part of it is another picture's, else all of it was made."""
-    return MADE if record.mask is None else COMPOSITE
+    return COMPOSITE if masked else MADE
 
 
 def xmp_packet(kind: str) -> bytes:

@@ -302,7 +302,7 @@ def encode_picture(
     from PIL import Image
     from PIL.PngImagePlugin import PngInfo
 
-    form, xmp = FORMATS[suffix.lower()], xmp_packet(source_type(record))
+    form, xmp = FORMATS[suffix.lower()], xmp_packet(source_type(masked=record.mask is not None))
     buffer = io.BytesIO()
     try:
         if form == "PNG":

@@ -44,7 +44,7 @@ def main() -> None:
     import numpy as np
     import onnxruntime
 
-    from olivelike.runtime.sessions.providers import onnxruntime_errors
+    from olivelike.runtime.sessions.engine_errors import onnxruntime_errors
 
     path, height, width = sys.argv[1], *map(int, sys.argv[2:])
     try:

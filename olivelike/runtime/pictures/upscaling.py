@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 from olivelike.errors import SessionError, UsageError
 from olivelike.runtime.pictures.picture_record import to_pictures
 from olivelike.runtime.pictures.upscaler_trial import try_upscaler
-from olivelike.runtime.sessions.session import Network, ValueSpec, open_session, read_model_file, value_specs
+from olivelike.runtime.sessions.open_session import open_session
+from olivelike.runtime.sessions.session import Network, ValueSpec, read_model_file, value_specs
 
 if TYPE_CHECKING:
     import numpy as np

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError, UsageError
 from olivelike.model.families import MODEL_FILE
-from olivelike.runtime.pipeline.denoising import Terms, terms_of
 from olivelike.runtime.pipeline.prompt_cost import batch_texts, check_cost
 from olivelike.runtime.prompts.prompt_encoding import EncodedText, PromptEmbeddings, PromptTokenizer, encode_prompts
 
@@ -40,6 +39,23 @@ class Conditions:
     """LCM's `timestep_cond`, of shape (batch, width), float32."""
     image: torch.Tensor | None = None
     """An IP-Adapter's tokens, of shape (batch, tokens, width)."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Rows of prompts, where a picture has several, or one with a weight."""
+
+    weights: tuple[float, ...]
+    pictures: tuple[int, ...]
+    """Which picture each row belongs to."""
+
+
+def terms_of(weights: Sequence[Sequence[float]]) -> Terms | None:
+    """Return the rows for the weights of each picture's terms; `None` if each has one, of weight 1."""
+    if all(list(own) == [1.0] for own in weights):
+        return None
+    owners = tuple(picture for picture, own in enumerate(weights) for _ in own)
+    return Terms(tuple(weight for own in weights for weight in own), owners)
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from olivelike.runtime.pipeline.conditioning import Conditioning
+    from olivelike.runtime.pipeline.conditioning import Conditioning, Terms
     from olivelike.runtime.pipeline.latents import BatchState, Start
     from olivelike.runtime.sessions.session import Network
 
@@ -124,23 +124,6 @@ def _step_arguments(state: BatchState, latents: torch.Tensor) -> dict[str, Any]:
     if "eta" in taken:
         arguments["eta"] = state.request.eta
     return arguments
-
-
-@dataclass(frozen=True)
-class Terms:
-    """Rows of prompts, where a picture has several, or one with a weight."""
-
-    weights: tuple[float, ...]
-    pictures: tuple[int, ...]
-    """Which picture each row belongs to."""
-
-
-def terms_of(weights: Sequence[Sequence[float]]) -> Terms | None:
-    """Return the rows for the weights of each picture's terms; `None` if each has one, of weight 1."""
-    if all(list(own) == [1.0] for own in weights):
-        return None
-    owners = tuple(picture for picture, own in enumerate(weights) for _ in own)
-    return Terms(tuple(weight for own in weights for weight in own), owners)
 
 
 def guide(prediction: torch.Tensor, scale: float, rescale: float, terms: Terms | None = None) -> torch.Tensor:

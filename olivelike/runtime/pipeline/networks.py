@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 from olivelike._text import size
 from olivelike.errors import UsageError
 from olivelike.model.families import DERIVED_FILES, MODEL_FILE, SAFETY_CHECKER, SHALLOW_FILE, led_file
-from olivelike.runtime.sessions.session import Network, Session, import_engine, open_session, read_model_file
+from olivelike.runtime.sessions.open_session import import_engine, open_session
+from olivelike.runtime.sessions.session import Network, Session, read_model_file
 
 if TYPE_CHECKING:
     import numpy as np

@@ -19,7 +19,8 @@ from olivelike.runtime.pipeline.pipeline import Pipeline
 from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder, open_folder
 from olivelike.runtime.pipeline.safety import SafetyCheck, black, read_preprocessing
 from olivelike.runtime.pipeline.vae import decode_latents, to_images
-from olivelike.runtime.sessions.session import BoundCall, Network, Session, open_session
+from olivelike.runtime.sessions.open_session import open_session
+from olivelike.runtime.sessions.session import BoundCall, Network, Session
 from olivelike.runtime.sessions.session_settings import SessionSettings
 
 if TYPE_CHECKING:

@@ -45,7 +45,7 @@ from olivelike.runtime.pipeline.safety import Preprocessing, SafetyCheck, black,
 from olivelike.runtime.pipeline.unet_calls import UNets
 from olivelike.runtime.pipeline.vae import decode_latents, to_images
 from olivelike.runtime.prompts.prompt_encoding import shared_tokenizer
-from olivelike.runtime.sessions.providers import memory_errors
+from olivelike.runtime.sessions.engine_errors import memory_errors
 from olivelike.runtime.sessions.session import check_dimensions
 
 if TYPE_CHECKING:

@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from olivelike._untrusted import open_file, read_bytes
 from olivelike.errors import SessionError
-from olivelike.runtime.sessions.providers import CPU, onnxruntime_errors
+from olivelike.runtime.sessions.engine_errors import onnxruntime_errors
+from olivelike.runtime.sessions.providers import CPU
 
 if TYPE_CHECKING:
     import numpy as np

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SessionError, SourceError
 from olivelike.model.targets import TARGETS, Target
+from olivelike.runtime.sessions.engine_errors import lacks_memory, reason
 from olivelike.runtime.sessions.providers import (
     CPU,
     OPENVINO,
     RuntimeOffer,
-    lacks_memory,
     onnxruntime_offer,
     openvino_offer,
-    reason,
     require_provider,
 )
 

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import Interrupted, SessionError, UsageError
 from olivelike.runtime.sessions.devices import Device, find_device
+from olivelike.runtime.sessions.engine_errors import run_failure
 from olivelike.runtime.sessions.load_failure import load_failure
 from olivelike.runtime.sessions.mapped_weights import MappedWeights
 from olivelike.runtime.sessions.ort_options import library_path
-from olivelike.runtime.sessions.providers import require_provider, run_failure
+from olivelike.runtime.sessions.providers import require_provider
 from olivelike.runtime.sessions.session import (
     ENGINE_CALLS,
     Session,

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import Interrupted, SessionError
 from olivelike.runtime.sessions.devices import Placement, find_device, place, require_nvidia
+from olivelike.runtime.sessions.engine_errors import onnxruntime_errors, run_failure
 from olivelike.runtime.sessions.load_failure import load_failure
 from olivelike.runtime.sessions.ort_options import add_providers, provider_list, session_options
-from olivelike.runtime.sessions.providers import CPU, WINDOWS_ML, onnxruntime_errors, require_provider, run_failure
+from olivelike.runtime.sessions.providers import CPU, WINDOWS_ML, require_provider
 from olivelike.runtime.sessions.resident import MappedFiles, give_back_freed, mapped_files
 from olivelike.runtime.sessions.session import ENGINE_CALLS, Session, ValueSpec, take_turn
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SessionError
+from olivelike.runtime.sessions.engine_errors import onnxruntime_errors, reason
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -106,8 +107,6 @@ def registered_provider(name: str) -> Plugin | None:
 
 def register_plugin(plugin: Plugin) -> None:
     """Have ONNX Runtime load a plugin's library, unless it has. Raises `SessionError` if it refuses it."""
-    from olivelike.runtime.sessions.providers import onnxruntime_errors, reason
-
     if plugin.module in _REGISTERED:
         return
     try:
@@ -146,8 +145,6 @@ def require_windows_ml() -> None:
 
     Raises `SessionError` if Windows ML is not installed, or nothing that it has runs here.
     """
-    from olivelike.runtime.sessions.providers import onnxruntime_errors
-
     try:
         windows_ml = importlib.import_module("windowsml")
     except (ImportError, OSError) as error:

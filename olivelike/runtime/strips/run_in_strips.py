@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from olivelike._text import size as bytes_text
 from olivelike.errors import Interrupted
+from olivelike.runtime.sessions.open_session import open_session
 from olivelike.runtime.sessions.providers import TENSORRT
-from olivelike.runtime.sessions.session import ENGINE_CALLS, Call, Network, open_session
+from olivelike.runtime.sessions.session import ENGINE_CALLS, Call, Network
 from olivelike.runtime.strips.cut_network import Cut, Image, Segment, cut_network
 from olivelike.runtime.strips.network_values import CutError
 

@@ -13,7 +13,8 @@ from olivelike.errors import error_of
 from olivelike.serve.api.guards import client_of
 from olivelike.serve.api.refusals import RequestRefusedError, in_words, status_of
 from olivelike.serve.orders import Order
-from olivelike.serve.service import JobEnded, Service
+from olivelike.serve.service import Service
+from olivelike.serve.views import JobEnded
 
 if TYPE_CHECKING:
     from fastapi import Request

@@ -28,7 +28,7 @@ from olivelike.serve.api.guards import client_of, visitor_of
 from olivelike.serve.api.images import from_base64, in_turn, png, to_base64, upright, where_transparent
 from olivelike.serve.api.refusals import RequestRefusedError, StrictRoute, in_words
 from olivelike.serve.orders import Finite, LoraChoice, Order
-from olivelike.serve.service import JobEnded
+from olivelike.serve.views import JobEnded
 
 if TYPE_CHECKING:
     from starlette.responses import Response

@@ -23,7 +23,7 @@ from olivelike.errors import (
     UsageError,
 )
 from olivelike.serve.gallery.database import is_full
-from olivelike.serve.service import JobEnded, QueueFull
+from olivelike.serve.views import JobEnded, QueueFull
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -26,11 +26,13 @@ from olivelike._untrusted import parse_json, terminal_text
 from olivelike.errors import OlivelikeError, PassError, SourceError, StoreError, UsageError, VerificationError
 from olivelike.serve.gallery.journal import JobRow
 from olivelike.serve.runs.run_orders import Listings, RunOrder, RunView
-from olivelike.serve.service import QueueFull
-from olivelike.serve.views import ENDED, ErrorView, Event, JobState, iso
+from olivelike.serve.views import ENDED, ErrorView, Event, JobState, QueueFull, iso
 
 if TYPE_CHECKING:
-    from olivelike.serve.service import Service
+    from olivelike.serve.catalogue import Catalogue
+    from olivelike.serve.feed import Feed
+    from olivelike.serve.gallery.gallery import Gallery
+    from olivelike.serve.settings import ServeSettings
 
 _MOST_WAITING: Final = 20
 _MOST_PLANS: Final = 5
@@ -54,10 +56,10 @@ _EXIT_ERRORS: Final[Mapping[int, type[OlivelikeError]]] = {
 class Runs:
     """The runs of a server, between `start` and `close`; used in its event loop alone."""
 
-    def __init__(self, service: Service) -> None:
-        self._service, self._journal = service, service.journal
-        self.listings = Listings(service.settings, service.catalogue.lora_files)
-        self._folder = service.gallery.folder / ".runs"
+    def __init__(self, settings: ServeSettings, catalogue: Catalogue, gallery: Gallery, feed: Feed) -> None:
+        self._catalogue, self._feed, self._journal = catalogue, feed, gallery.journal
+        self.listings = Listings(settings, catalogue.lora_files)
+        self._folder = gallery.folder / ".runs"
         self._waiting: deque[str] = deque()
         self._came = asyncio.Event()
         self._planning = asyncio.Lock()
@@ -121,7 +123,7 @@ class Runs:
             raise StoreError(f"{self._folder}: the run can't be written down: {error}; free some space") from error
         self._waiting.append(run)
         self._came.set()
-        self._service.feed.publish({"type": "queued", "job": run, "position": len(self._waiting) - 1})
+        self._feed.publish({"type": "queued", "job": run, "position": len(self._waiting) - 1})
         return self.view(self._row(run))
 
     def run(self, run: str) -> RunView:
@@ -151,7 +153,7 @@ class Runs:
 
     async def events(self, run: str, after: int = 0) -> AsyncGenerator[Event, None]:
         """Return all that has happened in a run behind event number `after`, and what happens until it has ended."""
-        with self._service.feed.listening(run) as listener:
+        with self._feed.listening(run) as listener:
             row, number = self._row(run), 0
             yield {"type": "state", **self.view(row).model_dump(mode="json")}
             for number, line in enumerate(self._stored(run), 1):
@@ -213,7 +215,7 @@ class Runs:
 
     def _end(self, run: str, state: JobState, code: str = "", message: str = "") -> None:
         self._journal.end(run, state, {"code": code, "message": message} if code else None)
-        self._service.feed.publish({"type": state, "job": run, "view": self.run(run).model_dump(mode="json")})
+        self._feed.publish({"type": state, "job": run, "view": self.run(run).model_dump(mode="json")})
 
     def _prune(self) -> None:
         """Drop the files of runs before the last ones."""
@@ -252,7 +254,7 @@ class Runs:
             self._child = child = await _start([*words, "--json"], errors)
         if run in self._cancelled:
             _stop(child)
-        self._service.feed.publish({"type": "started", "job": run})
+        self._feed.publish({"type": "started", "job": run})
         try:
             finished = await self._follow(run, child, folder / "events.jsonl")
             status = await child.wait()
@@ -288,13 +290,13 @@ class Runs:
                     number += 1
                     kept.write(line)
                     kept.flush()
-                self._service.feed.publish(_event(run, number, event))
+                self._feed.publish(_event(run, number, event))
         return event
 
     def _served(self, output: str | list[str] | None) -> list[str]:
         """Return the names under which what was written is served."""
         paths = [Path(path).resolve() for path in ([output] if isinstance(output, str) else output or ())]
-        return [name for name, folder in self._service.catalogue.folders().items() if folder in paths]
+        return [name for name, folder in self._catalogue.folders().items() if folder in paths]
 
 
 def _read(line: bytes) -> dict[str, Any] | None:

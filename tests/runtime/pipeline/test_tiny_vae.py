@@ -21,7 +21,8 @@ from olivelike.runtime import Request, open_pipeline
 from olivelike.runtime.pictures.preview_file import PreviewFile
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
 from olivelike.runtime.pipeline.vae import decode_latents
-from olivelike.runtime.sessions.session import Network, open_session
+from olivelike.runtime.sessions.open_session import open_session
+from olivelike.runtime.sessions.session import Network
 from olivelike.sources import SourceSpec
 from olivelike.sources.names.adapt import read_network
 from olivelike.sources.vae_override import open_vae

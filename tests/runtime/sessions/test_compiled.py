@@ -15,7 +15,7 @@ from small_networks import write_linear
 
 from olivelike.runtime.sessions import compiled
 from olivelike.runtime.sessions.compiled import clear_compiled, folder_options, open_keeping, size_of_compiled
-from olivelike.runtime.sessions.session import open_session
+from olivelike.runtime.sessions.open_session import open_session
 from olivelike.runtime.sessions.session_settings import SessionSettings, parse_provider
 
 torch = pytest.importorskip("torch")
@@ -142,7 +142,7 @@ def test_processes_that_write_at_once_leave_one_whole_network(network, keeping):
     program = (
         "import sys; from pathlib import Path; from dataclasses import replace\n"
         "from olivelike.runtime.sessions import compiled\n"
-        "from olivelike.runtime.sessions.session import open_session\n"
+        "from olivelike.runtime.sessions.open_session import open_session\n"
         "from olivelike.runtime.sessions.session_settings import SessionSettings, parse_provider\n"
         "compiled._device_that_keeps = lambda _: ['a device']\n"
         "compiled.is_kept_by_sessions = lambda _: False\n"

@@ -12,7 +12,7 @@ from onnx import helper, numpy_helper
 
 from olivelike.errors import SessionError
 from olivelike.runtime.sessions import filter_blocks, ort_options
-from olivelike.runtime.sessions.session import open_session
+from olivelike.runtime.sessions.open_session import open_session
 from olivelike.runtime.sessions.session_settings import SessionSettings
 
 torch = pytest.importorskip("torch")

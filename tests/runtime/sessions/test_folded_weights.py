@@ -18,7 +18,7 @@ from olivelike.graphs.interface.component_interface import interface_of
 from olivelike.measure.network_sizes import CASES, random_inputs
 from olivelike.runtime.sessions import folded_weights
 from olivelike.runtime.sessions.folded_weights import fold
-from olivelike.runtime.sessions.session import open_session
+from olivelike.runtime.sessions.open_session import open_session
 from olivelike.runtime.sessions.session_settings import SessionSettings
 from olivelike.testing import run_pass
 from olivelike.testing.parity import materialize_model

@@ -24,8 +24,8 @@ from olivelike.runtime import Request, open_pipeline
 from olivelike.runtime.sessions import compiled
 from olivelike.runtime.sessions.compiled import clear_compiled, size_of_compiled
 from olivelike.runtime.sessions.devices import processor
+from olivelike.runtime.sessions.open_session import open_session
 from olivelike.runtime.sessions.ort_session import OrtSession
-from olivelike.runtime.sessions.session import open_session
 from olivelike.runtime.sessions.session_settings import SessionSettings, parse_provider
 from olivelike.serve.drawing.warm import SessionChoice
 from olivelike.testing import run_pass
@@ -211,7 +211,7 @@ def test_processes_that_compile_at_once_leave_one_whole_network(network, keeping
     program = (
         "import sys; from pathlib import Path\n"
         "from olivelike.runtime.sessions import compiled\n"
-        "from olivelike.runtime.sessions.session import open_session\n"
+        "from olivelike.runtime.sessions.open_session import open_session\n"
         "from olivelike.runtime.sessions.session_settings import SessionSettings, parse_provider\n"
         "compiled._SETTLED_NS = 0\n"
         "choice = (parse_provider(sys.argv[3]),)\n"

@@ -15,7 +15,7 @@ from olivelike.passes.fuse import Fuse
 from olivelike.graphs.interface.component_interface import interface_of
 from olivelike.measure.network_sizes import CASES, random_inputs
 from olivelike.measure.verify.original import relative_error, run_torch
-from olivelike.runtime.sessions.session import open_session
+from olivelike.runtime.sessions.open_session import open_session
 from olivelike.runtime.sessions.session_settings import SessionSettings, parse_provider
 from olivelike.testing import Case, LocalModel, run_pass
 from olivelike.testing.parity import materialize_model, torch_network

@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 import pytest
 
+from olivelike.runtime.sessions.open_session import open_session
 from olivelike.runtime.sessions.openvino_session import OpenVinoSession
-from olivelike.runtime.sessions.session import open_session
 from olivelike.runtime.sessions.session_settings import SessionSettings, parse_provider
 
 torch = pytest.importorskip("torch")

@@ -13,8 +13,9 @@ import pytest
 from onnx import TensorProto, helper
 
 from olivelike.runtime.sessions import resident
+from olivelike.runtime.sessions.open_session import open_session
 from olivelike.runtime.sessions.resident import MappedFiles, give_back_freed, mapped_files
-from olivelike.runtime.sessions.session import open_session, take_turn
+from olivelike.runtime.sessions.session import take_turn
 from olivelike.runtime.sessions.session_settings import SessionSettings
 
 torch = pytest.importorskip("torch")

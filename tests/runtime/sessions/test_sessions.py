@@ -12,7 +12,8 @@ import pytest
 from small_networks import OUTER, PASSTHROUGH, weights, write_linear, write_network
 
 from olivelike.errors import SessionError, UsageError
-from olivelike.runtime.sessions.session import ValueSpec, check_dimensions, open_session
+from olivelike.runtime.sessions.open_session import open_session
+from olivelike.runtime.sessions.session import ValueSpec, check_dimensions
 from olivelike.runtime.sessions.session_settings import SessionSettings, parse_provider
 
 torch = pytest.importorskip("torch")

@@ -9,8 +9,8 @@ from small_networks import PASSTHROUGH, write_network
 from olivelike.errors import SessionError
 from olivelike.runtime.sessions import devices
 from olivelike.runtime.sessions.devices import Device, find_device, list_devices
+from olivelike.runtime.sessions.open_session import open_session
 from olivelike.runtime.sessions.providers import available_providers, find_provider
-from olivelike.runtime.sessions.session import open_session
 from olivelike.runtime.sessions.session_settings import SessionSettings, parse_provider
 
 GPUS = (Device(0, "NVIDIA GeForce RTX 4090"), Device(1, "NVIDIA H100 80GB HBM3"), Device(2, "NVIDIA H100"))
@@ -87,7 +87,7 @@ def test_cuda_without_a_gpu_is_refused_and_not_passed_over(tmp_path):
     code = (
         "import sys; from pathlib import Path\n"
         "from olivelike.errors import SessionError\n"
-        "from olivelike.runtime.sessions.session import open_session\n"
+        "from olivelike.runtime.sessions.open_session import open_session\n"
         "from olivelike.runtime.sessions.session_settings import SessionSettings, parse_provider\n"
         "try: open_session(Path(sys.argv[1]), SessionSettings((parse_provider('cuda'),)))\n"
         "except SessionError as error: print(error)\n"

@@ -10,8 +10,8 @@ from olivelike.model.records.origin import Origin
 from olivelike.model.targets import TARGETS, TargetChoice
 from olivelike.runtime.pipeline.pipeline_folder import check_folder_target, read_folder_target, target_settings
 from olivelike.runtime.sessions.load_failure import load_failure
+from olivelike.runtime.sessions.open_session import open_session
 from olivelike.runtime.sessions.providers import onnxruntime_offer
-from olivelike.runtime.sessions.session import open_session
 from olivelike.runtime.sessions.session_settings import SessionSettings, parse_provider
 from tests.fixtures.sample_records import write_output_record
 

@@ -8,7 +8,8 @@ import pytest
 from small_networks import write_network
 
 from olivelike.errors import Interrupted
-from olivelike.runtime.sessions.session import ENGINE_CALLS, open_session
+from olivelike.runtime.sessions.open_session import open_session
+from olivelike.runtime.sessions.session import ENGINE_CALLS
 from olivelike.runtime.sessions.session_settings import SessionSettings, parse_provider
 
 torch = pytest.importorskip("torch")

@@ -16,10 +16,10 @@ from small_networks import PASSTHROUGH, write_linear, write_network
 
 from olivelike.errors import SessionError, UsageError
 from olivelike.runtime.sessions.devices import Placement
+from olivelike.runtime.sessions.open_session import open_session
 from olivelike.runtime.sessions.ort_options import provider_list
 from olivelike.runtime.sessions.ort_session import OrtSession, _asked_device
 from olivelike.runtime.sessions.resident import MappedFiles
-from olivelike.runtime.sessions.session import open_session
 from olivelike.runtime.sessions.session_settings import SessionSettings, parse_provider
 
 torch = pytest.importorskip("torch")
@@ -302,7 +302,7 @@ def test_a_program_may_have_registered_an_allocator_of_its_own(tmp_path):
 import sys
 from pathlib import Path
 import onnxruntime
-from olivelike.runtime.sessions.session import open_session
+from olivelike.runtime.sessions.open_session import open_session
 from olivelike.runtime.sessions.session_settings import SessionSettings
 
 kind, memory = onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, onnxruntime.OrtMemType.DEFAULT

@@ -22,9 +22,9 @@ from olivelike.measure.doctor.diagnosis import check_provider, listed_providers
 from olivelike.measure.network_sizes import CASES, random_inputs
 from olivelike.measure.verify.original import relative_error, run_torch
 from olivelike.runtime.sessions import plugins
+from olivelike.runtime.sessions.open_session import open_session
 from olivelike.runtime.sessions.ort_options import add_providers
 from olivelike.runtime.sessions.providers import find_provider, require_provider
-from olivelike.runtime.sessions.session import open_session
 from olivelike.runtime.sessions.session_settings import ProviderChoice, SessionSettings, parse_provider
 from olivelike.testing import run_pass
 from olivelike.testing.parity import materialize_model, torch_network

@@ -9,7 +9,7 @@ from olivelike.passes.bfloat16 import Bfloat16
 from olivelike.passes.fuse import Fuse
 from onnx import numpy_helper
 
-from olivelike.runtime.sessions.session import open_session
+from olivelike.runtime.sessions.open_session import open_session
 from olivelike.runtime.sessions.session_settings import SessionSettings, parse_provider
 from olivelike.testing import run_pass
 from olivelike.testing.parity import materialize_model

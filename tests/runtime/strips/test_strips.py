@@ -21,7 +21,8 @@ from olivelike.runtime.jobs.job_notes import tile_notes
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
 from olivelike.runtime.pipeline.request import Request
 from olivelike.runtime.pipeline.vae import decode_latents, encode_picture
-from olivelike.runtime.sessions.session import ENGINE_CALLS, Network, open_session
+from olivelike.runtime.sessions.open_session import open_session
+from olivelike.runtime.sessions.session import ENGINE_CALLS, Network
 from olivelike.runtime.sessions.session_settings import SessionSettings, choose_providers
 from olivelike.runtime.strips import attention_parts, run_in_strips as strips
 from olivelike.runtime.strips.cut_network import cut_network

@@ -1,0 +1,67 @@
+"""One network opened: by ONNX Runtime or OpenVINO, or from what was kept of a compilation."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from olivelike.errors import SessionError
+from olivelike.runtime.sessions.providers import OPENVINO
+from olivelike.runtime.sessions.session import Opened
+
+if TYPE_CHECKING:
+    from olivelike.runtime.sessions.session import Array, Session
+    from olivelike.runtime.sessions.session_settings import SessionSettings
+
+
+def open_session(
+    model_path: Path,
+    settings: SessionSettings,
+    initializers: Mapping[str, Array] | None = None,
+    *,
+    content: bytes | None = None,
+) -> Session:
+    """Open a network.
+
+    Args:
+        model_path: An ONNX file; its data files are read from its folder.
+        initializers: Arrays in place of initializers of the model, in their dtype and shape, by name.
+        content: A part of the model, with its weights, to open in place of the whole.
+
+    Raises:
+        SessionError: if the network can't be opened here as asked; the message says what the file asks for
+            and what the installed runtime offers.
+    """
+    if not model_path.is_file():
+        raise SessionError(f"{model_path}: there is no such model file")
+    if settings.compiled is not None and not initializers and content is None and settings.weights is None:
+        from olivelike.runtime.sessions.compiled import open_keeping
+
+        session = open_keeping(model_path, settings, lambda chosen: _open(model_path, chosen, {}, None))
+    else:
+        session = _open(model_path, settings, initializers or {}, content)
+    session.opened = Opened(model_path, settings, initializers or {}) if content is None else None
+    return session
+
+
+def import_engine(settings: SessionSettings) -> None:
+    """Import what sessions open with: threads that do it beside other imports hold each other up.
+
+    What is not installed is told of by the session that needs it.
+    """
+    for name in ("openvino", "onnx") if settings.provider.name == OPENVINO else ("onnxruntime",):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+
+
+def _open(path: Path, settings: SessionSettings, initializers: Mapping[str, Array], content: bytes | None) -> Session:
+    if settings.provider.name == OPENVINO:
+        from olivelike.runtime.sessions.openvino_session import open_openvino_session
+
+        return open_openvino_session(path, settings, initializers, content)
+    from olivelike.runtime.sessions.ort_session import open_ort_session
+
+    return open_ort_session(path, settings, initializers, content)
