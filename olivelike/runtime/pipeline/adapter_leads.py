@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from olivelike.errors import SourceError, UsageError
 from olivelike.model.adapter_features import downscale_factor, given_features
 from olivelike.model.families import ADAPTER_PICTURE, T2I_ADAPTERS, adapter_feature, is_adapter_feature
-from olivelike.model.supported import check_network
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,6 +50,8 @@ def check_adapter_size(size: tuple[int, int], config: Config, where: Path) -> No
 
     Raises `UsageError` if it does not, and `SourceError` if the config is none of a T2I-Adapter.
     """
+    from olivelike.model.supported import check_network
+
     try:
         check_network(T2I_ADAPTERS[0], "T2IAdapter", config)
     except SourceError as error:

@@ -37,7 +37,6 @@ from olivelike.model.families import (
 )
 from olivelike.model.records.output import OutputRecord
 from olivelike.model.targets import TARGETS, TargetChoice
-from olivelike.runtime.sessions.load_failure import operators_without_kernel
 from olivelike.runtime.sessions.providers import CPU, find_provider, require_provider
 from olivelike.runtime.sessions.session_settings import ProviderChoice, SessionSettings, with_fallback
 
@@ -379,6 +378,8 @@ def check_folder_target(target: str, settings: SessionSettings, models: Mapping[
     """
     if settings.provider.target == target:
         return
+    from olivelike.runtime.sessions.load_failure import operators_without_kernel
+
     left = {component: operators_without_kernel(path, settings) for component, path in models.items()}
     if refused := "; ".join(f"{component}: {operators}" for component, operators in left.items() if operators):
         name = settings.provider.short_name
@@ -399,6 +400,8 @@ def with_float8(target: str, settings: SessionSettings) -> SessionSettings:
 
 def _other_way(models: Mapping[str, Path]) -> str:
     """Return how the CPU runs a folder whose target is not installed: as it is, or optimised anew."""
+    from olivelike.runtime.sessions.load_failure import operators_without_kernel
+
     cpu = SessionSettings((ProviderChoice(find_provider("cpu")),))
     if any(operators_without_kernel(path, cpu) for path in models.values()):
         return f"optimise it for cpu ({_remedy(models, 'cpu')})"

@@ -24,7 +24,6 @@ from olivelike._files import Lock, file_identity, try_lock
 from olivelike._text import size
 from olivelike.digest import digest_json
 from olivelike.errors import SessionError
-from olivelike.runtime.sessions.devices import list_devices, processor
 from olivelike.runtime.sessions.plugins import plugin_modules
 from olivelike.runtime.sessions.providers import CPU, OPENVINO, TENSORRT, require_provider
 from olivelike.runtime.sessions.session_settings import set_options
@@ -259,6 +258,8 @@ def _device_that_keeps(settings: SessionSettings) -> list[str] | None:
 
     What options of a user name is left to the provider. Networks of the CPU take much space, and are kept for who asks.
     """
+    from olivelike.runtime.sessions.devices import list_devices, processor
+
     provider = settings.provider
     if is_kept_by_sessions(settings):
         return [CPU, *processor()] if settings.keep_compiled else None

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 from olivelike.errors import Interrupted, SessionError, UsageError
 from olivelike.runtime.sessions.devices import Device, find_device
 from olivelike.runtime.sessions.engine_errors import run_failure
-from olivelike.runtime.sessions.load_failure import load_failure
 from olivelike.runtime.sessions.mapped_weights import MappedWeights
 from olivelike.runtime.sessions.ort_options import library_path
 from olivelike.runtime.sessions.providers import require_provider
@@ -174,6 +173,8 @@ def open_openvino_session(
             inputs, outputs = _with_sizes(inputs, sizes), _with_sizes(outputs, sizes)
         weights.give_back()
     except (RuntimeError, MemoryError, OSError) as error:
+        from olivelike.runtime.sessions.load_failure import load_failure
+
         raise load_failure(path, error, settings) from error
     return OpenVinoSession(path.parent.name or path.name, compiled, weights, device, inputs, outputs)
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 from olivelike.errors import Interrupted, SessionError
 from olivelike.runtime.sessions.devices import Placement, find_device, place, require_nvidia
 from olivelike.runtime.sessions.engine_errors import onnxruntime_errors, run_failure
-from olivelike.runtime.sessions.load_failure import load_failure
 from olivelike.runtime.sessions.ort_options import add_providers, provider_list, session_options
 from olivelike.runtime.sessions.providers import CPU, WINDOWS_ML, require_provider
 from olivelike.runtime.sessions.resident import MappedFiles, give_back_freed, mapped_files
@@ -213,6 +212,8 @@ def start_inference(
         except onnxruntime_errors() as error:
             if ENGINE_CALLS.ended:
                 raise Interrupted(f"{network}: interrupted while it was opened") from None
+            from olivelike.runtime.sessions.load_failure import load_failure
+
             raise load_failure(path, error, settings) from error
     if opening.was_folded:
         del opening, options
