@@ -14,6 +14,8 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from olivelike.errors import MissingError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import ModuleType
@@ -45,6 +47,20 @@ def load(interface: str, name: str) -> Any:
     """
     module, _, attribute = offered(interface)[name].partition(":")
     return getattr(import_module(module), attribute)
+
+
+def needed(interface: str, name: str, use: str) -> Any:
+    """Return what an extra gives to a use that can't do without it.
+
+    Raises:
+        MissingError: naming the use, and what to install, if no extra does.
+    """
+    if name not in offered(interface):
+        raise MissingError(
+            f"{use} takes an extra of olivelike that is not here ({interface}[{name!r}]); install it, or all of ours "
+            "by `pip install --force-reinstall --no-deps olivelike`"
+        )
+    return load(interface, name)
 
 
 @cache

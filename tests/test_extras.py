@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from olivelike import _extras
+from olivelike.errors import MissingError
 
 
 @pytest.fixture
@@ -40,3 +41,10 @@ def test_all_that_our_extras_name_is_there() -> None:
             offers = getattr(extra, interface)
             for name in offers if isinstance(offers, dict) else ():
                 assert _extras.load(interface, name) is not None
+
+
+@pytest.mark.usefixtures("two_extras")
+def test_a_use_of_an_extra_that_is_not_here_says_what_to_install() -> None:
+    assert _extras.needed("KINDS", "paint", "painting")
+    with pytest.raises(MissingError, match=r"--cluster takes an extra .*pip install"):
+        _extras.needed("EXECUTORS", "jobs", "--cluster")

@@ -328,7 +328,7 @@ def test_diffusers_imports_what_is_put_off_by_these_names():
 
 
 def test_dask_reads_pickles_by_one_module():
-    """That nothing in one is run is tested in `engine/test_cluster_trust.py`."""
+    """That nothing in one is run is tested in `extras/cluster/test_cluster_trust.py`."""
     import distributed
 
     assert {"dumps", "loads", "to_serialize", "ToPickle", "pickle"} <= vars(distributed.protocol).keys()

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from olivelike._extras import needed
 from olivelike._text import listed
 from olivelike.engine.execute.events import Event, Listener
 from olivelike.engine.execute.sharing import Unshared, open_sharing
@@ -101,7 +102,7 @@ def run(
         options: What the front end asks for.
         listener: Receives every event.
         report: Writes a report of the run's record into a folder, as `olivelike.measure.report.write_report`.
-        executor: What runs the jobs; by default worker processes, `InlineExecutor` for this process.
+        executor: What runs the jobs; by default worker processes.
         alone: Collect the store's garbage at the end.
 
     Returns:
@@ -119,13 +120,12 @@ def make_executor(options: Options, make: ExecutorMaker | None, log: Path) -> Ex
     """Return what runs the jobs of a run: what is asked for, a cluster, or worker processes here.
 
     Raises:
-        MissingError: if the cluster can't be reached.
+        MissingError: if the cluster can't be reached, or the extra for it is not here.
         UsageError: if it has no address.
     """
     if make is None and options.cluster is not None:
-        from olivelike.engine.execute.cluster_executor import ClusterExecutor
-
-        return ClusterExecutor(options.cluster, options.workers, log)
+        executor: Executor = needed("EXECUTORS", "jobs", "--cluster")(options.cluster, options.workers, log)
+        return executor
     from olivelike.engine.execute import process_executor
 
     return (make or process_executor.ProcessExecutor)(worker_count(options), log)

@@ -16,10 +16,10 @@ from little_project import PLUGIN, WORKFLOW
 from olivelike.cli import stdout
 from olivelike.cli.app import run_command_line
 from olivelike.engine.execute import process_executor
-from olivelike.engine.execute.inline_executor import InlineExecutor
 from olivelike.testing import load_model
 from olivelike.testing.checkpoints import make_checkpoint
 from olivelike.testing.models import lend_graphs
+from tests.fixtures.inline_executor import InlineExecutor
 from tests.fixtures.little_pipeline import little_pipeline
 
 

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from olivelike.engine.execute.executor import ExecutorMaker
-from olivelike.engine.execute.inline_executor import InlineExecutor
 from olivelike.engine.preparation import Options
 from olivelike.engine.run import RunResult, run
 from olivelike.errors import OlivelikeError
@@ -24,6 +23,7 @@ from olivelike.model import Architecture, Graph
 from olivelike.testing import load_model, models
 from olivelike.testing.checkpoints import make_checkpoint
 from olivelike.testing.models import lend_graphs
+from tests.fixtures.inline_executor import InlineExecutor
 
 WORKFLOW = """
 name: small

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from olivelike.data import demo_folder
-from olivelike.engine.execute.inline_executor import InlineExecutor
 from olivelike.engine.fleet import combinations, plan_fleet, run_fleet
 from olivelike.engine.preparation import Options, plan
 from olivelike.engine.run import run
 from olivelike.errors import UsageError, WorkflowError
 from olivelike.workflow.matrix import UnnamedCombinationError
+from tests.fixtures.inline_executor import InlineExecutor
 
 MATRIX = """
 name: fleet

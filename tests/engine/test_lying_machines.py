@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import json
-import random
 import shutil
 import sys
 import threading
@@ -14,18 +12,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
-from distributed import LocalCluster
 
-from olivelike.engine.execute import cluster_site
-from olivelike.engine.execute.cluster_data import packed, unpacked
-from olivelike.engine.execute.cluster_executor import ClusterExecutor
 from olivelike.engine.preparation import Options, plan
 from olivelike.errors import OlivelikeError
 from olivelike.graphs.shelf import Shelf
-from tests.fixtures.lying_store import Files, Honest, lies, lying_answers, names_of, with_object
+from tests.fixtures.lying_store import Files, Honest, lies, names_of, with_object
 
 from .conftest import WORKFLOW, Project
 
@@ -203,60 +196,6 @@ def test_a_lying_web_server_harms_nothing(
         )
         try_lie(tmp_path / "box-0", checkpoints, honest, tally, f"lie {number} {sorted(lying)}", run)
     tally.check()
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(
-        1, threads_per_worker=1, processes=False, protocol="tcp", host="127.0.0.1", dashboard_address=":0"
-    ) as made:
-        yield made
-
-
-_REAL = cluster_site.answer_job
-_answers: list[Callable[[dict[str, Any]], dict[str, Any]]] = []
-
-
-def lying(parcel: cluster_site.Parcel) -> bytes:
-    """Do a job, and lie; it goes to workers by its name."""
-    said = unpacked(_REAL(parcel))
-    assert said["error"] is None
-    return packed({**said, "value": _answers[0](said["value"])})
-
-
-@pytest.mark.parametrize("count", [1, pytest.param(60, marks=pytest.mark.slow)])
-def test_a_lying_worker_harms_nothing(
-    honest_run, cluster, checkpoints: Path, tmp_path: Path, count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    honest, known, rest = honest_run
-    write_all(tmp_path / "share", {**rest, **known.files()})
-    monkeypatch.setenv(cluster_site.STORE_VARIABLE, str(tmp_path / "theirs"))
-    cluster_site._store.cache_clear()
-    rng, tally = random.Random(4), Tally()
-    for number in range(count):
-        change, at, jobs = lying_answers(rng, tmp_path / "box-0" / "victim.txt"), rng.randrange(2), itertools.count()
-
-        def answer(made: dict[str, Any], change=change, at=at, jobs=jobs) -> dict[str, Any]:
-            return change(made, cluster_site.own_store().put_bytes) if next(jobs) == at else made
-
-        def run(project: Project, _: Path) -> int:
-            project.executor = lambda _, log: ClusterExecutor(cluster.scheduler_address, None, log)
-            # The assets and two folders are made by workers; networks come from the folder.
-            share = without_assets(known, rest, tmp_path / "share")
-            project.run(shared_cache=f"{share.as_uri()}?read-only")
-            return 0
-
-        _answers[:] = [answer]
-        monkeypatch.setattr(cluster_site, "answer_job", lying)
-        try_lie(tmp_path / "box-0", checkpoints, honest, tally, f"lie {number}", run)
-    tally.check()
-
-
-def without_assets(known: Honest, rest: Files, share: Path) -> Path:
-    shutil.rmtree(share, ignore_errors=True)
-    gone = known.of_pass("assets")["key"]
-    write_all(share, {name: data for name, data in {**rest, **known.files()}.items() if gone not in name})
-    return share
 
 
 @pytest.mark.parametrize("name", [*names_of(Path("/outside/of/all")), "OUTSIDE"])

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from olivelike.engine.execute.inline_executor import InlineExecutor
 from olivelike.errors import UsageError
 from olivelike.testing.lora_files import make_lora
+from tests.fixtures.inline_executor import InlineExecutor
 
 from .conftest import Project
 
@@ -227,7 +227,7 @@ import os, signal, sys
 from pathlib import Path
 from olivelike.engine.preparation import Options
 from olivelike.engine.run import run
-from olivelike.engine.execute.inline_executor import InlineExecutor
+from tests.fixtures.inline_executor import InlineExecutor
 from olivelike.model.records.output import JOURNAL_FILE
 
 left = int(sys.argv[2])

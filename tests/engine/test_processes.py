@@ -42,7 +42,7 @@ import json, sys
 from pathlib import Path
 from olivelike.engine.preparation import Options
 from olivelike.engine.run import run
-from olivelike.engine.execute.inline_executor import InlineExecutor
+from tests.fixtures.inline_executor import InlineExecutor
 from olivelike.errors import OlivelikeError
 
 def show(event):

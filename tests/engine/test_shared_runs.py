@@ -290,8 +290,8 @@ def test_the_environment_names_a_shared_store(first, machine, bucket, monkeypatc
 
 
 def test_all_runs_of_a_fleet_share_one_connection(first, machine, bucket):
-    from olivelike.engine.execute.inline_executor import InlineExecutor
     from olivelike.engine.fleet import plan_fleet, run_fleet
+    from tests.fixtures.inline_executor import InlineExecutor
 
     second = machine("second")
     text = second.workflow.read_text(encoding="utf-8").replace("target: cuda", "matrix: {target: [cuda, cpu]}")

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from olivelike.digest import digest_bytes
-from olivelike.engine.execute.inline_executor import InlineExecutor
 from olivelike.engine.preparation import Options, plan
 from olivelike.engine.run import RunResult, run as run_workflow
 from olivelike.engine.run_record import readable_runs
 from olivelike.graphs.shelf import BUILT_IN, Shelf, ShelfFolder
 from olivelike.model import Architecture, Graph
 from olivelike.store import Store
+from tests.fixtures.inline_executor import InlineExecutor
 
 HEAVY = ("torch", "diffusers", "transformers", "accelerate", "peft", "onnxscript")
 SHIPPED = Shelf([BUILT_IN])

@@ -253,22 +253,21 @@ def generate(
         lora_files = LiveLoras(lora_folders(lora_dirs or (), folder), allow_pickle=allow_pickle)
         opened = [lora_files.named(text) for text in loras or ()]
         if at.cluster is not None:
-            from olivelike.serve.remote.cluster_server import ClusterLoras, cluster_server
+            from olivelike._extras import needed
             from olivelike.serve.remote.remote_orders import plan_orders, spread
             from olivelike.serve.settings import ServeSettings
 
-            named = ClusterLoras(opened, lora_dirs or ())
             chosen = ServeSettings(
-                folders=(folder,), lora_dirs=named.folders, wildcard_dirs=tuple(wildcard_dirs or ()),
+                folders=(folder,), lora_dirs=tuple(lora_dirs or ()), wildcard_dirs=tuple(wildcard_dirs or ()),
                 allow_pickle=allow_pickle, safety=safety, metadata=metadata, providers=tuple(session.providers or ()),
                 provider_options=tuple(session.provider_options or ()), device=session.device,
                 session_options=tuple(session.session_options or ()), threads=session.threads or 0, cluster=at.cluster,
             )  # fmt: skip
-            with cluster_server(chosen) as server:
+            with needed("EXECUTORS", "command", "--cluster")(chosen, opened) as (server, names):
                 orders = plan_orders(
                     server, name, lines, fields,
                     made_before=made_before, init_image=init_image, mask=mask, controls=led_by,
-                    ip_adapter_images=shown, loras=named.texts, save=metadata, fast=fast,
+                    ip_adapter_images=shown, loras=names, save=metadata, fast=fast,
                 )  # fmt: skip
                 _draw_at(server, spread(orders, SEEDS), writer, display, sheet=sheet)
             return

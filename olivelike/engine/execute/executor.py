@@ -1,4 +1,4 @@
-"""What runs jobs: four methods, behind which are worker processes, this process itself, or a cluster."""
+"""What runs jobs: four methods, behind which are worker processes, or an extra."""
 
 from __future__ import annotations
 

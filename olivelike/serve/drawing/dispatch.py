@@ -10,11 +10,12 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from olivelike._extras import needed
 from olivelike.errors import OlivelikeError
 from olivelike.serve.catalogue import Catalogue
-from olivelike.serve.drawing.painter import ChildEnded, ChildLost, Painter
+from olivelike.serve.drawing.painter import ChildEnded, ChildLost, Painter, Workers
 from olivelike.serve.drawing.plots import cells
 from olivelike.serve.drawing.waiting import FairQueue
 from olivelike.serve.feed import Feed
@@ -24,9 +25,6 @@ from olivelike.serve.gallery.uploads import prune_uploads
 from olivelike.serve.orders import Order
 from olivelike.serve.settings import ServeSettings
 from olivelike.serve.views import Event
-
-if TYPE_CHECKING:
-    from olivelike.serve.drawing.drawing_cluster import DrawingCluster
 
 _INSIDE: Final = frozenset({"answer", "folder", "folders", "grown"})
 """What the process that draws tells the server alone."""
@@ -58,7 +56,7 @@ class Running:
 class Dispatcher:
     """The queue, and the jobs that are drawn: one at a time here, or one by each worker of a cluster.
 
-    Raises what `DrawingCluster` does.
+    Raises what `Workers` do as they are made.
     """
 
     def __init__(self, settings: ServeSettings, catalogue: Catalogue, gallery: Gallery, feed: Feed) -> None:
@@ -152,7 +150,7 @@ class Dispatcher:
         names = {cell.order.model for cell in cells(order)}
         return {name: str(self._catalogue.folder(name)) for name in names if name is not None}
 
-    def _painting_settings(self, cluster: DrawingCluster | None) -> dict[str, Any]:
+    def _painting_settings(self, cluster: Workers | None) -> dict[str, Any]:
         import psutil
 
         settings = self._settings
@@ -176,7 +174,7 @@ class Dispatcher:
             "sessions": sessions,
         }
 
-    def _new_painter(self, cluster: DrawingCluster | None) -> Painter:
+    def _new_painter(self, cluster: Workers | None) -> Painter:
         number = len(self.painters) + (cluster is not None)
         log = self._gallery.folder / INDEX / (f"painter-{number}.log" if number else "painter.log")
 
@@ -186,7 +184,7 @@ class Dispatcher:
 
         return Painter(self._painting_settings(cluster), log, hear, cluster)
 
-    async def _follow(self, cluster: DrawingCluster) -> None:
+    async def _follow(self, cluster: Workers) -> None:
         """Have a painter for each worker that there has been at once."""
         while True:
             for _ in range(await asyncio.to_thread(lambda: cluster.size) - len(self.painters)):
@@ -328,10 +326,9 @@ class Dispatcher:
             prune_uploads(Path(self._gallery.folder, UPLOADS), self.needed_uploads())
 
 
-def _cluster(address: str, folder: Path) -> DrawingCluster:
-    from olivelike.serve.drawing.drawing_cluster import DrawingCluster
-
-    return DrawingCluster(address, folder)
+def _cluster(address: str, folder: Path) -> Workers:
+    workers: Workers = needed("EXECUTORS", "pictures", "--cluster")(address, folder)
+    return workers
 
 
 _PICTURE: Final = (

@@ -6,13 +6,10 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from olivelike.engine.execute.json_child import JsonChild, how_it_ended
 from olivelike.errors import SessionError, error_of
-
-if TYPE_CHECKING:
-    from olivelike.serve.drawing.drawing_cluster import ClusterChild, DrawingCluster
 
 MODULE: Final = "olivelike.serve.drawing.painting"
 """Of the child."""
@@ -36,6 +33,37 @@ class ChildLost(ChildEnded):
     """The machine that the child ran on is gone; what it drew is to be drawn elsewhere."""
 
 
+class Child(Protocol):
+    """The parent's end of a process that draws."""
+
+    @property
+    def pid(self) -> int | None:
+        """Its process id, if it runs on this machine."""
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Tell it; of one that has died, `end` is called and this says nothing."""
+
+    def stop(self) -> None:
+        """End it."""
+
+
+class Workers(Protocol):
+    """Machines that draw, each by one process; an extra's, made of an address and a folder of the server's.
+
+    Making them raises `MissingError` or `SessionError` if there are none that fit.
+    """
+
+    @property
+    def size(self) -> int:
+        """Number of machines now."""
+
+    def child(self, log: Path, hear: Callable[[dict[str, Any]], None], end: Callable[[int], None]) -> Child:
+        """Start a process on a machine that has none yet, as soon as there is one."""
+
+    def close(self) -> None:
+        """Let the machines go."""
+
+
 class Painter:
     """A child that draws, started again when it dies; used in one event loop."""
 
@@ -44,7 +72,7 @@ class Painter:
         settings: Mapping[str, Any],
         log: Path,
         hear: Callable[[Mapping[str, Any]], None],
-        cluster: DrawingCluster | None = None,
+        cluster: Workers | None = None,
     ) -> None:
         """Take what the child is told first.
 
@@ -59,7 +87,7 @@ class Painter:
         if cluster is None:
             self._may_draw.set()  # A child that is not there is started for a job.
         self._settings, self._log, self._hear_more = settings, log, hear
-        self._child: JsonChild | ClusterChild | None = None
+        self._child: Child | None = None
         self._starts = 0
         """How often a child was started; what an earlier one says is not heard any more."""
         self._ready = False
@@ -84,7 +112,7 @@ class Painter:
         """Wait until a job may be given to it."""
         await self._may_draw.wait()
 
-    def start(self) -> JsonChild | ClusterChild:
+    def start(self) -> Child:
         """Start the child, if there is none."""
         if self._closed:
             raise ChildEnded("the server is ending")

@@ -12,14 +12,16 @@ from distributed import LocalCluster
 
 from olivelike.cli import stdout
 from olivelike.cli.app import run_command_line
-from olivelike.engine.execute import cluster_workers
-from olivelike.engine.execute.cluster_site import STORE_VARIABLE
 from olivelike.errors import MissingError, SessionError, UsageError
+from olivelike.extras.cluster import cluster_workers
+from olivelike.extras.cluster.cluster_site import STORE_VARIABLE
+from olivelike.extras.cluster.drawing_cluster import DrawingCluster
 from olivelike.serve.service import Service
 from olivelike.testing.lora_files import make_lora
 from tests.fixtures.little_pipeline import little_checkpoint
 from tests.fixtures.sockets import opened_meanwhile
-from tests.serve.conftest import SMALL, Running, running, wait_until
+from tests.serve.conftest import SMALL, Running, _forked_children, running, wait_until  # noqa: F401 - for all tests
+from tests.test_file_identity import rewrite
 
 LONG = {"prompt": "a red circle", "steps": 40, "seed": 7, "num_images": 12, "batch_size": 1}
 
@@ -209,3 +211,14 @@ def test_generate_with_workers_of_its_own_listens_on_loopback_alone(generate):
     assert (status, len(files)) == (0, 1), err
     assert [address for address, _ in sockets] == ["127.0.0.1"]  # of the server that it starts
     assert files == generate("a house", "--seed", 5, name="here", here=True)[2]
+
+
+def test_workers_get_the_digest_of_what_is_there(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"one")
+    cluster = object.__new__(DrawingCluster)
+    cluster._digests = {}
+    before = cluster.digests([str(path)])
+    rewrite(path, b"two")
+    assert cluster.digests([str(path)]) != before
+    assert len(cluster._digests) == 1

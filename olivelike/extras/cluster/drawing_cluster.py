@@ -14,9 +14,9 @@ from typing import Any, Final
 from olivelike._files import file_identity, write_whole
 from olivelike._untrusted import one_line
 from olivelike.digest import digest_file
-from olivelike.engine.execute.cluster_workers import ClusterWorkers, LostError, Site
 from olivelike.errors import OlivelikeError, SessionError
-from olivelike.serve.drawing import painting_site
+from olivelike.extras.cluster import painting_site
+from olivelike.extras.cluster.cluster_workers import ClusterWorkers, LostError, Site
 from olivelike.serve.drawing.painter import LOST
 
 _WORD_SECONDS: Final = 20.0
@@ -199,7 +199,7 @@ class ClusterChild:
         """Pass messages on until the process has ended; return its status."""
         settings = self._messages.get()
         places = [settings["uploads"], *settings["loras"], *settings["wildcards"]]
-        from olivelike.engine.execute import cluster_site
+        from olivelike.extras.cluster import cluster_site
 
         settings = {"memory_limit": int(site.facts["memory_bytes"]) * 4 // 5, **settings}
         shares = site.facts["shares"] and self._workers.ask(site, cluster_site.sees, places)

@@ -13,10 +13,10 @@ import pytest
 from distributed import LocalCluster, protocol
 from distributed.comm.utils import from_frames
 
-from olivelike.engine.execute import cluster_data, cluster_site
-from olivelike.engine.execute.cluster_data import DataConnection, ForeignError
-from olivelike.engine.execute.cluster_workers import ClusterWorkers, LostError
 from olivelike.errors import MissingError, SessionError
+from olivelike.extras.cluster import cluster_data, cluster_site
+from olivelike.extras.cluster.cluster_data import DataConnection, ForeignError
+from olivelike.extras.cluster.cluster_workers import ClusterWorkers, LostError
 from tests.fixtures.sockets import listening
 
 _called: list[str] = []

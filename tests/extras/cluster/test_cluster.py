@@ -20,19 +20,18 @@ from distributed import LocalCluster
 
 from olivelike.data import demo_folder
 from olivelike.digest import canonical_json
-from olivelike.engine.execute import cluster_site, cluster_workers
-from olivelike.engine.execute.cluster_data import packed, unpacked
-from olivelike.engine.execute.cluster_executor import ClusterExecutor
 from olivelike.engine.execute.events import Event
-from olivelike.engine.execute.inline_executor import InlineExecutor
 from olivelike.engine.preparation import Options
 from olivelike.engine.run import run
 from olivelike.errors import MissingError, PassError, SessionError, UsageError
+from olivelike.extras.cluster import cluster_site, cluster_workers
+from olivelike.extras.cluster.cluster_data import packed, unpacked
+from olivelike.extras.cluster.cluster_executor import ClusterExecutor
 from olivelike.workflow.passes.allowed_plugins import plugin_code
+from tests.engine.conftest import Project, lend_graphs_of
+from tests.fixtures.inline_executor import InlineExecutor
 from tests.fixtures.little_pipeline import little_checkpoint
 from tests.fixtures.sockets import opened_meanwhile
-
-from .conftest import Project, lend_graphs_of
 
 WORKFLOW = """
 name: small

@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from olivelike._untrusted import open_file, read_bytes
 from olivelike.digest import digest_file
-from olivelike.engine.execute.cluster_data import LOST, Reply, packed
 from olivelike.engine.execute.executor import Advanced, Demand, Failed
 from olivelike.engine.execute.process_executor import ProcessExecutor
 from olivelike.engine.kinds import KINDS  # noqa: F401  (their jobs are found by name)
 from olivelike.engine.kinds.kind import Done, Job
 from olivelike.errors import DamagedError, OlivelikeError, PassError
+from olivelike.extras.cluster.cluster_data import LOST, Reply, packed
 from olivelike.store import Store
 from olivelike.workflow.code.code_digest import engine_code
 

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Final, get_type_hints
 from pydantic import TypeAdapter
 
 from olivelike._untrusted import one_line, open_file
-from olivelike.engine.execute.cluster_data import LOST, DataConnection, ForeignError, Reply, unpacked
-from olivelike.engine.execute.cluster_site import Facts
 from olivelike.engine.execute.executor import LIGHT, Demand
 from olivelike.engine.run_record import versions
 from olivelike.errors import MissingError, SessionError, UsageError, error_of
+from olivelike.extras.cluster.cluster_data import LOST, DataConnection, ForeignError, Reply, unpacked
+from olivelike.extras.cluster.cluster_site import Facts
 from olivelike.workflow.code.code_digest import engine_code
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class ClusterWorkers:
 
     def close(self) -> None:
         """Let the cluster go; one of this process ends."""
-        from olivelike.engine.execute import cluster_site
+        from olivelike.extras.cluster import cluster_site
 
         with contextlib.suppress(Exception):
             self.client.close()
@@ -111,7 +111,7 @@ class ClusterWorkers:
             OlivelikeError: that the function has raised.
             SessionError: if the answer is not of the type that the function names.
         """
-        from olivelike.engine.execute import cluster_site
+        from olivelike.extras.cluster import cluster_site
 
         try:
             answer = self.client.run(cluster_site.answer, function, *values, workers=[site.address], **named)
@@ -135,7 +135,7 @@ class ClusterWorkers:
             LostError: if the worker is not there.
             FileNotFoundError: if a file is not.
         """
-        from olivelike.engine.execute import cluster_site
+        from olivelike.extras.cluster import cluster_site
 
         for digest in self.ask(site, cluster_site.lacking, list(files)):
             with open_file(files[digest]) as file:
@@ -153,7 +153,7 @@ class ClusterWorkers:
         Raises:
             LostError: if the worker is not there, or has fewer bytes.
         """
-        from olivelike.engine.execute import cluster_site
+        from olivelike.extras.cluster import cluster_site
 
         offset = 0
         while offset < size:
@@ -165,7 +165,7 @@ class ClusterWorkers:
 
     def try_provider(self, provider: str | None) -> None:
         """Learn which workers run networks on a provider."""
-        from olivelike.engine.execute import cluster_site
+        from olivelike.extras.cluster import cluster_site
 
         for site in list(self.sites.values()) if provider is not None else ():
             if provider not in site.runs:
@@ -219,7 +219,7 @@ class ClusterWorkers:
 
     def _describe(self, address: str) -> Mapping[str, Any]:
         """Return what a worker says of itself; raises as `ask`."""
-        from olivelike.engine.execute import cluster_site
+        from olivelike.extras.cluster import cluster_site
 
         probe, token = self._folder / f"probe-{self._token}", secrets.token_hex(8)
         probe.write_text(token, encoding="ascii")
@@ -299,7 +299,7 @@ def _connect(address: str) -> tuple[SpecCluster | DataConnection, Client]:
         from distributed import Client
     except ModuleNotFoundError:
         raise MissingError("a cluster takes Dask; run `pip install 'olivelike[cluster]'`") from None
-    from olivelike.engine.execute.cluster_local import local_cluster
+    from olivelike.extras.cluster.cluster_local import local_cluster
 
     if (local := _LOCAL.fullmatch(address)) is not None:
         cluster = local_cluster(int(local[1]))

@@ -23,31 +23,16 @@ _END_SECONDS: Final = 20.0
 _MANY: Final = 1_000_000
 
 
-class ClusterLoras:
-    """LoRA files by names that a server finds them by.
-
-    Raises `UsageError` if two files have one name.
-    """
-
-    def __init__(self, loras: Sequence[LiveLora], folders: Sequence[Path]) -> None:
-        by_name = {lora.path.stem: lora.path for lora in loras}
-        for lora in loras:
-            if by_name[lora.path.stem] != lora.path:
-                raise UsageError(f"{lora.path} and {by_name[lora.path.stem]} have one name; rename one of them")
-        self.folders = tuple(dict.fromkeys((*(path.parent.absolute() for path in by_name.values()), *folders)))
-        """Where the server looks for LoRAs."""
-        self.texts = tuple(f"{lora.path.stem}:{lora.unet_weight!r}" for lora in loras)
-        """What is asked for."""
-
-
 @contextlib.contextmanager
-def cluster_server(settings: ServeSettings) -> Iterator[Server]:
-    """Yield a server on loopback that nobody else can use, without bounds on what is asked.
+def cluster_server(settings: ServeSettings, loras: Sequence[LiveLora]) -> Iterator[tuple[Server, tuple[str, ...]]]:
+    """Yield a server on loopback that nobody else can use, without bounds on what is asked, and its names of LoRAs.
 
     Args:
         settings: With the cluster, and what draws; the rest is filled in.
+        loras: Files that are asked for; the server finds them by name.
 
     Raises:
+        UsageError: if two files have one name.
         MissingError: if a server's packages are not installed, or the cluster can't be reached.
         SessionError: if no worker fits, or the server does not start.
     """
@@ -61,10 +46,12 @@ def cluster_server(settings: ServeSettings) -> Iterator[Server]:
     from olivelike.serve.app import create_app
     from olivelike.serve.listen import listening, make_server
 
+    folders, texts = _named(loras)
     key, started = secrets.token_hex(16), threading.Event()
     with tempfile.TemporaryDirectory(prefix="olivelike-drawing-") as folder:
         settings = replace(
-            settings, gallery=Path(folder, "gallery"), host="127.0.0.1", port=0, api_keys={"command": key},
+            settings, lora_dirs=tuple(dict.fromkeys((*folders, *settings.lora_dirs))),
+            gallery=Path(folder, "gallery"), host="127.0.0.1", port=0, api_keys={"command": key},
             max_queue=_MANY, max_images=_MANY, max_side=_MANY, max_steps=_MANY, time_limit=float(_MANY),
         )  # fmt: skip
         app = create_app(settings)
@@ -75,7 +62,19 @@ def cluster_server(settings: ServeSettings) -> Iterator[Server]:
             try:
                 if not started.wait(_START_SECONDS):
                     raise SessionError("the server that gives pictures to the cluster did not start; run again")
-                yield Server(f"http://127.0.0.1:{listener.getsockname()[1]}", key)
+                yield Server(f"http://127.0.0.1:{listener.getsockname()[1]}", key), texts
             finally:
                 uvicorn_server.should_exit = True
                 thread.join(_END_SECONDS)
+
+
+def _named(loras: Sequence[LiveLora]) -> tuple[tuple[Path, ...], tuple[str, ...]]:
+    """Return the folders of files, and their names with weights; raises `UsageError` if two have one name."""
+    by_name = {lora.path.stem: lora.path for lora in loras}
+    for lora in loras:
+        if by_name[lora.path.stem] != lora.path:
+            raise UsageError(f"{lora.path} and {by_name[lora.path.stem]} have one name; rename one of them")
+    return (
+        tuple(path.parent.absolute() for path in by_name.values()),
+        tuple(f"{lora.path.stem}:{lora.unet_weight!r}" for lora in loras),
+    )

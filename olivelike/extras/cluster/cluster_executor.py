@@ -22,12 +22,12 @@ from pydantic import TypeAdapter
 from olivelike._text import listed
 from olivelike._untrusted import one_line
 from olivelike.digest import canonical_json, digest_file
-from olivelike.engine.execute.cluster_data import ForeignError
-from olivelike.engine.execute.cluster_site import Outcome
-from olivelike.engine.execute.cluster_workers import ClusterWorkers, LostError, Site, is_loss, nonsense, read_answer
 from olivelike.engine.execute.executor import LIGHT, Advanced, Answer, Demand, Failed
 from olivelike.engine.kinds.kind import Done
 from olivelike.errors import DamagedError, OlivelikeError, PassError, PluginError, SessionError
+from olivelike.extras.cluster.cluster_data import ForeignError
+from olivelike.extras.cluster.cluster_site import Outcome
+from olivelike.extras.cluster.cluster_workers import ClusterWorkers, LostError, Site, is_loss, nonsense, read_answer
 from olivelike.model.records.output import FileFacts  # noqa: TC001 - the reader looks types up
 from olivelike.model.records.reading import RecordError, from_json
 from olivelike.store import Store
@@ -160,7 +160,7 @@ class ClusterExecutor:
         self._answers.put(answer)
 
     def _do_at(self, site: Site, job: Job, demand: Demand) -> Answer:
-        from olivelike.engine.execute import cluster_site
+        from olivelike.extras.cluster import cluster_site
 
         store = self._open_store(job)
         needs = job.needs(store)
@@ -192,7 +192,7 @@ class ClusterExecutor:
         """Have a job done, and pass on what is told meanwhile."""
         from distributed import CancelledError, KilledWorker
 
-        from olivelike.engine.execute import cluster_site
+        from olivelike.extras.cluster import cluster_site
 
         node = job.place.node
 
@@ -234,7 +234,7 @@ class ClusterExecutor:
                 self._workers.client.unsubscribe_topic(parcel.name)
 
     def _stop_if_cancelled(self, site: Site, node: str, name: str) -> None:
-        from olivelike.engine.execute import cluster_site
+        from olivelike.extras.cluster import cluster_site
 
         if node in self._cancelled:
             with contextlib.suppress(LostError):
@@ -249,7 +249,7 @@ class ClusterExecutor:
         """
         if not needs.plugins or self._workers.are_ours:
             return {}
-        from olivelike.engine.execute import cluster_site
+        from olivelike.extras.cluster import cluster_site
         from olivelike.workflow.passes.allowed_plugins import plugin_code
 
         codes = {plugin: plugin_code(Path(plugin)) for plugin in needs.plugins}

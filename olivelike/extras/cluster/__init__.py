@@ -1,0 +1,1 @@
+"""Jobs and pictures on the workers of a Dask cluster: all that `--cluster` does."""

@@ -1,0 +1,7 @@
+"""What the cluster gives: an executor of jobs, processes that draw for a server, and a server for one command."""
+
+EXECUTORS = {
+    "jobs": "olivelike.extras.cluster.cluster_executor:ClusterExecutor",
+    "pictures": "olivelike.extras.cluster.drawing_cluster:DrawingCluster",
+    "command": "olivelike.extras.cluster.cluster_server:cluster_server",
+}
