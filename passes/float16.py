@@ -9,9 +9,9 @@ from pydantic import Field
 from olivelike.pass_api import Context, Pass, PrecisionPlan, Resources
 
 if TYPE_CHECKING:
+    from olivelike.families.family import HalfPolicy
     from olivelike.graphs.precision import HalfPrecision
     from olivelike.model import Model
-    from olivelike.model.families import HalfPolicy
 
 
 class Float16(Pass):
@@ -56,8 +56,9 @@ class Float16(Pass):
 
     def run(self, model: Model, context: Context) -> Model:
         """Cast parameters and values to float16; count what its range can't hold."""
+        from olivelike.families import half_policy
+        from olivelike.families.family import HalfPolicy
         from olivelike.model import Graph
-        from olivelike.model.families import HalfPolicy, half_policy
 
         policy = HalfPolicy()
         if self.known_overflows and model.architecture is not None:

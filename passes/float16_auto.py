@@ -11,8 +11,8 @@ from .float16 import Float16
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+    from olivelike.families.family import HalfPolicy
     from olivelike.model import Model
-    from olivelike.model.families import HalfPolicy
 
 
 class Float16Auto(Float16):

@@ -101,9 +101,10 @@ class Fuse(Pass):
     def run(self, model: Model, context: Context) -> Model:
         """Apply the rules in order, then lower what the target can't read; record what was left and why."""
         from olivelike.errors import PassError
+        from olivelike.families import half_policy
+        from olivelike.families.family import HalfPolicy
         from olivelike.graphs.fusion import fuse
         from olivelike.model import Graph
-        from olivelike.model.families import HalfPolicy, half_policy
         from olivelike.model.half_values import HALVES
 
         graph = model.require("graph").to_ir()

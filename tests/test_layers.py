@@ -16,15 +16,16 @@ GROUND = {"errors", "digest", "_extras", "_files", "_lazy", "_light_diffusers", 
 
 MAY_USE = {
     "model": set(),
+    "families": {"model"},
     "data": set(),
     "store": set(),
-    "sources": {"model", "data"},
-    "graphs": {"model", "sources"},
-    "pass_api": {"model", "graphs"},
-    "runtime": {"model", "graphs"},
-    "workflow": {"model", "data", "sources", "graphs", "pass_api"},
-    "engine": {"model", "sources", "graphs", "pass_api", "workflow", "store", "runtime"},
-    "measure": {"model", "data", "sources", "graphs", "pass_api", "workflow", "store", "engine", "runtime"},
+    "sources": {"model", "families", "data"},
+    "graphs": {"model", "families", "sources"},
+    "pass_api": {"model", "families", "graphs"},
+    "runtime": {"model", "families", "graphs"},
+    "workflow": {"model", "families", "data", "sources", "graphs", "pass_api"},
+    "engine": {"model", "families", "sources", "graphs", "pass_api", "workflow", "store", "runtime"},
+    "measure": {"model", "families", "data", "sources", "graphs", "pass_api", "workflow", "store", "engine", "runtime"},
 }
 """Rooms by what they may use beside the ground; the others may use all of it."""
 MAY_USE["serve"] = set(MAY_USE)

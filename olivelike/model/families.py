@@ -1,14 +1,10 @@
-"""Families of Stable Diffusion: what tells one from another, their components and files, what stays in float32."""
+"""Names of the components of pipelines, of their files, and of what goes in and out of them."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING, Final, Literal
-
-if TYPE_CHECKING:
-    from olivelike.model.architecture import Architecture
+from typing import Final, Literal
 
 INDEX_FILE: Final = "model_index.json"
 """What diffusers calls a pipeline's index."""
@@ -123,59 +119,8 @@ def torch_folder(component: str) -> str:
     return "vae" if component in VAES else component
 
 
-FamilyName = Literal["sd1", "sd2", "sdxl", "sdxl_refiner"]
 Prediction = Literal["epsilon", "v_prediction", "sample"]
 """What a UNet predicts: the noise, v (https://arxiv.org/abs/2202.00512), or the picture, as Lightning's in one step."""
-
-
-@dataclass(frozen=True)
-class Family:
-    """The facts of one family."""
-
-    title: str
-    text_encoders: Mapping[str, int]
-    """Text encoder → width of its vectors."""
-    unet_widths: tuple[int, ...]
-    """Channels of each level of the UNet."""
-    sample_size: int
-    """Height and width of the latents that the UNet was trained on."""
-    scaling_factor: float
-    """What latents are multiplied by behind the VAE's encoder."""
-    prediction: Prediction = "epsilon"
-    """What its UNets predict, unless a file says otherwise."""
-
-    @property
-    def folders(self) -> tuple[str, ...]:
-        """Folders of the family's networks in a pipeline of torch, but for a safety checker."""
-        return ("unet", "vae", *self.text_encoders)
-
-    @property
-    def text_width(self) -> int:
-        """Width of the prompt's vectors that the UNet attends to: those of all text encoders, joined."""
-        return sum(self.text_encoders.values())
-
-
-_SD_SCALING, _XL_SCALING = 0.18215, 0.13025
-
-FAMILIES: Final[Mapping[FamilyName, Family]] = {
-    "sd1": Family("Stable Diffusion 1.x", {"text_encoder": 768}, (320, 640, 1280, 1280), 64, _SD_SCALING),
-    "sd2": Family(
-        "Stable Diffusion 2.x", {"text_encoder": 1024}, (320, 640, 1280, 1280), 64, _SD_SCALING, "v_prediction"
-    ),
-    "sdxl": Family(
-        "Stable Diffusion XL", {"text_encoder": 768, "text_encoder_2": 1280}, (320, 640, 1280), 128, _XL_SCALING
-    ),
-    "sdxl_refiner": Family(
-        "Stable Diffusion XL refiner", {"text_encoder_2": 1280}, (384, 768, 1536, 1536), 128, _XL_SCALING
-    ),
-}
-
-_BY_TEXT_WIDTH = {family.text_width: name for name, family in FAMILIES.items()}
-
-
-def family_of_text_width(width: int) -> FamilyName | None:
-    """Return the family whose UNet attends to prompt vectors of this width; `None` if it is of none."""
-    return _BY_TEXT_WIDTH.get(width)
 
 
 HALF_PASSES: Final = {"fp16": "float16", "bf16": "bfloat16"}
@@ -185,42 +130,3 @@ QUANTISING_PASSES: Final = {"w8": "weights8", "w4": "weights4", "int8": "int8", 
 the target's precision."""
 COMPUTED: Final = {"int8": ("unet",), "fp8": ("unet",)}
 """Components that a pass of `QUANTISING_PASSES` is for, by precision, if not for all: the others take little time."""
-_ATTENTION: Final = ("MultiHeadAttention", "Attention")
-
-
-@dataclass(frozen=True)
-class HalfPolicy:
-    """What stays in float32, and why; `reason` goes into the run record."""
-
-    whole: bool = False
-    """The whole graph stays in float32."""
-    operators: tuple[str, ...] = ()
-    """Operator types that stay in float32."""
-    reason: str = ""
-
-
-def half_policy(architecture: Architecture) -> HalfPolicy:
-    """Return the default for one network.
-
-    - The UNet of Stable Diffusion 2.x: its attention overflows float16 (black images), so it stays in float32.
-    - SDXL's VAE decoder overflows as a whole, unless its config says `force_upcast: false`, as that of the
-      float16-safe VAE does.
-    """
-    config = architecture.config
-    if architecture.class_name == "UNet2DConditionModel" and _widths(config.get("cross_attention_dim")) == {
-        FAMILIES["sd2"].text_width
-    }:
-        return HalfPolicy(operators=_ATTENTION, reason="attention of Stable Diffusion 2.x overflows float16")
-    if (
-        architecture.component == "vae_decoder"
-        and config.get("scaling_factor") == FAMILIES["sdxl"].scaling_factor
-        and config.get("force_upcast", True)
-    ):
-        reason = "SDXL's VAE decoder overflows float16; a VAE with force_upcast: false does not"
-        return HalfPolicy(whole=True, reason=reason)
-    return HalfPolicy()
-
-
-def _widths(value: object) -> set[object]:
-    """Return the distinct widths of a config entry that is one number, or one per level."""
-    return set(value) if isinstance(value, list | tuple) else {value}

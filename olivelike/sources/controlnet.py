@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError
-from olivelike.model.families import FAMILIES, family_of_text_width
+from olivelike.families import FAMILIES, family_of_text_width
 from olivelike.model.records.origin import Origin
 from olivelike.model.supported import check_network
 from olivelike.sources.checkpoint import Checkpoint, SourceFiles, read_checkpoint, read_json

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.digest import digest_file
 from olivelike.errors import SourceError
-from olivelike.model.families import FAMILIES, INDEX_FILE, PREVIEW, VAES
+from olivelike.families import FAMILIES
+from olivelike.model.families import INDEX_FILE, PREVIEW, VAES
 from olivelike.model.records.origin import Origin
 from olivelike.sources.checkpoint import Checkpoint, SourceFiles, read_checkpoint, read_json
 from olivelike.sources.files.weight_table import Header, ReadPickle, read_weight_table
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from olivelike.sources.pipeline import SourceSpec
 
 _CLASS: Final = ("diffusers", "AutoencoderKL")
-_USUAL_SCALING: Final = FAMILIES["sd1"].scaling_factor
+_USUAL_SCALING: Final = FAMILIES["sd1"].latents.scaling
 """Of a config that names none: the default of `AutoencoderKL`."""
 _USUAL_CHANNELS: Final = 4
 _LARGEST: Final = 1 << 26
@@ -116,7 +117,7 @@ def _from_file(path: Path, own: Config | None, read_pickle: ReadPickle | None) -
             f"{path}: a VAE in one file has no config, and the source has none to go by; name a VAE folder"
         )
     if identity.family is not None:
-        _check_scaling(str(path), FAMILIES[identity.family].scaling_factor, own)
+        _check_scaling(str(path), FAMILIES[identity.family].latents.scaling, own)
     tensors = {name: tensor for name, tensor in header.tensors.items() if name.startswith(part.prefix)}
     _check_widths(path, {name.removeprefix(part.prefix): t.shape for name, t in tensors.items()}, own)
     original = part.converter if identity.naming == "original" else None
@@ -168,7 +169,7 @@ def _check_tiny(where: str, found: Checkpoint, own: Config | None, origin: Origi
     for path in found.files if scaling in _FAMILY_OF_SCALING else ():
         digest = known_digest(path) or (digest_file(path) if path.stat().st_size <= _LARGEST else "")
         family = tiny_family(digest, origin.repository)
-        if family is not None and FAMILIES[family].scaling_factor != scaling:
+        if family is not None and FAMILIES[family].latents.scaling != scaling:
             raise SourceError(
                 f"{where}: this tiny VAE is the published one for {FAMILIES[family].title}, and the pipeline's latents "
                 f"are those of {_FAMILY_OF_SCALING[scaling]}; take {_TINY_OF_SCALING[scaling]}"
@@ -176,12 +177,12 @@ def _check_tiny(where: str, found: Checkpoint, own: Config | None, origin: Origi
 
 
 _FAMILY_OF_SCALING: Final[Mapping[Any, str]] = {
-    FAMILIES["sd1"].scaling_factor: "Stable Diffusion 1.x and 2.x",
-    FAMILIES["sdxl"].scaling_factor: FAMILIES["sdxl"].title,
+    FAMILIES["sd1"].latents.scaling: "Stable Diffusion 1.x and 2.x",
+    FAMILIES["sdxl"].latents.scaling: FAMILIES["sdxl"].title,
 }
 _TINY_OF_SCALING: Final[Mapping[Any, str]] = {
-    FAMILIES["sd1"].scaling_factor: "TAESD (madebyollin/taesd)",
-    FAMILIES["sdxl"].scaling_factor: "TAESDXL (madebyollin/taesdxl)",
+    FAMILIES["sd1"].latents.scaling: "TAESD (madebyollin/taesd)",
+    FAMILIES["sdxl"].latents.scaling: "TAESDXL (madebyollin/taesdxl)",
 }
 
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from olivelike.sources.identify.published import NETWORK_CLASSES, PUBLISHED, scheduler_file
 
 if TYPE_CHECKING:
-    from olivelike.model.families import FamilyName, Prediction
+    from olivelike.model.families import Prediction
 
 Size = Literal["tiny", "small", "full"]
 Family = Literal["sd15", "sd15_inpainting", "sd21", "sd21_base", "sdxl", "sdxl_refiner"]
@@ -37,7 +37,7 @@ _SD15_FOLDER: Final[dict[str, Config]] = json.loads((_PUBLISHED / "sd15_folder.j
 class Kind:
     """A pipeline that can be written; which one it is like, and where it differs from its family's own."""
 
-    family: FamilyName
+    family: str
     small: Mapping[str, Config]
     """Folder → what differs at small size."""
     prediction: Prediction = "epsilon"

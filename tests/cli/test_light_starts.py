@@ -71,7 +71,7 @@ def test_info_of_a_folder(little):
 
 def test_generate_until_it_plans(little):
     """Planning makes the scheduler, which takes torch. Threads open networks beside it, and are left out here."""
-    check(GENERATE.format(folder=str(little)), 81, {"platformdirs", "pydantic", "typer"})
+    check(GENERATE.format(folder=str(little)), 87, {"platformdirs", "pydantic", "typer"})
 
 
 def test_generate_to_its_end(little, tmp_path):
@@ -89,8 +89,8 @@ def test_generate_to_its_end(little, tmp_path):
         "torch",
     }
     of_diffusers = {"anyio", "filelock", "h11", "packaging", "pyyaml", "safetensors", "torch"}
-    check(COMMAND_LINE.format(arguments=words), 87, {"typer", *own, *of_diffusers})
+    check(COMMAND_LINE.format(arguments=words), 93, {"typer", *own, *of_diffusers})
 
 
 def test_the_child_of_serve_until_it_is_told_what_to_draw():
-    check("import sys, olivelike.serve.drawing.painting", 81, {"psutil", "pydantic"})
+    check("import sys, olivelike.serve.drawing.painting", 87, {"psutil", "pydantic"})

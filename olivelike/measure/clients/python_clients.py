@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from olivelike.families import FAMILIES
 from olivelike.measure.clients.requirement import (
     Problem,
     Requirement,
@@ -15,7 +16,7 @@ from olivelike.measure.clients.requirement import (
     setting,
     takes,
 )
-from olivelike.model.families import FAMILIES, SD_NETWORKS, TEXT_ENCODERS
+from olivelike.model.families import SD_NETWORKS, TEXT_ENCODERS
 
 if TYPE_CHECKING:
     from olivelike.measure.clients.client_folder import ClientFolder
@@ -88,7 +89,7 @@ DIFFUSERS: Final = (
     feeds("vae_decoder", ("latent_sample",), _DIFFUSERS_LAYOUT),
     feeds("vae_encoder", ("sample",), _DIFFUSERS_LAYOUT),
     gives("vae_encoder", 0, (), "export it with the mean first", shape=(None, 4, None, None)),
-    setting("vae_decoder/config.json", "scaling_factor", FAMILIES["sd1"].scaling_factor, _OTHER_FAMILY),
+    setting("vae_decoder/config.json", "scaling_factor", FAMILIES["sd1"].latents.scaling, _OTHER_FAMILY),
     feeds("safety_checker", ("clip_input", "images"), _DIFFUSERS_LAYOUT, where="safety_checker"),
     Requirement(
         "the safety checker takes pictures as vae_decoder gives them",

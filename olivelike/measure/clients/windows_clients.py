@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final
 
+from olivelike.families import FAMILIES
 from olivelike.measure.clients.client_folder import ClientFolder, Unreadable
 from olivelike.measure.clients.requirement import (
     Problem,
@@ -18,7 +19,7 @@ from olivelike.measure.clients.requirement import (
     setting,
     takes,
 )
-from olivelike.model.families import CONTROLNETS, FAMILIES, SD_NETWORKS, STRENGTH
+from olivelike.model.families import CONTROLNETS, SD_NETWORKS, STRENGTH
 
 if TYPE_CHECKING:
     from olivelike.graphs.inspect import Inspection
@@ -64,7 +65,7 @@ CSHARP: Final = (
     feeds("vae_decoder", ("latent_sample",), _CSHARP_LAYOUT),
     takes("vae_decoder", "latent_sample", _FLOAT, _CSHARP_LAYOUT, shape=(1, 4, 64, 64)),
     gives("vae_decoder", 0, _FLOAT, _CSHARP_LAYOUT, shape=(1, 3, None, None)),
-    setting("vae_decoder/config.json", "scaling_factor", FAMILIES["sd1"].scaling_factor, _SD1),
+    setting("vae_decoder/config.json", "scaling_factor", FAMILIES["sd1"].latents.scaling, _SD1),
     feeds("safety_checker", ("clip_input", "images"), _CSHARP_LAYOUT),
     takes("safety_checker", "clip_input", _FLOAT, _CSHARP_LAYOUT),
     takes("safety_checker", "clip_input", (), _SD1, shape=(1, 3, 224, 224)),

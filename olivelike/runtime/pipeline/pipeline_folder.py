@@ -11,16 +11,16 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from shlex import quote
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from olivelike._files import file_identity
 from olivelike._text import did_you_mean_path
 from olivelike._untrusted import read_json
 from olivelike.errors import SessionError, SourceError
+from olivelike.families import family_of_folder
 from olivelike.model.client_layouts import is_package
 from olivelike.model.families import (
     CONTROLNETS,
-    FAMILIES,
     IMAGE_ENCODER,
     INDEX_FILE,
     LEADERS,
@@ -32,13 +32,15 @@ from olivelike.model.families import (
     T2I_ADAPTERS,
     TEXT_ENCODERS,
     TOKENIZER_OF,
-    Family,
     led_file,
 )
 from olivelike.model.records.output import OutputRecord
 from olivelike.model.targets import TARGETS, TargetChoice
 from olivelike.runtime.sessions.providers import CPU, find_provider, require_provider
 from olivelike.runtime.sessions.session_settings import ProviderChoice, SessionSettings, with_fallback
+
+if TYPE_CHECKING:
+    from olivelike.families.family import Family
 
 _VAE_LEVELS: Final = 4
 _DECODER_CHANNELS: Final = (128, 256)
@@ -77,10 +79,10 @@ class PipelineFolder:
         width = self.unet.get("time_cond_proj_dim")
         return width if isinstance(width, int) else None
 
-    @property
-    def _family(self) -> Family:
-        """What is published, for folders of other exporters that come without configs."""
-        return FAMILIES["sdxl" if self.is_xl else "sd1"]
+    @cached_property
+    def family(self) -> Family:
+        """Facts of its family, which hold where its configs say nothing."""
+        return family_of_folder(self.index, [name for name in TEXT_ENCODERS if self.has(name)], self.unet)
 
     @property
     def text_encoders(self) -> tuple[tuple[str, str], ...]:
@@ -99,7 +101,7 @@ class PipelineFolder:
     @property
     def size_unit(self) -> int:
         """What each side of a picture is a multiple of: the graph doubles sizes on its way up, whatever they were."""
-        levels = len(self.unet.get("block_out_channels", self._family.unet_widths))
+        levels = len(self.unet.get("block_out_channels", self.family.widths))
         return int(self.vae_factor * 2 ** (levels - 1))
 
     @cached_property
@@ -130,14 +132,14 @@ class PipelineFolder:
     @property
     def default_size(self) -> tuple[int, int]:
         """Width and height that the UNet was trained on."""
-        sides = self.unet.get("sample_size") or self._family.sample_size
+        sides = self.unet.get("sample_size") or self.family.sizes.default // self.family.latents.factor
         height, width = (sides, sides) if isinstance(sides, int) else sides
         return width * self.vae_factor, height * self.vae_factor
 
     @property
     def scaling_factor(self) -> float:
         """What latents are divided by before the VAE decodes them."""
-        return float(self.vae.get("scaling_factor") or self._family.scaling_factor)
+        return float(self.vae.get("scaling_factor") or self.family.latents.scaling)
 
     def for_previews(self) -> PipelineFolder:
         """Return the folder with what its decoder for previews says of itself as its VAE."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from olivelike.errors import SourceError
-from olivelike.model.families import FAMILIES, FamilyName, family_of_text_width
+from olivelike.families import FAMILIES, family_of_text_width
 from olivelike.model.few_steps import FewSteps, few_steps_of_metadata, few_steps_of_path
 from olivelike.sources.adapters.layer_names import flat_name
 
@@ -44,7 +44,7 @@ class Difference:
 
 
 _ORIGINAL = ("input_blocks_", "middle_block_", "output_blocks_")
-_SECOND_WIDTH = FAMILIES["sdxl"].text_encoders["text_encoder_2"]
+_SECOND_WIDTH = FAMILIES["sdxl"].texts[1].width
 _PROMPT_READERS = ("attn2_to_k", "attn2_to_v", "attn2_processor_to_k", "attn2_processor_to_v")
 _TEXT_INPUTS = ("_q_proj", "_k_proj", "_v_proj", "self_attn_to_q", "self_attn_to_k", "self_attn_to_v", "_fc1",
                 "_c_fc")  # fmt: skip
@@ -107,7 +107,7 @@ class LoraFile:
     """Stored name → tensor, for the names that `modules` refer to."""
     components: frozenset[str]
     """The networks that it changes: `unet`, `text_encoder`, `text_encoder_2`."""
-    family: FamilyName | None
+    family: str | None
     """`sd1`, `sd2`, `sdxl`, `sdxl_refiner`; `None` if names and shapes don't tell."""
     cross_attention_dim: int | None
     """Width of the prompt's vectors in the UNet that it was made for, if it changes a layer that reads them."""
@@ -153,7 +153,7 @@ def cross_attention_dim_of(modules: Iterable[LoraModule]) -> int | None:
     return readers[0].columns if readers else None
 
 
-def family_of(modules: Iterable[LoraModule]) -> FamilyName | None:
+def family_of(modules: Iterable[LoraModule]) -> str | None:
     """Return `sd1`, `sd2`, `sdxl` or `sdxl_refiner`; `None` if names and shapes don't tell."""
     known = list(modules)
     width = cross_attention_dim_of(known)

@@ -14,7 +14,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from olivelike.model.families import FAMILIES, TEXT_ENCODERS, FamilyName, Prediction, family_of_text_width
+from olivelike.families import FAMILIES, family_of_text_width
+from olivelike.model.families import TEXT_ENCODERS, Prediction
 from olivelike.model.few_steps import FewSteps, few_steps_of_metadata
 from olivelike.sources.adapters.lora_keys import parse_key
 from olivelike.sources.identify.identity import Identity, Kind, Naming, Part, Precision
@@ -225,14 +226,14 @@ def _adapter(kind: Kind, shapes: Shapes, metadata: Mapping[str, str], other: tup
     )
 
 
-def _embedding_family(shapes: Shapes) -> tuple[FamilyName | None, str]:
+def _embedding_family(shapes: Shapes) -> tuple[str | None, str]:
     if {"clip_l", "clip_g"} & shapes.keys():
         return "sdxl", "vectors for two text encoders"
     width = next((shape[-1] for shape in shapes.values() if shape), 0)
     return family_of_text_width(width), f"vectors of width {width}"
 
 
-def _lora_family(shapes: Shapes) -> tuple[FamilyName | None, str]:
+def _lora_family(shapes: Shapes) -> tuple[str | None, str]:
     if any(key is not None and key.component == "text_encoder_2" for key in map(parse_key, shapes)):
         return "sdxl", "it changes a second text encoder"
     for name, shape in shapes.items():
@@ -288,7 +289,7 @@ def _original(shapes: Shapes, metadata: Mapping[str, str], unet_prefix: str) -> 
     )
 
 
-def _unet_family(unet: Shapes, from_text: FamilyName | None) -> tuple[FamilyName | None, str]:
+def _unet_family(unet: Shapes, from_text: str | None) -> tuple[str | None, str]:
     """Return a UNet's family and why; by width of the text, else by structure, as in networks of other sizes."""
     keys = (s for name, s in unet.items() if name.endswith(".attn2.to_k.weight") and len(s) == 2)
     width = next((shape[-1] for shape in keys), None)
@@ -364,7 +365,7 @@ def _text_parts(names: Collection[str]) -> tuple[Part, ...]:
     return tuple(parts[folder] for folder in sorted(parts))
 
 
-def _family_of_texts(parts: Collection[Part]) -> FamilyName | None:
+def _family_of_texts(parts: Collection[Part]) -> str | None:
     """Return the family whose text encoders these are."""
     match sorted((part.folder, part.converter) for part in parts if part.folder.startswith("text_encoder")):
         case [("text_encoder", "clip")]:

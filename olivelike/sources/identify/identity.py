@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from olivelike.model.families import FamilyName, Prediction
+    from olivelike.model.families import Prediction
     from olivelike.model.few_steps import FewSteps
 
 Kind = Literal[
@@ -84,7 +84,7 @@ class Identity:
     """What a weight file is, judged by names, shapes and metadata of its tensors, never by the file's name."""
 
     kind: Kind
-    family: FamilyName | None = None
+    family: str | None = None
     network: str = ""
     """In words: `Stable Diffusion XL`, `FLUX`, …"""
     supported: bool = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from olivelike.model.families import FAMILIES, family_of_text_width
+from olivelike.families import FAMILIES, family_of_text_width
 from olivelike.sources.identify.identity import Identity
 
 _MARKS: Final = ("image_proj.", "ip_adapter.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from olivelike.model.families import FAMILIES, FamilyName, family_of_text_width
+from olivelike.families import FAMILIES, family_of_text_width
 from olivelike.sources.identify.identity import Identity, Kind
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -22,7 +22,7 @@ _OTHER_T2I_ADAPTERS = {
     "T2I-Adapter for styles": ("style_embedding",),
     "T2I-Adapter of an early form, which halves by convolutions": ("body.2.down_opt.op.", "body.0.skep."),
 }
-_T2I_FAMILIES: Final[Mapping[int, FamilyName]] = {64: "sd1", 192: "sd1", 256: "sdxl", 768: "sdxl"}
+_T2I_FAMILIES: Final[Mapping[int, str]] = {64: "sd1", 192: "sd1", 256: "sdxl", 768: "sdxl"}
 """Values in the squares of pixels that a T2I-Adapter begins with, grey and RGB: SD 1.x has 8 pixels a side, SDXL 16."""
 
 

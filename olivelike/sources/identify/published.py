@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from olivelike.model.architecture import Config
-    from olivelike.model.families import FamilyName, Prediction
+    from olivelike.model.families import Prediction
 
 _PUBLISHED = Path(__file__).parents[2] / "data" / "published"
 
@@ -33,7 +33,7 @@ NETWORK_CLASSES: Final[Mapping[str, tuple[str, str]]] = {
 class Published:
     """What belongs to a pipeline of a family and is not in its single file."""
 
-    family: FamilyName
+    family: str
     pipeline: str
     """Class of the pipeline, in diffusers."""
     inpainting_pipeline: str
@@ -96,7 +96,7 @@ _SD_INDEX: Final[Config] = {
     "safety_checker": [None, None],
 }
 
-PUBLISHED: Final[Mapping[FamilyName, Published]] = {
+PUBLISHED: Final[Mapping[str, Published]] = {
     # stable-diffusion-v1-5/stable-diffusion-v1-5 and stable-diffusion-v1-5/stable-diffusion-inpainting
     "sd1": Published(
         "sd1",

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:
     from olivelike.model.architecture import Config
-    from olivelike.model.families import FamilyName
 
 Shapes = Mapping[str, tuple[int, ...]]
 TinyConverter = Literal["taesd_encoder", "taesd_decoder"]
@@ -24,7 +23,7 @@ NETWORK: Final = "the tiny kind (TAESD)"
 TINY_CLASS: Final = ("diffusers", "AutoencoderTiny")
 _PLAIN: Final = re.compile(r"(\d+)\.weight")
 # SHA-256 of files in madebyollin/taesd and madebyollin/taesdxl, editions 1.0 to 1.2.
-_FILES: Final[Mapping[FamilyName, tuple[str, ...]]] = {
+_FILES: Final[Mapping[str, tuple[str, ...]]] = {
     "sd1": (
         "2183b8f7c963176b", "439a6d6ce5b2d358", "db7e613f897e3e1e", "62bda7018337cc26",
         "d7956d561b1efbd8", "7442e91c60df146a", "160d90c61c3a5ce5", "4dbe7a5f07de1045",
@@ -35,7 +34,7 @@ _FILES: Final[Mapping[FamilyName, tuple[str, ...]]] = {
         "0070e0bf1b85d84c", "f6013131e7eb412e", "9f37c0b28f72ec4c", "8227ede61852f4e5",
     ),
 }  # fmt: skip
-_REPOSITORIES: Final[Mapping[str, FamilyName]] = {"madebyollin/taesd": "sd1", "madebyollin/taesdxl": "sdxl"}
+_REPOSITORIES: Final[Mapping[str, str]] = {"madebyollin/taesd": "sd1", "madebyollin/taesdxl": "sdxl"}
 _DIGITS: Final = 16
 
 
@@ -93,7 +92,7 @@ def tiny_config(shapes: Shapes, halves: tuple[TinyHalf, ...]) -> Config:
     return config
 
 
-def tiny_family(digest: str, repository: str | None) -> FamilyName | None:
+def tiny_family(digest: str, repository: str | None) -> str | None:
     """Return the family whose latents a published tiny VAE is for; `None` if it is no published one.
 
     Args:

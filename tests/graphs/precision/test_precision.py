@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from olivelike.families import half_policy
 from olivelike.model import Architecture
-from olivelike.model.families import half_policy
 
 
 def unet(**config):

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from olivelike.families import FAMILIES, family_of_text_width
 from olivelike.model.families import (
     COMPONENTS,
     CONTROLNETS,
-    FAMILIES,
     LORA_COMPONENTS,
     T2I_ADAPTERS,
     TEXT_TO_PICTURE,
     TOKENIZER_OF,
-    family_of_text_width,
     torch_folder,
 )
 from olivelike.model.supported import CLASSES
@@ -19,7 +18,7 @@ from olivelike.sources.identify.published import PUBLISHED
 
 def test_each_family_has_the_widths_and_factors_of_its_published_configs() -> None:
     rows = {
-        name: (family.text_width, family.unet_widths, family.scaling_factor, family.prediction)
+        name: (family.text_width, family.widths, family.latents.scaling, family.prediction)
         for name, family in FAMILIES.items()
     }
     # From config.json of stable-diffusion-v1-5, stable-diffusion-2-1, stable-diffusion-xl-base-1.0 and -refiner-1.0.
@@ -40,9 +39,9 @@ def test_the_width_of_the_text_tells_the_family() -> None:
 
 def test_each_family_has_its_text_encoders_and_one_folder_for_both_halves_of_the_vae() -> None:
     for name, family in FAMILIES.items():
-        assert PUBLISHED[name].configs.keys() == {"unet", "vae", *family.text_encoders}
-        for encoder, width in family.text_encoders.items():
-            assert PUBLISHED[name].configs[encoder]["hidden_size"] == width
+        assert PUBLISHED[name].configs.keys() == set(family.folders)
+        for text in family.texts:
+            assert PUBLISHED[name].configs[text.component]["hidden_size"] == text.width
     assert {torch_folder(name) for name in COMPONENTS} - PUBLISHED["sdxl"].configs.keys() == {
         "safety_checker", "preview_decoder", "image_encoder", *CONTROLNETS, *T2I_ADAPTERS
     }  # fmt: skip

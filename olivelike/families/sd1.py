@@ -1,0 +1,35 @@
+"""Stable Diffusion 1.x: https://huggingface.co/stable-diffusion-v1-5/stable-diffusion-v1-5."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from olivelike.families.family import Family, Latents, Sizes, TextPart
+
+LATENTS: Final = Latents(
+    channels=4,
+    factor=8,
+    scaling=0.18215,
+    preview=(
+        (0.3512, 0.2297, 0.3227),
+        (0.3250, 0.4974, 0.2350),
+        (-0.2829, 0.1762, 0.2721),
+        (-0.2120, -0.2616, -0.7177),
+    ),
+)
+GUIDES: Final = frozenset({"controlnet", "t2i_adapter", "ip_adapter"})
+CACHES: Final = frozenset({"deepcache"})
+
+FAMILY: Final = Family(
+    name="sd1",
+    title="Stable Diffusion 1.x",
+    pipelines=("StableDiffusionPipeline", "StableDiffusionInpaintPipeline"),
+    owns=lambda index, components, denoiser: False,  # noqa: ARG005  (it takes what no other owns)
+    denoiser="unet",
+    texts=(TextPart("text_encoder", "tokenizer", 768),),
+    latents=LATENTS,
+    sizes=Sizes(default=512, unit=64),
+    widths=(320, 640, 1280, 1280),
+    guides=GUIDES,
+    caches=CACHES,
+)

@@ -1,0 +1,75 @@
+"""Stable Diffusion XL: https://huggingface.co/stabilityai/stable-diffusion-xl-base-1.0."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from olivelike.families import sd1
+from olivelike.families.family import Family, HalfPolicy, Latents, Sizes, TextPart
+
+if TYPE_CHECKING:
+    from olivelike.model.architecture import Architecture
+
+SECOND_TEXT: Final = TextPart("text_encoder_2", "tokenizer_2", 1280, back=1, normed=False)
+LATENTS: Final = Latents(
+    channels=4,
+    factor=8,
+    scaling=0.13025,
+    preview=(
+        (0.3920, 0.4054, 0.4549),
+        (-0.2634, -0.0196, 0.0653),
+        (0.0568, 0.1687, -0.0755),
+        (-0.3112, -0.2359, -0.2076),
+    ),
+)
+
+
+def of_xl(index: Mapping[str, Any], components: Collection[str]) -> bool:
+    """Tell whether a pipeline's denoiser takes a pooled text and numbers of the picture."""
+    return "XL" in str(index.get("_class_name")) or SECOND_TEXT.component in components
+
+
+def _owns(index: Mapping[str, Any], components: Collection[str], denoiser: Mapping[str, Any]) -> bool:
+    del denoiser
+    return of_xl(index, components) and not index.get("requires_aesthetics_score")
+
+
+def _half(architecture: Architecture) -> HalfPolicy | None:
+    """Keep the VAE's decoder in float32 but for one that says `force_upcast: false`, as the float16-safe VAE does."""
+    config = architecture.config
+    if (
+        architecture.component != "vae_decoder"
+        or config.get("scaling_factor") != LATENTS.scaling
+        or not config.get("force_upcast", True)
+    ):
+        return None
+    return HalfPolicy(
+        whole=True, reason="SDXL's VAE decoder overflows float16; a VAE with force_upcast: false does not"
+    )
+
+
+def _picture_numbers(width: int, height: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return original size, crop's corner and target size."""
+    numbers = (height, width, 0, 0, height, width)
+    return numbers, numbers
+
+
+FAMILY: Final = Family(
+    name="sdxl",
+    title="Stable Diffusion XL",
+    pipelines=("StableDiffusionXLPipeline", "StableDiffusionXLInpaintPipeline"),
+    owns=_owns,
+    denoiser="unet",
+    texts=(TextPart("text_encoder", "tokenizer", 768, back=1, normed=False), SECOND_TEXT),
+    latents=LATENTS,
+    sizes=Sizes(default=1024, unit=32),
+    widths=(320, 640, 1280),
+    half=_half,
+    pooled=True,
+    picture_numbers=_picture_numbers,
+    begins_at_once=True,
+    zeros_for_no_text=True,
+    guides=sd1.GUIDES,
+    caches=sd1.CACHES,
+)
