@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from olivelike._text import did_you_mean
 from olivelike.errors import SourceError, UsageError
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
-from olivelike.runtime.pipeline.request import DRAWN_SEEDS
+from olivelike.runtime.pipeline.request import RANDOM, seed_or_drawn
 from olivelike.serve.catalogue import Catalogue, Embedding
 from olivelike.serve.drawing.dispatch import Dispatcher
 from olivelike.serve.drawing.plots import cells
@@ -41,8 +41,6 @@ from olivelike.serve.views import (
 
 if TYPE_CHECKING:
     from olivelike.serve.runs.runs import Runs
-
-_RANDOM = -1
 
 
 class Service:
@@ -248,19 +246,17 @@ class Service:
         def drawn(axis: Axis | None) -> Axis | None:
             if axis is None or axis.field != "seed":
                 return axis
-            values = (secrets.randbelow(DRAWN_SEEDS) if str(value) == str(_RANDOM) else value for value in axis.values)
+            values = (seed_or_drawn(None) if str(value) == str(RANDOM) else value for value in axis.values)
             return axis.model_copy(update={"values": tuple(values)})
 
-        seed = secrets.randbelow(DRAWN_SEEDS) if order.seed in (None, _RANDOM) else order.seed
         model = order.model or self.current_model
         if model is None:
             raise SourceError("no model is served yet; convert a checkpoint first, or start the server with a folder")
         if order.model:
             self.catalogue.folder(model)
-        fixed = {"seed": seed, "model": model, "x": drawn(order.x), "y": drawn(order.y)}
-        if order.variation_strength and order.variation_seed in (None, _RANDOM):
-            fixed["variation_seed"] = secrets.randbelow(DRAWN_SEEDS)
-        return order.model_copy(update=fixed)
+        return order.model_copy(
+            update={**order.drawn_seeds(), "model": model, "x": drawn(order.x), "y": drawn(order.y)}
+        )
 
     def check_limits(self, order: Order) -> None:
         """Raise `UsageError` for an order of more than is drawn here."""

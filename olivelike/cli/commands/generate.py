@@ -202,7 +202,6 @@ def generate(
     from olivelike.runtime.pictures import PictureWriter
     from olivelike.runtime.pipeline.pipeline import begin_pipeline
     from olivelike.runtime.pipeline.pipeline_folder import check_folder
-    from olivelike.runtime.pipeline.request import SEEDS
     from olivelike.runtime.prompts.wildcards import Wildcards
     from olivelike.runtime.sessions.session import ENGINE_CALLS
 
@@ -269,7 +268,7 @@ def generate(
                     made_before=made_before, init_image=init_image, mask=mask, controls=led_by,
                     ip_adapter_images=shown, loras=names, save=metadata, fast=fast,
                 )  # fmt: skip
-                _draw_at(server, spread(orders, SEEDS), writer, display, sheet=sheet)
+                _draw_at(server, spread(orders), writer, display, sheet=sheet)
             return
         ahead: list[Pipeline] = []
 

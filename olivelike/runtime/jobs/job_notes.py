@@ -10,7 +10,7 @@ from dataclasses import fields
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from olivelike._files import file_identity
 from olivelike._text import size
@@ -126,7 +126,7 @@ def recorded_fields(
         left_out += ("variation_seed",)
     for name in left_out:
         del values[name]
-    return cast("RequestFields", {name: value for name, value in values.items() if value is not None})
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def checkpoint_hash(folder: Path) -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from olivelike.errors import UsageError
 from olivelike.runtime.jobs.control_files import ControlFile, recorded_controls, recorded_image_prompt
@@ -29,7 +28,7 @@ from olivelike.runtime.pictures import PictureRecord, UsedFile, read_picture_rec
 from olivelike.runtime.pictures.picture_reading import find_used, open_image
 from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder, open_folder
 from olivelike.runtime.pipeline.prompt_cost import batch_texts, check_cost
-from olivelike.runtime.pipeline.request import DRAWN_SEEDS, SEEDS, Request, RequestFields
+from olivelike.runtime.pipeline.request import Request, RequestFields
 from olivelike.runtime.pipeline.resolve_defaults import resolve_defaults
 from olivelike.runtime.prompts.syntax import LoraTag, shortened, take_lora_tags
 from olivelike.runtime.prompts.wildcards import Wildcards
@@ -41,9 +40,6 @@ if TYPE_CHECKING:
     from olivelike.runtime.pipeline.networks import Initializers
 
     UsedImage = tuple[Image, UsedFile]
-
-_RANDOM: Final = -1
-"""The seed that draws one, as in A1111."""
 
 
 class Lora(Protocol):
@@ -244,9 +240,9 @@ class _Planner:
     def jobs(self, asked: Request, lines: Sequence[PromptLine]) -> Iterator[Job]:
         if not lines:
             resolve_defaults(asked, self.folder)  # It says that there is no prompt.
-        base = replace(asked, seed=seed_or_drawn(asked.seed), variation_seed=_variation_seed(asked))
-        own = [replace(base, **_fields(line)) for line in lines]
-        own = [replace(request, variation_seed=_variation_seed(request)) for request in own]
+        base = replace(asked, **asked.drawn_seeds())
+        own = [replace(base, **line.fields, prompts=(line.prompt,)) for line in lines]
+        own = [replace(request, **request.drawn_seeds()) for request in own]
         plain = False
         # The first picture of each, before `resolve_defaults` imports torch.
         for place, (line, request) in enumerate(zip(lines, own, strict=True)):
@@ -298,10 +294,8 @@ class _Planner:
             raise UsageError(f"{line.place}: {error}") from error
 
     def _pictures(self, number: int, line: PromptLine, request: Request) -> Iterator[_Picture]:
-        assert request.seed is not None
         for more in range(request.num_images):
-            seed = (request.seed + (0 if request.variation_strength else more)) % SEEDS
-            varied = None if request.variation_seed is None else (request.variation_seed + more) % SEEDS
+            seed, varied = request.seeds_of(more, request.seed, request.variation_seed)
             prompt = written = line.prompt
             tags: tuple[LoraTag, ...] = ()
             if request.prompt_weights:
@@ -314,27 +308,9 @@ class _Planner:
             yield _Picture(number, prompt, written, seed, varied, tags)
 
 
-def seed_or_drawn(asked: int | None) -> int:
-    """Return the seed that is asked for, or one at random: for `None` and -1."""
-    return secrets.randbelow(DRAWN_SEEDS) if asked in (None, _RANDOM) else asked
-
-
-def _variation_seed(asked: Request) -> int | None:
-    """Return the variation seed that is asked for, or one at random if one is needed."""
-    drawn = asked.variation_seed in (None, _RANDOM)
-    return (seed_or_drawn(None) if asked.variation_strength else None) if drawn else asked.variation_seed
-
-
 def _all_or_none(seeds: Iterable[int | None]) -> tuple[int, ...] | None:
     found = tuple(seed for seed in seeds if seed is not None)
     return found or None
-
-
-def _fields(line: PromptLine) -> RequestFields:
-    fields: RequestFields = {**line.fields, "prompts": (line.prompt,)}
-    if "seed" in fields:
-        fields["seed"] = seed_or_drawn(fields["seed"])
-    return fields
 
 
 def _options(line: PromptLine) -> tuple[tuple[str, object], ...]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+from annotated_types import Ge, Gt, Le, Lt, MaxLen
 
 from olivelike._files import hold_paths
 from olivelike.errors import SafetyError, UsageError
@@ -19,7 +22,16 @@ SEEDS: Final = 2**64
 """Seeds are below this: what torch's generators take."""
 DRAWN_SEEDS: Final = 2**32
 """Seeds that are drawn at random are below this, as A1111's: torch's noise on the CPU depends on 32 bits alone."""
+RANDOM: Final = -1
+"""The seed that draws one, as in A1111."""
+RequestFields = dict[str, Any]
+"""Fields of a `Request` by their names, as far as they are given."""
 _SIZE: Final = re.compile(r"(\d+)\s*x\s*(\d+)", re.IGNORECASE)
+
+
+def seed_or_drawn(asked: int | None) -> int:
+    """Return the seed that is asked for, or one at random: for `None` and -1."""
+    return secrets.randbelow(DRAWN_SEEDS) if asked in (None, RANDOM) else asked
 
 
 def parse_interval(text: str) -> tuple[float, float]:
@@ -126,19 +138,20 @@ class Control:
     """`canny` takes the edges of the picture, in place of the picture."""
 
 
-@dataclass(frozen=True)
-class Request:
-    """Pictures to make. Defaults are those of diffusers' pipelines."""
+@dataclass(frozen=True, kw_only=True)
+class Choices:
+    """What people choose of pictures in plain values: fields that a request and an order at a server have alike.
 
-    prompts: tuple[str, ...]
-    """Each gets `num_images` pictures; an empty one is allowed."""
-    negative_prompt: str | None = _asked(None, str, "What not to show.", "TEXT")
+    Bounds are those of orders from a network. Defaults are those of diffusers' pipelines.
+    """
+
+    negative_prompt: Annotated[str, MaxLen(20_000)] | None = _asked(None, str, "What not to show.", "TEXT")
     """What the pictures are led away from; `None` is the empty text, or zeros where SDXL was trained so."""
-    num_images: int = _asked(1, int, "Pictures for each prompt; 1 by default.", "N")
-    batch_size: int = _asked(1, int, "Pictures made at once; 1 by default.", "N")
+    num_images: Annotated[int, Ge(1), Le(100)] = _asked(1, int, "Pictures for each prompt; 1 by default.", "N")
+    batch_size: Annotated[int, Ge(1), Le(64)] = _asked(1, int, "Pictures made at once; 1 by default.", "N")
     """How many pictures are made at once."""
-    steps: int = _asked(50, int, "Steps; 50 by default, or with --fast few.", "N")
-    guidance_scale: float = _asked(
+    steps: Annotated[int, Ge(1), Le(10_000)] = _asked(50, int, "Steps; 50 by default, or with --fast few.", "N")
+    guidance_scale: Annotated[float, Ge(-100), Le(1000)] = _asked(
         7.5,
         float,
         "How strongly the prompt leads; 7.5 by default, off at 1 and below, twice as fast then.",
@@ -148,7 +161,9 @@ class Request:
         "cfg",
     )
     """How strongly the prompt leads; at 1 and below, the UNet runs on the prompt alone."""
-    guidance_rescale: float = _asked(0.0, float, "From 0 to 1, against overexposure; 0 by default.", "X")
+    guidance_rescale: Annotated[float, Ge(0), Le(1)] = _asked(
+        0.0, float, "From 0 to 1, against overexposure; 0 by default.", "X"
+    )
     """Share of section 3.4 of https://arxiv.org/abs/2305.08891, against overexposure."""
     guidance_interval: tuple[float, float] | None = _asked(
         None,
@@ -157,11 +172,11 @@ class Request:
         "A:B",
     )
     """From which to which share of the steps guidance leads; the prompt alone does before and behind."""
-    cache_interval: int = _asked(
+    cache_interval: Annotated[int, Ge(1), Le(10_000)] = _asked(
         1, int, "Run the whole UNet each N steps, a small part between; for folders with `deepcache`.", "N"
     )
     """Each so many steps the whole UNet runs; between them its shallow part, which the pass `deepcache` writes."""
-    scheduler: str | None = _asked(
+    scheduler: Annotated[str, MaxLen(300)] | None = _asked(
         None,
         str,
         "Such as Euler, DPM++ 2M Karras or DDIMScheduler; by default the folder's own.",
@@ -171,35 +186,23 @@ class Request:
         "sampler",
     )
     """A class of diffusers or a name of A1111; `None` is the folder's own."""
-    eta: float = _asked(0.0, float, "DDIM's share of fresh noise; 0 by default.", "X")
+    eta: Annotated[float, Ge(0), Le(1)] = _asked(0.0, float, "DDIM's share of fresh noise; 0 by default.", "X")
     """Share of fresh noise in each step of the DDIM scheduler."""
-    seed: int | None = _asked(
+    seed: Annotated[int, Ge(-1), Lt(SEEDS)] | None = _asked(
         None, int, "Of the first picture; those after it count up. By default, or as -1, drawn.", "N"
     )
     """Of each prompt's first picture; the next ones have the seeds that follow. `None` draws one."""
-    seeds: tuple[int, ...] | None = None
-    """The seed of each prompt's first picture, in place of one for all."""
-    variation_strength: float = _asked(
+    variation_strength: Annotated[float, Ge(0), Le(1)] = _asked(
         0.0, float, "Share of that other one's noise, from 0 to 1; 0 by default.", "X", "subseed_strength"
     )
     """Share of another seed's noise in the initial noise, as A1111's `subseed_strength`."""
-    variation_seed: int | None = _asked(
+    variation_seed: Annotated[int, Ge(-1), Lt(SEEDS)] | None = _asked(
         None, int, "Of another picture to vary towards; counts up. By default drawn.", "N", "subseed"
     )
     """That seed, of each prompt's first picture; the next ones have those that follow, and keep `seed`."""
-    variation_seeds: tuple[int, ...] | None = None
-    """The same of each prompt, in place of one for all."""
-    size: tuple[int, int] | None = _asked(
-        None, parse_size, "In pixels; by default the initial picture's, or what the UNet was trained on.", "WxH"
-    )
-    """Width and height in pixels; `None` is that of `init_image`, or what the UNet was trained on."""
     fit: bool = _asked(False, parse_flag, "Take the nearest size there is, and crop the initial picture to its shape.")
     """Take the nearest size that can be had, and crop `init_image` and `mask` to its shape; they are stretched else."""
-    init_image: Image | None = None
-    """Picture to start from."""
-    mask: Image | None = None
-    """Where to paint: white. Needs `init_image`; stretched to the picture's size."""
-    strength: float | None = _asked(
+    strength: Annotated[float, Gt(0), Le(1)] | None = _asked(
         None,
         float,
         "Share of the steps that run on the initial picture; 0.8 by default, 1 with a mask.",
@@ -215,27 +218,27 @@ class Request:
         "With a mask: draw the whole picture, or what is around the mask at full size; whole.",
     )
     """`masked` draws what is around the mask at `size`, and puts it back into the picture."""
-    mask_blur: int | None = _asked(
+    mask_blur: Annotated[int, Ge(0), Le(256)] | None = _asked(
         None, int, "Keep the initial picture outside the mask, with an edge so soft, in pixels.", "N"
     )
     """Put the initial picture back where the mask is black, with an edge so soft, in pixels; `None` does not."""
-    inpaint_padding: int = _asked(32, int, "Pixels around a masked area that are drawn too; 32 by default.", "N")
+    inpaint_padding: Annotated[int, Ge(0), Le(1024)] = _asked(
+        32, int, "Pixels around a masked area that are drawn too; 32 by default.", "N"
+    )
     """Pixels of the initial picture around a masked area."""
-    hires: float | None = _asked(
+    hires: Annotated[float, Gt(1), Le(8)] | None = _asked(
         None, parse_hires, "Draw, enlarge X times, draw again: the share STRENGTH of the steps, 0.7.", "X[:STRENGTH]"
     )
     """Enlarge what is drawn from a prompt alone so many times, and draw it again at that size."""
-    hires_strength: float = 0.7
+    hires_strength: Annotated[float, Gt(0), Le(1)] = 0.7
     """Share of the steps that run again then."""
-    upscaler: Path | None = _asked(  # noqa: RUF009  (It declares a field.)
-        None, Path, "ONNX super-resolution model: enlarges pictures, or with --hires between the two.", "FILE"
+    clip_skip: Annotated[int, Ge(0), Le(100)] = _asked(
+        0, int, "Last layers of the text encoder to leave out; A1111 counts from 1.", "N"
     )
-    """ONNX file of a super-resolution network: for `hires`, or for the finished pictures."""
-    clip_skip: int = _asked(0, int, "Last layers of the text encoder to leave out; A1111 counts from 1.", "N")
     """Last layers of the text encoder to leave out; A1111 counts from 1."""
     prompt_weights: bool = _asked(True, _off, "All that is written in prompts is text.", name="plain-prompts")
     """Whether `(word:1.2)` and `BREAK` in prompts mean what they do in A1111."""
-    retry_unsafe: int = _asked(
+    retry_unsafe: Annotated[int, Ge(0), Le(10)] = _asked(
         0, int, "Draw a flagged picture again up to N times, with a new seed each; 0 by default.", "N"
     )
     """How often a picture that the safety checker flags is drawn again, with a new seed."""
@@ -248,15 +251,11 @@ class Request:
     `faster` finds out which is, once per folder."""
     decode_singly: bool = _asked(False, parse_flag, "Decode a batch picture by picture: takes less memory.")
     """Decode the pictures of a batch one after the other, which takes less memory."""
-    controls: tuple[Control, ...] = ()
-    """Pictures that lead; what they lead to is summed."""
     control_guess: bool = _asked(
         False, parse_flag, "Control pictures lead the prompt alone; they work without one, too."
     )
     """Let them lead prompts alone, not negative ones, and outer layers less than inner ones: works without a prompt."""
-    ip_adapter_images: tuple[Image, ...] = ()
-    """Pictures that are a prompt beside the text, by an IP-Adapter; of any shape, their middle counts."""
-    ip_adapter_scale: float = _asked(1.0, float, "")
+    ip_adapter_scale: Annotated[float, Ge(-10), Le(10)] = _asked(1.0, float, "")
     """How strongly they lead."""
     tiled_vae: bool = _asked(
         False, parse_flag, "Decode and encode part by part: for pictures that memory has no room for."
@@ -264,34 +263,79 @@ class Request:
     """Whether the VAE decodes and encodes pictures part by part that are larger than what the UNet was trained on. That
     takes less memory still: in strips, with the statistics of the whole, or else in overlapping tiles."""
 
-    def __post_init__(self) -> None:
-        """Take text for the path too."""
-        hold_paths(self, "upscaler")
-
     @property
     def guided(self) -> bool:
         """Whether each step also runs on the negative prompt."""
         return self.guidance_scale > 1
 
+    def drawn_seeds(self) -> RequestFields:
+        """Return both seeds as they are asked for; what is `None` or -1 is drawn at random where it is needed."""
+        seed = seed_or_drawn(self.seed)
+        varied = None if self.variation_seed == RANDOM else self.variation_seed
+        if varied is None and self.variation_strength:
+            varied = seed_or_drawn(None)
+        return {"seed": seed, "variation_seed": varied}
+
+    def seeds_of(self, number: int, seed: int | None, varied: int | None) -> tuple[int, int | None]:
+        """Return seed and variation seed of the picture that is so many behind one that has these."""
+        assert seed is not None
+        if not self.variation_strength:
+            return (seed + number) % SEEDS, None
+        assert varied is not None
+        return seed, (varied + number) % SEEDS
+
+
+@dataclass(frozen=True)
+class Request(Choices):
+    """Pictures to make."""
+
+    prompts: tuple[str, ...]
+    """Each gets `num_images` pictures; an empty one is allowed."""
+    seeds: tuple[int, ...] | None = None
+    """The seed of each prompt's first picture, in place of one for all."""
+    variation_seeds: tuple[int, ...] | None = None
+    """The same of each prompt, in place of one for all."""
+    size: tuple[int, int] | None = _asked(
+        None, parse_size, "In pixels; by default the initial picture's, or what the UNet was trained on.", "WxH"
+    )
+    """Width and height in pixels; `None` is that of `init_image`, or what the UNet was trained on."""
+    init_image: Image | None = None
+    """Picture to start from."""
+    mask: Image | None = None
+    """Where to paint: white. Needs `init_image`; stretched to the picture's size."""
+    upscaler: Path | None = _asked(  # noqa: RUF009  (It declares a field.)
+        None, Path, "ONNX super-resolution model: enlarges pictures, or with --hires between the two.", "FILE"
+    )
+    """ONNX file of a super-resolution network: for `hires`, or for the finished pictures."""
+    controls: tuple[Control, ...] = ()
+    """Pictures that lead; what they lead to is summed."""
+    ip_adapter_images: tuple[Image, ...] = ()
+    """Pictures that are a prompt beside the text, by an IP-Adapter; of any shape, their middle counts."""
+
+    def __post_init__(self) -> None:
+        """Take text for the path too."""
+        hold_paths(self, "upscaler")
+
     @property
     def seeded_prompts(self) -> list[tuple[str, int]]:
         """Prompt and seed of each picture; a request without `seed` has none yet."""
-        assert self.seed is not None
-        seeds = self.seeds or (self.seed,) * len(self.prompts)
-        return [
-            (prompt, (seed + (0 if self.variation_strength else number)) % SEEDS)
-            for prompt, seed in zip(self.prompts, seeds, strict=True)
-            for number in range(self.num_images)
-        ]
+        return [(prompt, seed) for prompt, seed, _ in self._pictures()]
 
     @property
     def variations(self) -> list[int]:
         """The variation seed of each picture; empty if they have none."""
-        if not self.variation_strength:
-            return []
-        assert self.variation_seed is not None
-        seeds = self.variation_seeds or (self.variation_seed,) * len(self.prompts)
-        return [(seed + number) % SEEDS for seed in seeds for number in range(self.num_images)]
+        return [varied for _, _, varied in self._pictures() if varied is not None]
+
+    def _pictures(self) -> Iterator[tuple[str, int, int | None]]:
+        seeds = self.seeds or (self.seed,) * len(self.prompts)
+        varied = self.variation_seeds or (self.variation_seed,) * len(self.prompts)
+        for prompt, seed, other in zip(self.prompts, seeds, varied, strict=True):
+            for number in range(self.num_images):
+                yield prompt, *self.seeds_of(number, seed, other)
+
+
+CHOICES: Final = frozenset(one.name for one in fields(Choices))
+"""Names of fields that a request and an order have alike."""
 
 
 def asked_fields() -> Iterator[tuple[str, Asked]]:
@@ -302,54 +346,12 @@ def asked_fields() -> Iterator[tuple[str, Asked]]:
             yield one.name, Asked(name or one.name.replace("_", "-"), *how)
 
 
-class RequestFields(TypedDict, total=False):
-    """Fields of a `Request`, as far as they are given."""
-
-    prompts: tuple[str, ...]
-    negative_prompt: str | None
-    num_images: int
-    batch_size: int
-    steps: int
-    guidance_scale: float
-    guidance_rescale: float
-    guidance_interval: tuple[float, float] | None
-    cache_interval: int
-    scheduler: str | None
-    eta: float
-    seed: int | None
-    seeds: tuple[int, ...] | None
-    variation_strength: float
-    variation_seed: int | None
-    variation_seeds: tuple[int, ...] | None
-    size: tuple[int, int] | None
-    fit: bool
-    init_image: Image | None
-    mask: Image | None
-    strength: float | None
-    inpaint_area: Literal["whole", "masked"]
-    mask_blur: int | None
-    inpaint_padding: int
-    hires: float | None
-    hires_strength: float
-    upscaler: Path | None
-    clip_skip: int
-    prompt_weights: bool
-    retry_unsafe: int
-    guidance_calls: Literal["one", "two", "faster"]
-    decode_singly: bool
-    tiled_vae: bool
-    controls: tuple[Control, ...]
-    control_guess: bool
-    ip_adapter_images: tuple[Image, ...]
-    ip_adapter_scale: float
-
-
 def with_hires(given: dict[str, Any]) -> RequestFields:
     """Return fields that were asked for in words, `hires` without the strength that was said with it."""
     if "hires" in given:
         given["hires"], strength = given["hires"]
         given |= {} if strength is None else {"hires_strength": strength}
-    return cast("RequestFields", given)
+    return given
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -15,18 +15,13 @@ from olivelike.runtime.jobs.job_plan import Job, JobPlan, plan_jobs
 from olivelike.runtime.jobs.prompt_lines import PromptLine
 from olivelike.runtime.pictures import UsedFile
 from olivelike.runtime.pictures.picture_reading import open_image
-from olivelike.runtime.pipeline.request import Request
+from olivelike.runtime.pipeline.request import CHOICES, Request, RequestFields
 from olivelike.runtime.prompts.wildcards import Wildcards
 from olivelike.serve.drawing.plots import Cell, cells
 from olivelike.serve.orders import LoraChoice, Order
 
 if TYPE_CHECKING:
     from olivelike.runtime.jobs.job_plan import UsedImage
-    from olivelike.runtime.pipeline.request import RequestFields
-
-_AS_FILES = frozenset({"init_image", "mask", "controls", "ip_adapter_images"})
-_ALIKE = tuple(one.name for one in fields(Request) if one.name in Order.model_fields and one.name not in _AS_FILES)
-"""Fields that an order and a request both have, in the same form."""
 
 
 @dataclass(frozen=True)
@@ -150,12 +145,12 @@ def _uploaded(folder: Path, name: str) -> UsedImage:
 
 
 def _fields(order: Order) -> RequestFields:
-    fields: dict[str, Any] = {name: value for name in _ALIKE if (value := getattr(order, name)) is not None}
+    fields = {name: value for name in CHOICES if (value := getattr(order, name)) is not None}
     if order.fast:  # What is not asked for may change.
         fields = {name: value for name, value in fields.items() if value != Order.model_fields[name].default}
     if order.width and order.height:
         fields["size"] = order.width, order.height
-    return cast("RequestFields", fields)
+    return fields
 
 
 @lru_cache(maxsize=32)

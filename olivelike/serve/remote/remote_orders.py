@@ -11,14 +11,13 @@ from olivelike._untrusted import read_bytes
 from olivelike.errors import UsageError
 from olivelike.runtime.jobs.control_files import ControlFile, recorded_controls, recorded_image_prompt
 from olivelike.runtime.jobs.job_notes import image_notes, model_notes, recorded_fields
-from olivelike.runtime.jobs.job_plan import seed_or_drawn
 from olivelike.runtime.jobs.prompt_lines import PromptLine
 from olivelike.runtime.pictures import PictureRecord, UsedFile, read_picture_record
 from olivelike.runtime.pictures.picture_reading import find_used, open_image
+from olivelike.runtime.pipeline.request import CHOICES, Choices, Request, RequestFields
 from olivelike.runtime.prompts.syntax import take_lora_tags
 
 if TYPE_CHECKING:
-    from olivelike.runtime.pipeline.request import RequestFields
     from olivelike.serve.remote.client import Server
 
 _MOST_BYTES: Final = 256 << 20
@@ -60,25 +59,16 @@ class RemotePlan:
         return sum(int(order.body.get("num_images", 1)) for order in self.orders)
 
 
-def spread(plan: RemotePlan, seeds: int) -> RemotePlan:
-    """Return a plan with an order for each batch, so that several workers draw one line's pictures at once.
-
-    Args:
-        plan: whose orders have a seed.
-        seeds: how many there are; behind the last one comes 0.
-    """
+def spread(plan: RemotePlan) -> RemotePlan:
+    """Return a plan with an order for each batch, so that several workers draw one line's pictures at once."""
     orders: list[RemoteOrder] = []
     for order in plan.orders:
-        body, batch, total = order.body, int(order.body.get("batch_size", 1)), int(order.body.get("num_images", 1))
-        field = "variation_seed" if body.get("variation_strength") else "seed"
-        if body.get(field) is None:
-            orders.append(order)
-            continue
-        for first in range(0, total, batch):
-            more = {field: (int(body[field]) + first) % seeds, "num_images": min(batch, total - first)}
-            if field == "seed" and body.get("variation_seed") is not None:
-                more["variation_seed"] = (int(body["variation_seed"]) + first) % seeds
-            orders.append(replace(order, body={**body, **more}))
+        choices = Choices(**{name: value for name, value in order.body.items() if name in CHOICES})
+        for first in range(0, choices.num_images, choices.batch_size):
+            seed, varied = choices.seeds_of(first, choices.seed, choices.variation_seed)
+            more = {"seed": seed, "num_images": min(choices.batch_size, choices.num_images - first)}
+            more |= {} if varied is None else {"variation_seed": varied}
+            orders.append(replace(order, body={**order.body, **more}))
     return replace(plan, orders=tuple(orders))
 
 
@@ -147,11 +137,11 @@ def plan_orders(
         if before.loras and not chosen and not any(take_lora_tags(line.prompt)[1] for line in lines):
             named = ", ".join(lora.name for lora in before.loras)
             raise UsageError(f"the picture was made with LoRAs that are not given: {named}; give them with --lora")
-    seed = seed_or_drawn(fields.get("seed"))
+    base = replace(Request(()), **fields).drawn_seeds()
     orders = []
     for line in lines:
-        asked = {**fields, "seed": seed, **line.fields}
-        asked["seed"] = seed_or_drawn(cast("int | None", asked["seed"]))
+        asked = {**fields, **base, **line.fields}
+        asked |= replace(Request(()), **asked).drawn_seeds()
         if "upscaler" in asked or (before is not None and before.upscaler is not None):
             raise UsageError("servers enlarge by no files (--upscaler): draw without --server, or leave it out")
         if (size := asked.pop("size", None)) is not None:
