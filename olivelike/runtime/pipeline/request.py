@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import KW_ONLY, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -291,6 +291,7 @@ class Request(Choices):
 
     prompts: tuple[str, ...]
     """Each gets `num_images` pictures; an empty one is allowed."""
+    _: KW_ONLY
     seeds: tuple[int, ...] | None = None
     """The seed of each prompt's first picture, in place of one for all."""
     variation_seeds: tuple[int, ...] | None = None
