@@ -23,7 +23,7 @@ from pathlib import Path
 
 from olivelike.data import demo_folder
 from olivelike.engine.fleet import plan_fleet
-from olivelike.engine.preparation import Options
+from olivelike.engine.prepared import Options
 
 TARGETS = ("cpu", "cuda", "directml", "tensorrt", "migraphx")
 HALF = "{components: {text_encoder: [convert, fuse, float16], vae_decoder: [convert, fuse, float16]}}"

@@ -13,7 +13,7 @@ import statistics
 import tempfile
 from pathlib import Path
 
-from olivelike.engine.preparation import Options
+from olivelike.engine.prepared import Options
 from olivelike.engine.run import run
 from olivelike.measure.bench.bench_job import NetworkJob, PipelineJob, Turn
 from olivelike.measure.bench.contest import contest

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 if TYPE_CHECKING:
-    from olivelike.engine.preparation import Options
+    from olivelike.engine.prepared import Options
     from olivelike.measure.report.recorded_runs import RecordedRun
     from olivelike.runtime.sessions.session_settings import SessionSettings
     from olivelike.store import Store
@@ -240,7 +240,7 @@ def load_registry(plugins: list[str] | None) -> "Registry":
 def engine_options(*groups: Any, **more: Any) -> "Options":
     """Return what the engine is asked for: the fields of groups, which have its own names, and more of them."""
     from olivelike._text import byte_count
-    from olivelike.engine.preparation import Options
+    from olivelike.engine.prepared import Options
 
     said = {field.name: getattr(group, field.name) for group in groups for field in fields(group)} | more
     if (limit := said.pop("memory_limit", None)) is not None:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from olivelike._files import hold_paths
 from olivelike._text import did_you_mean
-from olivelike.engine.preparation import DEFAULTS, source_spec
+from olivelike.engine.preparation import source_spec
+from olivelike.engine.prepared import DEFAULTS
 from olivelike.engine.run import run
 from olivelike.errors import UsageError
 from olivelike.model.families import COMPONENTS, COMPUTED, HALF_PASSES, LORA_COMPONENTS, QUANTISING_PASSES
@@ -22,8 +23,9 @@ from olivelike.workflow.scaffold import workflow_text
 
 if TYPE_CHECKING:
     from olivelike.engine.execute.events import Listener
-    from olivelike.engine.preparation import Options
-    from olivelike.engine.run import ReportWriter, RunResult
+    from olivelike.engine.prepared import Options
+    from olivelike.engine.run import ReportWriter
+    from olivelike.engine.run_record import RunResult
     from olivelike.workflow import IpAdapter
 
 

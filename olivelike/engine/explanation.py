@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from olivelike._text import did_you_mean
 from olivelike.engine.plan.explain import differences, nearest_of
-from olivelike.engine.preparation import DEFAULTS, Options, Prepared, plan
+from olivelike.engine.preparation import plan
+from olivelike.engine.prepared import DEFAULTS, Options, Prepared
 from olivelike.errors import UsageError
 
 if TYPE_CHECKING:

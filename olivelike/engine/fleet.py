@@ -22,8 +22,10 @@ from olivelike.engine.execute.events import Event, Listener
 from olivelike.engine.execute.executor import LIGHT, Advanced, Answer, Demand
 from olivelike.engine.execute.sharing import open_for_looking, open_sharing
 from olivelike.engine.explanation import Explanation, explain_plan
-from olivelike.engine.preparation import DEFAULTS, EarlierRuns, Options, Pin, pin, prepare, validate
-from olivelike.engine.run import ReportWriter, RunResult, make_executor, run
+from olivelike.engine.preparation import Pin, pin, plan_prepared, prepare, validate
+from olivelike.engine.prepared import DEFAULTS, EarlierRuns, Options
+from olivelike.engine.run import ReportWriter, make_executor, run
+from olivelike.engine.run_record import readable_runs
 from olivelike.errors import Interrupted, OlivelikeError, StoreError, WorkflowError
 from olivelike.store import new_run_id
 from olivelike.workflow.code.once import read_once
@@ -36,7 +38,8 @@ if TYPE_CHECKING:
     from olivelike.engine.execute.executor import Executor, ExecutorMaker
     from olivelike.engine.kinds.kind import Job
     from olivelike.engine.plan.planner import Plan
-    from olivelike.engine.preparation import Prepared
+    from olivelike.engine.prepared import Prepared
+    from olivelike.engine.run_record import RunResult
     from olivelike.workflow import LoadedWorkflow
 
 PARALLEL: Final = 8
@@ -186,9 +189,9 @@ def plan_fleet(ref: str | Path | Place, options: Options = DEFAULTS) -> FleetPla
             if options.sharing is None:
                 sharing = open_for_looking(prepared.shared, prepared.store)
                 stack.callback(sharing.close, hurry=True)
-                options = replace(options, earlier=EarlierRuns(prepared.store), sharing=sharing)
-                prepared.options = replace(options, combination=one)
-            plans[one.name] = prepared, prepared.plan()
+                options = replace(options, earlier=EarlierRuns(readable_runs(prepared.store)), sharing=sharing)
+                prepared = replace(prepared, options=replace(options, combination=one))
+            plans[one.name] = prepared, plan_prepared(prepared)
     return FleetPlan(plans)
 
 
@@ -228,7 +231,7 @@ def run_fleet(
             listener(event)
 
     sharing = open_sharing(first.shared, store, tell_all, new_run_id())
-    options = replace(options, earlier=EarlierRuns(store), sharing=sharing)
+    options = replace(options, earlier=EarlierRuns(readable_runs(store)), sharing=sharing)
     results: dict[str, RunResult | OlivelikeError] = {}
     pool = _SharedExecutor(lambda log: make_executor(options, executor, log))
 

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from olivelike.engine.fleet import plan_fleet
-from olivelike.engine.preparation import Options, plan
+from olivelike.engine.preparation import plan
+from olivelike.engine.prepared import Options
 from olivelike.workflow.matrix import UnnamedCombinationError
 
 if TYPE_CHECKING:

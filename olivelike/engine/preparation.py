@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
-from itertools import count, islice
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from threading import Lock
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from olivelike._files import hold_paths
 from olivelike.engine.execute.sharing import Unshared, open_for_looking
 from olivelike.engine.output.admission import check_apart
 from olivelike.engine.output.output_files import OutputStates
@@ -21,13 +17,14 @@ from olivelike.engine.plan.chains import check_chains, check_scheduler, check_wi
 from olivelike.engine.plan.inputs import Inputs
 from olivelike.engine.plan.planner import make_plan
 from olivelike.engine.plan.resolver import Resolver
+from olivelike.engine.prepared import DEFAULTS, EarlierRuns, History, Options, Prepared
 from olivelike.engine.run_record import readable_runs
 from olivelike.errors import StoreError, UsageError
 from olivelike.graphs.shelf import open_shelf
 from olivelike.model.client_layouts import LAYOUTS
 from olivelike.model.families import TOKENIZERS
 from olivelike.model.records.output import RECORD_FILE
-from olivelike.sources import PipelineSource, RawTensor, SourceSpec, open_source
+from olivelike.sources import RawTensor, SourceSpec, open_source
 from olivelike.sources.fit import check_fit, lacking
 from olivelike.sources.ip_adapter import IpAdapterSpec
 from olivelike.store import Store
@@ -35,130 +32,16 @@ from olivelike.workflow import LoadedWorkflow, Output, Source, default_cache_dir
 from olivelike.workflow.places import Place, may_be_path
 
 if TYPE_CHECKING:
-    from olivelike.engine.plan.adapters import Adapters
     from olivelike.engine.plan.forecast import Forecast
-    from olivelike.engine.plan.node import Node
     from olivelike.engine.plan.planner import Plan
-    from olivelike.model.records.run_record import RunRecord
     from olivelike.store.shared import Address
     from olivelike.workflow import IpAdapter
-    from olivelike.workflow.matrix import Combination
-    from olivelike.workflow.passes.allowed_plugins import Ask
     from olivelike.workflow.schema import Workflow
 
 _PICKLE_TABLE = "pickle/2"
 """Kind of remembered table; the first did not know of compressed archives."""
-_HISTORY = 20
-"""How many earlier runs of a workflow are looked at to explain a miss."""
 _RECENT = 40
-"""How many earlier runs of any workflow tell how long nodes take."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """What a front end may ask for, beside the workflow."""
-
-    overrides: tuple[str, ...] = ()
-    loras: tuple[str, ...] = ()
-    """`FILE` or `FILE:WEIGHT`, on top of those of the workflow."""
-    plugins: tuple[str, ...] = ()
-    allow_plugins: bool = False
-    """Run plugins that workflow files name, whether or not they were allowed before."""
-    ask_plugins: Ask | None = None
-    """Asks about those that were not; without it they are refused."""
-    cache_dir: Path | None = None
-    shared_cache: str | None = None
-    """URL of a store that several machines share; by default `$OLIVELIKE_SHARED_CACHE`."""
-    output: Path | None = None
-    combination: str | Combination | None = None
-    """Which one of the workflow's `matrix`."""
-    only: tuple[str, ...] = ()
-    until: str | None = None
-    keep_going: bool = False
-    """Publish the outputs that are complete although another one failed."""
-    fail_fast: bool = False
-    """Stop everything as soon as a node failed; by default what does not need it goes on."""
-    workers: int | None = None
-    """Worker processes; by default one per core, four at most."""
-    cluster: str | None = None
-    """`tcp://HOST:PORT` of a Dask scheduler, or `local:N`; by default worker processes."""
-    memory_limit: int | None = None
-    """Bytes that all nodes together may be expected to use; by default four fifths of what is free."""
-    step_timeout: float | None = None
-    """Seconds that one step of a chain may take, after which it is ended and fails; by default for ever."""
-    clean_cache: bool = False
-    allow_pickle: bool = False
-    command: str | None = None
-    """What was typed, where that stands in place of a workflow file."""
-    earlier: EarlierRuns | None = None
-    """Records of earlier runs in the store, where several runs share them."""
-    sharing: Unshared | None = None
-    """The shared store, where several runs ask it together."""
-    overwrite: bool = False
-    """Replace outputs that hold another pipeline, and files of theirs that were changed since."""
-
-    def __post_init__(self) -> None:
-        """Take text for paths too."""
-        hold_paths(self, "cache_dir", "output")
-
-
-DEFAULTS: Final = Options()
-"""A workflow as its file says."""
-
-
-class EarlierRuns:
-    """The records of a store's runs, newest first; each is read when first looked at, and once."""
-
-    def __init__(self, store: Store) -> None:
-        self._unread = readable_runs(store)
-        self._read: list[RunRecord] = []
-        self._lock = Lock()
-
-    def __iter__(self) -> Iterator[RunRecord]:
-        for number in count():
-            with self._lock:
-                if number == len(self._read):
-                    record = next(self._unread, None)
-                    if record is None:
-                        return
-                    self._read.append(record)
-            yield self._read[number]
-
-
-class History:
-    """Run records of one workflow, newest first; and the latest of others, which explain what it never ran."""
-
-    def __init__(self, earlier: EarlierRuns, workflow: str) -> None:
-        self._earlier = earlier
-        self._workflow = workflow
-
-    def __iter__(self) -> Iterator[RunRecord]:
-        return iter(self._records[0])
-
-    def groups(self) -> tuple[list[RunRecord], list[RunRecord]]:
-        """Return the records of the workflow, and those of others; each newest first."""
-        return self._records
-
-    def recent(self) -> Iterator[RunRecord]:
-        """Yield the latest records of any workflow that were made on a machine like this one, newest first."""
-        from olivelike.engine.run_record import host
-
-        here = replace(host(), release="")  # What does not change when the system is brought up to date.
-        latest = islice(self._earlier, _RECENT)
-        return (record for record in latest if replace(record.host, release="") == here)
-
-    @cached_property
-    def _records(self) -> tuple[list[RunRecord], list[RunRecord]]:
-        mine: list[RunRecord] = []
-        others: list[RunRecord] = []
-        for record in self._earlier:
-            if record.workflow == self._workflow:
-                mine.append(record)
-            elif len(others) < _HISTORY:
-                others.append(record)
-            if len(mine) == _HISTORY:
-                break
-        return mine, others
+"""Number of earlier runs, of any workflow, that tell how long nodes take."""
 
 
 @dataclass(frozen=True)
@@ -179,72 +62,64 @@ class Pin:
         return {**asdict(self), "keys": list(self.keys), "missing": list(self.missing)}
 
 
-@dataclass
-class Prepared:
-    """A workflow with its source and store, ready to be planned."""
+def make_resolver(prepared: Prepared, sharing: Unshared | None = None) -> Resolver:
+    """Return a fresh resolver: it looks at the store and the outputs anew."""
+    elsewhere = (sharing or Unshared()).content
+    inputs = Inputs(prepared.workflow, prepared.source, prepared.adapters, prepared.store, open_shelf(), elsewhere)
+    return Resolver(inputs, OutputStates(prepared.store))
 
-    workflow: LoadedWorkflow
-    source: PipelineSource
-    adapters: Adapters
-    store: Store
-    outputs: tuple[Output, ...]
-    nodes: tuple[Node, ...]
-    history: History
-    options: Options = field(default_factory=Options)
-    shared: Address | None = None
-    """Where the store is that several machines share."""
 
-    def resolver(self, sharing: Unshared | None = None) -> Resolver:
-        """Return a fresh resolver: it looks at the store and the outputs anew."""
-        elsewhere = (sharing or Unshared()).content
-        inputs = Inputs(self.workflow, self.source, self.adapters, self.store, open_shelf(), elsewhere)
-        return Resolver(inputs, OutputStates(self.store))
+def plan_prepared(prepared: Prepared, *, here: bool = False) -> Plan:
+    """Compute the plan; nothing changes. With `here`, what only a shared store has does not count."""
+    given = prepared.options.sharing
+    sharing = given or open_for_looking(None if here else prepared.shared, prepared.store)
+    try:
+        resolver = make_resolver(prepared, sharing)
+        found = make_plan(prepared.nodes, resolver, prepared.source, prepared.history, sharing)
+        return replace(found, warnings=(*warnings_of(prepared), *found.warnings))
+    finally:
+        if sharing is not given:
+            sharing.close(hurry=True)
 
-    def plan(self, *, here: bool = False) -> Plan:
-        """Compute the plan; nothing changes. With `here`, what only a shared store has does not count."""
-        sharing = self.options.sharing or open_for_looking(None if here else self.shared, self.store)
-        try:
-            found = make_plan(self.nodes, self.resolver(sharing), self.source, self.history, sharing)
-            return replace(found, warnings=(*self.warnings, *found.warnings))
-        finally:
-            if sharing is not self.options.sharing:
-                sharing.close(hurry=True)
 
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """What is to be said before anything runs: what is lacking, what nothing is made of, who can't load it."""
-        stale, absent = self.source.origin.warning, lacking(self.source)
-        told = f"{self.source.origin.place}: it has no {' and no '.join(absent)}, so its output alone draws no pictures"
-        layouts = self._layout_warnings()
-        return (*([stale] if stale else []), *self.source.left_out, *([told] if absent else []), *layouts)
+def warnings_of(prepared: Prepared) -> tuple[str, ...]:
+    """Return what is to be said before anything runs: what is lacking, what nothing is made of, who can't load it."""
+    source = prepared.source
+    stale, absent = source.origin.warning, lacking(source)
+    told = f"{source.origin.place}: it has no {' and no '.join(absent)}, so its output alone draws no pictures"
+    layouts = _layout_warnings(prepared)
+    return (*([stale] if stale else []), *source.left_out, *([told] if absent else []), *layouts)
 
-    def _layout_warnings(self) -> Iterator[str]:
-        """Yield which outputs their clients can't load."""
-        made = {node.component for node in self.nodes}
-        for output in self.outputs if self.options.until is None and not self.options.only else ():
-            for name in LAYOUTS[output.layout].needed:
-                if name not in made:
-                    yield (
-                        f"{output.path.name} will have no {name}, and {output.layout} can't load a folder without one; "
-                        f"use a source that has it, with {name} in `components`, or another layout"
-                    )
 
-    def workers(self) -> int:
-        """Return how many nodes run at once."""
-        return worker_count(self.options)
+def _layout_warnings(prepared: Prepared) -> Iterator[str]:
+    """Yield which outputs their clients can't load."""
+    made, options = {node.component for node in prepared.nodes}, prepared.options
+    for output in prepared.outputs if options.until is None and not options.only else ():
+        for name in LAYOUTS[output.layout].needed:
+            if name not in made:
+                yield (
+                    f"{output.path.name} will have no {name}, and {output.layout} can't load a folder without one; "
+                    f"use a source that has it, with {name} in `components`, or another layout"
+                )
 
-    def memory_limit(self) -> int:
-        """Return how much memory all nodes together may be expected to use now, in bytes."""
-        from olivelike.engine.execute.memory_budget import default_limit
 
-        return self.options.memory_limit or default_limit()
+def forecast(prepared: Prepared) -> Forecast:
+    """Return how long nodes are expected to take, from what runs on a machine like this one took."""
+    from olivelike.engine.plan.forecast import Forecast
+    from olivelike.engine.run_record import host
 
-    def forecast(self) -> Forecast:
-        """Return how long nodes are expected to take, from what earlier runs took."""
-        from olivelike.engine.plan.forecast import Forecast
+    here = replace(host(), release="")  # What does not change when the system is brought up to date.
+    latest = prepared.history.latest(_RECENT)
+    recent = (record for record in latest if replace(record.host, release="") == here)
+    options = prepared.options
+    return Forecast(prepared.nodes, prepared.source, recent, worker_count(options), memory_limit(options))
 
-        recent = self.history.recent()
-        return Forecast(self.nodes, self.source, recent, self.workers(), self.memory_limit())
+
+def memory_limit(options: Options) -> int:
+    """Return how much memory all nodes together may be expected to use now, in bytes."""
+    from olivelike.engine.execute.memory_budget import default_limit
+
+    return options.memory_limit or default_limit()
 
 
 def worker_count(options: Options) -> int:
@@ -290,7 +165,7 @@ def prepare(ref: str | Path | Place, options: Options, *, writes: bool) -> Prepa
     check_fit(source)
     check_scheduler(source)
     source = source.distilled(adapters.few_steps)
-    history = History(options.earlier or EarlierRuns(store), loaded.workflow.name)
+    history = History(options.earlier or EarlierRuns(readable_runs(store)), loaded.workflow.name)
     return Prepared(loaded, source, adapters, store, outputs, nodes, history, options, shared)
 
 
@@ -377,7 +252,7 @@ def plan(ref: str | Path | Place, options: Options = DEFAULTS) -> tuple[Prepared
         OlivelikeError: as `prepare`.
     """
     prepared = prepare(ref, options, writes=False)
-    return prepared, prepared.plan()
+    return prepared, plan_prepared(prepared)
 
 
 def validate(ref: str | Path | Place, options: Options = DEFAULTS) -> LoadedWorkflow:
@@ -418,7 +293,7 @@ def pin(ref: str | Path | Place, options: Options = DEFAULTS) -> Pin:
             raise UsageError(f"{there.address} may only be read, so nothing can be pinned there; take another URL")
     keys: list[str] = []
     missing: list[str] = []
-    for planned in prepared.plan(here=there is None).nodes:
+    for planned in plan_prepared(prepared, here=there is None).nodes:
         if planned.node.output is not None or planned.status in {"shelf", "uncached"}:
             continue  # No store has, or needs, a result of it.
         key = None if planned.key is None else planned.key.digest

@@ -6,7 +6,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -19,7 +19,17 @@ from olivelike.engine.output.assemble import Stagings, assets_are_current, publi
 from olivelike.engine.output.output_files import resolved
 from olivelike.engine.output.publication import recover
 from olivelike.engine.plan.planner import all_hits, explain_status
-from olivelike.engine.preparation import DEFAULTS, prepare, worker_count
+from olivelike.engine.preparation import (
+    forecast,
+    make_resolver,
+    memory_limit,
+    plan_prepared,
+    prepare,
+    warnings_of,
+    worker_count,
+)
+from olivelike.engine.prepared import DEFAULTS
+from olivelike.engine.run_record import RunResult, run_record
 from olivelike.errors import (
     DamagedError,
     Interrupted,
@@ -38,7 +48,7 @@ if TYPE_CHECKING:
     from olivelike.engine.execute.driver import Driver, Execution
     from olivelike.engine.execute.executor import Executor, ExecutorMaker
     from olivelike.engine.plan.resolver import Resolution, Resolver
-    from olivelike.engine.preparation import Options, Prepared
+    from olivelike.engine.prepared import Options, Prepared
     from olivelike.model.records.run_record import NodeRecord, RunRecord
     from olivelike.workflow import Output
     from olivelike.workflow.places import Place
@@ -49,41 +59,6 @@ ATTEMPTS = 3
 
 _SHOWN = 5
 """How many of many things a message names."""
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """How a run ended."""
-
-    run_id: str
-    status: str
-    nodes: int
-    hits: int
-    """Nodes whose result was stored."""
-    executed: int
-    seconds: float
-    peak_memory_bytes: int
-    outputs: tuple[Path, ...]
-    shelved: int = 0
-    """Nodes whose result a shelf knew."""
-    report: Path | None = None
-    """The report; there is none if nothing was to be done."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the result as JSON values, as the event `run_finished` has it."""
-        paths = [str(path) for path in self.outputs]
-        return {
-            "run_id": self.run_id,
-            "status": self.status,
-            "nodes": self.nodes,
-            "hits": self.hits,
-            "executed": self.executed,
-            "shelved": self.shelved,
-            "seconds": round(self.seconds, 3),
-            "peak_memory_bytes": self.peak_memory_bytes,
-            "output": paths[0] if len(paths) == 1 else paths,
-            "report": str(self.report) if self.report is not None else None,
-        }
 
 
 def run(
@@ -165,7 +140,7 @@ class _Run:
         self._emit(
             "run_started", workflow=loaded.name, run_id=self._id, nodes=len(node_ids), node_ids=node_ids, shared=shared
         )
-        for warning in self._prepared.warnings:
+        for warning in warnings_of(self._prepared):
             self._emit("warning", message=warning)
         if (few_steps := self._prepared.source.few_steps) is not None:
             scheduler = few_steps.recipe.class_name
@@ -222,7 +197,7 @@ class _Run:
             return False
         nodes = self._prepared.nodes
         try:
-            hits = all_hits(nodes, self._prepared.resolver())
+            hits = all_hits(nodes, make_resolver(self._prepared))
             if hits is None or not all(self._has_assets(output, hits) for output in self._outputs):
                 return False
         except DamagedError:
@@ -243,7 +218,7 @@ class _Run:
         Raises:
             StoreError: naming what is missing.
         """
-        nodes = self._prepared.plan(here=True).nodes
+        nodes = plan_prepared(self._prepared, here=True).nodes
         missing = [planned.node.id for planned in nodes if planned.status != "hit" and planned.node.output is None]
         if missing or self._options.clean_cache:
             what = f"lacks {listed(missing, _SHOWN)}" if missing else "can't be cleaned"
@@ -273,7 +248,7 @@ class _Run:
         """Execute and publish; what turns out damaged in the store is set aside, and all starts over."""
         for attempt in range(ATTEMPTS):
             stagings.renew()
-            resolver = self._prepared.resolver()
+            resolver = make_resolver(self._prepared)
             resolver.inputs.prefetch()
             try:
                 execution = self._execute(resolver, stagings, root, force=attempt == 0)
@@ -296,9 +271,9 @@ class _Run:
             nodes=prepared.nodes,
             staging=stagings.folders,
             history=prepared.history,
-            forecast=prepared.forecast(),
+            forecast=forecast(prepared),
             listener=self._listener,
-            memory_limit=prepared.memory_limit(),
+            memory_limit=memory_limit(options),
             root=root,
             began=self._start,
             sharing=self._sharing,
@@ -354,8 +329,6 @@ class _Run:
 
     def _keep(self, result: RunResult, nodes: Sequence[NodeRecord], error: str | None) -> Path | None:
         """Keep the record, and write the report; without room for them a run goes on all the same."""
-        from olivelike.engine.run_record import run_record
-
         if not self._store.writable:
             if result.status == "ok":  # An error names them.
                 self._store.drop_temporary_logs()

@@ -1,4 +1,4 @@
-"""The record of one run, made of what the run knows, and of what it ran on."""
+"""How a run ended, and its record, made of what the run knows, and of what it ran on."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import os
 import platform
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from olivelike.errors import StoreError
 from olivelike.model.records.output import OutputRecord
@@ -19,9 +19,43 @@ from olivelike.model.records.reading import RecordError
 from olivelike.model.records.run_record import EarlierNode, EarlierRun, HostRecord, NodeRecord, RunRecord
 
 if TYPE_CHECKING:
-    from olivelike.engine.preparation import Prepared
-    from olivelike.engine.run import RunResult
+    from olivelike.engine.prepared import Prepared
     from olivelike.store import Store
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """How a run ended."""
+
+    run_id: str
+    status: str
+    nodes: int
+    hits: int
+    """Nodes whose result was stored."""
+    executed: int
+    seconds: float
+    peak_memory_bytes: int
+    outputs: tuple[Path, ...]
+    shelved: int = 0
+    """Nodes whose result a shelf knew."""
+    report: Path | None = None
+    """The report; there is none if nothing was to be done."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the result as JSON values, as the event `run_finished` has it."""
+        paths = [str(path) for path in self.outputs]
+        return {
+            "run_id": self.run_id,
+            "status": self.status,
+            "nodes": self.nodes,
+            "hits": self.hits,
+            "executed": self.executed,
+            "shelved": self.shelved,
+            "seconds": round(self.seconds, 3),
+            "peak_memory_bytes": self.peak_memory_bytes,
+            "output": paths[0] if len(paths) == 1 else paths,
+            "report": str(self.report) if self.report is not None else None,
+        }
 
 
 def run_record(prepared: Prepared, result: RunResult, nodes: Iterable[NodeRecord], error: str | None) -> RunRecord:

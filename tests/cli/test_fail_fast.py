@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from olivelike.engine.preparation import Options
-from olivelike.engine.run import RunResult, run
+from olivelike.engine.prepared import Options
+from olivelike.engine.run import run
+from olivelike.engine.run_record import RunResult
 from olivelike.errors import PassError
 
 SWEEP = """\

@@ -66,7 +66,7 @@ def test_a_full_disk_leaves_store_and_output_as_they_were(project: Project) -> N
     before = project.files()
     code = (
         "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))\n"
-        "from olivelike.engine.preparation import Options; from olivelike.engine.run import run\n"
+        "from olivelike.engine.prepared import Options; from olivelike.engine.run import run\n"
         "from olivelike.errors import OlivelikeError\n"
         f"try: run({str(project.workflow)!r}, Options(overrides=('target=cpu',\n"
         "    'components.text_encoder.1.float16.keep_io=true')), lambda event: None)\n"

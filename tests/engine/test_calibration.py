@@ -14,7 +14,8 @@ from olivelike.cli.app import run_command_line
 from olivelike.engine.calibration import Drawn, FloatPipeline, TrialDrawing, calibrate
 from olivelike.engine.convert_request import ConvertRequest, draft
 from olivelike.engine.output.swap import swap_loras
-from olivelike.engine.preparation import Options, plan, prepare
+from olivelike.engine.preparation import plan, prepare
+from olivelike.engine.prepared import Options
 from olivelike.engine.run_record import readable_runs
 from olivelike.errors import PassError, SafetyError, UsageError, WorkflowError
 from olivelike.graphs.inspect import inspect_model

@@ -12,7 +12,8 @@ import pytest
 
 from olivelike.data import demo_folder
 from olivelike.engine.fleet import combinations, plan_fleet, run_fleet
-from olivelike.engine.preparation import Options, plan
+from olivelike.engine.preparation import plan
+from olivelike.engine.prepared import Options
 from olivelike.engine.run import run
 from olivelike.errors import UsageError, WorkflowError
 from olivelike.workflow.matrix import UnnamedCombinationError

@@ -13,7 +13,8 @@ import onnx
 import pytest
 
 from olivelike.engine.output.initializers import Initializers
-from olivelike.engine.preparation import Options, plan
+from olivelike.engine.preparation import plan
+from olivelike.engine.prepared import Options
 from olivelike.errors import PassError, UsageError
 from olivelike.model.records.output import OutputRecord, StepRecord
 

@@ -15,7 +15,8 @@ from olivelike.engine.explanation import explain
 from olivelike.engine.output.earlier import Earlier
 from olivelike.engine.output.initializers import Initializers
 from olivelike.engine.output.swap import swap_loras
-from olivelike.engine.preparation import Options, plan
+from olivelike.engine.preparation import plan
+from olivelike.engine.prepared import Options
 from olivelike.errors import PassError, SourceError, WorkflowError
 from olivelike.sources.adapters.lora_file import WeightedLora
 from olivelike.sources.adapters.open_lora import open_lora

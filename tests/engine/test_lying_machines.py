@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from olivelike.engine.preparation import Options, plan
+from olivelike.engine.preparation import plan
+from olivelike.engine.prepared import Options
 from olivelike.errors import OlivelikeError
 from olivelike.graphs.shelf import Shelf
 from tests.fixtures.lying_store import Files, Honest, lies, names_of, with_object

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from olivelike.cli.app import run_command_line
-from olivelike.engine.preparation import Options, plan
+from olivelike.engine.preparation import plan
+from olivelike.engine.prepared import Options
 from olivelike.errors import SourceError, WorkflowError
 from olivelike.sources.files import pickled
 from olivelike.testing.checkpoints import make_checkpoint

@@ -153,7 +153,7 @@ def test_a_bug_ends_a_run_with_its_event_and_its_record(project: Project) -> Non
         if event.name == "output_published":
             raise RuntimeError("a bug of the listener")
 
-    from olivelike.engine.preparation import Options
+    from olivelike.engine.prepared import Options
     from olivelike.engine.run import run
 
     with pytest.raises(RuntimeError, match="a bug of the listener"):
@@ -174,7 +174,7 @@ def test_a_collection_that_fails_is_told(project: Project) -> None:
 
 READ_ONLY = """
 import sys
-from olivelike.engine.preparation import Options
+from olivelike.engine.prepared import Options
 from olivelike.engine.run import run
 from olivelike.errors import OlivelikeError
 from pathlib import Path
@@ -225,7 +225,7 @@ def test_a_read_only_store_serves_a_new_output_and_says_what_it_lacks(sealed: Pr
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from olivelike.engine.preparation import Options
+from olivelike.engine.prepared import Options
 from olivelike.engine.run import run
 from tests.fixtures.inline_executor import InlineExecutor
 from olivelike.model.records.output import JOURNAL_FILE
@@ -266,7 +266,7 @@ def test_a_run_that_is_killed_under_its_journal_is_completed_with_another_store_
 
 
 def test_two_spellings_of_one_output_exclude_each_other(project: Project) -> None:
-    from olivelike.engine.preparation import Options
+    from olivelike.engine.prepared import Options
     from olivelike.engine.run import run
 
     (project.folder / "linked").symlink_to(project.folder / "models")
@@ -289,7 +289,7 @@ def test_two_spellings_of_one_output_exclude_each_other(project: Project) -> Non
 WAITS = """
 import sys
 from pathlib import Path
-from olivelike.engine.preparation import Options
+from olivelike.engine.prepared import Options
 from olivelike.engine.run import run
 
 def listen(event):

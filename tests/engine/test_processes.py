@@ -40,7 +40,7 @@ class Slow(Pass):
 RUN = """
 import json, sys
 from pathlib import Path
-from olivelike.engine.preparation import Options
+from olivelike.engine.prepared import Options
 from olivelike.engine.run import run
 from tests.fixtures.inline_executor import InlineExecutor
 from olivelike.errors import OlivelikeError

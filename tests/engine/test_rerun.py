@@ -43,7 +43,7 @@ def test_a_second_run_does_nothing(template: Project) -> None:
 
 def test_a_run_with_nothing_to_do_imports_no_heavy_library(template: Project) -> None:
     code = (
-        "import sys; from olivelike.engine.preparation import Options; from olivelike.engine.run import run\n"
+        "import sys; from olivelike.engine.prepared import Options; from olivelike.engine.run import run\n"
         f"run({str(template.workflow)!r}, Options(), lambda event: None)\n"
         "heavy = {'torch', 'onnx', 'diffusers', 'transformers', 'numpy', 'onnxruntime', 'huggingface_hub'}\n"
         "print(sorted(heavy & set(sys.modules)))"

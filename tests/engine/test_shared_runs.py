@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from olivelike.engine.preparation import Options, plan
+from olivelike.engine.preparation import plan
+from olivelike.engine.prepared import Options
 from olivelike.errors import MissingError, UsageError
 from olivelike.graphs.shelf import Shelf
 from tests.fixtures.faulty_bucket import FaultyBucket

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from olivelike.digest import digest_bytes
-from olivelike.engine.preparation import Options, plan
-from olivelike.engine.run import RunResult, run as run_workflow
-from olivelike.engine.run_record import readable_runs
+from olivelike.engine.preparation import plan
+from olivelike.engine.prepared import Options
+from olivelike.engine.run import run as run_workflow
+from olivelike.engine.run_record import RunResult, readable_runs
 from olivelike.graphs.shelf import BUILT_IN, Shelf, ShelfFolder
 from olivelike.model import Architecture, Graph
 from olivelike.store import Store

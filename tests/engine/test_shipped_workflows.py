@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from olivelike.engine.preparation import Options, plan
+from olivelike.engine.preparation import plan
+from olivelike.engine.prepared import Options
 from olivelike.workflow import shipped_names
 
 

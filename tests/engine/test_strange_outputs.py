@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from olivelike.engine.preparation import Options
+from olivelike.engine.prepared import Options
 from olivelike.engine.run import run
 from olivelike.errors import OlivelikeError
 from olivelike.model.records.output import OutputRecord

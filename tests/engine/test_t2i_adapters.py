@@ -10,7 +10,7 @@ from PIL import Image
 
 from olivelike.cli.app import run_command_line
 from olivelike.engine.convert_request import ConvertRequest, draft_workflow
-from olivelike.engine.preparation import DEFAULTS
+from olivelike.engine.prepared import DEFAULTS
 from olivelike.errors import UsageError, WorkflowError
 from olivelike.model.records.output import OutputRecord
 from olivelike.runtime.pictures import read_picture_record

@@ -13,7 +13,8 @@ from hostile import QUICK, SLOW, damage_json, feed
 
 from olivelike.data import demo_folder
 from olivelike.engine.plan.question import Question
-from olivelike.engine.preparation import Options, prepare
+from olivelike.engine.preparation import make_resolver, prepare
+from olivelike.engine.prepared import Options
 from olivelike.engine.run import run
 from olivelike.errors import DamagedError
 from olivelike.store import actions
@@ -40,7 +41,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Honest, dict[str, Q
     options = Options(cache_dir=folder / "cache", output=None)
     run(str(folder / "small.yaml"), options, executor=InlineExecutor)
     prepared = prepare(str(folder / "small.yaml"), options, writes=False)
-    resolver, questions = prepared.resolver(), {}
+    resolver, questions = make_resolver(prepared), {}
     for node in prepared.nodes:
         resolution = resolver.resolve(node)
         if resolution.action is not None and resolution.key is not None:

@@ -7,7 +7,7 @@ import typer
 from olivelike.cli import options as shared
 
 if TYPE_CHECKING:
-    from olivelike.engine.preparation import Options
+    from olivelike.engine.prepared import Options
     from olivelike.workflow import LoadedWorkflow
 
 

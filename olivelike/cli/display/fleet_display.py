@@ -19,7 +19,7 @@ from olivelike.workflow.findings import file_label
 
 if TYPE_CHECKING:
     from olivelike.engine.execute.events import Event
-    from olivelike.engine.preparation import Options
+    from olivelike.engine.prepared import Options
     from olivelike.workflow.places import Place
 
 _STATUSES = ("hit", "shelf", "miss", "pending", "uncached")

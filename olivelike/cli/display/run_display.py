@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from olivelike.cli.display.bars import Bars
     from olivelike.engine.execute.events import Event
     from olivelike.engine.plan.planner import Plan, PlannedNode
-    from olivelike.engine.preparation import Options
-    from olivelike.engine.run import RunResult
+    from olivelike.engine.prepared import Options
+    from olivelike.engine.run_record import RunResult
     from olivelike.workflow.places import Place
 
 _KNOWN = ("hit", "shelf")
@@ -45,7 +45,7 @@ _WIDE = 100
 def show_plan(workflow: str | Place, options: Options, json: bool) -> None:
     """Plan a workflow and write the plan to standard output."""
     from olivelike.engine.plan.forecast import TimeLeft
-    from olivelike.engine.preparation import plan
+    from olivelike.engine.preparation import forecast as forecast_of, plan
 
     try:
         prepared, found = plan(workflow, options)
@@ -56,7 +56,7 @@ def show_plan(workflow: str | Place, options: Options, json: bool) -> None:
         return
     name = prepared.workflow.workflow.name
     runs = _to_run(found)
-    forecast = prepared.forecast() if runs else None
+    forecast = forecast_of(prepared) if runs else None
     seconds = {planned.node.id: forecast.seconds(planned.node.id) for planned in runs} if forecast else {}
     totals = _totals(found) | (forecast.left(seconds) if forecast else TimeLeft(0.0, 0)).to_json()
     value = {

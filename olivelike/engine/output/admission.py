@@ -18,7 +18,7 @@ from olivelike.workflow.places import exists
 if TYPE_CHECKING:
     from olivelike.engine.plan.adapters import Adapters
     from olivelike.engine.plan.node import Node
-    from olivelike.engine.preparation import Prepared
+    from olivelike.engine.prepared import Prepared
     from olivelike.sources import PipelineSource
     from olivelike.store import Store
     from olivelike.workflow import LoadedWorkflow, Output

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from olivelike.engine.execute.driver import Execution
     from olivelike.engine.plan.node import Node
     from olivelike.engine.plan.resolver import Resolver
-    from olivelike.engine.preparation import Prepared
+    from olivelike.engine.prepared import Prepared
     from olivelike.workflow import Output
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from olivelike._text import did_you_mean
-from olivelike.engine.preparation import DEFAULTS, prepare
+from olivelike.engine.preparation import make_resolver, prepare
+from olivelike.engine.prepared import DEFAULTS
 from olivelike.engine.run import ReportWriter, run
 from olivelike.errors import (
     DamagedError,
@@ -33,8 +34,8 @@ from olivelike.runtime.sessions.session_settings import SessionSettings, choose_
 if TYPE_CHECKING:
     from olivelike.engine.execute.events import Event, Listener
     from olivelike.engine.plan.node import Node
-    from olivelike.engine.preparation import Options, Prepared
-    from olivelike.engine.run import RunResult
+    from olivelike.engine.prepared import Options, Prepared
+    from olivelike.engine.run_record import RunResult
     from olivelike.measure.bench.fidelity_report import FidelityReport
     from olivelike.model.records.run_record import NodeRecord
     from olivelike.workflow.places import Place
@@ -290,7 +291,7 @@ def _shown(prepared: Prepared, components: Collection[str]) -> list[str]:
 
 def _stored_facts(prepared: Prepared) -> dict[str, Mapping[str, Any]]:
     """Return the facts of each node whose result is stored."""
-    resolver = prepared.resolver()
+    resolver = make_resolver(prepared)
     found: dict[str, Mapping[str, Any]] = {}
     for node in prepared.nodes:
         if node.component in TOKENIZERS:

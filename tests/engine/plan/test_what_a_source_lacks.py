@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from olivelike.engine.preparation import Options, plan
+from olivelike.engine.preparation import plan
+from olivelike.engine.prepared import Options
 from olivelike.errors import SourceError
 from olivelike.testing.checkpoints import make_checkpoint
 from olivelike.testing.single_file_writer import make_single_file

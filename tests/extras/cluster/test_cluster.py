@@ -21,7 +21,7 @@ from distributed import LocalCluster
 from olivelike.data import demo_folder
 from olivelike.digest import canonical_json
 from olivelike.engine.execute.events import Event
-from olivelike.engine.preparation import Options
+from olivelike.engine.prepared import Options
 from olivelike.engine.run import run
 from olivelike.errors import MissingError, PassError, SessionError, UsageError
 from olivelike.extras.cluster import cluster_site, cluster_workers

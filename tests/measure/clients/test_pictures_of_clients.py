@@ -20,7 +20,7 @@ import pytest
 import torch
 from onnxruntime_extensions import get_library_path
 
-from olivelike.engine.preparation import Options
+from olivelike.engine.prepared import Options
 from olivelike.engine.run import run
 from olivelike.measure.clients import check_client
 from olivelike.testing.checkpoints import make_checkpoint
