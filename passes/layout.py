@@ -29,7 +29,7 @@ class Layout(Pass):
 
     def run(self, model: Model, context: Context) -> Model:
         """Cast, reshape and rename at the border of the graph, and count."""
-        from olivelike.graphs.interface.client_layout import lay_out
+        from olivelike.graphs.client_layout import lay_out
         from olivelike.model import Graph
         from olivelike.model.client_layouts import LAYOUTS
 

@@ -22,13 +22,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from olivelike.data import demo_controlnet
+from olivelike.families.networks import classes_of
 from olivelike.graphs.shelf import BUILT_IN, Damage, ShelfFolder
 from olivelike.graphs.shelf.filling import add_network
 from olivelike.graphs.shelf.folder import file_name
 from olivelike.graphs.shelf.forms import DEFAULTS_FILE, complete, graph_question
 from olivelike.model import Architecture
 from olivelike.model.families import VAES
-from olivelike.model.supported import CLASSES
 from olivelike.sources import Checkpoint, PipelineSource, SourceSpec, available_components, open_source
 from olivelike.sources.controlnet import open_controlnet
 from olivelike.sources.vae_override import open_vae
@@ -142,7 +142,7 @@ def networks(name: str, scratch: Path) -> Iterator[Checkpoint]:
 
 def _opened(path: Path, only: list[str] | None) -> PipelineSource:
     spec = SourceSpec(path=path)
-    return open_source(spec, only or [name for name in available_components(spec) if name in CLASSES])
+    return open_source(spec, only or [name for name in available_components(spec) if classes_of(name)])
 
 
 def _change_unet(folder: Path, changes: Mapping[str, Any]) -> None:

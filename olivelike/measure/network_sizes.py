@@ -17,7 +17,7 @@ from olivelike.model.adapter_features import downscale_factor
 from olivelike.model.families import ADAPTER_PICTURE, CONTROL_PICTURE, CONTROLNETS
 
 if TYPE_CHECKING:
-    from olivelike.graphs.interface.component_interface import Input
+    from olivelike.families.network import Input
     from olivelike.model.architecture import Config
 
 GUIDED: Final = ("unet", *CONTROLNETS)

@@ -19,8 +19,8 @@ from olivelike import _untrusted as untrusted
 from olivelike._text import did_you_mean_path
 from olivelike.digest import digest_json
 from olivelike.errors import SourceError
+from olivelike.families.supported import check_network
 from olivelike.model.records.origin import Origin
-from olivelike.model.supported import check_network
 from olivelike.sources.files.weight_table import RawTensor, ReadPickle, check_dtype, read_header
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError
 from olivelike.families import FAMILIES, family_of_text_width
+from olivelike.families.supported import check_network
 from olivelike.model.records.origin import Origin
-from olivelike.model.supported import check_network
 from olivelike.sources.checkpoint import Checkpoint, SourceFiles, read_checkpoint, read_json
 from olivelike.sources.files.weight_table import ReadPickle, read_weight_table
 from olivelike.sources.identify.identify import identify

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from olivelike._text import did_you_mean_path
 from olivelike.errors import SourceError
+from olivelike.families.supported import check_network
 from olivelike.model.families import IMAGE_ENCODER
 from olivelike.model.records.origin import Origin
-from olivelike.model.supported import check_network
 from olivelike.sources.adapters.ip_adapter_file import IpAdapterFile, read_ip_adapter
 from olivelike.sources.checkpoint import Checkpoint, FolderFiles, SourceFiles, read_checkpoint, read_json
 from olivelike.sources.hub import fetch_hub_file, open_hub

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError
+from olivelike.families.supported import check_network
 from olivelike.model.adapter_features import TYPES, given_features, taken_features
 from olivelike.model.records.origin import Origin
-from olivelike.model.supported import check_network
 from olivelike.sources.checkpoint import Checkpoint, SourceFiles, read_checkpoint, read_json
 from olivelike.sources.files.weight_table import ReadPickle, read_weight_table
 from olivelike.sources.identify.identify import identify

@@ -12,12 +12,12 @@ import warnings
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import PassError
+from olivelike.families.networks import interface_of, network_of
+from olivelike.families.supported import check_network, first_line
 from olivelike.graphs.editing.values import renamed
 from olivelike.graphs.export.torch_network import PREFIX, build_network, replace_parameters_by_fakes, wrap
-from olivelike.graphs.interface.component_interface import Interface, interface_of, traced_unevenly
 from olivelike.model.families import PREVIEW
 from olivelike.model.graph import BLOCK_KEY, PARAMETER_KEY, Graph
-from olivelike.model.supported import check_network, first_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import torch
     from onnxscript.rewriter import RewriteRule
 
+    from olivelike.families.network import Interface
     from olivelike.model import Architecture
 
 OPSET = 23
@@ -54,7 +55,7 @@ def export_component(architecture: Architecture, logger: logging.Logger, *, any_
     """Export the network of `architecture` to a weightless graph at opset 23.
 
     Batch, height, width and sequence are dynamic. Inputs and outputs are those of
-    `olivelike.graphs.interface.component_interface`; all floats are float32.
+    `olivelike.families.networks`; all floats are float32.
 
     With `any_size`, a UNet brings each level on its way up to the size that it had on the way down; else it doubles it.
 
@@ -63,9 +64,9 @@ def export_component(architecture: Architecture, logger: logging.Logger, *, any_
         SourceError: when the network is not supported.
     """
     check_network(architecture.component, architecture.class_name, architecture.config)
-    interface = interface_of(architecture.component, architecture.config)
+    interface = interface_of(architecture)
     if any_size:
-        interface = traced_unevenly(interface, architecture.component)
+        interface = _traced_unevenly(interface, architecture)
     network = wrap(architecture.component, build_network(architecture))
     logger.info("tracing %s", architecture.class_name)
     model = _trace(network, interface, architecture, logger)
@@ -78,6 +79,15 @@ def export_component(architecture: Architecture, logger: logging.Logger, *, any_
     model.producer_name, model.producer_version = "olivelike", ""
     model.graph.name = "vae_decoder" if architecture.component == PREVIEW else architecture.component
     return Graph.from_ir(model)
+
+
+def _traced_unevenly(interface: Interface, architecture: Architecture) -> Interface:
+    network = network_of(architecture.component, architecture.class_name)
+    if network is None or network.uneven is None:
+        raise PassError(
+            f"{architecture.component}: any_size is for the UNet; what else there is takes any size as it is"
+        )
+    return network.uneven(interface)
 
 
 def _trace(

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from olivelike.errors import PassError
-from olivelike.graphs.interface.client_layout import lay_out
+from olivelike.graphs.client_layout import lay_out
 from olivelike.graphs.one_file.arithmetic import Number, Writer
 from olivelike.graphs.one_file.borders import write_borders
 from olivelike.graphs.one_file.composition import Network

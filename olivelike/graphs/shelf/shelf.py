@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import UsageError
+from olivelike.families.supported import check_network
 from olivelike.graphs.shelf.folder import Damage, EntryKind, ShelfFolder, file_name
 from olivelike.graphs.shelf.forms import complete, graph_question, names_question, stored_form
 from olivelike.model import Architecture
-from olivelike.model.supported import check_network
 from olivelike.sources import Adaptation, StoredView
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from olivelike.digest import digest_file
 from olivelike.engine.plan.adapters import fetch
 from olivelike.engine.preparation import source_spec
 from olivelike.errors import PassError, UsageError
-from olivelike.graphs.interface.component_interface import with_image_prompt
+from olivelike.families.networks.unet import with_image_prompt
 from olivelike.measure.bench.engines import EngineAbsent, recorded_checkpoint
 from olivelike.model import Tensor
 from olivelike.model.tensor_file import read_tensor

@@ -13,9 +13,9 @@ import torch
 
 from olivelike.engine.output.derivation import is_float
 from olivelike.errors import PassError, VerificationError
+from olivelike.families.networks import interface_of
 from olivelike.graphs.export.torch_network import build_network, wrap
 from olivelike.graphs.inspect.quantised import quantised_precision
-from olivelike.graphs.interface.component_interface import interface_of
 from olivelike.measure.network_sizes import CASES, Case, random_inputs
 from olivelike.model.families import CACHED_FEATURES, SHALLOW_FILE
 from olivelike.model.graph import BLOCK_KEY
@@ -247,7 +247,7 @@ class Original:
             seed: Of the first one; the others have the numbers after it.
             cases: Their sizes, in turns.
         """
-        interface = interface_of(architecture.component, architecture.config)
+        interface = interface_of(architecture)
         network = Reference(architecture, read)
         self._samples: list[tuple[Case, int, dict[str, Array], dict[str, Array]]] = []
         for index in range(samples):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from olivelike.errors import SourceError
-from olivelike.model.supported import first_line
+from olivelike.families.supported import first_line
 
 if TYPE_CHECKING:
     from olivelike.model.architecture import Config

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from olivelike.model.supported import REFUSALS
+from olivelike.families.supported import REFUSALS
 from olivelike.sources.names.loading_result import Loading, identify, make_probes, quiet
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from olivelike.passes.fuse import Fuse
 
 from olivelike.digest import digest_file
 from olivelike.errors import PassError
+from olivelike.families.networks import interface_of
 from olivelike.graphs.adopt.onnx_graph import load_onnx
-from olivelike.graphs.interface.component_interface import interface_of
 from olivelike.measure.network_sizes import random_inputs
 from olivelike.measure.verify.original import relative_error
 from olivelike.model import Architecture
@@ -112,7 +112,7 @@ def distance(path, model, folder, cases=CASES, open_first=open_file):
 def answers(path, component, cases, open_session):
     """Return inputs of each case, and what a file makes of them; no test changes one in its place."""
     config = original(component).architecture.config
-    inputs, session = interface_of(component, config).inputs, open_session(path.parent)
+    inputs, session = interface_of(original(component).architecture).inputs, open_session(path.parent)
     feeds = [random_inputs(inputs, case, config, 1) for case in cases]
     return feeds, [run(session, one) for one in feeds]
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from olivelike.errors import PassError, UsageError
+from olivelike.families.networks import classes_of, interface_of
 from olivelike.graphs.export import export_component
 from olivelike.graphs.export.torch_network import build_network
-from olivelike.graphs.interface.component_interface import interface_of
 from olivelike.model import Architecture
 from olivelike.testing.models import load_model
 from tests.fixtures.little_pipeline import little_checkpoint
@@ -35,7 +35,7 @@ def test_a_config_that_the_class_refuses_is_an_error_of_the_component():
 
 def test_a_component_that_convert_does_not_know_is_a_usage_error():
     with pytest.raises(UsageError, match="'prior'"):
-        interface_of("prior", {})
+        interface_of(Architecture("prior", "diffusers", "PriorTransformer", {}))
 
 
 def test_what_torch_cannot_trace_is_one_sentence_and_the_rest_is_in_the_log(caplog):
@@ -56,4 +56,4 @@ def test_what_torch_cannot_trace_is_one_sentence_and_the_rest_is_in_the_log(capl
 @pytest.mark.parametrize("component", ["unet", "vae_decoder", "text_encoder", "safety_checker"])
 def test_a_config_without_what_decides_the_interface_is_no_key_error(component):
     with pytest.raises(PassError, match=f"{component}: its config has no '.*', which decides the inputs"):
-        interface_of(component, {})
+        interface_of(Architecture(component, "diffusers", classes_of(component)[0], {}))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from olivelike.graphs.interface.component_interface import interface_of
+from olivelike.families.networks import interface_of
 from olivelike.measure.network_sizes import CASES, Case, random_inputs
 from olivelike.measure.verify.original import relative_error, run_torch
 from olivelike.testing import compare_with_torch, run_pass
@@ -21,7 +21,7 @@ FLOAT16 = Registry.built_in().get("float16").cls
 def test_the_cases_are_not_what_the_exporter_saw(tiny):
     for component in COMPONENTS:
         config = tiny(component).architecture.config
-        inputs = interface_of(component, config).inputs
+        inputs = interface_of(tiny(component).architecture).inputs
         for case in CASES:
             fed = random_inputs(inputs, case, config, seed=0)
             assert all(fed[value.name].shape[0] != value.example[0] for value in inputs if value.name != "timestep")
@@ -76,7 +76,7 @@ def test_the_safety_checker_flags_and_blackens_the_pictures_that_torch_flags(tin
     """With the thresholds of the tiny checkpoint no picture is flagged: put them between the pictures' scores."""
     model = tiny("safety_checker")
     case = Case(16, 8, 24)
-    inputs = interface_of("safety_checker", model.architecture.config).inputs
+    inputs = interface_of(model.architecture).inputs
     feeds = random_inputs(inputs, case, model.architecture.config, seed=0)
     network = torch_network(model).network
     with torch.no_grad():

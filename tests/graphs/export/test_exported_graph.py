@@ -14,8 +14,8 @@ import pytest
 from onnxscript.rewriter.rules import common as rules
 
 from olivelike.errors import PassError
+from olivelike.families.networks import interface_of
 from olivelike.graphs.export.exporter import simplify
-from olivelike.graphs.interface.component_interface import interface_of
 from olivelike.measure.network_sizes import Case, random_inputs
 from olivelike.measure.verify.original import relative_error, run_torch
 from olivelike.model.graph import BLOCK_KEY, PARAMETER_KEY
@@ -141,7 +141,7 @@ def test_the_graph_runs_when_weights_are_fed_as_inputs(component, tiny):
     model = tiny(component)
     case = Case(3, 24, 8, 9)
     config = model.architecture.config
-    feeds = random_inputs(interface_of(component, config).inputs, case, config, seed=1)
+    feeds = random_inputs(interface_of(model.architecture).inputs, case, config, seed=1)
     session = onnxruntime.InferenceSession(model.graph.data, providers=["CPUExecutionProvider"])
     weights = {value.name: model.parameter(value.name) for value in session.get_inputs()[len(feeds) :]}
     found = session.run(None, feeds | weights)

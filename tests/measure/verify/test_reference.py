@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from olivelike.errors import PassError
-from olivelike.graphs.interface.component_interface import interface_of
+from olivelike.families.networks import interface_of
 from olivelike.measure.network_sizes import Case, random_inputs
 from olivelike.measure.verify.original import Reference, run_torch
 from olivelike.testing.models import load_model
@@ -18,7 +18,7 @@ COMPONENTS = ("text_encoder", "unet", "vae_encoder", "vae_decoder", "safety_chec
 
 def inputs_of(model):
     config = model.architecture.config
-    return random_inputs(interface_of(model.component, config).inputs, Case(2, 16, 8, 9), config, 1)
+    return random_inputs(interface_of(model.architecture).inputs, Case(2, 16, 8, 9), config, 1)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from olivelike.graphs.interface.component_interface import interface_of
+from olivelike.families.networks import classes_of, network_of
 from olivelike.measure.network_sizes import CASES
 from olivelike.measure.verify.original import LIMITS
 from olivelike.sources.identify.published import PUBLISHED
@@ -42,7 +42,7 @@ def test_no_sample_is_square_or_of_a_size_that_convert_traces_with(family):
     configs = {**PUBLISHED[family].configs, "safety_checker": {"vision_config": {"image_size": 224}}}
     vae = configs.pop("vae")
     for component, config in {**configs, "vae_encoder": vae, "vae_decoder": vae}.items():
-        for value in interface_of(component, config).inputs:
+        for value in network_of(component, classes_of(component)[0]).interface(config).inputs:
             names = {dim.rpartition("_")[2]: size for dim, size in zip(value.dims, value.example, strict=True) if dim}
             for case in CASES:
                 assert (case.height, case.width) != (names.get("height"), names.get("width"))

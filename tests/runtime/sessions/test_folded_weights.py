@@ -14,7 +14,7 @@ from olivelike.passes.fuse import Fuse
 from olivelike.passes.weights8 import Weights8
 
 from olivelike.errors import SessionError
-from olivelike.graphs.interface.component_interface import interface_of
+from olivelike.families.networks import interface_of
 from olivelike.measure.network_sizes import CASES, random_inputs
 from olivelike.runtime.sessions import folded_weights
 from olivelike.runtime.sessions.folded_weights import fold
@@ -37,7 +37,7 @@ def made(request, tiny, tmp_path_factory):
     folder = tmp_path_factory.mktemp("made")
     materialize_model(short, folder)
     config = original.architecture.config
-    return folder, random_inputs(interface_of("unet", config).inputs, CASES[0], config, 0)
+    return folder, random_inputs(interface_of(original.architecture).inputs, CASES[0], config, 0)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from olivelike.passes.fuse import Fuse
 from olivelike.passes.weights8 import Weights8
 from small_networks import write_linear
 
-from olivelike.graphs.interface.component_interface import interface_of
+from olivelike.families.networks import interface_of
 from olivelike.measure.network_sizes import CASES, random_inputs
 from olivelike.runtime import Request, open_pipeline
 from olivelike.runtime.sessions import compiled
@@ -110,7 +110,7 @@ def test_weights_in_blocks_are_the_same_to_the_bit(tiny, plain, keeping, is_from
     materialize_model(short, tmp_path / "unet")
     model = tmp_path / "unet" / "model.onnx"
     config = original.architecture.config
-    inputs = random_inputs(interface_of("unet", config).inputs, CASES[0], config, 0)
+    inputs = random_inputs(interface_of(original.architecture).inputs, CASES[0], config, 0)
 
     def run(session):
         found = torch.zeros(*inputs["sample"].shape)

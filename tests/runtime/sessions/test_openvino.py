@@ -12,7 +12,7 @@ import pytest
 from olivelike.passes.bfloat16 import Bfloat16
 from olivelike.passes.fuse import Fuse
 
-from olivelike.graphs.interface.component_interface import interface_of
+from olivelike.families.networks import interface_of
 from olivelike.measure.network_sizes import CASES, random_inputs
 from olivelike.measure.verify.original import relative_error, run_torch
 from olivelike.runtime.sessions.open_session import open_session
@@ -64,7 +64,7 @@ def _lower(tiny, tmp_path_factory, component):
     fused = run_pass(Fuse, original, target="openvino")
     folder = tmp_path_factory.mktemp(component)
     materialize_model(fused, folder)
-    interface = interface_of(original.component, original.architecture.config)
+    interface = interface_of(original.architecture)
     network, inner = torch_network(original), []
     embedding = None
     if original.component == "safety_checker":
@@ -166,6 +166,6 @@ def test_gemm_is_avoided_as_long_as_it_is_multiplied_by_alpha():
 
 def test_inputs_and_outputs_keep_their_names(lowered):
     model = openvino.Core().read_model(lowered.folder / "model.onnx")
-    outputs = interface_of(lowered.model.component, lowered.model.architecture.config).outputs
+    outputs = interface_of(lowered.model.architecture).outputs
     assert [value.any_name for value in model.inputs] == list(lowered.feeds[CASES[0]])
     assert [value.any_name for value in model.outputs] == list(outputs)

@@ -17,7 +17,7 @@ from olivelike.passes.fuse import Fuse
 from small_networks import PASSTHROUGH, write_network
 
 from olivelike.errors import SessionError, UsageError
-from olivelike.graphs.interface.component_interface import interface_of
+from olivelike.families.networks import interface_of
 from olivelike.measure.doctor.diagnosis import check_provider, listed_providers
 from olivelike.measure.network_sizes import CASES, random_inputs
 from olivelike.measure.verify.original import relative_error, run_torch
@@ -261,7 +261,7 @@ def test_each_network_runs_whole_on_the_openvino_plugin(openvino_plugin, tiny, c
         (ProviderChoice(openvino_plugin, hint),), session_config={"session.disable_cpu_ep_fallback": "1"}
     )
     session = open_session(path, settings)
-    interface = interface_of(original.component, original.architecture.config)
+    interface = interface_of(original.architecture)
     values = random_inputs(interface.inputs, CASES[0], original.architecture.config, 0)
     expected = run_torch(torch_network(original), values)
     outputs = {

@@ -18,8 +18,8 @@ from olivelike.passes.weights4 import Weights4
 from olivelike.passes.weights8 import Weights8
 from PIL import Image
 
+from olivelike.families.networks import interface_of
 from olivelike.graphs.fusion import fuse
-from olivelike.graphs.interface.component_interface import interface_of
 from olivelike.graphs.precision import HalfPrecision
 from olivelike.graphs.shelf import BUILT_IN, ShelfFolder
 from olivelike.graphs.shelf.folder import Entry
@@ -118,7 +118,7 @@ def expected(family: str, component: str) -> list[tuple[dict[str, Any], list[np.
     model = original(family, component)
     config = model.require("architecture").config
     network = torch_network(model)
-    feeds = [random_inputs(interface_of(component, config).inputs, case, config, 0) for case in CASES]
+    feeds = [random_inputs(interface_of(model.architecture).inputs, case, config, 0) for case in CASES]
     return [(values, run_torch(network, values)) for values in feeds]
 
 
@@ -137,7 +137,7 @@ def test_a_component_runs_whole_and_agrees_with_torch(family, component, precisi
         lowered = run_pass(Float16, lowered, target=WEBGPU)
     materialize_model(lowered, tmp_path)
     session = open_there(tmp_path / "model.onnx")
-    outputs = interface_of(component, lowered.require("architecture").config).outputs
+    outputs = interface_of(lowered.require("architecture")).outputs
     errors = []
     for feeds, answers in expected(family, component):
         found = run_there(session, feeds)

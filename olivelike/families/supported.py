@@ -6,30 +6,16 @@ Asked as a source is opened, before weights are fetched or anything is built, an
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError
-from olivelike.model.adapter_features import TYPES
-from olivelike.model.families import CONTROLNETS, IMAGE_ENCODER, T2I_ADAPTERS
+from olivelike.families.network import shown
+from olivelike.families.networks import classes_of, network_of
+from olivelike.model.families import CONTROLNETS, T2I_ADAPTERS
 
 if TYPE_CHECKING:
     from olivelike.model.architecture import Config
-
-_VAES: Final = ("AutoencoderKL", "AsymmetricAutoencoderKL", "AutoencoderTiny")
-CLASSES: Final[Mapping[str, tuple[str, ...]]] = {
-    "unet": ("UNet2DConditionModel",),
-    **dict.fromkeys(CONTROLNETS, ("ControlNetModel",)),
-    **dict.fromkeys(T2I_ADAPTERS, ("T2IAdapter",)),
-    IMAGE_ENCODER: ("CLIPVisionModelWithProjection",),
-    "vae_encoder": _VAES,
-    "vae_decoder": _VAES,
-    "preview_decoder": ("AutoencoderTiny",),
-    "text_encoder": ("CLIPTextModel",),
-    "text_encoder_2": ("CLIPTextModelWithProjection",),
-    "safety_checker": ("StableDiffusionSafetyChecker",),
-}
-"""Component → classes that have the inputs and outputs that its clients know; other components are not judged."""
 
 _REASONS: Final = {
     "UNet2DModel": "it takes no text",
@@ -54,19 +40,6 @@ _REASONS: Final = {
 }
 """Why a class can't stand where another one is expected, for those that are met."""
 
-_OPTIONS: Final[Mapping[str, tuple[tuple[Any, ...], str]]] = {
-    "class_embed_type": ((None,), "it takes a class, a noise level or a picture's embedding beside the text"),
-    "num_class_embeds": ((None,), "it takes the number of a class beside the text"),
-    "encoder_hid_dim": ((None,), "it takes text or pictures of another width than it attends to"),
-    "encoder_hid_dim_type": ((None,), "it takes text or pictures of another width than it attends to"),
-    "addition_embed_type": ((None, "text_time"), "it takes more text or a picture, of which no client knows"),
-    "dual_cross_attention": ((None, False), "it attends to two texts"),
-}
-"""Option of a UNet → values that are supported, and what any other means."""
-
-_TEXT_TIME: Final = ("addition_time_embed_dim", "projection_class_embeddings_input_dim")
-_NUMBERS: Final = 5
-"""Numbers that such a UNet takes with the pooled text, at least."""
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
 _LARGEST: Final = 1 << 20
 _MOST: Final = 100
@@ -107,9 +80,9 @@ def check_network(component: str, class_name: str, config: Config) -> None:
         class_name: As `model_index.json` names it.
         config: Raw or normalised; what is absent has the class's default.
     """
-    class_name = class_name if class_name.isidentifier() else _shown(class_name)
-    allowed = CLASSES.get(component)
-    if allowed is not None and class_name not in allowed:
+    class_name = class_name if class_name.isidentifier() else shown(class_name)
+    allowed = classes_of(component)
+    if allowed and class_name not in allowed:
         reason = f": {_REASONS[class_name]}" if class_name in _REASONS else ""
         leads = component in CONTROLNETS or component in T2I_ADAPTERS
         key = "components" if not leads else "controlnets" if component in CONTROLNETS else "t2i_adapters"
@@ -119,15 +92,8 @@ def check_network(component: str, class_name: str, config: Config) -> None:
         )
     if problem := next(_wrong_sizes(config), None):
         raise SourceError(f"{component}: the config of {class_name} has {problem}; get its config.json again")
-    if component == "unet" or component in CONTROLNETS:
-        _check_unet(component, class_name, config)
-    if component in CONTROLNETS and (channels := config.get("conditioning_channels", 3)) != 3:
-        raise SourceError(
-            f"{component}: {class_name} takes pictures of {_shown(channels)} channels, and there are RGB's; take one "
-            "for those"
-        )
-    if component in T2I_ADAPTERS:
-        _check_adapter(component, class_name, config)
+    if (network := network_of(component, class_name)) is not None:
+        network.check(component, class_name, config)
 
 
 REFUSALS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
@@ -155,40 +121,6 @@ def first_line(error: BaseException) -> str:
     return text.splitlines()[0].rstrip(":. ") if text else type(error).__name__
 
 
-def _check_unet(component: str, class_name: str, config: Config) -> None:
-    for option, (supported, meaning) in _OPTIONS.items():
-        value = config.get(option)
-        if value not in supported:
-            raise SourceError(f"{component}: {class_name} with `{option}: {_shown(value)}` is not supported: {meaning}")
-    width = config.get("cross_attention_dim", 1)
-    if width is None or isinstance(width, list | tuple):
-        meaning = "it attends to no text" if width is None else "it attends to texts of several widths"
-        raise SourceError(
-            f"{component}: {class_name} with `cross_attention_dim: {_shown(width)}` is not supported: {meaning}"
-        )
-    if config.get("addition_embed_type") == "text_time":
-        each, whole = (config.get(option) for option in _TEXT_TIME)
-        if not isinstance(each, int) or not isinstance(whole, int) or whole <= _NUMBERS * each:
-            raise SourceError(
-                f"{component}: {class_name} with `addition_embed_type: text_time` needs {' and '.join(_TEXT_TIME)}, "
-                f"the second more than {_NUMBERS} times the first, and has {_shown(each)} and {_shown(whole)}; get its "
-                "config.json again"
-            )
-
-
-def _check_adapter(component: str, class_name: str, config: Config) -> None:
-    for option, supported in (("adapter_type", TYPES), ("in_channels", (1, 3))):
-        if (value := config.get(option, supported[-1])) not in supported:
-            raise SourceError(
-                f"{component}: {class_name} with `{option}: {_shown(value)}` is not known; there are "
-                f"{', '.join(map(str, supported))}"
-            )
-    for option, kind, words in (("channels", list | tuple, "a list"), ("downscale_factor", int, "a number")):
-        value = config.get(option, [1] if option == "channels" else 1)
-        if not isinstance(value, kind) or not value:
-            raise SourceError(f"{component}: {class_name} with `{option}: {_shown(value)}` is not known; it is {words}")
-
-
 def _wrong_sizes(config: Config, inside: str = "") -> Iterator[str]:
     """Yield what in a config no network can have, configs inside it included."""
     for key, value in config.items():
@@ -203,7 +135,7 @@ def _wrong_sizes(config: Config, inside: str = "") -> Iterator[str]:
                 # Some are written as 1280.0, and libraries take that.
                 whole = isinstance(number, int | float) and not isinstance(number, bool) and number == number // 1
                 if not whole or not least <= number <= most:
-                    yield f"`{name}: {_shown(value)}`, where whole numbers from {least} to {most} make sense"
+                    yield f"`{name}: {shown(value)}`, where whole numbers from {least} to {most} make sense"
     size, patch = config.get("image_size"), config.get("patch_size")
     if isinstance(size, int) and isinstance(patch, int) and patch > 0 and size // patch > _PATCHES:
         yield f"`{inside}image_size: {size}` with `{inside}patch_size: {patch}`, which are too many patches"
@@ -216,11 +148,3 @@ def _flat(value: Any, depth: int = 0) -> Iterator[Any]:
             yield from _flat(member, depth + 1)
     elif value is not None:
         yield value
-
-
-def _shown(value: Any) -> str:
-    """Return a config's value as JSON writes it, cut where it is long."""
-    import json
-
-    text = json.dumps(value, default=str)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

@@ -1,7 +1,7 @@
 """Give a graph the inputs and outputs of a layout; what lies between stays as it is.
 
 Types change by a `Cast` at the border, the rank of `timestep` by a `Reshape`. Names are those of
-`olivelike.graphs.interface.component_interface`, which graphs of other exporters may lack.
+`olivelike.families.networks`, which graphs of other exporters may lack.
 """
 
 from __future__ import annotations

@@ -1,0 +1,42 @@
+"""Classes of networks, a file for each kind: what they take and give, how torch runs them, what of them is refused."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from olivelike.errors import PassError, UsageError
+from olivelike.families.networks import autoencoder, clip, guide_networks, unet
+
+if TYPE_CHECKING:
+    from olivelike.families.network import Interface, Network
+    from olivelike.model.architecture import Architecture
+
+NETWORKS: Final[tuple[Network, ...]] = (*unet.NETWORKS, *autoencoder.NETWORKS, *clip.NETWORKS, *guide_networks.NETWORKS)
+
+
+def network_of(component: str, class_name: str) -> Network | None:
+    """Return what is known of a class in a component's place; `None` if it can't stand there."""
+    return next((one for one in NETWORKS if one.class_name == class_name and component in one.components), None)
+
+
+def classes_of(component: str) -> tuple[str, ...]:
+    """Return the classes that may stand in a component's place; none for a component that is not judged."""
+    return tuple(one.class_name for one in NETWORKS if component in one.components)
+
+
+def interface_of(architecture: Architecture) -> Interface:
+    """Return what a network takes and gives.
+
+    Raises `UsageError` for a component that `convert` does not know, and `PassError` for a config that lacks what
+    decides the interface.
+    """
+    component = architecture.component
+    if (network := network_of(component, architecture.class_name)) is None:
+        raise UsageError(f"convert knows no component {component!r} of class {architecture.class_name}")
+    try:
+        return network.interface(architecture.config)
+    except KeyError as error:
+        raise PassError(
+            f"{component}: its config has no {error.args[0]!r}, which decides the inputs; it is the config of another "
+            "class, or not complete"
+        ) from error

@@ -1,0 +1,146 @@
+"""Networks that lead a UNet: ControlNets, T2I-Adapters, and the image encoder of an IP-Adapter."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from olivelike.errors import SourceError
+from olivelike.families.network import Input, Interface, Network, shown
+from olivelike.families.networks.unet import check_unet, takes_pooled_text, unet_interface
+from olivelike.model.adapter_features import TYPES, given_features
+from olivelike.model.families import (
+    ADAPTER_PICTURE,
+    CONTROL_PICTURE,
+    CONTROLNETS,
+    IMAGE_ENCODER,
+    IMAGE_TOKENS,
+    MID_RESIDUAL,
+    NO_IMAGE_TOKENS,
+    STRENGTH,
+    T2I_ADAPTERS,
+    adapter_feature,
+    down_residual,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+    from olivelike.model.architecture import Config
+
+
+def _controlnet(config: Config) -> Interface:
+    """Return a ControlNet's interface: what the UNet takes, a picture and a strength; residuals for the UNet."""
+    latents, *others = unet_interface(config).inputs
+    batch, _, height, width = latents.example
+    times = 2 ** (len(config["conditioning_embedding_out_channels"]) - 1)
+    dims = (latents.dims[0], None, "controlnet_cond_height", "controlnet_cond_width")
+    levels = len(config["block_out_channels"])
+    # One behind the first convolution, one behind each layer, and one where sizes are halved.
+    connections = levels * (config["layers_per_block"] + 1)
+    return Interface(
+        (
+            latents,
+            *others,
+            Input(CONTROL_PICTURE, "float32", dims, (batch, 3, height * times, width * times)),
+            Input(STRENGTH, "float32", (None,), (1,)),
+        ),
+        (*(down_residual(number) for number in range(connections)), MID_RESIDUAL),
+    )
+
+
+def _t2i_adapter(config: Config) -> Interface:
+    """Return a T2I-Adapter's interface: a picture; features for the UNet."""
+    features = given_features(config)
+    side = max(feature.scale for feature in features)
+    dims = ("adapter_batch", None, "adapter_height", "adapter_width")
+    return Interface(
+        (Input(ADAPTER_PICTURE, "float32", dims, (2, config["in_channels"], side * 2, side * 3)),),
+        tuple(adapter_feature(number) for number in range(len(features))),
+    )
+
+
+def _image_encoder(config: Config) -> Interface:
+    """Return an image encoder's interface: of an embedding, tokens of no picture are those of zeros in its place."""
+    size, projection = config["image_size"], config["image_projection"]
+    pixels = Input("pixel_values", "float32", ("image_batch", None, None, None), (2, 3, size, size))
+    pooled = projection["class_name"] == "ImageProjection"
+    return Interface((pixels,), (IMAGE_TOKENS, NO_IMAGE_TOKENS) if pooled else (IMAGE_TOKENS,))
+
+
+def _forward_controlnet(
+    self: Any,
+    sample: torch.Tensor,
+    timestep: torch.Tensor,
+    encoder_hidden_states: torch.Tensor,
+    controlnet_cond: torch.Tensor,
+    conditioning_scale: torch.Tensor,
+) -> Any:
+    down, middle = self.network(
+        sample, timestep, encoder_hidden_states, controlnet_cond, conditioning_scale, return_dict=False
+    )
+    return *down, middle
+
+
+def _forward_controlnet_xl(
+    self: Any,
+    sample: torch.Tensor,
+    timestep: torch.Tensor,
+    encoder_hidden_states: torch.Tensor,
+    text_embeds: torch.Tensor,
+    time_ids: torch.Tensor,
+    controlnet_cond: torch.Tensor,
+    conditioning_scale: torch.Tensor,
+) -> Any:
+    added = {"text_embeds": text_embeds, "time_ids": time_ids}
+    down, middle = self.network(
+        sample, timestep, encoder_hidden_states, controlnet_cond, conditioning_scale,
+        added_cond_kwargs=added, return_dict=False,
+    )  # fmt: skip
+    return *down, middle
+
+
+def _forward_t2i_adapter(self: Any, adapter_input: torch.Tensor) -> Any:
+    return tuple(self.network(adapter_input))
+
+
+def _forward_image_encoder(self: Any, pixel_values: torch.Tensor) -> Any:
+    import torch
+
+    project = self.network.image_projection
+    if type(project).__name__ == "ImageProjection":
+        embeds = self.network(pixel_values).image_embeds
+        return project(embeds), project(torch.zeros_like(embeds))
+    return project(self.network(pixel_values, output_hidden_states=True).hidden_states[-2])
+
+
+def _controlnet_forward(network: Any) -> Any:
+    return _forward_controlnet_xl if takes_pooled_text(network) else _forward_controlnet
+
+
+def _check_controlnet(component: str, class_name: str, config: Config) -> None:
+    check_unet(component, class_name, config)
+    if (channels := config.get("conditioning_channels", 3)) != 3:
+        raise SourceError(
+            f"{component}: {class_name} takes pictures of {shown(channels)} channels, and there are RGB's; take one "
+            "for those"
+        )
+
+
+def _check_adapter(component: str, class_name: str, config: Config) -> None:
+    for option, supported in (("adapter_type", TYPES), ("in_channels", (1, 3))):
+        if (value := config.get(option, supported[-1])) not in supported:
+            raise SourceError(
+                f"{component}: {class_name} with `{option}: {shown(value)}` is not known; there are "
+                f"{', '.join(map(str, supported))}"
+            )
+    for option, kind, words in (("channels", list | tuple, "a list"), ("downscale_factor", int, "a number")):
+        value = config.get(option, [1] if option == "channels" else 1)
+        if not isinstance(value, kind) or not value:
+            raise SourceError(f"{component}: {class_name} with `{option}: {shown(value)}` is not known; it is {words}")
+
+
+NETWORKS: Final = (
+    Network("ControlNetModel", CONTROLNETS, _controlnet, _controlnet_forward, _check_controlnet),
+    Network("T2IAdapter", T2I_ADAPTERS, _t2i_adapter, lambda network: _forward_t2i_adapter, _check_adapter),  # noqa: ARG005
+    Network("CLIPVisionModelWithProjection", (IMAGE_ENCODER,), _image_encoder, lambda network: _forward_image_encoder),  # noqa: ARG005
+)

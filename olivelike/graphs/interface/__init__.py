@@ -1,1 +1,0 @@
-"""The borders of graphs: inputs and outputs as clients know them, with their names, types and ranks."""
