@@ -26,12 +26,12 @@ from pathlib import Path
 from fleet import write_workflow
 
 from olivelike.engine.fleet import plan_fleet
+from olivelike.extras.shared_store.address import parse_address
+from olivelike.extras.shared_store.collection import measure
+from olivelike.extras.shared_store.shared_store import SharedStore
 from olivelike.store import Action, Store
 from olivelike.store.actions import KIND
 from olivelike.store.folder import seal
-from olivelike.store.shared.address import parse_address
-from olivelike.store.shared.collection import measure
-from olivelike.store.shared.shared_store import SharedStore
 
 PARTS = 10
 """Objects of a result."""

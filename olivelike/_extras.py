@@ -11,6 +11,7 @@ from __future__ import annotations
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +67,16 @@ def needed(interface: str, name: str, use: str) -> Any:
 @cache
 def _extras() -> tuple[ModuleType, ...]:
     folder = Path(__file__).with_name("extras")
-    ours = sorted(path.parent.name for path in folder.glob("*/extra.py"))
+    ours = sorted(folder.glob("*/extra.py"))
     others = sorted((point.value, point) for point in entry_points(group=GROUP))
-    return (*(import_module(f"olivelike.extras.{name}.extra") for name in ours), *(point.load() for _, point in others))
+    return (*map(_read, ours), *(point.load() for _, point in others))
+
+
+def _read(path: Path) -> ModuleType:
+    """Run an `extra.py` of ours by itself: no start imports packages of extras that it does not use."""
+    spec = spec_from_file_location(f"olivelike.extras.{path.parent.name}.extra", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

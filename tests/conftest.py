@@ -40,7 +40,10 @@ if os.environ.get("OLIVELIKE_FILL_SHELF"):
 
     models.traced_graph = traced_graph
 
-TOGETHER = ("engine", "cli", "sources", "serve", "runtime", "graphs/fusion", "measure/bench", "measure/verify")
+TOGETHER = (
+    "engine", "cli", "sources", "serve", "extras/shared_store", "extras/cluster", "runtime", "graphs/fusion",
+    "measure/bench", "measure/verify",
+)  # fmt: skip
 """Folders whose tests share what is made once per session; the longest first, so that all workers end together."""
 
 TRACING = (

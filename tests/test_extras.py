@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -33,6 +34,18 @@ def test_two_extras_do_not_give_one_name(two_extras: tuple[SimpleNamespace, Simp
     two_extras[1].KINDS = {"paint": "nowhere:Paint"}
     with pytest.raises(ValueError, match="second time"):
         _extras.offered("KINDS")
+
+
+def test_what_an_extra_would_do_is_refused_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    from olivelike.engine.execute.sharing import shared_backend
+    from olivelike.engine.prepared import Options
+    from olivelike.engine.run import make_executor
+
+    monkeypatch.setattr(_extras, "_extras", lambda: ())
+    with pytest.raises(MissingError, match="--cluster takes an extra of olivelike that is not here"):
+        make_executor(Options(cluster="local:1"), None, Path("log"))
+    with pytest.raises(MissingError, match="--cache-dir with a URL takes an extra"):
+        shared_backend("s3://bucket/folder")
 
 
 def test_all_that_our_extras_name_is_there() -> None:

@@ -59,8 +59,8 @@ ALLOWED = {
     "olivelike/sources/t2i_adapter.py": (1, NO_FILE),
     "olivelike/sources/vae_override.py": (1, NO_FILE),
     "olivelike/store/objects.py": (3, STORE),
-    "olivelike/store/shared/collection.py": (1, OWN),
-    "olivelike/store/shared/remote_folder.py": (1, OWN),
+    "olivelike/extras/shared_store/collection.py": (1, OWN),
+    "olivelike/extras/shared_store/remote_folder.py": (1, OWN),
     "olivelike/workflow/passes/allowed_plugins.py": (1, "the user's own record, checked to be no other's"),
     "olivelike/workflow/scaffold.py": (1, PACKAGE),
 }

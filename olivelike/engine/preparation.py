@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from olivelike.engine.execute.sharing import Unshared, open_for_looking
+from olivelike.engine.execute.sharing import Unshared, open_for_looking, shared_backend
 from olivelike.engine.output.admission import check_apart
 from olivelike.engine.output.output_files import OutputStates
 from olivelike.engine.plan.adapters import check_adapters, open_adapters
@@ -34,7 +34,6 @@ from olivelike.workflow.places import Place, may_be_path
 if TYPE_CHECKING:
     from olivelike.engine.plan.forecast import Forecast
     from olivelike.engine.plan.planner import Plan
-    from olivelike.store.shared import Address
     from olivelike.workflow import IpAdapter
     from olivelike.workflow.schema import Workflow
 
@@ -143,7 +142,7 @@ def prepare(ref: str | Path | Place, options: Options, *, writes: bool) -> Prepa
     loaded = _load(ref, options)
     outputs = _outputs(loaded, options)
     _check_variants(outputs)
-    shared = shared_address(options.shared_cache)
+    shared = shared_backend(options.shared_cache)
     store = Store.open(options.cache_dir or default_cache_dir(loaded), create=writes)
 
     def read_pickle(path: Path) -> dict[str, RawTensor]:
@@ -167,26 +166,6 @@ def prepare(ref: str | Path | Place, options: Options, *, writes: bool) -> Prepa
     source = source.distilled(adapters.few_steps)
     history = History(options.earlier or EarlierRuns(readable_runs(store)), loaded.workflow.name)
     return Prepared(loaded, source, adapters, store, outputs, nodes, history, options, shared)
-
-
-def shared_address(named: str | None, where: str = "--cache-dir") -> Address | None:
-    """Return where the shared store is: as named, else as `$OLIVELIKE_SHARED_CACHE` says, else nowhere.
-
-    Raises:
-        UsageError: for what is no such URL.
-        MissingError: if the packages for such a URL are not installed.
-    """
-    from olivelike.store.shared.address import VARIABLE, parse_address
-
-    if not named:
-        named, where = os.environ.get(VARIABLE, "").strip(), f"${VARIABLE}"
-    if not named:
-        return None
-    from olivelike.store.shared import SharedStore
-
-    address = parse_address(named, where)
-    SharedStore(address)
-    return address
 
 
 def workflow_spec(workflow: Workflow) -> SourceSpec:
@@ -283,14 +262,11 @@ def pin(ref: str | Path | Place, options: Options = DEFAULTS) -> Pin:
         OlivelikeError: as `prepare`.
     """
     prepared = prepare(ref, options, writes=True)
-    there = None
-    if options.shared_cache is not None and prepared.shared is not None:
-        from olivelike.store.shared import SharedStore
-
-        there = SharedStore(prepared.shared)
+    there = prepared.shared if options.shared_cache is not None else None
+    if there is not None:
         there.require()
         if not there.writable:
-            raise UsageError(f"{there.address} may only be read, so nothing can be pinned there; take another URL")
+            raise UsageError(f"{there} may only be read, so nothing can be pinned there; take another URL")
     keys: list[str] = []
     missing: list[str] = []
     for planned in plan_prepared(prepared, here=there is None).nodes:
@@ -301,16 +277,14 @@ def pin(ref: str | Path | Place, options: Options = DEFAULTS) -> Pin:
             keys.append(key)
         else:
             missing.append(planned.node.id)
-    name, where = prepared.workflow.workflow.name, str(there.address if there else prepared.store.root)
+    name, where = prepared.workflow.workflow.name, str(prepared.store.root if there is None else there)
     if missing and not keys:
         remedy = "run it first" if there is None else "give it with `olivelike cache push`, or run with it, first"
         raise StoreError(f"{where} has no result of {name}, so there is nothing to pin; {remedy}")
     if there is None:
         prepared.store.pin(name, keys)
     else:
-        from olivelike.store.shared.pins import put_pin
-
-        put_pin(there.folder, name, keys)
+        there.pin(name, keys)
     return Pin(name, tuple(keys), where, tuple(missing))
 
 

@@ -14,13 +14,12 @@ from olivelike._files import hold_paths
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from olivelike.engine.execute.sharing import Unshared
+    from olivelike.engine.execute.sharing import Backend, Unshared
     from olivelike.engine.plan.adapters import Adapters
     from olivelike.engine.plan.node import Node
     from olivelike.model.records.run_record import RunRecord
     from olivelike.sources import PipelineSource
     from olivelike.store import Store
-    from olivelike.store.shared import Address
     from olivelike.workflow import LoadedWorkflow, Output
     from olivelike.workflow.matrix import Combination
     from olivelike.workflow.passes.allowed_plugins import Ask
@@ -144,5 +143,5 @@ class Prepared:
     nodes: tuple[Node, ...]
     history: History
     options: Options = field(default_factory=Options)
-    shared: Address | None = None
-    """Address of the store that several machines share."""
+    shared: Backend | None = None
+    """The store that several machines share."""

@@ -7,33 +7,38 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from olivelike._extras import needed
 from olivelike._text import listed
 from olivelike.cli import options as shared
-from olivelike.cli.commands.shared_cache import (
-    add_exchange,
-    collect_shared,
-    open_shared,
-    show_shared_size,
-    unpin_shared,
-    verify_shared,
-)
 from olivelike.cli.display.help_pages import Command, command_group
 from olivelike.cli.display.text import count, moment, size, table
 from olivelike.cli.stdout import write_error, write_found
 from olivelike.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from olivelike.engine.execute.sharing import Backend
     from olivelike.store import Store
     from olivelike.store.store import Entry
 
 app = command_group("Look at the store, check it, free space.")
 
-add_exchange(app)
 _SHOWN_DIGITS = 12
 _SHOWN_NODES = 5
 _GRACE_SECONDS = 3600.0
 _BESIDE = {"README.md", ".gitignore"}
 """What may lie in a store's folder beside its own folders."""
+
+
+Url = Annotated[
+    str | None,
+    typer.Argument(metavar="URL", help="The shared store, by default $OLIVELIKE_SHARED_CACHE.", show_default=False),
+]
+Of = Annotated[
+    list[str] | None,
+    typer.Option("--workflow", metavar="WORKFLOW", help="Only what this workflow needs; may be repeated."),
+]
 
 
 @app.command(cls=Command)
@@ -66,8 +71,8 @@ def show_size(cache_dir: shared.StorePlace = None, json: shared.Json = False) ->
     """Show how much the store and compiled networks hold."""
     from olivelike.runtime.sessions.compiled import compiled_folder, size_of_compiled
 
-    if (there := open_shared(cache_dir)) is not None:
-        show_shared_size(there, json=json)
+    if (there := _shared(cache_dir)) is not None:
+        _of_shared("size")(there, json=json)
         return
     store = shared.open_store(cache_dir)
     found = store.size()
@@ -103,8 +108,8 @@ def verify(
 
     The exit status is 3 if something is wrong and not repaired.
     """
-    if (there := open_shared(cache_dir)) is not None:
-        verify_shared(there, repair=repair, json=json)
+    if (there := _shared(cache_dir)) is not None:
+        _of_shared("verify")(there, repair=repair, json=json)
         return
     store = shared.open_store(cache_dir, writes=repair)
     report = store.verify(repair=repair)
@@ -149,8 +154,8 @@ def gc(
     from olivelike._text import byte_count
 
     cap = None if max_size is None else byte_count(max_size, "--max-size")
-    if (there := open_shared(cache_dir)) is not None:
-        collect_shared(there, cap, older_than, grace, json=json)
+    if (there := _shared(cache_dir)) is not None:
+        _of_shared("gc")(there, cap, older_than, grace, json=json)
         return
     if older_than is not None:
         raise UsageError("--older-than is for a shared store; name its URL with --cache-dir")
@@ -237,8 +242,8 @@ def unpin(
     """Let `gc` collect a workflow's results again."""
     from olivelike._text import did_you_mean
 
-    if (there := open_shared(cache_dir)) is not None:
-        unpin_shared(there, name, json=json)
+    if (there := _shared(cache_dir)) is not None:
+        _of_shared("unpin")(there, name, json=json)
         return
     store = shared.open_store(cache_dir, writes=True)
     pins = store.pins()
@@ -246,6 +251,45 @@ def unpin(
         raise UsageError(f"nothing is pinned as {name!r} in {store.root}; {did_you_mean(name, list(pins), 'pins')}")
     store.unpin(name)
     write_found({"unpinned": name, "store": str(store.root)}, [f"unpinned {name}"], json=json)
+
+
+@app.command(cls=Command)
+def push(url: Url = None, workflow: Of = None, cache_dir: shared.StoreDir = None, json: shared.Json = False) -> None:
+    """Give a shared store the results that it lacks."""
+    _of_shared("exchange")(url, workflow, cache_dir, json=json, gives=True)
+
+
+@app.command(cls=Command)
+def pull(url: Url = None, workflow: Of = None, cache_dir: shared.StoreDir = None, json: shared.Json = False) -> None:
+    """Fetch the results of a shared store that are not here."""
+    _of_shared("exchange")(url, workflow, cache_dir, json=json, fetches=True)
+
+
+@app.command(cls=Command)
+def sync(url: Url = None, workflow: Of = None, cache_dir: shared.StoreDir = None, json: shared.Json = False) -> None:
+    """Do both, so that here and there is the same."""
+    _of_shared("exchange")(url, workflow, cache_dir, json=json, gives=True, fetches=True)
+
+
+def _shared(place: str | None) -> "Backend | None":
+    """Return the shared store that `--cache-dir` names, or `None` if it names none; raises as `shared_backend`.
+
+    Raises:
+        UnreachableError: if there is no shared store, or it can't be reached.
+    """
+    if place is None or "://" not in place:
+        return None
+    from olivelike.engine.execute.sharing import shared_backend
+
+    if (found := shared_backend(place)) is not None:
+        found.require()
+    return found
+
+
+def _of_shared(command: str) -> "Callable[..., None]":
+    """Return what an extra does of a command for a shared store."""
+    do: Callable[..., None] = needed("CACHE", command, "a shared store")
+    return do
 
 
 def _users(store: "Store") -> dict[str, dict[str, list[str]]]:

@@ -18,7 +18,9 @@ from olivelike.extras.cluster.cluster_executor import ClusterExecutor
 from tests.engine.conftest import Project
 from tests.fixtures.lying_store import Files, Honest, lying_answers
 
-lying_machines = pytest.importorskip("tests.engine.test_lying_machines", reason="networks come from a shared store")
+lying_machines = pytest.importorskip(
+    "tests.extras.shared_store.test_lying_machines", reason="networks come from a shared store"
+)
 honest_run = lying_machines.honest_run
 
 

@@ -19,9 +19,8 @@ from olivelike.engine.preparation import plan
 from olivelike.engine.prepared import Options
 from olivelike.errors import OlivelikeError
 from olivelike.graphs.shelf import Shelf
+from tests.engine.conftest import WORKFLOW, Project
 from tests.fixtures.lying_store import Files, Honest, lies, names_of, with_object
-
-from .conftest import WORKFLOW, Project
 
 NODES = {
     "pipeline.assets",

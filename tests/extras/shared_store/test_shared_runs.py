@@ -13,9 +13,8 @@ from olivelike.engine.preparation import plan
 from olivelike.engine.prepared import Options
 from olivelike.errors import MissingError, UsageError
 from olivelike.graphs.shelf import Shelf
+from tests.engine.conftest import WORKFLOW, Project
 from tests.fixtures.faulty_bucket import FaultyBucket
-
-from .conftest import WORKFLOW, Project
 
 COMPONENTS = ("text_encoder", "vae_decoder")
 STEPS = [f"{component}.{step}" for component in COMPONENTS for step in ("load", "convert", "fuse", "float16")]
@@ -154,9 +153,9 @@ def test_a_plan_tells_what_would_be_fetched_and_changes_nothing(first, machine, 
     ],
 )
 def test_a_bucket_that_fails_costs_one_warning_and_no_result(first, machine, bucket, mode, only, monkeypatch):
-    monkeypatch.setattr("olivelike.engine.execute.sharing._PATIENCE_SECONDS", 1.0)
-    monkeypatch.setattr("olivelike.engine.execute.sharing._CONTACT_SECONDS", 2.0)
-    monkeypatch.setattr("olivelike.store.shared.requests._PAUSES", (0.05,))
+    monkeypatch.setattr("olivelike.extras.shared_store.sharing._PATIENCE_SECONDS", 1.0)
+    monkeypatch.setattr("olivelike.extras.shared_store.sharing._CONTACT_SECONDS", 2.0)
+    monkeypatch.setattr("olivelike.extras.shared_store.requests._PAUSES", (0.05,))
     second = machine("second")
     bucket.mode, bucket.only = mode, only
     second.run(shared_cache=url(bucket, "?timeout=0.5"))
@@ -169,7 +168,7 @@ def test_a_bucket_that_fails_costs_one_warning_and_no_result(first, machine, buc
 
 
 def test_a_server_that_is_not_there_costs_one_warning(first, machine, bucket, monkeypatch):
-    monkeypatch.setattr("olivelike.store.shared.requests._PAUSES", ())
+    monkeypatch.setattr("olivelike.extras.shared_store.requests._PAUSES", ())
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     second = machine("second")
     second.run(shared_cache=url(bucket, "?timeout=0.5"))
@@ -224,7 +223,7 @@ def test_who_may_only_read_fetches_and_gives_nothing(first, machine, bucket):
 
 
 def test_who_is_not_allowed_to_write_still_reads(first, machine, bucket, monkeypatch):
-    from olivelike.store.shared.remote_folder import RemoteFolder
+    from olivelike.extras.shared_store.remote_folder import RemoteFolder
 
     def refuse(folder, path, call):
         from olivelike.errors import UnreachableError
@@ -241,7 +240,7 @@ def test_who_is_not_allowed_to_write_still_reads(first, machine, bucket, monkeyp
 
 @pytest.mark.slow
 def test_what_takes_longer_to_fetch_than_to_make_is_made(first, machine, bucket, monkeypatch):
-    monkeypatch.setattr("olivelike.engine.execute.sharing._PATIENCE_SECONDS", 2.0)
+    monkeypatch.setattr("olivelike.extras.shared_store.sharing._PATIENCE_SECONDS", 2.0)
     second = machine("second")
     bucket.mode, bucket.only, bucket.slow_seconds = "slow", "/objects/", 2.0
     second.run(shared_cache=url(bucket), only=("text_encoder",))

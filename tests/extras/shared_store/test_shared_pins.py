@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from olivelike.errors import StoreError
-from olivelike.store.shared.collection import collect
-from olivelike.store.shared.pins import put_pin, read_pins, remove_pin
-from tests.store.shared.shared_results import made, shared_at
+from olivelike.extras.shared_store.collection import collect
+from olivelike.extras.shared_store.pins import put_pin, read_pins, remove_pin
+from tests.extras.shared_store.shared_results import made, shared_at
 
 FIRST, SECOND = (letter * 64 for letter in "ab")
 

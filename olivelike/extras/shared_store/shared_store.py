@@ -5,21 +5,23 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import DamagedError, UnreachableError
+from olivelike.extras.shared_store.address import Address, parse_address
+from olivelike.extras.shared_store.remote_folder import RemoteFolder
 from olivelike.store import actions
 from olivelike.store.folder import checked_digest, is_digest, seal, unseal
-from olivelike.store.shared.remote_folder import RemoteFolder
 
 if TYPE_CHECKING:
+    from olivelike.engine.execute.events import Listener
+    from olivelike.engine.execute.sharing import Unshared
     from olivelike.store import Store
     from olivelike.store.actions import Action
-    from olivelike.store.shared.address import Address
 
 MARK: Final = "olivelike-store.json"
 _MARK_KIND: Final = "shared-store/1"
@@ -67,6 +69,11 @@ class Traffic:
                     self.seconds += time.monotonic() - self._since
 
 
+def open_shared_store(url: str, where: str) -> SharedStore:
+    """Return the store behind a URL, unconnected; raises as `parse_address` and the class."""
+    return SharedStore(parse_address(url, where))
+
+
 class SharedStore:
     """Objects and action records behind a URL.
 
@@ -86,6 +93,10 @@ class SharedStore:
         self.fetched, self.sent = Traffic(), Traffic()
         self._damaged: set[str] = set()
         """Keys of results that were found so."""
+
+    def __str__(self) -> str:
+        """Return the address as people may see it."""
+        return str(self.address)
 
     @property
     def writable(self) -> bool:
@@ -119,6 +130,24 @@ class SharedStore:
                 "write begins one in it; else make that first, or correct the address"
             )
         self._check_mark(found)
+
+    def share(self, store: Store, listener: Listener, run_id: str) -> Unshared:
+        """Return what a run asks, fetches from, and gives what it made."""
+        from olivelike.extras.shared_store.sharing import Sharing
+
+        return Sharing(self.address, store, listener, run_id)
+
+    def look(self, store: Store) -> Unshared:
+        """Return what a plan asks; it changes nothing anywhere."""
+        from olivelike.extras.shared_store.sharing import Sharing
+
+        return Sharing(replace(self.address, read_only=True), store, lambda _: None, "plan")
+
+    def pin(self, name: str, keys: Iterable[str]) -> None:
+        """Keep results until the pin is removed; another one of this name is replaced."""
+        from olivelike.extras.shared_store.pins import put_pin
+
+        put_pin(self.folder, name, keys)
 
     def find(self, key: str, ends: float | None = None) -> Action | None:
         """Return the record of a result, or `None`; its objects may still be missing."""

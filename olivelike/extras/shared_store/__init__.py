@@ -3,8 +3,3 @@
 Its bytes are not trusted: what is fetched enters the local store only if it has the digest that it is called by.
 Requests have time limits; whatever fails raises `UnreachableError`, and the local store is as before.
 """
-
-from olivelike.store.shared.address import Address
-from olivelike.store.shared.shared_store import SharedStore
-
-__all__ = ["Address", "SharedStore"]

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from olivelike.store.shared import leases
-from olivelike.store.shared.collection import collect, measure, verify
-from olivelike.store.shared.leases import HeldLease, read_leases
-from tests.store.shared.shared_results import made, shared_at
+from olivelike.extras.shared_store import leases
+from olivelike.extras.shared_store.collection import collect, measure, verify
+from olivelike.extras.shared_store.leases import HeldLease, read_leases
+from tests.extras.shared_store.shared_results import made, shared_at
 
 FIRST, SECOND, THIRD = (letter * 64 for letter in "abc")
 SHARED = b"an object that two results need" * 10

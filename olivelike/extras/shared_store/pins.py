@@ -9,7 +9,7 @@ from olivelike.errors import StoreError
 from olivelike.store.folder import checked_digest, file_name, is_digest, seal, unseal
 
 if TYPE_CHECKING:
-    from olivelike.store.shared.remote_folder import RemoteFolder
+    from olivelike.extras.shared_store.remote_folder import RemoteFolder
 
 FOLDER: Final = "pins"
 _KIND: Final = "pin/1"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from olivelike.errors import MissingError, UsageError
-from olivelike.store.shared import SharedStore
-from olivelike.store.shared.address import parse_address
+from olivelike.extras.shared_store.address import parse_address
+from olivelike.extras.shared_store.shared_store import SharedStore
 
 
 @pytest.mark.parametrize(

@@ -10,16 +10,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from olivelike.extras.shared_store.leases import read_leases, remote_now
+from olivelike.extras.shared_store.pins import read_pins
 from olivelike.store import actions
 from olivelike.store.folder import is_digest
 from olivelike.store.runs import new_run_id
-from olivelike.store.shared.leases import read_leases, remote_now
-from olivelike.store.shared.pins import read_pins
 
 if TYPE_CHECKING:
+    from olivelike.extras.shared_store.remote_folder import RemoteFile, RemoteFolder
+    from olivelike.extras.shared_store.shared_store import SharedStore
     from olivelike.store.actions import Action
-    from olivelike.store.shared.remote_folder import RemoteFile, RemoteFolder
-    from olivelike.store.shared.shared_store import SharedStore
 
 GRACE_SECONDS: Final = 24 * 3600.0
 """How long what nothing needs is left alone: somebody may be about to record it."""

@@ -17,7 +17,7 @@ from olivelike.errors import UnreachableError
 from olivelike.store.folder import is_digest, seal, unseal
 
 if TYPE_CHECKING:
-    from olivelike.store.shared.remote_folder import RemoteFile, RemoteFolder
+    from olivelike.extras.shared_store.remote_folder import RemoteFile, RemoteFolder
 
 FOLDER: Final = "leases"
 LIVE_SECONDS: Final = 900.0

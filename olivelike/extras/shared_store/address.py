@@ -9,8 +9,6 @@ from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 from olivelike._text import did_you_mean
 from olivelike.errors import UsageError
 
-VARIABLE: Final = "OLIVELIKE_SHARED_CACHE"
-"""Names the shared store where the command line names none."""
 _EXTRAS: Final = {"s3": "s3", "gs": "gs", "az": "az", "abfs": "az", "http": "http", "https": "http", "file": None}
 """The extra that each kind of URL takes."""
 _READ_ONLY: Final = ("http", "https")
@@ -48,11 +46,6 @@ class Address:
         for secret in (user, password, unquote(password)):
             text = text.replace(secret, "***") if secret else text
         return text
-
-
-def is_address(text: str) -> bool:
-    """Tell whether a text that names a store is a URL, and no folder."""
-    return "://" in text
 
 
 def parse_address(text: str, where: str) -> Address:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import DamagedError
+from olivelike.extras.shared_store.leases import HeldLease
 from olivelike.store.runs import new_run_id
-from olivelike.store.shared.leases import HeldLease
 
 if TYPE_CHECKING:
+    from olivelike.extras.shared_store.shared_store import SharedStore, Traffic
     from olivelike.store import Action, Store
-    from olivelike.store.shared.shared_store import SharedStore, Traffic
 
 _AT_ONCE: Final = 4
 

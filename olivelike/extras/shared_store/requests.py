@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from olivelike.errors import UnreachableError
 
 if TYPE_CHECKING:
-    from olivelike.store.shared.address import Address
+    from olivelike.extras.shared_store.address import Address
 
 Result = TypeVar("Result")
 

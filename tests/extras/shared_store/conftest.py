@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from olivelike.extras.shared_store.shared_store import SharedStore
 from olivelike.store import Store
-from olivelike.store.shared import SharedStore
+from tests.engine.conftest import checkpoints, project, template  # noqa: F401
+from tests.extras.shared_store.shared_results import shared
 from tests.fixtures.faulty_bucket import FaultyBucket
-from tests.store.shared.shared_results import shared
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ import time
 import pytest
 
 from olivelike.errors import UnreachableError
-from olivelike.store.shared import requests
-from olivelike.store.shared.address import parse_address
-from olivelike.store.shared.requests import LateError, ask
+from olivelike.extras.shared_store import requests
+from olivelike.extras.shared_store.address import parse_address
+from olivelike.extras.shared_store.requests import LateError, ask
 
 ADDRESS = parse_address("https://user:secret@host/x?timeout=0.3", "here")
 

@@ -10,8 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from olivelike.errors import UnreachableError
-from olivelike.store.shared.address import parse_address
-from olivelike.store.shared.remote_folder import RemoteFolder
+from olivelike.extras.shared_store.address import parse_address
+from olivelike.extras.shared_store.remote_folder import RemoteFolder
 
 
 @contextmanager

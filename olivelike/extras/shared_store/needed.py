@@ -11,7 +11,7 @@ from olivelike.engine.prepared import Options
 from olivelike.workflow.matrix import UnnamedCombinationError
 
 if TYPE_CHECKING:
-    from olivelike.store.shared import Address
+    from olivelike.extras.shared_store.address import Address
 
 
 def needed_keys(ref: str, store: Path, shared: Address) -> frozenset[str]:

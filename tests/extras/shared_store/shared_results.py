@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 
+from olivelike.extras.shared_store.address import parse_address
+from olivelike.extras.shared_store.shared_store import SharedStore
 from olivelike.store import Action, Store
-from olivelike.store.shared import SharedStore
-from olivelike.store.shared.address import parse_address
 from tests.fixtures.faulty_bucket import FaultyBucket
 
 KEY = "a" * 64

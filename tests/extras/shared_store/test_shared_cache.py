@@ -8,6 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli import conftest as commands
+
+(cli, project, warm_project) = (commands.cli, commands.project, commands.warm_project)
+_jobs_in_this_process = commands._jobs_in_this_process
+_no_store_of_the_user = commands._no_store_of_the_user
+
 LITTLE = "workflows/little.yaml"
 
 
@@ -116,7 +122,7 @@ def forget_label(cli) -> Path:
     ],
 )
 def test_mistakes_are_told(project, cli, bucket, monkeypatch, words, status, said):
-    monkeypatch.setattr("olivelike.store.shared.requests._PAUSES", ())
+    monkeypatch.setattr("olivelike.extras.shared_store.requests._PAUSES", ())
     result = cli(*words)
     assert (result.status, said in result.err) == (status, True), result.err
 
@@ -130,7 +136,7 @@ def test_what_is_no_age_is_refused(project, cli, url, bucket):
 
 
 def test_no_password_is_shown(project, cli, monkeypatch):
-    monkeypatch.setattr("olivelike.store.shared.requests._PAUSES", ())
+    monkeypatch.setattr("olivelike.extras.shared_store.requests._PAUSES", ())
     forget_label(cli)
     result = cli("run", LITTLE, "--cache-dir", "http://user:hidden@127.0.0.1:9/x?timeout=1")
     assert result.status == 0

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from olivelike.errors import DamagedError, UnreachableError
-from olivelike.store.shared.shared_store import MARK
-from tests.store.shared.shared_results import KEY, made, shared, shared_at
+from olivelike.extras.shared_store.shared_store import MARK
+from tests.extras.shared_store.shared_results import KEY, made, shared, shared_at
 
 OTHER = "c" * 64
 
@@ -148,7 +148,7 @@ def test_a_mark_of_another_version_and_no_mark_are_told(bucket):
     ],
 )
 def test_a_server_that_fails_is_told_and_nothing_is_lost(bucket, there, machine, mode, said, monkeypatch):
-    monkeypatch.setattr("olivelike.store.shared.requests._PAUSES", (0.01,))
+    monkeypatch.setattr("olivelike.extras.shared_store.requests._PAUSES", (0.01,))
     ours, theirs = machine("ours"), machine("theirs")
     action = made(ours)
     there.give(action, ours)
@@ -210,7 +210,7 @@ import sys
 sys.path[:0] = [{root!r}]
 from pathlib import Path
 from olivelike.store import Store
-from tests.store.shared.shared_results import shared_at
+from tests.extras.shared_store.shared_results import shared_at
 there, ours = shared_at({url!r}), Store.open(Path({store!r}))
 there.check()
 print("ready", flush=True)

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import MissingError, UnreachableError
-from olivelike.store.shared.redirects import same_host_only
-from olivelike.store.shared.requests import Pulse, Result, ask, transfer_callback
+from olivelike.extras.shared_store.redirects import same_host_only
+from olivelike.extras.shared_store.requests import Pulse, Result, ask, transfer_callback
 
 if TYPE_CHECKING:
-    from olivelike.store.shared.address import Address
+    from olivelike.extras.shared_store.address import Address
 
 RECORD_BYTES: Final = 4 << 20
 """Most of a file that is read into memory, where JSON takes up to 30 times as much; a record of a UNet's weights has
