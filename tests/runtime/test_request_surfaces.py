@@ -12,7 +12,7 @@ from olivelike.cli.app import Commands
 from olivelike.cli.commands.info import picture_lines
 from olivelike.errors import UsageError
 from olivelike.runtime.jobs.prompt_lines import read_options
-from olivelike.runtime.pictures.picture_record import PictureRecord, UsedControl, UsedFile
+from olivelike.runtime.pictures.picture_record import PictureRecord, UsedControl, UsedFile, told_of
 from olivelike.runtime.pipeline.request import Request, asked_fields
 from olivelike.serve.orders import Order
 
@@ -143,6 +143,6 @@ def test_info_tells_all_that_makes_a_picture_again(name):
 
 
 def test_only_what_has_no_label_is_within_another():
-    without = {one.name for one in fields(PictureRecord) if "label" not in one.metadata}
+    without = {one.name for one in fields(PictureRecord) if told_of(one).label is None}
     assert without == WITHIN.keys() | {"sampler", "other"}
     assert all(one.default is not MISSING or one.name in ("prompt", "other") for one in fields(PictureRecord))

@@ -1,6 +1,6 @@
 """`olivelike info`: what a folder, a weight file or a picture is."""
 
-from dataclasses import asdict, fields
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +10,7 @@ from olivelike._untrusted import one_line
 from olivelike.cli import options as shared
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator
     from typing import Final
 
     from olivelike.engine.output.folder_info import FolderInfo
@@ -110,7 +110,7 @@ def picture_json(picture: "PictureFile") -> dict[str, Any]:
         "width": picture.width,
         "height": picture.height,
         "record_of": picture.program,
-        "record": None if picture.record is None else asdict(picture.record),
+        "record": None if picture.record is None else picture.record.values(),
         "left_out": None if picture.record is None else left_out(picture.record),
         "unread": picture.unread,
         "parameters": picture.parameters,
@@ -143,41 +143,23 @@ def picture_lines(picture: "PictureFile") -> "Iterator[str]":
         yield sentence
 
 
-_SAID: "Final[Mapping[str, Callable[[PictureRecord], str | None]]]" = {
-    "scheduler": lambda record: record.scheduler or record.sampler,
-    "width": lambda record: f"{record.width}x{record.height}" if record.width else None,
-    "prompt_weights": lambda record: None if record.prompt_weights else "brackets in the prompt are text",
-    "model": lambda record: " ".join(part for part in (record.model, record.model_hash) if part) or None,
-    "hires": lambda record: (
-        f"at {record.hires:g} times the size, strength {record.hires_strength:g}" if record.hires else None
-    ),
-    "inpaint_area": lambda record: (
-        f"the masked, with {record.inpaint_padding} pixels around it" if record.inpaint_area == "masked" else None
-    ),
-    "guidance_interval": lambda record: (
-        record.guidance_interval and "{:g} to {:g} of the steps".format(*record.guidance_interval)
-    ),
-    "cache_interval": lambda record: f"{record.cache_interval} steps" if record.cache_interval > 1 else None,
-    "fit": lambda record: "to the shape of the size" if record.fit else None,
-    "tiled_vae": lambda record: "part by part" if record.tiled_vae else None,
-    "control_guess": lambda record: "the prompt alone" if record.control_guess else None,
-}
-"""How fields are said that a value alone does not say, or together with others."""
 _LAST: "Final" = ("model", "loras", "provider", "version")
 
 
 def _told(record: "PictureRecord") -> "Iterator[tuple[str, str]]":
     """Yield labels and texts of all that a record tells, where it is not the default."""
-    for one in sorted(fields(record), key=lambda one: _LAST.index(one.name) if one.name in _LAST else -1):
-        label, value = one.metadata.get("label"), getattr(record, one.name)
-        if label is None or (value == one.default and one.name not in _SAID):
+    from olivelike.runtime.pictures.picture_record import fields_of_files, told_of
+
+    named = " ".join(part for part in (record.model, record.model_hash) if part)
+    together = replace(record, scheduler=record.scheduler or record.sampler, model=named or None)
+    for one in sorted(fields_of_files(), key=lambda one: _LAST.index(one.name) if one.name in _LAST else -1):
+        told, value = told_of(one), getattr(together, one.name)
+        if told.label is None or value == one.default:
             continue
-        if isinstance(value, tuple) and one.name not in _SAID:
-            yield from ((f"{label} {number}", _part(part)) for number, part in enumerate(value, 1))
-            continue
-        text = _SAID[one.name](record) if one.name in _SAID else _part(value)
-        if text is not None:
-            yield label, text
+        if isinstance(value, tuple) and told.text is None:
+            yield from ((f"{told.label} {number}", _part(part)) for number, part in enumerate(value, 1))
+        else:
+            yield told.label, told.text.format_map(vars(record)) if told.text else _part(value)
 
 
 def _part(value: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import fields
 from functools import lru_cache
 from importlib.metadata import version
@@ -23,7 +23,7 @@ from olivelike.runtime.pictures import PictureRecord, UsedFile
 from olivelike.runtime.pictures.left_out import left_out
 from olivelike.runtime.pipeline.cheap_steps import runs_whole
 from olivelike.runtime.pipeline.hires import hires_size
-from olivelike.runtime.pipeline.request import Request
+from olivelike.runtime.pipeline.request import Request, with_meaning
 from olivelike.runtime.prompts.syntax import shortened
 from olivelike.runtime.prompts.wildcards import Wildcards
 
@@ -39,7 +39,6 @@ _ALIKE: Final = tuple(
     one.name for one in fields(Request) if one.name in PictureRecord.__dataclass_fields__ and one.name not in _OTHERWISE
 )
 """Fields that a request and a record both have, in the same form."""
-_OF_MASK: Final = ("inpaint_area", "mask_blur", "inpaint_padding")
 
 
 def picture_record(
@@ -109,24 +108,16 @@ def _file_hash(path: Path, _identity: tuple[int, ...]) -> str:
     return digest_file(path)
 
 
-def recorded_fields(
-    record: PictureRecord, *, from_image: bool, masked: bool, led: bool = True, shown: bool = True
-) -> RequestFields:
+def recorded_fields(record: PictureRecord, given: Collection[str]) -> RequestFields:
     """Return what a picture's record says of the request that makes it again.
 
-    `from_image` and `masked` say whether there are initial picture and mask: A1111 writes a strength without one too;
-    `led`, whether there are control pictures; `shown`, whether pictures are a prompt.
+    `given` are fields of the request that are there beside it, such as `init_image`: A1111 writes a strength without
+    one too.
     """
     values = {name: getattr(record, name) for name in (*_ALIKE, "scheduler", "seed")}
     if record.width and record.height:
         values["size"] = record.width, record.height
-    left_out = (() if from_image else ("strength",)) + (() if masked else _OF_MASK)
-    left_out += (() if led else ("control_guess",)) + (() if shown else ("ip_adapter_scale",))
-    if not record.variation_strength:
-        left_out += ("variation_seed",)
-    for name in left_out:
-        del values[name]
-    return {name: value for name, value in values.items() if value is not None}
+    return {name: value for name, value in with_meaning(values, given).items() if value is not None}
 
 
 def checkpoint_hash(folder: Path) -> str:

@@ -181,10 +181,7 @@ def plan_jobs(
     if shown:
         given["ip_adapter_images"] = tuple(image for image, _ in shown)
     if before is not None:
-        has = {
-            "from_image": init_image is not None, "masked": mask is not None, "led": bool(led), "shown": bool(shown),
-        }  # fmt: skip
-        given = {**recorded_fields(before, **has), **given}
+        given = {**recorded_fields(before, given), **given}
     asked = replace(Request(()), **given)
     wildcards = wildcards or Wildcards([Path("wildcards")])
     pipeline = open_folder(folder)

@@ -104,7 +104,7 @@ def _lines(text: str, where: str) -> Iterator[PromptLine]:
 _READ: Final[Mapping[str, tuple[str, Asked]]] = {
     **{name: (field_name, one) for field_name, one in asked_fields() for name in (one.name, *one.aliases)},
     **{
-        name: (field_name, Asked(name, int, ""))
+        name: (field_name, Asked(int, "", name=name))
         for name, field_name in (
             ("width", "width"),
             ("height", "height"),

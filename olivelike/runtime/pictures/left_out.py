@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import fields
 from typing import Final
 
 from olivelike._untrusted import one_line
-from olivelike.runtime.pictures.picture_record import PictureRecord, UsedFile
+from olivelike.runtime.pictures.picture_record import PictureRecord, UsedFile, fields_of_files
 
 _LONGEST: Final = 60
 """Characters of a name or value that are shown; `olivelike info` has all."""
@@ -52,7 +51,7 @@ def _settings(record: PictureRecord, unable: Collection[str], *, started: bool) 
             yield f"{_shown(name)} {_shown(value)}"
     if record.strength is not None and record.init_image is None and record.hires is None and not started:
         yield f"Denoising strength {record.strength:g} of a picture that is not named"
-    for field in fields(record):
+    for field in fields_of_files():
         value = getattr(record, field.name)
         if field.name in unable and value not in (field.default, None):
             label = _LABELS.get(field.name, field.name)

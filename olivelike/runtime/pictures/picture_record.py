@@ -14,18 +14,19 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import MISSING, Field, asdict, dataclass, field, fields
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, get_type_hints
 
 from olivelike._untrusted import parse_json
 from olivelike.errors import SessionError, SourceError, UsageError
 from olivelike.runtime.pictures.ai_mark import XMP_TEXT, source_type, xmp_packet
+from olivelike.runtime.pipeline.request import Recorded, Told, Written, read_number, read_seed, read_whole
 
 if TYPE_CHECKING:
     import numpy as np
     from PIL import Image
-    from pydantic import TypeAdapter
+    from pydantic import BaseModel
 
 _FORMAT = "olivelike/picture/1"
 
@@ -39,6 +40,11 @@ class UsedFile:
     """Hexadecimal SHA-256 or its beginning; of a LoRA the first 12 digits of A1111's AutoV3."""
     weight: float | None = None
     """Of a LoRA."""
+
+
+def _read_loras(text: str) -> tuple[UsedFile, ...]:
+    pairs = (pair.partition(":") for pair in text.split(",") if pair.strip())
+    return tuple(UsedFile(name.strip(), value.strip() or None) for name, _, value in pairs)
 
 
 @dataclass(frozen=True)
@@ -55,92 +61,95 @@ class UsedControl:
     preprocessor: Literal["none", "canny"] = "none"
 
 
-def _told(label: str, *, later: bool = False) -> Mapping[str, Any]:
-    """Return metadata of a field: what `olivelike info` calls it; `later` is written only where it is not the default.
-
-    So files of other pictures stay the same as before the field was.
-    """
-    return {"label": label, "later": later}
+def _told(
+    default: Any,
+    label: str | None = None,
+    text: str | None = None,
+    written: Written | None = None,
+    *,
+    later: bool = False,
+) -> Any:
+    """Declare a field of a record alone; see `Told`. `later` is written only where it is not the default."""
+    return field(default=default, metadata={"told": Told(label, text, written, always=not later)})
 
 
 @dataclass(frozen=True)
-class PictureRecord:
+class PictureRecord(Recorded):
     """Everything that remakes a picture; `None` where a picture of another program does not tell."""
 
-    prompt: str = field(metadata=_told("prompt"))
-    negative_prompt: str | None = field(default=None, metadata=_told("negative"))
-    steps: int | None = field(default=None, metadata=_told("steps"))
-    scheduler: str | None = field(default=None, metadata=_told("scheduler"))
+    prompt: str = field(metadata={"told": Told("prompt", always=True)})
+    negative_prompt: str | None = _told(None, "negative")
+    steps: int | None = _told(None, "steps", written=Written("Steps", read_whole))
+    scheduler: str | None = _told(None, "scheduler")
     """A name that `find_scheduler` takes; `None` for a folder's own one that has none there."""
-    sampler: str | None = None
+    sampler: str | None = _told(None, written=Written("Sampler", str))
     """A1111's name of it, without the schedule type; of a class without one, the class."""
-    schedule: str | None = None
+    schedule: str | None = _told(None, written=Written("Schedule type", str, None))
     """A1111's schedule type; `None` for the plain one."""
-    guidance_scale: float | None = field(default=None, metadata=_told("guidance"))
-    guidance_rescale: float = field(default=0.0, metadata=_told("rescale"))
-    eta: float = field(default=0.0, metadata=_told("eta"))
-    seed: int | None = field(default=None, metadata=_told("seed"))
+    guidance_scale: float | None = _told(None, "guidance", written=Written("CFG scale", read_number))
+    seed: int | None = _told(None, "seed", written=Written("Seed", read_seed))
     """Of this very picture."""
-    width: int | None = field(default=None, metadata=_told("made at"))
-    height: int | None = None
-    strength: float | None = field(default=None, metadata=_told("strength"))
+    width: int | None = _told(None, "made at", "{width}x{height}")
+    height: int | None = _told(None)
+    strength: float | None = _told(None, "strength", written=Written("Denoising strength", read_number, None))
     """With an initial picture."""
-    init_image: UsedFile | None = field(default=None, metadata=_told("started from"))
-    mask: UsedFile | None = field(default=None, metadata=_told("mask"))
-    clip_skip: int = field(default=0, metadata=_told("clip skip"))
-    """Last layers of the text encoder that are left out; A1111 counts one more."""
-    prompt_weights: bool = field(default=True, metadata=_told("weights"))
-    """Whether brackets in the prompts are weights."""
-    model: str | None = field(default=None, metadata=_told("model"))
+    init_image: UsedFile | None = _told(None, "started from")
+    mask: UsedFile | None = _told(None, "mask")
+    model: str | None = _told(None, "model", written=Written("Model", str))
     """Name of the pipeline's folder or checkpoint."""
-    model_hash: str | None = None
+    model_hash: str | None = _told(None, written=Written("Model hash", str))
     """First ten hexadecimal digits of the checkpoint's SHA-256, as A1111 has it."""
-    loras: tuple[UsedFile, ...] = field(default=(), metadata=_told("LoRA"))
-    provider: str | None = field(default=None, metadata=_told("provider"))
+    loras: tuple[UsedFile, ...] = _told((), "LoRA", written=Written("Lora hashes", _read_loras, None))
+    provider: str | None = _told(None, "provider")
     """Execution provider that ran the UNet."""
-    version: str | None = field(default=None, metadata=_told("made by"))
+    version: str | None = _told(None, "made by", written=Written("Version", str, None))
     """Program that made it, such as `olivelike 0.1.0`."""
-    other: Mapping[str, str] = field(default_factory=dict)
+    other: Mapping[str, str] = field(default_factory=dict, metadata={"told": Told(None, always=True)})
     """Further fields that A1111 wrote, as text."""
-    guidance_interval: tuple[float, float] | None = field(default=None, metadata=_told("guidance from", later=True))
-    """From which to which share of the steps there was guidance."""
-    cache_interval: int = field(default=1, metadata=_told("whole UNet each", later=True))
-    """Steps from one to the next in which the whole UNet ran."""
-    fit: bool = field(default=False, metadata=_told("cropped to fit"))
-    """Whether initial picture and mask were cropped to the size's shape."""
-    variation_strength: float = field(default=0.0, metadata=_told("by a share of", later=True))
-    """Share of another seed's noise in the initial noise."""
-    variation_seed: int | None = field(default=None, metadata=_told("varied with", later=True))
-    """That seed, of this very picture."""
-    hires: float | None = field(default=None, metadata=_told("drawn again", later=True))
-    """How many times as large it was drawn again."""
-    hires_strength: float = field(default=0.7, metadata={"later": True})
-    upscaler: UsedFile | None = field(default=None, metadata=_told("upscaler", later=True))
+    upscaler: UsedFile | None = _told(None, "upscaler", later=True)
     """What enlarged it: between the two, with `hires`; else in the end."""
-    inpaint_area: Literal["whole", "masked"] = field(default="whole", metadata=_told("drawn area", later=True))
-    """`masked` was drawn around the mask alone, at the size."""
-    mask_blur: int | None = field(default=None, metadata=_told("mask blur", later=True))
-    """Pixels of the edge where the initial picture was put back; `None` if it was not."""
-    inpaint_padding: int = field(default=32, metadata={"later": True})
-    """Pixels around a masked area."""
-    tiled_vae: bool = field(default=False, metadata=_told("VAE", later=True))
-    """Whether the VAE worked on part of the picture at a time."""
-    controls: tuple[UsedControl, ...] = field(default=(), metadata=_told("led by", later=True))
+    controls: tuple[UsedControl, ...] = _told((), "led by", later=True)
     """Pictures that led it."""
-    control_guess: bool = field(default=False, metadata=_told("led", later=True))
-    """Whether they led the prompt alone."""
-    ip_adapter_images: tuple[UsedFile, ...] = field(default=(), metadata=_told("shown", later=True))
+    ip_adapter_images: tuple[UsedFile, ...] = _told((), "shown", later=True)
     """Pictures that were a prompt, by an IP-Adapter."""
-    ip_adapter_scale: float = field(default=1.0, metadata=_told("shown with", later=True))
-    """How strongly they led."""
 
     def to_json(self) -> str:
         """Return the record as JSON in ASCII, with the name of its format."""
-        values = asdict(self)
+        values = self.values()
         for one in fields(self):
-            if one.metadata.get("later") and values[one.name] == one.default:
+            if not told_of(one).always and values[one.name] == one.default:
                 del values[one.name]
         return json.dumps({"format": _FORMAT, **values}, allow_nan=False)
+
+    def values(self) -> dict[str, Any]:
+        """Return all fields as JSON has them, in the order of files."""
+        values = asdict(self)
+        return {one.name: values[one.name] for one in fields_of_files()}
+
+
+_BEFORE: Final = {
+    "guidance_rescale": "seed", "eta": "seed", "clip_skip": "model", "prompt_weights": "model",
+    "upscaler": "inpaint_area", "controls": "control_guess", "ip_adapter_images": "ip_adapter_scale",
+}  # fmt: skip
+"""Fields that stand right before another one in files; all others as they are declared, those of records first."""
+
+
+def told_of(one: Field[Any]) -> Told:
+    """Return how a field of a record is told."""
+    told: Told = one.metadata["told"]
+    return told
+
+
+@lru_cache(maxsize=1)
+def fields_of_files() -> tuple[Field[Any], ...]:
+    """Return the fields of a record in the order that files have."""
+    shared = [one.name for one in fields(Recorded)]
+    own = [one.name for one in fields(PictureRecord) if one.name not in shared]
+    names = [name for name in (*own, *shared) if name not in _BEFORE]
+    for name, behind in _BEFORE.items():
+        names.insert(names.index(behind), name)
+    by_name = {one.name: one for one in fields(PictureRecord)}
+    return tuple(by_name[name] for name in names)
 
 
 def record_from_json(text: str, where: str) -> PictureRecord:
@@ -163,7 +172,8 @@ def record_from_json(text: str, where: str) -> PictureRecord:
             "file again"
         )
     try:
-        record = _validator().validate_python(value)
+        found = _validator().model_validate(value)
+        record = PictureRecord(**{name: getattr(found, name) for name in found.model_fields_set})
         record.to_json()
     except ValidationError as error:
         first = error.errors()[0]
@@ -175,14 +185,29 @@ def record_from_json(text: str, where: str) -> PictureRecord:
 
 
 @lru_cache(maxsize=1)
-def _validator() -> TypeAdapter[PictureRecord]:
-    """Return what checks the fields of a record; making it takes as long as hundreds of uses."""
-    from pydantic import TypeAdapter
+def _validator() -> type[BaseModel]:
+    """Return what checks the fields of a record; making it takes as long as hundreds of uses.
 
-    return TypeAdapter(PictureRecord)
+    Bounds of orders are left out: what was drawn may be beyond them.
+    """
+    from pydantic import create_model
+
+    types = get_type_hints(PictureRecord)
+    shape: dict[str, Any] = {
+        one.name: (types[one.name], ... if one.default is MISSING and one.default_factory is MISSING else None)
+        for one in fields(PictureRecord)
+    }
+    return create_model("PictureRecord", **shape)
 
 
 NEGATIVE: Final = "Negative prompt:"
+_FIRST: Final = (
+    "Steps", "Sampler", "Schedule type", "CFG scale", "CFG Rescale", "Seed", "Size", "Model hash", "Model",
+    "Denoising strength", "Hires upscale", "Hires upscaler", "Postprocess upscaler", "Variation seed",
+    "Variation seed strength", "Mask blur", "Inpaint area", "Masked area padding", "Clip skip", "Eta",
+    "Guidance interval", "Cache interval", "Emphasis",
+)  # fmt: skip
+"""Order of settings in A1111's text; others come behind."""
 _PLAIN_SCHEDULE = "Uniform"
 """Always written: without a schedule type, A1111 has another one for many samplers."""
 LATENT: Final = "Latent"
@@ -211,32 +236,28 @@ def a1111_parameters(record: PictureRecord) -> dict[str, str]:
 
 
 def _settings(record: PictureRecord) -> Iterator[tuple[str, str]]:
-    size = f"{record.width}x{record.height}" if record.width and record.height else None
+    plain = {
+        written.name: written.write(value)
+        for one in fields_of_files()
+        if (written := told_of(one).written)
+        and written.write
+        and (value := getattr(record, one.name)) not in (one.default, None)
+    }
+    enlarged = record.upscaler.name if record.upscaler else None
     hashes = ", ".join(f"{lora.name}: {lora.hash}" for lora in record.loras if lora.hash)
+    together = {
+        "Schedule type": (record.schedule or _PLAIN_SCHEDULE) if record.sampler else None,
+        "Size": f"{record.width}x{record.height}" if record.width and record.height else None,
+        "Denoising strength": record.strength if record.hires is None else record.hires_strength,
+        "Hires upscale": record.hires,
+        "Hires upscaler": (enlarged or LATENT) if record.hires else None,
+        "Postprocess upscaler": None if record.hires else enlarged,
+        "Masked area padding": record.inpaint_padding if "Inpaint area" in plain else None,
+    }
+    found = {**together, **plain}
     pairs: tuple[tuple[str, Any], ...] = (
-        ("Steps", record.steps),
-        ("Sampler", record.sampler),
-        ("Schedule type", (record.schedule or _PLAIN_SCHEDULE) if record.sampler else None),
-        ("CFG scale", record.guidance_scale),
-        ("CFG Rescale", record.guidance_rescale or None),
-        ("Seed", record.seed),
-        ("Size", size),
-        ("Model hash", record.model_hash),
-        ("Model", record.model),
-        ("Denoising strength", record.strength if record.hires is None else record.hires_strength),
-        ("Hires upscale", record.hires),
-        ("Hires upscaler", (record.upscaler.name if record.upscaler else LATENT) if record.hires else None),
-        ("Postprocess upscaler", record.upscaler.name if record.upscaler and not record.hires else None),
-        ("Variation seed", record.variation_seed),
-        ("Variation seed strength", record.variation_strength or None),
-        ("Mask blur", record.mask_blur),
-        ("Inpaint area", "Only masked" if record.inpaint_area == "masked" else None),
-        ("Masked area padding", record.inpaint_padding if record.inpaint_area == "masked" else None),
-        ("Clip skip", record.clip_skip + 1 if record.clip_skip else None),
-        ("Eta", record.eta or None),
-        ("Guidance interval", record.guidance_interval and "{:g}:{:g}".format(*record.guidance_interval)),
-        ("Cache interval", record.cache_interval if record.cache_interval > 1 else None),
-        ("Emphasis", None if record.prompt_weights else "None"),
+        *((name, found.pop(name, None)) for name in _FIRST),
+        *found.items(),
         ("Lora hashes", hashes or None),
         *((f"ControlNet {number}", _control(one, record)) for number, one in enumerate(record.controls)),
         *(

@@ -9,16 +9,15 @@ are not found has no prompt: nobody can tell what of it is one.
 from __future__ import annotations
 
 import json
-import math
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, replace
 from typing import Any, Final
 
 from olivelike._untrusted import one_line
 from olivelike.errors import SourceError
-from olivelike.runtime.pictures.picture_record import LATENT, NEGATIVE, PictureRecord, UsedFile
-from olivelike.runtime.pipeline.request import SEEDS
+from olivelike.runtime.pictures.picture_record import LATENT, NEGATIVE, PictureRecord, told_of
+from olivelike.runtime.pipeline.request import read_number
 from olivelike.runtime.schedulers.scheduler_names import written_schedule
 
 _LONGEST: Final = 65_536
@@ -42,12 +41,16 @@ _BEFORE_DEFAULTS: Final = re.compile(r"v1\.[0-8]\.")
 FURTHER: Final = "further text"
 """Name of what stands among or behind the settings and has none."""
 
+_READERS: Final = {
+    written.name: (one.name, written.read)
+    for one in fields(PictureRecord)
+    if (written := told_of(one).written) and written.read
+}
+"""A1111's name → field of the record, and what reads it or raises `ValueError`."""
 _KNOWN: Final = {
     name.casefold(): name
     for name in (
-        "Steps", "Sampler", "Schedule type", "CFG scale", "CFG Rescale", "Seed", "Size", "Model hash", "Model",
-        "Denoising strength", "Clip skip", "Eta", "Guidance interval", "Cache interval", "Version", "Lora hashes",
-        "Variation seed", "Variation seed strength", "Hires upscale", "Hires upscaler", "Hires steps", "Emphasis",
+        *_READERS, "Size", "Hires upscale", "Hires upscaler", "Hires steps",
         "RNG", "ENSD", "VAE", "VAE hash", "TI hashes", "Tiling", "Face restoration", "Batch size", "Batch pos",
         "Scheduler", "Distilled CFG Scale",
     )
@@ -217,15 +220,15 @@ def record_of_settings(record: PictureRecord, settings: Mapping[str, str]) -> Pi
         del rest["Size"]
     if rest.get("Hires upscaler") == LATENT and "Hires steps" not in rest:
         try:
-            found |= {"hires": finite(rest["Hires upscale"]), "hires_strength": finite(rest["Denoising strength"])}
+            found |= {
+                "hires": read_number(rest["Hires upscale"]),
+                "hires_strength": read_number(rest["Denoising strength"]),
+            }
         except (ValueError, KeyError):
             pass
         else:
             for name in ("Hires upscale", "Hires upscaler", "Denoising strength"):
                 del rest[name]
-    if rest.get("Emphasis") == "None":
-        found["prompt_weights"] = False
-        del rest["Emphasis"]
     return replace(record, other=rest, **{**found, **_sampling(found)})
 
 
@@ -243,47 +246,6 @@ def _sampling(found: Mapping[str, Any]) -> dict[str, str | None]:
     if schedule is not None or not _BEFORE_DEFAULTS.match(found.get("version") or ""):
         schedule = written_schedule(sampler, schedule)
     return {"sampler": sampler, "schedule": schedule, "scheduler": f"{sampler} {schedule}" if schedule else sampler}
-
-
-def finite(text: str) -> float:
-    """Return a number that a text says. Raises `ValueError` if it is none, or none to work with."""
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(f"{text} is no number to work with")
-    return value
-
-
-def _whole(text: str) -> int:
-    return int(text.removesuffix(".0"))
-
-
-def _seed(text: str) -> int:
-    value = _whole(text)
-    if not 0 <= value < SEEDS:
-        raise ValueError(f"{text} is no seed")
-    return value
-
-
-def _interval(text: str) -> tuple[float, float]:
-    first, end = (finite(share) for share in text.split(":"))
-    return first, end
-
-
-def _loras(text: str) -> tuple[UsedFile, ...]:
-    pairs = (pair.partition(":") for pair in text.split(",") if pair.strip())
-    return tuple(UsedFile(name.strip(), value.strip() or None) for name, _, value in pairs)
-
-
-_READERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
-    "Steps": ("steps", _whole), "Sampler": ("sampler", str), "Schedule type": ("schedule", str),
-    "CFG scale": ("guidance_scale", finite), "CFG Rescale": ("guidance_rescale", finite), "Seed": ("seed", _seed),
-    "Model hash": ("model_hash", str), "Model": ("model", str), "Denoising strength": ("strength", finite),
-    "Clip skip": ("clip_skip", lambda text: max(_whole(text), 1) - 1), "Eta": ("eta", finite),
-    "Guidance interval": ("guidance_interval", _interval), "Cache interval": ("cache_interval", _whole),
-    "Version": ("version", str), "Lora hashes": ("loras", _loras), "Variation seed": ("variation_seed", _seed),
-    "Variation seed strength": ("variation_strength", finite),
-}  # fmt: skip
-"""A1111's name → field of the record, and what reads it or raises `ValueError`."""
 
 
 def _unquote(text: str) -> str:

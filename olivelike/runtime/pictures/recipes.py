@@ -19,7 +19,8 @@ from typing import Any, Final
 from olivelike._untrusted import parse_json
 from olivelike.errors import SourceError
 from olivelike.runtime.pictures.picture_record import COMMENT, PARAMETERS, PictureRecord, UsedFile
-from olivelike.runtime.pictures.recipe_text import finite, parse_a1111, record_of_settings
+from olivelike.runtime.pictures.recipe_text import parse_a1111, record_of_settings
+from olivelike.runtime.pipeline.request import read_number
 
 _MOST: Final = 1 << 20
 """Characters of a text that is read."""
@@ -147,7 +148,7 @@ def _text(value: Any) -> str:
 
 def _lora(name: Any, weight: Any) -> UsedFile:
     stem = str(name).replace("\\", "/").rpartition("/")[2].removesuffix(".safetensors")
-    return UsedFile(stem, None, finite(str(weight)))
+    return UsedFile(stem, None, read_number(str(weight)))
 
 
 def _swarm(value: dict[str, Any]) -> dict[str, Any]:

@@ -1,11 +1,16 @@
-"""What to make, as a `Request`, and what was made."""
+"""What to make, as a `Request`, and what was made.
+
+The fields of a request are declared here alone. Options of `generate`, lines of prompts, orders at a server, records of
+pictures, texts for other programs and what `info` tells are derived from them.
+"""
 
 from __future__ import annotations
 
+import math
 import re
 import secrets
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass, field, fields
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -22,16 +27,11 @@ SEEDS: Final = 2**64
 """Seeds are below this: what torch's generators take."""
 DRAWN_SEEDS: Final = 2**32
 """Seeds that are drawn at random are below this, as A1111's: torch's noise on the CPU depends on 32 bits alone."""
+_SIZE: Final = re.compile(r"(\d+)\s*x\s*(\d+)", re.IGNORECASE)
 RANDOM: Final = -1
 """The seed that draws one, as in A1111."""
 RequestFields = dict[str, Any]
 """Fields of a `Request` by their names, as far as they are given."""
-_SIZE: Final = re.compile(r"(\d+)\s*x\s*(\d+)", re.IGNORECASE)
-
-
-def seed_or_drawn(asked: int | None) -> int:
-    """Return the seed that is asked for, or one at random: for `None` and -1."""
-    return secrets.randbelow(DRAWN_SEEDS) if asked in (None, RANDOM) else asked
 
 
 def parse_interval(text: str) -> tuple[float, float]:
@@ -85,41 +85,107 @@ class OneOf:
         return text
 
 
-def _off(text: str) -> bool:
+def parse_off(text: str) -> bool:
+    """Read a flag that turns off what is on."""
     return not parse_flag(text)
+
+
+def read_number(text: str) -> float:
+    """Return a number that a text says. Raises `ValueError` if it is none, or none to work with."""
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is no number to work with")
+    return value
+
+
+def read_whole(text: str) -> int:
+    """Return a whole number, which other programs may write with `.0`. Raises `ValueError` if it is none."""
+    return int(text.removesuffix(".0"))
+
+
+@dataclass(frozen=True)
+class Written:
+    """How A1111's text of a picture has a field."""
+
+    name: str
+    read: Callable[[str], Any] | None = None
+    """Gives the value of a text, or raises `ValueError`; without it a text that has the name is not taken over."""
+    write: Callable[[Any], Any] | None = lambda value: value
+    """Gives what is written of a value; without it the field is written together with others."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """How a record of a picture tells a field."""
+
+    label: str | None
+    """For people; `None` where it is told together with another one."""
+    text: str | None = None
+    """Put together with the record's fields by `str.format`; the value by default."""
+    written: Written | None = None
+    always: bool = False
+    """Write it into files where it is the default too; others came later, and files without them stay as they were."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """How people ask for a field: as an option of `generate`, and in a line of prompts."""
+    """How people ask for a field."""
 
-    name: str
-    """The option's, with hyphens."""
     read: Callable[[str], Any]
     """Gives the value of a text; raises `ValueError` or `UsageError`."""
     help: str
     """What the option is for; empty where another option of the command says it."""
     metavar: str | None = None
     """Stands for the value in `--help`."""
+    name: str = ""
+    """The option's, with hyphens; by default the field's."""
     aliases: tuple[str, ...] = ()
     """Other names in lines, such as those of A1111's script."""
 
     @property
     def is_flag(self) -> bool:
         """Whether it may have no value."""
-        return self.read in (parse_flag, _off)
+        return self.read in (parse_flag, parse_off)
 
 
-def _asked(
-    default: Any,
-    read: Callable[[str], Any],
-    help: str,  # noqa: A002  (typer's word)
-    metavar: str | None = None,
-    *aliases: str,
-    name: str = "",
-) -> Any:
-    """Declare a field that can be asked for in words, by its own name with hyphens or another one; see `Asked`."""
-    return field(default=default, metadata={"asked": (name, read, help, metavar, aliases)})
+def choice(default: Any, asked: Asked | None = None, *, told: Told | None = None, about: str | None = None) -> Any:
+    """Declare a field of a request.
+
+    Args:
+        default: what it is where nobody asks for it.
+        asked: how it is asked for in words, if it is.
+        told: how a record tells it, if it does.
+        about: the field without which it means nothing.
+    """
+    return field(default=default, metadata={"asked": asked, "told": told, "about": about})
+
+
+def seed_or_drawn(asked: int | None) -> int:
+    """Return the seed that is asked for, or one at random: for `None` and -1."""
+    return secrets.randbelow(DRAWN_SEEDS) if asked in (None, RANDOM) else asked
+
+
+def read_seed(text: str) -> int:
+    """Return the seed that a text of another program says. Raises `ValueError` if it is none."""
+    value = read_whole(text)
+    if not 0 <= value < SEEDS:
+        raise ValueError(f"{text} is no seed")
+    return value
+
+
+def _one_less(text: str) -> int:
+    return max(read_whole(text), 1) - 1
+
+
+def _interval(text: str) -> tuple[float, float]:
+    first, end = (read_number(share) for share in text.split(":"))
+    return first, end
+
+
+def _no_emphasis(text: str) -> bool:
+    if text != "None":
+        raise ValueError(f"{text} is no way to weigh words here")
+    return False
 
 
 @dataclass(frozen=True)
@@ -139,129 +205,197 @@ class Control:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choices:
-    """What people choose of pictures in plain values: fields that a request and an order at a server have alike.
+class Recorded:
+    """What people choose of pictures in plain values, as requests, orders at a server and records of pictures have it.
 
-    Bounds are those of orders from a network. Defaults are those of diffusers' pipelines.
+    Files have the fields in this order.
     """
 
-    negative_prompt: Annotated[str, MaxLen(20_000)] | None = _asked(None, str, "What not to show.", "TEXT")
-    """What the pictures are led away from; `None` is the empty text, or zeros where SDXL was trained so."""
-    num_images: Annotated[int, Ge(1), Le(100)] = _asked(1, int, "Pictures for each prompt; 1 by default.", "N")
-    batch_size: Annotated[int, Ge(1), Le(64)] = _asked(1, int, "Pictures made at once; 1 by default.", "N")
-    """How many pictures are made at once."""
-    steps: Annotated[int, Ge(1), Le(10_000)] = _asked(50, int, "Steps; 50 by default, or with --fast few.", "N")
-    guidance_scale: Annotated[float, Ge(-100), Le(1000)] = _asked(
-        7.5,
-        float,
-        "How strongly the prompt leads; 7.5 by default, off at 1 and below, twice as fast then.",
-        "X",
-        "cfg_scale",
-        "cfg-scale",
-        "cfg",
-    )
-    """How strongly the prompt leads; at 1 and below, the UNet runs on the prompt alone."""
-    guidance_rescale: Annotated[float, Ge(0), Le(1)] = _asked(
-        0.0, float, "From 0 to 1, against overexposure; 0 by default.", "X"
+    guidance_rescale: Annotated[float, Ge(0), Le(1)] = choice(
+        0.0,
+        Asked(float, "From 0 to 1, against overexposure; 0 by default.", "X"),
+        told=Told("rescale", written=Written("CFG Rescale", read_number), always=True),
     )
     """Share of section 3.4 of https://arxiv.org/abs/2305.08891, against overexposure."""
-    guidance_interval: tuple[float, float] | None = _asked(
-        None,
-        parse_interval,
-        "Shares of the steps between which guidance leads, such as 0:0.6; the others cost half.",
-        "A:B",
+    eta: Annotated[float, Ge(0), Le(1)] = choice(
+        0.0,
+        Asked(float, "DDIM's share of fresh noise; 0 by default.", "X"),
+        told=Told("eta", written=Written("Eta", read_number), always=True),
     )
-    """From which to which share of the steps guidance leads; the prompt alone does before and behind."""
-    cache_interval: Annotated[int, Ge(1), Le(10_000)] = _asked(
-        1, int, "Run the whole UNet each N steps, a small part between; for folders with `deepcache`.", "N"
-    )
-    """Each so many steps the whole UNet runs; between them its shallow part, which the pass `deepcache` writes."""
-    scheduler: Annotated[str, MaxLen(300)] | None = _asked(
-        None,
-        str,
-        "Such as Euler, DPM++ 2M Karras or DDIMScheduler; by default the folder's own.",
-        "NAME",
-        "sampler_name",
-        "sampler-name",
-        "sampler",
-    )
-    """A class of diffusers or a name of A1111; `None` is the folder's own."""
-    eta: Annotated[float, Ge(0), Le(1)] = _asked(0.0, float, "DDIM's share of fresh noise; 0 by default.", "X")
     """Share of fresh noise in each step of the DDIM scheduler."""
-    seed: Annotated[int, Ge(-1), Lt(SEEDS)] | None = _asked(
-        None, int, "Of the first picture; those after it count up. By default, or as -1, drawn.", "N"
-    )
-    """Of each prompt's first picture; the next ones have the seeds that follow. `None` draws one."""
-    variation_strength: Annotated[float, Ge(0), Le(1)] = _asked(
-        0.0, float, "Share of that other one's noise, from 0 to 1; 0 by default.", "X", "subseed_strength"
-    )
-    """Share of another seed's noise in the initial noise, as A1111's `subseed_strength`."""
-    variation_seed: Annotated[int, Ge(-1), Lt(SEEDS)] | None = _asked(
-        None, int, "Of another picture to vary towards; counts up. By default drawn.", "N", "subseed"
-    )
-    """That seed, of each prompt's first picture; the next ones have those that follow, and keep `seed`."""
-    fit: bool = _asked(False, parse_flag, "Take the nearest size there is, and crop the initial picture to its shape.")
-    """Take the nearest size that can be had, and crop `init_image` and `mask` to its shape; they are stretched else."""
-    strength: Annotated[float, Gt(0), Le(1)] | None = _asked(
-        None,
-        float,
-        "Share of the steps that run on the initial picture; 0.8 by default, 1 with a mask.",
-        "X",
-        "denoising_strength",
-        "denoising-strength",
-        "denoising",
-    )
-    """Share of the steps that run on `init_image`; 0.8 by default, 1 with a mask."""
-    inpaint_area: Literal["whole", "masked"] = _asked(
-        "whole",
-        OneOf(("whole", "masked")),
-        "With a mask: draw the whole picture, or what is around the mask at full size; whole.",
-    )
-    """`masked` draws what is around the mask at `size`, and puts it back into the picture."""
-    mask_blur: Annotated[int, Ge(0), Le(256)] | None = _asked(
-        None, int, "Keep the initial picture outside the mask, with an edge so soft, in pixels.", "N"
-    )
-    """Put the initial picture back where the mask is black, with an edge so soft, in pixels; `None` does not."""
-    inpaint_padding: Annotated[int, Ge(0), Le(1024)] = _asked(
-        32, int, "Pixels around a masked area that are drawn too; 32 by default.", "N"
-    )
-    """Pixels of the initial picture around a masked area."""
-    hires: Annotated[float, Gt(1), Le(8)] | None = _asked(
-        None, parse_hires, "Draw, enlarge X times, draw again: the share STRENGTH of the steps, 0.7.", "X[:STRENGTH]"
-    )
-    """Enlarge what is drawn from a prompt alone so many times, and draw it again at that size."""
-    hires_strength: Annotated[float, Gt(0), Le(1)] = 0.7
-    """Share of the steps that run again then."""
-    clip_skip: Annotated[int, Ge(0), Le(100)] = _asked(
-        0, int, "Last layers of the text encoder to leave out; A1111 counts from 1.", "N"
+    clip_skip: Annotated[int, Ge(0), Le(100)] = choice(
+        0,
+        Asked(int, "Last layers of the text encoder to leave out; A1111 counts from 1.", "N"),
+        told=Told("clip skip", written=Written("Clip skip", _one_less, lambda skipped: skipped + 1), always=True),
     )
     """Last layers of the text encoder to leave out; A1111 counts from 1."""
-    prompt_weights: bool = _asked(True, _off, "All that is written in prompts is text.", name="plain-prompts")
+    guidance_interval: tuple[float, float] | None = choice(
+        None,
+        Asked(
+            parse_interval,
+            "Shares of the steps between which guidance leads, such as 0:0.6; the others cost half.",
+            "A:B",
+        ),
+        told=Told(
+            "guidance from",
+            "{guidance_interval[0]:g} to {guidance_interval[1]:g} of the steps",
+            Written("Guidance interval", _interval, lambda shares: "{:g}:{:g}".format(*shares)),
+        ),
+    )
+    """From which to which share of the steps guidance leads; the prompt alone does before and behind."""
+    cache_interval: Annotated[int, Ge(1), Le(10_000)] = choice(
+        1,
+        Asked(int, "Run the whole UNet each N steps, a small part between; for folders with `deepcache`.", "N"),
+        told=Told("whole UNet each", "{cache_interval} steps", Written("Cache interval", read_whole)),
+    )
+    """Each so many steps the whole UNet runs; between them its shallow part, which the pass `deepcache` writes."""
+    prompt_weights: bool = choice(
+        True,
+        Asked(parse_off, "All that is written in prompts is text.", name="plain-prompts"),
+        told=Told(
+            "weights",
+            "brackets in the prompt are text",
+            Written("Emphasis", _no_emphasis, lambda _: "None"),
+            always=True,
+        ),
+    )
     """Whether `(word:1.2)` and `BREAK` in prompts mean what they do in A1111."""
-    retry_unsafe: Annotated[int, Ge(0), Le(10)] = _asked(
-        0, int, "Draw a flagged picture again up to N times, with a new seed each; 0 by default.", "N"
+    fit: bool = choice(
+        False,
+        Asked(parse_flag, "Take the nearest size there is, and crop the initial picture to its shape."),
+        told=Told("cropped to fit", "to the shape of the size", always=True),
     )
-    """How often a picture that the safety checker flags is drawn again, with a new seed."""
-    guidance_calls: Literal["one", "two", "faster"] = _asked(
-        "one",
-        OneOf(("one", "two", "faster")),
-        "The UNet's two halves of guidance at once, or in two calls, for less memory; faster finds out. One.",
+    """Take the nearest size that can be had, and crop `init_image` and `mask` to its shape; they are stretched else."""
+    variation_strength: Annotated[float, Ge(0), Le(1)] = choice(
+        0.0,
+        Asked(float, "Share of that other one's noise, from 0 to 1; 0 by default.", "X", aliases=("subseed_strength",)),
+        told=Told("by a share of", written=Written("Variation seed strength", read_number)),
     )
-    """Whether the UNet runs on negative prompts and prompts at once, or one after the other, which takes less memory;
-    `faster` finds out which is, once per folder."""
-    decode_singly: bool = _asked(False, parse_flag, "Decode a batch picture by picture: takes less memory.")
-    """Decode the pictures of a batch one after the other, which takes less memory."""
-    control_guess: bool = _asked(
-        False, parse_flag, "Control pictures lead the prompt alone; they work without one, too."
+    """Share of another seed's noise in the initial noise, as A1111's `subseed_strength`."""
+    variation_seed: Annotated[int, Ge(-1), Lt(SEEDS)] | None = choice(
+        None,
+        Asked(int, "Of another picture to vary towards; counts up. By default drawn.", "N", aliases=("subseed",)),
+        told=Told("varied with", written=Written("Variation seed", read_seed)),
+        about="variation_strength",
     )
-    """Let them lead prompts alone, not negative ones, and outer layers less than inner ones: works without a prompt."""
-    ip_adapter_scale: Annotated[float, Ge(-10), Le(10)] = _asked(1.0, float, "")
-    """How strongly they lead."""
-    tiled_vae: bool = _asked(
-        False, parse_flag, "Decode and encode part by part: for pictures that memory has no room for."
+    """That seed, of each prompt's first picture; the next ones have those that follow, and keep `seed`. Of a record, of
+    this very picture."""
+    hires: Annotated[float, Gt(1), Le(8)] | None = choice(
+        None,
+        Asked(parse_hires, "Draw, enlarge X times, draw again: the share STRENGTH of the steps, 0.7.", "X[:STRENGTH]"),
+        told=Told("drawn again", "at {hires:g} times the size, strength {hires_strength:g}"),
+    )
+    """Enlarge what is drawn from a prompt alone so many times, and draw it again at that size."""
+    hires_strength: Annotated[float, Gt(0), Le(1)] = choice(0.7, told=Told(None))
+    """Share of the steps that run again then."""
+    inpaint_area: Literal["whole", "masked"] = choice(
+        "whole",
+        Asked(
+            OneOf(("whole", "masked")),
+            "With a mask: draw the whole picture, or what is around the mask at full size; whole.",
+        ),
+        told=Told(
+            "drawn area",
+            "the masked, with {inpaint_padding} pixels around it",
+            Written("Inpaint area", write=lambda _: "Only masked"),
+        ),
+        about="mask",
+    )
+    """`masked` draws what is around the mask at `size`, and puts it back into the picture."""
+    mask_blur: Annotated[int, Ge(0), Le(256)] | None = choice(
+        None,
+        Asked(int, "Keep the initial picture outside the mask, with an edge so soft, in pixels.", "N"),
+        told=Told("mask blur", written=Written("Mask blur")),
+        about="mask",
+    )
+    """Put the initial picture back where the mask is black, with an edge so soft, in pixels; `None` does not."""
+    inpaint_padding: Annotated[int, Ge(0), Le(1024)] = choice(
+        32,
+        Asked(int, "Pixels around a masked area that are drawn too; 32 by default.", "N"),
+        told=Told(None),
+        about="mask",
+    )
+    """Pixels of the initial picture around a masked area."""
+    tiled_vae: bool = choice(
+        False,
+        Asked(parse_flag, "Decode and encode part by part: for pictures that memory has no room for."),
+        told=Told("VAE", "part by part"),
     )
     """Whether the VAE decodes and encodes pictures part by part that are larger than what the UNet was trained on. That
     takes less memory still: in strips, with the statistics of the whole, or else in overlapping tiles."""
+    control_guess: bool = choice(
+        False,
+        Asked(parse_flag, "Control pictures lead the prompt alone; they work without one, too."),
+        told=Told("led", "the prompt alone"),
+        about="controls",
+    )
+    """Let them lead prompts alone, not negative ones, and outer layers less than inner ones: works without a prompt."""
+    ip_adapter_scale: Annotated[float, Ge(-10), Le(10)] = choice(
+        1.0, Asked(float, ""), told=Told("shown with"), about="ip_adapter_images"
+    )
+    """How strongly pictures lead that are a prompt beside the text."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choices(Recorded):
+    """What requests and orders at a server have alike, with bounds for orders. Defaults are diffusers' pipelines'."""
+
+    negative_prompt: Annotated[str, MaxLen(20_000)] | None = choice(None, Asked(str, "What not to show.", "TEXT"))
+    """What the pictures are led away from; `None` is the empty text, or zeros where SDXL was trained so."""
+    num_images: Annotated[int, Ge(1), Le(100)] = choice(1, Asked(int, "Pictures for each prompt; 1 by default.", "N"))
+    batch_size: Annotated[int, Ge(1), Le(64)] = choice(1, Asked(int, "Pictures made at once; 1 by default.", "N"))
+    """How many pictures are made at once."""
+    steps: Annotated[int, Ge(1), Le(10_000)] = choice(50, Asked(int, "Steps; 50 by default, or with --fast few.", "N"))
+    guidance_scale: Annotated[float, Ge(-100), Le(1000)] = choice(
+        7.5,
+        Asked(
+            float,
+            "How strongly the prompt leads; 7.5 by default, off at 1 and below, twice as fast then.",
+            "X",
+            aliases=("cfg_scale", "cfg-scale", "cfg"),
+        ),
+    )
+    """How strongly the prompt leads; at 1 and below, the UNet runs on the prompt alone."""
+    scheduler: Annotated[str, MaxLen(300)] | None = choice(
+        None,
+        Asked(
+            str,
+            "Such as Euler, DPM++ 2M Karras or DDIMScheduler; by default the folder's own.",
+            "NAME",
+            aliases=("sampler_name", "sampler-name", "sampler"),
+        ),
+    )
+    """A class of diffusers or a name of A1111; `None` is the folder's own."""
+    seed: Annotated[int, Ge(-1), Lt(SEEDS)] | None = choice(
+        None, Asked(int, "Of the first picture; those after it count up. By default, or as -1, drawn.", "N")
+    )
+    """Of each prompt's first picture; the next ones have the seeds that follow. `None` draws one."""
+    strength: Annotated[float, Gt(0), Le(1)] | None = choice(
+        None,
+        Asked(
+            float,
+            "Share of the steps that run on the initial picture; 0.8 by default, 1 with a mask.",
+            "X",
+            aliases=("denoising_strength", "denoising-strength", "denoising"),
+        ),
+        about="init_image",
+    )
+    """Share of the steps that run on `init_image`; 0.8 by default, 1 with a mask."""
+    retry_unsafe: Annotated[int, Ge(0), Le(10)] = choice(
+        0, Asked(int, "Draw a flagged picture again up to N times, with a new seed each; 0 by default.", "N")
+    )
+    """How often a picture that the safety checker flags is drawn again, with a new seed."""
+    guidance_calls: Literal["one", "two", "faster"] = choice(
+        "one",
+        Asked(
+            OneOf(("one", "two", "faster")),
+            "The UNet's two halves of guidance at once, or in two calls, for less memory; faster finds out. One.",
+        ),
+    )
+    """Whether the UNet runs on negative prompts and prompts at once, or one after the other, which takes less memory;
+    `faster` finds out which is, once per folder."""
+    decode_singly: bool = choice(False, Asked(parse_flag, "Decode a batch picture by picture: takes less memory."))
+    """Decode the pictures of a batch one after the other, which takes less memory."""
 
     @property
     def guided(self) -> bool:
@@ -296,16 +430,16 @@ class Request(Choices):
     """The seed of each prompt's first picture, in place of one for all."""
     variation_seeds: tuple[int, ...] | None = None
     """The same of each prompt, in place of one for all."""
-    size: tuple[int, int] | None = _asked(
-        None, parse_size, "In pixels; by default the initial picture's, or what the UNet was trained on.", "WxH"
+    size: tuple[int, int] | None = choice(
+        None, Asked(parse_size, "In pixels; by default the initial picture's, or what the UNet was trained on.", "WxH")
     )
     """Width and height in pixels; `None` is that of `init_image`, or what the UNet was trained on."""
     init_image: Image | None = None
     """Picture to start from."""
     mask: Image | None = None
     """Where to paint: white. Needs `init_image`; stretched to the picture's size."""
-    upscaler: Path | None = _asked(  # noqa: RUF009  (It declares a field.)
-        None, Path, "ONNX super-resolution model: enlarges pictures, or with --hires between the two.", "FILE"
+    upscaler: Path | None = choice(
+        None, Asked(Path, "ONNX super-resolution model: enlarges pictures, or with --hires between the two.", "FILE")
     )
     """ONNX file of a super-resolution network: for `hires`, or for the finished pictures."""
     controls: tuple[Control, ...] = ()
@@ -335,6 +469,16 @@ class Request(Choices):
                 yield prompt, *self.seeds_of(number, seed, other)
 
 
+def with_meaning(fields_of: Mapping[str, Any], given: Collection[str]) -> RequestFields:
+    """Return fields without those about another one that is neither given nor among them with a value."""
+    about = {one.name: one.metadata["about"] for one in fields(Request) if one.metadata.get("about")}
+    return {
+        name: value
+        for name, value in fields_of.items()
+        if name not in about or about[name] in given or fields_of.get(about[name])
+    }
+
+
 CHOICES: Final = frozenset(one.name for one in fields(Choices))
 """Names of fields that a request and an order have alike."""
 
@@ -342,9 +486,8 @@ CHOICES: Final = frozenset(one.name for one in fields(Choices))
 def asked_fields() -> Iterator[tuple[str, Asked]]:
     """Yield the fields of a request that can be asked for in words, each with how; in the request's order."""
     for one in fields(Request):
-        if "asked" in one.metadata:
-            name, *how = one.metadata["asked"]
-            yield one.name, Asked(name or one.name.replace("_", "-"), *how)
+        if (asked := one.metadata.get("asked")) is not None:
+            yield one.name, replace(asked, name=asked.name or one.name.replace("_", "-"))
 
 
 def with_hires(given: dict[str, Any]) -> RequestFields:

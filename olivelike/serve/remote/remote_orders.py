@@ -108,11 +108,10 @@ def plan_orders(
         controls = controls or recorded_controls(before, made_before)
         ip_adapter_images = ip_adapter_images or recorded_image_prompt(before, made_before)
         lines = lines or [PromptLine(before.prompt)]
-        has = {
-            "from_image": init_image is not None, "masked": mask is not None, "led": bool(controls),
-            "shown": bool(ip_adapter_images),
+        files = {
+            "init_image": init_image, "mask": mask, "controls": controls, "ip_adapter_images": ip_adapter_images,
         }  # fmt: skip
-        fields = {**recorded_fields(before, **has), **fields}
+        fields = {**recorded_fields(before, [name for name, file in files.items() if file]), **fields}
     if not lines:
         raise UsageError("there is no prompt; give one, such as 'a red circle'")
     used: list[UsedFile | None] = [None, None]
