@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from olivelike.families import TEXT_TO_PICTURE
+from olivelike.model.families import SAFETY_CHECKER
 from olivelike.pass_api import Context, Pass, Resources
 
 if TYPE_CHECKING:
@@ -24,7 +26,7 @@ class Calibrated(Pass):
 
     reads: ClassVar[tuple[str, ...]] = ("graph", "target", "calibration")
     writes: ClassVar = ("graph",)
-    components: ClassVar = ("text_encoder", "text_encoder_2", "unet", "vae_decoder", "safety_checker")
+    components: ClassVar = (*TEXT_TO_PICTURE, SAFETY_CHECKER)
     once: ClassVar = True
     resources: ClassVar = Resources(memory_bytes=600 << 20, weights_scale=0.27)
 

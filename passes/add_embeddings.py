@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from olivelike.model.families import TEXT_ENCODERS
+from olivelike.families import TEXT_ENCODERS
 from olivelike.pass_api import Context, Pass, Resources
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
+from olivelike.families import denoisers_with
 from olivelike.pass_api import Context, Pass, Resources
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ class Deepcache(Pass):
 
     reads: ClassVar = ("graph",)
     writes: ClassVar = ("graph",)
-    components: ClassVar = ("unet",)
+    components: ClassVar = denoisers_with("deepcache")
     once: ClassVar = True
     resources: ClassVar = Resources(memory_bytes=300 << 20)
 

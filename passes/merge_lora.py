@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
-from olivelike.model.families import LORA_COMPONENTS
+from olivelike.families import LORA_COMPONENTS
 from olivelike.pass_api import Context, Pass, Resources
 
 if TYPE_CHECKING:

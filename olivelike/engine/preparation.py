@@ -20,9 +20,9 @@ from olivelike.engine.plan.resolver import Resolver
 from olivelike.engine.prepared import DEFAULTS, EarlierRuns, History, Options, Prepared
 from olivelike.engine.run_record import readable_runs
 from olivelike.errors import StoreError, UsageError
+from olivelike.families import TOKENIZERS
 from olivelike.graphs.shelf import open_shelf
 from olivelike.model.client_layouts import LAYOUTS
-from olivelike.model.families import TOKENIZERS
 from olivelike.model.records.output import RECORD_FILE
 from olivelike.sources import RawTensor, SourceSpec, open_source
 from olivelike.sources.fit import check_fit, lacking

@@ -10,12 +10,47 @@ from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.families import refiner, sd1, sd2, sdxl
 from olivelike.families.family import Family, HalfPolicy
+from olivelike.model.families import CONTROLNETS, IMAGE_ENCODER, PREVIEW, SAFETY_CHECKER, T2I_ADAPTERS, VAES
 
 if TYPE_CHECKING:
     from olivelike.model.architecture import Architecture
 
 FAMILIES: Final[Mapping[str, Family]] = {module.FAMILY.name: module.FAMILY for module in (sd1, sd2, sdxl, refiner)}
 """Name → family; where two could be meant, the earlier one is."""
+
+TEXT_ENCODERS: Final = tuple(dict.fromkeys(text.component for one in FAMILIES.values() for text in one.texts))
+DENOISERS: Final = tuple(dict.fromkeys(family.denoiser for family in FAMILIES.values()))
+"""Components that are called at each step; a pipeline has one of them."""
+COMPONENTS: Final = (
+    *TEXT_ENCODERS, *DENOISERS, *CONTROLNETS, *T2I_ADAPTERS, IMAGE_ENCODER, *VAES, SAFETY_CHECKER, PREVIEW,
+)  # fmt: skip
+"""All networks, by the names of their folders, in the order of workflows."""
+TEXT_TO_PICTURE: Final = (*TEXT_ENCODERS, *DENOISERS, "vae_decoder")
+"""Networks that a picture takes, if there is no other picture to begin with."""
+LORA_COMPONENTS: Final = (*TEXT_ENCODERS, *DENOISERS)
+"""Networks that LoRAs change."""
+COMPUTED: Final = {"int8": DENOISERS, "fp8": DENOISERS}
+"""Components that a quantising pass is for, by precision, if not for all: the others take little time."""
+TOKENIZER_OF: Final = {text.component: text.tokenizer for one in FAMILIES.values() for text in one.texts}
+"""Text encoder → its tokenizer."""
+TOKENIZERS: Final = tuple(TOKENIZER_OF.values())
+"""Components that are no networks: their vocabulary can be an ONNX model, too."""
+
+
+def denoiser_among(names: Collection[str]) -> str | None:
+    """Return the denoiser among names of components; `None` if there is none."""
+    return next((name for name in DENOISERS if name in names), None)
+
+
+def missing_networks(names: Collection[str]) -> list[str]:
+    """Return what every picture takes and is not among these components: a denoiser, the VAE's decoder."""
+    missing = [] if denoiser_among(names) else [DENOISERS[0]]
+    return missing if "vae_decoder" in names else [*missing, "vae_decoder"]
+
+
+def denoisers_with(cache: str) -> tuple[str, ...]:
+    """Return the denoisers that a pass can let steps run a part of."""
+    return tuple(dict.fromkeys(family.denoiser for family in FAMILIES.values() if cache in family.caches))
 
 
 def family_of_text_width(width: int) -> str | None:

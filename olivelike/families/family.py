@@ -118,6 +118,11 @@ class Family:
         return sum(text.width for text in self.texts)
 
     @property
+    def networks(self) -> tuple[str, ...]:
+        """Components that each pipeline of the family has."""
+        return (*(text.component for text in self.texts), self.denoiser, "vae_decoder", "vae_encoder")
+
+    @property
     def folders(self) -> tuple[str, ...]:
         """Folders of the networks in a pipeline of torch, but for a safety checker."""
         return (self.denoiser, "vae", *(text.component for text in self.texts))

@@ -12,6 +12,7 @@ import numpy as np
 
 from olivelike._untrusted import read_json
 from olivelike.errors import SourceError, UsageError
+from olivelike.families import DENOISERS
 from olivelike.graphs.editing.values import evaluate
 from olivelike.model.adapter_features import downscale_factor
 from olivelike.model.families import ADAPTER_PICTURE, CONTROL_PICTURE, CONTROLNETS
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from olivelike.families.network import Input
     from olivelike.model.architecture import Config
 
-GUIDED: Final = ("unet", *CONTROLNETS)
+GUIDED: Final = (*DENOISERS, *CONTROLNETS)
 """Components that run on negative prompts and prompts."""
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -182,7 +183,8 @@ def sizes_of(
         guided: Components that take each picture twice.
     """
     own = read_config(network)
-    unet = own if "cross_attention_dim" in own and "sample_size" in own else read_config(network.parent / "unet")
+    denoisers = filter(None, (read_config(network.parent / name) for name in DENOISERS))
+    unet = own if "cross_attention_dim" in own and "sample_size" in own else next(denoisers, {})
     vae = own if "vae" in network.name else read_config(network.parent / "vae_decoder")
     levels = vae.get("block_out_channels")
     factor = 2 ** (len(levels) - 1) if isinstance(levels, list) and levels else _PIXELS_PER_LATENT

@@ -12,15 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from olivelike.model.families import (
-    CONTROLNETS,
-    IMAGE_ENCODER,
-    MODEL_FILE,
-    PIPELINE_FILE,
-    SAFETY_CHECKER,
-    T2I_ADAPTERS,
-    TEXT_TO_PICTURE,
-)
+from olivelike.model.families import CONTROLNETS, IMAGE_ENCODER, MODEL_FILE, PIPELINE_FILE, SAFETY_CHECKER, T2I_ADAPTERS
 
 LayoutName = Literal[
     "diffusers", "optimum", "csharp", "onnxstack", "a1111-dml", "web", "single", "single-ids", "triton", "ortpackage"
@@ -119,7 +111,7 @@ class Layout:
         return {"model_file": MODEL_FILE, "data_file": self.data_file}
 
 
-_DRAWING: Final = (*TEXT_TO_PICTURE, SAFETY_CHECKER)
+_DRAWING: Final = ("text_encoder", "text_encoder_2", "unet", "vae_decoder", SAFETY_CHECKER)
 _OPTIMUM = "optimum.onnxruntime.modeling_diffusion"
 
 LAYOUTS: Final[Mapping[str, Layout]] = {

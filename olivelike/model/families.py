@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from itertools import combinations
 from typing import Final, Literal
 
@@ -39,7 +39,6 @@ DERIVED_FILES: Final = frozenset(
 )
 """Graphs that are made of a UNet's, over its weights."""
 
-TEXT_ENCODERS: Final[tuple[str, ...]] = ("text_encoder", "text_encoder_2")
 VAES: Final[tuple[str, ...]] = ("vae_encoder", "vae_decoder")
 """The halves of one network, which torch pipelines keep in one folder."""
 SAFETY_CHECKER: Final = "safety_checker"
@@ -53,22 +52,6 @@ LEADING: Final[tuple[tuple[str, ...], ...]] = (CONTROLNETS, T2I_ADAPTERS)
 """Kinds of networks that control pictures name; those of one kind and form have one graph."""
 IMAGE_ENCODER: Final = "image_encoder"
 """CLIP's vision tower with an IP-Adapter's projection: makes tokens of a picture, which the UNet attends to."""
-COMPONENTS: Final[tuple[str, ...]] = (
-    *TEXT_ENCODERS, "unet", *CONTROLNETS, *T2I_ADAPTERS, IMAGE_ENCODER, *VAES, SAFETY_CHECKER, PREVIEW,
-)  # fmt: skip
-"""All networks, by the names of their folders, in the order of workflows."""
-
-TEXT_TO_PICTURE: Final[tuple[str, ...]] = (*TEXT_ENCODERS, "unet", "vae_decoder")
-"""Networks that a picture takes, if there is no other picture to begin with."""
-SD_NETWORKS: Final[tuple[str, ...]] = ("text_encoder", "unet", "vae_decoder", "vae_encoder")
-"""Networks of each pipeline of SD 1.x and 2.x."""
-LORA_COMPONENTS: Final[tuple[str, ...]] = (*TEXT_ENCODERS, "unet")
-"""Networks that LoRAs change."""
-
-TOKENIZER_OF: Final[Mapping[str, str]] = {"text_encoder": "tokenizer", "text_encoder_2": "tokenizer_2"}
-"""Text encoder → its tokenizer."""
-TOKENIZERS: Final = tuple(TOKENIZER_OF.values())
-"""Components that are no networks: their vocabulary can be an ONNX model, too."""
 
 
 def down_residual(number: int) -> str:
@@ -128,5 +111,3 @@ HALF_PASSES: Final = {"fp16": "float16", "bf16": "bfloat16"}
 QUANTISING_PASSES: Final = {"w8": "weights8", "w4": "weights4", "int8": "int8", "fp8": "fp8"}
 """The pass that brings weights alone (`w8`, `w4`) or what is computed to so many bits, behind what brings the graph to
 the target's precision."""
-COMPUTED: Final = {"int8": ("unet",), "fp8": ("unet",)}
-"""Components that a pass of `QUANTISING_PASSES` is for, by precision, if not for all: the others take little time."""

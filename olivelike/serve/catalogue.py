@@ -17,6 +17,7 @@ from olivelike._text import did_you_mean
 from olivelike._untrusted import read_json
 from olivelike.engine.output.swap import lora_folders
 from olivelike.errors import OlivelikeError, SourceError
+from olivelike.families import DENOISERS
 from olivelike.model.families import INDEX_FILE
 from olivelike.model.records.output import RECORD_FILE
 from olivelike.runtime.jobs.job_notes import HASH_DIGITS, checkpoint_hash
@@ -124,7 +125,7 @@ def _stamp(path: Path) -> tuple[tuple[int, ...], ...]:
     """Return what changes when a file, or a pipeline's folder, does."""
     files = [path]
     if path.is_dir():
-        files += [path / name for name in (INDEX_FILE, RECORD_FILE, "unet")]
+        files += [path / name for name in (INDEX_FILE, RECORD_FILE, *DENOISERS)]
     stamps = []
     for file in files:
         with contextlib.suppress(OSError):

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from olivelike.errors import SourceError
-from olivelike.model.families import TEXT_ENCODERS, TOKENIZER_OF, VAES, torch_folder
+from olivelike.families import TEXT_ENCODERS, TOKENIZER_OF
+from olivelike.model.families import VAES, torch_folder
 
 if TYPE_CHECKING:
     from olivelike.sources.pipeline import PipelineSource

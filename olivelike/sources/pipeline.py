@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeGuard, TypeVar
 
 from olivelike.digest import digest_bytes
 from olivelike.errors import SourceError
+from olivelike.families import COMPONENTS
 from olivelike.model.families import (
-    COMPONENTS,
     CONTROLNETS,
     IMAGE_ENCODER,
     INDEX_FILE,

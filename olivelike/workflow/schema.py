@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from olivelike.families import COMPONENTS, LORA_COMPONENTS, TOKENIZERS
 from olivelike.model.client_layouts import DEFAULT, LayoutName
-from olivelike.model.families import COMPONENTS, CONTROLNETS, T2I_ADAPTERS, TOKENIZERS, Prediction
+from olivelike.model.families import CONTROLNETS, T2I_ADAPTERS, Prediction
 from olivelike.model.targets import Precision, Target  # noqa: TC001  (pydantic reads it)
 
 if TYPE_CHECKING:
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
     from olivelike.workflow.passes.registry import PassEntry
 
 Size = Annotated[int, Field(ge=8, le=16384)]
-ComponentName = Literal["text_encoder", "text_encoder_2", "unet"]
+if TYPE_CHECKING:
+    ComponentName = str
+else:
+    ComponentName = Literal[LORA_COMPONENTS]
 """Components that LoRAs are made for."""
 
 

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 
 from olivelike._text import did_you_mean
 from olivelike.errors import UsageError
-from olivelike.model.families import COMPONENTS, TOKENIZERS
+from olivelike.families import COMPONENTS, TOKENIZERS, denoiser_among
 from olivelike.pass_api import PrecisionPlan
 from olivelike.workflow.extends import merge
 from olivelike.workflow.passes.plugin_files import explain_import
@@ -211,10 +211,11 @@ def with_unets_chain(
 ) -> dict[str, tuple[Step, ...]]:
     """Return the chains, with those of networks beside the UNet: its own, as far as it applies, where one has none."""
     found = dict(chains)
+    denoiser = denoiser_among(chains)
     for component in components:
-        if component in chains or "unet" not in chains:
+        if component in chains or denoiser is None:
             continue
-        allowed = ((step, registry.get(step.pass_name).cls.components) for step in chains["unet"])
+        allowed = ((step, registry.get(step.pass_name).cls.components) for step in chains[denoiser])
         kept = [step for step, components in allowed if not components or component in components]
         found[component] = _with_precision(kept)
     return {component: found[component] for component in (*COMPONENTS, *TOKENIZERS) if component in found}

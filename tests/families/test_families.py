@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from olivelike.families import FAMILIES, family_of_text_width
-from olivelike.families.networks import classes_of
-from olivelike.model.families import (
+from olivelike.families import (
     COMPONENTS,
-    CONTROLNETS,
+    FAMILIES,
     LORA_COMPONENTS,
-    T2I_ADAPTERS,
     TEXT_TO_PICTURE,
     TOKENIZER_OF,
-    torch_folder,
+    family_of_text_width,
 )
+from olivelike.families.networks import classes_of
+from olivelike.model.families import CONTROLNETS, T2I_ADAPTERS, torch_folder
 from olivelike.sources.identify.published import PUBLISHED
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from olivelike.model.families import COMPONENTS
+from olivelike.families import COMPONENTS
 from olivelike.model.targets import TARGETS
 from olivelike.workflow import load_workflow
 from olivelike.workflow.matrix import read_combinations

@@ -9,8 +9,9 @@ from olivelike.digest import digest_file
 from olivelike.engine.kinds.assets import ASSETS, objects_of_assets
 from olivelike.engine.kinds.model_node import ModelJob, ModelNode, weights_digest
 from olivelike.engine.output.asset_table import read_assets
+from olivelike.families import TOKENIZERS
 from olivelike.model import FACETS, Model, Weights
-from olivelike.model.families import PIPELINE, TOKENIZERS
+from olivelike.model.families import PIPELINE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,9 +13,10 @@ from olivelike.engine.kinds.kind import Done, Estimate
 from olivelike.engine.kinds.model_node import ModelJob, ModelNode
 from olivelike.engine.output.output_files import explained, facts_of, is_current, write_file
 from olivelike.errors import PassError, SourceError
+from olivelike.families import TOKENIZERS
 from olivelike.model import Weights
 from olivelike.model.client_layouts import DEFAULT, LAYOUTS
-from olivelike.model.families import MODEL_FILE, TOKENIZERS
+from olivelike.model.families import MODEL_FILE
 from olivelike.model.records.output import LOST, OutputRecord
 
 if TYPE_CHECKING:

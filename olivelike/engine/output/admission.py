@@ -10,8 +10,9 @@ from olivelike.engine.output.output_files import explained, is_right, resolved
 from olivelike.engine.output.publication import Existing, check_is_ours, check_places
 from olivelike.engine.output.web_files import MANIFEST_FILE, SCHEDULE_FILE
 from olivelike.errors import SourceError, UsageError
+from olivelike.families import TOKENIZERS
 from olivelike.model.client_layouts import LAYOUTS, PACKAGE, PAGE
-from olivelike.model.families import INDEX_FILE, MODEL_FILE, PIPELINE, TOKENIZERS
+from olivelike.model.families import INDEX_FILE, MODEL_FILE, PIPELINE
 from olivelike.model.records.output import FileFacts, OutputRecord, is_plain
 from olivelike.workflow.places import exists
 

@@ -14,6 +14,7 @@ from olivelike._untrusted import read_json
 from olivelike.engine.output.lost_values import lost_values
 from olivelike.engine.output.ort_package import COMPONENT_FILE, SHARED
 from olivelike.errors import SourceError
+from olivelike.families import missing_networks
 from olivelike.model.client_layouts import PACKAGE
 from olivelike.model.families import INDEX_FILE, PIPELINE
 from olivelike.model.records.card_marks import CARD_FILE, is_outdated, read_card
@@ -108,7 +109,7 @@ def _output(path: Path, record: OutputRecord) -> FolderInfo:
         facts["shared"] = f"{size(sum(shared.values()))} in {SHARED}, which the networks' sizes leave out"
     if PIPELINE in components:  # All others are in the same file.
         sizes |= dict.fromkeys(components.keys() - {PIPELINE}, 0)
-    complete = {"unet", "vae_decoder"} <= components.keys()
+    complete = not missing_networks(components)
     return FolderInfo(
         path,
         "output",

@@ -30,8 +30,9 @@ from olivelike.engine.output.packages import CONFIG_FILE
 from olivelike.engine.output.publication import check_is_ours, publish, recover
 from olivelike.engine.output.staging import discard_staging, staging_folder
 from olivelike.errors import SourceError, UsageError
+from olivelike.families import TOKENIZERS
 from olivelike.model.client_layouts import DEFAULT, PACKAGE
-from olivelike.model.families import CONTROLNETS, INDEX_FILE, MODEL_FILE, TOKENIZERS
+from olivelike.model.families import CONTROLNETS, INDEX_FILE, MODEL_FILE
 from olivelike.model.package_targets import VARIANT_PROVIDERS
 from olivelike.model.records.output import FileFacts, OutputFile, OutputRecord
 

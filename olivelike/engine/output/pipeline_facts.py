@@ -10,9 +10,9 @@ from olivelike.engine.output.scheduler_defaults import defaults_of
 from olivelike.engine.output.tokenizer_step import tokenizer_architecture
 from olivelike.engine.output.web_files import SCHEDULER_FILE, alphas_of
 from olivelike.errors import SourceError
+from olivelike.families import TEXT_ENCODERS, TOKENIZER_OF, denoiser_among
 from olivelike.graphs.one_file.pipeline_graph import PipelineFacts
 from olivelike.graphs.one_file.schedules import SCHEDULERS, Schedule
-from olivelike.model.families import TEXT_ENCODERS, TOKENIZER_OF
 from olivelike.model.scheduler_settings import SIGMAS, taken_over
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def pipeline_facts(
             )
         )
     vae = architectures.get("vae_decoder")
-    unet = architectures.get("unet")
+    unet = architectures.get(denoiser_among(architectures) or "")
     width = unet.config.get("time_cond_proj_dim") if unet is not None else None
     zeros: tuple[int, ...] = ()
     if index.get("force_zeros_for_empty_prompt"):

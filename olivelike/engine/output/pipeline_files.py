@@ -7,16 +7,9 @@ from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+from olivelike.families import COMPONENTS, TOKENIZERS
 from olivelike.model.client_layouts import DEFAULT, LAYOUTS, Layout
-from olivelike.model.families import (
-    COMPONENTS,
-    CONTROLNETS,
-    IMAGE_ENCODER,
-    PREVIEW,
-    SAFETY_CHECKER,
-    T2I_ADAPTERS,
-    TOKENIZERS,
-)  # fmt: skip
+from olivelike.model.families import CONTROLNETS, IMAGE_ENCODER, PREVIEW, SAFETY_CHECKER, T2I_ADAPTERS
 
 if TYPE_CHECKING:
     from olivelike.model import Architecture

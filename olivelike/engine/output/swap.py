@@ -22,8 +22,9 @@ from olivelike._files import file_identity
 from olivelike._text import count, did_you_mean
 from olivelike._untrusted import open_file, read_json
 from olivelike.errors import SourceError, UsageError
+from olivelike.families import DENOISERS, TEXT_ENCODERS, denoiser_among
 from olivelike.model.client_layouts import is_package
-from olivelike.model.families import PIPELINE, TEXT_ENCODERS
+from olivelike.model.families import PIPELINE
 from olivelike.model.records.output import OutputRecord
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def _check(lora: LoraFile, wanted: set[str], folder: Path, record: OutputRecord)
     if missing := sorted((lora.components & wanted) - record.components.keys()):
         raise SourceError(f"{lora.path}: changes {missing[0]}, which {folder} does not have")
     try:
-        config = read_json(folder / "unet" / "config.json")
+        config = read_json(folder / (denoiser_among(record.components) or DENOISERS[0]) / "config.json")
     except (OSError, ValueError):
         return  # An output without a UNet tells nothing of the family.
     if isinstance(width := config.get("cross_attention_dim"), int):
@@ -344,7 +345,7 @@ class LiveLoras:
         )
         if all(lora.text_weight == lora.unet_weight for lora in loras):
             return swap_loras(folder, unet)
-        return {**swap_loras(folder, text, only=TEXT_ENCODERS), **swap_loras(folder, unet, only=("unet",))}
+        return {**swap_loras(folder, text, only=TEXT_ENCODERS), **swap_loras(folder, unet, only=DENOISERS)}
 
     def _open(self, path: Path, text_weight: float, unet_weight: float) -> LiveLora:
         file, digest = self._read(path)

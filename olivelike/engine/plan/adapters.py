@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from olivelike._text import did_you_mean_path
 from olivelike.errors import SourceError
-from olivelike.model.families import TOKENIZER_OF
+from olivelike.families import TOKENIZER_OF, denoiser_among
 from olivelike.model.few_steps import ENOUGH, FewSteps
 from olivelike.model.records.origin import EmbeddingRecord, LoraRecord, Origin
 
@@ -73,7 +73,7 @@ class Adapters:
     @property
     def few_steps(self) -> FewSteps | None:
         """What the last of the LoRAs that distil the UNet, at half their weight or more, distils it to."""
-        loras = (opened for opened in reversed(self.loras) if opened.lora.weight_of("unet") >= ENOUGH)
+        loras = (opened for opened in reversed(self.loras) if _weight_of_denoiser(opened) >= ENOUGH)
         return next((opened.origin.few_steps for opened in loras if opened.origin.few_steps is not None), None)
 
     def embeddings_of(self, component: str) -> tuple[OpenedEmbedding, ...]:
@@ -142,8 +142,7 @@ def check_adapters(adapters: Adapters, loaded: LoadedWorkflow, source: PipelineS
                 f"`components:`, or give the LoRA `weights: {{{left_out[0]}: 0}}`"
             )
         opened.file.check_scales(weighty)
-        if "unet" in source.checkpoints:
-            _check_family(opened, source)
+        _check_family(opened, source)
     for embedding in adapters.embeddings:
         if left_out := sorted(embedding.shapes.keys() - components):
             raise SourceError(
@@ -186,10 +185,17 @@ def _open_embedding(embedding: Embedding, read_pickle: ReadPickle | None) -> Ope
     return OpenedEmbedding(path, embedding.token or table.token or path.stem, table.shapes, origin)
 
 
+def _weight_of_denoiser(opened: OpenedLora) -> float:
+    denoiser = denoiser_among(opened.file.components)
+    return opened.lora.weight_of(denoiser) if denoiser else 0.0
+
+
 def _check_family(opened: OpenedLora, source: PipelineSource) -> None:
     from olivelike.sources.adapters.lora_file import check_family
 
-    width = source.checkpoint("unet").config.get("cross_attention_dim")
+    if (denoiser := denoiser_among(source.checkpoints)) is None:
+        return
+    width = source.checkpoint(denoiser).config.get("cross_attention_dim")
     widths = set(width) if isinstance(width, list | tuple) else {width}
     if len(widths) == 1 and isinstance(number := widths.pop(), int):
         check_family(opened.file, number, source.origin.place)

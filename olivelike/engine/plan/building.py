@@ -21,8 +21,9 @@ from olivelike.engine.plan.node import (
 from olivelike.engine.plan.packages import check_package
 from olivelike.engine.plan.variants import merge_variants
 from olivelike.errors import UsageError, WorkflowError
+from olivelike.families import TOKENIZER_OF, TOKENIZERS
 from olivelike.model.client_layouts import DEFAULT, LAYOUTS
-from olivelike.model.families import CONTROLNETS, IMAGE_ENCODER, PIPELINE, T2I_ADAPTERS, TOKENIZER_OF, TOKENIZERS
+from olivelike.model.families import CONTROLNETS, IMAGE_ENCODER, PIPELINE, T2I_ADAPTERS
 from olivelike.workflow import Step
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from olivelike.engine.plan.node import CALIBRATE, CALIBRATION, CONVERT, DRAWING, Node
 from olivelike.errors import WorkflowError
-from olivelike.model.families import PIPELINE, SAFETY_CHECKER, TEXT_ENCODERS
+from olivelike.families import TEXT_ENCODERS, TEXT_TO_PICTURE, missing_networks
+from olivelike.model.families import PIPELINE, SAFETY_CHECKER
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,9 +18,8 @@ if TYPE_CHECKING:
 
 _FLOAT_ENDS = (CONVERT, "fuse")
 """Passes behind which a network draws in float, where its own chain has none that reads the calibration."""
-_DRAWING = (*TEXT_ENCODERS, "unet", "vae_decoder", SAFETY_CHECKER)
+_DRAWING = (*TEXT_TO_PICTURE, SAFETY_CHECKER)
 """Networks that pictures of the calibration take, where the workflow has them."""
-_NEEDED = ("unet", "vae_decoder")
 
 
 def is_calibrated(node: Node) -> bool:
@@ -61,7 +61,7 @@ def _check(readers: Sequence[Node], nodes: Sequence[Node]) -> None:
     there = {node.component for node in nodes}
     step = readers[0].step
     assert step is not None
-    missing = [name for name in _NEEDED if name not in there]
+    missing = missing_networks(there)
     if not there & {*TEXT_ENCODERS}:
         missing.insert(0, "a text encoder")
     if missing:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
 from olivelike._untrusted import read_json
 from olivelike.engine.plan.node import changes_network
 from olivelike.errors import SourceError
-from olivelike.model.families import TOKENIZERS
+from olivelike.families import LORA_COMPONENTS, TOKENIZERS
 from olivelike.pass_api import INPUTS
 from olivelike.sources.files.weight_table import WEIGHT_FILE_SUFFIXES
 from olivelike.workflow.findings import Findings
-from olivelike.workflow.schema import ComponentName
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -100,9 +99,7 @@ def check_without_source(workflow: LoadedWorkflow) -> None:
 def _unmerged(lora: Lora, workflow: LoadedWorkflow) -> Iterator[tuple[Position, str]]:
     """Yield a finding if a LoRA is given and no chain of a component that it may change merges it."""
     chains = [
-        workflow.steps[name]
-        for name in reversed(get_args(ComponentName))
-        if name in workflow.steps and lora.weight_of(name)
+        workflow.steps[name] for name in reversed(LORA_COMPONENTS) if name in workflow.steps and lora.weight_of(name)
     ]
     if chains and not any("loras" in step.instance.reads for chain in chains for step in chain):
         yield (

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from olivelike.digest import digest_bytes
+from olivelike.families import DENOISERS
 from olivelike.sources import Adaptation, bind, known_digest
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class Inputs:
     def ip_adapter_files(self, component: str, reads: Collection[str] = ("ip_adapter",)) -> tuple[Path, ...]:
         """Return the file of the IP-Adapter, if a node with these `reads` sees it: it changes the UNet alone."""
         adapter = self.source.ip_adapter
-        return (adapter.path,) if adapter is not None and component == "unet" and "ip_adapter" in reads else ()
+        return (adapter.path,) if adapter is not None and component in DENOISERS and "ip_adapter" in reads else ()
 
     def adapter_files(self, component: str, reads: tuple[str, ...]) -> tuple[Path, ...]:
         """Return the files behind what a pass with these `reads` sees of what the workflow adds to a component."""
@@ -73,7 +74,7 @@ class Inputs:
         paths = {path for component in self.source.checkpoints for path in self.weight_files(component)}
         paths.update(path for opened in self.adapters.loras for path in opened.files)
         paths.update(opened.path for opened in self.adapters.embeddings)
-        paths.update(self.ip_adapter_files("unet"))
+        paths.update(self.ip_adapter_files(DENOISERS[0]))
         self.digests.prefetch(paths)
 
     def know(self, contents: Iterable[bytes]) -> list[str]:

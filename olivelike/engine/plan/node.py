@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from olivelike.families import TOKENIZERS
 from olivelike.model.client_layouts import DEFAULT, LAYOUTS, TOKENIZER_FILE
-from olivelike.model.families import PIPELINE, PIPELINE_FILE, TOKENIZERS
+from olivelike.model.families import PIPELINE, PIPELINE_FILE
 from olivelike.pass_api import ADAPTERS
 
 if TYPE_CHECKING:

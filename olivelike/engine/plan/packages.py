@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import UsageError
+from olivelike.families import TEXT_ENCODERS
 from olivelike.model.client_layouts import LAYOUTS
-from olivelike.model.families import TEXT_ENCODERS
 from olivelike.model.package_targets import PACKAGE_TARGETS, refused_setting
 
 if TYPE_CHECKING:

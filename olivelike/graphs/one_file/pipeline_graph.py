@@ -14,13 +14,14 @@ import numpy as np
 import onnx_ir as ir
 
 from olivelike.errors import PassError
+from olivelike.families import TEXT_ENCODERS, TOKENIZER_OF, TOKENIZERS
 from olivelike.graphs.client_layout import lay_out
 from olivelike.graphs.one_file.arithmetic import Number, Writer
 from olivelike.graphs.one_file.borders import write_borders
 from olivelike.graphs.one_file.composition import Network
 from olivelike.graphs.one_file.schedules import COLUMNS, SCHEDULERS, Schedule, check_schedules, coefficients
 from olivelike.model.client_layouts import LAYOUTS
-from olivelike.model.families import SAFETY_CHECKER, TEXT_ENCODERS, TOKENIZER_OF, TOKENIZERS
+from olivelike.model.families import SAFETY_CHECKER
 from olivelike.model.graph import FACTOR_KEY, SIZE_KEY
 
 if TYPE_CHECKING:

@@ -22,11 +22,12 @@ from olivelike.errors import (
     UsageError,
     VerificationError,
 )
+from olivelike.families import TOKENIZERS, denoiser_among
 from olivelike.graphs.inspect.inspect import inspect_model
 from olivelike.graphs.inspect.quantised import shares
 from olivelike.measure.bench import measure_folders
 from olivelike.measure.bench.fidelity import Method, compare_methods
-from olivelike.model.families import MODEL_FILE, PIPELINE, TOKENIZERS
+from olivelike.model.families import MODEL_FILE, PIPELINE
 from olivelike.runtime.pipeline.pipeline_folder import target_settings
 from olivelike.runtime.sessions.session import check_dimensions
 from olivelike.runtime.sessions.session_settings import SessionSettings, choose_providers
@@ -286,7 +287,8 @@ def _shown(prepared: Prepared, components: Collection[str]) -> list[str]:
     if components:
         return list(dict.fromkeys(components))
     everywhere = [name for name in present if all(name in v.steps for v in prepared.workflow.variants.values())]
-    return ["unet"] if "unet" in everywhere else (everywhere or present)[:1]
+    denoiser = denoiser_among(everywhere)
+    return [denoiser] if denoiser else (everywhere or present)[:1]
 
 
 def _stored_facts(prepared: Prepared) -> dict[str, Mapping[str, Any]]:

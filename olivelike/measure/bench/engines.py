@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import olivelike
 from olivelike._untrusted import read_json
 from olivelike.errors import SessionError, UsageError
+from olivelike.families import denoiser_among
 from olivelike.model.families import INDEX_FILE
 from olivelike.model.records.output import RECORD_FILE, OutputRecord
 from olivelike.runtime.sessions import providers
@@ -182,7 +183,8 @@ def _is_original(place: Path, folder: Path) -> bool:
         return True
     if not (place / INDEX_FILE).is_file() or (place / RECORD_FILE).exists():
         return False
-    built, wanted = (_read(path / "unet" / "config.json") for path in (place, folder))
+    denoiser = denoiser_among([one.name for one in folder.glob("*")]) or ""
+    built, wanted = (_read(path / denoiser / "config.json") for path in (place, folder))
     return all(built.get(key) == wanted[key] for key in _BUILD if key in wanted)
 
 

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from olivelike.errors import SessionError
+from olivelike.families import TEXT_ENCODERS
 from olivelike.measure.bench.bench_job import NetworkJob, PipelineJob, Stage, Stopwatch, Timing, Turn
 from olivelike.measure.bench.engines import ONNXRUNTIME, EngineAbsent
 from olivelike.measure.network_sizes import GUIDED, random_values, sizes_of
 from olivelike.measure.one_file_inputs import one_file_inputs, with_operators
-from olivelike.model.families import MODEL_FILE, TEXT_ENCODERS
+from olivelike.model.families import MODEL_FILE
 from olivelike.runtime.pipeline.pipeline import Pipeline
 from olivelike.runtime.pipeline.pipeline_folder import (
     PipelineFolder,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from olivelike.families import FAMILIES
+from olivelike.families import FAMILIES, TEXT_ENCODERS
 from olivelike.measure.clients.requirement import (
     Problem,
     Requirement,
@@ -16,7 +16,6 @@ from olivelike.measure.clients.requirement import (
     setting,
     takes,
 )
-from olivelike.model.families import SD_NETWORKS, TEXT_ENCODERS
 
 if TYPE_CHECKING:
     from olivelike.measure.clients.client_folder import ClientFolder
@@ -35,7 +34,7 @@ def _diffusers_class(folder: ClientFolder) -> Problem:
 
 
 def _index_entries(folder: ClientFolder) -> Problem:
-    for name in SD_NETWORKS:
+    for name in FAMILIES["sd1"].networks:
         if folder.index.get(name) != ["diffusers", "OnnxRuntimeModel"]:
             return f"that of {name} is {folder.index.get(name)}"
     return None
@@ -79,7 +78,7 @@ DIFFUSERS: Final = (
     Requirement("the safety checker is there, or declared absent", _safety_entry, _DIFFUSERS_LAYOUT),
     has_file("tokenizer/tokenizer_config.json", "fetch the source's tokenizer, and run the workflow again"),
     has_file("scheduler/scheduler_config.json", "fetch the source's scheduler, and run the workflow again"),
-    *(loads(name) for name in SD_NETWORKS),
+    *(loads(name) for name in FAMILIES["sd1"].networks),
     feeds("text_encoder", ("input_ids",), _DIFFUSERS_LAYOUT),
     takes("text_encoder", "input_ids", ("int32",), _DIFFUSERS_LAYOUT, shape=(1, 77)),
     feeds("unet", ("sample", "timestep", "encoder_hidden_states"), _OTHER_FAMILY),
@@ -97,7 +96,7 @@ DIFFUSERS: Final = (
         _DIFFUSERS_LAYOUT,
         where="safety_checker",
     ),
-    data_file(SD_NETWORKS, "weights.pb", "`save_pretrained` leaves that behind", _DIFFUSERS_LAYOUT),
+    data_file(FAMILIES["sd1"].networks, "weights.pb", "`save_pretrained` leaves that behind", _DIFFUSERS_LAYOUT),
 )
 """`OnnxStableDiffusionPipeline` and its kin, in versions before 0.43, which has them no more.
 
@@ -173,7 +172,7 @@ def _scaling(folder: ClientFolder) -> Problem:
 
 
 def _formulas(folder: ClientFolder) -> Problem:
-    for name in SD_NETWORKS:
+    for name in FAMILIES["sd1"].networks:
         model = folder.model(name)
         known = {dim for value in model.inputs for dim in value.shape or () if isinstance(dim, str)}
         for value in model.outputs:
@@ -198,8 +197,8 @@ OPTIMUM: Final = (
     ),
     has_file("scheduler/scheduler_config.json", "fetch the source's scheduler, and run the workflow again"),
     has_file("tokenizer/tokenizer_config.json", "fetch the source's tokenizer, and run the workflow again"),
-    *(loads(name) for name in SD_NETWORKS),
-    *(has_file(f"{name}/config.json", "run the workflow again") for name in SD_NETWORKS),
+    *(loads(name) for name in FAMILIES["sd1"].networks),
+    *(has_file(f"{name}/config.json", "run the workflow again") for name in FAMILIES["sd1"].networks),
     feeds("text_encoder", ("input_ids",), _OPTIMUM_LAYOUT, more=("attention_mask",)),
     Requirement("text_encoder: last_hidden_state is the first output", _text, _OPTIMUM_LAYOUT),
     feeds(

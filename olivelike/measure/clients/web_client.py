@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from olivelike.families import TEXT_TO_PICTURE
 from olivelike.measure.clients.requirement import Problem, Requirement, has_file, loads, takes
-from olivelike.model.families import TEXT_TO_PICTURE
 
 if TYPE_CHECKING:
     from olivelike.measure.clients.client_folder import ClientFolder

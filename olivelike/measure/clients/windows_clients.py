@@ -19,7 +19,7 @@ from olivelike.measure.clients.requirement import (
     setting,
     takes,
 )
-from olivelike.model.families import CONTROLNETS, SD_NETWORKS, STRENGTH
+from olivelike.model.families import CONTROLNETS, STRENGTH
 
 if TYPE_CHECKING:
     from olivelike.graphs.inspect import Inspection
@@ -31,7 +31,7 @@ _CHECKER = (
     "`components`; a single file never has one"
 )
 _FLOAT = ("float32",)
-_WIDTH = FAMILIES["sd1"].text_width
+_WIDTH, _NETWORKS = FAMILIES["sd1"].text_width, FAMILIES["sd1"].networks
 
 
 def _tokenizer(folder: ClientFolder) -> Problem:
@@ -86,7 +86,7 @@ ONNXSTACK: Final = (
     has_file("tokenizer/vocab.json", _TOKENIZER),
     has_file("tokenizer/merges.txt", _TOKENIZER),
     clip_vocabulary("use a pipeline with CLIP's own vocabulary: its ids are in the client's code"),
-    *(loads(name) for name in SD_NETWORKS),
+    *(loads(name) for name in _NETWORKS),
     feeds("text_encoder", ("input_ids",), _ONNXSTACK_LAYOUT, in_order=True),
     takes("text_encoder", "input_ids", ("int32",), _ONNXSTACK_LAYOUT, shape=(1, 77)),
     gives("text_encoder", 0, _FLOATS, _ONNXSTACK_LAYOUT, shape=(1, 77, None)),
@@ -107,7 +107,7 @@ ONNXSTACK: Final = (
     takes(_SECOND, "input_ids", ("int32",), _ONNXSTACK_LAYOUT, shape=(1, 77), where=_SECOND),
     gives(_SECOND, 0, _FLOATS, _ONNXSTACK_LAYOUT, shape=(1, None), where=_SECOND),
     takes(_CONTROLNET, STRENGTH, ("float64",), _ONNXSTACK_LAYOUT, shape=(1,), where=_CONTROLNET),
-    data_file(SD_NETWORKS, "model.onnx.data", "its tools copy model.onnx with model.onnx.data", _ONNXSTACK_LAYOUT),
+    data_file(_NETWORKS, "model.onnx.data", "its tools copy model.onnx with model.onnx.data", _ONNXSTACK_LAYOUT),
 )
 """OnnxStack and Amuse. Inputs and outputs go by position; floats are converted to what the graph wants, ids are not.
 

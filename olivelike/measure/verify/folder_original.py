@@ -12,6 +12,7 @@ from olivelike.digest import digest_file
 from olivelike.engine.plan.adapters import fetch
 from olivelike.engine.preparation import source_spec
 from olivelike.errors import PassError, UsageError
+from olivelike.families import denoiser_among
 from olivelike.families.networks.unet import with_image_prompt
 from olivelike.measure.bench.engines import EngineAbsent, recorded_checkpoint
 from olivelike.model import Tensor
@@ -85,13 +86,14 @@ class Originals:
 
         Raises what `network` does, and `SourceError` if the IP-Adapter does not fit.
         """
-        architecture, read = self.network("unet")
+        denoiser = denoiser_among(self.source.checkpoints) or ""
+        architecture, read = self.network(denoiser)
         adapter = self.source.ip_adapter
         assert adapter is not None
         from olivelike.graphs.export.torch_network import build_network
         from olivelike.graphs.image_prompt import cross_attentions, image_parameter
 
-        names = self.source.checkpoint("unet").tensors
+        names = self.source.checkpoint(denoiser).tensors
         blocks = cross_attentions(name for name, _ in build_network(architecture).named_parameters())
         placed = {
             image_parameter(block, kind): Tensor(raw.dtype, raw.shape, "", raw.offset)

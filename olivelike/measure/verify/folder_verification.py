@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from olivelike._text import did_you_mean
 from olivelike.engine.preparation import ip_adapter_spec, source_spec
 from olivelike.errors import SessionError, SourceError, UsageError
+from olivelike.families import DENOISERS, TEXT_ENCODERS, TEXT_TO_PICTURE, TOKENIZERS
 from olivelike.measure.report.page import VERIFICATION_FILE
 from olivelike.measure.verify.folder_original import Originals, merged_loras, spec_of
 from olivelike.model.client_layouts import is_package, several_targets
@@ -25,9 +26,6 @@ from olivelike.model.families import (
     PREVIEW,
     SHALLOW_FILE,
     T2I_ADAPTERS,
-    TEXT_ENCODERS,
-    TEXT_TO_PICTURE,
-    TOKENIZERS,
 )
 from olivelike.model.records.output import OutputRecord
 from olivelike.model.records.reading import to_json
@@ -281,7 +279,7 @@ def _lack(folder: Path, record: OutputRecord) -> str | None:
         return f"the folder is laid out for {record.layout}, whose reader draws"
     if (folder / PIPELINE_FILE).is_file():
         return f"{PIPELINE_FILE} draws by itself, with other noise"
-    for names in (TEXT_ENCODERS, ("unet",), ("vae_decoder",)):
+    for names in (TEXT_ENCODERS, DENOISERS, ("vae_decoder",)):
         if not any((folder / name / MODEL_FILE).is_file() for name in names):
             return f"the folder has no {names[0]}/{MODEL_FILE}"
     return None
@@ -361,7 +359,7 @@ def verify_component(
         shallow = prepared(part, load(part))
     found = original.compare(prepared(path, model), precision_of(model), only=only, shallow=shallow)
     other = path.with_name(IMAGE_PROMPT_FILE)
-    if component != "unet" or originals.source.ip_adapter is None or not other.is_file():
+    if component not in DENOISERS or originals.source.ip_adapter is None or not other.is_file():
         return found
     original = Original(*originals.image_prompt(), samples=samples, seed=seed)
     shown = original.compare(prepared(other, load(other)), precision_of(model))

@@ -18,9 +18,10 @@ from olivelike._files import write_whole
 from olivelike._text import count, size
 from olivelike._untrusted import one_line, read_bytes
 from olivelike.errors import UsageError
+from olivelike.families import TEXT_ENCODERS, missing_networks
 from olivelike.graphs.inspect.inspect import inspect_model
 from olivelike.graphs.inspect.quantised import shares
-from olivelike.model.families import PIPELINE, TEXT_ENCODERS
+from olivelike.model.families import PIPELINE
 from olivelike.model.records.card_marks import CARD_FILE, END, begin, read_card, with_part
 from olivelike.model.records.output import OutputRecord
 
@@ -81,7 +82,7 @@ def _front(found: FolderVerification, record: OutputRecord) -> Iterator[str]:
     for key, value in _license(found.against, record).items():
         yield f"{key}: {json.dumps(value)}"
     yield "library_name: onnx"
-    if record.components.keys() >= {"unet", "vae_decoder"} and record.components.keys() & {*TEXT_ENCODERS}:
+    if not missing_networks(record.components) and record.components.keys() & {*TEXT_ENCODERS}:
         yield "pipeline_tag: text-to-image"
     family = "stable-diffusion-xl" if "text_encoder_2" in record.components else "stable-diffusion"
     runtime = "openvino" if record.target.name == "openvino" else "onnxruntime"

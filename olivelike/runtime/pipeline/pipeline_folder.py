@@ -17,7 +17,7 @@ from olivelike._files import file_identity
 from olivelike._text import did_you_mean_path
 from olivelike._untrusted import read_json
 from olivelike.errors import SessionError, SourceError
-from olivelike.families import family_of_folder
+from olivelike.families import TEXT_ENCODERS, TOKENIZER_OF, family_of_folder
 from olivelike.model.client_layouts import is_package
 from olivelike.model.families import (
     CONTROLNETS,
@@ -30,8 +30,6 @@ from olivelike.model.families import (
     SAFETY_CHECKER,
     SHALLOW_FILE,
     T2I_ADAPTERS,
-    TEXT_ENCODERS,
-    TOKENIZER_OF,
     led_file,
 )
 from olivelike.model.records.output import OutputRecord

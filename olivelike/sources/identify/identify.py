@@ -14,8 +14,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from olivelike.families import FAMILIES, family_of_text_width
-from olivelike.model.families import TEXT_ENCODERS, Prediction
+from olivelike.families import FAMILIES, TEXT_ENCODERS, family_of_text_width
 from olivelike.model.few_steps import FewSteps, few_steps_of_metadata
 from olivelike.sources.adapters.lora_keys import parse_key
 from olivelike.sources.identify.identity import Identity, Kind, Naming, Part, Precision
@@ -25,6 +24,7 @@ from olivelike.sources.identify.tiny_vae import NETWORK, TinyHalf, tiny_config, 
 from olivelike.sources.names.adaptation import text_encoder_at
 
 if TYPE_CHECKING:
+    from olivelike.model.families import Prediction
     from olivelike.sources.files.weight_table import RawTensor
 
 _OTHER_NETWORKS: dict[str, tuple[str, ...]] = {
