@@ -66,7 +66,7 @@ def test_help():
 
 
 def test_info_of_a_folder(little):
-    check(COMMAND_LINE.format(arguments=["info", str(little)]), 36, {"pydantic", "typer"})
+    check(COMMAND_LINE.format(arguments=["info", str(little)]), 42, {"pydantic", "typer"})
 
 
 def test_generate_until_it_plans(little):
