@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from olivelike.measure.captions.caption_reading import read_picture
-from olivelike.measure.captions.drawing import draw_at
-from olivelike.measure.captions.scenes import Scene
+from tools.train_demo.captions.caption_reading import read_picture
+from tools.train_demo.captions.drawing import draw_at
+from tools.train_demo.captions.scenes import Scene
 
 pytestmark = pytest.mark.slow
 PLACES = ((22.0, 20.0, 14.0), (41.0, 40.0, 19.0))

@@ -10,9 +10,9 @@ import torch
 from diffusers import ControlNetModel
 
 from olivelike.data import demo_controlnet
-from olivelike.measure.captions.drawing import shape_coverage
-from olivelike.measure.captions.scenes import SHAPES
 from tools.train_demo import controlnet
+from tools.train_demo.captions.drawing import shape_coverage
+from tools.train_demo.captions.scenes import SHAPES
 from tools.train_demo.few_steps import load_demo
 
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from olivelike.data import demo_few_steps_lora
-from olivelike.measure.captions.evaluation import random_captions, score_pictures
-from olivelike.measure.captions.scenes import Scene
 from olivelike.model.few_steps import few_steps_of_metadata
 from olivelike.sources.adapters.open_lora import open_lora
 from tools.train_demo import few_steps
+from tools.train_demo.captions.evaluation import random_captions, score_pictures
+from tools.train_demo.captions.scenes import Scene
 
 
 @pytest.fixture(scope="module")

@@ -10,11 +10,11 @@ from diffusers.pipelines.stable_diffusion.safety_checker import StableDiffusionS
 from transformers import CLIPTextModel, CLIPTokenizer
 
 from olivelike.data import demo_folder
-from olivelike.measure.captions.caption_reading import read_picture
-from olivelike.measure.captions.captions import WORDS
-from olivelike.measure.captions.drawing import draw_scenes
-from olivelike.measure.captions.evaluation import random_captions, score_pictures
-from olivelike.measure.captions.scenes import FLAGGED_SHAPE, random_scene
+from tools.train_demo.captions.caption_reading import read_picture
+from tools.train_demo.captions.captions import WORDS
+from tools.train_demo.captions.drawing import draw_scenes
+from tools.train_demo.captions.evaluation import random_captions, score_pictures
+from tools.train_demo.captions.scenes import FLAGGED_SHAPE, random_scene
 from tools.train_demo.sampling import draw_captions
 
 MEGABYTE = 1_000_000

@@ -20,10 +20,10 @@ from diffusers import ControlNetModel, StableDiffusionControlNetPipeline
 from diffusers.models.attention_processor import AttnProcessor
 from PIL import Image, ImageFilter
 
-from olivelike.measure.captions.caption_reading import read_picture
-from olivelike.measure.captions.captions import partial_caption, whole_caption
-from olivelike.measure.captions.drawing import PICTURE_SIZE, draw_at, shape_coverage
-from olivelike.measure.captions.scenes import Scene, random_scene
+from tools.train_demo.captions.caption_reading import read_picture
+from tools.train_demo.captions.captions import partial_caption, whole_caption
+from tools.train_demo.captions.drawing import PICTURE_SIZE, draw_at, shape_coverage
+from tools.train_demo.captions.scenes import Scene, random_scene
 from tools.train_demo.checkpoint import Checkpoint, learning_rate
 from tools.train_demo.denoiser import SHORT_TOKENS, weights_of_noise
 from tools.train_demo.few_steps import encode_captions, load_demo

@@ -13,7 +13,7 @@ from diffusers import DDPMScheduler, UNet2DConditionModel
 from diffusers.models.attention_processor import AttnProcessor
 from transformers import CLIPTextConfig, CLIPTextModel
 
-from olivelike.measure.captions.captions import partial_caption
+from tools.train_demo.captions.captions import partial_caption
 from tools.train_demo.checkpoint import Checkpoint, learning_rate
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from diffusers import DDIMScheduler
 
-from olivelike.measure.captions.caption_reading import read_picture
-from olivelike.measure.captions.evaluation import random_captions, score_pictures
-from olivelike.measure.captions.scenes import FLAGGED_SHAPE
+from tools.train_demo.captions.caption_reading import read_picture
+from tools.train_demo.captions.evaluation import random_captions, score_pictures
+from tools.train_demo.captions.scenes import FLAGGED_SHAPE
 from tools.train_demo.checkpoint import Checkpoint
 from tools.train_demo.configs import DEMO_SCHEDULER
 from tools.train_demo.sampling import draw_captions, make_pipeline

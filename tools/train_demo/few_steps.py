@@ -27,10 +27,10 @@ from safetensors.torch import load_file, save_file
 from torch.func import functional_call
 
 from olivelike.data import demo_few_steps_lora, demo_folder
-from olivelike.measure.captions.captions import partial_caption, random_caption
-from olivelike.measure.captions.drawing import draw_scenes
-from olivelike.measure.captions.evaluation import Score, random_captions, score_pictures
-from olivelike.measure.captions.scenes import COLORS, Scene, random_scene
+from tools.train_demo.captions.captions import partial_caption, random_caption
+from tools.train_demo.captions.drawing import draw_scenes
+from tools.train_demo.captions.evaluation import Score, random_captions, score_pictures
+from tools.train_demo.captions.scenes import COLORS, Scene, random_scene
 from tools.train_demo.checkpoint import Checkpoint, learning_rate
 from tools.train_demo.sampling import draw_captions
 from tools.train_demo.vae import as_tensor

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from olivelike.measure.captions.drawing import draw_scenes
-from olivelike.measure.captions.scenes import Scene, random_scene
+from tools.train_demo.captions.drawing import draw_scenes
+from tools.train_demo.captions.scenes import Scene, random_scene
 from tools.train_demo.checkpoint import Checkpoint
 from tools.train_demo.vae import as_tensor
 

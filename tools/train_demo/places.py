@@ -35,9 +35,9 @@ from diffusers import DDPMScheduler
 from diffusers.models.attention_processor import AttnProcessor
 
 from olivelike.data import demo_folder
-from olivelike.measure.captions.captions import Mention, partial_caption, phrase
-from olivelike.measure.captions.evaluation import random_captions, score_pictures
-from olivelike.measure.captions.scenes import POSITIONS, Scene, random_scene
+from tools.train_demo.captions.captions import Mention, partial_caption, phrase
+from tools.train_demo.captions.evaluation import random_captions, score_pictures
+from tools.train_demo.captions.scenes import POSITIONS, Scene, random_scene
 from tools.train_demo.checkpoint import Checkpoint, learning_rate
 from tools.train_demo.configs import DEMO_SCHEDULER
 from tools.train_demo.denoiser import SHORT_TOKENS, Denoiser, blend, weights_of_noise

@@ -11,8 +11,8 @@ from diffusers.pipelines.stable_diffusion.safety_checker import StableDiffusionS
 from torch.nn import functional
 from transformers import CLIPConfig
 
-from olivelike.measure.captions.drawing import draw_scene
-from olivelike.measure.captions.scenes import FLAGGED_SHAPE, SHAPES, random_scene
+from tools.train_demo.captions.drawing import draw_scene
+from tools.train_demo.captions.scenes import FLAGGED_SHAPE, SHAPES, random_scene
 from tools.train_demo.checkpoint import Checkpoint, learning_rate
 
 if TYPE_CHECKING:

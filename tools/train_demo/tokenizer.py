@@ -7,8 +7,8 @@ from collections import Counter
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from olivelike.measure.captions.captions import WORDS
 from olivelike.testing.checkpoint_configs import END, START, make_vocabulary, write_tokenizer
+from tools.train_demo.captions.captions import WORDS
 
 if TYPE_CHECKING:
     from pathlib import Path

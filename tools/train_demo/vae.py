@@ -10,8 +10,8 @@ import torch
 from diffusers import AutoencoderKL
 from torch.nn import functional
 
-from olivelike.measure.captions.drawing import draw_scenes
-from olivelike.measure.captions.scenes import random_scene
+from tools.train_demo.captions.drawing import draw_scenes
+from tools.train_demo.captions.scenes import random_scene
 from tools.train_demo.checkpoint import Checkpoint, learning_rate
 
 if TYPE_CHECKING:

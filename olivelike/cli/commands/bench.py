@@ -95,10 +95,6 @@ def bench(
             "fidelity with the folder as it is, and with fewer steps of it; may be repeated.",
         ),
     ] = None,
-    captions: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="With --method: N captions of the demo, and how many are drawn right."),
-    ] = None,
     cuda_graph: Annotated[
         bool, typer.Option(help="Record each network's work on the GPU once, and replay it.")
     ] = False,
@@ -116,7 +112,7 @@ def bench(
     if (folder / PIPELINE_FILE).is_file():
         about_folders = {
             "--engine": engines, "--checkpoint": checkpoint, "--torch-dtype": torch_dtype, "--csv": csv,
-            "--json-file": json_file, "--against": against, "--method": methods, "--captions": captions,
+            "--json-file": json_file, "--against": against, "--method": methods,
             "--disable-safety-checker": disable_safety_checker, "--cuda-graph": cuda_graph,
         }  # fmt: skip
         if refused := [option for option, value in about_folders.items() if value]:
@@ -151,20 +147,19 @@ def bench(
         require_writable(json_file)
     recorded = reported.run(folder)
     sessions = replace(session.settings(folder), cuda_graph=cuda_graph)
-    if methods or captions is not None:
+    if methods:
         only_engines = {
             "--engine": engines, "--batch-size": batch_sizes, "--checkpoint": checkpoint, "--torch-dtype": torch_dtype,
             "--csv": csv, "--against": against,
         }  # fmt: skip
         if refused := [option for option, value in only_engines.items() if value]:
-            raise UsageError(f"{', '.join(refused)}: is about engines, and --method and --captions compare methods")
+            raise UsageError(f"{', '.join(refused)}: is about engines, and --method compares methods")
         compared = compare_methods(
             folder,
-            [read_method(text, folder) for text in methods or ()],
+            [read_method(text, folder) for text in methods],
             steps=steps,
             size=None if width is None or height is None else (width, height),
             pictures=num_prompts * batch_count,
-            captions=captions,
             sessions=sessions,
             listen=write_error,
         )

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from olivelike.runtime.jobs import JobPlan
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
-_SEED: Final = 123
+Judge = Callable[[Sequence[str], "Sequence[Image]"], float]
+"""Says which share of pictures shows what its prompt asks for."""
+SEED: Final = 123
 _MOST: Final = 10_000
 _TIMED: Final = 4
 """Pictures that tell how many steps a control has time for, after a first one that opens and allocates."""
@@ -72,7 +74,8 @@ def compare_methods(
     steps: int = 50,
     size: tuple[int, int] | None = None,
     pictures: int = 10,
-    captions: int | None = None,
+    prompts: Sequence[str] | None = None,
+    judge: Judge | None = None,
     sessions: SessionSettings | None = None,
     listen: Callable[[str], None] = lambda _: None,
 ) -> FidelityReport:
@@ -83,8 +86,9 @@ def compare_methods(
         methods: Ways to draw with it, or with others.
         steps: Of the reference, and of methods that say nothing else.
         size: Width and height; by default what the UNet was trained on.
-        pictures: Drawn in each way, each of its own prompt and seed.
-        captions: So many captions of the demo as prompts, of which those that are drawn right are counted.
+        pictures: Drawn in each way, each of its own prompt and seed; without `prompts`.
+        prompts: In place of different ones.
+        judge: Says of prompts and their pictures which share is drawn right.
         sessions: By default those of each folder's target.
         listen: Is told what is done.
 
@@ -93,7 +97,7 @@ def compare_methods(
         SourceError: If a folder is no pipeline.
         SessionError: If it can't run here.
     """
-    count = pictures if captions is None else captions
+    count = pictures if prompts is None else len(prompts)
     if not 1 <= count <= _MOST:
         raise UsageError(f"{count} pictures: is not between 1 and {_MOST}")
     sized: RequestFields = {} if size is None else {"size": size}
@@ -113,13 +117,13 @@ def compare_methods(
         if contender.size != reference.size:
             raise UsageError(f"--method {contender.way.text!r}: draws {contender.size}, not {reference.size} pixels")
     ordered = [reference, *_with_controls(reference, contenders[1:], listen)]
-    prompts = bench_prompts(count) if captions is None else _captions(captions)
-    for number, prompt in enumerate(prompts):
+    texts = bench_prompts(count) if prompts is None else prompts
+    for number, prompt in enumerate(texts):
         listen(f"picture {number + 1} of {count}")
         turn = number % len(ordered)
         for contender in (*ordered[turn:], *ordered[:turn]):
-            contender.draw(prompt, _SEED + number)
-    rows = tuple(contender.row(reference, prompts if captions is not None else None) for contender in ordered)
+            contender.draw(prompt, SEED + number)
+    rows = tuple(contender.row(reference, texts, judge) for contender in ordered)
     notes = tuple(dict.fromkeys(note for contender in ordered for note in contender.notes))
     return FidelityReport(folder.resolve().name, reference.size, rows, notes)
 
@@ -130,7 +134,7 @@ class _Contender:
     def __init__(self, way: Method, pipeline: Pipeline, role: Role) -> None:
         self.way, self.role = way, role
         self.pipeline = pipeline
-        plan = self._plan("", _SEED)
+        plan = self._plan("", SEED)
         self.notes = tuple(f"{way.text}: {note}" if way.text else note for note in plan.notes)
         request = plan.jobs[0].request
         assert request.size is not None
@@ -149,7 +153,7 @@ class _Contender:
     def _plan(self, prompt: str, seed: int) -> JobPlan:
         return plan_jobs(self.way.folder, [PromptLine(prompt)], {**self.way.fields, "seed": seed}, fast=self.way.fast)
 
-    def row(self, reference: _Contender, captions: Sequence[str] | None) -> FidelityRow:
+    def row(self, reference: _Contender, texts: Sequence[str], judge: Judge | None) -> FidelityRow:
         """Compare what is drawn with the reference."""
         median = statistics.median(self._seconds)
         return FidelityRow(
@@ -159,7 +163,7 @@ class _Contender:
             len(self._images),
             median,
             statistics.median(reference._seconds) / median,
-            captions_right=None if captions is None else _share_right(captions, self._images),
+            captions_right=None if judge is None else judge(texts, self._images),
             **({} if self is reference else _likeness(self._images, reference._images)),
         )
 
@@ -180,7 +184,7 @@ def _with_controls(
     few = max(1, reference.steps // 5)
     timed = [reference, control(few, ""), *methods]
     # In turns, and the least of several: what else runs on the machine must not decide the steps.
-    rounds = [[one.draw(bench_prompts(1)[0], _SEED, keep=False) for one in timed] for _ in range(_TIMED + 1)]
+    rounds = [[one.draw(bench_prompts(1)[0], SEED, keep=False) for one in timed] for _ in range(_TIMED + 1)]
     whole, part, *seconds = (min(taken[1:]) for taken in zip(*rounds, strict=True))
     each = max((whole - part) / max(1, reference.steps - few), 1e-6)
     found = []
@@ -201,17 +205,3 @@ def _likeness(images: Sequence[Image], originals: Sequence[Image]) -> dict[str, 
     ratios = [psnr(*pair) for pair in pairs]
     median, worst = (None if math.isinf(one) else one for one in (statistics.median(ratios), min(ratios)))
     return {"psnr": median, "worst_psnr": worst, "ssim": statistics.fmean(ssim(*pair) for pair in pairs)}
-
-
-def _captions(count: int) -> list[str]:
-    from olivelike.measure.captions.evaluation import random_captions
-
-    return random_captions(count, _SEED)
-
-
-def _share_right(captions: Sequence[str], images: Sequence[Image]) -> float:
-    import numpy as np
-
-    from olivelike.measure.captions.evaluation import score_pictures
-
-    return score_pictures(captions, np.stack([np.asarray(image) for image in images])).share

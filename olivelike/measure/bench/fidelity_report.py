@@ -30,7 +30,7 @@ class FidelityRow:
     ssim: float | None = None
     """Mean over the pictures."""
     captions_right: float | None = None
-    """Share of the demo's captions that are drawn right; `None` for other prompts."""
+    """Share of captions that are drawn right; `None` where nothing judged it."""
 
     def texts(self) -> tuple[str, ...]:
         """Return PSNR, the worst, SSIM and captions as a table shows them; what was not measured is empty."""

@@ -17,9 +17,9 @@ import pytest
 from PIL import Image
 
 from olivelike.graphs.one_file.schedules import SCHEDULERS
-from olivelike.measure.captions.caption_reading import read_picture
 from olivelike.runtime import Request, open_pipeline
 from olivelike.runtime.pipeline.latents import draw_noise, generators
+from tools.train_demo.captions.caption_reading import read_picture
 
 GUIDE = Path(__file__).parents[3] / "docs" / "one-file.md"
 PACKAGES = ("onnxruntime-node@1.30.0", "@huggingface/tokenizers@0.2.0")

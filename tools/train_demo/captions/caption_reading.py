@@ -8,8 +8,8 @@ from functools import cache
 
 import numpy as np
 
-from olivelike.measure.captions.drawing import PICTURE_SIZE, shape_coverage
-from olivelike.measure.captions.scenes import COLORS, SHAPES
+from tools.train_demo.captions.drawing import PICTURE_SIZE, shape_coverage
+from tools.train_demo.captions.scenes import COLORS, SHAPES
 
 _BORDER = 2
 _TEMPLATE_SIZE = 32

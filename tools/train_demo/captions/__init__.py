@@ -6,4 +6,5 @@
 | `drawing` | draws it, as the demo's training data |
 | `caption_reading` | reads from a picture's pixels what it shows |
 | `evaluation` | counts the captions that are drawn right |
+| `__main__` | counts them for pipelines, beside time and likeness |
 """

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from olivelike.measure.captions.scenes import COLORS, POSITIONS, SHAPES, SIZES, Scene
+from tools.train_demo.captions.scenes import COLORS, POSITIONS, SHAPES, SIZES, Scene
 
 if TYPE_CHECKING:
     import numpy as np

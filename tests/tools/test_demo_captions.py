@@ -6,14 +6,14 @@ import re
 
 import numpy as np
 
-from olivelike.measure.captions.captions import (  # fmt: skip
+from tools.train_demo.captions.captions import (  # fmt: skip
     WORDS,
     partial_caption,
     random_caption,
     read_caption,
     whole_caption,
 )
-from olivelike.measure.captions.scenes import Scene, random_scene
+from tools.train_demo.captions.scenes import Scene, random_scene
 
 
 def test_the_plainest_caption_names_shape_and_both_colours() -> None:

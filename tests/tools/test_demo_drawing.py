@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from olivelike.measure.captions.caption_reading import Reading, read_picture
-from olivelike.measure.captions.drawing import draw_scene, draw_scenes, shape_coverage
-from olivelike.measure.captions.scenes import COLORS, SHAPES, Scene, random_scene
+from tools.train_demo.captions.caption_reading import Reading, read_picture
+from tools.train_demo.captions.drawing import draw_scene, draw_scenes, shape_coverage
+from tools.train_demo.captions.scenes import COLORS, SHAPES, Scene, random_scene
 
 
 def test_a_seed_gives_the_same_pictures_again() -> None:

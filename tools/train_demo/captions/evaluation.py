@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from olivelike.measure.captions.caption_reading import read_picture
-from olivelike.measure.captions.captions import random_caption, read_caption
-from olivelike.measure.captions.scenes import random_scene
+from tools.train_demo.captions.caption_reading import read_picture
+from tools.train_demo.captions.captions import random_caption, read_caption
+from tools.train_demo.captions.scenes import random_scene
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from olivelike.measure.captions.caption_reading import Reading
+    from PIL.Image import Image
+
+    from tools.train_demo.captions.caption_reading import Reading
 
 FEATURES = ("shape", "color", "background", "size", "position")
 COUNTED = ("shape", "color", "background")
@@ -68,3 +70,8 @@ def score_pictures(captions: Sequence[str], pictures: np.ndarray) -> Score:
         if any(getattr(mention, feature) not in {None, getattr(reading, feature)} for feature in COUNTED)
     )
     return Score(len(shown), len(shown) - len(wrong), shares, wrong)
+
+
+def share_right(captions: Sequence[str], images: Sequence[Image]) -> float:
+    """Return the part of the pictures that is right."""
+    return score_pictures(captions, np.stack([np.asarray(image) for image in images])).share

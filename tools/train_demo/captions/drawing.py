@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from PIL import Image, ImageDraw
 
-from olivelike.measure.captions.scenes import COLORS
+from tools.train_demo.captions.scenes import COLORS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from olivelike.measure.captions.scenes import Scene
+    from tools.train_demo.captions.scenes import Scene
 
 PICTURE_SIZE = 64
 """Height and width, in pixels."""
