@@ -18,8 +18,8 @@ from olivelike.families import COMPONENTS, COMPUTED, LORA_COMPONENTS
 from olivelike.model.families import HALF_PASSES, QUANTISING_PASSES
 from olivelike.model.targets import find_target
 from olivelike.sources import Checkpoint, available_components, open_source
-from olivelike.workflow.long_form import file_ref, ip_adapter_of, parse_lora, require_names, text_source
-from olivelike.workflow.places import Place, absolute
+from olivelike.workflow.long_form import ip_adapter_of, parse_lora, require_names, text_source
+from olivelike.workflow.places import Place, absolute, file_ref
 from olivelike.workflow.scaffold import workflow_text
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def draft_workflow(request: ConvertRequest, options: Options, folder: Path) -> s
             "--image-encoder": [request.image_encoder],
         }
     )  # fmt: skip
-    source = replace(text_source(request.source, here), variant=request.variant)
+    source = text_source(request.source, here).model_copy(update={"variant": request.variant})
     vae = text_source(request.vae, here) if request.vae else None
     preview = text_source(request.preview, here) if request.preview else None
     controlnets = [text_source(text, here) for text in request.controlnets]

@@ -26,15 +26,14 @@ from olivelike.model.client_layouts import LAYOUTS
 from olivelike.model.records.output import RECORD_FILE
 from olivelike.sources import RawTensor, SourceSpec, open_source
 from olivelike.sources.fit import check_fit, lacking
-from olivelike.sources.ip_adapter import IpAdapterSpec
 from olivelike.store import Store
-from olivelike.workflow import LoadedWorkflow, Output, Source, default_cache_dir, load_workflow
+from olivelike.workflow import LoadedWorkflow, Output, default_cache_dir, load_workflow
 from olivelike.workflow.places import Place, may_be_path
 
 if TYPE_CHECKING:
     from olivelike.engine.plan.forecast import Forecast
     from olivelike.engine.plan.planner import Plan
-    from olivelike.workflow import IpAdapter
+    from olivelike.workflow import IpAdapter, Source, Vae
     from olivelike.workflow.schema import Workflow
 
 _PICKLE_TABLE = "pickle/2"
@@ -182,39 +181,24 @@ def workflow_spec(workflow: Workflow) -> SourceSpec:
 
 def source_spec(
     source: Source,
-    vae: Source | None,
-    preview: Source | None = None,
-    controlnets: Sequence[Source] = (),
-    t2i_adapters: Sequence[Source] = (),
+    vae: Vae | None,
+    preview: Vae | None = None,
+    controlnets: Sequence[Vae] = (),
+    t2i_adapters: Sequence[Vae] = (),
     ip_adapter: IpAdapter | None = None,
 ) -> SourceSpec:
     """Return what `open_source` wants to know of a workflow's source, and of what comes beside it.
 
     That is another VAE, a tiny VAE for previews, ControlNets, T2I-Adapters, and an IP-Adapter.
     """
-
-    def spec(one: Source) -> SourceSpec:
-        return SourceSpec(one.path, one.hub, one.revision, one.variant)
-
-    return SourceSpec(
-        source.path,
-        source.hub,
-        source.revision,
-        source.variant,
-        prediction=source.prediction,
-        vae=None if vae is None else spec(vae),
-        preview=None if preview is None else spec(preview),
-        controlnets=tuple(spec(one) for one in controlnets),
-        t2i_adapters=tuple(spec(one) for one in t2i_adapters),
-        ip_adapter=None if ip_adapter is None else ip_adapter_spec(ip_adapter),
+    return replace(
+        source.spec(),
+        vae=None if vae is None else vae.spec(),
+        preview=None if preview is None else preview.spec(),
+        controlnets=tuple(one.spec() for one in controlnets),
+        t2i_adapters=tuple(one.spec() for one in t2i_adapters),
+        ip_adapter=None if ip_adapter is None else ip_adapter.spec(),
     )
-
-
-def ip_adapter_spec(adapter: IpAdapter) -> IpAdapterSpec:
-    """Return what `open_source` wants to know of a workflow's IP-Adapter."""
-    file, encoder = adapter.file, adapter.image_encoder
-    found = None if encoder is None else SourceSpec(encoder.path, encoder.hub, encoder.revision, encoder.variant)
-    return IpAdapterSpec(file.path, file.hub, file.name, file.revision, found)
 
 
 def plan(ref: str | Path | Place, options: Options = DEFAULTS) -> tuple[Prepared, Plan]:

@@ -1,21 +1,21 @@
 """Workflow files: from YAML with positions to a validated workflow with pass instances."""
 
 from olivelike.workflow.loader import LoadedWorkflow, default_cache_dir, load_workflow
-from olivelike.workflow.places import shipped_names
+from olivelike.workflow.places import FileRef, shipped_names
 from olivelike.workflow.schema import (
     Calibration,
     Embedding,
-    FileRef,
     IpAdapter,
     Lora,
     Output,
     Source,
     Step,
+    Vae,
     Workflow,
     json_schema,
 )
 
 __all__ = [
     "Calibration", "Embedding", "FileRef", "IpAdapter", "LoadedWorkflow", "Lora", "Output", "Source", "Step",
-    "Workflow", "default_cache_dir", "json_schema", "load_workflow", "shipped_names",
+    "Vae", "Workflow", "default_cache_dir", "json_schema", "load_workflow", "shipped_names",
 ]  # fmt: skip

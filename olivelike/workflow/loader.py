@@ -15,17 +15,10 @@ from olivelike.model.targets import Target, find_target
 from olivelike.workflow.calibration_prompts import resolve_calibration
 from olivelike.workflow.extends import PIPELINE_KEYS, apply_overrides
 from olivelike.workflow.findings import Findings, Position
-from olivelike.workflow.long_form import (
-    is_hub_id,
-    parse_lora,
-    resolve_embeddings,
-    resolve_ip_adapter,
-    resolve_loras,
-    resolve_source,
-)
+from olivelike.workflow.long_form import parse_lora
 from olivelike.workflow.matrix import UnnamedCombinationError, is_of_matrix, read_matrix
 from olivelike.workflow.passes import Registry, resolve_plugin
-from olivelike.workflow.places import Place, absolute, find_workflow, may_be_path
+from olivelike.workflow.places import Place, absolute, find_workflow, is_hub_id, may_be_path
 from olivelike.workflow.schema import Output, Step, Workflow, WorkflowFile
 from olivelike.workflow.validation import resolve_components, resolve_sweep, validate, with_unets_chain
 from olivelike.workflow.yaml_tree import Mapping, Scalar, Sequence
@@ -102,7 +95,7 @@ def load_workflow(
     if "components" in root.entries:
         steps = resolve_components(root.entries["components"], registry, findings)
     sweep = resolve_sweep(root, registry, findings)
-    file = validate(WorkflowFile, root, "", "keys", findings)
+    file = validate(WorkflowFile, root, "", "keys", findings, place.project_folder)
     target = _target(root, findings)
     for key in PIPELINE_KEYS:
         _check_source(root.entries.get(key), key, findings)
@@ -206,11 +199,11 @@ def _workflow(file: WorkflowFile, target: Target, sweep: Collection[str], place:
         outputs = [(file.output, None, file.layout)]
     return Workflow(
         name=file.name or place.path.stem,
-        source=resolve_source(file.source, folder),
-        vae=resolve_source(file.vae, folder) if file.vae is not None else None,
-        preview=resolve_source(file.preview, folder) if file.preview is not None else None,
-        loras=resolve_loras(file.loras, folder),
-        embeddings=resolve_embeddings(file.embeddings, folder),
+        source=file.source,
+        vae=file.vae,
+        preview=file.preview,
+        loras=tuple(file.loras),
+        embeddings=tuple(file.embeddings),
         target=replace(
             target,
             device_id=target.device_id if file.target.device_id is None else file.target.device_id,
@@ -224,9 +217,9 @@ def _workflow(file: WorkflowFile, target: Target, sweep: Collection[str], place:
             for path, until, layout in outputs
             for variant in sweep or (None,)
         ),
-        controlnets=tuple(resolve_source(section, folder) for section in file.controlnets),
-        t2i_adapters=tuple(resolve_source(section, folder) for section in file.t2i_adapters),
-        ip_adapter=resolve_ip_adapter(file.ip_adapter, folder) if file.ip_adapter is not None else None,
+        controlnets=tuple(file.controlnets),
+        t2i_adapters=tuple(file.t2i_adapters),
+        ip_adapter=file.ip_adapter,
     )
 
 

@@ -5,33 +5,21 @@ A source or target given as text becomes a map; a step given as a bare name beco
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
-from pathlib import Path, PureWindowsPath
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from olivelike.errors import UsageError
-from olivelike.sources.files.weight_table import WEIGHT_FILE_SUFFIXES
-from olivelike.workflow.places import absolute, exists
-from olivelike.workflow.schema import (
-    Embedding,
-    EmbeddingSection,
-    FileRef,
-    IpAdapter,
-    IpAdapterSection,
-    Lora,
-    LoraSection,
-    Source,
-    SourceSection,
-    VaeSection,
-)
+from olivelike.workflow.places import absolute, exists, file_ref, is_path, source_path
+from olivelike.workflow.schema import IpAdapter, Lora, Source
 from olivelike.workflow.yaml_tree import Mapping, Node, Scalar, Sequence
 
 if TYPE_CHECKING:
     from olivelike.workflow.findings import Position
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 def expand_short_forms(root: Node, project_folder: Path) -> None:
@@ -67,22 +55,6 @@ def expand_short_forms(root: Node, project_folder: Path) -> None:
                 for chain in chains.values():
                     if isinstance(chain, Sequence):
                         chain.items = [_step(item) for item in chain.items]
-
-
-def is_path(text: str, project_folder: Path) -> bool:
-    """Tell whether a source given as text is a folder or file; otherwise it is a hub id."""
-    return (
-        text.startswith(("./", "../", ".\\", "..\\", "/", "~"))
-        or bool(PureWindowsPath(text).drive)
-        or exists(project_folder / text)
-        or text.lower().endswith(WEIGHT_FILE_SUFFIXES)
-        or not is_hub_id(text)
-    )
-
-
-def is_hub_id(text: str) -> bool:
-    """Tell whether a text has the shape `owner/name`."""
-    return _HUB_ID.fullmatch(text) is not None
 
 
 def split_weight(text: str) -> tuple[str, float | None]:
@@ -133,19 +105,6 @@ def _one_key(key: str, node: Node, position: Position) -> Mapping:
     return Mapping({key: node}, {key: position}, position)
 
 
-DEMO = "demo"
-_DEMO_CONTROLNET = "demo_edges"
-_DATA = Path(__file__).parents[1] / "data"
-_DEMO_LORA = "demo_lcm"
-
-
-def resolve_source(section: SourceSection | VaeSection, folder: Path) -> Source:
-    """Return a source or VAE with its path made absolute."""
-    path = _source_path(section.path, folder) if section.path else None
-    prediction = getattr(section, "prediction", None)
-    return Source(section.hub, path, section.revision, section.variant, prediction)
-
-
 def require_names(given: dict[str, Iterable[str | None]]) -> None:
     """Refuse an option, of those given with what each names, that names nothing: an empty path is the current folder.
 
@@ -159,37 +118,20 @@ def require_names(given: dict[str, Iterable[str | None]]) -> None:
 
 def text_source(text: str, folder: Path) -> Source:
     """Return the source or VAE that a text names: a hub id, or a path that starts at `folder`."""
-    return Source(path=_source_path(text, folder)) if is_path(text, folder) else Source(hub=text)
-
-
-def _source_path(text: str, folder: Path) -> Path:
-    """Return the path that a source names.
-
-    `demo` is the shipped pipeline, and `demo_edges` its ControlNet, where nothing here has that name.
-    """
-    path = absolute(text, folder)
-    return _DATA / text if text in {DEMO, _DEMO_CONTROLNET} and not exists(path) else path
-
-
-def resolve_loras(sections: Iterable[LoraSection], folder: Path) -> tuple[Lora, ...]:
-    """Return the LoRAs of a workflow; relative files start at `folder`."""
-    return tuple(Lora(file_ref(s.file, folder, s.revision), s.weight, s.weights, s.adapter) for s in sections)
+    return Source(path=source_path(text, folder)) if is_path(text, folder) else Source(hub=text)
 
 
 def parse_lora(text: str, folder: Path) -> Lora:
-    """Return the LoRA that `FILE` or `FILE:WEIGHT` on a command line names. Raises `UsageError` if it names no file."""
+    """Return the LoRA that `FILE` or `FILE:WEIGHT` on a command line names.
+
+    Raises `UsageError` if it names no file, or its weight is infinite.
+    """
     file, weight = (text, None) if exists(absolute(text, folder)) else split_weight(text)
     if not file.strip():
         raise UsageError(f"--lora {text!r}: no file is named; use FILE or FILE:WEIGHT")
-    return Lora(file_ref(file, folder), 1.0 if weight is None else weight)
-
-
-def resolve_ip_adapter(section: IpAdapterSection, folder: Path) -> IpAdapter:
-    """Return a workflow's IP-Adapter; a relative file starts at `folder`."""
-    encoder = section.image_encoder
-    return IpAdapter(
-        file_ref(section.file, folder, section.revision), None if encoder is None else resolve_source(encoder, folder)
-    )
+    if weight is not None and not math.isfinite(weight):
+        raise UsageError(f"--lora {text!r}: a LoRA's weight is a finite number, not {weight}")
+    return Lora(file=file_ref(file, folder), weight=1.0 if weight is None else weight)
 
 
 def ip_adapter_of(file: str | None, image_encoder: str | None, folder: Path) -> IpAdapter | None:
@@ -201,26 +143,5 @@ def ip_adapter_of(file: str | None, image_encoder: str | None, folder: Path) -> 
         if image_encoder is not None:
             raise UsageError("--image-encoder is that of an IP-Adapter; name one with --ip-adapter")
         return None
-    return IpAdapter(file_ref(file, folder), None if image_encoder is None else text_source(image_encoder, folder))
-
-
-def resolve_embeddings(sections: Iterable[EmbeddingSection], folder: Path) -> tuple[Embedding, ...]:
-    """Return the textual inversions of a workflow; relative files start at `folder`."""
-    return tuple(Embedding(file_ref(s.file, folder, s.revision), s.token) for s in sections)
-
-
-def file_ref(text: str, folder: Path, revision: str | None = None) -> FileRef:
-    """Tell a path from a hub id: `OWNER/NAME`, or `OWNER/NAME/FILE` where no such folder is here.
-
-    `demo_lcm` is the shipped LoRA where nothing here has that name.
-    """
-    if text == _DEMO_LORA and not exists(absolute(text, folder)):
-        return FileRef(path=_DATA / f"{_DEMO_LORA}.safetensors")
-    owner, _, rest = text.partition("/")
-    name, _, file = rest.partition("/")
-    if is_hub_id(f"{owner}/{name}") and not exists(folder / owner):
-        if not file and not is_path(text, folder):
-            return FileRef(hub=text, revision=revision)
-        if file.lower().endswith(WEIGHT_FILE_SUFFIXES):
-            return FileRef(hub=f"{owner}/{name}", name=file, revision=revision)
-    return FileRef(path=absolute(text, folder))
+    encoder = None if image_encoder is None else text_source(image_encoder, folder)
+    return IpAdapter(file=file_ref(file, folder), image_encoder=encoder)

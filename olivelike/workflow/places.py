@@ -1,4 +1,4 @@
-"""Where a workflow file lies, what lies around it, and the workflow files that are shipped.
+"""Where a workflow file lies, what the texts in it name, and the workflow files that are shipped.
 
 Paths come from text that people wrote. Unlike pathlib, nothing here raises for text that can be no path.
 """
@@ -7,14 +7,21 @@ from __future__ import annotations
 
 import os
 import os.path
+import re
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 
 from olivelike._text import did_you_mean, did_you_mean_path
 from olivelike.errors import WorkflowError
+from olivelike.sources.files.weight_table import WEIGHT_FILE_SUFFIXES
 
 SUFFIXES = (".yaml", ".yml")
 _FOLDER = "workflows"
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_DATA = Path(__file__).parents[1] / "data"
+DEMO = "demo"
+_DEMO_CONTROLNET = "demo_edges"
+_DEMO_LORA = "demo_lcm"
 
 
 @dataclass(frozen=True)
@@ -66,6 +73,62 @@ def _shipped_folder() -> Path:
     from importlib.resources import files
 
     return Path(str(files("olivelike.workflows")))
+
+
+@dataclass(frozen=True)
+class FileRef:
+    """A weight file: either `path`, or `hub` with an optional file `name`."""
+
+    path: Path | None = None
+    """Absolute; a file, or a folder of one adapter."""
+    hub: str | None = None
+    name: str | None = None
+    """File within the repository; `None` finds the only one."""
+
+    def __str__(self) -> str:
+        return str(self.path) if self.path is not None else "/".join(filter(None, (self.hub, self.name)))
+
+
+def file_ref(text: str, folder: Path) -> FileRef:
+    """Tell a path from a hub id: `OWNER/NAME`, or `OWNER/NAME/FILE` where no such folder is here.
+
+    `demo_lcm` is the shipped LoRA where nothing here has that name.
+    """
+    if text == _DEMO_LORA and not exists(absolute(text, folder)):
+        return FileRef(path=_DATA / f"{_DEMO_LORA}.safetensors")
+    owner, _, rest = text.partition("/")
+    name, _, file = rest.partition("/")
+    if is_hub_id(f"{owner}/{name}") and not exists(folder / owner):
+        if not file and not is_path(text, folder):
+            return FileRef(hub=text)
+        if file.lower().endswith(WEIGHT_FILE_SUFFIXES):
+            return FileRef(hub=f"{owner}/{name}", name=file)
+    return FileRef(path=absolute(text, folder))
+
+
+def source_path(text: str, folder: Path) -> Path:
+    """Return the path that a source names.
+
+    `demo` is the shipped pipeline, and `demo_edges` its ControlNet, where nothing here has that name.
+    """
+    path = absolute(text, folder)
+    return _DATA / text if text in {DEMO, _DEMO_CONTROLNET} and not exists(path) else path
+
+
+def is_path(text: str, project_folder: Path) -> bool:
+    """Tell whether a source given as text is a folder or file; otherwise it is a hub id."""
+    return (
+        text.startswith(("./", "../", ".\\", "..\\", "/", "~"))
+        or bool(PureWindowsPath(text).drive)
+        or exists(project_folder / text)
+        or text.lower().endswith(WEIGHT_FILE_SUFFIXES)
+        or not is_hub_id(text)
+    )
+
+
+def is_hub_id(text: str) -> bool:
+    """Tell whether a text has the shape `owner/name`."""
+    return _HUB_ID.fullmatch(text) is not None
 
 
 # ruff: noqa: PTH100, PTH110, PTH111, PTH118

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, GetPydanticSchema, ValidationInfo
+from pydantic_core import core_schema
 
 from olivelike.families import COMPONENTS, LORA_COMPONENTS, TOKENIZERS
 from olivelike.model.client_layouts import DEFAULT, LayoutName
 from olivelike.model.families import CONTROLNETS, T2I_ADAPTERS, Prediction
 from olivelike.model.targets import Precision, Target  # noqa: TC001  (pydantic reads it)
+from olivelike.workflow.places import FileRef, file_ref, source_path
 
 if TYPE_CHECKING:
     from olivelike.pass_api import Pass, PrecisionPlan
+    from olivelike.sources import SourceSpec
+    from olivelike.sources.ip_adapter import IpAdapterSpec
     from olivelike.workflow.findings import Position
     from olivelike.workflow.passes import Registry
     from olivelike.workflow.passes.registry import PassEntry
@@ -28,66 +34,129 @@ else:
 """Components that LoRAs are made for."""
 
 
-@dataclass(frozen=True)
-class Source:
+def _named_in_project(kind: type, resolve: Callable[[str, Path], object]) -> GetPydanticSchema:
+    """Return the schema of a text in a file, told what it names in the project's folder; values of Python are taken."""
+
+    def named(text: str, info: ValidationInfo[Path]) -> object:
+        return resolve(text, info.context)
+
+    text = core_schema.with_info_after_validator_function(named, core_schema.str_schema(min_length=1))
+    schema = core_schema.json_or_python_schema(text, core_schema.is_instance_schema(kind))
+    return GetPydanticSchema(lambda *_: schema)
+
+
+SourcePath = Annotated[Path, _named_in_project(Path, source_path)]
+"""Absolute; relative ones start at the project's folder."""
+WeightFile = Annotated[FileRef, _named_in_project(FileRef, file_ref)]
+
+
+class _Section(BaseModel):
+    # Descriptions stand in fields here: reading attribute docstrings back costs 15 ms at each start.
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Vae(_Section):
+    """Another VAE than the source's own: either `hub` or `path`."""
+
+    hub: str | None = Field(default=None, min_length=1, description="Model id on the Hugging Face hub, `OWNER/NAME`.")
+    path: SourcePath | None = Field(
+        default=None, description="A VAE's folder or file, or a pipeline's folder, relative to the project folder."
+    )
+    revision: str | None = Field(default=None, min_length=1, description="Branch, tag or commit on the hub.")
+    variant: str | None = Field(default=None, min_length=1, description="Variant of the weight files, such as `fp16`.")
+
+    def spec(self) -> SourceSpec:
+        """Return what `open_source` wants to know of it."""
+        from olivelike.sources import SourceSpec
+
+        return SourceSpec(self.path, self.hub, self.revision, self.variant)
+
+
+class Source(Vae):
     """Where the pipeline comes from: either `hub` or `path`."""
 
-    hub: str | None = None
-    path: Path | None = None
-    """Absolute."""
-    revision: str | None = None
-    variant: str | None = None
-    prediction: Prediction | None = None
-    """What the UNet predicts, where a single file does not tell."""
+    path: SourcePath | None = Field(
+        default=None,
+        description="Single `.safetensors` file, or folder in the layout of diffusers or of ONNX pipelines, "
+        "relative to the project folder.",
+    )
+    prediction: Prediction | None = Field(
+        default=None, description="What the UNet of a single file predicts, where the file does not tell."
+    )
+
+    def spec(self) -> SourceSpec:
+        """Return what `open_source` wants to know of it."""
+        return replace(super().spec(), prediction=self.prediction)
 
 
-@dataclass(frozen=True)
-class FileRef:
-    """A weight file: either `path`, or `hub` with an optional file `name`."""
+class ControlNet(Vae):
+    """A ControlNet beside the source: either `hub` or `path`."""
 
-    path: Path | None = None
-    """Absolute; a file, or a folder of one adapter."""
-    hub: str | None = None
-    name: str | None = None
-    """File within the repository; `None` finds the only one."""
-    revision: str | None = None
-
-    def __str__(self) -> str:
-        return str(self.path) if self.path is not None else "/".join(filter(None, (self.hub, self.name)))
+    path: SourcePath | None = Field(
+        default=None, description="A ControlNet's folder, or one `.safetensors` file, relative to the project folder."
+    )
 
 
-@dataclass(frozen=True)
-class Lora:
-    """A LoRA file and how strongly it is merged."""
+class T2iAdapter(Vae):
+    """A T2I-Adapter beside the source: either `hub` or `path`."""
 
-    file: FileRef
-    weight: float = 1.0
-    weights: Mapping[ComponentName, float] = field(default_factory=dict)
-    """Weight of single components, in place of `weight`."""
-    adapter: str | None = None
-    """Which adapter, where a file holds several."""
+    path: SourcePath | None = Field(
+        default=None, description="A T2I-Adapter's folder, or one file, relative to the project folder."
+    )
+
+
+class IpAdapter(_Section):
+    """An IP-Adapter beside the source: the UNet attends to a picture too."""
+
+    file: WeightFile = Field(
+        description="File, relative to the project folder; or a file on the hub, `OWNER/NAME/FILE`, such as "
+        "`h94/IP-Adapter/models/ip-adapter_sd15.safetensors`."
+    )
+    image_encoder: Vae | None = Field(
+        default=None, description="Folder or hub id of its image encoder; by default looked for near the file."
+    )
+    revision: str | None = Field(default=None, min_length=1, description="Branch, tag or commit on the hub.")
+
+    def spec(self) -> IpAdapterSpec:
+        """Return what `open_source` wants to know of it."""
+        from olivelike.sources.ip_adapter import IpAdapterSpec
+
+        encoder = None if self.image_encoder is None else self.image_encoder.spec()
+        return IpAdapterSpec(self.file.path, self.file.hub, self.file.name, self.revision, encoder)
+
+
+class Lora(_Section):
+    """A LoRA that `merge_lora` merges."""
+
+    file: WeightFile = Field(
+        description="File or adapter folder, relative to the project folder; or hub id, `OWNER/NAME` or "
+        "`OWNER/NAME/FILE`."
+    )
+    weight: float = Field(default=1.0, allow_inf_nan=False, description="How strongly it is merged; 0 leaves it out.")
+    weights: dict[ComponentName, float] = Field(
+        default_factory=dict, description="Weight of single components, in place of `weight`."
+    )
+    adapter: str | None = Field(default=None, min_length=1, description="Which adapter, where the file holds several.")
+    revision: str | None = Field(default=None, min_length=1, description="Branch, tag or commit on the hub.")
 
     def weight_of(self, component: str) -> float:
         """Return the weight that the LoRA has in a component; 0 leaves it out."""
         return next((weight for name, weight in self.weights.items() if name == component), self.weight)
 
 
-@dataclass(frozen=True)
-class IpAdapter:
-    """An IP-Adapter, and its image encoder."""
+class Embedding(_Section):
+    """A textual inversion that is added to tokenizers and text encoders."""
 
-    file: FileRef
-    image_encoder: Source | None = None
-    """`None` looks near the file."""
-
-
-@dataclass(frozen=True)
-class Embedding:
-    """A textual inversion: vectors for a token that prompts may use."""
-
-    file: FileRef
-    token: str | None = None
-    """`None` takes the one that the file stores, or the file's name."""
+    file: WeightFile = Field(
+        description="File, relative to the project folder; or hub id, `OWNER/NAME` or `OWNER/NAME/FILE`."
+    )
+    token: str | None = Field(
+        default=None,
+        min_length=1,
+        pattern=r"^\S+$",
+        description="What prompts call it; by default the token in the file, or the file's name.",
+    )
+    revision: str | None = Field(default=None, min_length=1, description="Branch, tag or commit on the hub.")
 
 
 @dataclass(frozen=True)
@@ -136,115 +205,20 @@ class Workflow:
 
     name: str
     source: Source
-    vae: Source | None
+    vae: Vae | None
     """Where the VAE comes from, if not from the source."""
-    preview: Source | None
+    preview: Vae | None
     """Where the tiny VAE comes from that decodes previews."""
     loras: tuple[Lora, ...]
     embeddings: tuple[Embedding, ...]
     target: Target
     outputs: tuple[Output, ...]
-    controlnets: tuple[Source, ...] = ()
+    controlnets: tuple[Vae, ...] = ()
     """Where ControlNets come from: the first becomes the component `controlnet`, the next one `controlnet_2`."""
-    t2i_adapters: tuple[Source, ...] = ()
+    t2i_adapters: tuple[Vae, ...] = ()
     """Where T2I-Adapters come from: `t2i_adapter`, `t2i_adapter_2`."""
     ip_adapter: IpAdapter | None = None
     calibration: Calibration | None = None
-
-
-class _Section(BaseModel):
-    # Descriptions stand in fields here: reading attribute docstrings back costs 15 ms at each start.
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class VaeSection(_Section):
-    """Another VAE than the source's own: either `hub` or `path`."""
-
-    hub: str | None = Field(None, min_length=1, description="Model id on the Hugging Face hub, `OWNER/NAME`.")
-    path: str | None = Field(
-        None,
-        min_length=1,
-        description="A VAE's folder or file, or a pipeline's folder, relative to the project folder.",
-    )
-    revision: str | None = Field(None, min_length=1, description="Branch, tag or commit on the hub.")
-    variant: str | None = Field(None, min_length=1, description="Variant of the weight files, such as `fp16`.")
-
-
-class SourceSection(VaeSection):
-    """Where the pipeline comes from: either `hub` or `path`."""
-
-    path: str | None = Field(
-        None,
-        min_length=1,
-        description="Single `.safetensors` file, or folder in the layout of diffusers or of ONNX pipelines, "
-        "relative to the project folder.",
-    )
-    prediction: Literal["epsilon", "v_prediction", "sample"] | None = Field(
-        None, description="What the UNet of a single file predicts, where the file does not tell."
-    )
-
-
-class ControlNetSection(VaeSection):
-    """A ControlNet beside the source: either `hub` or `path`."""
-
-    path: str | None = Field(
-        None,
-        min_length=1,
-        description="A ControlNet's folder, or one `.safetensors` file, relative to the project folder.",
-    )
-
-
-class T2iAdapterSection(VaeSection):
-    """A T2I-Adapter beside the source: either `hub` or `path`."""
-
-    path: str | None = Field(
-        None, min_length=1, description="A T2I-Adapter's folder, or one file, relative to the project folder."
-    )
-
-
-class IpAdapterSection(_Section):
-    """An IP-Adapter beside the source: the UNet attends to a picture too."""
-
-    file: str = Field(
-        min_length=1,
-        description="File, relative to the project folder; or a file on the hub, `OWNER/NAME/FILE`, such as "
-        "`h94/IP-Adapter/models/ip-adapter_sd15.safetensors`.",
-    )
-    image_encoder: VaeSection | None = Field(
-        None, description="Folder or hub id of its image encoder; by default looked for near the file."
-    )
-    revision: str | None = Field(None, min_length=1, description="Branch, tag or commit on the hub.")
-
-
-class LoraSection(_Section):
-    """A LoRA that `merge_lora` merges."""
-
-    file: str = Field(
-        min_length=1,
-        description="File or adapter folder, relative to the project folder; or hub id, `OWNER/NAME` or "
-        "`OWNER/NAME/FILE`.",
-    )
-    weight: float = Field(1.0, allow_inf_nan=False, description="How strongly it is merged; 0 leaves it out.")
-    weights: dict[ComponentName, float] = Field(
-        default_factory=dict, description="Weight of single components, in place of `weight`."
-    )
-    adapter: str | None = Field(None, min_length=1, description="Which adapter, where the file holds several.")
-    revision: str | None = Field(None, min_length=1, description="Branch, tag or commit on the hub.")
-
-
-class EmbeddingSection(_Section):
-    """A textual inversion that is added to tokenizers and text encoders."""
-
-    file: str = Field(
-        min_length=1, description="File, relative to the project folder; or hub id, `OWNER/NAME` or `OWNER/NAME/FILE`."
-    )
-    token: str | None = Field(
-        None,
-        min_length=1,
-        pattern=r"^\S+$",
-        description="What prompts call it; by default the token in the file, or the file's name.",
-    )
-    revision: str | None = Field(None, min_length=1, description="Branch, tag or commit on the hub.")
 
 
 class TargetSection(_Section):
@@ -312,34 +286,32 @@ class WorkflowFile(_Section):
     plugins: list[str] = Field(
         default_factory=list, description="Files, folders or modules that define passes, relative to this file."
     )
-    source: SourceSection = Field(
-        description="Where the pipeline comes from: a hub id, a folder, a single file, or a map."
-    )
-    vae: VaeSection | None = Field(
+    source: Source = Field(description="Where the pipeline comes from: a hub id, a folder, a single file, or a map.")
+    vae: Vae | None = Field(
         None, description="Another VAE than the source's own: a hub id, a folder, a file, or a map."
     )
-    preview: VaeSection | None = Field(
+    preview: Vae | None = Field(
         None, description="A tiny VAE (TAESD) whose decoder, `preview_decoder`, shows pictures of steps."
     )
-    controlnets: list[ControlNetSection] = Field(
+    controlnets: list[ControlNet] = Field(
         default_factory=list,
         max_length=len(CONTROLNETS),
         description="ControlNets that become the components `controlnet`, `controlnet_2` and so on: hub ids, folders, "
         "files, or maps.",
     )
-    t2i_adapters: list[T2iAdapterSection] = Field(
+    t2i_adapters: list[T2iAdapter] = Field(
         default_factory=list,
         max_length=len(T2I_ADAPTERS),
         description="T2I-Adapters that become the components `t2i_adapter`, `t2i_adapter_2` and so on: hub ids, "
         "folders, files, or maps.",
     )
-    ip_adapter: IpAdapterSection | None = Field(
+    ip_adapter: IpAdapter | None = Field(
         None, description="An IP-Adapter, whose image encoder becomes the component `image_encoder`: a file, or a map."
     )
-    loras: list[LoraSection] = Field(
+    loras: list[Lora] = Field(
         default_factory=list, description="LoRAs that `merge_lora` merges: files, `FILE:WEIGHT`, or maps."
     )
-    embeddings: list[EmbeddingSection] = Field(
+    embeddings: list[Embedding] = Field(
         default_factory=list, description="Textual inversions to add: files, or maps with `file` and `token`."
     )
     target: TargetSection = Field(description="The execution provider that the result is for: its name, or a map.")
@@ -364,8 +336,13 @@ class WorkflowFile(_Section):
 
 def json_schema(registry: Registry) -> dict[str, Any]:
     """Return the schema, draft 2020-12, of files that use the passes of `registry`."""
-    schema = WorkflowFile.model_json_schema(ref_template="#/$defs/{model}")
-    definitions = schema["$defs"]
+    made = WorkflowFile.model_json_schema()
+    # Definitions keep the names by which editors know them.
+    names = {name: f"{name.removesuffix('Section')}Section" for name in made["$defs"]}
+    renamed = re.sub(r'(?<="#/\$defs/)\w+', lambda found: names[found[0]], json.dumps(made))
+    schema: dict[str, Any] = json.loads(renamed)
+    definitions = {name: {**schema["$defs"][own], "title": name} for own, name in names.items()}
+    schema["$defs"] = definitions
     properties = schema["properties"]
     definitions["TargetSection"]["properties"]["provider"] = _target_names()
     text = {"type": "string", "minLength": 1}

@@ -20,7 +20,7 @@ from olivelike.families import COMPONENTS, TOKENIZERS, denoiser_among
 from olivelike.pass_api import PrecisionPlan
 from olivelike.workflow.extends import merge
 from olivelike.workflow.passes.plugin_files import explain_import
-from olivelike.workflow.schema import LoraSection, Step
+from olivelike.workflow.schema import Lora, Step
 from olivelike.workflow.yaml_tree import Mapping, Node, Scalar, Sequence, kind_of, plain
 
 if TYPE_CHECKING:
@@ -48,7 +48,9 @@ _REMEDIES = {
 _WORDS = {"an object": "a map", "a valid array": "a list", "a valid string": "text", " after validation": ""}
 
 
-def validate(model: type[ModelT], node: Node, path: str, kind: str, findings: Findings) -> ModelT | None:
+def validate(
+    model: type[ModelT], node: Node, path: str, kind: str, findings: Findings, folder: Path | None = None
+) -> ModelT | None:
     """Return an instance of `model` with the values of `node`, or `None` with everything wrong in `findings`.
 
     Values are taken strictly, as JSON: `on` is no boolean and `"1"` no number.
@@ -59,9 +61,10 @@ def validate(model: type[ModelT], node: Node, path: str, kind: str, findings: Fi
         path: how messages name the part, such as `unet.1.float16`; empty for the whole file.
         kind: what its keys are, in the plural, such as `options`.
         findings: where errors go.
+        folder: the project's, where the part names files.
     """
     try:
-        return model.model_validate_json(json.dumps(plain(node)), strict=True)
+        return model.model_validate_json(json.dumps(plain(node)), strict=True, context=folder)
     except ValidationError as error:
         details = error.errors(include_url=False, include_context=False)
     by_place: dict[tuple[str | int, ...], list[ErrorDetails]] = {}
@@ -119,7 +122,7 @@ def _spaced_weight(node: Node) -> tuple[str, object] | None:
                 isinstance(value, Scalar)
                 and isinstance(value.value, (int, float))
                 and not isinstance(value.value, bool)
-                and name not in LoraSection.model_fields
+                and name not in Lora.model_fields
             ):
                 return name, value.value
     return None

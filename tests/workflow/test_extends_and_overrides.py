@@ -8,7 +8,7 @@ import pytest
 from sample_workflow import WORKFLOW
 
 from olivelike.errors import WorkflowError
-from olivelike.workflow import FileRef, IpAdapter, Output, Source, load_workflow
+from olivelike.workflow import FileRef, IpAdapter, Output, Source, Vae, load_workflow
 
 
 def passes(loaded, component):
@@ -46,11 +46,13 @@ def test_another_ip_adapter_replaces_the_whole_one_of_the_base(write, project):
     adapter = "ip_adapter: {file: a/b/c.safetensors, revision: main, image_encoder: d/e}\n"
     write(WORKFLOW + adapter, "base.yaml")
     child = load_workflow(write("extends: base.yaml\n")).workflow.ip_adapter
-    assert child == IpAdapter(FileRef(hub="a/b", name="c.safetensors", revision="main"), Source(hub="d/e"))
+    assert child == IpAdapter(
+        file=FileRef(hub="a/b", name="c.safetensors"), revision="main", image_encoder=Vae(hub="d/e")
+    )
     child = load_workflow(write("extends: base.yaml\nip_adapter: ./f.safetensors\n")).workflow.ip_adapter
-    assert child == IpAdapter(FileRef(path=project / "f.safetensors"))
+    assert child == IpAdapter(file=FileRef(path=project / "f.safetensors"))
     child = load_workflow(write("extends: base.yaml\nip_adapter: {image_encoder: ./g}\n")).workflow.ip_adapter
-    assert (child.file.hub, child.image_encoder) == ("a/b", Source(path=project / "g"))
+    assert (child.file.hub, child.image_encoder) == ("a/b", Vae(path=project / "g"))
     child = load_workflow(write("extends: base.yaml\nip_adapter: ~\n"))
     assert child.workflow.ip_adapter is None
     assert "image_encoder" not in child.steps

@@ -9,7 +9,8 @@ import pytest
 from olivelike.data import demo_controlnet, demo_few_steps_lora
 from olivelike.errors import UsageError, WorkflowError
 from olivelike.workflow import FileRef, Lora, Source, load_workflow
-from olivelike.workflow.long_form import file_ref, parse_lora, split_weight, text_source
+from olivelike.workflow.long_form import parse_lora, split_weight, text_source
+from olivelike.workflow.places import file_ref
 
 
 @pytest.fixture
@@ -60,13 +61,13 @@ def test_a_file_whose_name_ends_like_a_weight_is_found(tmp_path):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("owner/name", FileRef(hub="owner/name", revision="v1")),
-        ("owner/name/style.safetensors", FileRef(hub="owner/name", name="style.safetensors", revision="v1")),
-        ("owner/name/sub/style.pt", FileRef(hub="owner/name", name="sub/style.pt", revision="v1")),
+        ("owner/name", FileRef(hub="owner/name")),
+        ("owner/name/style.safetensors", FileRef(hub="owner/name", name="style.safetensors")),
+        ("owner/name/sub/style.pt", FileRef(hub="owner/name", name="sub/style.pt")),
     ],
 )
 def test_a_hub_file_is_named_by_repository_and_path(tmp_path, text, expected):
-    assert file_ref(text, tmp_path, "v1") == expected
+    assert file_ref(text, tmp_path) == expected
 
 
 @pytest.mark.parametrize("text", ["style.safetensors", "loras/style.safetensors", "./owner/name", "here/name/a.pt"])
@@ -128,8 +129,13 @@ def test_a_lora_without_a_file_is_refused(load):
         load("", extra_loras=[" "])
 
 
+def test_an_infinite_weight_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="finite number, not inf"):
+        parse_lora(f"style:{10**400}", tmp_path)
+
+
 def test_the_demos_few_step_lora_and_controlnet_are_named_where_nothing_else_has_its_name(tmp_path):
-    assert parse_lora("demo_lcm:0.5", tmp_path) == Lora(FileRef(path=demo_few_steps_lora()), 0.5)
+    assert parse_lora("demo_lcm:0.5", tmp_path) == Lora(file=FileRef(path=demo_few_steps_lora()), weight=0.5)
     assert text_source("demo_edges", tmp_path) == Source(path=demo_controlnet())
     (tmp_path / "demo_lcm").mkdir()
     assert file_ref("demo_lcm", tmp_path).path == tmp_path / "demo_lcm"

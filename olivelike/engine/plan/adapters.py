@@ -152,8 +152,8 @@ def check_adapters(adapters: Adapters, loaded: LoadedWorkflow, source: PipelineS
         _check_embedding(embedding, source)
 
 
-def fetch(ref: FileRef) -> tuple[Path, Origin]:
-    """Return the local path of a file, and its origin.
+def fetch(ref: FileRef, revision: str | None = None) -> tuple[Path, Origin]:
+    """Return the local path of a file, on the hub at a revision, and its origin.
 
     Raises:
         SourceError: if it is not there.
@@ -161,7 +161,7 @@ def fetch(ref: FileRef) -> tuple[Path, Origin]:
     if ref.hub is not None:
         from olivelike.sources.hub import fetch_hub_file
 
-        return fetch_hub_file(ref.hub, ref.name, ref.revision)
+        return fetch_hub_file(ref.hub, ref.name, revision)
     assert ref.path is not None
     if not ref.path.exists():
         remedy = did_you_mean_path(ref.path, "check the path, or name a hub id as `OWNER/NAME/FILE`")
@@ -172,7 +172,7 @@ def fetch(ref: FileRef) -> tuple[Path, Origin]:
 def _open_lora(lora: Lora, read_pickle: ReadPickle | None) -> OpenedLora:
     from olivelike.sources.adapters.open_lora import open_lora
 
-    path, origin = fetch(lora.file)
+    path, origin = fetch(lora.file, lora.revision)
     file = open_lora(path, adapter=lora.adapter, read_pickle=read_pickle)
     return OpenedLora(lora, file, replace(origin, few_steps=file.few_steps))
 
@@ -180,7 +180,7 @@ def _open_lora(lora: Lora, read_pickle: ReadPickle | None) -> OpenedLora:
 def _open_embedding(embedding: Embedding, read_pickle: ReadPickle | None) -> OpenedEmbedding:
     from olivelike.sources.adapters.embeddings import read_embedding_table
 
-    path, origin = fetch(embedding.file)
+    path, origin = fetch(embedding.file, embedding.revision)
     table = read_embedding_table(path, read_pickle)
     return OpenedEmbedding(path, embedding.token or table.token or path.stem, table.shapes, origin)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike._text import did_you_mean
-from olivelike.engine.preparation import ip_adapter_spec, source_spec
+from olivelike.engine.preparation import source_spec
 from olivelike.errors import SessionError, SourceError, UsageError
 from olivelike.families import DENOISERS, TEXT_ENCODERS, TEXT_TO_PICTURE, TOKENIZERS
 from olivelike.measure.report.page import VERIFICATION_FILE
@@ -217,7 +217,7 @@ def verify_folder(
         tuple(source_spec(text_source(text, Path.cwd()), None) for text in kind) for kind in (controlnets, t2i_adapters)
     )
     adapter = ip_adapter_of(ip_adapter, image_encoder, Path.cwd())
-    beside = None if adapter is None else ip_adapter_spec(adapter)
+    beside = None if adapter is None else adapter.spec()
     original = spec_of(folder, record, against, vae)
     spec = replace(original, controlnets=nets, t2i_adapters=adapters, ip_adapter=beside)
     limited = min_psnr is not None or min_ssim is not None
