@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -51,9 +54,9 @@ def test_what_an_extra_would_do_is_refused_without_it(monkeypatch: pytest.Monkey
 def test_all_that_our_extras_name_is_there() -> None:
     for extra in _extras._extras():
         for interface in filter(str.isupper, vars(extra)):
-            offers = getattr(extra, interface)
-            for name in offers if isinstance(offers, dict) else ():
-                assert _extras.load(interface, name) is not None
+            for offer in getattr(extra, interface).values():
+                module, _, attribute = getattr(offer, "place", offer).partition(":")
+                assert hasattr(import_module(module), attribute), offer
 
 
 @pytest.mark.usefixtures("two_extras")
@@ -61,3 +64,25 @@ def test_a_use_of_an_extra_that_is_not_here_says_what_to_install() -> None:
     assert _extras.needed("KINDS", "paint", "painting")
     with pytest.raises(MissingError, match=r"--cluster takes an extra .*pip install"):
         _extras.needed("EXECUTORS", "jobs", "--cluster")
+
+
+COMMAND = """
+from olivelike import _extras
+from types import SimpleNamespace
+
+command = _extras.Command("platform:node", "Look at files", "info", "olivelike where", options={"Place": ("--far",)})
+_extras._ours = lambda: (SimpleNamespace(__name__="other", COMMANDS={"where": command}),)
+from olivelike.cli import app
+from olivelike.cli.display import help_pages
+
+assert app.COMMANDS[app.COMMANDS.index("info") + 1] == "where"
+assert help_pages.EXAMPLES["where"] == "olivelike where"
+assert help_pages.OPTION_GROUPS["where"] == {"Place": ("--far",)}
+raise SystemExit(app.run_command_line(["where", "--help"]))
+"""
+
+
+def test_a_command_of_an_extra_stands_in_its_group_and_has_help() -> None:
+    told = subprocess.run([sys.executable, "-c", COMMAND], check=True, capture_output=True, text=True).stdout
+    assert told.startswith("Usage: olivelike where ")
+    assert told.rstrip().endswith("Example:\n  olivelike where")

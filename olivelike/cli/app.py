@@ -16,6 +16,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from olivelike._extras import commands
 from olivelike.cli import stdout
 from olivelike.cli.display.help_pages import GROUPS, Command, Group
 from olivelike.cli.stdout import write_line
@@ -109,7 +110,7 @@ def _interrupt(number: int, frame: object) -> NoReturn:  # noqa: ARG001  (what `
 
 
 COMMANDS = tuple(name for names in GROUPS.values() for name in names)
-"""Each is the function of that name in the module of that name, or the group `app` in it."""
+"""Each is the function of that name in the module of that name, the group `app` in it, or what an extra says."""
 
 
 class Commands(Group):
@@ -164,12 +165,17 @@ def run_command_line(arguments: Sequence[str] | None = None) -> int:
 
 
 def _load(name: str) -> Any:
-    spelled = name.replace("-", "_")
-    module = importlib.import_module(f"olivelike.cli.commands.{spelled}")
-    app = getattr(module, "app", None)
-    if app is None:
+    if (extra := commands().get(name)) is not None:
+        place, _, attribute = extra.place.partition(":")
+        found = getattr(importlib.import_module(place), attribute)
+    else:
+        spelled = name.replace("-", "_")
+        module = importlib.import_module(f"olivelike.cli.commands.{spelled}")
+        found = getattr(module, "app", None) or getattr(module, spelled)
+    app = found
+    if not isinstance(app, typer.Typer):
         app = typer.Typer(add_completion=False, rich_markup_mode=None)
-        app.command(cls=Command)(getattr(module, spelled))
+        app.command(cls=Command)(found)
     command = typer.main.get_command(app)
     command.name = name
     return command

@@ -14,7 +14,8 @@ EXAMPLES = re.search(r"## Running\n```\n(.+?)```", GUIDE, re.DOTALL)[1].splitlin
 
 
 def test_the_guide_has_every_command():
-    assert re.findall(r"^\| `olivelike ([\w-]+)", GUIDE, re.MULTILINE) == list(COMMANDS), "in this order"
+    written = re.findall(r"^\| `olivelike ([\w-]+)", GUIDE, re.MULTILINE)
+    assert [name for name in written if name in COMMANDS] == list(COMMANDS), "in this order; extras may be missing"
 
 
 def test_the_guide_has_every_option_of_run(cli):

@@ -8,7 +8,9 @@ from typing import Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
+from olivelike._extras import commands
+
+_GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "Make": ("run", "convert", "generate", "serve", "export-web", "package"),
     "Measure": ("verify", "ablate", "bench", "profile"),
     "Understand": ("plan", "explain", "graph", "report"),
@@ -16,9 +18,9 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "Write workflows and passes": ("init", "validate", "schema", "passes"),
     "Look after the machine": ("cache", "shelf", "doctor"),
 }
-"""Titles of the groups, and the names of their commands."""
+"""Titles of the groups, and the names of the core's commands."""
 
-EXAMPLES: Final[Mapping[str, str]] = {
+_EXAMPLES: Final = {
     "": "olivelike convert painter.safetensors -t directml -o models/painter",
     "run": "olivelike run sd15_cuda --set source=./my-checkpoint --output models/mine",
     "convert": "olivelike convert painter.safetensors -t directml -o models/painter",
@@ -64,7 +66,7 @@ EXAMPLES: Final[Mapping[str, str]] = {
 """By the words of the command."""
 
 
-OPTION_GROUPS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
+_OPTION_GROUPS: Final = {
     "generate": {
         "Picture": (
             "--negative-prompt", "--steps", "--size", "--width", "--height", "--seed", "--scheduler",
@@ -95,6 +97,25 @@ OPTION_GROUPS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     },
 }  # fmt: skip
 """Of commands with many options: titles of groups, and their options by the longest name; others come last."""
+
+
+def _grouped() -> Mapping[str, tuple[str, ...]]:
+    """Return the groups with the commands of extras in their places."""
+    groups = {title: list(names) for title, names in _GROUPS.items()}
+    for name, command in commands().items():
+        names = groups.setdefault(command.group, [])
+        names.insert(names.index(command.after) + 1 if command.after in names else len(names), name)
+    return {title: tuple(names) for title, names in groups.items()}
+
+
+GROUPS: Final = _grouped()
+"""Titles of the groups, and the names of all commands."""
+EXAMPLES: Final[Mapping[str, str]] = _EXAMPLES | {
+    words: example
+    for name, command in commands().items()
+    for words, example in {name: command.example, **command.examples}.items()
+}
+OPTION_GROUPS: Final = _OPTION_GROUPS | {name: one.options for name, one in commands().items() if one.options}
 
 
 class Command(TyperCommand):
