@@ -34,7 +34,7 @@ from olivelike.sources.controlnet import open_controlnet
 from olivelike.sources.vae_override import open_vae
 from olivelike.testing import make_checkpoint, make_single_file
 from olivelike.testing.checkpoints import write_safetensors
-from olivelike.testing.tiny_vae import make_tiny_vae
+from tests.fixtures.tiny_vae_files import make_tiny_vae
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -1,7 +1,6 @@
 """`python -m olivelike.testing make-checkpoint sd15 DIR`: write a checkpoint with random weights.
 
 `python -m olivelike.testing make-single-file DIR FILE` writes the same weights into one file, in original names.
-`python -m olivelike.testing make-tiny-vae DIR` writes a tiny VAE (TAESD).
 `python -m olivelike.testing make-controlnet PIPELINE DIR` writes a ControlNet for a checkpoint folder.
 `python -m olivelike.testing make-t2i-adapter PIPELINE DIR` writes a T2I-Adapter for one.
 `python -m olivelike.testing make-ip-adapter PIPELINE DIR` writes an IP-Adapter with its image encoder.
@@ -22,7 +21,6 @@ from olivelike.testing.controlnets import make_controlnet
 from olivelike.testing.ip_adapters import make_ip_adapter
 from olivelike.testing.single_file_writer import make_single_file, require_readable
 from olivelike.testing.t2i_adapters import make_t2i_adapter
-from olivelike.testing.tiny_vae import make_tiny_vae
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -43,12 +41,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command.add_argument("path", type=Path, metavar="FILE")
     command.add_argument("--dtype", choices=["F32", "F16", "BF16"])
     command.set_defaults(write=_make_readable_file)
-    command = commands.add_parser("make-tiny-vae", help="write a tiny VAE (TAESD) as a folder and as original files")
-    command.add_argument("folder", type=Path, metavar="DIR")
-    command.add_argument("--size", choices=["full", "little"], default="full")
-    command.add_argument("--latent-channels", type=int, default=4, metavar="N")
-    command.add_argument("--seed", type=int, default=0)
-    command.set_defaults(write=lambda folder, **options: make_tiny_vae(folder, **options)[0])
     command = commands.add_parser("make-controlnet", help="write a ControlNet for a checkpoint folder")
     command.add_argument("pipeline", type=Path, metavar="PIPELINE")
     command.add_argument("folder", type=Path, metavar="DIR", help="or file, with --original")

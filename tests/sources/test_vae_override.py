@@ -19,8 +19,8 @@ from olivelike.sources import SourceSpec, available_components, open_source
 from olivelike.sources.identify import tiny_vae
 from olivelike.testing.checkpoints import make_checkpoint, write_safetensors
 from olivelike.testing.single_file_writer import make_single_file
-from olivelike.testing.tiny_vae import make_tiny_vae
 from tests.fixtures.pickle_tables import read_pickle_here
+from tests.fixtures.tiny_vae_files import make_tiny_vae
 
 VAE = ["vae_encoder", "vae_decoder"]
 WEIGHTS = "vae/diffusion_pytorch_model.safetensors"

@@ -29,9 +29,9 @@ from olivelike.sources.vae_override import open_vae
 from olivelike.testing.models import load_model, no_progress, traced_graph
 from olivelike.testing.parity import compare_with_torch
 from olivelike.testing.pass_runner import run_pass
-from olivelike.testing.tiny_vae import make_tiny_vae
 from olivelike.workflow.passes import Registry
 from tests.fixtures.little_pipeline import little_checkpoint
+from tests.fixtures.tiny_vae_files import make_tiny_vae
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array_:DeprecationWarning")
 
