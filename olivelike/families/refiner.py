@@ -18,10 +18,10 @@ def _owns(index: Mapping[str, Any], components: Collection[str], denoiser: Mappi
     return sdxl.of_xl(index, components) and bool(index.get("requires_aesthetics_score"))
 
 
-def _picture_numbers(width: int, height: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _size_inputs(width: int, height: int) -> Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]]:
     """Return original size, crop's corner and an aesthetic score."""
     prompts, negatives = ((height, width, 0, 0, score) for score in _AESTHETIC_SCORES)
-    return prompts, negatives
+    return {"time_ids": (prompts, negatives)}
 
 
 FAMILY: Final = replace(
@@ -33,5 +33,5 @@ FAMILY: Final = replace(
     texts=(sdxl.SECOND_TEXT,),
     sizes=Sizes(default=1024, unit=64),
     widths=(384, 768, 1536, 1536),
-    picture_numbers=_picture_numbers,
+    size_inputs=_size_inputs,
 )

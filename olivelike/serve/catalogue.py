@@ -144,12 +144,12 @@ def _model(name: str, folder: Path, _changed: tuple[tuple[int, ...], ...]) -> Mo
         opened, sha256 = open_folder(folder), checkpoint_hash(folder)
     except OlivelikeError:
         return view
-    channels, made = (opened.unet.get(key, 4) for key in ("in_channels", "out_channels"))
+    channels, made = (opened.denoiser.get(key, 4) for key in ("in_channels", "out_channels"))
     short = sha256[:HASH_DIGITS]
     return view.model_copy(
         update={
             "title": f"{name} [{short}]" if short else name,
-            "family": "sdxl" if opened.is_xl else "sd1",
+            "family": opened.family.name,
             "default_size": opened.default_size,
             "size_unit": opened.least_unit,
             "scheduler": opened.scheduler.get("_class_name"),
@@ -157,7 +157,7 @@ def _model(name: str, folder: Path, _changed: tuple[tuple[int, ...], ...]) -> Mo
             "sha256": sha256 or None,
             "inpaints": isinstance(channels, int) and isinstance(made, int) and channels > made,
             "takes_pictures": opened.has("vae_encoder"),
-            "takes_negative_prompt": opened.guidance_width is None,
+            "takes_negative_prompt": not opened.takes_guidance,
             "has_safety_checker": opened.has("safety_checker"),
             "controlnets": tuple(opened.leading),
             "ip_adapter": opened.ip_adapter,
@@ -188,9 +188,9 @@ def _thumbnail(lora: Path) -> Path | None:
 def _embeddings(folder: Path, _changed: tuple[tuple[int, ...], ...]) -> tuple[Embedding, ...]:
     try:
         opened = open_folder(folder)
-        tokenizer, encoder = opened.text_encoders[0]
-        listed = read_json(folder / tokenizer / "tokenizer.json", _MOST_TOKENIZER)["added_tokens"]
-        width = int(opened.config(encoder).get("hidden_size", 0))
+        part = opened.texts[0]
+        listed = read_json(folder / part.tokenizer / "tokenizer.json", _MOST_TOKENIZER)["added_tokens"]
+        width = int(opened.config(part.component).get("hidden_size", 0))
         names = {token["content"] for token in listed if not token["special"]}
     except (OSError, ValueError, KeyError, TypeError, OlivelikeError):
         return ()  # A tokenizer of another form has none that could be named here.

@@ -10,8 +10,8 @@ from typing import Any, Final
 from olivelike.runtime.jobs.job_notes import unread
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
 from olivelike.runtime.pipeline.prompt_cost import BatchTexts, check_cost
-from olivelike.runtime.prompts.prompt_encoding import chunk_prompt, shared_tokenizer
-from olivelike.runtime.prompts.syntax import parse_prompt, read_terms, take_lora_tags
+from olivelike.runtime.prompts.syntax import read_terms, take_lora_tags
+from olivelike.runtime.prompts.text_kinds import open_text
 from olivelike.runtime.prompts.wildcards import Wildcards
 
 _SYNTAX: Final = re.compile(
@@ -42,15 +42,13 @@ def read_tokens(folder: Path, text: str, *, negative: bool, wildcards: Sequence[
     words, _ = take_lora_tags(text)
     texts = BatchTexts((read_terms(words, 1),), (), guided=False)
     check_cost(texts, opened)
-    parts = [parse_prompt(term.texts[0]) for term in texts.parts[0]]
     encoders, names = [], set[str]()
-    for tokenizer_folder, _ in opened.text_encoders:
-        tokenizer = shared_tokenizer(folder / tokenizer_folder)
-        chunks = [chunk_prompt(tokenizer, part) for part in parts]
-        longest = max(len(one.ids) for one in chunks)
-        room = tokenizer.length - 2
-        encoders.append({"count": max(one.tokens for one in chunks), "limit": longest * room, "chunks": longest})
-        names |= {token.content for token in tokenizer.backend.get_added_tokens_decoder().values() if not token.special}
+    for part in opened.texts:
+        reader = open_text(folder, part)
+        read = [reader.read(term.texts[0]) for term in texts.parts[0]]
+        longest = max(one.chunks for one in read)
+        encoders.append({"count": max(one.tokens for one in read), "limit": longest * reader.room, "chunks": longest})
+        names |= set(reader.words)
     note = unread(text, Wildcards(wildcards or [Path("wildcards")]), negative=negative)
     spans = sorted([*_spans(text), *_embeddings(text, names)], key=lambda span: (span["start"], -span["end"]))
     return {"encoders": encoders, "spans": spans, "notes": [note] if note else []}

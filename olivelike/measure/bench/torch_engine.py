@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import signature
 from pathlib import Path
 from typing import Any, Final
 
@@ -77,20 +78,20 @@ class TorchEngine:
 
 def _load(job: PipelineJob, dtype: Any) -> Any:
     with light_diffusers():
-        from diffusers import DiffusionPipeline, StableDiffusionPipeline, StableDiffusionXLPipeline
+        import diffusers
 
-    is_xl = open_folder(job.folder).is_xl
+        cls = getattr(diffusers, open_folder(job.folder).family.pipelines[0])
+    taken = signature(cls).parameters
     options: dict[str, Any] = {"torch_dtype": dtype}
-    if is_xl:
+    if "add_watermarker" in taken:
         options["add_watermarker"] = False
-    elif not job.safety:
+    if "safety_checker" in taken and not job.safety:
         options |= {"safety_checker": None, "requires_safety_checker": False}
     assert job.checkpoint is not None
     try:
         if Path(job.checkpoint).is_file():
-            cls = StableDiffusionXLPipeline if is_xl else StableDiffusionPipeline
             return cls.from_single_file(job.checkpoint, **options)
-        return DiffusionPipeline.from_pretrained(job.checkpoint, revision=job.revision, **options)
+        return diffusers.DiffusionPipeline.from_pretrained(job.checkpoint, revision=job.revision, **options)
     except (OSError, ValueError) as error:
         raise SourceError(
             f"{job.checkpoint}: diffusers can't load it: {error}; name the original with --checkpoint"

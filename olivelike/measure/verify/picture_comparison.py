@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ import torch
 
 from olivelike._untrusted import read_json
 from olivelike.errors import SourceError
+from olivelike.families import family_of_folder
 from olivelike.graphs.export.torch_network import build_network
 from olivelike.measure.verify.original import fill
 from olivelike.runtime import Request, open_pipeline
@@ -146,25 +148,25 @@ def torch_pipeline(originals: Originals) -> Any:
     """
     import diffusers
 
-    is_xl = "text_encoder_2" in originals.source.checkpoints
+    source = originals.source
+    family = family_of_folder(source.index, source.checkpoints, {})
     parts: dict[str, Any] = {
         "vae": _network(originals, "vae_decoder"),
-        "unet": _network(originals, "unet"),
+        family.denoiser: _network(originals, family.denoiser),
         "scheduler": _scheduler(originals),
     }
-    for suffix in ("", "_2"):
-        if f"text_encoder{suffix}" in originals.source.checkpoints:
-            parts[f"text_encoder{suffix}"] = _network(originals, f"text_encoder{suffix}")
-            parts[f"tokenizer{suffix}"] = _tokenizer(originals, f"tokenizer{suffix}")
-    if is_xl:
-        zeros = bool(originals.source.index.get("force_zeros_for_empty_prompt", True))
-        pipeline = diffusers.StableDiffusionXLPipeline(
-            **parts, force_zeros_for_empty_prompt=zeros, add_watermarker=False
-        )
-    else:
-        pipeline = diffusers.StableDiffusionPipeline(
-            **parts, safety_checker=None, feature_extractor=None, requires_safety_checker=False
-        )
+    for text in family.texts:
+        if text.component in source.checkpoints:
+            parts[text.component] = _network(originals, text.component)
+            parts[text.tokenizer] = _tokenizer(originals, text.tokenizer)
+    cls = getattr(diffusers, family.pipelines[0])
+    taken = signature(cls).parameters
+    off: dict[str, Any] = {"safety_checker": None, "feature_extractor": None}
+    off |= {"requires_safety_checker": False, "add_watermarker": False}
+    options = {name: value for name, value in off.items() if name in taken}
+    if family.zeros_for_no_text:
+        options["force_zeros_for_empty_prompt"] = bool(source.index.get("force_zeros_for_empty_prompt", True))
+    pipeline = cls(**parts, **options)
     pipeline.set_progress_bar_config(disable=True)
     return pipeline
 

@@ -28,7 +28,9 @@ _MAKES_FAST: Final = {
 def few_steps_of(folder: PipelineFolder, loras: Sequence[Lora]) -> FewSteps | None:
     """Return what a folder with LoRAs on top is distilled to: what the last LoRA says, the record, the configs."""
     live = (lora.few_steps for lora in reversed(loras) if lora.unet_weight >= ENOUGH and lora.few_steps is not None)
-    return next(live, None) or recorded_few_steps(folder.path) or few_steps_of_configs(folder.unet, folder.scheduler)
+    return (
+        next(live, None) or recorded_few_steps(folder.path) or few_steps_of_configs(folder.denoiser, folder.scheduler)
+    )
 
 
 def sped_up(
@@ -42,7 +44,7 @@ def sped_up(
     """
     few = few_steps_of(folder, loras)
     if few is None:
-        name = _MAKES_FAST.get(folder.unet.get("cross_attention_dim", 0))
+        name = _MAKES_FAST.get(folder.denoiser.get("cross_attention_dim", 0))
         lora = f"--lora {name}" if name else "a LoRA that was distilled for it (LCM, TCD, Lightning, Hyper-SD, DMD2)"
         return request, (
             f"fast: {folder.path.name} is no few-step model, so all stays as it is; {lora} makes it one, and "
@@ -50,7 +52,7 @@ def sped_up(
         )
     recipe, least, most = few.recipe, *_bounds(few)
     steps = min(max(request.steps if "steps" in given else few.steps or recipe.steps, least), most)
-    embedded = folder.guidance_width is not None
+    embedded = folder.takes_guidance
     guidance = request.guidance_scale if "guidance_scale" in given else recipe.guidance
     guidance = min(guidance, recipe.most_guidance)
     if embedded:
@@ -82,7 +84,7 @@ def unsuited_notes(jobs: Iterable[Job], folder: PipelineFolder) -> Iterator[str]
         if few is None:
             continue
         _, most = _bounds(few)
-        burns = folder.guidance_width is None and request.guidance_scale > few.recipe.most_guidance
+        burns = not folder.takes_guidance and request.guidance_scale > few.recipe.most_guidance
         if request.steps > most or burns:
             asked = [f"{request.steps} steps"] if request.steps > most else []
             asked += [f"guidance {request.guidance_scale:g}"] if burns else []
@@ -98,7 +100,7 @@ def _bounds(few: FewSteps) -> tuple[int, int]:
 def _has_own(few: FewSteps, folder: PipelineFolder) -> bool:
     """Tell whether the folder's own scheduler is the right one."""
     own, recipe = folder.scheduler, few.recipe
-    alone = few_steps_of_configs({**folder.unet, "time_cond_proj_dim": None}, own)
+    alone = few_steps_of_configs({**folder.denoiser, "time_cond_proj_dim": None}, own)
     if alone is not None and alone.kind == few.kind:
         return True
     return own.get("_class_name") == recipe.class_name and all(own.get(k) == v for k, v in recipe.settings.items())

@@ -206,7 +206,7 @@ def unread(prompt: str, wildcards: Wildcards, *, negative: bool = False) -> str 
 
 def guidance_notes(requests: Iterable[Request], folder: PipelineFolder) -> Iterator[str]:
     """Return a line if a negative prompt would be without effect."""
-    if folder.guidance_width is not None and any(request.negative_prompt for request in requests):
+    if folder.takes_guidance and any(request.negative_prompt for request in requests):
         yield "the negative prompt is not used: this UNet takes the guidance as an input, and runs on the prompt alone"
 
 

@@ -40,7 +40,7 @@ def check_cheap_steps(request: Request, folder: PipelineFolder) -> None:
             f"whole; take at most {max(steps, 1)}, or drop it"
         )
     if request.cache_interval > 1:
-        folder.shallow_unet()
+        folder.shallow_denoiser()
         if request.guidance_calls == "faster":
             raise UsageError(
                 "guidance_calls faster tries both ways in whole steps, which cache_interval leaves out; find out once "
@@ -54,7 +54,7 @@ def check_cheap_steps(request: Request, folder: PipelineFolder) -> None:
             f"guidance_interval {interval[0]:g}:{interval[1]:g} is not from a share of the steps to a larger one, both "
             "between 0 and 1, such as 0.2:0.8"
         )
-    if not request.guided or folder.guidance_width is not None:
+    if not request.guided or folder.takes_guidance:
         raise UsageError(
             "guidance_interval is given, and there is no guidance that runs in steps of its own; drop it, or take a "
             "guidance scale above 1 if the model has one"

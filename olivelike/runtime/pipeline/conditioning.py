@@ -1,17 +1,17 @@
-"""Prompts as inputs of the UNet: hidden states of the text encoders, and what SDXL's wants beside them."""
+"""Prompts as inputs of the denoiser: what its family makes of texts, sizes and guidance."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError, UsageError
-from olivelike.model.families import MODEL_FILE
+from olivelike.families.family import EncodedText, TextPart
+from olivelike.model.families import IMAGE_TOKENS, MODEL_FILE
 from olivelike.runtime.pipeline.prompt_cost import batch_texts, check_cost
-from olivelike.runtime.prompts.prompt_encoding import EncodedText, PromptEmbeddings, PromptTokenizer, encode_prompts
+from olivelike.runtime.prompts.text_kinds import TextReader, encode_prompts
 
 if TYPE_CHECKING:
     import torch
@@ -21,24 +21,11 @@ if TYPE_CHECKING:
     from olivelike.runtime.pipeline.request import Request
     from olivelike.runtime.sessions.session import Network
 
-_AESTHETIC_SCORES: Final = (6.0, 2.5)
-"""For prompts and negative prompts, as diffusers' `StableDiffusionXLImg2ImgPipeline` has them."""
+Conditions = Mapping[str, "torch.Tensor"]
+"""What leads the rows of a batch, by inputs of the denoiser; where guided, negative prompts first.
 
-
-@dataclass(frozen=True, eq=False)
-class Conditions:
-    """What the rows of a batch are led by; where guided, negative prompts first, in one batch with the prompts."""
-
-    states: torch.Tensor
-    """Of shape (batch, tokens, width)."""
-    pooled: torch.Tensor | None
-    """SDXL's `text_embeds`, of shape (batch, width)."""
-    times: torch.Tensor | None
-    """SDXL's `time_ids`, of shape (batch, 5 or 6), float32."""
-    guidance: torch.Tensor | None = None
-    """LCM's `timestep_cond`, of shape (batch, width), float32."""
-    image: torch.Tensor | None = None
-    """An IP-Adapter's tokens, of shape (batch, tokens, width)."""
+Each value has a row for each row of the batch: `encoder_hidden_states` is of shape (batch, tokens, width).
+"""
 
 
 @dataclass(frozen=True)
@@ -78,19 +65,19 @@ def encode(
     prompts: Sequence[str],
     request: Request,
     folder: PipelineFolder,
-    encoders: Sequence[tuple[PromptTokenizer, Network]],
+    encoders: Sequence[tuple[TextReader, Network]],
     image: ImagePrompt | None = None,
 ) -> Conditioning:
     """Encode the prompts of a batch, each text that a step has once.
 
-    As diffusers' pipelines, but for `clip_skip`: it holds for negative prompts too, as in A1111, since the UNet
+    As diffusers' pipelines, but for `clip_skip`: it holds for negative prompts too, as in A1111, since the denoiser
     compares the two. Raises `UsageError` if more layers are to be skipped than there are, or prompts cost too much, and
     `SourceError` if a text encoder lacks an output.
 
     Args:
         prompts: one for each picture.
-        request: gives negative prompt, guidance, `clip_skip`, and the size that SDXL takes as an input.
-        encoders: each tokenizer with its network, in the order of `folder.text_encoders`.
+        request: gives negative prompt, guidance, `clip_skip`, and the size that some denoisers take as an input.
+        encoders: each reader of texts with its network, in the order of `folder.texts`.
         image: tokens of the pictures that are a prompt too.
     """
     found_texts = batch_texts(prompts, request, folder)
@@ -98,8 +85,13 @@ def encode(
     parted, against, guided = found_texts.parts, found_texts.against, found_texts.guided
     terms = terms_of([[term.weight for term in one] for one in parted])
     texts = found_texts.distinct
-    callables = [(tokenizer, _Encoder(network, folder, request.clip_skip)) for tokenizer, network in encoders]
-    found = encode_prompts(texts, callables, prompt_weights=request.prompt_weights)
+    callables = [
+        (reader, _Encoder(network, folder, part, request.clip_skip))
+        for part, (reader, network) in zip(folder.texts, encoders, strict=True)
+    ]
+    encoded = encode_prompts(texts, callables, prompt_weights=request.prompt_weights)
+    names = (part.component for part in folder.texts)
+    found = folder.family.encode(dict(zip(names, encoded, strict=True)))
     places = {text: place for place, text in enumerate(texts)}
     made: dict[tuple[int, ...], Conditions] = {}
 
@@ -115,7 +107,7 @@ def encode(
 
 
 def _conditions(
-    found: PromptEmbeddings,
+    found: Conditions,
     rows: tuple[int, ...],
     negative: int | None,
     pictures: int,
@@ -123,7 +115,7 @@ def _conditions(
     folder: PipelineFolder,
     image: ImagePrompt | None,
 ) -> Conditions:
-    """Return what leads one step: of all embeddings found, those of the prompts' rows, behind the negative prompt's.
+    """Return what leads one step: of all texts' embeddings, those of the prompts' rows, behind the negative prompt's.
 
     The negative one is `None` for zeros, and has a row for each of so many pictures: none without guidance.
     """
@@ -136,55 +128,27 @@ def _conditions(
         one = torch.zeros_like(embedded[:1]) if negative is None else embedded[negative : negative + 1]
         return torch.cat([one.expand(pictures, *one.shape[1:]), wanted])
 
-    pooled = found.pooled if folder.is_xl else None
-    return Conditions(
-        gather(found.states),
-        None if pooled is None else gather(pooled),
-        _times(pictures, len(rows), request, folder) if folder.is_xl else None,
-        embed_guidance(request.guidance_scale, folder.guidance_width).expand(pictures + len(rows), -1)
-        if folder.guidance_width is not None
-        else None,
-        None if image is None else torch.cat([image.negative] * pictures + [image.tokens] * len(rows)),
-    )
-
-
-def embed_guidance(scale: float, width: int) -> torch.Tensor:
-    """Return the embedding of a guidance scale that LCM's UNets take, of shape (1, width), float32.
-
-    Sines and cosines of 1000 · (scale - 1), as of a timestep: https://arxiv.org/abs/2310.04378, section 4.3, with the
-    frequencies of `LatentConsistencyModelPipeline.get_guidance_scale_embedding`.
-    """
-    import torch
-
-    half = width // 2
-    frequencies = torch.exp(torch.arange(half, dtype=torch.float32) * -(math.log(10000.0) / (half - 1)))
-    angles = (scale - 1) * 1000.0 * frequencies[None]
-    return torch.nn.functional.pad(torch.cat([angles.sin(), angles.cos()], dim=1), (0, width % 2))
-
-
-def _times(negatives: int, prompts: int, request: Request, folder: PipelineFolder) -> torch.Tensor:
-    """Return original size, crop's corner and target size, or in the refiner's case an aesthetic score."""
-    import torch
-
+    inputs = {name: gather(value) for name, value in found.items()}
     assert request.size is not None
-    width, height = request.size
-    if folder.index.get("requires_aesthetics_score"):
-        rows = [[height, width, 0, 0, score] for score in _AESTHETIC_SCORES]
-    else:
-        rows = [[height, width, 0, 0, height, width]] * 2
-    return torch.tensor([rows[1]] * negatives + [rows[0]] * prompts, dtype=torch.float32)
+    for name, (of_prompts, of_negatives) in folder.family.size_inputs(*request.size).items():
+        inputs[name] = torch.tensor([of_negatives] * pictures + [of_prompts] * len(rows), dtype=torch.float32)
+    if (guidance := folder.guidance_input) is not None:
+        row = guidance.row(request.guidance_scale)
+        inputs[guidance.name] = row.expand(pictures + len(rows), *row.shape[1:])
+    if image is not None:
+        inputs[IMAGE_TOKENS] = torch.cat([image.negative] * pictures + [image.tokens] * len(rows))
+    return inputs
 
 
 class _Encoder:
-    """A text encoder as prompts call it: the hidden states of the layer that the UNet was trained on."""
+    """A text encoder as prompts call it: the hidden states of the layer that the denoiser was trained on."""
 
-    def __init__(self, network: Network, folder: PipelineFolder, skipped: int) -> None:
+    def __init__(self, network: Network, folder: PipelineFolder, part: TextPart, skipped: int) -> None:
         self._network = network
         self._folder = folder
-        # SDXL's UNet was trained on the last layer but one, without its norm.
-        back = skipped + folder.is_xl
+        back = skipped + part.back
         self._states = self._layer(back) if back else "last_hidden_state"
-        self._norm = None if folder.is_xl or not back else read_final_norm(folder.model(network.component))
+        self._norm = read_final_norm(folder.model(network.component)) if back and part.normed else None
 
     def __call__(self, ids: torch.Tensor, /) -> EncodedText:
         network = self._network

@@ -59,7 +59,7 @@ def check_controls(request: Request, folder: PipelineFolder) -> Request:
         )
     checked = tuple(_checked(control, names) for control in request.controls)
     request = replace(request, controls=checked)
-    folder.led_unet(used := leaders(request, folder))
+    folder.led_denoiser(used := leaders(request, folder))
     if request.control_guess and CONTROLNETS[0] not in used:
         raise UsageError("control_guess is about ControlNets, and only T2I-Adapters lead; drop it")
     if request.cache_interval > 1:

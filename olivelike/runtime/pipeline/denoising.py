@@ -1,4 +1,4 @@
-"""The loop around the UNet, with classifier-free guidance (https://arxiv.org/abs/2207.12598) by one term or several."""
+"""The loop around the denoiser; classifier-free guidance (https://arxiv.org/abs/2207.12598) by one term or several."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from olivelike.errors import Interrupted
 from olivelike.runtime.pipeline.cheap_steps import GuidanceCalls, guided_steps, runs_whole
-from olivelike.runtime.pipeline.unet_calls import UNetCalls, UNets
+from olivelike.runtime.pipeline.denoiser_calls import DenoiserCalls, DenoiserNetworks
 from olivelike.runtime.pipeline.vae import Preview
 from olivelike.runtime.schedulers.make_scheduler import seed_noise, taken_in_steps
 
@@ -56,31 +56,32 @@ def denoise(
     start: Start,
     conditioning: Conditioning,
     state: BatchState,
-    unets: UNets,
+    networks: DenoiserNetworks,
     decoder: Callable[[], Network],
     callbacks: DenoisingCallbacks,
 ) -> torch.Tensor:
-    """Run the UNet on each timestep; steps without its deep layers take what those made in an earlier step.
+    """Run the denoiser on each timestep; steps without its deep layers take what those made in an earlier step.
 
     Raises `Interrupted` if `callbacks.cancel` is set, and `SessionError` if the engine fails.
 
     Args:
         start: latents and timesteps to begin with.
-        unets: the UNet, and its shallow part where `cache_interval` asks for it.
+        networks: the denoiser, and its shallow part where `cache_interval` asks for it.
         decoder: opens `vae_decoder`, for previews.
 
     Returns:
-        Latents of shape (pictures, channels, height, width), float32, on the UNet's device.
+        Latents of shape (pictures, channels, height, width), float32, on the denoiser's device.
     """
     request, scheduler, latents = state.request, state.scheduler, start.latents
     guided, terms = conditioning.guided, conditioning.terms
-    calls = UNetCalls(unets, start, conditioning)
-    # Schedulers of order 2 call the UNet twice in a step.
+    family = state.folder.family
+    calls = DenoiserCalls(networks, family, start, conditioning)
+    # Schedulers of order 2 call the denoiser twice in a step.
     order, steps = scheduler.order, -(-len(start.timesteps) // scheduler.order)
     within = guided_steps(request.guidance_interval, steps)
-    facts = unets.whole.session.provider, *latents.shape
-    halves = GuidanceCalls(request.guidance_calls, state.folder.model("unet"), facts)
-    embedded = conditioning.at(0).guidance is not None
+    facts = networks.whole.session.provider, *latents.shape
+    halves = GuidanceCalls(request.guidance_calls, state.folder.model(family.denoiser), facts)
+    embedded = state.folder.takes_guidance
     extras = _step_arguments(state, latents)
     for number, moment in enumerate(start.timesteps):
         if callbacks.cancel is not None and callbacks.cancel.is_set():
@@ -90,7 +91,7 @@ def denoise(
         runs_negative = guided and (step in within or terms is not None)
         scaled, conditions = scheduler.scale_model_input(latents, moment), conditioning.at(step)
         reuse = not runs_whole(step, steps, request.cache_interval)
-        leads = [lead for lead in unets.leads if lead.is_active(number, len(start.timesteps))]
+        leads = [lead for lead in networks.leads if lead.is_active(number, len(start.timesteps))]
         with halves.timed() if runs_negative else nullcontext():
             output = calls.predict(
                 scaled, moment, conditions, guided=runs_negative, reuse=reuse, apart=halves.apart, leads=leads

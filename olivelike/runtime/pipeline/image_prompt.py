@@ -51,7 +51,7 @@ def check_image_prompt(request: Request, folder: PipelineFolder) -> None:
             f"{folder.path} has no IP-Adapter, which a picture as a prompt needs; name one as `ip_adapter:` in its "
             "workflow and run it again"
         )
-    folder.led_unet(leaders(request, folder))
+    folder.led_denoiser(leaders(request, folder))
     if request.cache_interval > 1:
         raise UsageError(
             "cache_interval leaves out layers in which the UNet attends to a picture; take cache_interval 1 with "

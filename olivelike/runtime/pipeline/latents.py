@@ -133,16 +133,16 @@ class Start:
     timesteps: torch.Tensor
     """Those that are left to run."""
     channels: torch.Tensor | None = None
-    """Mask and masked picture, which an inpainting UNet takes after the latents: (pictures, 5, height, width)."""
+    """Mask and masked picture, which an inpainting denoiser takes after the latents: (pictures, 5, height, width)."""
     blend: Blend | None = None
-    """What keeps the rest of the picture, for a UNet that knows no masks."""
+    """What keeps the rest of the picture, for a denoiser that knows no masks."""
 
 
 def from_noise(state: BatchState, channels: int) -> Start:
     """Start from noise alone, in so many channels."""
     drawn = initial_noise(state, channels)
     scheduler = state.scheduler
-    if state.folder.is_xl:
+    if state.folder.family.begins_at_once:
         _begin_at(state, 0)
     return Start(drawn * scheduler.init_noise_sigma, scheduler.timesteps)
 
@@ -163,10 +163,10 @@ def from_latents(state: BatchState, encoded: torch.Tensor) -> Start:
     return Start(_add_noise(state, encoded.to(state.device), drawn, timesteps), timesteps)
 
 
-def from_picture_with_hole(state: BatchState, encoder: Network, channels: int, unet_channels: int) -> Start:
+def from_picture_with_hole(state: BatchState, encoder: Network, channels: int, taken_channels: int) -> Start:
     """Start from the request's picture, of which only what the mask shows white is painted.
 
-    A UNet of nine `unet_channels` takes mask and masked picture; with four, the picture is put back in each step.
+    One of nine `taken_channels` takes mask and masked picture; with four, the picture is put back in each step.
     """
     import torch
     from torch.nn.functional import interpolate
@@ -178,7 +178,7 @@ def from_picture_with_hole(state: BatchState, encoder: Network, channels: int, u
     timesteps = last_timesteps(state)
     pixels = to_pixels(request.init_image, request.size, state.folder)
     mask = to_mask(request.mask, request.size, state.folder)
-    knows_masks = unet_channels == masked_channels(channels)
+    knows_masks = taken_channels == masked_channels(channels)
     from_scratch = request.strength == 1.0
     encoded = None
     if not (knows_masks and from_scratch):
@@ -257,5 +257,5 @@ def to_mask(image: Image, size: tuple[int, int], folder: PipelineFolder) -> torc
 
 
 def masked_channels(channels: int) -> int:
-    """Return how many channels a UNet has that knows masks: latents, mask, latents of the masked picture."""
+    """Return how many channels a denoiser has that knows masks: latents, mask, latents of the masked picture."""
     return 2 * channels + 1

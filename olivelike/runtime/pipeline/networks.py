@@ -24,10 +24,8 @@ if TYPE_CHECKING:
 
     Initializers = Mapping[str, Mapping[str, np.ndarray[Any, Any]]]
 
-SHALLOW: Final = "unet/shallow"
-"""Name of the UNet's shallow part, which has some of its weights and is changed by what changes it."""
-_WHOLE: Final = ("unet", *(f"unet/{Path(file).stem}" for file in sorted(DERIVED_FILES - {SHALLOW_FILE})))
-"""The UNet as it is, and as pictures lead it: one is open, for all have the same weights."""
+_SHALLOW: Final = Path(SHALLOW_FILE).stem
+_WHOLE: Final = tuple(Path(file).stem for file in sorted(DERIVED_FILES - {SHALLOW_FILE}))
 
 
 @dataclass(eq=False)
@@ -39,13 +37,18 @@ class _Entry:
     network: Future[Network] = field(default_factory=Future)
 
 
-def unet_name(leaders: Collection[str]) -> str:
-    """Return the name of the UNet that some of `LEADERS` lead."""
-    return f"unet/{Path(led_file(leaders)).stem}" if leaders else "unet"
+def denoiser_name(denoiser: str, leaders: Collection[str]) -> str:
+    """Return the name of the denoiser that some of `LEADERS` lead."""
+    return f"{denoiser}/{Path(led_file(leaders)).stem}" if leaders else denoiser
+
+
+def shallow_name(denoiser: str) -> str:
+    """Return the name of a denoiser's shallow part, which has some of its weights and is changed by what changes it."""
+    return f"{denoiser}/{_SHALLOW}"
 
 
 class Networks:
-    """Networks by name: `unet`, `vae_decoder`, …, `unet/shallow`, `unet/controlnet`.
+    """Networks by name: `vae_decoder`, `unet`, …, `unet/shallow`, `unet/controlnet`.
 
     Any thread may ask. A network that is being opened is waited for, and what it failed with is raised to who asks.
     """
@@ -68,6 +71,9 @@ class Networks:
             through: Returns what a component's session is called through, to look at its calls.
         """
         self._folder = folder
+        self._denoiser = folder.family.denoiser
+        self._whole = (self._denoiser, *(f"{self._denoiser}/{stem}" for stem in _WHOLE))
+        """The denoiser as it is, and as pictures lead it: one is open, for all have the same weights."""
         self._settings = settings
         self._initializers = initializers
         self._limit = settings.memory_limit
@@ -95,22 +101,22 @@ class Networks:
         """
         return self._get(component, self._folder.network(component))
 
-    def unet(self, leaders: Collection[str] = ()) -> Network:
-        """Return the UNet that some of `LEADERS` lead, the plain one without any; another one is closed first.
+    def denoiser(self, leaders: Collection[str] = ()) -> Network:
+        """Return the denoiser that some of `LEADERS` lead, the plain one without any; another one is closed first.
 
         Raises what `get` raises.
         """
-        return self._get(unet_name(leaders), self._folder.led_unet(leaders))
+        return self._get(denoiser_name(self._denoiser, leaders), self._folder.led_denoiser(leaders))
 
-    def any_unet(self) -> Network:
-        """Return the UNet that is open, or else the plain one. Raises what `get` raises."""
+    def any_denoiser(self) -> Network:
+        """Return the denoiser that is open, or else the plain one. Raises what `get` raises."""
         with self._lock:
-            found = next((self._entries[name] for name in _WHOLE if name in self._entries), None)
-        return self.unet() if found is None else found.network.result()
+            found = next((self._entries[name] for name in self._whole if name in self._entries), None)
+        return self.denoiser() if found is None else found.network.result()
 
     def shallow(self) -> Network:
-        """Return the UNet's shallow part. Raises what `get` raises."""
-        return self._get(SHALLOW, self._folder.shallow_unet())
+        """Return the denoiser's shallow part. Raises what `get` raises."""
+        return self._get(shallow_name(self._denoiser), self._folder.shallow_denoiser())
 
     def begin(self, components: Iterable[str]) -> None:
         """Open networks in threads, as far as they are not and as there is room beside those that are open."""
@@ -142,8 +148,8 @@ class Networks:
             entry = self._entries.pop(name, None)
             begun = entry is not None
             if entry is None:
-                if name in _WHOLE:
-                    self._close(_WHOLE)  # Before the next one is read.
+                if name in self._whole:
+                    self._close(self._whole)  # Before the next one is read.
                 entry = _Entry(self._bytes(name))
                 self._make_room(entry.bytes)
             self._entries[name] = entry
@@ -155,7 +161,7 @@ class Networks:
         try:
             component = name.partition("/")[0]
             arrays = self._initializers.get(component, {})
-            if name == SHALLOW and arrays:
+            if name == shallow_name(self._denoiser) and arrays:
                 own = {tensor.name for tensor in read_model_file(path).graph.initializer}
                 arrays = {name: array for name, array in arrays.items() if name in own}
             session = self._through(component, open_session(path, self._settings, arrays))
@@ -199,9 +205,10 @@ def weight_bytes(folder: PipelineFolder, name: str) -> int:
 
 def least_memory_limit(folder: PipelineFolder, *, safety: bool) -> tuple[int, str]:
     """Return the bytes of the largest network that each picture needs, and its name."""
-    encoders = [encoder for _, encoder in folder.text_encoders]
+    encoders = [part.component for part in folder.texts]
     checker = [SAFETY_CHECKER] if safety and folder.is_checked else []
-    return max((weight_bytes(folder, name), name) for name in (*encoders, "unet", "vae_decoder", *checker))
+    names = (*encoders, folder.family.denoiser, "vae_decoder", *checker)
+    return max((weight_bytes(folder, name), name) for name in names)
 
 
 def check_memory_limit(folder: PipelineFolder, limit: int, *, safety: bool) -> None:

@@ -14,6 +14,7 @@ from olivelike.errors import SourceError, UsageError
 from olivelike.model.families import IMAGE_ENCODER, PREVIEW, SAFETY_CHECKER
 from olivelike.runtime.pipeline.conditioning import encode
 from olivelike.runtime.pipeline.controls import leaders, make_leads
+from olivelike.runtime.pipeline.denoiser_calls import DenoiserNetworks
 from olivelike.runtime.pipeline.denoising import DenoisingCallbacks, Step, denoise
 from olivelike.runtime.pipeline.hires import enlarge_by, enlarge_latents, in_turn, second_pass
 from olivelike.runtime.pipeline.image_prompt import encode_image_prompt
@@ -30,7 +31,7 @@ from olivelike.runtime.pipeline.latents import (
     seed_of_attempt,
 )
 from olivelike.runtime.pipeline.masked_area import part_of_picture
-from olivelike.runtime.pipeline.networks import SHALLOW, Networks, check_memory_limit, unet_name
+from olivelike.runtime.pipeline.networks import Networks, check_memory_limit, denoiser_name, shallow_name
 from olivelike.runtime.pipeline.pipeline_folder import (
     PipelineFolder,
     check_folder_target,
@@ -42,9 +43,8 @@ from olivelike.runtime.pipeline.pipeline_folder import (
 from olivelike.runtime.pipeline.request import Batch, Picture, Request, Result, require_safe
 from olivelike.runtime.pipeline.resolve_defaults import resolve_defaults
 from olivelike.runtime.pipeline.safety import Preprocessing, SafetyCheck, black, read_preprocessing
-from olivelike.runtime.pipeline.unet_calls import UNets
 from olivelike.runtime.pipeline.vae import decode_latents, to_images
-from olivelike.runtime.prompts.prompt_encoding import shared_tokenizer
+from olivelike.runtime.prompts.text_kinds import open_text
 from olivelike.runtime.sessions.engine_errors import memory_errors
 from olivelike.runtime.sessions.session import check_dimensions
 
@@ -96,7 +96,7 @@ def begin_pipeline(
 ) -> Pipeline:
     """Return a pipeline as `open_pipeline` does, while threads open its networks still: `wait` for them.
 
-    With a `request` they are those that it begins with, ControlNets and the UNet that these lead among them.
+    With a `request` they are those that it begins with, ControlNets and the denoiser that these lead among them.
 
     Raises what `open_pipeline` raises of what is known before networks are open.
     """
@@ -114,13 +114,13 @@ def begin_pipeline(
 
 def _first_networks(folder: PipelineFolder, request: Request | None) -> list[str]:
     """Return the networks that drawing begins with, or that each request of a folder does."""
-    encoders = [encoder for _, encoder in folder.text_encoders]
+    encoders, denoiser = [part.component for part in folder.texts], folder.family.denoiser
     if request is None:
-        return [*encoders, "unet"]
+        return [*encoders, denoiser]
     leading = {folder.leading[control.net] for control in request.controls if control.net is not None}
     image = [IMAGE_ENCODER] if request.ip_adapter_images else []
-    shallow = [SHALLOW] if request.cache_interval > 1 else []
-    return [*encoders, unet_name(leaders(request, folder)), *sorted(leading), *image, *shallow]
+    shallow = [shallow_name(denoiser)] if request.cache_interval > 1 else []
+    return [*encoders, denoiser_name(denoiser, leaders(request, folder)), *sorted(leading), *image, *shallow]
 
 
 class Pipeline:
@@ -155,9 +155,9 @@ class Pipeline:
         self._networks.begin(self._first)
 
     @property
-    def unet(self) -> Network:
-        """The UNet that is open, or else the plain one."""
-        return self._networks.any_unet()
+    def denoiser(self) -> Network:
+        """The denoiser that is open, or else the plain one."""
+        return self._networks.any_denoiser()
 
     @property
     def provider(self) -> str:
@@ -171,12 +171,12 @@ class Pipeline:
         """
         import torch  # noqa: F401  (which takes a second or two)
 
-        for tokenizer, _ in self.folder.text_encoders:
-            shared_tokenizer(self.folder.path / tokenizer)
+        for part in self.folder.texts:
+            open_text(self.folder.path, part)
         if self._settings.memory_limit is None:
             for name in self._first:
                 self._networks.get(name)
-            self.unet.input("sample")
+            self.denoiser.input(self.folder.family.sample)
         self._channels  # noqa: B018  (raises if there is no pipeline for it)
 
     def with_initializers(self, initializers: Initializers) -> Pipeline:
@@ -245,7 +245,7 @@ class Pipeline:
         """Denoise the pictures of a request, in one batch, and decode none.
 
         Returns:
-            Latents of shape (pictures, channels, height, width), float32, on the UNet's device.
+            Latents of shape (pictures, channels, height, width), float32, on the denoiser's device.
 
         Raises:
             UsageError: for a value that can't be had.
@@ -296,7 +296,7 @@ class Pipeline:
         request: Request,
         callbacks: DenoisingCallbacks,
     ) -> tuple[list[Picture], str]:
-        """Draw pictures with one batch of the UNet, and check them; return them and the scheduler's class."""
+        """Draw pictures with one batch of the denoiser, and check them; return them and the scheduler's class."""
         import torch
 
         with torch.no_grad(), memory_errors(request.size, len(prompts)):
@@ -341,19 +341,18 @@ class Pipeline:
         shown = bool(request.ip_adapter_images)
         image = encode_image_prompt(request, self.folder, self._networks.get(IMAGE_ENCODER)) if shown else None
         encoders = [
-            (shared_tokenizer(self.folder.path / tokenizer), self._networks.get(encoder))
-            for tokenizer, encoder in self.folder.text_encoders
+            (open_text(self.folder.path, part), self._networks.get(part.component)) for part in self.folder.texts
         ]
         conditioning = encode(prompts, request, self.folder, encoders, image)
-        del encoders  # They may be closed for the UNet.
+        del encoders  # They may be closed for the denoiser.
         used = {control.net: names[control.net] for control in request.controls if control.net is not None}
-        unet = self._networks.unet(leaders(request, self.folder))
+        denoiser = self._networks.denoiser(leaders(request, self.folder))
         nets = {name: self._networks.get(component) for name, component in used.items()}
         leads = make_leads(request, self.folder, nets) if request.controls else ()
         shallow = self._networks.shallow() if request.cache_interval > 1 else None
         strength = request.ip_adapter_scale if shown else None
-        unets = UNets(unet, shallow, leads, request.control_guess, strength)
-        return denoise(start, conditioning, state, unets, self._decoder, callbacks)
+        networks = DenoiserNetworks(denoiser, shallow, leads, request.control_guess, strength)
+        return denoise(start, conditioning, state, networks, self._decoder, callbacks)
 
     def _enlarged(self, latents: torch.Tensor, state: BatchState) -> torch.Tensor:
         """Return latents at the size of the batch that goes on with them."""
@@ -408,18 +407,21 @@ class Pipeline:
 
     @cached_property
     def _channels(self) -> tuple[int, int]:
-        """The channels that the UNet takes, and those of latents.
+        """The channels that the denoiser takes, and those of latents.
 
         Raises:
             SourceError: if no pipeline is known for them.
         """
         # Other exporters' folders may come without configs.
         latents = self.folder.vae.get("latent_channels") or self._decoder().input("latent_sample").dims[1]
-        taken = self.folder.unet.get("in_channels") or self.unet.input("sample").dims[1]
-        latents, taken = (4 if isinstance(number, str) else number for number in (latents, taken))
+        taken = self.folder.denoiser.get("in_channels") or self.denoiser.input(self.folder.family.sample).dims[1]
+        usual = self.folder.family.latents.channels
+        latents, taken = (usual if isinstance(number, str) else number for number in (latents, taken))
+        if not self.folder.family.takes_masks:
+            return latents, latents
         if taken not in (latents, masked_channels(latents)):
             raise SourceError(
-                f"{self.folder.path}: its UNet takes {taken} channels; pipelines are known for {latents}, and for "
+                f"{self.folder.path}: its denoiser takes {taken} channels; pipelines are known for {latents}, and for "
                 f"{masked_channels(latents)} in the case of inpainting"
             )
         return taken, latents

@@ -17,7 +17,7 @@ from olivelike._files import file_identity
 from olivelike._text import did_you_mean_path
 from olivelike._untrusted import read_json
 from olivelike.errors import SessionError, SourceError
-from olivelike.families import TEXT_ENCODERS, TOKENIZER_OF, family_of_folder
+from olivelike.families import DENOISERS, TEXT_ENCODERS, family_of_folder
 from olivelike.model.client_layouts import is_package
 from olivelike.model.families import (
     CONTROLNETS,
@@ -38,13 +38,13 @@ from olivelike.runtime.sessions.providers import CPU, find_provider, require_pro
 from olivelike.runtime.sessions.session_settings import ProviderChoice, SessionSettings, with_fallback
 
 if TYPE_CHECKING:
-    from olivelike.families.family import Family
+    from olivelike.families.family import Family, GuidanceInput, TextPart
 
 _VAE_LEVELS: Final = 4
 _DECODER_CHANNELS: Final = (128, 256)
 """Of a VAE without a config."""
 _FLOAT: Final = 4
-_CONFIGS: Final = ("unet/config.json", "vae_decoder/config.json", "scheduler/scheduler_config.json")
+_CONFIGS: Final = ("vae_decoder/config.json", "scheduler/scheduler_config.json")
 _CHECKPOINTS: Final = frozenset({".safetensors", ".ckpt", ".pt", ".pth"})
 _WEIGHTS: Final = _CHECKPOINTS | {".bin"}
 _LEADERS: Final = (
@@ -60,33 +60,32 @@ class PipelineFolder:
 
     path: Path
     index: Mapping[str, Any]
-    unet: Mapping[str, Any]
+    denoiser: Mapping[str, Any]
     vae: Mapping[str, Any]
     scheduler: Mapping[str, Any]
     vae_tile: int | None = None
     """Latents along a side of the largest picture that the VAE takes whole; `None` for any."""
 
-    @property
-    def is_xl(self) -> bool:
-        """Whether the UNet also takes a pooled text and the picture's sizes, as SDXL's."""
-        return "XL" in str(self.index.get("_class_name")) or self.has(TEXT_ENCODERS[1])
-
-    @property
-    def guidance_width(self) -> int | None:
-        """Width of the guidance's embedding, for a UNet that takes it as an input, as LCM's do; `None` for others."""
-        width = self.unet.get("time_cond_proj_dim")
-        return width if isinstance(width, int) else None
-
     @cached_property
     def family(self) -> Family:
         """Facts of its family, which hold where its configs say nothing."""
-        return family_of_folder(self.index, [name for name in TEXT_ENCODERS if self.has(name)], self.unet)
+        return family_of_folder(self.index, [name for name in TEXT_ENCODERS if self.has(name)], self.denoiser)
 
     @property
-    def text_encoders(self) -> tuple[tuple[str, str], ...]:
-        """Folders of each tokenizer and its text encoder, in the order in which their outputs are joined."""
-        pairs = tuple((tokenizer, encoder) for encoder, tokenizer in TOKENIZER_OF.items())
-        return tuple(pair for pair in pairs if self.has(pair[1])) if self.is_xl else pairs[:1]
+    def guidance_input(self) -> GuidanceInput | None:
+        """The denoiser's input for the guidance, if it has one, as LCM's do."""
+        return self.family.guidance_input(self.denoiser)
+
+    @property
+    def takes_guidance(self) -> bool:
+        """Whether the guidance is an input of the denoiser, which then needs no negative prompt."""
+        return self.guidance_input is not None
+
+    @property
+    def texts(self) -> tuple[TextPart, ...]:
+        """Text encoders in the order in which their outputs are joined; of several, those that are there."""
+        parts = self.family.texts
+        return parts if len(parts) == 1 else tuple(part for part in parts if self.has(part.component))
 
     @property
     def vae_factor(self) -> int:
@@ -99,14 +98,15 @@ class PipelineFolder:
     @property
     def size_unit(self) -> int:
         """What each side of a picture is a multiple of: the graph doubles sizes on its way up, whatever they were."""
-        levels = len(self.unet.get("block_out_channels", self.family.widths))
-        return int(self.vae_factor * 2 ** (levels - 1))
+        levels = len(self.denoiser.get("block_out_channels", self.family.widths))
+        return int(self.vae_factor * 2 ** (levels - 1)) if levels else self.family.sizes.unit
 
     @cached_property
     def least_unit(self) -> int:
-        """What each side is a multiple of if the UNet was converted with `any_size`; its record is read for that."""
+        """What each side is a multiple of if the denoiser is of `any_size`, which its record says."""
         record = OutputRecord.read(self.path)
-        passes = record.components["unet"].passes if record is not None and "unet" in record.components else ()
+        name = self.family.denoiser
+        passes = record.components[name].passes if record is not None and name in record.components else ()
         any_size = any(one.name == "convert" and one.options.get("any_size") for one in passes)
         return int(self.vae_factor if any_size else self.size_unit)
 
@@ -129,8 +129,8 @@ class PipelineFolder:
 
     @property
     def default_size(self) -> tuple[int, int]:
-        """Width and height that the UNet was trained on."""
-        sides = self.unet.get("sample_size") or self.family.sizes.default // self.family.latents.factor
+        """Width and height that the denoiser was trained on."""
+        sides = self.denoiser.get("sample_size") or self.family.sizes.default // self.family.latents.factor
         height, width = (sides, sides) if isinstance(sides, int) else sides
         return width * self.vae_factor, height * self.vae_factor
 
@@ -139,12 +139,18 @@ class PipelineFolder:
         """What latents are divided by before the VAE decodes them."""
         return float(self.vae.get("scaling_factor") or self.family.latents.scaling)
 
+    @property
+    def shift_factor(self) -> float:
+        """What is taken from latents before they are scaled behind the VAE's encoder."""
+        shift = self.vae.get("shift_factor")
+        return float(self.family.latents.shift if shift is None else shift)
+
     def for_previews(self) -> PipelineFolder:
         """Return the folder with what its decoder for previews says of itself as its VAE."""
         return replace(self, vae=self.config(PREVIEW))
 
     def in_tiles(self) -> PipelineFolder:
-        """Return the folder with a VAE that takes at once what the UNet was trained on, the smaller side of it."""
+        """Return the folder with a VAE that takes at once what the denoiser was trained on, the smaller side of it."""
         return replace(self, vae_tile=min(self.default_size) // self.vae_factor)
 
     def decoder_memory(self, size: tuple[int, int], pictures: int) -> int:
@@ -176,7 +182,8 @@ class PipelineFolder:
 
     def models(self, *, safety: bool) -> dict[str, Path]:
         """Return the model files of the networks that are there, with or without the safety checker."""
-        names = [name for _, name in self.text_encoders] + ["unet", "vae_decoder", "vae_encoder", PREVIEW]
+        names = [part.component for part in self.texts]
+        names += [self.family.denoiser, "vae_decoder", "vae_encoder", PREVIEW]
         names += [*CONTROLNETS, *T2I_ADAPTERS, IMAGE_ENCODER, *([SAFETY_CHECKER] if safety else [])]
         return {name: self.model(name) for name in names if self.has(name)}
 
@@ -191,37 +198,38 @@ class PipelineFolder:
         return path
 
     def network(self, name: str) -> Path:
-        """Return the file of a component, or of another graph of its: `unet`, `unet/controlnet`.
+        """Return the file of a component, or of another graph of its: `vae_decoder`, `unet/controlnet`.
 
         Raises `SourceError` if a component is not there.
         """
         component, _, graph = name.partition("/")
         return self.path / component / f"{graph}.onnx" if graph else self.model(component)
 
-    def shallow_unet(self) -> Path:
-        """Return the file of the UNet's shallow part. Raises `SourceError` if it is not there."""
-        path = self.path / "unet" / SHALLOW_FILE
+    def shallow_denoiser(self) -> Path:
+        """Return the file of the denoiser's shallow part. Raises `SourceError` if it is not there."""
+        name = self.family.denoiser
+        path = self.path / name / SHALLOW_FILE
         if not path.is_file():
             raise SourceError(
-                f"{self.path}: has no unet/{SHALLOW_FILE}, which steps between whole ones run; put `deepcache` behind "
-                "the other steps of `unet` in its workflow and run it again, or take cache_interval 1"
+                f"{self.path}: has no {name}/{SHALLOW_FILE}, which steps between whole ones run; put `deepcache` "
+                f"behind the other steps of `{name}` in its workflow and run it again, or take cache_interval 1"
             )
         return path
 
-    def led_unet(self, leaders: Collection[str]) -> Path:
-        """Return the file of the UNet that some of `LEADERS` lead; without any, the plain one.
+    def led_denoiser(self, leaders: Collection[str]) -> Path:
+        """Return the file of the denoiser that some of `LEADERS` lead; without any, the plain one.
 
         Raises `SourceError` if it is not there.
         """
         if not leaders:
-            return self.model("unet")
-        path = self.path / "unet" / led_file(leaders)
+            return self.model(self.family.denoiser)
+        path = self.path / self.family.denoiser / led_file(leaders)
         if not path.is_file():
             asked = [words for leader, words in zip(LEADERS, _LEADERS, strict=True) if leader in leaders]
             titles, keys = (" and ".join(words) for words in zip(*asked, strict=True))
             raise SourceError(
-                f"{self.path}: has no unet/{path.name}, which {titles} lead; name one under {keys} in its workflow, "
-                "and run that again"
+                f"{self.path}: has no {path.parent.name}/{path.name}, which {titles} lead; name one under {keys} in "
+                "its workflow, and run that again"
             )
         return path
 
@@ -235,8 +243,8 @@ def open_folder(path: Path) -> PipelineFolder:
 
     Raises `SourceError` if it is no such folder, a part that every picture needs is missing, or a file is damaged.
     """
-    networks = (f"{component}/{MODEL_FILE}" for component in ("unet", "vae_decoder", *TEXT_ENCODERS))
-    files = (INDEX_FILE, *_CONFIGS, *networks)
+    networks = (f"{component}/{MODEL_FILE}" for component in (*DENOISERS, "vae_decoder", *TEXT_ENCODERS))
+    files = (INDEX_FILE, *_CONFIGS, *(f"{name}/config.json" for name in DENOISERS), *networks)
     return _open_folder(path, tuple(_stamp(f"{path}/{name}") for name in files))
 
 
@@ -254,11 +262,12 @@ def _open_folder(path: Path, _stamps: tuple[object, ...]) -> PipelineFolder:
     if (wrong := _not_a_pipeline(path)) is not None:
         raise SourceError(wrong)
     index = _read(path / INDEX_FILE)
-    unet, vae = (_read(path / config, needed=False) for config in _CONFIGS[:2])
-    folder = PipelineFolder(path, index, unet, vae, _read(path / _CONFIGS[2]))
-    for component in ("unet", "vae_decoder", *(encoder for _, encoder in folder.text_encoders)):
+    name = next((name for name in DENOISERS if (path / name / MODEL_FILE).is_file()), DENOISERS[0])
+    denoiser, vae = (_read(path / config, needed=False) for config in (f"{name}/config.json", _CONFIGS[0]))
+    folder = PipelineFolder(path, index, denoiser, vae, _read(path / _CONFIGS[1]))
+    for component in (folder.family.denoiser, "vae_decoder", *(part.component for part in folder.texts)):
         folder.model(component)
-    if not folder.text_encoders:
+    if not folder.texts:
         raise SourceError(f"{path}: has neither text_encoder nor text_encoder_2; {_AGAIN}")
     return folder
 
@@ -289,9 +298,9 @@ def _not_a_pipeline(path: Path) -> str | None:
         inside = sorted(one.parent for one in path.glob(f"*/{INDEX_FILE}"))
         hint = f"did you mean {inside[0]}?" if inside else "name one that `olivelike run` wrote"
         return f"{path}: has no {INDEX_FILE}, so it is no pipeline; {hint}"
-    unet = path / "unet"
-    if not (unet / MODEL_FILE).is_file() and any(
-        one.suffix in _WEIGHTS for one in (unet.iterdir() if unet.is_dir() else ())
+    there = [path / name for name in DENOISERS if (path / name).is_dir()]
+    if not any((one / MODEL_FILE).is_file() for one in there) and any(
+        file.suffix in _WEIGHTS for one in there for file in one.iterdir()
     ):
         advice = _convert_first(path, path.resolve().name)
         return f"{path}: is a checkpoint of diffusers, not an optimised folder; {advice}"

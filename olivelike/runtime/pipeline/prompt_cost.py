@@ -1,7 +1,7 @@
 """What the prompts of a batch cost, bounded before anything is encoded.
 
-A text is read in chunks of 75 tokens. Of each step the UNet attends to parts times chunks, all parts being as long as
-the longest; of all steps that differ these are held at once. A prompt of 20 KB can ask for thousands: by `BREAK`, by
+A text is read in chunks of 75 tokens. In each step the denoiser attends to parts times chunks, all parts being as long
+as the longest; of all steps that differ these are held at once. A prompt of 20 KB can ask for thousands: by `BREAK`, by
 `AND`, by letters that have three tokens each, by texts that change at every step.
 """
 
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import UsageError
-from olivelike.runtime.prompts.prompt_encoding import chunk_prompt, shared_tokenizer
-from olivelike.runtime.prompts.syntax import PromptTerm, parse_prompt, read_terms, texts_of_steps
+from olivelike.runtime.prompts.syntax import PromptTerm, read_terms, texts_of_steps
+from olivelike.runtime.prompts.text_kinds import open_text
 
 if TYPE_CHECKING:
     from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 MOST_CHUNKS: Final = 64
 """Of a picture at one step: 512x512 pixels attend to so many (4,928 tokens) as they do to themselves (4,096)."""
 MOST_PARTS: Final = 8
-"""Of a prompt: the UNet's rows, each of which costs what a picture of a batch does. With 16 the demo takes 2.6 times
-its memory at rest to draw 512x512 pixels, with 64 chunks 1.5 times."""
+"""Of a prompt: the denoiser's rows, each of which costs what a picture of a batch does. With 16 the demo takes 2.6
+times its memory at rest to draw 512x512 pixels, with 64 chunks 1.5 times."""
 _MOST_STEPPED: Final = 1024
 """Chunks of a picture over all steps that differ: 240 MB of SD 1.5's states."""
 
@@ -54,10 +54,10 @@ def batch_texts(prompts: Sequence[str], request: Request, folder: PipelineFolder
     weights = request.prompt_weights
     parts = tuple(read_terms(prompt, request.steps, prompt_weights=weights) for prompt in prompts)
     several = any(len(one) > 1 or one[0].weight != 1.0 for one in parts)
-    guided = (request.guided and folder.guidance_width is None) or several
-    zeros = request.negative_prompt is None and bool(folder.index.get("force_zeros_for_empty_prompt"))
+    guided = (request.guided and not folder.takes_guidance) or several
+    zeros = folder.family.zeros_for_no_text and folder.index.get("force_zeros_for_empty_prompt")
     against: tuple[str, ...] = ()
-    if guided and not (folder.is_xl and zeros):
+    if guided and not (zeros and request.negative_prompt is None):
         text = request.negative_prompt or ""
         against = texts_of_steps(text, request.steps) if weights else (text,) * request.steps
     return BatchTexts(parts, against, guided)
@@ -75,11 +75,10 @@ def check_cost(texts: BatchTexts, folder: PipelineFolder, *, prompt_weights: boo
     }
     held = len(moments) * (rows + pictures * texts.guided)
     singly = ", or draw fewer pictures at once (batch_size)" if pictures > 1 else ""
-    tokenizers = [shared_tokenizer(folder.path / name) for name, _ in folder.text_encoders]
+    readers = [open_text(folder.path, part) for part in folder.texts]
     own = {text for one in texts.parts for part in one for text in part.texts}
     for text in texts.distinct:
-        parsed = parse_prompt(text, prompt_weights=prompt_weights)
-        chunks = max(len(chunk_prompt(tokenizer, parsed).ids) for tokenizer in tokenizers)
+        chunks = max(reader.read(text, prompt_weights=prompt_weights).chunks for reader in readers)
         name = "prompt" if text in own else "negative prompt"
         if chunks * rows > MOST_CHUNKS * pictures:
             parted = f" in each of {rows:,} parts" if rows > pictures else ""

@@ -82,7 +82,7 @@ def resolve_defaults(
 
 
 def _exceeds_memory(request: Request, folder: PipelineFolder) -> bool:
-    """Tell whether the VAE has no room for a whole picture that is larger than the UNet was trained on."""
+    """Tell whether the VAE has no room for a whole picture that is larger than the denoiser was trained on."""
     width, height = request.size or folder.default_size
     size = round(width * (request.hires or 1)), round(height * (request.hires or 1))
     if size[0] * size[1] <= folder.default_size[0] * folder.default_size[1]:
@@ -115,12 +115,12 @@ def _check_counts(request: Request) -> None:
 
 def _check_layers(request: Request, folder: PipelineFolder) -> None:
     """Check `clip_skip` against the configs; where they do not tell, the networks do once they are open."""
-    for _, encoder in folder.text_encoders if request.clip_skip else ():
-        layers = folder.config(encoder).get("num_hidden_layers")
-        most = layers - 1 - folder.is_xl if isinstance(layers, int) else request.clip_skip
+    for part in folder.texts if request.clip_skip else ():
+        layers = folder.config(part.component).get("num_hidden_layers")
+        most = layers - 1 - part.back if isinstance(layers, int) else request.clip_skip
         if request.clip_skip > most:
             raise UsageError(
-                f"clip_skip leaves no layer: {folder.model(encoder)} has {layers}; take at most {max(most, 0)}"
+                f"clip_skip leaves no layer: {folder.model(part.component)} has {layers}; take at most {max(most, 0)}"
             )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from olivelike._light_diffusers import light_diffusers
 from olivelike.model.families import PREVIEW
@@ -41,6 +41,8 @@ def encode_picture(
     if found is None:
         found = _encode_tiles(encoder, pixels, tiles, output, planes)
     latents = draw_latents(found, sources) if sampled else found.repeat(len(sources), 1, 1, 1)
+    if folder.shift_factor:
+        latents = latents - folder.shift_factor
     if (statistics := folder.latents_mean_and_std) is None:
         return torch.mul(latents, folder.scaling_factor)
     mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in statistics)
@@ -82,7 +84,7 @@ def decode_latents(
     """Decode latents of shape (pictures, channels, height, width).
 
     Args:
-        latents: scaled as the UNet has them.
+        latents: scaled as the denoiser has them.
         singly: one picture at a time, in buffers for one.
 
     Returns:
@@ -95,6 +97,8 @@ def decode_latents(
     else:
         mean, std = (torch.tensor(values, device=latents.device).view(1, -1, 1, 1) for values in statistics)
         unscaled = latents * std / folder.scaling_factor + mean
+    if folder.shift_factor:
+        unscaled = unscaled + folder.shift_factor
     pictures, channels, height, width = latents.shape
     tiles = _Tiles.over((height, width), (1, folder.vae_factor), folder)
     decoded = tiles.in_strips(decoder, unscaled, ("latent_sample", channels), ("sample", 3))
@@ -245,21 +249,6 @@ def upright(image: Image) -> Image:
     return ImageOps.exif_transpose(image).convert("RGB")
 
 
-# One row per latent channel: what it adds to red, green and blue.
-_SD: Final = (
-    (0.3512, 0.2297, 0.3227),
-    (0.3250, 0.4974, 0.2350),
-    (-0.2829, 0.1762, 0.2721),
-    (-0.2120, -0.2616, -0.7177),
-)
-_XL: Final = (
-    (0.3920, 0.4054, 0.4549),
-    (-0.2634, -0.0196, 0.0653),
-    (0.0568, 0.1687, -0.0755),
-    (-0.3112, -0.2359, -0.2076),
-)
-
-
 @dataclass(frozen=True, eq=False)
 class Preview:
     """What the latents of a step look like; nothing is computed until it is asked for."""
@@ -282,13 +271,13 @@ class Preview:
         return to_images(decoded, self.latents, self.folder)
 
     def rough(self) -> list[Image]:
-        """Return a picture of one pixel per latent: a linear fit to what the VAEs of SD and SDXL decode.
-
-        The fit is that of https://discuss.huggingface.co/t/decoding-latents-to-rgb-without-upscaling/23204.
-        """
+        """Return a picture of one pixel per latent, by its family's fit, or what the VAE decodes where it has none."""
         import torch
 
-        factors = torch.tensor(_XL if self.folder.is_xl else _SD, device=self.latents.device)
+        fit = self.folder.family.latents.preview
+        if not fit:
+            return self.decode()
+        factors = torch.tensor(fit, device=self.latents.device)
         pixels = torch.einsum("bchw,cr->brhw", self.latents[:, : len(factors)].float(), factors)
         return to_images(pixels.cpu().clamp(-1, 1), self.latents, self.folder)
 

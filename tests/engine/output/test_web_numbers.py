@@ -20,7 +20,7 @@ from olivelike.engine.output.fallback_assets import scheduler_with_defaults
 from olivelike.engine.output.web_files import schedule
 from olivelike.errors import UsageError
 from olivelike.runtime.pipeline.safety import read_preprocessing
-from olivelike.runtime.prompts.prompt_encoding import chunk_prompt, open_tokenizer, weighted
+from olivelike.runtime.prompts.clip_text import chunk_prompt, open_tokenizer, weighted
 from olivelike.runtime.prompts.syntax import parse_prompt
 from olivelike.runtime.schedulers.make_scheduler import make_scheduler
 

@@ -29,7 +29,7 @@ def open_file(folder: Path) -> onnxruntime.InferenceSession:
 
 
 def ids(folder: Path, tokenizer: str, text: str) -> np.ndarray:
-    from olivelike.runtime.prompts.prompt_encoding import chunk_prompt, open_tokenizer
+    from olivelike.runtime.prompts.clip_text import chunk_prompt, open_tokenizer
     from olivelike.runtime.prompts.syntax import parse_prompt
 
     opened = open_tokenizer(folder / tokenizer)

@@ -167,7 +167,7 @@ def test_a_pipeline_with_other_initializers_shares_what_they_leave(little, lora)
     back = styled.with_initializers({})
     images = [one.generate(request).pictures[0].image.tobytes() for one in (plain, back)]
     assert images[0] == images[1] != opened.tobytes()
-    assert styled.unet is not plain.unet
+    assert styled.denoiser is not plain.denoiser
     assert styled._decoder() is plain._decoder()
 
 

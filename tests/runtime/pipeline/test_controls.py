@@ -16,8 +16,8 @@ from olivelike.errors import SourceError, UsageError
 from olivelike.model.families import CONTROLLED_FILE
 from olivelike.runtime import Request, open_pipeline
 from olivelike.runtime.pipeline.controls import find_edges
+from olivelike.runtime.pipeline.denoiser_calls import _size
 from olivelike.runtime.pipeline.request import Control
-from olivelike.runtime.pipeline.unet_calls import _size
 from olivelike.testing.models import traced_graph
 from olivelike.testing.parity import materialize_model
 from tests.fixtures.little_controlnets import controlnet_model, little_controlled, little_controlnet, make_controlnet

@@ -86,7 +86,7 @@ def test_who_asks_for_what_is_being_opened_waits_for_it(little_folder, settings,
     go.set()
     for thread in asking:
         thread.join(30)
-    assert found == [networks.unet()] * 3
+    assert found == [networks.denoiser()] * 3
     assert names(opened) == ["unet"]
 
 

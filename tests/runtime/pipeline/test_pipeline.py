@@ -56,14 +56,14 @@ def test_equal_prompts_are_encoded_once(pipeline, prepared):
 def test_buffers_are_made_once_for_a_size_and_used_again(pipeline):
     def buffers():
         pipeline.generate(ask(num_images=3, batch_size=2))
-        calls = list(pipeline.unet._calls.values())[-2:]
+        calls = list(pipeline.denoiser._calls.values())[-2:]
         return {tensor.data_ptr() for call in calls for tensor in (*call.inputs.values(), *call.outputs.values())}
 
     first = buffers()
     assert buffers() == first
     for side in (24, 32, 40, 48):
         pipeline.generate(ask(size=(side, side), steps=1))
-    assert len(pipeline.unet._calls) == 2
+    assert len(pipeline.denoiser._calls) == 2
 
 
 def test_earlier_predictions_are_not_overwritten_by_later_ones(pipeline):

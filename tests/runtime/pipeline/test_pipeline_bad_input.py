@@ -202,7 +202,7 @@ def test_a_unet_of_a_kind_that_is_not_known_is_refused(broken, settings):
     model.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "channels"
     onnx.save(model, path)
     (broken / "unet" / "config.json").write_text(json.dumps({**config, "in_channels": 8}))
-    with pytest.raises(SourceError, match="its UNet takes 8 channels; pipelines are known for 4, and for 9"):
+    with pytest.raises(SourceError, match="its denoiser takes 8 channels; pipelines are known for 4, and for 9"):
         open_pipeline(broken, settings)
 
 

@@ -5,14 +5,11 @@ import json
 import pytest
 
 from olivelike.errors import SourceError, UsageError
-from olivelike.runtime.prompts.prompt_encoding import (
-    EncodedText,
-    chunk_prompt,
-    encode_prompts,
-    open_tokenizer,
-    weighted,
-)
+from olivelike.families import FAMILIES
+from olivelike.families.family import EncodedText
+from olivelike.runtime.prompts.clip_text import chunk_prompt, open_tokenizer, weighted
 from olivelike.runtime.prompts.syntax import BREAK, Fragment, parse_prompt
+from olivelike.runtime.prompts.text_kinds import encode_prompts
 from olivelike.testing.checkpoint_configs import write_tokenizer
 
 VOCABULARY = 2000
@@ -205,30 +202,31 @@ def test_an_embedding_equals_that_of_diffusers_to_the_bit(pipe, encoder, tokeniz
     import torch
 
     expected = pipe.encode_prompt(prompt, "cpu", 1, True, negative)
-    found = encode_prompts([prompt, negative], [(tokenizer, encoder)])
-    assert torch.equal(found.states, torch.cat(expected))
-    assert found.chunks == 1
+    (found,) = encode_prompts([prompt, negative], [(tokenizer, encoder)])
+    assert torch.equal(found.hidden, torch.cat(expected))
 
 
 def test_prompts_become_equally_long(encoder, tokenizer):
     import torch
 
     long = "car " * 80
-    found = encode_prompts([long, "dog", "", long * 2], [(tokenizer, encoder)])
-    assert found.states.shape == (4, 3 * 77, 16)
-    assert (found.chunks, found.tokens) == (3, (80, 1, 0, 160))
+    texts = [long, "dog", "", long * 2]
+    (found,) = encode_prompts(texts, [(tokenizer, encoder)])
+    assert found.hidden.shape == (4, 3 * 77, 16)
+    assert [(read.chunks, read.tokens) for read in map(tokenizer.read, texts)] == [(2, 80), (1, 1), (1, 0), (3, 160)]
     empty = encoder(torch.tensor(chunk_prompt(tokenizer, parse_prompt("")).ids, dtype=torch.int32))
-    assert torch.equal(found.states[1, 77:154], empty.hidden[0])
-    assert torch.equal(found.states[2, :77], empty.hidden[0])
+    assert torch.equal(found.hidden[1, 77:154], empty.hidden[0])
+    assert torch.equal(found.hidden[2, :77], empty.hidden[0])
     assert torch.equal(found.pooled[2:3], empty.pooled)
-    alone = encode_prompts(["dog"], [(tokenizer, encoder)])
-    assert torch.equal(alone.states[0], found.states[1, :77])
+    (alone,) = encode_prompts(["dog"], [(tokenizer, encoder)])
+    assert torch.equal(alone.hidden[0], found.hidden[1, :77])
 
 
 def test_weights_scale_the_states_and_keep_their_mean(encoder, tokenizer):
     import torch
 
-    found = encode_prompts(["a (red:1.4) [car]"], [(tokenizer, encoder)]).states
+    (encoded,) = encode_prompts(["a (red:1.4) [car]"], [(tokenizer, encoder)])
+    found = encoded.hidden
     chunks = chunk_prompt(tokenizer, parse_prompt("a (red:1.4) [car]"))
     states = encoder(torch.tensor(chunks.ids, dtype=torch.int32)).hidden
     z = states * torch.tensor(chunks.weights)[..., None]
@@ -255,13 +253,15 @@ def test_two_encoders_give_one_embedding_and_the_second_one_s_pooled_output(enco
         output = encoder(ids)
         return EncodedText(output.hidden.repeat(1, 1, 2) * 2, output.pooled + 1)
 
-    one = encode_prompts(["car " * 90], [(tokenizer, encoder)])
-    both = encode_prompts(["car " * 90], [(tokenizer, encoder), (tokenizer, second)])
-    assert both.states.shape == (1, 154, 48)
-    assert torch.equal(both.states[..., :16], one.states)
-    assert torch.equal(both.states[..., 16:32], one.states * 2)
-    assert torch.equal(both.pooled, one.pooled + 1)
-    first = encode_prompts(["car " * 75], [(tokenizer, encoder)])
+    (one,) = encode_prompts(["car " * 90], [(tokenizer, encoder)])
+    encoded = encode_prompts(["car " * 90], [(tokenizer, encoder), (tokenizer, second)])
+    both = FAMILIES["sdxl"].encode(dict(zip(("text_encoder", "text_encoder_2"), encoded, strict=True)))
+    states = both["encoder_hidden_states"]
+    assert states.shape == (1, 154, 48)
+    assert torch.equal(states[..., :16], one.hidden)
+    assert torch.equal(states[..., 16:32], one.hidden * 2)
+    assert torch.equal(both["text_embeds"], one.pooled + 1)
+    (first,) = encode_prompts(["car " * 75], [(tokenizer, encoder)])
     assert torch.equal(one.pooled, first.pooled)
 
 

@@ -1,4 +1,4 @@
-"""The UNet as steps call it: on all rows of a batch or on the prompts' alone, in one call or two, whole or shallow."""
+"""The denoiser as steps call it: on all rows of a batch or on the prompts' alone, in one call or two, whole or not."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import SourceError
-from olivelike.model.families import CACHED_FEATURES, IMAGE_STRENGTH, IMAGE_TOKENS
+from olivelike.model.families import CACHED_FEATURES, IMAGE_STRENGTH
 from olivelike.runtime.pipeline.adapter_leads import AdapterInputs, AdapterLead, Leading
 from olivelike.runtime.pipeline.controls import ControlCalls, Lead, is_residual
 
 if TYPE_CHECKING:
     import torch
 
+    from olivelike.families.family import Family
     from olivelike.runtime.pipeline.conditioning import Conditioning, Conditions
     from olivelike.runtime.pipeline.latents import Start
     from olivelike.runtime.sessions.session import Call, Network
@@ -25,25 +26,25 @@ _STEADY, _ERRATIC = 0.15, 0.3
 
 
 @dataclass(frozen=True, eq=False)
-class UNets:
-    """The UNet, and what of it runs in steps between full ones."""
+class DenoiserNetworks:
+    """The denoiser, and what of it runs in steps between full ones."""
 
     whole: Network
     shallow: Network | None = None
     """What `deepcache` cut out of it; `None` where each step is a full one."""
     leads: Sequence[Leading] = ()
-    """Pictures that lead; the whole UNet then takes what their ControlNets and T2I-Adapters give."""
+    """Pictures that lead; the whole denoiser then takes what their ControlNets and T2I-Adapters give."""
     guess: bool = False
     """Whether they lead prompts alone."""
     image_strength: float | None = None
-    """How strongly pictures lead that are a prompt; the whole UNet then takes their tokens."""
+    """How strongly pictures lead that are a prompt; the whole denoiser then takes their tokens."""
 
 
-class UNetCalls:
-    """Calls of the UNet for one batch, with buffers that stay."""
+class DenoiserCalls:
+    """Calls of the denoiser for one batch, with buffers that stay."""
 
-    def __init__(self, unets: UNets, start: Start, conditioning: Conditioning) -> None:
-        self._unets, self._start = unets, start
+    def __init__(self, networks: DenoiserNetworks, family: Family, start: Start, conditioning: Conditioning) -> None:
+        self._networks, self._family, self._start = networks, family, start
         pictures, terms = len(start.latents), conditioning.terms
         of_prompts = range(pictures) if terms is None else terms.pictures
         self._negatives = pictures if conditioning.guided else 0
@@ -63,7 +64,7 @@ class UNetCalls:
         apart: bool = False,
         leads: Sequence[Leading] = (),
     ) -> torch.Tensor:
-        """Return what the UNet predicts, in a buffer that the next call overwrites.
+        """Return what the denoiser predicts, in a buffer that the next call overwrites.
 
         Args:
             scaled: latents as the scheduler wants them, of shape (pictures, channels, height, width).
@@ -71,7 +72,7 @@ class UNetCalls:
             conditions: what leads this step, for all rows.
             guided: also run on the negative prompts, where there are any.
             reuse: take the deep layers' features from the step before, if the rows and what leads them are the same.
-            apart: call the UNet for negative prompts, then for prompts, rather than for both at once.
+            apart: call the denoiser for negative prompts, then for prompts, rather than for both at once.
             leads: those that are active in this step.
 
         Returns:
@@ -86,10 +87,8 @@ class UNetCalls:
         before, self._shown = self._shown, (places, conditions)
         if before is None or before[0] != places:
             # Buffers may be those of the spans before: nothing is in them any more.
-            self._spans = [
-                _Span(self._unets, self._start, self._rows[place], place, self._plain, len(places) == 1, negatives)
-                for place in places
-            ]
+            alone, given = len(places) == 1, (self._networks, self._family, self._start)
+            self._spans = [_Span(*given, self._rows[place], place, self._plain, alone, negatives) for place in places]
         reuse = reuse and before is not None and before[0] == places and before[1] is conditions
         found = [span.run(scaled, moment, conditions, shallow=reuse, leads=leads) for span in self._spans]
         return found[0] if len(found) == 1 else torch.cat(found)
@@ -103,10 +102,18 @@ def _reach(before: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
 
 
 class _Span:
-    """Rows that go through the UNet in one call."""
+    """Rows that go through the denoiser in one call."""
 
     def __init__(
-        self, unets: UNets, start: Start, rows: list[int], place: slice, plain: bool, alone: bool, negatives: int
+        self,
+        networks: DenoiserNetworks,
+        family: Family,
+        start: Start,
+        rows: list[int],
+        place: slice,
+        plain: bool,
+        alone: bool,
+        negatives: int,
     ) -> None:
         """Take rows, as the pictures that they belong to, and their place among all.
 
@@ -114,10 +121,10 @@ class _Span:
         `negatives`, how many of all rows are of negative prompts.
         """
         own = max(min(negatives, place.stop) - place.start, 0)
-        controls = [lead for lead in unets.leads if isinstance(lead, Lead)]
-        self._controls = ControlCalls(controls, own, guess=unets.guess) if controls else None
+        controls = [lead for lead in networks.leads if isinstance(lead, Lead)]
+        self._controls = ControlCalls(controls, own, guess=networks.guess) if controls else None
         self._adapters = AdapterInputs()
-        self._unets, self._start, self._rows, self._place = unets, start, rows, place
+        self._networks, self._family, self._start, self._rows, self._place = networks, family, start, rows, place
         self._plain, self._alone = plain, alone
         self._held: dict[Network, tuple[Conditions, Call]] = {}
         self._led_by: Conditions | None = None
@@ -135,20 +142,22 @@ class _Span:
         shallow: bool,
         leads: Sequence[Leading],
     ) -> torch.Tensor:
-        network = self._unets.shallow if shallow and self._unets.shallow is not None else self._unets.whole
+        network = self._networks.shallow if shallow and self._networks.shallow is not None else self._networks.whole
         call = self._call(network, conditions)
-        sample, timestep = call.inputs["sample"], call.inputs["timestep"]
+        sample, timestep = call.inputs[self._family.sample], call.inputs["timestep"]
+        packed, size = self._family.pack(scaled), scaled.shape[2:]
         if self._plain:
             # Both halves of the guided batch are the same latents: one write each, no tensor in between.
-            for part in sample.split(len(scaled)):
-                part[:, : scaled.shape[1]].copy_(scaled)
+            for part in sample.split(len(packed)):
+                part[:, : packed.shape[1]].copy_(packed)
         else:
-            sample[:, : scaled.shape[1]].copy_(scaled[self._rows])
-        timestep.copy_(moment if timestep.is_floating_point() else moment.round())
-        if network is self._unets.shallow:
+            sample[:, : packed.shape[1]].copy_(packed[self._rows])
+        told = self._family.moment(moment)
+        timestep.copy_(told if timestep.is_floating_point() else told.round())
+        if network is self._networks.shallow:
             call.inputs[CACHED_FEATURES].copy_(self._features_at(float(moment)))
         if self._controls is not None:
-            leading = {name: value[self._place] for name, value in _leading(conditions).items()}
+            leading = {name: value[self._place] for name, value in conditions.items()}
             controls = [lead for lead in leads if isinstance(lead, Lead)]
             self._controls.fill(call, sample[:, : scaled.shape[1]], moment, leading, controls)
         self._adapters.fill(call, [lead for lead in leads if isinstance(lead, AdapterLead)])
@@ -160,6 +169,7 @@ class _Span:
             before = [kept for kept in self._features if kept[0] != now][-1:] if self._led_by is conditions else []
             self._led_by, self._features = conditions, [*before, (now, features[0].clone())]
             self._reach = _reach(*(kept for _, kept in self._features)) if before else None
+        prediction = self._family.output(prediction, *size)
         return prediction if self._alone else prediction.clone()
 
     def _features_at(self, moment: float) -> torch.Tensor:
@@ -176,8 +186,10 @@ class _Span:
         held = self._held.get(network)
         if held is not None and held[0] is conditions and self._alone:
             return held[1]
-        leading = {name: value[self._place] for name, value in _leading(conditions).items()}
-        if network is self._unets.shallow:
+        leading = {name: value[self._place] for name, value in conditions.items()}
+        height, width = self._start.latents.shape[2:]
+        leading |= self._family.grid_inputs(height, width, leading)
+        if network is self._networks.shallow:
             leading = {name: value for name, value in leading.items() if name in network.session.inputs}
         call = self._prepare(network, leading) if held is None else held[1]
         for name, value in leading.items():
@@ -187,37 +199,47 @@ class _Span:
         return call
 
     def _prepare(self, network: Network, leading: dict[str, torch.Tensor]) -> Call:
-        """Return a network's call for these rows, with what an inpainting UNet takes beside the latents."""
-        start, shallow = self._start, self._unets.shallow
+        """Return a network's call for these rows, with what an inpainting denoiser takes beside the latents."""
+        start, shallow, sample = self._start, self._networks.shallow, self._family.sample
         _, channels, height, width = start.latents.shape
         batch, more = len(self._rows), 0 if start.channels is None else start.channels.shape[1]
+        taken, given = (self._packed(batch, number, height, width) for number in (channels + more, channels))
+        moments = network.input("timestep").dims
+        sizes = dict(zip(network.input(sample).dims, taken, strict=True))
         inputs: dict[str, tuple[int, ...]] = {
-            "sample": (batch, channels + more, height, width),
-            "timestep": (1,) * len(network.input("timestep").dims),
+            sample: taken,
+            "timestep": tuple(sizes.get(dim, 1) if isinstance(dim, str) else 1 for dim in moments),
             **{name: tuple(value.shape) for name, value in leading.items()},
         }
-        outputs: dict[str, tuple[int, ...]] = {next(iter(network.session.outputs)): (batch, channels, height, width)}
+        outputs: dict[str, tuple[int, ...]] = {next(iter(network.session.outputs)): given}
         if shallow is not None:
-            sizes = dict(zip(shallow.input("sample").dims, inputs["sample"], strict=True))
-            features = tuple(_size(dim, sizes) for dim in shallow.input(CACHED_FEATURES).dims)
+            own = dict(zip(shallow.input(sample).dims, taken, strict=True))
+            features = tuple(_size(dim, own) for dim in shallow.input(CACHED_FEATURES).dims)
             (inputs if network is shallow else outputs)[CACHED_FEATURES] = features
-        if self._unets.leads:
-            sizes = dict(zip(network.input("sample").dims, inputs["sample"], strict=True))
+        if self._networks.leads:
             inputs |= {
                 name: tuple(_size(dim, sizes) for dim in spec.dims)
                 for name, spec in network.session.inputs.items()
                 if is_residual(name)
             }
-        if self._unets.image_strength is not None:
+        if self._networks.image_strength is not None:
             inputs[IMAGE_STRENGTH] = (1,)
         if unknown := [name for name in network.session.inputs if name not in inputs]:
-            raise SourceError(f"unet/model.onnx: takes {', '.join(unknown)}, which this pipeline has nothing for")
+            raise SourceError(
+                f"{network.component}/model.onnx: takes {', '.join(unknown)}, which this pipeline has nothing for"
+            )
         call = network.prepare(inputs, outputs)
-        if self._unets.image_strength is not None:
-            call.inputs[IMAGE_STRENGTH].fill_(self._unets.image_strength)
+        if self._networks.image_strength is not None:
+            call.inputs[IMAGE_STRENGTH].fill_(self._networks.image_strength)
         if start.channels is not None:
-            call.inputs["sample"][:, channels:].copy_(start.channels[self._rows])
+            call.inputs[sample][:, channels:].copy_(start.channels[self._rows])
         return call
+
+    def _packed(self, *shape: int) -> tuple[int, ...]:
+        """Return the shape that the denoiser takes latents of a shape in."""
+        import torch
+
+        return tuple(self._family.pack(torch.empty(shape, device="meta")).shape)
 
 
 def _size(dim: int | str, sizes: Mapping[int | str, int]) -> int:
@@ -226,14 +248,3 @@ def _size(dim: int | str, sizes: Mapping[int | str, int]) -> int:
         return dim
     name, _, share = dim.partition("/")
     return -(-sizes[name] // int(share or 1))
-
-
-def _leading(conditions: Conditions) -> dict[str, torch.Tensor]:
-    leading = {"encoder_hidden_states": conditions.states}
-    if conditions.pooled is not None and conditions.times is not None:
-        leading |= {"text_embeds": conditions.pooled, "time_ids": conditions.times}
-    if conditions.guidance is not None:
-        leading["timestep_cond"] = conditions.guidance
-    if conditions.image is not None:
-        leading[IMAGE_TOKENS] = conditions.image
-    return leading

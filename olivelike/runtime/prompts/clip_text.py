@@ -1,4 +1,4 @@
-"""Prompts as what the UNet attends to, of equal length: tokenized in chunks of 75, encoded, weighted.
+"""Texts as CLIP reads them: tokenized in chunks of 75, encoded to equal length, weighted.
 
 Chunks are those of A1111's `TextConditionalModel.tokenize_line` (`modules/sd_hijack_clip.py`), each with a start and an
 end of its own: the vectors of one textual inversion stay in one chunk, and where a comma stands among the last 20
@@ -14,7 +14,7 @@ is a shell around it and takes a second to import.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -25,97 +25,15 @@ from typing import TYPE_CHECKING, Any
 from olivelike._files import file_identity
 from olivelike._untrusted import CONFIG_BYTES, parse_json, read_bytes
 from olivelike.errors import SourceError, UsageError
+from olivelike.families.family import EncodedText
 from olivelike.runtime.prompts.syntax import Fragment, PromptPart, parse_prompt
 
 if TYPE_CHECKING:
     import torch
     from tokenizers import Tokenizer
 
-    TextEncoder = Callable[[torch.Tensor], "EncodedText"]
+    TextEncoder = Callable[[torch.Tensor], EncodedText]
     """Encodes ids, int32 of shape (rows, length); all rows differ."""
-
-
-@dataclass(frozen=True)
-class EncodedText:
-    """What a text encoder makes of rows of ids."""
-
-    hidden: torch.Tensor
-    """Hidden states, of shape (rows, length, width)."""
-    pooled: torch.Tensor | None = None
-    """Pooled output, of shape (rows, width), of an encoder with projection."""
-
-
-@dataclass(frozen=True)
-class PromptEmbeddings:
-    """Embeddings of prompts, and of negative prompts alike."""
-
-    states: torch.Tensor
-    """Of shape (prompts, chunks · length, width); widths of several encoders are concatenated."""
-    pooled: torch.Tensor | None
-    """Pooled output of the last encoder for the first chunk, of shape (prompts, width); `None` if it has none."""
-    tokens: tuple[int, ...]
-    """Tokens of each prompt, by the first tokenizer."""
-    chunks: int
-    """Chunks that each embedding consists of."""
-
-
-def encode_prompts(
-    prompts: Sequence[str], encoders: Sequence[tuple[PromptTokenizer, TextEncoder]], *, prompt_weights: bool = True
-) -> PromptEmbeddings:
-    """Encode prompts to the same length.
-
-    Every distinct row of ids is encoded once, 64 in a call. Raises `UsageError` if there is no prompt, or
-    weights can't be applied.
-
-    Args:
-        encoders: one with its tokenizer, or two for SDXL.
-        prompt_weights: whether brackets are weights, as in A1111, or text.
-    """
-    import torch
-
-    if not prompts:
-        raise UsageError("there is no prompt; give at least one, which may be empty")
-    parsed = {text: parse_prompt(text, prompt_weights=prompt_weights) for text in prompts}
-    chunked = [{text: chunk_prompt(tokenizer, parts) for text, parts in parsed.items()} for tokenizer, _ in encoders]
-    # Tokenizers may differ by a textual inversion, so that the longest of all decides.
-    count = max(len(chunks.ids) for by_text in chunked for chunks in by_text.values())
-    encoded = [
-        _encode({text: chunks.padded(count, tokenizer) for text, chunks in by_text.items()}, encoder)
-        for by_text, (tokenizer, encoder) in zip(chunked, encoders, strict=True)
-    ]
-    hidden = {text: torch.cat([by_text[text].hidden for by_text in encoded], dim=-1) for text in parsed}
-    pooled = [row for row in (encoded[-1][text].pooled for text in prompts) if row is not None]
-    return PromptEmbeddings(
-        torch.cat([hidden[text] for text in prompts]),
-        torch.cat(pooled) if pooled else None,
-        tuple(chunked[0][text].tokens for text in prompts),
-        count,
-    )
-
-
-def _encode(chunks: Mapping[str, Chunks], encoder: TextEncoder) -> dict[str, EncodedText]:
-    """Return each text's embedding, (1, chunks · length, width), and its pooled output, (1, width)."""
-    import torch
-
-    rows = list(dict.fromkeys(row for prompt in chunks.values() for row in prompt.ids))
-    number = {row: index for index, row in enumerate(rows)}
-    output = _in_turn(torch.tensor(rows, dtype=torch.int32), encoder)
-    found = {}
-    for text, prompt in chunks.items():
-        places = [number[row] for row in prompt.ids]
-        pooled = None if output.pooled is None else output.pooled[places[:1]]
-        found[text] = EncodedText(weighted(output.hidden[places], prompt.weights), pooled)
-    return found
-
-
-def _in_turn(ids: torch.Tensor, encoder: TextEncoder) -> EncodedText:
-    import torch
-
-    if len(ids) <= _ROWS:
-        return encoder(ids)
-    outputs = [encoder(rows) for rows in ids.split(_ROWS)]
-    pooled = [output.pooled for output in outputs if output.pooled is not None]
-    return EncodedText(torch.cat([output.hidden for output in outputs]), torch.cat(pooled) if pooled else None)
 
 
 def weighted(hidden: torch.Tensor, weights: Sequence[Sequence[float]]) -> torch.Tensor:
@@ -164,6 +82,11 @@ class Chunks:
     tokens: int
     """How many ids stand for the prompt's text."""
 
+    @property
+    def chunks(self) -> int:
+        """How many rows there are."""
+        return len(self.ids)
+
     def padded(self, count: int, tokenizer: PromptTokenizer) -> Chunks:
         """Return as many chunks as asked for, the further ones being those of an empty prompt."""
         missing = count - len(self.ids)
@@ -173,7 +96,7 @@ class Chunks:
 
 def chunk_prompt(tokenizer: PromptTokenizer, parts: Sequence[PromptPart]) -> Chunks:
     """Tokenize the parts of a prompt and deal them out to chunks; there is always one."""
-    deal = _Deal(tokenizer.length - 2, tokenizer.comma)
+    deal = _Deal(tokenizer.room, tokenizer.comma)
     for part in parts:
         if not isinstance(part, Fragment):
             deal.end_chunk()
@@ -261,6 +184,49 @@ class PromptTokenizer:
         """Return the ids of a text; a tuple for each token, since the vectors of one token stay together."""
         ids = self.backend.encode(text, add_special_tokens=False).ids
         return [(token, *self.followers.get(token, ())) for token in ids]
+
+    @property
+    def room(self) -> int:
+        """Tokens of a text that fit into a chunk."""
+        return self.length - 2
+
+    @property
+    def words(self) -> Collection[str]:
+        """Names of the textual inversions that it knows."""
+        return {token.content for token in self.backend.get_added_tokens_decoder().values() if not token.special}
+
+    def read(self, text: str, *, prompt_weights: bool = True) -> Chunks:
+        """Tokenize a text, whose brackets are weights or, without `prompt_weights`, text."""
+        return chunk_prompt(self, parse_prompt(text, prompt_weights=prompt_weights))
+
+    def encode(self, texts: Sequence[Chunks], chunks: int, encoder: TextEncoder) -> EncodedText:
+        """Encode texts to the length of so many chunks; every distinct row of ids once, 64 in a call.
+
+        Raises `UsageError` if weights can't be applied.
+
+        Returns:
+            Hidden states of shape (texts, chunks · length, width), and the pooled output of each first chunk.
+        """
+        import torch
+
+        padded = [text.padded(chunks, self) for text in texts]
+        rows = list(dict.fromkeys(row for text in padded for row in text.ids))
+        number = {row: index for index, row in enumerate(rows)}
+        output = _in_turn(torch.tensor(rows, dtype=torch.int32), encoder)
+        places = [[number[row] for row in text.ids] for text in padded]
+        hidden = [weighted(output.hidden[own], text.weights) for own, text in zip(places, padded, strict=True)]
+        pooled = None if output.pooled is None else output.pooled[[own[0] for own in places]]
+        return EncodedText(torch.cat(hidden), pooled)
+
+
+def _in_turn(ids: torch.Tensor, encoder: TextEncoder) -> EncodedText:
+    import torch
+
+    if len(ids) <= _ROWS:
+        return encoder(ids)
+    outputs = [encoder(rows) for rows in ids.split(_ROWS)]
+    pooled = [output.pooled for output in outputs if output.pooled is not None]
+    return EncodedText(torch.cat([output.hidden for output in outputs]), torch.cat(pooled) if pooled else None)
 
 
 def shared_tokenizer(folder: Path) -> PromptTokenizer:

@@ -1,0 +1,75 @@
+"""Kinds of text encoders: how each turns texts into ids, and ids into what the denoiser attends to.
+
+A family says the kind of each of its texts; whoever draws asks `open_text` and knows none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from olivelike.errors import UsageError
+from olivelike.runtime.prompts.clip_text import shared_tokenizer
+
+if TYPE_CHECKING:
+    from olivelike.families.family import EncodedText, TextPart
+    from olivelike.runtime.prompts.clip_text import TextEncoder
+
+
+class Tokens(Protocol):
+    """A text as ids."""
+
+    @property
+    def chunks(self) -> int:
+        """How many rows of ids it is."""
+
+    @property
+    def tokens(self) -> int:
+        """How many ids stand for its words."""
+
+
+class TextReader(Protocol):
+    """A tokenizer, and what is done with the states of its text encoder."""
+
+    @property
+    def room(self) -> int:
+        """Tokens of a text that fit into a chunk."""
+
+    @property
+    def words(self) -> Collection[str]:
+        """Names that are no plain words, as those of textual inversions."""
+
+    def read(self, text: str, *, prompt_weights: bool = True) -> Tokens:
+        """Tokenize a text; with `prompt_weights`, kinds that know weights take brackets for them."""
+
+    def encode(self, texts: Sequence[Any], chunks: int, encoder: TextEncoder) -> EncodedText:
+        """Encode what `read` returned, a row for each text, all as long as so many chunks."""
+
+
+KINDS: Final[dict[str, Callable[[Path], TextReader]]] = {"clip": shared_tokenizer}
+"""Kind → opens the folder of its tokenizer. Raises `SourceError` for one that is damaged, or of another kind."""
+
+
+def open_text(folder: Path, part: TextPart) -> TextReader:
+    """Open the tokenizer of one text of a pipeline's folder. Raises `SourceError` if it is damaged."""
+    return KINDS[part.kind](folder / part.tokenizer)
+
+
+def encode_prompts(
+    prompts: Sequence[str], encoders: Sequence[tuple[TextReader, TextEncoder]], *, prompt_weights: bool = True
+) -> list[EncodedText]:
+    """Encode prompts to the same length with each encoder.
+
+    Raises `UsageError` if there is no prompt, or weights can't be applied.
+
+    Args:
+        encoders: each with what reads texts for it.
+        prompt_weights: whether brackets are weights, as in A1111, or text.
+    """
+    if not prompts:
+        raise UsageError("there is no prompt; give at least one, which may be empty")
+    read = [[reader.read(text, prompt_weights=prompt_weights) for text in prompts] for reader, _ in encoders]
+    # Tokenizers may differ by a textual inversion, so that the longest of all decides.
+    chunks = max(tokens.chunks for texts in read for tokens in texts)
+    return [reader.encode(texts, chunks, encoder) for texts, (reader, encoder) in zip(read, encoders, strict=True)]
