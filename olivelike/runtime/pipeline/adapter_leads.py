@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from olivelike.errors import SourceError, UsageError
-from olivelike.model.adapter_features import downscale_factor, given_features
 from olivelike.model.families import ADAPTER_PICTURE, T2I_ADAPTERS, adapter_feature, is_adapter_feature
 
 if TYPE_CHECKING:
@@ -69,6 +68,8 @@ def adapter_lead(
 ) -> AdapterLead:
     """Run a T2I-Adapter on a picture, at the size that is drawn."""
     from diffusers.image_processor import VaeImageProcessor
+
+    from olivelike.model.adapter_features import downscale_factor, given_features
 
     width, height = size
     channels = network.input(ADAPTER_PICTURE).dims[1]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from olivelike._untrusted import read_json
 from olivelike.errors import Interrupted, OlivelikeError, SourceError, UsageError
+from olivelike.families import denoisers
 from olivelike.model.families import INDEX_FILE
 from olivelike.model.served import NETWORKS_FILE, PIPELINE_INPUTS
 from olivelike.runtime.pipeline.pipeline import Pipeline
@@ -106,16 +107,10 @@ def open_served(path: Path) -> Pipeline:
     Raises:
         SourceError: if a file is missing or damaged.
     """
-    described, index, unet, vae, scheduler = (
-        _read(path / name)
-        for name in (
-            NETWORKS_FILE,
-            INDEX_FILE,
-            "unet/config.json",
-            "vae_decoder/config.json",
-            "scheduler/scheduler_config.json",
-        )
-    )
+    described, index = _read(path / NETWORKS_FILE), _read(path / INDEX_FILE)
+    name = next((name for name in denoisers() if name in described), denoisers()[0])
+    configs = (f"{name}/config.json", "vae_decoder/config.json", "scheduler/scheduler_config.json")
+    denoiser, vae, scheduler = (_read(path / config) for config in configs)
     try:
         networks = {
             name: Network(name, TritonSession(name, _specs(one["inputs"]), _specs(one["outputs"])))
@@ -123,7 +118,7 @@ def open_served(path: Path) -> Pipeline:
         }
     except (KeyError, TypeError) as error:
         raise SourceError(f"{path / NETWORKS_FILE}: describes no networks: {error!r}; {_AGAIN}") from error
-    folder = ServedFolder(path, index, unet, vae, scheduler, networks=frozenset(networks))
+    folder = ServedFolder(path, index, denoiser, vae, scheduler, networks=frozenset(networks))
     return Pipeline(folder, SessionSettings(), safety=True, initializers={}, shared=networks)
 
 
