@@ -50,6 +50,7 @@ def check_adapter_size(size: tuple[int, int], config: Config, where: Path) -> No
     Raises `UsageError` if it does not, and `SourceError` if the config is none of a T2I-Adapter.
     """
     from olivelike.families.supported import check_network
+    from olivelike.model.adapter_features import downscale_factor
 
     try:
         check_network(T2I_ADAPTERS[0], "T2IAdapter", config)
