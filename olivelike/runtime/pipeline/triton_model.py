@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from olivelike._untrusted import read_json
 from olivelike.errors import Interrupted, OlivelikeError, SourceError, UsageError
-from olivelike.families import denoisers
+from olivelike.families import DENOISERS
 from olivelike.model.families import INDEX_FILE
 from olivelike.model.served import NETWORKS_FILE, PIPELINE_INPUTS
 from olivelike.runtime.pipeline.pipeline import Pipeline
@@ -108,7 +108,7 @@ def open_served(path: Path) -> Pipeline:
         SourceError: if a file is missing or damaged.
     """
     described, index = _read(path / NETWORKS_FILE), _read(path / INDEX_FILE)
-    name = next((name for name in denoisers() if name in described), denoisers()[0])
+    name = next((name for name in DENOISERS if name in described), DENOISERS[0])
     configs = (f"{name}/config.json", "vae_decoder/config.json", "scheduler/scheduler_config.json")
     denoiser, vae, scheduler = (_read(path / config) for config in configs)
     try:
