@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    import torch
-
     from olivelike.model.architecture import Architecture
     from olivelike.model.families import Prediction
 
-_TIMESTEPS: Final = 1000
-"""That networks are trained on."""
 Owns = Callable[[Mapping[str, Any], Collection[str], Mapping[str, Any]], bool]
 
 
@@ -75,36 +71,6 @@ class HalfPolicy:
     reason: str = ""
 
 
-@dataclass(frozen=True)
-class EncodedText:
-    """What a text encoder makes of texts or of rows of ids; a row for each."""
-
-    hidden: torch.Tensor
-    """Hidden states, of shape (rows, tokens, width)."""
-    pooled: torch.Tensor | None = None
-    """One vector for each, of shape (rows, width), of an encoder with a projection."""
-
-
-Inputs = Mapping[str, "torch.Tensor"]
-"""Input of the denoiser → its value."""
-
-
-def join_widths(texts: Mapping[str, EncodedText]) -> Inputs:
-    """Return the hidden states of all encoders beside each other, as `encoder_hidden_states`."""
-    import torch
-
-    return {"encoder_hidden_states": torch.cat([text.hidden for text in texts.values()], dim=-1)}
-
-
-@dataclass(frozen=True)
-class GuidanceInput:
-    """An input by which a distilled denoiser takes the guidance scale, so that it needs no negative prompt."""
-
-    name: str
-    row: Callable[[float], torch.Tensor]
-    """Makes the value for a row of a scale: of shape (1, …)."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Family:
     """The facts of one family."""
@@ -129,20 +95,10 @@ class Family:
     """Default of `guidance_scale`."""
     half: Callable[[Architecture], HalfPolicy | None] = lambda architecture: None  # noqa: ARG005
     """Default for one of its networks; `None` if all of it can be in half precision."""
-    encode: Callable[[Mapping[str, EncodedText]], Inputs] = join_widths
-    """What the denoiser takes of texts, a row for each; given by component, those that a folder has."""
     size_inputs: Callable[[int, int], Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]]] = lambda *_: {}
     """Width and height of a picture → inputs with numbers of it: a row for prompts, and one for negative prompts."""
-    grid_inputs: Callable[[int, int, Inputs], Inputs] = lambda *_: {}
-    """Height and width of the latents, and what was encoded → inputs that all rows and steps share, as positions."""
-    guidance_input: Callable[[Mapping[str, Any]], GuidanceInput | None] = lambda _: None
-    """Its input for the guidance, if a denoiser with this config has one."""
     sample: str = "sample"
     """Input for the latents."""
-    pack: Callable[[torch.Tensor], torch.Tensor] = lambda latents: latents
-    """Brings latents of shape (rows, channels, height, width) into the form that the denoiser takes."""
-    output: Callable[[torch.Tensor, int, int], torch.Tensor] = lambda raw, *_: raw
-    """Brings what the denoiser gives for latents of a height and width into their form, with the schedule's sign."""
     takes_masks: bool = False
     """Whether there are denoisers of it that take a mask and the masked picture behind the channels of latents."""
     timestep: Literal["steps", "sigma", "1 - sigma"] = "steps"
@@ -155,13 +111,6 @@ class Family:
     """Kinds of guides whose inputs its denoiser has joints for."""
     caches: frozenset[str] = frozenset()
     """Passes that let steps between whole ones run a part of its denoiser."""
-
-    def moment(self, timestep: torch.Tensor) -> torch.Tensor:
-        """Return what the denoiser takes for a timestep of the schedule."""
-        if self.timestep == "steps":
-            return timestep
-        sigma = timestep / _TIMESTEPS
-        return sigma if self.timestep == "sigma" else 1 - sigma
 
     @property
     def text_width(self) -> int:

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
-from olivelike.families.family import Family, GuidanceInput, Latents, Sizes, TextPart
-
-if TYPE_CHECKING:
-    import torch
+from olivelike.families.family import Family, Latents, Sizes, TextPart
 
 LATENTS: Final = Latents(
     channels=4,
@@ -26,27 +20,6 @@ LATENTS: Final = Latents(
 GUIDES: Final = frozenset({"controlnet", "t2i_adapter", "ip_adapter"})
 CACHES: Final = frozenset({"deepcache"})
 
-
-def guidance_input(denoiser: Mapping[str, Any]) -> GuidanceInput | None:
-    """Return the input for the guidance's embedding, which LCM's UNets have."""
-    width = denoiser.get("time_cond_proj_dim")
-    return GuidanceInput("timestep_cond", partial(embed_guidance, width=width)) if isinstance(width, int) else None
-
-
-def embed_guidance(scale: float, width: int) -> torch.Tensor:
-    """Return the embedding of a guidance scale that LCM's UNets take, of shape (1, width), float32.
-
-    Sines and cosines of 1000 · (scale - 1), as of a timestep: https://arxiv.org/abs/2310.04378, section 4.3, with the
-    frequencies of `LatentConsistencyModelPipeline.get_guidance_scale_embedding`.
-    """
-    import torch
-
-    half = width // 2
-    frequencies = torch.exp(torch.arange(half, dtype=torch.float32) * -(math.log(10000.0) / (half - 1)))
-    angles = (scale - 1) * 1000.0 * frequencies[None]
-    return torch.nn.functional.pad(torch.cat([angles.sin(), angles.cos()], dim=1), (0, width % 2))
-
-
 FAMILY: Final = Family(
     name="sd1",
     title="Stable Diffusion 1.x",
@@ -57,7 +30,6 @@ FAMILY: Final = Family(
     latents=LATENTS,
     sizes=Sizes(default=512, unit=64),
     widths=(320, 640, 1280, 1280),
-    guidance_input=guidance_input,
     takes_masks=True,
     guides=GUIDES,
     caches=CACHES,

@@ -6,10 +6,9 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.families import sd1
-from olivelike.families.family import Family, HalfPolicy, Latents, Sizes, TextPart, join_widths
+from olivelike.families.family import Family, HalfPolicy, Latents, Sizes, TextPart
 
 if TYPE_CHECKING:
-    from olivelike.families.family import EncodedText, Inputs
     from olivelike.model.architecture import Architecture
 
 SECOND_TEXT: Final = TextPart("text_encoder_2", "tokenizer_2", 1280, back=1, normed=False)
@@ -50,13 +49,6 @@ def _half(architecture: Architecture) -> HalfPolicy | None:
     )
 
 
-def _encode(texts: Mapping[str, EncodedText]) -> Inputs:
-    """Join the vectors, and add the last encoder's pooled text."""
-    *_, last = texts.values()
-    pooled = {} if last.pooled is None else {"text_embeds": last.pooled}
-    return {**join_widths(texts), **pooled}
-
-
 def _size_inputs(width: int, height: int) -> Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]]:
     """Return original size, crop's corner and target size."""
     numbers = (height, width, 0, 0, height, width)
@@ -74,9 +66,7 @@ FAMILY: Final = Family(
     sizes=Sizes(default=1024, unit=32),
     widths=(320, 640, 1280),
     half=_half,
-    encode=_encode,
     size_inputs=_size_inputs,
-    guidance_input=sd1.guidance_input,
     takes_masks=True,
     begins_at_once=True,
     zeros_for_no_text=True,

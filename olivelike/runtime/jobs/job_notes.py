@@ -22,8 +22,8 @@ from olivelike.runtime.jobs.control_files import used_controls
 from olivelike.runtime.pictures import PictureRecord, UsedFile
 from olivelike.runtime.pictures.left_out import left_out
 from olivelike.runtime.pipeline.cheap_steps import runs_whole
-from olivelike.runtime.pipeline.hires import hires_size
 from olivelike.runtime.pipeline.request import Request, with_meaning
+from olivelike.runtime.pipeline.resolve_defaults import hires_size
 from olivelike.runtime.prompts.syntax import shortened
 from olivelike.runtime.prompts.wildcards import Wildcards
 

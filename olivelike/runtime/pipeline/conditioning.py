@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError, UsageError
-from olivelike.families.family import EncodedText, TextPart
+from olivelike.families.denoiser_forms import EncodedText, Inputs
 from olivelike.model.families import IMAGE_TOKENS, MODEL_FILE
 from olivelike.runtime.pipeline.prompt_cost import batch_texts, check_cost
 from olivelike.runtime.prompts.text_kinds import TextReader, encode_prompts
@@ -16,16 +16,11 @@ from olivelike.runtime.prompts.text_kinds import TextReader, encode_prompts
 if TYPE_CHECKING:
     import torch
 
+    from olivelike.families.family import TextPart
     from olivelike.runtime.pipeline.image_prompt import ImagePrompt
     from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
     from olivelike.runtime.pipeline.request import Request
     from olivelike.runtime.sessions.session import Network
-
-Conditions = Mapping[str, "torch.Tensor"]
-"""What leads the rows of a batch, by inputs of the denoiser; where guided, negative prompts first.
-
-Each value has a row for each row of the batch: `encoder_hidden_states` is of shape (batch, tokens, width).
-"""
 
 
 @dataclass(frozen=True)
@@ -47,16 +42,16 @@ def terms_of(weights: Sequence[Sequence[float]]) -> Terms | None:
 
 @dataclass(frozen=True, eq=False)
 class Conditioning:
-    """What leads the pictures of a batch from step to step."""
+    """What leads the pictures of a batch from step to step: inputs with a row for each row, negative prompts first."""
 
-    steps: tuple[Conditions, ...]
+    steps: tuple[Inputs, ...]
     """For each step; the same value as long as the texts stay."""
     guided: bool
     """Whether the rows begin with a negative prompt for each picture."""
     terms: Terms | None
     """How the rows of prompts belong to pictures; `None` if each picture has one, of weight 1."""
 
-    def at(self, step: int) -> Conditions:
+    def at(self, step: int) -> Inputs:
         """Return what leads a step, counted from 0; schedulers with a step more than asked repeat the last."""
         return self.steps[min(step, len(self.steps) - 1)]
 
@@ -91,11 +86,11 @@ def encode(
     ]
     encoded = encode_prompts(texts, callables, prompt_weights=request.prompt_weights)
     names = (part.component for part in folder.texts)
-    found = folder.family.encode(dict(zip(names, encoded, strict=True)))
+    found = folder.form.encode(dict(zip(names, encoded, strict=True)))
     places = {text: place for place, text in enumerate(texts)}
-    made: dict[tuple[int, ...], Conditions] = {}
+    made: dict[tuple[int, ...], Inputs] = {}
 
-    def conditions(step: int) -> Conditions:
+    def conditions(step: int) -> Inputs:
         rows = tuple(places[term.texts[step]] for one in parted for term in one)
         negative = places[against[step]] if against else None
         key = rows if negative is None else (negative, *rows)
@@ -107,14 +102,14 @@ def encode(
 
 
 def _conditions(
-    found: Conditions,
+    found: Inputs,
     rows: tuple[int, ...],
     negative: int | None,
     pictures: int,
     request: Request,
     folder: PipelineFolder,
     image: ImagePrompt | None,
-) -> Conditions:
+) -> Inputs:
     """Return what leads one step: of all texts' embeddings, those of the prompts' rows, behind the negative prompt's.
 
     The negative one is `None` for zeros, and has a row for each of so many pictures: none without guidance.

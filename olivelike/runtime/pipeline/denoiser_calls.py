@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import SourceError
+from olivelike.families.denoiser_forms import taken_moment
 from olivelike.model.families import CACHED_FEATURES, IMAGE_STRENGTH
 from olivelike.runtime.pipeline.adapter_leads import AdapterInputs, AdapterLead, Leading
 from olivelike.runtime.pipeline.controls import ControlCalls, Lead, is_residual
@@ -14,9 +15,10 @@ from olivelike.runtime.pipeline.controls import ControlCalls, Lead, is_residual
 if TYPE_CHECKING:
     import torch
 
-    from olivelike.families.family import Family
-    from olivelike.runtime.pipeline.conditioning import Conditioning, Conditions
+    from olivelike.families.denoiser_forms import Inputs
+    from olivelike.runtime.pipeline.conditioning import Conditioning
     from olivelike.runtime.pipeline.latents import Start
+    from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
     from olivelike.runtime.sessions.session import Call, Network
 
 _FARTHEST: Final = 0.5
@@ -43,21 +45,23 @@ class DenoiserNetworks:
 class DenoiserCalls:
     """Calls of the denoiser for one batch, with buffers that stay."""
 
-    def __init__(self, networks: DenoiserNetworks, family: Family, start: Start, conditioning: Conditioning) -> None:
-        self._networks, self._family, self._start = networks, family, start
+    def __init__(
+        self, networks: DenoiserNetworks, folder: PipelineFolder, start: Start, conditioning: Conditioning
+    ) -> None:
+        self._networks, self._folder, self._start = networks, folder, start
         pictures, terms = len(start.latents), conditioning.terms
         of_prompts = range(pictures) if terms is None else terms.pictures
         self._negatives = pictures if conditioning.guided else 0
         self._rows = [*range(self._negatives), *of_prompts]
         self._plain = terms is None
         self._spans: list[_Span] = []
-        self._shown: tuple[list[slice], Conditions] | None = None
+        self._shown: tuple[list[slice], Inputs] | None = None
 
     def predict(
         self,
         scaled: torch.Tensor,
         moment: torch.Tensor,
-        conditions: Conditions,
+        conditions: Inputs,
         *,
         guided: bool,
         reuse: bool = False,
@@ -87,7 +91,7 @@ class DenoiserCalls:
         before, self._shown = self._shown, (places, conditions)
         if before is None or before[0] != places:
             # Buffers may be those of the spans before: nothing is in them any more.
-            alone, given = len(places) == 1, (self._networks, self._family, self._start)
+            alone, given = len(places) == 1, (self._networks, self._folder, self._start)
             self._spans = [_Span(*given, self._rows[place], place, self._plain, alone, negatives) for place in places]
         reuse = reuse and before is not None and before[0] == places and before[1] is conditions
         found = [span.run(scaled, moment, conditions, shallow=reuse, leads=leads) for span in self._spans]
@@ -107,7 +111,7 @@ class _Span:
     def __init__(
         self,
         networks: DenoiserNetworks,
-        family: Family,
+        folder: PipelineFolder,
         start: Start,
         rows: list[int],
         place: slice,
@@ -124,35 +128,30 @@ class _Span:
         controls = [lead for lead in networks.leads if isinstance(lead, Lead)]
         self._controls = ControlCalls(controls, own, guess=networks.guess) if controls else None
         self._adapters = AdapterInputs()
-        self._networks, self._family, self._start, self._rows, self._place = networks, family, start, rows, place
+        self._networks, self._start, self._rows, self._place = networks, start, rows, place
+        self._family, self._form = folder.family, folder.form
         self._plain, self._alone = plain, alone
-        self._held: dict[Network, tuple[Conditions, Call]] = {}
-        self._led_by: Conditions | None = None
+        self._held: dict[Network, tuple[Inputs, Call]] = {}
+        self._led_by: Inputs | None = None
         self._features: list[tuple[float, torch.Tensor]] = []
         """Of the last two whole steps: the timestep, and what went up into the last layers."""
         self._reach: torch.Tensor | None = None
         """How far behind the last of them they are foretold, by row; `None` behind the only one."""
 
     def run(
-        self,
-        scaled: torch.Tensor,
-        moment: torch.Tensor,
-        conditions: Conditions,
-        *,
-        shallow: bool,
-        leads: Sequence[Leading],
+        self, scaled: torch.Tensor, moment: torch.Tensor, conditions: Inputs, *, shallow: bool, leads: Sequence[Leading]
     ) -> torch.Tensor:
         network = self._networks.shallow if shallow and self._networks.shallow is not None else self._networks.whole
         call = self._call(network, conditions)
         sample, timestep = call.inputs[self._family.sample], call.inputs["timestep"]
-        packed, size = self._family.pack(scaled), scaled.shape[2:]
+        packed, size = self._form.pack(scaled), scaled.shape[2:]
         if self._plain:
             # Both halves of the guided batch are the same latents: one write each, no tensor in between.
             for part in sample.split(len(packed)):
                 part[:, : packed.shape[1]].copy_(packed)
         else:
             sample[:, : packed.shape[1]].copy_(packed[self._rows])
-        told = self._family.moment(moment)
+        told = taken_moment(self._family, moment)
         timestep.copy_(told if timestep.is_floating_point() else told.round())
         if network is self._networks.shallow:
             call.inputs[CACHED_FEATURES].copy_(self._features_at(float(moment)))
@@ -169,7 +168,7 @@ class _Span:
             before = [kept for kept in self._features if kept[0] != now][-1:] if self._led_by is conditions else []
             self._led_by, self._features = conditions, [*before, (now, features[0].clone())]
             self._reach = _reach(*(kept for _, kept in self._features)) if before else None
-        prediction = self._family.output(prediction, *size)
+        prediction = self._form.output(prediction, *size)
         return prediction if self._alone else prediction.clone()
 
     def _features_at(self, moment: float) -> torch.Tensor:
@@ -181,14 +180,14 @@ class _Span:
             return last
         return torch.lerp(before, last, (1 + self._reach).clamp(max=(moment - first) / (second - first)))
 
-    def _call(self, network: Network, conditions: Conditions) -> Call:
+    def _call(self, network: Network, conditions: Inputs) -> Call:
         """Return the network's call with what leads these rows, which stays until something else does."""
         held = self._held.get(network)
         if held is not None and held[0] is conditions and self._alone:
             return held[1]
         leading = {name: value[self._place] for name, value in conditions.items()}
         height, width = self._start.latents.shape[2:]
-        leading |= self._family.grid_inputs(height, width, leading)
+        leading |= self._form.grid_inputs(height, width, leading)
         if network is self._networks.shallow:
             leading = {name: value for name, value in leading.items() if name in network.session.inputs}
         call = self._prepare(network, leading) if held is None else held[1]
@@ -239,7 +238,7 @@ class _Span:
         """Return the shape that the denoiser takes latents of a shape in."""
         import torch
 
-        return tuple(self._family.pack(torch.empty(shape, device="meta")).shape)
+        return tuple(self._form.pack(torch.empty(shape, device="meta")).shape)
 
 
 def _size(dim: int | str, sizes: Mapping[int | str, int]) -> int:

@@ -74,14 +74,14 @@ def denoise(
     """
     request, scheduler, latents = state.request, state.scheduler, start.latents
     guided, terms = conditioning.guided, conditioning.terms
-    family = state.folder.family
-    calls = DenoiserCalls(networks, family, start, conditioning)
+    folder = state.folder
+    calls = DenoiserCalls(networks, folder, start, conditioning)
     # Schedulers of order 2 call the denoiser twice in a step.
     order, steps = scheduler.order, -(-len(start.timesteps) // scheduler.order)
     within = guided_steps(request.guidance_interval, steps)
     facts = networks.whole.session.provider, *latents.shape
-    halves = GuidanceCalls(request.guidance_calls, state.folder.model(family.denoiser), facts)
-    embedded = state.folder.takes_guidance
+    halves = GuidanceCalls(request.guidance_calls, folder.model(folder.family.denoiser), facts)
+    embedded = folder.takes_guidance
     extras = _step_arguments(state, latents)
     for number, moment in enumerate(start.timesteps):
         if callbacks.cancel is not None and callbacks.cancel.is_set():

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from olivelike.runtime.pipeline.resolve_defaults import hires_size
 from olivelike.runtime.pipeline.vae import decode_latents, encode_picture, to_images, to_pixels
 
 if TYPE_CHECKING:
@@ -21,15 +22,6 @@ if TYPE_CHECKING:
     from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
     from olivelike.runtime.pipeline.request import Request
     from olivelike.runtime.sessions.session import Network
-
-
-def hires_size(request: Request, folder: PipelineFolder) -> tuple[int, int]:
-    """Return width and height of what is drawn in the end: the nearest that there is to the enlarged size."""
-    size, unit = request.size or folder.default_size, folder.least_unit
-    if request.hires is None:
-        return size
-    width, height = (round(side * request.hires / unit) * unit for side in size)
-    return width, height
 
 
 def second_pass(request: Request, folder: PipelineFolder) -> Request:

@@ -16,7 +16,6 @@ from olivelike.runtime.pipeline.conditioning import encode
 from olivelike.runtime.pipeline.controls import leaders, make_leads
 from olivelike.runtime.pipeline.denoiser_calls import DenoiserNetworks
 from olivelike.runtime.pipeline.denoising import DenoisingCallbacks, Step, denoise
-from olivelike.runtime.pipeline.hires import enlarge_by, enlarge_latents, in_turn, second_pass
 from olivelike.runtime.pipeline.image_prompt import encode_image_prompt
 from olivelike.runtime.pipeline.latents import (
     BatchState,
@@ -328,6 +327,8 @@ class Pipeline:
         start = self._start(state)
         if request.hires is None:
             return self._denoised(texts, state, start, callbacks), state
+        from olivelike.runtime.pipeline.hires import in_turn, second_pass
+
         larger = second_pass(request, folder)
         second = begin_batch(larger, folder, seeds, device, variations)
         first_callbacks, callbacks = in_turn(callbacks, (start.timesteps, last_timesteps(second)))
@@ -356,6 +357,8 @@ class Pipeline:
 
     def _enlarged(self, latents: torch.Tensor, state: BatchState) -> torch.Tensor:
         """Return latents at the size of the batch that goes on with them."""
+        from olivelike.runtime.pipeline.hires import enlarge_by, enlarge_latents
+
         if state.request.upscaler is None:
             return enlarge_latents(latents, state)
         networks = self._decoder(), self._networks.get("vae_encoder")

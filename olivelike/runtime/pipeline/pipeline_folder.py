@@ -18,6 +18,7 @@ from olivelike._text import did_you_mean_path
 from olivelike._untrusted import read_json
 from olivelike.errors import SessionError, SourceError
 from olivelike.families import DENOISERS, TEXT_ENCODERS, family_of_folder
+from olivelike.families.denoiser_forms import FORMS
 from olivelike.model.client_layouts import is_package
 from olivelike.model.families import (
     CONTROLNETS,
@@ -38,7 +39,8 @@ from olivelike.runtime.sessions.providers import CPU, find_provider, require_pro
 from olivelike.runtime.sessions.session_settings import ProviderChoice, SessionSettings, with_fallback
 
 if TYPE_CHECKING:
-    from olivelike.families.family import Family, GuidanceInput, TextPart
+    from olivelike.families.denoiser_forms import DenoiserForm, GuidanceInput
+    from olivelike.families.family import Family, TextPart
 
 _VAE_LEVELS: Final = 4
 _DECODER_CHANNELS: Final = (128, 256)
@@ -72,9 +74,14 @@ class PipelineFolder:
         return family_of_folder(self.index, [name for name in TEXT_ENCODERS if self.has(name)], self.denoiser)
 
     @property
+    def form(self) -> DenoiserForm:
+        """How its denoiser takes texts, latents and guidance."""
+        return FORMS[self.family.name]
+
+    @property
     def guidance_input(self) -> GuidanceInput | None:
         """The denoiser's input for the guidance, if it has one, as LCM's do."""
-        return self.family.guidance_input(self.denoiser)
+        return self.form.guidance_input(self.denoiser)
 
     @property
     def takes_guidance(self) -> bool:

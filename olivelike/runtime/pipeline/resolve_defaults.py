@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 from olivelike.errors import UsageError
 from olivelike.runtime.pipeline.cheap_steps import check_cheap_steps
 from olivelike.runtime.pipeline.controls import check_control_sizes, check_controls
-from olivelike.runtime.pipeline.hires import hires_size
 from olivelike.runtime.pipeline.image_prompt import check_image_prompt
 from olivelike.runtime.pipeline.latents import begin_batch
 from olivelike.runtime.pipeline.masked_area import part_of_picture
@@ -234,6 +233,15 @@ def _size(request: Request, folder: PipelineFolder) -> tuple[int, int]:
             f"the {'initial' if request.init_image else 'control'} picture's size {turned[0]}x{turned[1]} is below "
             f"{unit} pixels, the least that this pipeline makes; give a size to enlarge it to"
         )
+    return width, height
+
+
+def hires_size(request: Request, folder: PipelineFolder) -> tuple[int, int]:
+    """Return width and height of what is drawn in the end: the nearest that there is to the enlarged size."""
+    size, unit = request.size or folder.default_size, folder.least_unit
+    if request.hires is None:
+        return size
+    width, height = (round(side * request.hires / unit) * unit for side in size)
     return width, height
 
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from olivelike._files import file_identity
 from olivelike._untrusted import CONFIG_BYTES, parse_json, read_bytes
 from olivelike.errors import SourceError, UsageError
-from olivelike.families.family import EncodedText
+from olivelike.families.denoiser_forms import EncodedText
 from olivelike.runtime.prompts.syntax import Fragment, PromptPart, parse_prompt
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ from olivelike.errors import UsageError
 from olivelike.runtime.prompts.clip_text import shared_tokenizer
 
 if TYPE_CHECKING:
-    from olivelike.families.family import EncodedText, TextPart
+    from olivelike.families.denoiser_forms import EncodedText
+    from olivelike.families.family import TextPart
     from olivelike.runtime.prompts.clip_text import TextEncoder
 
 

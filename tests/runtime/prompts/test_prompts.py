@@ -5,8 +5,7 @@ import json
 import pytest
 
 from olivelike.errors import SourceError, UsageError
-from olivelike.families import FAMILIES
-from olivelike.families.family import EncodedText
+from olivelike.families.denoiser_forms import FORMS, EncodedText
 from olivelike.runtime.prompts.clip_text import chunk_prompt, open_tokenizer, weighted
 from olivelike.runtime.prompts.syntax import BREAK, Fragment, parse_prompt
 from olivelike.runtime.prompts.text_kinds import encode_prompts
@@ -255,7 +254,7 @@ def test_two_encoders_give_one_embedding_and_the_second_one_s_pooled_output(enco
 
     (one,) = encode_prompts(["car " * 90], [(tokenizer, encoder)])
     encoded = encode_prompts(["car " * 90], [(tokenizer, encoder), (tokenizer, second)])
-    both = FAMILIES["sdxl"].encode(dict(zip(("text_encoder", "text_encoder_2"), encoded, strict=True)))
+    both = FORMS["sdxl"].encode(dict(zip(("text_encoder", "text_encoder_2"), encoded, strict=True)))
     states = both["encoder_hidden_states"]
     assert states.shape == (1, 154, 48)
     assert torch.equal(states[..., :16], one.hidden)

@@ -1,0 +1,107 @@
+"""Between the loop and a family's denoiser: what it takes and gives, as functions on tensors.
+
+They stand beside the families, whose facts steps without torch read, too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    import torch
+
+    from olivelike.families.family import Family
+
+
+@dataclass(frozen=True)
+class EncodedText:
+    """What a text encoder makes of texts or of rows of ids; a row for each."""
+
+    hidden: torch.Tensor
+    """Hidden states, of shape (rows, tokens, width)."""
+    pooled: torch.Tensor | None = None
+    """One vector for each, of shape (rows, width), of an encoder with a projection."""
+
+
+Inputs = Mapping[str, "torch.Tensor"]
+"""Input of the denoiser → its value."""
+
+
+@dataclass(frozen=True)
+class GuidanceInput:
+    """An input by which a distilled denoiser takes the guidance scale, so that it needs no negative prompt."""
+
+    name: str
+    row: Callable[[float], torch.Tensor]
+    """Makes the value for a row of a scale: of shape (1, …)."""
+
+
+def join_widths(texts: Mapping[str, EncodedText]) -> Inputs:
+    """Return the hidden states of all encoders beside each other, as `encoder_hidden_states`."""
+    import torch
+
+    return {"encoder_hidden_states": torch.cat([text.hidden for text in texts.values()], dim=-1)}
+
+
+@dataclass(frozen=True)
+class DenoiserForm:
+    """How a denoiser takes texts, latents and guidance, and gives its prediction."""
+
+    encode: Callable[[Mapping[str, EncodedText]], Inputs] = join_widths
+    """What the denoiser takes of texts, a row for each; given by component, those that a folder has."""
+    grid_inputs: Callable[[int, int, Inputs], Inputs] = lambda *_: {}
+    """Height and width of the latents, and what was encoded → inputs that all rows and steps share, as positions."""
+    guidance_input: Callable[[Mapping[str, Any]], GuidanceInput | None] = lambda _: None
+    """Input for the guidance, if a denoiser with this config has one."""
+    pack: Callable[[torch.Tensor], torch.Tensor] = lambda latents: latents
+    """Brings latents of shape (rows, channels, height, width) into the form that the denoiser takes."""
+    output: Callable[[torch.Tensor, int, int], torch.Tensor] = lambda raw, *_: raw
+    """Brings what the denoiser gives for latents of a height and width into their form, with the schedule's sign."""
+
+
+_TIMESTEPS: Final = 1000
+"""That networks are trained on."""
+
+
+def taken_moment(family: Family, timestep: torch.Tensor) -> torch.Tensor:
+    """Return what the denoiser of a family takes for a timestep of the schedule."""
+    if family.timestep == "steps":
+        return timestep
+    sigma = timestep / _TIMESTEPS
+    return sigma if family.timestep == "sigma" else 1 - sigma
+
+
+def _lcm_guidance(denoiser: Mapping[str, Any]) -> GuidanceInput | None:
+    """Return the input for the guidance's embedding, which LCM's UNets have."""
+    width = denoiser.get("time_cond_proj_dim")
+    return GuidanceInput("timestep_cond", partial(embed_guidance, width=width)) if isinstance(width, int) else None
+
+
+def embed_guidance(scale: float, width: int) -> torch.Tensor:
+    """Return the embedding of a guidance scale that LCM's UNets take, of shape (1, width), float32.
+
+    Sines and cosines of 1000 · (scale - 1), as of a timestep: https://arxiv.org/abs/2310.04378, section 4.3, with the
+    frequencies of `LatentConsistencyModelPipeline.get_guidance_scale_embedding`.
+    """
+    import torch
+
+    half = width // 2
+    frequencies = torch.exp(torch.arange(half, dtype=torch.float32) * -(math.log(10000.0) / (half - 1)))
+    angles = (scale - 1) * 1000.0 * frequencies[None]
+    return torch.nn.functional.pad(torch.cat([angles.sin(), angles.cos()], dim=1), (0, width % 2))
+
+
+def _join_and_pool(texts: Mapping[str, EncodedText]) -> Inputs:
+    """Join the vectors, and add the last encoder's pooled text."""
+    *_, last = texts.values()
+    return join_widths(texts) if last.pooled is None else {**join_widths(texts), "text_embeds": last.pooled}
+
+
+_SD: Final = DenoiserForm(guidance_input=_lcm_guidance)
+_SDXL: Final = replace(_SD, encode=_join_and_pool)
+FORMS: Final[dict[str, DenoiserForm]] = {"sd1": _SD, "sd2": _SD, "sdxl": _SDXL, "sdxl_refiner": _SDXL}
+"""Family → form of its denoiser."""
