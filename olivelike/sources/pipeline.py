@@ -9,17 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeGuard, TypeVar
 
-from olivelike.digest import digest_bytes
+from olivelike._extras import needed
 from olivelike.errors import SourceError
 from olivelike.families import COMPONENTS
 from olivelike.model.families import (
     CONTROLNETS,
     IMAGE_ENCODER,
     INDEX_FILE,
-    MODEL_FILE,
     PREVIEW,
     SAFETY_CHECKER,
     T2I_ADAPTERS,
@@ -38,7 +37,6 @@ from olivelike.sources.checkpoint import (
     read_json,
 )
 from olivelike.sources.controlnet import open_controlnet
-from olivelike.sources.files.onnx_table import read_onnx_table
 from olivelike.sources.files.pickled import read_pickle_table
 from olivelike.sources.hub import open_hub
 from olivelike.sources.ip_adapter import open_ip_adapter
@@ -247,7 +245,8 @@ def _read_folder(
 def _read_onnx_folder(files: SourceFiles, index: Config, wanted: list[str]) -> PipelineSource:
     """Read a folder of graphs that someone else exported."""
     extras = {relative: files.path(relative) for relative in _extra_files(files, index)}
-    checkpoints = {name: open_onnx_component(files, name, name) for name in wanted}
+    read = needed("SOURCES", "onnx", f"{files.where}, which holds ONNX models of another exporter,")
+    checkpoints = {name: read(files, name) for name in wanted}
     return PipelineSource(replace(files.origin, exported=True), index, checkpoints, extras)
 
 
@@ -294,8 +293,7 @@ def _names_a_class(entry: Any) -> TypeGuard[list[str]]:
     return isinstance(entry, list) and len(entry) == 2 and all(isinstance(part, str) for part in entry)
 
 
-LIBRARY: Final = "onnx"
-CLASS_NAME: Final = "OnnxRuntimeModel"
+ONNX_CLASS: Final = "OnnxRuntimeModel"
 _TORCH_SUFFIXES = (".safetensors", ".bin")
 
 
@@ -305,61 +303,17 @@ def is_onnx_pipeline(index: Config, files: SourceFiles) -> bool:
     Repositories of torch weights often hold ONNX models of some components too; they count as torch pipelines.
     `index` is the content of `model_index.json`, empty if there is none.
     """
-    if any(entry == ["diffusers", CLASS_NAME] for entry in index.values()):
+    if any(entry == ["diffusers", ONNX_CLASS] for entry in index.values()):
         return True
     folders = {torch_folder(name) for name in COMPONENTS if name != SAFETY_CHECKER}
     if any(name.endswith(_TORCH_SUFFIXES) for folder in folders for name in files.names(folder)):
         return False
-    return any(_model_files(files, folder) for folder in COMPONENTS)
+    return any(onnx_files(files, folder) for folder in COMPONENTS)
 
 
-def open_onnx_component(files: SourceFiles, component: str, folder: str) -> Checkpoint:
-    """Read the table of a component's ONNX model, and nothing of its weights.
-
-    Raises `SourceError` if a file is missing or damaged, or there are several models.
-
-    Returns:
-        A checkpoint whose `graph` is the model file, for `load_onnx`.
-    """
-    name = _choose(files, folder)
-    path = files.path(f"{folder}/{name}")
-    table = read_onnx_table(path, lambda location: _data_file(files, folder, name, location))
-    config = read_json(files, f"{folder}/config.json") if "config.json" in files.names(folder) else {}
-    return Checkpoint(
-        component, LIBRARY, CLASS_NAME, config, table.tensors, graph=path, graph_digest=digest_bytes(table.graph)
-    )
-
-
-def _choose(files: SourceFiles, folder: str) -> str:
-    found = _model_files(files, folder)
-    if MODEL_FILE in found:
-        return MODEL_FILE
-    if len(found) > 1:
-        raise SourceError(
-            f"{files.where}: {folder} has {len(found)} models: {', '.join(found)}; "
-            f"keep one of them, or rename the one to use to {MODEL_FILE}"
-        )
-    if not found:
-        if not files.names(folder):
-            present = [name for name in COMPONENTS if _model_files(files, name)]
-            raise SourceError(
-                f"{files.where}: this pipeline has no {folder} (it has: {', '.join(present)}); "
-                f"drop {folder} from `components:`"
-            )
-        raise missing_file(files, f"{folder}/{MODEL_FILE}")
-    return found[0]
-
-
-def _model_files(files: SourceFiles, folder: str) -> list[str]:
+def onnx_files(files: SourceFiles, folder: str) -> list[str]:
+    """Return the names of a folder's ONNX models."""
     return sorted(name for name in files.names(folder) if name.endswith(".onnx"))
-
-
-def _data_file(files: SourceFiles, folder: str, model: str, location: str) -> Path:
-    """Return the path of a data file that a model in `folder` names, after a download where one is needed."""
-    relative = PurePosixPath(folder, location)
-    if relative.name not in files.names(str(relative.parent)):
-        raise missing_file(files, f"{relative}, which holds the weights of {folder}/{model},")
-    return files.path(str(relative))
 
 
 Opened = TypeVar("Opened")

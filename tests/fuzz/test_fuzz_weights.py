@@ -12,13 +12,13 @@ from hostile import QUICK, SLOW, TEXTS, damage_bytes, damage_json, feed
 from onnx import TensorProto, helper, numpy_helper
 
 from olivelike.errors import OlivelikeError
-from olivelike.graphs.adopt.onnx_graph import load_onnx
+from olivelike.extras.adopt.onnx_graph import load_onnx
+from olivelike.extras.adopt.onnx_table import read_onnx_table
 from olivelike.graphs.inspect import inspect_model
 from olivelike.runtime.sessions.session import read_model_file, value_specs
 from olivelike.sources.adapters.ip_adapter_file import read_ip_adapter
 from olivelike.sources.adapters.lora_settings import CONFIG_NAME, METADATA_KEY
 from olivelike.sources.adapters.open_lora import open_lora
-from olivelike.sources.files.onnx_table import read_onnx_table
 from olivelike.sources.identify.weight_file import describe_weight_file, training_notes
 from olivelike.sources.single_file import SingleFile
 

@@ -12,15 +12,15 @@ import pytest
 from test_fuzz_weights import LORAS, onnx_model
 
 from olivelike.errors import OlivelikeError, SourceError, UsageError
-from olivelike.graphs.adopt.onnx_graph import load_onnx
+from olivelike.extras.adopt.onnx_graph import load_onnx
+from olivelike.extras.adopt.onnx_table import read_onnx_table
 from olivelike.graphs.inspect import inspect_model
 from olivelike.runtime.pictures import read_picture
 from olivelike.runtime.pictures.picture_record import record_from_json
 from olivelike.runtime.pictures.recipe_text import parse_a1111
 from olivelike.runtime.prompts.syntax import parse_prompt
 from olivelike.sources.adapters.open_lora import open_lora
-from olivelike.sources.files.onnx_table import read_onnx_table
-from olivelike.sources.files.onnx_tensor import encode_bytes, encode_number
+from olivelike.sources.files.onnx_wire import encode_bytes, encode_number
 from olivelike.sources.identify.weight_file import describe_weight_file
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from olivelike._extras import load
 from olivelike.engine.keys import work_key
 from olivelike.errors import PassError
 from olivelike.model.families import DERIVED_FILES
@@ -96,7 +97,8 @@ class Job(ABC):
         """Read what `to_json` gave."""
         fields = dict(message)
         name, place = fields.pop("job"), Workplace(**fields.pop("place"))
-        return next(cls for cls in _jobs(Job) if cls.__name__ == name)(place, **fields)
+        found = next((cls for cls in _jobs(Job) if cls.__name__ == name), None)
+        return (found or load("JOBS", name))(place, **fields)
 
     def needs(self, store: Store) -> Needs:  # noqa: ARG002  (overridden)
         """Return what it uses of this machine; `store` is the one that it was planned with."""

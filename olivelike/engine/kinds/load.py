@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from olivelike.engine.kinds.kind import Job, Kind, Needs, check_graph
+from olivelike._extras import needed
+from olivelike.engine.kinds.kind import Job, Kind
 from olivelike.graphs.shelf import Answer
 
 if TYPE_CHECKING:
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from olivelike.engine.plan.inputs import Inputs
     from olivelike.engine.plan.node import Node
     from olivelike.sources import Adaptation, PipelineSource
-    from olivelike.store import Store
 
 
 @dataclass(frozen=True)
@@ -36,26 +35,7 @@ class LoadJob(Job):
         shapes = {name: tuple(shape) for name, shape in self.shapes.items()}
         component = self.place.component
         found = adapt(component, self.library, self.class_name, self.config, shapes, self.original)
-        return bench.keep(_made(found), _facts(found))
-
-
-@dataclass(frozen=True)
-class AdoptJob(Job):
-    """Read the model file of an ONNX source."""
-
-    graph: str
-
-    def needs(self, store: Store) -> Needs:  # noqa: ARG002
-        """Return the model file."""
-        return Needs(files=(self.graph,))
-
-    def run(self, bench: Workbench) -> Done:
-        """Make `graph` and `adaptation`."""
-        from olivelike.graphs.adopt.onnx_graph import load_onnx
-
-        found, graph = load_onnx(self.place.component, Path(self.graph))
-        check_graph("load", graph.data)
-        return bench.keep({"graph": graph.to_bytes(), "adaptation": found.to_bytes()}, _facts(found))
+        return bench.keep(_made(found), load_facts(found))
 
 
 def _made(found: Adaptation) -> dict[str, bytes]:
@@ -63,8 +43,12 @@ def _made(found: Adaptation) -> dict[str, bytes]:
     return {"architecture": found.architecture.to_bytes(), "adaptation": found.to_bytes()}
 
 
-def _facts(found: Adaptation) -> dict[str, Any]:
+def load_facts(found: Adaptation) -> dict[str, Any]:
+    """Return what a record says of a checkpoint that was read."""
     return {"parameters": len(found.names), "unused": list(found.unused)}
+
+
+_ADOPT = ("JOBS", "AdoptJob", "a source of ONNX models that another exporter made")
 
 
 class LoadNode(Kind):
@@ -79,7 +63,7 @@ class LoadNode(Kind):
     def shelved(self, node: Node, upstream: Upstream, inputs: Inputs) -> Answer | None:  # noqa: ARG002
         """Return architecture and names of a published network, or of one's own."""
         found = inputs.shelf.adaptation(inputs.source.checkpoint(node.component))
-        return None if found is None else Answer(_made(found), _facts(found))
+        return None if found is None else Answer(_made(found), load_facts(found))
 
     def makes(self, node: Node, upstream: Upstream, inputs: Inputs) -> tuple[frozenset[str], frozenset[str]]:  # noqa: ARG002
         """Return what is made of a source of this sort."""
@@ -89,13 +73,14 @@ class LoadNode(Kind):
 
     def work(self, node: Node, source: PipelineSource) -> Callable[..., Any]:
         """Return what reads a source of this sort."""
-        return self.job_type.run if source.checkpoint(node.component).graph is None else AdoptJob.run
+        return self.job_type.run if source.checkpoint(node.component).graph is None else needed(*_ADOPT).run
 
     def job(self, place: Workplace, assignment: Assignment) -> Job:
         """Return what a worker is to do."""
         checkpoint = assignment.inputs.source.checkpoint(place.component)
         if checkpoint.graph is not None:
-            return AdoptJob(place, str(checkpoint.graph))
+            adopt: Callable[..., Job] = needed(*_ADOPT)
+            return adopt(place, str(checkpoint.graph))
         shapes = {name: list(shape) for name, shape in checkpoint.shapes.items()}
         return LoadJob(
             place, checkpoint.library, checkpoint.class_name, dict(checkpoint.config), shapes, checkpoint.original

@@ -7,7 +7,7 @@ from typing import Final
 
 from olivelike._untrusted import open_file
 from olivelike.errors import SourceError
-from olivelike.sources.files.onnx_tensor import Field, WireError, WireReader
+from olivelike.sources.files.onnx_wire import Field, WireError, WireReader
 
 _KEPT: Final = 64
 """Values up to this many bytes are kept: shapes and scalars are worth showing."""

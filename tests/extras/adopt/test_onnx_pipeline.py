@@ -10,8 +10,9 @@ import onnx
 import pytest
 
 from olivelike.errors import SourceError
+from olivelike.extras.adopt.onnx_source import open_onnx_component
 from olivelike.sources.checkpoint import FolderFiles
-from olivelike.sources.pipeline import is_onnx_pipeline, open_onnx_component
+from olivelike.sources.pipeline import is_onnx_pipeline
 from tests.fixtures.torchscript_pipeline import make_onnx_pipeline
 
 
@@ -52,7 +53,7 @@ def test_a_torch_pipeline_with_onnx_copies_beside_is_none(saved_copy, pipelines)
 
 def test_a_component_is_opened_with_config_and_graph(pipelines):
     folder = pipelines["optimum"]
-    checkpoint = open_onnx_component(files_of(folder), "text_encoder", "text_encoder")
+    checkpoint = open_onnx_component(files_of(folder), "text_encoder")
     assert (checkpoint.library, checkpoint.class_name) == ("onnx", "OnnxRuntimeModel")
     assert checkpoint.config["hidden_size"] == 32
     assert checkpoint.graph == folder / "text_encoder/model.onnx"
@@ -61,15 +62,14 @@ def test_a_component_is_opened_with_config_and_graph(pipelines):
 
 
 def test_a_missing_config_is_no_matter(pipelines):
-    checkpoint = open_onnx_component(files_of(pipelines["diffusers"]), "text_encoder", "text_encoder")
+    checkpoint = open_onnx_component(files_of(pipelines["diffusers"]), "text_encoder")
     assert checkpoint.config == {}
     assert {path.name for path in checkpoint.files} == {"model.onnx", "weights.pb"}
 
 
 def test_the_form_is_the_same_wherever_the_weights_lie_and_whatever_they_are(pipelines, tmp_path):
     inside, beside = (
-        open_onnx_component(files_of(pipelines[layout]), "text_encoder", "text_encoder")
-        for layout in ("olive inside", "olive")
+        open_onnx_component(files_of(pipelines[layout]), "text_encoder") for layout in ("olive inside", "olive")
     )
     # Weights of a KiB and more lie beside; the rest are the same in both.
     assert inside.layout_digest == beside.layout_digest
@@ -78,31 +78,31 @@ def test_the_form_is_the_same_wherever_the_weights_lie_and_whatever_they_are(pip
     for tensor in model.graph.initializer:
         tensor.raw_data = np.zeros(len(tensor.raw_data), dtype=np.uint8).tobytes()
     onnx.save(model, folder / "text_encoder/model.onnx")
-    other = open_onnx_component(files_of(folder), "text_encoder", "text_encoder")
+    other = open_onnx_component(files_of(folder), "text_encoder")
     assert other.layout_digest == inside.layout_digest
     model.graph.node[-1].name += "x"
     onnx.save(model, folder / "text_encoder/model.onnx")
-    changed = open_onnx_component(files_of(folder), "text_encoder", "text_encoder")
+    changed = open_onnx_component(files_of(folder), "text_encoder")
     assert changed.layout_digest != inside.layout_digest
 
 
 def test_a_model_of_another_name_is_found_if_it_is_the_only_one(pipelines, tmp_path):
     folder = shutil.copytree(pipelines["olive inside"], tmp_path / "copy")
     (folder / "text_encoder/model.onnx").rename(folder / "text_encoder/text.onnx")
-    checkpoint = open_onnx_component(files_of(folder), "text_encoder", "text_encoder")
+    checkpoint = open_onnx_component(files_of(folder), "text_encoder")
     assert checkpoint.graph == folder / "text_encoder/text.onnx"
     shutil.copy(folder / "text_encoder/text.onnx", folder / "text_encoder/b.onnx")
     with pytest.raises(SourceError, match="text_encoder has 2 models: b.onnx, text.onnx; keep one"):
-        open_onnx_component(files_of(folder), "text_encoder", "text_encoder")
+        open_onnx_component(files_of(folder), "text_encoder")
 
 
 def test_what_is_missing_is_named(pipelines, tmp_path):
     folder = shutil.copytree(pipelines["olive"], tmp_path / "copy")
     with pytest.raises(SourceError, match=r"has no unet \(it has: text_encoder\); drop unet"):
-        open_onnx_component(files_of(folder), "unet", "unet")
+        open_onnx_component(files_of(folder), "unet")
     (folder / "text_encoder/weights.pb").unlink()
     with pytest.raises(SourceError, match="text_encoder/weights.pb, which holds the weights of"):
-        open_onnx_component(files_of(folder), "text_encoder", "text_encoder")
+        open_onnx_component(files_of(folder), "text_encoder")
     (folder / "text_encoder/model.onnx").rename(folder / "text_encoder/config.json")
     with pytest.raises(SourceError, match="text_encoder/model.onnx is missing"):
-        open_onnx_component(files_of(folder), "text_encoder", "text_encoder")
+        open_onnx_component(files_of(folder), "text_encoder")

@@ -15,12 +15,12 @@ from onnx_ir.traversal import RecursiveGraphIterator
 from onnxscript import optimizer
 
 from olivelike.errors import PassError, SourceError
-from olivelike.graphs.adopt.onnx_sizes import infer_sizes, should_fold
-from olivelike.graphs.adopt.onnx_spellings import respell
+from olivelike.extras.adopt.onnx_sizes import infer_sizes, should_fold
+from olivelike.extras.adopt.onnx_spellings import respell
+from olivelike.extras.adopt.onnx_table import read_onnx_table
 from olivelike.graphs.fusion.lowering import LOWEST_OPSET, lowest_opset
 from olivelike.model import Graph
 from olivelike.model.graph import BLOCK_KEY, PARAMETER_KEY
-from olivelike.sources.files.onnx_table import read_onnx_table
 from olivelike.sources.names.adaptation import Adaptation, StoredView
 
 if TYPE_CHECKING:

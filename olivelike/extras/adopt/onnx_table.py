@@ -13,16 +13,8 @@ from typing import Final
 
 from olivelike._untrusted import open_file
 from olivelike.errors import SourceError
-from olivelike.sources.files.onnx_tensor import (
-    DEEPEST_GRAPH,
-    Field,
-    OnnxTensor,
-    TensorPlaces,
-    WireError,
-    WireReader,
-    read_tensor_proto,
-    read_text,
-)
+from olivelike.extras.adopt.onnx_tensor import OnnxTensor, TensorPlaces, read_tensor_proto
+from olivelike.sources.files.onnx_wire import DEEPEST_GRAPH, Field, WireError, WireReader, read_text
 from olivelike.sources.files.weight_table import DOWNLOAD_AGAIN, POINTER_BYTES, RawTensor, refuse_pointer
 
 WEIGHT_ELEMENTS: Final = 2

@@ -12,10 +12,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from olivelike.errors import SourceError
+from olivelike.extras.adopt.onnx_table import CONSTANT_BYTES, read_onnx_table
 from olivelike.model import Tensor
 from olivelike.model.tensor_file import read_tensor
-from olivelike.sources.files.onnx_table import CONSTANT_BYTES, read_onnx_table
-from olivelike.sources.files.onnx_tensor import BYTES, encode_bytes, encode_number, encode_varint
+from olivelike.sources.files.onnx_wire import BYTES, encode_bytes, encode_number, encode_varint
 
 RANDOM = np.random.default_rng(0)
 WEIGHT = RANDOM.standard_normal((20, 30), dtype=np.float32)
@@ -171,7 +171,7 @@ def _key(number, length):
 def test_reading_needs_the_standard_library_alone(tmp_path):
     path = save(tmp_path)
     code = (
-        "import sys; from pathlib import Path; from olivelike.sources.files.onnx_table import read_onnx_table; "
+        "import sys; from pathlib import Path; from olivelike.extras.adopt.onnx_table import read_onnx_table; "
         f"read_onnx_table(Path({str(path)!r})); "
         "sys.exit(any(name in sys.modules for name in ('numpy', 'onnx', 'torch')))"
     )

@@ -14,14 +14,14 @@ from olivelike.passes.fuse import Fuse
 
 from olivelike.digest import digest_file
 from olivelike.errors import PassError
+from olivelike.extras.adopt.onnx_graph import load_onnx
+from olivelike.extras.adopt.onnx_source import open_onnx_component
 from olivelike.families.networks import interface_of
-from olivelike.graphs.adopt.onnx_graph import load_onnx
 from olivelike.measure.network_sizes import random_inputs
 from olivelike.measure.verify.original import relative_error
 from olivelike.model import Architecture
 from olivelike.sources.checkpoint import FolderFiles
 from olivelike.sources.names.adaptation import bind
-from olivelike.sources.pipeline import open_onnx_component
 from olivelike.testing import Case, LocalModel, LocalTensors, random_model, run_pass, tiny_model
 from olivelike.testing.models import traced_graph
 from olivelike.testing.parity import materialize_model, open_on_cpu
@@ -82,7 +82,7 @@ def exported(tmp_path_factory, one_torch_thread):
 
 
 def load(path, component):
-    checkpoint = open_onnx_component(FolderFiles.local(path.parents[1]), component, path.parent.name)
+    checkpoint = open_onnx_component(FolderFiles.local(path.parents[1]), component)
     adaptation, graph = load_onnx(component, path)
     digests = {file: digest_file(file) for file in checkpoint.files}
     tensors = LocalTensors({digest: file for file, digest in digests.items()})

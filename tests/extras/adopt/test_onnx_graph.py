@@ -11,11 +11,11 @@ from onnx import numpy_helper
 from olivelike.digest import digest_file
 from olivelike.engine.output.materialize import materialize
 from olivelike.errors import SourceError
-from olivelike.graphs.adopt.onnx_graph import load_onnx
+from olivelike.extras.adopt.onnx_graph import load_onnx
+from olivelike.extras.adopt.onnx_source import open_onnx_component
 from olivelike.model.graph import PARAMETER_KEY, parameter_inputs, real_inputs
 from olivelike.sources.checkpoint import FolderFiles
 from olivelike.sources.names.adaptation import Adaptation, bind
-from olivelike.sources.pipeline import open_onnx_component
 
 RANDOM = np.random.default_rng(0)
 
@@ -37,7 +37,7 @@ def save_model(folder, model, *, external=False):
 
 def materialised(path, folder):
     """Take a model through the table, the graph and the last step of every chain."""
-    checkpoint = open_onnx_component(FolderFiles.local(path.parents[1]), "unet", "unet")
+    checkpoint = open_onnx_component(FolderFiles.local(path.parents[1]), "unet")
     adaptation, graph = load_onnx("unet", path)
     files = {file: digest_file(file) for file in checkpoint.files}
     weights = bind(adaptation, checkpoint, files)
