@@ -6,14 +6,12 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field
 
-from olivelike.runtime.pipeline.request import Choices
+from olivelike.runtime.pipeline.request import Choices, axes
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Strength = Annotated[Finite, Field(ge=-10, le=10)]
-AxisField = Literal[
-    "seed", "steps", "guidance_scale", "scheduler", "strength", "prompt_sr", "lora", "model", "size", "clip_skip",
-    "eta", "guidance_rescale",
-]  # fmt: skip
+AXES: Final = {"prompt_sr": "Prompt S/R", "lora": "LoRA:weight", "model": "Model"}
+"""Axes of a plot beside a request's fields, with what people call them."""
 Name = Annotated[str, Field(max_length=300)]
 Text = Annotated[str, Field(max_length=20_000)]
 UploadId = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -52,7 +50,7 @@ class ControlChoice(_Value, frozen=True):
 class Axis(_Value, frozen=True):
     """What changes along a side of an X/Y plot."""
 
-    field: AxisField
+    field: Literal[(*axes(), *AXES)]  # type: ignore[valid-type]
     """`prompt_sr` puts each value in the place of the first one in the prompts; `lora` adds `NAME:WEIGHT`."""
     values: Annotated[
         tuple[Annotated[str, Field(max_length=2000)] | int | Finite, ...],

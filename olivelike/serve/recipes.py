@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from typing import Annotated, Any, Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -11,9 +12,10 @@ from olivelike.errors import SourceError, UsageError
 from olivelike.runtime.pictures.left_out import left_out
 from olivelike.runtime.pictures.picture_record import PictureRecord, record_from_json
 from olivelike.runtime.pictures.recipes import read_recipe_text
+from olivelike.runtime.pipeline.request import Recorded
 from olivelike.serve.views import RecipeView, record_of
 
-_UNABLE: Final = ("upscaler", "guidance_interval", "control_guess", "ip_adapter_scale")
+_UNABLE: Final = ("upscaler", *(one.name for one in fields(Recorded) if one.metadata["entered"] is None))
 """Fields of a record that the page's form has no place for."""
 
 

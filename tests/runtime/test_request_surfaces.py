@@ -13,7 +13,8 @@ from olivelike.cli.commands.info import picture_lines
 from olivelike.errors import UsageError
 from olivelike.runtime.jobs.prompt_lines import read_options
 from olivelike.runtime.pictures.picture_record import PictureRecord, UsedControl, UsedFile, told_of
-from olivelike.runtime.pipeline.request import Request, asked_fields
+from olivelike.runtime.pipeline.request import Request, asked_fields, axes
+from olivelike.serve.form import form
 from olivelike.serve.orders import Order
 
 NAMES = [one.name for one in fields(Request)]
@@ -39,6 +40,26 @@ RECORDS = {
     "decode_singly": "changes no picture",
 }  # fmt: skip
 
+PAGE = {
+    "prompts": "the page's first field", "seeds": "one seed for all", "variation_seeds": "likewise",
+    "guidance_interval": "two numbers have no input yet", "guidance_calls": "the operator knows the memory",
+    "upscaler": "files of the server's machine are no client's", "control_guess": "beside the control picture",
+    "ip_adapter_scale": "beside the pictures", **dict.fromkeys(PICTURES, "chosen or painted, not typed"),
+}  # fmt: skip
+PLOTS = {
+    "prompts": "prompt_sr", "negative_prompt": "prompt_sr", "num_images": "each cell has as many",
+    "batch_size": "changes no picture", "guidance_calls": "changes no picture", "decode_singly": "changes no picture",
+    "tiled_vae": "changes no picture but by rounding", "retry_unsafe": "decides which pictures are left",
+    "seeds": "seed", "variation_seeds": "seed", "upscaler": "files of the server's machine are no client's",
+    **dict.fromkeys(("prompt_weights", "fit", "inpaint_area", "control_guess"), "has two values: draw it twice"),
+    **dict.fromkeys(
+        ("guidance_interval", "cache_interval", "variation_strength", "variation_seed", "hires", "hires_strength",
+         "mask_blur", "inpaint_padding", "ip_adapter_scale"),
+        "A1111's plots have none, and nobody asked for it",
+    ),
+    **dict.fromkeys(PICTURES, "a file"),
+}  # fmt: skip
+
 
 def of_the_command():
     return {one.name for one in Commands(name="olivelike").get_command(None, "generate").params}
@@ -51,6 +72,8 @@ def of_the_command():
         ("lines of prompts", lambda: {name for name, _ in asked_fields()}, LINES),
         ("orders", lambda: set(Order.model_fields), ORDERS),
         ("records", lambda: set(PictureRecord.__dataclass_fields__), RECORDS),
+        ("the page's form", lambda: {one["name"] for one in form()["fields"]}, PAGE),
+        ("plots", lambda: set(axes()), PLOTS),
     ],
 )
 def test_a_field_is_on_a_surface_or_excused(surface, has, excused):

@@ -124,6 +124,9 @@ def test_the_page_has_its_files_and_no_others(client):
     again = client.get("/", headers={"If-None-Match": page.headers["etag"]})
     assert again.status_code == 304
     assert client.get("/page/page.js").headers["content-type"].startswith("text/javascript")
+    declared = client.get("/page/declared.js")
+    assert declared.headers["content-type"].startswith("text/javascript")
+    assert declared.text.startswith("export const FORM = {")
     for name in ("__init__.py", "..%2f__init__.py", "none.js"):
         assert client.get(f"/page/{name}").status_code == 404
 

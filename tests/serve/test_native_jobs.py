@@ -240,7 +240,7 @@ def test_recipes_are_read_from_pasted_texts_and_uploads_with_what_the_page_leave
     assert (found["record"]["seed"], found["record"]["scheduler"]) == (2**64 - 1, "Euler")
     assert found["left_out"] == "not taken over, so that the picture may be another: Tiling True"
     again = asked(record={**found["record"], "guidance_interval": [0, 0.5], "seed": str(2**64 - 1)}).json()
-    assert again["left_out"] == f"{found['left_out']}, Guidance interval (0.0, 0.5)"
+    assert again["left_out"] == f"{found['left_out']}, guidance from 0 to 0.5 of the steps"
     for body, why in (
         ({"text": "a cat"}, "no line of settings"),
         ({"text": '{"3": {"class_type": "KSampler"}}'}, "this is a ComfyUI graph"),

@@ -1,6 +1,5 @@
 """`olivelike info`: what a folder, a weight file or a picture is."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,11 +10,9 @@ from olivelike.cli import options as shared
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Final
 
     from olivelike.engine.output.folder_info import FolderInfo
     from olivelike.runtime.pictures import PictureFile
-    from olivelike.runtime.pictures.picture_record import PictureRecord
     from olivelike.sources.identify.weight_file import FileHashes
 
 
@@ -122,6 +119,7 @@ def picture_lines(picture: "PictureFile") -> "Iterator[str]":
     """Return what a picture file says of itself, a line for each fact."""
     from olivelike.runtime.pictures.ai_mark import in_words
     from olivelike.runtime.pictures.left_out import left_out
+    from olivelike.runtime.pictures.picture_record import told_in_words
 
     yield f"{picture.path}: a picture, {picture.format}, {picture.width}x{picture.height}"
     if picture.source_type is not None:
@@ -135,46 +133,12 @@ def picture_lines(picture: "PictureFile") -> "Iterator[str]":
     if record is None:
         yield "It has no record of what made it."
         return
-    told = dict(_told(record))
+    told = {label: text for _, label, text in told_in_words(record)}
     if record.version is None and not picture.own:
         told["made by"] = "a program that writes as A1111 does"
     yield from _columns({**told, **record.other})
     if sentence := left_out(record):
         yield sentence
-
-
-_LAST: "Final" = ("model", "loras", "provider", "version")
-
-
-def _told(record: "PictureRecord") -> "Iterator[tuple[str, str]]":
-    """Yield labels and texts of all that a record tells, where it is not the default."""
-    from olivelike.runtime.pictures.picture_record import fields_of_files, told_of
-
-    named = " ".join(part for part in (record.model, record.model_hash) if part)
-    together = replace(record, scheduler=record.scheduler or record.sampler, model=named or None)
-    for one in sorted(fields_of_files(), key=lambda one: _LAST.index(one.name) if one.name in _LAST else -1):
-        told, value = told_of(one), getattr(together, one.name)
-        if told.label is None or value == one.default:
-            continue
-        if isinstance(value, tuple) and told.text is None:
-            yield from ((f"{told.label} {number}", _part(part)) for number, part in enumerate(value, 1))
-        else:
-            yield told.label, told.text.format_map(vars(record)) if told.text else _part(value)
-
-
-def _part(value: Any) -> str:
-    """Say a value: a file by name, weight and hash, a picture that led by how it did."""
-    from olivelike.runtime.pictures.picture_record import UsedControl, UsedFile
-
-    if isinstance(value, UsedControl):
-        share = f", from {value.start:g} to {value.end:g} of the steps" if (value.start, value.end) != (0, 1) else ""
-        edges = ", its edges" if value.preprocessor == "canny" else ""
-        net = f", {value.net}" if value.net else ""
-        return f"{_part(value.image)}{net}, strength {value.strength:g}{share}{edges}"
-    if isinstance(value, UsedFile):
-        weight = f" at {value.weight:g}" if value.weight is not None else ""
-        return f"{value.name}{weight}" + (f" ({value.hash})" if value.hash else "")
-    return str(value)
 
 
 def _columns(facts: dict[str, str]) -> "Iterator[str]":

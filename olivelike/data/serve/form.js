@@ -1,12 +1,33 @@
 // The fields of the form: what they hold, their bounds, what is kept of them, and the order that they make.
 
-import { $, settled, typeOver } from "./dom.js";
+import { FORM } from "./declared.js";
+import { $, make, settled, typeOver } from "./dom.js";
 
 const KEY = "olivelike.form";
 const fields = () => [...document.querySelectorAll("#form [data-field]")];
 const kept = () => [...document.querySelectorAll("#form [data-field], #form [data-kept]")];
 
 let defaults = {};
+
+/** Put an input for each declared field that has no place of its own into its group: numbers, choices, then boxes to tick. */
+function buildFields() {
+  const later = (one) => one.type === "boolean";
+  const inputs = FORM.fields.filter((one) => one.group).sort((one, other) => later(one) - later(other));
+  for (const one of inputs) document.querySelector(`[data-group="${one.group}"]`).append(...inputOf(one));
+}
+
+function inputOf({ name, label, type, min, max, step, value, enum: choices, words, hint }) {
+  const base = { id: name, data: { field: name }, ...(hint ? { "aria-describedby": `${name}-hint` } : {}) };
+  if (type === "boolean") {
+    return [make("label", { className: "check wide" }, make("input", { ...base, type: "checkbox", defaultChecked: value }), ` ${label}`)];
+  }
+  const input = choices
+    ? make("select", base, ...choices.map((choice, place) => make("option", { value: choice }, words[place] ?? choice)))
+    : make("input", { ...base, type: "number", min: min ?? "", max: max ?? "", step, defaultValue: value ?? "" });
+  return [make("label", {}, `${label} `, input), ...(hint ? [make("p", { className: "hint wide", id: `${name}-hint` }, hint)] : [])];
+}
+
+buildFields();
 
 const get = (input) => (input.type === "checkbox" ? input.checked : input.value);
 

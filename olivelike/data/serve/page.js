@@ -1,5 +1,6 @@
 // Starts everything, and joins the parts: the form makes an order, the order a job, the job is shown.
 
+import { FORM } from "./declared.js";
 import { $ } from "./dom.js";
 import { controlFields, forgetControl, startControls } from "./controls.js";
 import { forgetImagePrompt, imagePromptFields, startImagePrompt } from "./image_prompt.js";
@@ -22,8 +23,8 @@ import { startViewer } from "./viewer.js";
 
 const VIEWS = ["paint", "gallery", "workflows"];
 const QUEUE = new Set(["queued", "queue", "started", "done", "failed", "cancelled"]);
-const WITH_PICTURE = ["strength", "fit", "mask_blur", "inpaint_area", "inpaint_padding"];
-const WITH_MASK = ["mask_blur", "inpaint_area", "inpaint_padding"];
+const WITH_PICTURE = FORM.fields.filter((one) => one.group === "picture" || one.about === "init_image").map((one) => one.name);
+const WITH_MASK = FORM.fields.filter((one) => one.about === "mask").map((one) => one.name);
 
 let features = {};
 

@@ -1,15 +1,10 @@
 // X/Y plots: an axis' field and values, read as A1111's script reads them.
 
+import { FORM } from "./declared.js";
 import { $, make } from "./dom.js";
 import { exact } from "./form.js";
 
-const NUMBERS = new Set(["seed", "steps", "guidance_scale", "strength", "clip_skip", "eta", "guidance_rescale"]);
-const WHOLE = new Set(["seed", "steps", "clip_skip"]);
-const FIELDS = {
-  seed: "Seed", steps: "Steps", guidance_scale: "Guidance", scheduler: "Scheduler", prompt_sr: "Prompt S/R",
-  strength: "Strength", lora: "LoRA:weight", model: "Model", size: "Size", clip_skip: "Clip skip", eta: "Eta",
-  guidance_rescale: "Guidance rescale",
-};
+const AXES = Object.fromEntries(FORM.axes.map((one) => [one.name, one]));
 
 /** Values parted by commas; one with a comma in it stands in double quotes. */
 export function splitValues(text) {
@@ -52,15 +47,15 @@ export function numbersOf(value, whole = false) {
 export function axisOf(field, text) {
   if (!field) return null;
   const values = splitValues(text);
-  if (!values.length) throw new Error(`${FIELDS[field]}: write the values, parted by commas`);
-  if (!NUMBERS.has(field)) return { field, values };
-  return { field, values: values.flatMap((value) => numbersOf(value, WHOLE.has(field))) };
+  if (!values.length) throw new Error(`${AXES[field].label}: write the values, parted by commas`);
+  if (AXES[field].type === "string") return { field, values };
+  return { field, values: values.flatMap((value) => numbersOf(value, AXES[field].type === "integer")) };
 }
 
 /** Both axes of the form. Throws an `Error` with a sentence if values can't be read. */
 export function axes() {
   const [x, y] = ["x", "y"].map((side) => axisOf($(`${side}-field`).value, $(`${side}-values`).value));
-  if (x && y && x.field === y.field && x.field !== "prompt_sr") throw new Error(`X and Y are both ${FIELDS[x.field]}; take another for one`);
+  if (x && y && x.field === y.field && x.field !== "prompt_sr") throw new Error(`X and Y are both ${AXES[x.field].label}; take another for one`);
   return { x, y };
 }
 
@@ -69,7 +64,7 @@ export function startPlot(choices) {
   for (const side of ["x", "y"]) {
     $(`${side}-field`).replaceChildren(
       make("option", { value: "" }, "Nothing"),
-      ...Object.entries(FIELDS).map(([value, text]) => make("option", { value }, text)),
+      ...FORM.axes.map(({ name, label }) => make("option", { value: name }, label)),
     );
     $(`${side}-all`).addEventListener("click", () => {
       const all = choices($(`${side}-field`).value) ?? [];

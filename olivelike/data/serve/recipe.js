@@ -1,5 +1,6 @@
 // What made a picture: into the form, and as words for people.
 
+import { FORM } from "./declared.js";
 import { $, make } from "./dom.js";
 import { setField } from "./form.js";
 import { setLoras } from "./loras.js";
@@ -7,11 +8,8 @@ import { model, modelNames, setModel, setScheduler } from "./models.js";
 import { notice } from "./notices.js";
 import { ask } from "./server.js";
 
-const PLAIN = ["steps", "guidance_scale", "guidance_rescale", "eta", "seed", "width", "height", "strength", "clip_skip", "prompt_weights", "fit"];
-
-/** What a record has only where it was used. */
-const SELDOM = { variation_strength: 0, variation_seed: "", hires: "", hires_strength: 0.7, cache_interval: 1, tiled_vae: false };
-const MASKED = { inpaint_area: "whole", inpaint_padding: 32, mask_blur: "" };
+/** Fields that are filled in otherwise: typed over, so that what was there can be had back, or chosen from a list. */
+const TEXTS = new Set(["negative_prompt", "scheduler"]);
 
 /** Fill the form in with a record. `leftOut` is the server's sentence on what the form can't take; it is asked for if need be. */
 export async function applyRecipe(record, where = "the picture", leftOut = undefined) {
@@ -26,10 +24,12 @@ export async function applyRecipe(record, where = "the picture", leftOut = undef
   }
   setField("prompt", record.prompt ?? "");
   setField("negative_prompt", record.negative_prompt ?? "");
-  for (const name of PLAIN) {
-    if (record[name] !== null && record[name] !== undefined) setField(name, record[name]);
+  for (const side of ["width", "height"]) if (record[side]) setField(side, record[side]);
+  for (const { name, about, always, default: plain } of FORM.fields.filter((one) => one.recorded && !TEXTS.has(one.name))) {
+    if (about === "mask" && !record.mask) continue;
+    const value = record[name] ?? (always ? undefined : plain ?? "");
+    if (value !== undefined) setField(name, value);
   }
-  for (const [name, plain] of Object.entries({ ...SELDOM, ...(record.mask ? MASKED : {}) })) setField(name, record[name] ?? plain);
   setScheduler(record.scheduler);
   // LoRAs that the prompt names itself would count twice.
   const named = new Set([...(record.prompt ?? "").matchAll(/<(?:lora|lyco):([^:<>]+)/g)].map((match) => match[1].trim().split(/[\\/]/).pop()));
@@ -45,33 +45,26 @@ export async function applyRecipe(record, where = "the picture", leftOut = undef
   else notice(text);
 }
 
-const NAMES = {
-  prompt: "Prompt", negative_prompt: "Negative prompt", model: "Model", model_hash: "Model hash", seed: "Seed", steps: "Steps",
-  guidance_scale: "Guidance", guidance_rescale: "Guidance rescale", scheduler: "Scheduler", eta: "Eta", size: "Size",
-  strength: "Strength", clip_skip: "Clip skip", loras: "LoRAs", init_image: "Initial picture", mask: "Mask",
-  variation_strength: "Variation", variation_seed: "Variation seed", hires: "Drawn again", hires_strength: "Its strength",
-  cache_interval: "Cache interval", tiled_vae: "Decoded in parts", controls: "Led by", provider: "Provider", version: "Program", prompt_weights: "Plain prompt", fit: "Cropped to fit",
-};
+const TEMPLATE = /\{(\w+)(?:\[(\d)\])?(?::g)?\}/g;
 
-const of = {
-  size: (record) => record.width && record.height && `${record.width}×${record.height}`,
-  loras: (record) => record.loras?.map((lora) => (lora.weight === null || lora.weight === undefined ? lora.name : `${lora.name} ${lora.weight}`)).join(", "),
-  init_image: (record) => record.init_image?.name,
-  mask: (record) => record.mask?.name,
-  controls: (record) => record.controls?.map((one) => `${one.net} ${one.strength}: ${one.image.name}`).join(", "),
-  prompt_weights: (record) => record.prompt_weights === false && "yes",
-  fit: (record) => record.fit && "yes",
-  scheduler: (record) => record.scheduler ?? record.sampler,
-  guidance_rescale: (record) => record.guidance_rescale || null,
-  eta: (record) => record.eta || null,
-  clip_skip: (record) => record.clip_skip || null,
-};
+/** A value of a record in words: numbers and texts as they are, files by name and weight, pictures that led by how. */
+function said(value) {
+  if (Array.isArray(value)) return value.map(said).join(", ");
+  if (value?.image) return `${value.net} ${value.strength}: ${value.image.name}`;
+  if (value?.name) return value.weight === null || value.weight === undefined ? value.name : `${value.name} ${value.weight}`;
+  return String(value);
+}
+
+const isSaid = (value, plain) => value !== undefined && value !== null && value !== "" && JSON.stringify(value) !== JSON.stringify(plain);
 
 /** The recipe as pairs of a description list. */
 export function recipeRows(record) {
-  const rows = Object.entries(NAMES).map(([name, label]) => [label, of[name] ? of[name](record) : record[name]]);
+  const whole = { ...record, scheduler: record.scheduler ?? record.sampler, model: [record.model, record.model_hash].filter(Boolean).join(" ") };
+  const told = FORM.record.filter(({ name, default: plain }) => isSaid(whole[name], plain));
+  const rows = told.map(({ name, label, text }) => [
+    label[0].toUpperCase() + label.slice(1),
+    text ? text.replace(TEMPLATE, (_, field, place) => (place ? record[field][place] : record[field])) : said(whole[name]),
+  ]);
   rows.push(...Object.entries(record.other ?? {}));
-  return rows
-    .filter(([, value]) => value !== null && value !== undefined && value !== "" && value !== false)
-    .map(([label, value]) => make("div", {}, make("dt", {}, label), make("dd", {}, String(value))));
+  return rows.map(([label, value]) => make("div", {}, make("dt", {}, label), make("dd", {}, String(value))));
 }

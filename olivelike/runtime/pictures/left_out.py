@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from typing import Final
 
 from olivelike._untrusted import one_line
-from olivelike.runtime.pictures.picture_record import PictureRecord, UsedFile, fields_of_files
+from olivelike.runtime.pictures.picture_record import PictureRecord, told_in_words
 
 _LONGEST: Final = 60
 """Characters of a name or value that are shown; `olivelike info` has all."""
@@ -22,10 +22,6 @@ _SAME_ANYWAY: Final = frozenset(
 """Settings, some with a value, in small letters, that change no picture here: what was before choices, and labels."""
 _OFF: Final = frozenset({"false", "none", "disable", "disabled", "off", ""})
 """Values of what was not used."""
-_LABELS: Final = {
-    "upscaler": "Upscaler", "guidance_interval": "Guidance interval", "control_guess": "Control pictures lead alone",
-    "ip_adapter_scale": "Strength of image prompts",
-}  # fmt: skip
 
 
 def left_out(record: PictureRecord, *, unable: Collection[str] = (), started: bool = False) -> str | None:
@@ -51,11 +47,9 @@ def _settings(record: PictureRecord, unable: Collection[str], *, started: bool) 
             yield f"{_shown(name)} {_shown(value)}"
     if record.strength is not None and record.init_image is None and record.hires is None and not started:
         yield f"Denoising strength {record.strength:g} of a picture that is not named"
-    for field in fields_of_files():
-        value = getattr(record, field.name)
-        if field.name in unable and value not in (field.default, None):
-            label = _LABELS.get(field.name, field.name)
-            yield label if value is True else f"{label} {_shown(value.name if isinstance(value, UsedFile) else value)}"
+    for name, label, text in told_in_words(record):
+        if name in unable:
+            yield f"{label} {_shown(text)}"
 
 
 def _shown(value: object) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, Field, asdict, dataclass, field, fields
+from dataclasses import MISSING, Field, asdict, dataclass, field, fields, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Literal, get_type_hints
 
@@ -150,6 +150,36 @@ def fields_of_files() -> tuple[Field[Any], ...]:
         names.insert(names.index(behind), name)
     by_name = {one.name: one for one in fields(PictureRecord)}
     return tuple(by_name[name] for name in names)
+
+
+_LAST: Final = ("model", "loras", "provider", "version")
+
+
+def told_in_words(record: PictureRecord) -> Iterator[tuple[str, str, str]]:
+    """Yield field, label and text of all that a record tells, where it is not the default."""
+    named = " ".join(part for part in (record.model, record.model_hash) if part)
+    together = replace(record, scheduler=record.scheduler or record.sampler, model=named or None)
+    for one in sorted(fields_of_files(), key=lambda one: _LAST.index(one.name) if one.name in _LAST else -1):
+        told, value = told_of(one), getattr(together, one.name)
+        if told.label is None or value == one.default:
+            continue
+        if isinstance(value, tuple) and told.text is None:
+            yield from ((one.name, f"{told.label} {number}", _said(part)) for number, part in enumerate(value, 1))
+        else:
+            yield one.name, told.label, told.text.format_map(vars(record)) if told.text else _said(value)
+
+
+def _said(value: Any) -> str:
+    """Say a value: a file by name, weight and hash, a picture that led by how it did."""
+    if isinstance(value, UsedControl):
+        share = f", from {value.start:g} to {value.end:g} of the steps" if (value.start, value.end) != (0, 1) else ""
+        edges = ", its edges" if value.preprocessor == "canny" else ""
+        net = f", {value.net}" if value.net else ""
+        return f"{_said(value.image)}{net}, strength {value.strength:g}{share}{edges}"
+    if isinstance(value, UsedFile):
+        weight = f" at {value.weight:g}" if value.weight is not None else ""
+        return f"{value.name}{weight}" + (f" ({value.hash})" if value.hash else "")
+    return str(value)
 
 
 def record_from_json(text: str, where: str) -> PictureRecord:

@@ -148,16 +148,43 @@ class Asked:
         return self.read in (parse_flag, parse_off)
 
 
-def choice(default: Any, asked: Asked | None = None, *, told: Told | None = None, about: str | None = None) -> Any:
+@dataclass(frozen=True)
+class Entered:
+    """How the server's page asks for a field."""
+
+    label: str
+    group: Literal["picture", "more"] | None = None
+    """Where its input is put, behind those of the group that are declared before; `None` has a place in the page."""
+    step: float = 1
+    """From one number to the next, as its buttons go."""
+    value: Any = None
+    """What it holds at first, where the default leaves it open."""
+    words: tuple[str, ...] = ()
+    """For people, of the words that there are to choose from."""
+    hint: str = ""
+
+
+def choice(
+    default: Any,
+    asked: Asked | None = None,
+    *,
+    told: Told | None = None,
+    entered: Entered | None = None,
+    about: str | None = None,
+    axis: bool = False,
+) -> Any:
     """Declare a field of a request.
 
     Args:
         default: what it is where nobody asks for it.
         asked: how it is asked for in words, if it is.
         told: how a record tells it, if it does.
+        entered: how the server's page asks for it, if it does.
         about: the field without which it means nothing.
+        axis: whether it may change along a side of a plot.
     """
-    return field(default=default, metadata={"asked": asked, "told": told, "about": about})
+    told_so = {"asked": asked, "told": told, "entered": entered, "about": about, "axis": axis}
+    return field(default=default, metadata=told_so)
 
 
 def seed_or_drawn(asked: int | None) -> int:
@@ -215,18 +242,28 @@ class Recorded:
         0.0,
         Asked(float, "From 0 to 1, against overexposure; 0 by default.", "X"),
         told=Told("rescale", written=Written("CFG Rescale", read_number), always=True),
+        entered=Entered("Guidance rescale", group="more", step=0.05),
+        axis=True,
     )
     """Share of section 3.4 of https://arxiv.org/abs/2305.08891, against overexposure."""
     eta: Annotated[float, Ge(0), Le(1)] = choice(
         0.0,
         Asked(float, "DDIM's share of fresh noise; 0 by default.", "X"),
         told=Told("eta", written=Written("Eta", read_number), always=True),
+        entered=Entered("Eta (DDIM)", group="more", step=0.05),
+        axis=True,
     )
     """Share of fresh noise in each step of the DDIM scheduler."""
     clip_skip: Annotated[int, Ge(0), Le(100)] = choice(
         0,
         Asked(int, "Last layers of the text encoder to leave out; A1111 counts from 1.", "N"),
         told=Told("clip skip", written=Written("Clip skip", _one_less, lambda skipped: skipped + 1), always=True),
+        entered=Entered(
+            "Clip skip",
+            group="more",
+            hint="Clip skip counts the layers left out: A1111’s 2 is 1 here.",  # noqa: RUF001
+        ),
+        axis=True,
     )
     """Last layers of the text encoder to leave out; A1111 counts from 1."""
     guidance_interval: tuple[float, float] | None = choice(
@@ -247,6 +284,7 @@ class Recorded:
         1,
         Asked(int, "Run the whole UNet each N steps, a small part between; for folders with `deepcache`.", "N"),
         told=Told("whole UNet each", "{cache_interval} steps", Written("Cache interval", read_whole)),
+        entered=Entered("Whole UNet each … steps", group="more"),
     )
     """Each so many steps the whole UNet runs; between them its shallow part, which the pass `deepcache` writes."""
     prompt_weights: bool = choice(
@@ -258,18 +296,21 @@ class Recorded:
             Written("Emphasis", _no_emphasis, lambda _: "None"),
             always=True,
         ),
+        entered=Entered("Brackets, BREAK and the like have a meaning", group="more"),
     )
     """Whether `(word:1.2)` and `BREAK` in prompts mean what they do in A1111."""
     fit: bool = choice(
         False,
         Asked(parse_flag, "Take the nearest size there is, and crop the initial picture to its shape."),
         told=Told("cropped to fit", "to the shape of the size", always=True),
+        entered=Entered("Crop to fit", group="picture"),
     )
     """Take the nearest size that can be had, and crop `init_image` and `mask` to its shape; they are stretched else."""
     variation_strength: Annotated[float, Ge(0), Le(1)] = choice(
         0.0,
         Asked(float, "Share of that other one's noise, from 0 to 1; 0 by default.", "X", aliases=("subseed_strength",)),
         told=Told("by a share of", written=Written("Variation seed strength", read_number)),
+        entered=Entered("Variation", group="more", step=0.05),
     )
     """Share of another seed's noise in the initial noise, as A1111's `subseed_strength`."""
     variation_seed: Annotated[int, Ge(-1), Lt(SEEDS)] | None = choice(
@@ -277,6 +318,7 @@ class Recorded:
         Asked(int, "Of another picture to vary towards; counts up. By default drawn.", "N", aliases=("subseed",)),
         told=Told("varied with", written=Written("Variation seed", read_seed)),
         about="variation_strength",
+        entered=Entered("Variation seed", group="more"),
     )
     """That seed, of each prompt's first picture; the next ones have those that follow, and keep `seed`. Of a record, of
     this very picture."""
@@ -284,9 +326,12 @@ class Recorded:
         None,
         Asked(parse_hires, "Draw, enlarge X times, draw again: the share STRENGTH of the steps, 0.7.", "X[:STRENGTH]"),
         told=Told("drawn again", "at {hires:g} times the size, strength {hires_strength:g}"),
+        entered=Entered("Draw again, times as large", group="more", step=0.25),
     )
     """Enlarge what is drawn from a prompt alone so many times, and draw it again at that size."""
-    hires_strength: Annotated[float, Gt(0), Le(1)] = choice(0.7, told=Told(None))
+    hires_strength: Annotated[float, Gt(0), Le(1)] = choice(
+        0.7, told=Told(None), entered=Entered("Its strength", group="more", step=0.05)
+    )
     """Share of the steps that run again then."""
     inpaint_area: Literal["whole", "masked"] = choice(
         "whole",
@@ -300,6 +345,7 @@ class Recorded:
             Written("Inpaint area", write=lambda _: "Only masked"),
         ),
         about="mask",
+        entered=Entered("Inpaint area", group="picture", words=("Whole picture", "Only masked")),
     )
     """`masked` draws what is around the mask at `size`, and puts it back into the picture."""
     mask_blur: Annotated[int, Ge(0), Le(256)] | None = choice(
@@ -307,6 +353,7 @@ class Recorded:
         Asked(int, "Keep the initial picture outside the mask, with an edge so soft, in pixels.", "N"),
         told=Told("mask blur", written=Written("Mask blur")),
         about="mask",
+        entered=Entered("Mask blur", group="picture", value=4),
     )
     """Put the initial picture back where the mask is black, with an edge so soft, in pixels; `None` does not."""
     inpaint_padding: Annotated[int, Ge(0), Le(1024)] = choice(
@@ -314,12 +361,14 @@ class Recorded:
         Asked(int, "Pixels around a masked area that are drawn too; 32 by default.", "N"),
         told=Told(None),
         about="mask",
+        entered=Entered("Padding", group="picture"),
     )
     """Pixels of the initial picture around a masked area."""
     tiled_vae: bool = choice(
         False,
         Asked(parse_flag, "Decode and encode part by part: for pictures that memory has no room for."),
         told=Told("VAE", "part by part"),
+        entered=Entered("Decode part by part (large pictures)", group="more"),
     )
     """Whether the VAE decodes and encodes pictures part by part that are larger than what the UNet was trained on. That
     takes less memory still: in strips, with the statistics of the whole, or else in overlapping tiles."""
@@ -340,12 +389,20 @@ class Recorded:
 class Choices(Recorded):
     """What requests and orders at a server have alike, with bounds for orders. Defaults are diffusers' pipelines'."""
 
-    negative_prompt: Annotated[str, MaxLen(20_000)] | None = choice(None, Asked(str, "What not to show.", "TEXT"))
+    negative_prompt: Annotated[str, MaxLen(20_000)] | None = choice(
+        None, Asked(str, "What not to show.", "TEXT"), entered=Entered("Negative prompt")
+    )
     """What the pictures are led away from; `None` is the empty text, or zeros where SDXL was trained so."""
-    num_images: Annotated[int, Ge(1), Le(100)] = choice(1, Asked(int, "Pictures for each prompt; 1 by default.", "N"))
-    batch_size: Annotated[int, Ge(1), Le(64)] = choice(1, Asked(int, "Pictures made at once; 1 by default.", "N"))
+    num_images: Annotated[int, Ge(1), Le(100)] = choice(
+        1, Asked(int, "Pictures for each prompt; 1 by default.", "N"), entered=Entered("Pictures")
+    )
+    batch_size: Annotated[int, Ge(1), Le(64)] = choice(
+        1, Asked(int, "Pictures made at once; 1 by default.", "N"), entered=Entered("At once")
+    )
     """How many pictures are made at once."""
-    steps: Annotated[int, Ge(1), Le(10_000)] = choice(50, Asked(int, "Steps; 50 by default, or with --fast few.", "N"))
+    steps: Annotated[int, Ge(1), Le(10_000)] = choice(
+        50, Asked(int, "Steps; 50 by default, or with --fast few.", "N"), entered=Entered("Steps"), axis=True
+    )
     guidance_scale: Annotated[float, Ge(-100), Le(1000)] = choice(
         7.5,
         Asked(
@@ -354,6 +411,8 @@ class Choices(Recorded):
             "X",
             aliases=("cfg_scale", "cfg-scale", "cfg"),
         ),
+        entered=Entered("Guidance"),
+        axis=True,
     )
     """How strongly the prompt leads; at 1 and below, the UNet runs on the prompt alone."""
     scheduler: Annotated[str, MaxLen(300)] | None = choice(
@@ -364,10 +423,15 @@ class Choices(Recorded):
             "NAME",
             aliases=("sampler_name", "sampler-name", "sampler"),
         ),
+        entered=Entered("Scheduler"),
+        axis=True,
     )
     """A class of diffusers or a name of A1111; `None` is the folder's own."""
     seed: Annotated[int, Ge(-1), Lt(SEEDS)] | None = choice(
-        None, Asked(int, "Of the first picture; those after it count up. By default, or as -1, drawn.", "N")
+        None,
+        Asked(int, "Of the first picture; those after it count up. By default, or as -1, drawn.", "N"),
+        entered=Entered("Seed"),
+        axis=True,
     )
     """Of each prompt's first picture; the next ones have the seeds that follow. `None` draws one."""
     strength: Annotated[float, Gt(0), Le(1)] | None = choice(
@@ -379,10 +443,14 @@ class Choices(Recorded):
             aliases=("denoising_strength", "denoising-strength", "denoising"),
         ),
         about="init_image",
+        entered=Entered("Strength"),
+        axis=True,
     )
     """Share of the steps that run on `init_image`; 0.8 by default, 1 with a mask."""
     retry_unsafe: Annotated[int, Ge(0), Le(10)] = choice(
-        0, Asked(int, "Draw a flagged picture again up to N times, with a new seed each; 0 by default.", "N")
+        0,
+        Asked(int, "Draw a flagged picture again up to N times, with a new seed each; 0 by default.", "N"),
+        entered=Entered("Draw flagged again", group="more"),
     )
     """How often a picture that the safety checker flags is drawn again, with a new seed."""
     guidance_calls: Literal["one", "two", "faster"] = choice(
@@ -394,7 +462,11 @@ class Choices(Recorded):
     )
     """Whether the UNet runs on negative prompts and prompts at once, or one after the other, which takes less memory;
     `faster` finds out which is, once per folder."""
-    decode_singly: bool = choice(False, Asked(parse_flag, "Decode a batch picture by picture: takes less memory."))
+    decode_singly: bool = choice(
+        False,
+        Asked(parse_flag, "Decode a batch picture by picture: takes less memory."),
+        entered=Entered("Decode pictures one by one (less memory)", group="more"),
+    )
     """Decode the pictures of a batch one after the other, which takes less memory."""
 
     @property
@@ -431,7 +503,10 @@ class Request(Choices):
     variation_seeds: tuple[int, ...] | None = None
     """The same of each prompt, in place of one for all."""
     size: tuple[int, int] | None = choice(
-        None, Asked(parse_size, "In pixels; by default the initial picture's, or what the UNet was trained on.", "WxH")
+        None,
+        Asked(parse_size, "In pixels; by default the initial picture's, or what the UNet was trained on.", "WxH"),
+        entered=Entered("Size"),
+        axis=True,
     )
     """Width and height in pixels; `None` is that of `init_image`, or what the UNet was trained on."""
     init_image: Image | None = None
@@ -488,6 +563,11 @@ def asked_fields() -> Iterator[tuple[str, Asked]]:
     for one in fields(Request):
         if (asked := one.metadata.get("asked")) is not None:
             yield one.name, replace(asked, name=asked.name or one.name.replace("_", "-"))
+
+
+def axes() -> Iterator[str]:
+    """Yield the fields that may change along a side of a plot."""
+    return (one.name for one in fields(Request) if one.metadata.get("axis"))
 
 
 def with_hires(given: dict[str, Any]) -> RequestFields:

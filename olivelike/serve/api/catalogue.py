@@ -14,7 +14,8 @@ from olivelike.errors import SourceError
 from olivelike.runtime.schedulers.scheduler_names import scheduler_names
 from olivelike.serve.api.native import TheService
 from olivelike.serve.api.refusals import StrictRoute
-from olivelike.serve.orders import Name, Order, Text
+from olivelike.serve.form import bounds
+from olivelike.serve.orders import Name, Text
 from olivelike.serve.views import ModelView
 
 router = APIRouter(route_class=StrictRoute)
@@ -96,11 +97,7 @@ async def options(service: TheService, model: Annotated[str | None, Query(max_le
 
 def _fields(service: TheService, model: ModelView) -> dict[str, Any]:
     """Return the fields as the order's own schema has them, with what folder and operator say on top."""
-    fields: dict[str, Any] = {}
-    for name, schema in Order.model_json_schema()["properties"].items():
-        bounds = next((one for one in schema.get("anyOf", [schema]) if one.get("type") != "null"), schema)
-        found = {"default": schema.get("default"), "min": bounds.get("minimum"), "max": bounds.get("maximum")}
-        fields[name] = {key: value for key, value in found.items() if value is not None or key == "default"}
+    fields = bounds()
     limits = service.settings
     for side, length in zip(("width", "height"), model.default_size, strict=True):
         fields[side] = {"default": length, "min": model.size_unit, "max": limits.max_side, "step": model.size_unit}

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from importlib.resources import files
 from typing import Final
 
 from fastapi import APIRouter, Request, Response
 
 from olivelike.serve.api.refusals import RequestRefusedError
+from olivelike.serve.form import form
 
 router = APIRouter(include_in_schema=False)
 _TYPES: Final = {
     "html": "text/html; charset=utf-8", "css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml", "json": "application/json", "png": "image/png", "webmanifest": "application/manifest+json",
 }  # fmt: skip
+
+_FORM: Final = "declared.js"
+"""The module that is made of the fields of a request and of a record."""
 
 
 @router.get("/")
@@ -31,9 +36,12 @@ async def page_file(name: str, request: Request) -> Response:
 
 def _file(request: Request, name: str) -> Response:
     known = {one.name: one for one in files("olivelike.data").joinpath("serve").iterdir()}
-    if name not in known or name.rpartition(".")[2] not in _TYPES:
+    if name == _FORM:
+        data = f"export const FORM = {json.dumps(form())};\n".encode()
+    elif name not in known or name.rpartition(".")[2] not in _TYPES:
         raise RequestRefusedError(404, "not_found", "the page has no such file")
-    data = known[name].read_bytes()
+    else:
+        data = known[name].read_bytes()
     tag = f'"{hashlib.sha256(data).hexdigest()[:16]}"'
     headers = {"ETag": tag, "Cache-Control": "no-cache"}
     if request.headers.get("If-None-Match") == tag:

@@ -1,0 +1,61 @@
+"""What the page knows of a request's fields and of records, from their declarations."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, fields
+from typing import Any
+
+from olivelike.runtime.pictures.picture_record import fields_of_files, told_of
+from olivelike.runtime.pipeline.request import Request, axes
+from olivelike.serve.orders import AXES, Order
+
+
+def bounds() -> dict[str, dict[str, Any]]:
+    """Return default, bounds, type and words of an order's fields by their names, as its schema has them."""
+    return {name: _bounds(schema) for name, schema in Order.model_json_schema()["properties"].items()}
+
+
+def _bounds(schema: dict[str, Any]) -> dict[str, Any]:
+    one = next((one for one in schema.get("anyOf", [schema]) if one.get("type") != "null"), schema)
+    least = one.get("minimum", one.get("exclusiveMinimum"))
+    found = {"min": least, "max": one.get("maximum"), "type": one.get("type"), "enum": one.get("enum")}
+    return {"default": schema.get("default"), **{name: value for name, value in found.items() if value is not None}}
+
+
+def form() -> dict[str, Any]:
+    """Return what the page makes its form, its plots and its recipes of, as JSON.
+
+    `fields` are those that the form has: name, label, group, bounds, the field that it is `about`, and whether a record
+    has it, or has it always. `axes` are those of plots. `record` is how a record is told, as `info` does.
+    """
+    told = {one.name: told_of(one) for one in fields_of_files()}
+    known = bounds()
+    entered = {one.name: one.metadata["entered"] for one in fields(Request) if one.metadata.get("entered")}
+    about = {one.name: one.metadata["about"] for one in fields(Request) if one.name in entered}
+    chosen = [
+        {
+            **known.get(name, {}), "name": name, "label": one.label, "group": one.group, "step": one.step,
+            "value": known.get(name, {}).get("default") if one.value is None else one.value, "words": one.words,
+            "hint": one.hint, "about": about[name], "recorded": name in told,
+            "always": name in told and told[name].always,
+        }
+        for name, one in entered.items()
+    ]  # fmt: skip
+    # Those that have a place of their own in the form are the usual ones.
+    first, last = ([name for name in axes() if bool(entered[name].group) is more] for more in (False, True))
+    record = [
+        {
+            "name": one.name, "label": label, "text": told[one.name].text,
+            "default": None if one.default is MISSING else one.default,
+        }
+        for one in fields_of_files()
+        if (label := told[one.name].label) is not None
+    ]  # fmt: skip
+    sides = [(name, entered[name].label if name in entered else AXES[name]) for name in (*first, *AXES, *last)]
+    return {
+        "fields": chosen,
+        "axes": [
+            {"name": name, "label": label, "type": known.get(name, {}).get("type", "string")} for name, label in sides
+        ],
+        "record": record,
+    }
