@@ -3,11 +3,12 @@
 | module | what it does |
 | --- | --- |
 | `findings` | what steps and commands found out, as values |
-| `page`, `style.css` | `write_report`: the file, from a record and what commands leave beside it; how it looks |
+| `page` | `write_report`: the file, from a record and what commands leave beside it |
+| `page.html`, `style.css` | the template, which escapes all text, and how it looks |
 | `outcome` | the figures at the top; operators before and after fusion, latency of engines, placement of nodes |
 | `steps` | the axis of time, and the graph |
 | `comparison` | what the record says by itself; results and pictures against the original |
-| `element` | HTML elements whose text is always escaped |
+| `content` | what sections are made of, as values |
 | `graph_drawing` | drawings of a plan, for `olivelike graph` |
 """
 

@@ -12,7 +12,19 @@ from typing import TYPE_CHECKING, Final
 from olivelike._text import count, duration, size
 from olivelike._untrusted import read_bytes
 from olivelike.engine.output.lost_values import TOLD, lost_values
-from olivelike.measure.report.element import Html, element, facts, fold, moment, section, shown, table
+from olivelike.measure.report.content import (
+    Block,
+    Facts,
+    Failure,
+    Fold,
+    Heading,
+    Items,
+    Pictures,
+    Section,
+    Table,
+    moment,
+    shown,
+)  # fmt: skip
 from olivelike.measure.report.findings import Findings, Fusion, Quantised, Verified, fusion, quantised
 from olivelike.model.records.reading import part_of_json
 
@@ -39,28 +51,28 @@ _SIDES: Final = {"original": "Original", "optimised": "Optimised", "difference":
 Values = Mapping[str, object]
 
 
-def verification(run: RunRecord, later: Verified) -> Html:
+def verification(run: RunRecord, later: Verified) -> Section:
     """Return a table with a row per step, and for each step the figures of its single comparisons.
 
     `later` is what `olivelike verify` found of its output.
     """
-    content: list[Html] = []
+    content: list[Block] = []
     for fact, title in _TITLES.items():
         content += _tables(title, "Step", {node.id: node.facts.get(fact) for node in run.nodes})
     content += _tables("The output against the original", "Network", later.components)
-    return section("verification", "Verification", *content)
+    return Section("verification", "Verification", tuple(content))
 
 
-def _tables(title: str, first: str, by_name: Values) -> Iterator[Html]:
+def _tables(title: str, first: str, by_name: Values) -> Iterator[Block]:
     found = [(name, figures) for name, figures in by_name.items() if figures and isinstance(figures, dict)]
     yield _table(title, first, [(name, _plain(figures)) for name, figures in found])
     for name, figures in found:
         singly = [single for single in _singly("", figures, top=True) if single[0]]
         title = f"Each comparison of {name}"
-        yield fold(title, _table(title, "Comparison", singly))
+        yield Fold(title, (_table(title, "Comparison", singly),))
 
 
-def _table(caption: str, first: str, rows: list[tuple[str, Values]]) -> Html:
+def _table(caption: str, first: str, rows: list[tuple[str, Values]]) -> Table:
     named = dict.fromkeys(name for _, figures in rows for name in figures)
     columns = [name for name in _FIRST if name in named] + [name for name in named if name not in _FIRST]
     numbers = [
@@ -72,7 +84,7 @@ def _table(caption: str, first: str, rows: list[tuple[str, Values]]) -> Html:
         (label, *(_value(figures[name]) if name in figures else "" for name in columns)) for label, figures in rows
     ]
     header = (first, *(name.replace("_", " ") for name in columns))
-    return table(caption, header, cells, numbers=numbers)
+    return Table(caption, header, cells, numbers)
 
 
 def _singly(label: str, value: object, *, top: bool = False) -> Iterator[tuple[str, Values]]:
@@ -124,7 +136,7 @@ def _value(value: object) -> str:
     return "not finite" if value is None else shown(value)
 
 
-def pictures(run: RunRecord, findings: Findings) -> Html:
+def pictures(run: RunRecord, findings: Findings) -> Section:
     """Return each pair of pictures with its figures; nothing if none is named that is there.
 
     Args:
@@ -139,23 +151,17 @@ def pictures(run: RunRecord, findings: Findings) -> Html:
         for entry in (listed if isinstance(listed, list) else ())
         if isinstance(entry, dict)
     ]
-    return section("pictures", "Pictures", *pairs)
+    return Section("pictures", "Pictures", tuple(pairs))
 
 
-def _pair(entry: Values, folder: Path) -> Html:
-    images = [
-        element("figure", element("img", src=data, alt=f"{label} picture"), element("figcaption", label))
-        for side, label in _SIDES.items()
-        if (data := _embedded(folder, entry.get(side)))
-    ]
-    if not images:
-        return Html()
-    found = facts(
+def _pair(entry: Values, folder: Path) -> Pictures:
+    images = [(label, data) for side, label in _SIDES.items() if (data := _embedded(folder, entry.get(side)))]
+    found = [
         (name.replace("_", " "), "infinite" if value is None else shown(value))
         for name, value in entry.items()
         if name not in _SIDES
-    )
-    return element("article", element("div", *images, class_="pictures"), found)
+    ]
+    return Pictures(images, Facts(found))
 
 
 def _embedded(folder: Path, name: object) -> str:
@@ -179,34 +185,25 @@ def origin_text(origin: Origin) -> str:
     return f"{origin}, VAE of {origin.vae}" if origin.vae is not None else str(origin)
 
 
-def errors(run: RunRecord) -> Html:
+def errors(run: RunRecord) -> Section:
     """Return what went wrong: each failed node with its log, or else the error of the run."""
     failed = [node for node in run.nodes if node.status == "failed"]
-    blocks = [
-        element(
-            "article",
-            element("h3", node.id),
-            element("pre", node.error or "no message"),
-            facts([("Log", node.log or "")]),
-            class_="error",
-        )
-        for node in failed
-    ]
+    told = [Failure(node.id, node.error or "no message", node.log or "") for node in failed]
     if not failed and run.error:
-        blocks.append(element("article", element("pre", run.error), class_="error"))
-    return section("errors", "What went wrong", *blocks)
+        told.append(Failure("", run.error))
+    return Section("errors", "What went wrong", tuple(told))
 
 
-def lost_weights(run: RunRecord) -> Html:
+def lost_weights(run: RunRecord) -> Section:
     """Return what outputs could not keep of their weights as it was."""
     found = [(node.component, part_of_json(_Lost, dict(node.facts))) for node in run.nodes]
     told = [
-        element("li", sentence)
+        sentence
         for component, lost in found
         for kind in (TOLD if lost is not None else ())
         if (sentence := lost_values(component, kind, vars(lost))) is not None
     ]
-    return section("weights", "Weights that are not as they were", element("ul", *told)) if told else Html()
+    return Section("weights", "Weights that are not as they were", (Items(told),))
 
 
 @dataclass(frozen=True)
@@ -217,11 +214,11 @@ class _Lost:
     saturated: Mapping[str, int] = field(default_factory=dict)
 
 
-def changes(run: RunRecord) -> Html:
+def changes(run: RunRecord) -> Section:
     """Return times, sizes and nodes of this run and the one before; nothing if the record knows of none."""
     before = run.previous
     if before is None:
-        return Html()
+        return Section("changes", "", ())
     ran = sum(node.status == "executed" for node in before.nodes.values())
     rows = [
         ("Time", duration(before.seconds), duration(run.seconds)),
@@ -243,47 +240,44 @@ def changes(run: RunRecord) -> Html:
             named = f"{count(len(ids), 'node')}: {', '.join(sorted(ids))}"
             rows.append((title, *(("", named) if ids <= now else (named, ""))))
     caption = f"Compared with the run that ended on {moment(before.finished)}"
-    return section("changes", "Since the last run", table(caption, ("", "Then", "Now"), rows))
+    return Section("changes", "Since the last run", (Table(caption, ("", "Then", "Now"), rows),))
 
 
-def sizes(run: RunRecord) -> Html:
+def sizes(run: RunRecord) -> Section:
     """Return the sizes of the source's weight files and of the files of each output."""
-    content = [_sizes("Weight files of the source", run.source_files)]
+    content: list[Block] = [_sizes("Weight files of the source", run.source_files)]
     for folder, files in run.output_files.items():
         title = f"Files of {folder}"
-        content.append(fold(f"{title}, {size(sum(files.values()))}", _sizes(title, files)))
-    return section("sizes", "Sizes", *content)
+        content.append(Fold(f"{title}, {size(sum(files.values()))}", (_sizes(title, files),)))
+    return Section("sizes", "Sizes", tuple(content))
 
 
-def _sizes(caption: str, files: Mapping[str, int]) -> Html:
+def _sizes(caption: str, files: Mapping[str, int]) -> Table:
     rows = [(name, size(found)) for name, found in files.items()]
     if len(rows) > 1:
         rows.append(("all", size(sum(files.values()))))
-    return table(caption, ("File", "Size"), rows, numbers=(1,))
+    return Table(caption, ("File", "Size"), rows, (1,))
 
 
-def adapters(run: RunRecord) -> Html:
+def adapters(run: RunRecord) -> Section:
     """Return what was merged into the source, with its weights."""
     loras = [(str(lora.origin), shown(lora.weight), shown(lora.weights), lora.adapter or "") for lora in run.loras]
     embeddings = [(str(found.origin), found.token, shown(found.vectors)) for found in run.embeddings]
-    return section(
-        "adapters",
-        "LoRAs and embeddings",
-        table("LoRAs that were merged", ("File", "Weight", "By component", "Adapter"), loras, numbers=(1,)),
-        table("Textual inversions", ("File", "Token", "Vectors"), embeddings),
-    )
+    merged = Table("LoRAs that were merged", ("File", "Weight", "By component", "Adapter"), loras, (1,))
+    inversions = Table("Textual inversions", ("File", "Token", "Vectors"), embeddings)
+    return Section("adapters", "LoRAs and embeddings", (merged, inversions))
 
 
-def details(run: RunRecord) -> Html:
+def details(run: RunRecord) -> Section:
     """Return the facts of all steps that no other section shows, a row for each step."""
     rows = []
     for node in run.nodes:
         elsewhere = _shown_elsewhere(node)
-        named = ((name.replace("_", " "), shown(value)) for name, value in node.facts.items() if name not in elsewhere)
-        if found := facts(named):
+        named = [(name.replace("_", " "), shown(value)) for name, value in node.facts.items() if name not in elsewhere]
+        if found := Facts(named):
             rows.append((node.id, found))
-    found = table("Facts that no other section shows", ("Step", "Recorded"), rows, class_="facts")
-    return section("details", "Details", fold(f"What {count(len(rows), 'step')} recorded", found) if rows else Html())
+    table = Table("Facts that no other section shows", ("Step", "Recorded"), rows, style="facts")
+    return Section("details", "Details", (Fold(f"What {count(len(rows), 'step')} recorded", (table,)),))
 
 
 def _shown_elsewhere(node: NodeRecord) -> frozenset[str]:
@@ -294,19 +288,13 @@ def _shown_elsewhere(node: NodeRecord) -> frozenset[str]:
     return COMPARISON_FACTS if fusion(node) is None else COMPARISON_FACTS | set(Fusion.__annotations__)
 
 
-def environment(run: RunRecord) -> Html:
+def environment(run: RunRecord) -> Section:
     """Return the kind of machine and the versions of the libraries."""
     host = run.host
-    return section(
-        "environment",
-        "Environment",
-        facts(
-            [
-                ("Machine", " ".join(filter(None, (host.system, host.release, host.machine)))),
-                ("Cores", shown(host.cores)),
-                ("Memory", size(host.memory_bytes) if host.memory_bytes else ""),
-            ]
-        ),
-        element("h3", "Versions"),
-        facts(run.versions.items()),
-    )
+    machine = [
+        ("Machine", " ".join(filter(None, (host.system, host.release, host.machine)))),
+        ("Cores", shown(host.cores)),
+        ("Memory", size(host.memory_bytes) if host.memory_bytes else ""),
+    ]
+    versions = Facts(list(run.versions.items()))
+    return Section("environment", "Environment", (Facts(machine), Heading("Versions"), versions))

@@ -10,7 +10,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from olivelike._text import change_of_size, count, size
-from olivelike.measure.report.element import Html, element, facts, fold, join, section, shown, table
+from olivelike.measure.report.content import (
+    Block,
+    Command,
+    Facts,
+    Fold,
+    Hint,
+    Items,
+    Note,
+    Section,
+    Table,
+    Tiles,
+    shown,
+)
 from olivelike.measure.report.findings import Bench, Figures, Findings, Fusion, NetworkProfile, Profile, figures, fusion
 
 if TYPE_CHECKING:
@@ -22,8 +34,7 @@ _REASONS: Final = 3
 _WIDE_BYTES: Final = 3.0
 """A weight takes less in half precision, and more in float32."""
 
-Tile = tuple[str, str, str]
-"""A name, the figure, and what is to be said of it."""
+Tile = tuple[str, str, str | Command]
 
 
 @dataclass(frozen=True)
@@ -47,20 +58,15 @@ class _Outcome:
         return max(self.verified, key=lambda item: item[1].error, default=None)
 
 
-def outcome(run: RunRecord, findings: Findings) -> Html:
+def outcome(run: RunRecord, findings: Findings) -> tuple[Block, ...]:
     """Return the figures that a reader asks for first; of several outputs a table."""
     found = {path: _outcome(run, path, findings) for path in run.outputs}
     source = sum(run.source_files.values())
     if len(found) > 1:
-        return join((_by_output(found, source), _hint(run, findings)))
+        return (_by_output(found, source), *_hint(run, findings))
     (path, one), *_ = [*found.items(), ("", _outcome(run, "", findings))]
     there = path if one.size or run.status == "ok" else ""
-    tiles = [_size(run, source, one.size), _error(one, there), _speed(findings, there), _nodes(one)]
-    shown_tiles = [
-        element("div", element("dt", name), element("dd", element("strong", figure), element("small", said)))
-        for name, figure, said in tiles
-    ]
-    return element("dl", *shown_tiles, class_="tiles")
+    return (Tiles([_size(run, source, one.size), _error(one, there), _speed(findings, there), _nodes(one)]),)
 
 
 def outcome_names(run: RunRecord) -> dict[str, str]:
@@ -156,17 +162,15 @@ def _speed(findings: Findings, path: str) -> Tile:
     return "Speed", median, f"a {batch}, {engine}"
 
 
-def _hint(run: RunRecord, findings: Findings) -> Html:
-    if findings.bench.fastest is not None or run.status != "ok":
-        return Html()
-    return element("p", "Speed is not measured: ", _command("bench", run.outputs[0]), class_="hint")
+def _hint(run: RunRecord, findings: Findings) -> Iterator[Hint]:
+    if findings.bench.fastest is None and run.status == "ok":
+        yield Hint("Speed is not measured: ", _command("bench", run.outputs[0]))
 
 
-def _command(name: str, path: str) -> str | Html:
+def _command(name: str, path: str) -> str | Command:
     if not path:
         return "there is no output"
-    folder = "FOLDER" if path.startswith("…") else shlex.quote(path)
-    return element("code", f"olivelike {name} {folder} ", element("span", "--report", class_="whole"))
+    return Command(f"olivelike {name} {'FOLDER' if path.startswith('…') else shlex.quote(path)}")
 
 
 def _nodes(one: _Outcome) -> Tile:
@@ -177,14 +181,14 @@ def _nodes(one: _Outcome) -> Tile:
     return "Graph nodes", f"{before:,} → {after:,}", f"{_share(before, after) if before else ''} by fusion{why}"
 
 
-def _nodes_text(one: _Outcome) -> str | Html:
+def _nodes_text(one: _Outcome) -> str | Note:
     if one.nodes is None:
         return "not fused"
     counts = f"{one.nodes[0]:,} → {one.nodes[1]:,}"
-    return join((counts, element("small", f" in {one.fused}"))) if one.fused else counts
+    return Note(counts, small=f"in {one.fused}") if one.fused else counts
 
 
-def _by_output(found: Mapping[str, _Outcome], source: int) -> Html:
+def _by_output(found: Mapping[str, _Outcome], source: int) -> Table:
     rows = [
         (
             path,
@@ -197,7 +201,7 @@ def _by_output(found: Mapping[str, _Outcome], source: int) -> Html:
     ]
     header = ("Output", "Size", "Change", "Graph nodes", "Worst error")
     caption = f"{count(len(rows), 'output')} of a source of {size(source)}"
-    return table(caption, header, rows, numbers=(1, 2, 3, 4))
+    return Table(caption, header, rows, numbers=(1, 2, 3, 4))
 
 
 _MIB: Final = 2**20
@@ -205,7 +209,7 @@ _SHOWN: Final = 12
 """Operator types of each network that are in sight at once."""
 
 
-def operators(run: RunRecord) -> Html:
+def operators(run: RunRecord) -> Section:
     """Return, per fused graph, how many nodes it had and has, and what each rule did."""
     found = [(node.id, counts) for node in run.nodes if (counts := fusion(node)) is not None]
     rows = []
@@ -213,23 +217,23 @@ def operators(run: RunRecord) -> Html:
         before, after = counts.nodes_before, counts.nodes_after
         share = f"{100 * (after - before) / before:+.0f} %" if before else ""
         rows.append((name, f"{before:,}", f"{after:,}", share))
-    overall = table("Nodes of each graph", ("Step", "Before", "After", "Change"), rows, numbers=(1, 2, 3))
-    return section("operators", "Operators", overall, *(_graph(name, counts) for name, counts in found))
+    overall = Table("Nodes of each graph", ("Step", "Before", "After", "Change"), rows, numbers=(1, 2, 3))
+    return Section("operators", "Operators", (overall, *(_graph(name, counts) for name, counts in found)))
 
 
-def _graph(node: str, found: Fusion) -> Html:
+def _graph(node: str, found: Fusion) -> Fold:
     before, after = found.operators_before, found.operators_after
     counts = {name: (before.get(name, 0), after.get(name, 0)) for name in {**before, **after}}
     changed = sorted(counts.items(), key=lambda item: (-abs(item[1][1] - item[1][0]), item[0]))
     rows = [(name, f"{was:,}", f"{now:,}", f"{now - was:+,}" if now != was else "") for name, (was, now) in changed]
-    rules = table(
+    rules = Table(
         f"What each rule of {node} wrote, and left as it was",
         ("Rule", "Did", "What, or why not", "Times"),
         [*_by_rule(found.fused, "wrote"), *_by_rule(found.left, "left")],
         numbers=(3,),
     )
-    counted = table(f"Operators of {node}", ("Operator", "Before", "After", "Change"), rows, numbers=(1, 2, 3))
-    return fold(f"Operators and rules of {node}", counted, rules)
+    counted = Table(f"Operators of {node}", ("Operator", "Before", "After", "Change"), rows, numbers=(1, 2, 3))
+    return Fold(f"Operators and rules of {node}", (counted, rules))
 
 
 def _by_rule(found: Mapping[str, Mapping[str, int]], verb: str) -> Iterator[tuple[str, str, str, str]]:
@@ -238,10 +242,10 @@ def _by_rule(found: Mapping[str, Mapping[str, int]], verb: str) -> Iterator[tupl
             yield rule, verb, what, f"{times:,}"
 
 
-def speed(bench: Bench) -> Html:
+def speed(bench: Bench) -> Section:
     """Return latency and memory: a row for each engine and batch size."""
     if not bench.rows:
-        return Html()
+        return Section("speed", "", ())
     cells = [
         (
             row.engine,
@@ -261,33 +265,30 @@ def speed(bench: Bench) -> Html:
     header = ("Engine", "Provider", "Precision", "Batch", "Median", "Speed", "Spread", "Memory")
     caption = f"A batch of pictures of {size}, {shown(first.steps)} steps{against}"
     notes = [
-        element("li", f"{row.engine}, batch size {row.batch_size}: {said}")
+        f"{row.engine}, batch size {row.batch_size}: {said}"
         for row in bench.rows
         for said in (row.note, row.error)
         if said
     ]
-    return section(
-        "speed",
-        "Speed",
-        table(caption, header, cells, numbers=range(3, len(header))),
-        element("ul", *notes) if notes else Html(),
-    )
+    table = Table(caption, header, cells, numbers=range(3, len(header)))
+    return Section("speed", "Speed", (table, Items(notes)))
 
 
-def fidelity(report: FidelityReport | None) -> Html:
+def fidelity(report: FidelityReport | None) -> Section:
     """Return what cheaper ways of drawing save and cost, each above its control."""
     if report is None:
-        return Html()
+        return Section("fidelity", "", ())
     cells = [
         (row.method, shown(row.steps), f"{row.median_seconds:.3g} s", f"{row.speed:.2f}x", *row.texts())
         for row in report.rows
     ]
     header = ("Way of drawing", "Steps", "Median", "Speed", "PSNR", "Worst PSNR", "SSIM", "Captions right")
     caption = "A picture's time, and its likeness to that of the folder as it is; controls have fewer steps alone"
-    return section("fidelity", "Time against fidelity", table(caption, header, cells, numbers=range(1, len(header))))
+    table = Table(caption, header, cells, numbers=range(1, len(header)))
+    return Section("fidelity", "Time against fidelity", (table,))
 
 
-def placement(profile: Profile) -> Html:
+def placement(profile: Profile) -> Section:
     """Return, per network, its nodes by provider, and the time that each operator type takes."""
     rows = [
         (network.name, shown(network.providers), f"{network.milliseconds:,.2f}", shown(network.inputs))
@@ -297,24 +298,18 @@ def placement(profile: Profile) -> Html:
         "Nodes by execution provider, and time of one run",
         ("Network", "Nodes", "Milliseconds", "Inputs"),
     )
-    return section(
-        "placement",
-        "Placement",
-        table(caption, header, rows, numbers=(2,)),
-        facts([("Measured on", profile.runtime), ("Runs", shown(profile.runs))]),
-        *map(_operator_times, profile.networks),
-    )
+    measured = Facts([("Measured on", profile.runtime), ("Runs", shown(profile.runs))])
+    times = (_operator_times(network) for network in profile.networks if network.operators)
+    return Section("placement", "Placement", (Table(caption, header, rows, numbers=(2,)), measured, *times))
 
 
-def _operator_times(network: NetworkProfile) -> Html:
+def _operator_times(network: NetworkProfile) -> Fold:
     title = f"Operators of {network.name}"
     rows = [
         (found.operator, found.provider, f"{found.nodes:,}", f"{found.milliseconds:,.2f}", f"{100 * found.share:.1f} %")
         for found in network.operators
     ]
     header = ("Operator", "Provider", "Nodes", "Milliseconds", "Share")
-    first = table(f"{title}, slowest first", header, rows[:_SHOWN], numbers=(2, 3, 4))
-    rest = table(f"{title}, the rest", header, rows[_SHOWN:], numbers=(2, 3, 4))
-    if not rows:
-        return Html()
-    return element("div", fold(title, first, fold(f"{count(len(rows[_SHOWN:]), 'faster operator')}", rest)))
+    first = Table(f"{title}, slowest first", header, rows[:_SHOWN], numbers=(2, 3, 4))
+    rest = Table(f"{title}, the rest", header, rows[_SHOWN:], numbers=(2, 3, 4))
+    return Fold(title, (first, Fold(f"{count(len(rest.rows), 'faster operator')}", (rest,))))

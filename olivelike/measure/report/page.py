@@ -8,15 +8,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from olivelike._files import write_whole
 from olivelike._text import count, duration, size
 from olivelike._untrusted import parse_json, read_bytes
 from olivelike.measure.report import comparison
 from olivelike.measure.report.comparison import pictures, verification
-from olivelike.measure.report.element import Html, element, facts, join, moment
+from olivelike.measure.report.content import Facts, moment
 from olivelike.measure.report.findings import read_findings
 from olivelike.measure.report.outcome import fidelity, operators, outcome, placement, speed
 from olivelike.measure.report.quantised_weights import quantised_weights
@@ -24,9 +25,11 @@ from olivelike.measure.report.steps import steps
 from olivelike.model.records.reading import from_json, to_json
 from olivelike.model.records.run_record import RunRecord
 
+if TYPE_CHECKING:
+    from jinja2 import Template
+
 STYLE: Final = Path(__file__).with_name("style.css").read_text(encoding="utf-8")
-_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-"""A browser loads nothing and runs nothing, whatever the record holds."""
+TEMPLATE: Final = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
 _UNPRINTABLE: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufffe\uffff\ud800-\udfff]")
 _ENDS: Final = {"ok": "ended well", "failed": "failed", "interrupted": "was interrupted"}
 REPORT_FILE: Final = "report.html"
@@ -84,44 +87,35 @@ def page(record: RunRecord, beside: Beside) -> str:
         comparison.details(run),
         comparison.environment(run),
     ]
-    head = element(
-        "head",
-        element("meta", charset="utf-8"),
-        Html(f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}" />'),
-        element("meta", name_="viewport", content="width=device-width, initial-scale=1"),
-        element("link", rel="icon", href="data:,"),
-        element("title", f"{run.workflow}: {run.status}"),
-        element("style", Html(STYLE)),
+    written = _template().render(
+        run=run,
+        style=STYLE,
+        sentence=_sentence(run),
+        figures=outcome(run, findings),
+        facts=_facts(run),
+        sections=sections,
+        maker=f"Made by olivelike {run.versions.get('olivelike', '')}".rstrip() + ".",
     )
-    body = element(
-        "body",
-        _header(run, outcome(run, findings)),
-        _contents(sections),
-        element("main", *sections),
-        element("footer", f"Made by olivelike {run.versions.get('olivelike', '')}".rstrip() + "."),
-    )
-    written = "<!DOCTYPE html>\n" + element("html", head, "\n", body, lang="en") + "\n"
     return _UNPRINTABLE.sub("�", written)
 
 
-def _header(run: RunRecord, figures: Html) -> Html:
-    """Return the top of the page: what ran, how it ended, what came of it."""
-    badge = element("span", run.status, class_=f"badge {run.status}")
-    return element(
-        "header",
-        element("h1", run.workflow, " ", badge),
-        element("p", _sentence(run), class_="lead"),
-        figures,
-        facts(
-            [
-                ("Target", f"{run.target.name} {run.target.precision}".rstrip()),
-                ("Source", comparison.origin_text(run.source)),
-                ("Output", run.outputs[0] if len(run.outputs) == 1 else ""),
-                ("Workflow", f"from the command line: {run.command}" if run.command else run.file or ""),
-                ("Finished", moment(run.finished)),
-                ("Run", run.run_id),
-            ]
-        ),
+@cache
+def _template() -> Template:
+    from jinja2 import Environment, StrictUndefined
+
+    return Environment(autoescape=True, undefined=StrictUndefined).from_string(TEMPLATE)
+
+
+def _facts(run: RunRecord) -> Facts:
+    return Facts(
+        [
+            ("Target", f"{run.target.name} {run.target.precision}".rstrip()),
+            ("Source", comparison.origin_text(run.source)),
+            ("Output", run.outputs[0] if len(run.outputs) == 1 else ""),
+            ("Workflow", f"from the command line: {run.command}" if run.command else run.file or ""),
+            ("Finished", moment(run.finished)),
+            ("Run", run.run_id),
+        ]
     )
 
 
@@ -136,13 +130,6 @@ def _sentence(run: RunRecord) -> str:
     memory = f" and {size(run.peak_memory_bytes)} of memory at most" if run.peak_memory_bytes else ""
     end = _ENDS.get(run.status, "ended")
     return f"The run {end} after {duration(run.seconds)}{memory}: {', '.join(parts)}."
-
-
-def _contents(sections: list[Html]) -> Html:
-    """Return links to the sections that are there."""
-    headings = re.findall(r'<h2 id="([a-z]+)">([^<]+)</h2>', join(sections))
-    links = [element("a", Html(title), href=f"#{identifier}") for identifier, title in headings]
-    return element("nav", *links, aria_label="Sections")
 
 
 def write_report(record: RunRecord, folder: str | Path, output: str | Path | None = None) -> Path:

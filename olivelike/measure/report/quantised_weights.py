@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from olivelike._text import count
-from olivelike.measure.report.element import Html, fold, section, table
+from olivelike.measure.report.content import Fold, Section, Table
 from olivelike.measure.report.findings import Figures, Kept, Verified, figures, quantised
 
 if TYPE_CHECKING:
     from olivelike.model.records.run_record import NodeRecord, RunRecord
 
 
-def quantised_weights(run: RunRecord, later: Verified) -> Html:
+def quantised_weights(run: RunRecord, later: Verified) -> Section:
     """Return a row for each type in which a step left weights, and the names of those that stay in float.
 
     `later` is what `olivelike verify` found of the run's output.
@@ -22,12 +22,9 @@ def quantised_weights(run: RunRecord, later: Verified) -> Html:
     rows = [row for node, kept in found for row in _rows(node, kept, _error(node, run, later))]
     header = ("Step", "Weights in", "Blocks of", "Layers", "Weights", "Share", "Error")
     caption = "Weights of layers that steps quantised; the error is that of the whole network"
-    return section(
-        "quantisation",
-        "Quantisation",
-        table(caption, header, rows, numbers=(3, 4, 5, 6)),
-        *(_in_float(node, one) for node, kept in found for one in kept if one.names),
-    )
+    in_float = (_in_float(node, one) for node, kept in found for one in kept if one.names)
+    table = Table(caption, header, rows, numbers=(3, 4, 5, 6))
+    return Section("quantisation", "Quantisation", (table, *in_float))
 
 
 def _rows(node: NodeRecord, kept: tuple[Kept, ...], error: Figures | None) -> Iterator[tuple[str, ...]]:
@@ -44,9 +41,9 @@ def _rows(node: NodeRecord, kept: tuple[Kept, ...], error: Figures | None) -> It
         )
 
 
-def _in_float(node: NodeRecord, kept: Kept) -> Html:
+def _in_float(node: NodeRecord, kept: Kept) -> Fold:
     title = f"{count(kept.layers, 'layer')} of {node.id} in {kept.form}, the largest first"
-    return fold(title, table(title, ("Weight",), [(name,) for name in kept.names]))
+    return Fold(title, (Table(title, ("Weight",), [(name,) for name in kept.names]),))
 
 
 def _error(node: NodeRecord, run: RunRecord, later: Verified) -> Figures | None:

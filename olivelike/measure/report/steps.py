@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from olivelike._text import count, duration, size
-from olivelike.measure.report.element import Html, element, fold, join, section, table
+from olivelike.measure.report.content import Axis, Bar, Chain, Fold, Graph, Note, Section, Step, Table
 from olivelike.measure.report.outcome import outcome_names
 
 if TYPE_CHECKING:
@@ -21,14 +21,14 @@ _LEAST: Final = 0.4
 STATUSES = {"hit": "stored", "shelf": "from the shelf", "executed": "ran", "failed": "failed", "skipped": "skipped"}
 
 
-def steps(run: RunRecord) -> Html:
+def steps(run: RunRecord) -> Section:
     """Return the graph with hits and misses, and a table of the nodes that had something to do, in order of time."""
     if not run.nodes:
-        return Html()
-    return section("steps", "Steps", step_graph(run), _timeline(run), _stored(run))
+        return Section("steps", "", ())
+    return Section("steps", "Steps", (step_graph(run), _timeline(run), _stored(run)))
 
 
-def _timeline(run: RunRecord) -> Html:
+def _timeline(run: RunRecord) -> Table:
     labels = output_labels(run)
     busy = [
         (node, labels.get(place, "")) for place, node in enumerate(run.nodes) if node.status not in ("hit", "shelf")
@@ -43,7 +43,7 @@ def _timeline(run: RunRecord) -> Html:
         (_name(node, label), _bar(node, span), _took(node), _memory(node), _before(run, node), node.reason)
         for node, label in busy
     ]
-    header = ["Step", join(("When", _axis(span))) if known else "How long", "Time", "Memory", "Last time", "Why"]
+    header = ["Step", _axis(span) if known else "How long", "Time", "Memory", "Last time", "Why"]
     shown = [0, 1, 2, 3, *([4] if any(row[4] for row in rows) else []), *([5] if len(reasons) > 1 else [])]
     same = f" All for the same reason: {next(iter(reasons))}." if len(reasons) == 1 and len(nodes) > 1 else ""
     caption = (
@@ -51,50 +51,41 @@ def _timeline(run: RunRecord) -> Html:
         f"{'its worker took for it' if added else 'its worker had, with what earlier steps left in it'}.{same}"
     )
     classes = {1: "when", 4: "before", 5: "why"}
-    return table(
+    return Table(
         caption,
         [header[place] for place in shown],
         [[row[place] for place in shown] for row in rows],
         numbers=range(2, 5 if 4 in shown else 4),
-        class_="timeline",
+        style="timeline",
         columns={position: classes[place] for position, place in enumerate(shown) if place in classes},
     )
 
 
-def _name(node: NodeRecord, label: str) -> Html:
-    if not label or node.id.endswith(f"@{label}"):
-        return join((node.id,))
-    return join((node.id, " ", element("small", f"for {label}")))
+def _name(node: NodeRecord, label: str) -> Note:
+    return Note(node.id, small=f"for {label}" if label and not node.id.endswith(f"@{label}") else "")
 
 
 def _start(node: NodeRecord) -> float:
     return max(node.start_seconds or 0, 0)
 
 
-def _bar(node: NodeRecord, span: float) -> Html:
-    if node.status == "skipped":
-        return element("span", "skipped", class_="key skipped")
+def _bar(node: NodeRecord, span: float) -> Bar:
     left = 100 * _start(node) / span
-    width = max(100 * node.seconds / span, _LEAST)
+    width = min(max(100 * node.seconds / span, _LEAST), 100)
     until = duration(_start(node) + node.seconds)
-    bar = element(
-        "span", class_=f"bar {node.status}", style=f"left:{min(left, 100 - width):.2f}%;width:{min(width, 100):.2f}%"
-    )
     said = f"from {duration(_start(node))} to {until}" if node.start_seconds is not None else ""
-    return element("span", bar, class_="track", **({"role": "img", "aria_label": said, "title": said} if said else {}))
+    return Bar(node.status, min(left, 100 - width), width, said)
 
 
-def _axis(span: float) -> Html:
+def _axis(span: float) -> Axis:
     """Return marks of the seconds, at round numbers."""
     rough = span / _TICKS
     power = 10 ** math.floor(math.log10(rough))
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough)
-    marks = [
-        element("span", f"{place * step:g} s" if place else "0", style=f"left:{100 * place * step / span:.2f}%")
-        for place in range(math.floor(span / step) + 1)
-        if place * step <= span * 0.96  # A mark at the very end would stand out of the column.
-    ]
-    return element("span", *marks, class_="axis", aria_hidden="true")
+    places = (place * step for place in range(math.floor(span / step) + 1))
+    # A mark at the very end would stand out of the column.
+    marks = [(f"{place:g} s" if place else "0", 100 * place / span) for place in places if place <= span * 0.96]
+    return Axis("When", tuple(marks))
 
 
 def _took(node: NodeRecord) -> str:
@@ -107,16 +98,16 @@ def _before(run: RunRecord, node: NodeRecord) -> str:
     return duration(before.seconds) if before is not None and before.seconds else ""
 
 
-def _memory(node: NodeRecord) -> str | Html:
+def _memory(node: NodeRecord) -> str | Note:
     if not node.peak_memory_bytes:
         return ""
     if not node.memory_before_bytes:
         return size(node.peak_memory_bytes)
     grown = max(node.peak_memory_bytes - node.memory_before_bytes, 0)
-    return element("span", f"+{size(grown)}", title=f"{size(node.peak_memory_bytes)} in its worker")
+    return Note(f"+{size(grown)}", title=f"{size(node.peak_memory_bytes)} in its worker")
 
 
-def _stored(run: RunRecord) -> Html:
+def _stored(run: RunRecord) -> Fold:
     """Return the nodes that did not have to run, a line for each network."""
     stored = [node for node in run.nodes if node.status == "hit"]
     by_component: dict[str, list[str]] = {}
@@ -125,32 +116,22 @@ def _stored(run: RunRecord) -> Html:
     rows = [(component, ", ".join(names)) for component, names in by_component.items()]
     verb = "was" if len(stored) == 1 else "were"
     title = f"{count(len(stored), 'node')} {verb} {STATUSES['hit']} already"
-    return fold(title, table("Taken from the store", ("Network", "Steps"), rows)) if stored else Html()
+    return Fold(title, (Table("Taken from the store", ("Network", "Steps"), rows),))
 
 
-def step_graph(run: RunRecord) -> Html:
-    """Return the graph as nested lists, and what its colours mean."""
+def step_graph(run: RunRecord) -> Graph:
+    """Return the graph as nested chains, and what its colours mean."""
     labels, children, roots = output_labels(run), _children(run.nodes), defaultdict[str, list[int]](list)
     below = {place for places in children.values() for place in places}
     for place, node in enumerate(run.nodes):
         if place not in below:
             roots[node.component].append(place)
-    rows = [
-        element(
-            "div",
-            element("h3", component),
-            element("div", *(_chain(place, run.nodes, children, labels) for place in places)),
-            class_="component",
-        )
+    chains = {
+        component: [_chain(place, run.nodes, children, labels) for place in places]
         for component, places in roots.items()
-    ]
+    }
     used = {node.status for node in run.nodes}
-    legend = [element("span", said, class_=f"key {status}") for status, said in STATUSES.items() if status in used]
-    return element(
-        "figure",
-        element("div", *rows, class_="graph"),
-        element("figcaption", "A row for each network, its steps from left to right.", *legend),
-    )
+    return Graph(chains, {status: said for status, said in STATUSES.items() if status in used})
 
 
 def output_labels(run: RunRecord) -> dict[int, str]:
@@ -181,8 +162,8 @@ def _children(nodes: Sequence[NodeRecord]) -> dict[int, list[int]]:
 
 def _chain(
     place: int, nodes: Sequence[NodeRecord], children: Mapping[int, list[int]], labels: Mapping[int, str]
-) -> Html:
-    steps: list[Html] = []
+) -> Chain:
+    steps: list[Step] = []
     while True:
         # A chain begins where it forks from others; from there on its label holds.
         steps.append(_step(nodes[place], "" if steps else labels.get(place, "")))
@@ -190,19 +171,9 @@ def _chain(
         if len(followers) != 1:
             break
         (place,) = followers
-    if followers:
-        branches = (_chain(follower, nodes, children, labels) for follower in followers)
-        steps.append(element("li", *branches, class_="fork"))
-    return element("ol", *steps, class_="chain")
+    return Chain(tuple(steps), tuple(_chain(follower, nodes, children, labels) for follower in followers))
 
 
-def _step(node: NodeRecord, label: str) -> Html:
+def _step(node: NodeRecord, label: str) -> Step:
     took = duration(node.seconds) if node.status == "executed" else STATUSES.get(node.status, node.status)
-    return element(
-        "li",
-        element("span", node.name, class_="name"),
-        element("span", took, class_="took"),
-        element("span", f"for {label}", class_="took") if label else Html(),
-        class_=f"step {node.status}",
-        title=node.reason,
-    )
+    return Step(node.name, node.status, node.reason, (took, f"for {label}") if label else (took,))

@@ -8,7 +8,7 @@ import pytest
 from example_run import BENCH, PREVIOUS, PROFILE, RECORD
 from hypothesis import given, settings, strategies as st
 
-from olivelike.measure.report.page import STYLE, Beside, page
+from olivelike.measure.report.page import STYLE, TEMPLATE, Beside, page
 from olivelike.model.records.run_record import RunRecord
 
 PICTURE = "data:image/png;base64,"
@@ -158,6 +158,11 @@ def test_nothing_in_a_record_becomes_markup(record, report):
         assert "\x1b" not in text
         assert "&lt;script&gt;alert(1)" in text
         text.encode()
+
+
+def test_the_template_takes_nothing_as_markup_but_the_style_sheet():
+    assert re.findall(r"{{[^}]*(?:safe|Markup)[^}]*}}", TEMPLATE) == ["{{ style | safe }}"]
+    assert "autoescape" not in TEMPLATE
 
 
 def test_a_record_of_the_first_version_has_a_report(record, report):
