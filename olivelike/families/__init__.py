@@ -37,6 +37,12 @@ TOKENIZERS: Final = tuple(TOKENIZER_OF.values())
 """Components that are no networks: their vocabulary can be an ONNX model, too."""
 
 
+def family_of_index(index: Mapping[str, Any]) -> Family | None:
+    """Return the first family whose denoiser an index names by its class; `None` if it is of none that is known."""
+    named = ((family, index.get(family.denoiser)) for family in FAMILIES.values())
+    return next((one for one, entry in named if isinstance(entry, list) and entry[-1] == one.denoiser_class), None)
+
+
 def denoiser_among(names: Collection[str]) -> str | None:
     """Return the denoiser among names of components; `None` if there is none."""
     return next((name for name in DENOISERS if name in names), None)

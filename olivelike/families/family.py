@@ -22,6 +22,7 @@ class TextPart:
     """Folder of its tokenizer."""
     width: int
     """Numbers of each of its vectors in the published network."""
+    class_name: str = "CLIPTextModel"
     kind: str = "clip"
     """How texts become tokens, one of `runtime.prompts.text_kinds`: CLIP's have emphasis, and chunks of `length`."""
     length: int = 77
@@ -83,6 +84,7 @@ class Family:
     """Tells from index, components and denoiser's config whether a pipeline's folder is of this family."""
     denoiser: str
     """Component that is called at each step."""
+    denoiser_class: str
     texts: tuple[TextPart, ...]
     """In the order in which their vectors are joined."""
     latents: Latents
@@ -95,6 +97,8 @@ class Family:
     """Default of `guidance_scale`."""
     half: Callable[[Architecture], HalfPolicy | None] = lambda architecture: None  # noqa: ARG005
     """Default for one of its networks; `None` if all of it can be in half precision."""
+    text_key: str = "cross_attention_dim"
+    """Key of the denoiser's config for the width of its texts, if their vectors are joined to one of that width."""
     size_inputs: Callable[[int, int], Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]]] = lambda *_: {}
     """Width and height of a picture → inputs with numbers of it: a row for prompts, and one for negative prompts."""
     sample: str = "sample"

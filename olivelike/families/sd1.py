@@ -26,6 +26,7 @@ FAMILY: Final = Family(
     pipelines=("StableDiffusionPipeline", "StableDiffusionInpaintPipeline"),
     owns=lambda index, components, denoiser: False,  # noqa: ARG005  (it takes what no other owns)
     denoiser="unet",
+    denoiser_class="UNet2DConditionModel",
     texts=(TextPart("text_encoder", "tokenizer", 768),),
     latents=LATENTS,
     sizes=Sizes(default=512, unit=64),

@@ -11,7 +11,9 @@ from olivelike.families.family import Family, HalfPolicy, Latents, Sizes, TextPa
 if TYPE_CHECKING:
     from olivelike.model.architecture import Architecture
 
-SECOND_TEXT: Final = TextPart("text_encoder_2", "tokenizer_2", 1280, back=1, normed=False)
+SECOND_TEXT: Final = TextPart(
+    "text_encoder_2", "tokenizer_2", 1280, "CLIPTextModelWithProjection", back=1, normed=False
+)
 LATENTS: Final = Latents(
     channels=4,
     factor=8,
@@ -61,6 +63,7 @@ FAMILY: Final = Family(
     pipelines=("StableDiffusionXLPipeline", "StableDiffusionXLInpaintPipeline"),
     owns=_owns,
     denoiser="unet",
+    denoiser_class="UNet2DConditionModel",
     texts=(TextPart("text_encoder", "tokenizer", 768, back=1, normed=False), SECOND_TEXT),
     latents=LATENTS,
     sizes=Sizes(default=1024, unit=32),

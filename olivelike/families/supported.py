@@ -15,6 +15,7 @@ from olivelike.families.networks import classes_of, network_of
 from olivelike.model.families import CONTROLNETS, T2I_ADAPTERS
 
 if TYPE_CHECKING:
+    from olivelike.families.family import Family
     from olivelike.model.architecture import Config
 
 _REASONS: Final = {
@@ -71,7 +72,7 @@ _PATCHES: Final = 1024
 """Patches along a picture's side: the number of positions is its square."""
 
 
-def check_network(component: str, class_name: str, config: Config) -> None:
+def check_network(component: str, class_name: str, config: Config, family: Family | None = None) -> None:
     """Check that a component of a checkpoint is a network that can be built and has the inputs that clients know.
 
     Raises `SourceError` with class, option and reason.
@@ -79,9 +80,10 @@ def check_network(component: str, class_name: str, config: Config) -> None:
     Args:
         class_name: As `model_index.json` names it.
         config: Raw or normalised; what is absent has the class's default.
+        family: Of the pipeline, if it is known.
     """
     class_name = class_name if class_name.isidentifier() else shown(class_name)
-    allowed = classes_of(component)
+    allowed = classes_of(component, family)
     if allowed and class_name not in allowed:
         reason = f": {_REASONS[class_name]}" if class_name in _REASONS else ""
         leads = component in CONTROLNETS or component in T2I_ADAPTERS

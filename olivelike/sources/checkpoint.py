@@ -24,6 +24,7 @@ from olivelike.model.records.origin import Origin
 from olivelike.sources.files.weight_table import RawTensor, ReadPickle, check_dtype, read_header
 
 if TYPE_CHECKING:
+    from olivelike.families.family import Family
     from olivelike.model.architecture import Config
     from olivelike.sources.identify.identity import Converter
     from olivelike.sources.identify.tiny_vae import TinyConverter
@@ -187,6 +188,7 @@ def read_checkpoint(
     *,
     variant: str | None,
     read_pickle: ReadPickle | None,
+    family: Family | None = None,
 ) -> Checkpoint:
     """Read a component's config and the headers of its weight files.
 
@@ -197,10 +199,11 @@ def read_checkpoint(
         folder: its folder in the source; the empty string is the source's own folder.
         variant: such as `fp16`.
         read_pickle: reads the table of a `.bin` file; `None` refuses such files.
+        family: of the pipeline, if it is known.
     """
     inside = f"{folder}/" if folder else ""
     config = read_json(files, f"{inside}config.json")
-    check_network(component, class_name, config)
+    check_network(component, class_name, config, family)
     names = files.names(folder)
     found = find_weight_file(names, library, variant)
     if found is None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from olivelike.errors import SourceError
-from olivelike.families import TEXT_ENCODERS, TOKENIZER_OF
+from olivelike.families import TEXT_ENCODERS, TOKENIZER_OF, denoiser_among, family_of_folder
 from olivelike.model.families import VAES, torch_folder
 
 if TYPE_CHECKING:
@@ -30,10 +30,12 @@ def check_fit(source: PipelineSource) -> None:
     Raises:
         SourceError: naming both parts, what they have and what to do.
     """
-    unet = source.checkpoints.get("unet")
-    if unet is None or unet.graph is not None:
+    denoiser = source.checkpoints.get(denoiser_among(source.checkpoints) or "")
+    if denoiser is None or denoiser.graph is not None:
         return
-    for problem in (*_texts(source, unet.config), *_latents(source, unet.config)):
+    family = family_of_folder(source.index, source.checkpoints, denoiser.config)
+    texts = _texts(source, denoiser.config, family.text_key) if family.text_key else ()
+    for problem in (*texts, *_latents(source, denoiser.config)):
         raise SourceError(f"{source.origin.place}: {problem}")
 
 
@@ -42,7 +44,8 @@ def lacking(source: PipelineSource) -> tuple[str, ...]:
     if source.origin.exported:
         return ()
     needed = [name for name in TEXT_ENCODERS if _has(source, TOKENIZER_OF[name])]
-    needed += ["unet", *(() if source.origin.vae is not None else ("vae",))]
+    denoiser = family_of_folder(source.index, source.checkpoints, {}).denoiser
+    needed += [denoiser, *(() if source.origin.vae is not None else ("vae",))]
     return tuple(name for name in needed if not _has(source, torch_folder(name)))
 
 
@@ -56,12 +59,12 @@ def _size(config: Mapping[str, Any], key: str, default: int) -> int | float:
     return value if isinstance(value, int | float) else default
 
 
-def _texts(source: PipelineSource, unet: Mapping[str, Any]) -> Iterator[str]:
+def _texts(source: PipelineSource, unet: Mapping[str, Any], key: str) -> Iterator[str]:
     there = [name for name in TEXT_ENCODERS if _has(source, name)]
     encoders = {name: source.checkpoints[name] for name in there if name in source.checkpoints}
     if not encoders or len(encoders) < len(there) or any(one.graph is not None for one in encoders.values()):
         return
-    width = _size(unet, "cross_attention_dim", _CROSS_ATTENTION_DIM)
+    width = _size(unet, key, _CROSS_ATTENTION_DIM)
     widths = {name: _size(one.config, "hidden_size", _HIDDEN_SIZE) for name, one in encoders.items()}
     if sum(widths.values()) != width:
         made = " and ".join(f"{name} makes {number}" for name, number in widths.items())

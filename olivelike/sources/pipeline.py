@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeGuard, TypeVar
 
 from olivelike._extras import needed
 from olivelike.errors import SourceError
-from olivelike.families import COMPONENTS
+from olivelike.families import COMPONENTS, family_of_index
 from olivelike.model.families import (
     CONTROLNETS,
     IMAGE_ENCODER,
@@ -235,7 +235,13 @@ def _read_folder(
     extras = {relative: files.path(relative) for relative in _extra_files(files, index)}
     checkpoints = {
         name: read_checkpoint(
-            files, name, torch_folder(name), *_entry(files, index, name), variant=spec.variant, read_pickle=read_pickle
+            files,
+            name,
+            torch_folder(name),
+            *_entry(files, index, name),
+            variant=spec.variant,
+            read_pickle=read_pickle,
+            family=family_of_index(index),
         )
         for name in wanted
     }

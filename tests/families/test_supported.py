@@ -7,6 +7,7 @@ import json
 import pytest
 
 from olivelike.errors import SourceError
+from olivelike.families import FAMILIES, family_of_index
 from olivelike.families.networks import classes_of
 from olivelike.families.supported import check_network, first_line
 from olivelike.sources.identify.published import NETWORK_CLASSES, PUBLISHED
@@ -139,3 +140,13 @@ def test_numbers_beside_the_pooled_text_leave_room_for_it():
 def test_a_class_name_reaches_no_terminal_as_it_is():
     with pytest.raises(SourceError, match=r'unet: "\\u001b\[31mred" is not supported here'):
         check_network("unet", "\x1b[31mred", {})
+
+
+def test_each_family_has_a_class_for_each_of_its_text_encoders():
+    assert classes_of("text_encoder", FAMILIES["sd1"]) == ("CLIPTextModel",)
+    assert classes_of("text_encoder_2", FAMILIES["sdxl"]) == ("CLIPTextModelWithProjection",)
+    with pytest.raises(SourceError, match="use a checkpoint with CLIPTextModel,"):
+        check_network("text_encoder", "CLIPTextModelWithProjection", {}, FAMILIES["sd1"])
+    entry = ["diffusers", "UNet2DConditionModel"]
+    assert family_of_index({"unet": entry}) is FAMILIES["sd1"]
+    assert family_of_index({"unet": ["diffusers", "UNet3DConditionModel"]}) is None

@@ -8,6 +8,7 @@ from olivelike.errors import PassError, UsageError
 from olivelike.families.networks import autoencoder, clip, guide_networks, unet
 
 if TYPE_CHECKING:
+    from olivelike.families.family import Family
     from olivelike.families.network import Interface, Network
     from olivelike.model.architecture import Architecture
 
@@ -19,9 +20,15 @@ def network_of(component: str, class_name: str) -> Network | None:
     return next((one for one in NETWORKS if one.class_name == class_name and component in one.components), None)
 
 
-def classes_of(component: str) -> tuple[str, ...]:
-    """Return the classes that may stand in a component's place; none for a component that is not judged."""
-    return tuple(one.class_name for one in NETWORKS if component in one.components)
+def classes_of(component: str, family: Family | None = None) -> tuple[str, ...]:
+    """Return the classes that may stand in a component's place; none for a component that is not judged.
+
+    Args:
+        component: Name within a pipeline.
+        family: The pipeline's, if it is known, which has a class for each of its text encoders.
+    """
+    own = [text.class_name for text in family.texts if text.component == component] if family else []
+    return tuple(own or (one.class_name for one in NETWORKS if component in one.components))
 
 
 def interface_of(architecture: Architecture) -> Interface:

@@ -53,6 +53,12 @@ def _forward_safety_checker(self: Any, clip_input: torch.Tensor, images: torch.T
     return torch.where(flagged[:, None, None, None], torch.zeros((), dtype=images.dtype), images), flagged
 
 
+PROJECTED: Final = Network(
+    "CLIPTextModelWithProjection",
+    ("text_encoder_2",),
+    lambda config: _text_encoder(config, "text_embeds"),
+    lambda network: _forward_text_encoder_2,  # noqa: ARG005
+)
 NETWORKS: Final = (
     Network(
         "CLIPTextModel",
@@ -60,12 +66,7 @@ NETWORKS: Final = (
         lambda config: _text_encoder(config, "pooler_output"),
         lambda network: _forward_text_encoder,  # noqa: ARG005
     ),
-    Network(
-        "CLIPTextModelWithProjection",
-        ("text_encoder_2",),
-        lambda config: _text_encoder(config, "text_embeds"),
-        lambda network: _forward_text_encoder_2,  # noqa: ARG005
-    ),
+    PROJECTED,
     Network(
         "StableDiffusionSafetyChecker",
         (SAFETY_CHECKER,),

@@ -15,7 +15,13 @@ from olivelike.errors import PassError
 from olivelike.families.networks import interface_of, network_of
 from olivelike.families.supported import check_network, first_line
 from olivelike.graphs.editing.values import renamed
-from olivelike.graphs.export.torch_network import PREFIX, build_network, replace_parameters_by_fakes, wrap
+from olivelike.graphs.export.torch_network import (
+    PREFIX,
+    build_network,
+    replace_parameters_by_fakes,
+    stored_values,
+    wrap,
+)
 from olivelike.model.families import PREVIEW
 from olivelike.model.graph import BLOCK_KEY, PARAMETER_KEY, Graph
 
@@ -71,7 +77,7 @@ def export_component(architecture: Architecture, logger: logging.Logger, *, any_
     logger.info("tracing %s", architecture.class_name)
     model = _trace(network, interface, architecture, logger)
     _restrict_names(model.graph, interface)
-    _hold_weights_out(model.graph, {name for name, _ in network.named_parameters()})
+    _hold_weights_out(model.graph, set(stored_values(network)))
     _keep_block_names_only(model)
     logger.info("simplifying %d nodes", len(model.graph))
     simplify(model)
@@ -201,7 +207,7 @@ def _all_values(graph: ir.Graph) -> Iterator[ir.Value]:
 
 
 def _hold_weights_out(graph: ir.Graph, parameters: set[str]) -> None:
-    """Turn parameters into marked graph inputs, in order of name; drop those that nothing uses."""
+    """Turn what files store into marked graph inputs, in order of name; drop those that nothing uses."""
     held: dict[str, ir.Value] = {}
     for name in sorted(parameters & set(graph.initializers)):
         value = graph.initializers.pop(name)

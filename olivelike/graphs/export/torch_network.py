@@ -86,6 +86,12 @@ def replace_parameters_by_fakes(network: torch.nn.Module, mode: FakeTensorMode) 
                 module._parameters[name] = fakes[id(parameter)]  # noqa: SLF001
 
 
+def stored_values(network: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return what a file stores of a network, by name: parameters, and buffers that training has changed."""
+    buffers = {name for name, buffer in network.named_buffers() if not buffer.is_floating_point()}
+    return {name: value for name, value in network.state_dict(keep_vars=True).items() if name not in buffers}
+
+
 def wrap(component: str, network: torch.nn.Module) -> torch.nn.Module:
     """Return a module that takes and returns a component's inputs and outputs, as tensors in order."""
     import torch

@@ -14,7 +14,7 @@ import torch
 from olivelike.engine.output.derivation import is_float
 from olivelike.errors import PassError, VerificationError
 from olivelike.families.networks import interface_of
-from olivelike.graphs.export.torch_network import build_network, wrap
+from olivelike.graphs.export.torch_network import build_network, stored_values, wrap
 from olivelike.graphs.inspect.quantised import quantised_precision
 from olivelike.measure.network_sizes import CASES, Case, random_inputs
 from olivelike.model.families import CACHED_FEATURES, SHALLOW_FILE
@@ -365,6 +365,8 @@ class Reference:
             else:
                 # What belongs to no layer, such as a class token, is small, and others than its owner may use it.
                 fill(network, own, read)
+        stored = stored_values(network)
+        fill(network, {name: buffer for name, buffer in network.named_buffers() if name in stored}, read)
         self._module = wrap(architecture.component, network)
 
     def __call__(self, feeds: Mapping[str, Array]) -> list[Array]:
@@ -403,7 +405,7 @@ def _stream(
 
 def fill(
     network: torch.nn.Module,
-    parameters: Mapping[str, torch.nn.Parameter],
+    parameters: Mapping[str, torch.Tensor],
     read: Callable[[str], Array],
     dtype: torch.dtype = torch.float64,
 ) -> None:

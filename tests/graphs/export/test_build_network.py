@@ -8,9 +8,11 @@ import pytest
 import torch
 
 from olivelike.errors import PassError, UsageError
+from olivelike.families import networks
+from olivelike.families.network import Input, Interface, Network
 from olivelike.families.networks import classes_of, interface_of
-from olivelike.graphs.export import export_component
-from olivelike.graphs.export.torch_network import build_network
+from olivelike.graphs.export import export_component, exporter
+from olivelike.graphs.export.torch_network import build_network, stored_values
 from olivelike.model import Architecture
 from olivelike.testing.models import load_model
 from tests.fixtures.little_pipeline import little_checkpoint
@@ -57,3 +59,29 @@ def test_what_torch_cannot_trace_is_one_sentence_and_the_rest_is_in_the_log(capl
 def test_a_config_without_what_decides_the_interface_is_no_key_error(component):
     with pytest.raises(PassError, match=f"{component}: its config has no '.*', which decides the inputs"):
         interface_of(Architecture(component, "diffusers", classes_of(component)[0], {}))
+
+
+class Scaled(torch.nn.Module):
+    """A layer with numbers that a file stores, and others that it does not."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(3))
+        self.register_buffer("mean", torch.full((3,), 2.0))
+        self.register_buffer("seen", torch.tensor(7))
+        self.register_buffer("table", torch.full((3,), 5.0), persistent=False)
+
+    def forward(self, sample):
+        return sample * self.weight + self.mean + self.table
+
+
+def test_what_a_file_stores_leaves_the_graph_whether_parameter_or_buffer(monkeypatch):
+    interface = Interface((Input("sample", "float32", ("batch", None), (2, 3)),), ("out",))
+    known = Network(
+        "Scaled", ("unet",), lambda config: interface, lambda network: lambda self, sample: self.network(sample)
+    )
+    monkeypatch.setattr(networks, "NETWORKS", (known,))
+    monkeypatch.setattr(exporter, "build_network", lambda architecture: Scaled())
+    graph = export_component(Architecture("unet", "diffusers", "Scaled", {}), logging.getLogger("x"))
+    assert [value.name for value in graph.to_ir().graph.inputs] == ["sample", "mean", "weight"]
+    assert set(stored_values(Scaled())) == {"weight", "mean"}
