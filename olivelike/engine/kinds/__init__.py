@@ -1,17 +1,18 @@
 """What nodes there are: a file for each kind says what it reads, how it is planned, and what a worker does for it.
 
-A new kind is a file here and a row in `KINDS`; its name is what `Node.kind` says.
+A new kind is a file here and a row in `KINDS`; its name is what `Node.kind` says. Extras give others.
 """
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
+from olivelike._extras import needed
 from olivelike.engine.kinds.assets import AssetsNode, TokenizerNode
 from olivelike.engine.kinds.calibrate import CalibrateNode
 from olivelike.engine.kinds.load import LoadNode
 from olivelike.engine.kinds.materialize import MaterializeNode
-from olivelike.engine.kinds.one_file import OneFileNode
 from olivelike.engine.kinds.step import StepNode
 from olivelike.engine.plan.node import CALIBRATE
 
@@ -27,11 +28,16 @@ KINDS: Final[Mapping[str, Kind]] = {
     "materialize": MaterializeNode(),
     "assets": AssetsNode(),
     "tokenizer": TokenizerNode(),
-    "one_file": OneFileNode(),
     CALIBRATE: CalibrateNode(),
 }
 
 
 def kind_of(node: Node) -> Kind:
-    """Return what a node is."""
-    return KINDS[node.kind]
+    """Return what a node is. Raises `MissingError` where that is an extra's that is not here."""
+    return KINDS.get(node.kind) or _given(node.kind, node.id)
+
+
+@cache
+def _given(kind: str, node: str) -> Kind:
+    made: Kind = needed("KINDS", kind, f"{node}, as its layout asks,")()
+    return made

@@ -17,10 +17,10 @@ from onnx_ir.traversal import RecursiveGraphIterator
 
 from olivelike._text import listed, size
 from olivelike.errors import SourceError
+from olivelike.graphs.inspect.borders import read_borders
 from olivelike.graphs.inspect.placement import LeftNode, left_to_cpu
 from olivelike.graphs.inspect.quantised import KeptWeights, kept_weights
 from olivelike.graphs.inspect.skeleton import read_skeleton
-from olivelike.graphs.one_file.borders import read_borders
 from olivelike.model.graph import parameter_inputs, real_inputs, weight_values
 from olivelike.model.targets import CPU, TARGETS, WINDOWSML, Target
 from olivelike.sources.files.weight_table import require_onnx_model

@@ -334,7 +334,7 @@ def verify_component(
     import onnx_ir as ir
 
     from olivelike.engine.output.initializers import Initializers
-    from olivelike.graphs.one_file.borders import take_out
+    from olivelike.graphs.inspect.borders import take_out
     from olivelike.measure.verify.evaluation import Evaluation
     from olivelike.measure.verify.original import Original, precision_of
 

@@ -16,13 +16,12 @@ import pytest
 
 from olivelike._extras import load, offered
 from olivelike.engine import keys as formulas
-from olivelike.engine.kinds import KINDS as KIND
+from olivelike.engine.kinds import KINDS as KIND, kind_of
 from olivelike.engine.kinds.assets import AssetsJob, TokenizerJob
 from olivelike.engine.kinds.calibrate import CalibrateJob
 from olivelike.engine.kinds.kind import Job
 from olivelike.engine.kinds.load import LoadJob
 from olivelike.engine.kinds.materialize import MaterializeJob
-from olivelike.engine.kinds.one_file import OneFileJob
 from olivelike.engine.kinds.step import StepJob, StepNode
 from olivelike.engine.plan.node import Node
 from olivelike.workflow.code.imports import tool_versions
@@ -37,13 +36,12 @@ KINDS = {
     "assets": (AssetsJob, KIND["assets"]),
     "tokenizer": (TokenizerJob, KIND["tokenizer"]),
     "materialize": (MaterializeJob, KIND["materialize"]),
-    "one_file": (OneFileJob, KIND["one_file"]),
     "calibrate": (CalibrateJob, KIND["calibrate"]),
 }
 """Jobs that are no pass, and the kind of node that they are for."""
-OF_EXTRAS = {"AdoptJob": "load"}
+OF_EXTRAS = {"AdoptJob": "load", "OneFileJob": "one_file"}
 """The same of extras, which may be missing."""
-KINDS |= {name: (load("JOBS", name), KIND[OF_EXTRAS[name]]) for name in offered("JOBS")}
+KINDS |= {name: (load("JOBS", name), kind_of(Node("one", "one", OF_EXTRAS[name], None))) for name in offered("JOBS")}
 
 
 def codes():
@@ -90,7 +88,7 @@ def test_what_a_worker_runs_for_a_node_is_in_its_key(name):
 
 
 def kind_name(kind):
-    return next(name for name, known in KIND.items() if known is kind)
+    return next(name for name in {**KIND, **offered("KINDS")} if kind_of(Node("one", "one", name, None)) is kind)
 
 
 def a_source(graph):
@@ -99,7 +97,8 @@ def a_source(graph):
 
 def test_every_kind_of_node_has_its_jobs_pinned():
     pinned = {job for job, _ in KINDS.values()} | {StepJob}
-    assert {type(kind) for kind in KIND.values()} == {type(kind) for _, kind in KINDS.values()} | {StepNode}
+    known = {type(kind_of(Node("one", "one", name, None))) for name in {**KIND, **offered("KINDS")}}
+    assert known == {type(kind) for _, kind in KINDS.values()} | {StepNode}
     assert set(concrete(Job)) == pinned
 
 

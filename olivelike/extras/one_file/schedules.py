@@ -19,7 +19,7 @@ import numpy as np
 import onnx_ir as ir
 
 from olivelike.errors import PassError
-from olivelike.graphs.one_file.arithmetic import Number, Writer
+from olivelike.extras.one_file.arithmetic import Number, Writer
 
 if TYPE_CHECKING:
     Table = tuple[list[Number], Number]

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from olivelike.errors import PassError
 
 if TYPE_CHECKING:
-    from olivelike.graphs.one_file.arithmetic import Number
+    from olivelike.extras.one_file.arithmetic import Number
 
 _KINDS: Final = {2: "linear", 3: "cubic"}
 """Pillow's number of a filter → what ONNX calls it."""

@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from tests.engine.conftest import checkpoints, project, template  # noqa: F401
+
 
 @pytest.fixture(scope="session")
 def settings(one_torch_thread):

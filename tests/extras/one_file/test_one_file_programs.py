@@ -16,7 +16,7 @@ import onnxruntime
 import pytest
 from PIL import Image
 
-from olivelike.graphs.one_file.schedules import SCHEDULERS
+from olivelike.extras.one_file.schedules import SCHEDULERS
 from olivelike.runtime import Request, open_pipeline
 from olivelike.runtime.pipeline.latents import draw_noise, generators
 from tools.train_demo.captions.caption_reading import read_picture

@@ -14,12 +14,12 @@ import numpy as np
 import onnx_ir as ir
 
 from olivelike.errors import PassError
+from olivelike.extras.one_file.arithmetic import Number, Writer
+from olivelike.extras.one_file.composition import Network
+from olivelike.extras.one_file.schedules import COLUMNS, SCHEDULERS, Schedule, check_schedules, coefficients
 from olivelike.families import TEXT_ENCODERS, TOKENIZER_OF, TOKENIZERS
 from olivelike.graphs.client_layout import lay_out
-from olivelike.graphs.one_file.arithmetic import Number, Writer
-from olivelike.graphs.one_file.borders import write_borders
-from olivelike.graphs.one_file.composition import Network
-from olivelike.graphs.one_file.schedules import COLUMNS, SCHEDULERS, Schedule, check_schedules, coefficients
+from olivelike.graphs.inspect.borders import write_borders
 from olivelike.model.client_layouts import LAYOUTS
 from olivelike.model.families import SAFETY_CHECKER
 from olivelike.model.graph import FACTOR_KEY, SIZE_KEY
@@ -386,7 +386,7 @@ class _Pipeline:
 
     def _flags(self, pictures: Number) -> Number:
         """Return what the safety checker says of each picture, after what `CLIPImageProcessor` does to it."""
-        from olivelike.graphs.one_file.clip_pixels import clip_pixels
+        from olivelike.extras.one_file.clip_pixels import clip_pixels
 
         writer, checker = self._writer, self._networks[SAFETY_CHECKER]
         if self._facts.preprocessor is None:

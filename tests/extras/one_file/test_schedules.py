@@ -11,11 +11,11 @@ import onnxruntime
 import pytest
 import torch
 
-from olivelike.engine.output.pipeline_facts import pipeline_facts
 from olivelike.engine.output.web_files import SCHEDULER_FILE
 from olivelike.errors import PassError, SourceError
-from olivelike.graphs.one_file.arithmetic import Number, Writer
-from olivelike.graphs.one_file.schedules import COLUMNS, NOISE, SCHEDULERS, check_schedules, coefficients
+from olivelike.extras.one_file.arithmetic import Number, Writer
+from olivelike.extras.one_file.pipeline_facts import pipeline_facts
+from olivelike.extras.one_file.schedules import COLUMNS, NOISE, SCHEDULERS, check_schedules, coefficients
 from olivelike.runtime.schedulers.make_scheduler import make_scheduler
 
 PUBLISHED = {

@@ -10,9 +10,9 @@ from olivelike.engine.output.scheduler_defaults import defaults_of
 from olivelike.engine.output.tokenizer_step import tokenizer_architecture
 from olivelike.engine.output.web_files import SCHEDULER_FILE, alphas_of
 from olivelike.errors import SourceError
+from olivelike.extras.one_file.pipeline_graph import PipelineFacts
+from olivelike.extras.one_file.schedules import SCHEDULERS, Schedule
 from olivelike.families import TEXT_ENCODERS, TOKENIZER_OF, denoiser_among
-from olivelike.graphs.one_file.pipeline_graph import PipelineFacts
-from olivelike.graphs.one_file.schedules import SCHEDULERS, Schedule
 from olivelike.model.scheduler_settings import SIGMAS, taken_over
 
 if TYPE_CHECKING:

@@ -15,11 +15,11 @@ from onnx_ir.traversal import RecursiveGraphIterator
 
 from olivelike.errors import PassError
 from olivelike.graphs.editing.values import renamed
-from olivelike.graphs.one_file.borders import Border
+from olivelike.graphs.inspect.borders import Border
 from olivelike.model.graph import PARAMETER_KEY, real_inputs
 
 if TYPE_CHECKING:
-    from olivelike.graphs.one_file.arithmetic import Number, Writer
+    from olivelike.extras.one_file.arithmetic import Number, Writer
 
 
 class Network:

@@ -12,10 +12,10 @@ import onnxruntime
 import pytest
 
 from olivelike.errors import PassError
+from olivelike.extras.one_file.pipeline_graph import PipelineFacts, pipeline_graph
+from olivelike.extras.one_file.schedules import NOISE, SCHEDULERS
 from olivelike.graphs.inspect import inspect_model
-from olivelike.graphs.one_file.borders import read_borders, take_out
-from olivelike.graphs.one_file.pipeline_graph import PipelineFacts, pipeline_graph
-from olivelike.graphs.one_file.schedules import NOISE, SCHEDULERS
+from olivelike.graphs.inspect.borders import read_borders, take_out
 from tests.fixtures.little_networks import LittleKind
 from tests.fixtures.little_pipeline import little_model, little_one_file, little_pipeline
 

@@ -15,9 +15,8 @@ from olivelike.graphs.inspect import inspect_model
 from olivelike.measure.verify.folder_verification import verify_folder
 from olivelike.model.records.output import OutputRecord
 from olivelike.runtime import open_pipeline
+from tests.engine.conftest import Project, lend_graphs_of
 from tests.fixtures.little_pipeline import little_checkpoint
-
-from .conftest import Project, lend_graphs_of
 
 WORKFLOW = """
 name: whole
