@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from olivelike.cli.app import COMMANDS
-from olivelike.cli.display.help_pages import GROUPS as HELP_GROUPS, OPTION_GROUPS
+from olivelike.cli.display.help_pages import GROUPS as HELP_GROUPS, OPTION_GROUPS, option_groups
 
 GROUPS = {
     "passes": ["list", "show", "new"],
@@ -60,7 +60,7 @@ def test_every_help_ends_with_an_example_that_the_command_understands(cli, path)
 @pytest.mark.parametrize("command", OPTION_GROUPS)
 def test_options_of_a_long_help_stand_in_groups_each_once(cli, command):
     text = cli(command, "--help").out
-    named = [name for names in OPTION_GROUPS[command].values() for name in names]
+    named = [name for names in option_groups(command).values() for name in names]
     assert len(set(named)) == len(named)
     assert [title for title in re.findall(r"^(\S.*):$", text, re.MULTILINE) if title in OPTION_GROUPS[command]] == list(
         OPTION_GROUPS[command]

@@ -60,6 +60,13 @@ PLOTS = {
     **dict.fromkeys(PICTURES, "a file"),
 }  # fmt: skip
 
+DOCS = Path(__file__).parents[2] / "docs" / "request-options.md"
+TABLES = {
+    "prompts": "what is written behind the folder",
+    **{name: OPTIONS[name] for name in OPTIONS if name != "prompt_weights"},
+    **dict.fromkeys(PICTURES, "an option of the command alone"),
+}  # fmt: skip
+
 
 def of_the_command():
     return {one.name for one in Commands(name="olivelike").get_command(None, "generate").params}
@@ -74,6 +81,7 @@ def of_the_command():
         ("records", lambda: set(PictureRecord.__dataclass_fields__), RECORDS),
         ("the page's form", lambda: {one["name"] for one in form()["fields"]}, PAGE),
         ("plots", lambda: set(axes()), PLOTS),
+        ("the docs", lambda: {name for name in NAMES if f"| `{name}` |" in DOCS.read_text(encoding="utf-8")}, TABLES),
     ],
 )
 def test_a_field_is_on_a_surface_or_excused(surface, has, excused):

@@ -68,27 +68,15 @@ _EXAMPLES: Final = {
 
 _OPTION_GROUPS: Final = {
     "generate": {
-        "Picture": (
-            "--negative-prompt", "--steps", "--size", "--width", "--height", "--seed", "--scheduler",
-            "--guidance-scale", "--num-images", "--batch-size", "--hires", "--upscaler",
-            "--fast", "--from", "--safety", "--retry-unsafe",
-        ),
+        "Picture": ("--width", "--height", "--fast", "--from", "--safety"),
         "Files": ("--output", "--overwrite", "--sheet", "--preview", "--metadata", "--json"),
-        "From pictures": (
-            "--init-image", "--strength", "--fit", "--mask", "--inpaint-area", "--mask-blur", "--inpaint-padding",
-        ),
+        "From pictures": ("--init-image", "--mask"),
         "LoRAs and control": (
             "--lora", "--lora-dir", "--allow-pickle", "--control", "--control-start", "--control-end",
-            "--control-canny", "--control-guess", "--ip-adapter",
+            "--control-canny", "--ip-adapter",
         ),
-        "Prompts and sampling": (
-            "--variation-seed", "--variation-strength", "--guidance-rescale", "--guidance-interval", "--eta",
-            "--clip-skip", "--plain-prompts", "--wildcard-dir",
-        ),
-        "Time and memory": (
-            "--cache-interval", "--guidance-calls", "--decode-singly", "--tiled-vae", "--memory-limit",
-            "--keep-compiled",
-        ),
+        "Prompts and sampling": ("--wildcard-dir",),
+        "Time and memory": ("--memory-limit", "--keep-compiled"),
         "Elsewhere": ("--server", "--api-key", "--cluster"),
         "Engine": (
             "--provider", "--provider-option", "--device", "--threads", "--inter-threads", "--session-option",
@@ -96,7 +84,21 @@ _OPTION_GROUPS: Final = {
         ),
     },
 }  # fmt: skip
-"""Of commands with many options: titles of groups, and their options by the longest name; others come last."""
+"""Titles of groups of commands with many options, and these by the longest name; others come last.
+
+Options that a request's fields declare come before these, see `option_groups`.
+"""
+
+
+def option_groups(command: str) -> Mapping[str, tuple[str, ...]]:
+    """Return the titles under which a command's options stand, and their names."""
+    groups = OPTION_GROUPS.get(command, {})
+    if command != "generate":
+        return groups
+    from olivelike.runtime.pipeline.request import asked_fields
+
+    declared = [(asked.group, f"--{asked.name}") for _, asked in asked_fields() if asked.help]
+    return {title: (*(name for group, name in declared if group == title), *names) for title, names in groups.items()}
 
 
 def _grouped() -> Mapping[str, tuple[str, ...]]:
@@ -143,7 +145,7 @@ class Command(TyperCommand):
                 arguments.append((item.metavar or item.name, record[1]))
             elif record is not None:
                 options[max(item.opts, key=len)] = record
-        groups = OPTION_GROUPS.get(" ".join(ctx.command_path.split()[1:]), {})
+        groups = option_groups(" ".join(ctx.command_path.split()[1:]))
         grouped = [(title, [options.pop(name) for name in names if name in options]) for title, names in groups.items()]
         for title, rows in (("Arguments", arguments), *grouped, ("Options", list(options.values()))):
             if rows:

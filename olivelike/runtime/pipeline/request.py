@@ -141,6 +141,8 @@ class Asked:
     """The option's, with hyphens; by default the field's."""
     aliases: tuple[str, ...] = ()
     """Other names in lines, such as those of A1111's script."""
+    group: str = "Picture"
+    """Title in `--help` under which the option stands."""
 
     @property
     def is_flag(self) -> bool:
@@ -240,7 +242,7 @@ class Recorded:
 
     guidance_rescale: Annotated[float, Ge(0), Le(1)] = choice(
         0.0,
-        Asked(float, "From 0 to 1, against overexposure; 0 by default.", "X"),
+        Asked(float, "From 0 to 1, against overexposure; 0 by default.", "X", group="Prompts and sampling"),
         told=Told("rescale", written=Written("CFG Rescale", read_number), always=True),
         entered=Entered("Guidance rescale", group="more", step=0.05),
         axis=True,
@@ -248,7 +250,7 @@ class Recorded:
     """Share of section 3.4 of https://arxiv.org/abs/2305.08891, against overexposure."""
     eta: Annotated[float, Ge(0), Le(1)] = choice(
         0.0,
-        Asked(float, "DDIM's share of fresh noise; 0 by default.", "X"),
+        Asked(float, "DDIM's share of fresh noise; 0 by default.", "X", group="Prompts and sampling"),
         told=Told("eta", written=Written("Eta", read_number), always=True),
         entered=Entered("Eta (DDIM)", group="more", step=0.05),
         axis=True,
@@ -256,7 +258,9 @@ class Recorded:
     """Share of fresh noise in each step of the DDIM scheduler."""
     clip_skip: Annotated[int, Ge(0), Le(100)] = choice(
         0,
-        Asked(int, "Last layers of the text encoder to leave out; A1111 counts from 1.", "N"),
+        Asked(
+            int, "Last layers of the text encoder to leave out; A1111 counts from 1.", "N", group="Prompts and sampling"
+        ),
         told=Told("clip skip", written=Written("Clip skip", _one_less, lambda skipped: skipped + 1), always=True),
         entered=Entered(
             "Clip skip",
@@ -272,6 +276,7 @@ class Recorded:
             parse_interval,
             "Shares of the steps between which guidance leads, such as 0:0.6; the others cost half.",
             "A:B",
+            group="Prompts and sampling",
         ),
         told=Told(
             "guidance from",
@@ -282,14 +287,19 @@ class Recorded:
     """From which to which share of the steps guidance leads; the prompt alone does before and behind."""
     cache_interval: Annotated[int, Ge(1), Le(10_000)] = choice(
         1,
-        Asked(int, "Run the whole UNet each N steps, a small part between; for folders with `deepcache`.", "N"),
+        Asked(
+            int,
+            "Run the whole UNet each N steps, a small part between; for folders with `deepcache`.",
+            "N",
+            group="Time and memory",
+        ),
         told=Told("whole UNet each", "{cache_interval} steps", Written("Cache interval", read_whole)),
         entered=Entered("Whole UNet each … steps", group="more"),
     )
     """Each so many steps the whole UNet runs; between them its shallow part, which the pass `deepcache` writes."""
     prompt_weights: bool = choice(
         True,
-        Asked(parse_off, "All that is written in prompts is text.", name="plain-prompts"),
+        Asked(parse_off, "All that is written in prompts is text.", name="plain-prompts", group="Prompts and sampling"),
         told=Told(
             "weights",
             "brackets in the prompt are text",
@@ -301,21 +311,37 @@ class Recorded:
     """Whether `(word:1.2)` and `BREAK` in prompts mean what they do in A1111."""
     fit: bool = choice(
         False,
-        Asked(parse_flag, "Take the nearest size there is, and crop the initial picture to its shape."),
+        Asked(
+            parse_flag,
+            "Take the nearest size there is, and crop the initial picture to its shape.",
+            group="From pictures",
+        ),
         told=Told("cropped to fit", "to the shape of the size", always=True),
         entered=Entered("Crop to fit", group="picture"),
     )
     """Take the nearest size that can be had, and crop `init_image` and `mask` to its shape; they are stretched else."""
     variation_strength: Annotated[float, Ge(0), Le(1)] = choice(
         0.0,
-        Asked(float, "Share of that other one's noise, from 0 to 1; 0 by default.", "X", aliases=("subseed_strength",)),
+        Asked(
+            float,
+            "Share of that other one's noise, from 0 to 1; 0 by default.",
+            "X",
+            aliases=("subseed_strength",),
+            group="Prompts and sampling",
+        ),
         told=Told("by a share of", written=Written("Variation seed strength", read_number)),
         entered=Entered("Variation", group="more", step=0.05),
     )
     """Share of another seed's noise in the initial noise, as A1111's `subseed_strength`."""
     variation_seed: Annotated[int, Ge(-1), Lt(SEEDS)] | None = choice(
         None,
-        Asked(int, "Of another picture to vary towards; counts up. By default drawn.", "N", aliases=("subseed",)),
+        Asked(
+            int,
+            "Of another picture to vary towards; counts up. By default drawn.",
+            "N",
+            aliases=("subseed",),
+            group="Prompts and sampling",
+        ),
         told=Told("varied with", written=Written("Variation seed", read_seed)),
         about="variation_strength",
         entered=Entered("Variation seed", group="more"),
@@ -338,6 +364,7 @@ class Recorded:
         Asked(
             OneOf(("whole", "masked")),
             "With a mask: draw the whole picture, or what is around the mask at full size; whole.",
+            group="From pictures",
         ),
         told=Told(
             "drawn area",
@@ -350,7 +377,12 @@ class Recorded:
     """`masked` draws what is around the mask at `size`, and puts it back into the picture."""
     mask_blur: Annotated[int, Ge(0), Le(256)] | None = choice(
         None,
-        Asked(int, "Keep the initial picture outside the mask, with an edge so soft, in pixels.", "N"),
+        Asked(
+            int,
+            "Keep the initial picture outside the mask, with an edge so soft, in pixels.",
+            "N",
+            group="From pictures",
+        ),
         told=Told("mask blur", written=Written("Mask blur")),
         about="mask",
         entered=Entered("Mask blur", group="picture", value=4),
@@ -358,7 +390,7 @@ class Recorded:
     """Put the initial picture back where the mask is black, with an edge so soft, in pixels; `None` does not."""
     inpaint_padding: Annotated[int, Ge(0), Le(1024)] = choice(
         32,
-        Asked(int, "Pixels around a masked area that are drawn too; 32 by default.", "N"),
+        Asked(int, "Pixels around a masked area that are drawn too; 32 by default.", "N", group="From pictures"),
         told=Told(None),
         about="mask",
         entered=Entered("Padding", group="picture"),
@@ -366,7 +398,11 @@ class Recorded:
     """Pixels of the initial picture around a masked area."""
     tiled_vae: bool = choice(
         False,
-        Asked(parse_flag, "Decode and encode part by part: for pictures that memory has no room for."),
+        Asked(
+            parse_flag,
+            "Decode and encode part by part: for pictures that memory has no room for.",
+            group="Time and memory",
+        ),
         told=Told("VAE", "part by part"),
         entered=Entered("Decode part by part (large pictures)", group="more"),
     )
@@ -374,7 +410,9 @@ class Recorded:
     takes less memory still: in strips, with the statistics of the whole, or else in overlapping tiles."""
     control_guess: bool = choice(
         False,
-        Asked(parse_flag, "Control pictures lead the prompt alone; they work without one, too."),
+        Asked(
+            parse_flag, "Control pictures lead the prompt alone; they work without one, too.", group="LoRAs and control"
+        ),
         told=Told("led", "the prompt alone"),
         about="controls",
     )
@@ -441,6 +479,7 @@ class Choices(Recorded):
             "Share of the steps that run on the initial picture; 0.8 by default, 1 with a mask.",
             "X",
             aliases=("denoising_strength", "denoising-strength", "denoising"),
+            group="From pictures",
         ),
         about="init_image",
         entered=Entered("Strength"),
@@ -458,13 +497,14 @@ class Choices(Recorded):
         Asked(
             OneOf(("one", "two", "faster")),
             "The UNet's two halves of guidance at once, or in two calls, for less memory; faster finds out. One.",
+            group="Time and memory",
         ),
     )
     """Whether the UNet runs on negative prompts and prompts at once, or one after the other, which takes less memory;
     `faster` finds out which is, once per folder."""
     decode_singly: bool = choice(
         False,
-        Asked(parse_flag, "Decode a batch picture by picture: takes less memory."),
+        Asked(parse_flag, "Decode a batch picture by picture: takes less memory.", group="Time and memory"),
         entered=Entered("Decode pictures one by one (less memory)", group="more"),
     )
     """Decode the pictures of a batch one after the other, which takes less memory."""
@@ -559,8 +599,8 @@ CHOICES: Final = frozenset(one.name for one in fields(Choices))
 
 
 def asked_fields() -> Iterator[tuple[str, Asked]]:
-    """Yield the fields of a request that can be asked for in words, each with how; in the request's order."""
-    for one in fields(Request):
+    """Yield the fields of a request that can be asked for in words, each with how; the usual ones first."""
+    for one in sorted(fields(Request), key=lambda one: one.name in Recorded.__dataclass_fields__):
         if (asked := one.metadata.get("asked")) is not None:
             yield one.name, replace(asked, name=asked.name or one.name.replace("_", "-"))
 
