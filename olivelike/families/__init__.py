@@ -65,7 +65,7 @@ def family_of_text_width(width: int) -> str | None:
 
 
 def family_of_folder(index: Mapping[str, Any], components: Collection[str], denoiser: Mapping[str, Any]) -> Family:
-    """Return the family of a pipeline's folder: the first that takes it for its own.
+    """Return the family of a pipeline's folder: the first that takes it for its own, of those that its class names.
 
     Folders of other exporters may lack each of these; what tells nothing is of Stable Diffusion 1.x.
 
@@ -74,7 +74,8 @@ def family_of_folder(index: Mapping[str, Any], components: Collection[str], deno
         components: Names of the networks that are there.
         denoiser: Config of the denoiser; may be empty.
     """
-    found = (family for family in FAMILIES.values() if family.owns(index, components, denoiser))
+    named = [family for family in FAMILIES.values() if index.get("_class_name") in family.pipelines]
+    found = (family for family in (*named, *FAMILIES.values()) if family.owns(index, components, denoiser))
     return next(found, FAMILIES["sd1"])
 
 

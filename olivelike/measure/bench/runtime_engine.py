@@ -14,7 +14,6 @@ from olivelike.measure.bench.bench_job import NetworkJob, PipelineJob, Stage, St
 from olivelike.measure.bench.engines import ONNXRUNTIME, EngineAbsent
 from olivelike.measure.network_sizes import GUIDED, random_values, sizes_of
 from olivelike.measure.one_file_inputs import one_file_inputs, with_operators
-from olivelike.model.families import MODEL_FILE
 from olivelike.runtime.pipeline.pipeline import Pipeline
 from olivelike.runtime.pipeline.pipeline_folder import (
     PipelineFolder,
@@ -133,10 +132,10 @@ def runtime_version(settings: SessionSettings) -> str:
 
 
 def weights_dtype(folder: Path) -> str:
-    """Return what most weights in float of a folder's UNet are: `float32` or `float16`."""
+    """Return what most weights in float of a folder's denoiser are: `float32` or `float16`."""
     from onnx import TensorProto, helper
 
-    model = read_model_file(folder / "unet" / MODEL_FILE)
+    model = _denoiser(folder)
     counts = Counter(tensor.data_type for tensor in model.graph.initializer)
     floats = [kind for kind in counts if kind in (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)]
     most = max(floats, key=lambda kind: counts[kind], default=TensorProto.FLOAT)
@@ -144,13 +143,18 @@ def weights_dtype(folder: Path) -> str:
 
 
 def kept_in(folder: Path) -> str:
-    """Return what a folder's UNet is quantised to, such as `w8` or `int8`, else what most of its weights are."""
+    """Return what a folder's denoiser is quantised to, such as `w8` or `int8`, else what most of its weights are."""
     import onnx_ir as ir
 
     from olivelike.graphs.inspect.quantised import quantised_precision
 
-    model = ir.from_proto(read_model_file(folder / "unet" / MODEL_FILE))
+    model = ir.from_proto(_denoiser(folder))
     return quantised_precision(model.graph) or weights_dtype(folder)
+
+
+def _denoiser(folder: Path) -> Any:
+    opened = open_folder(folder)
+    return read_model_file(opened.model(opened.family.denoiser))
 
 
 def _require(job: PipelineJob) -> None:

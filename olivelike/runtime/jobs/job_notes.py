@@ -16,6 +16,7 @@ from olivelike._files import file_identity
 from olivelike._text import size
 from olivelike.digest import digest_file
 from olivelike.errors import UsageError
+from olivelike.families import denoiser_among
 from olivelike.model.few_steps import ENOUGH, FewSteps
 from olivelike.model.records.output import RECORD_FILE, OutputRecord
 from olivelike.runtime.jobs.control_files import used_controls
@@ -144,7 +145,8 @@ def _read_recorded(folder: Path, _identity: tuple[int, ...] | None) -> tuple[str
     record = OutputRecord.read(folder)
     if record is None:
         return "", None
-    loras = (one.origin.few_steps for one in reversed(record.loras) if one.weights.get("unet", one.weight) >= ENOUGH)
+    merged = ((one, one.weights.get(denoiser_among(one.weights) or "", one.weight)) for one in reversed(record.loras))
+    loras = (one.origin.few_steps for one, weight in merged if weight >= ENOUGH)
     few_steps = next((found for found in loras if found is not None), record.source.few_steps)
     return record.source.sha256 or "", few_steps
 

@@ -145,14 +145,16 @@ class _Encoder:
         self._states = self._layer(back) if back else "last_hidden_state"
         self._norm = read_final_norm(folder.model(network.component)) if back and part.normed else None
 
-    def __call__(self, ids: torch.Tensor, /) -> EncodedText:
+    def __call__(self, ids: torch.Tensor, mask: torch.Tensor | None = None, /) -> EncodedText:
         network = self._network
         outputs = {self._states: (*ids.shape, self._width(self._states))}
         pooled = "text_embeds" if "text_embeds" in network.session.outputs else None
         if pooled is not None:
             outputs[pooled] = (ids.shape[0], self._width(pooled))
-        call = network.prepare({"input_ids": tuple(ids.shape)}, outputs)
-        call.inputs["input_ids"].copy_(ids)
+        given = {"input_ids": ids} if mask is None else {"input_ids": ids, "attention_mask": mask}
+        call = network.prepare({name: tuple(value.shape) for name, value in given.items()}, outputs)
+        for name, value in given.items():
+            call.inputs[name].copy_(value)
         call.run()
         # The buffers are used again, by other prompts.
         states = call.outputs[self._states].clone()

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     import torch
     from tokenizers import Tokenizer
 
-    TextEncoder = Callable[[torch.Tensor], EncodedText]
-    """Encodes ids, int32 of shape (rows, length); all rows differ."""
+    TextEncoder = Callable[..., EncodedText]
+    """Encodes ids, integers of shape (rows, length) that all differ; a mask of that shape may follow them."""
 
 
 def weighted(hidden: torch.Tensor, weights: Sequence[Sequence[float]]) -> torch.Tensor:
