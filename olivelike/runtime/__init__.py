@@ -16,7 +16,7 @@ it.
 | folder | what it does |
 | --- | --- |
 | `jobs` | prompt lines → planned requests → picture files with their records |
-| `pipeline` | a `Request` → pictures: conditioning, latents, the loop around the denoiser, the VAE, the safety checker |
+| `pipeline` | a `Request` → pictures: conditioning, latents, the loop around the denoiser, VAE, safety checker |
 | `prompts` | A1111's prompt syntax, wildcards, embeddings of prompts |
 | `schedulers` | diffusers' schedulers by name, and what their configs may say |
 | `pictures` | picture files: names, records, sheets |

@@ -67,6 +67,7 @@ TOY = Family(
     pipelines=("ToyPipeline",),
     owns=lambda index, components, denoiser: index.get("_class_name") == "ToyPipeline",
     denoiser="transformer",
+    denoiser_class="ToyTransformer2DModel",
     texts=(
         TextPart("text_encoder", "tokenizer", WIDTH),
         TextPart("text_encoder_2", "tokenizer_2", WIDTH, kind="words", length=LENGTH),
