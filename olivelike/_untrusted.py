@@ -11,9 +11,14 @@ import json
 import os
 import re
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, TypeAlias
+
+Json: TypeAlias = dict[str, Any]
+"""An object of JSON that is free: a config, a message between processes, what a pass found, what `--json` prints."""
+JsonView: TypeAlias = Mapping[str, Any]
+"""A `Json` that is read and not changed."""
 
 CONFIG_BYTES: Final = 8 << 20
 """Most of a JSON file such as `config.json`; those of hubs have a few KB, indexes of shards some hundred KB."""

@@ -20,8 +20,11 @@ A message says what, where, why, and what to do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from olivelike._untrusted import JsonView
 
 
 class OlivelikeError(Exception):
@@ -92,10 +95,10 @@ class VerificationError(OlivelikeError):
 
     exit_code = 5
 
-    def __init__(self, message: str, facts: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, message: str, facts: JsonView | None = None) -> None:
         """Take the message, and the figures for the run record."""
         super().__init__(message)
-        self.facts: Mapping[str, Any] = facts or {}
+        self.facts: JsonView = facts or {}
 
 
 class SafetyError(OlivelikeError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     import onnx_ir as ir
 
+    from olivelike._untrusted import Json
     from olivelike.graphs.static_quantisation import Rounding, StaticQuantisation
     from olivelike.model import Model
     from olivelike.model.targets import Target
@@ -103,7 +104,7 @@ class Calibrated(Pass):
         )
 
     def searched_blocks(
-        self, search: Callable[..., tuple[tuple[str, ...], dict[str, Any]]], model: Model, context: Context
+        self, search: Callable[..., tuple[tuple[str, ...], Json]], model: Model, context: Context
     ) -> tuple[str, ...]:
         """Return the blocks that `fewest_in_float` finds, for passes that read what it needs."""
 

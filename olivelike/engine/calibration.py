@@ -26,6 +26,9 @@ from olivelike.model.observations import Observed, Observer
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+    from olivelike._untrusted import Json
+    from olivelike.model.architecture import Config
+
     Array = np.ndarray[Any, Any]
     Observe = Callable[[int, str, Mapping[str, Array]], None]
     """Is told the number of a picture, from 0, a component, and what a run of it showed."""
@@ -57,7 +60,7 @@ class FloatPipeline:
     """With graph and weights, by component."""
     files: Mapping[str, Path]
     """Path of each file that weights lie in, by digest."""
-    index: Mapping[str, Any]
+    index: Config
     """The source's `model_index.json`."""
     assets: Mapping[str, bytes]
     """Content of the files beside the networks, by relative path."""
@@ -87,7 +90,7 @@ class FloatPipeline:
         materialize(Graph.from_ir(graph), weights, self.files, folder / component, lambda _, __: None)
 
 
-def calibrate(pipeline: FloatPipeline, observed: Sequence[str], folder: Path) -> tuple[Observations, dict[str, Any]]:
+def calibrate(pipeline: FloatPipeline, observed: Sequence[str], folder: Path) -> tuple[Observations, Json]:
     """Draw pictures, and return what was seen and what the run record should hold.
 
     Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from olivelike._text import did_you_mean
 from olivelike.engine.plan.explain import differences, nearest_of
@@ -15,6 +15,7 @@ from olivelike.errors import UsageError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from olivelike._untrusted import Json, JsonView
     from olivelike.engine.plan.planner import Plan, PlannedNode
     from olivelike.workflow.places import Place
 
@@ -27,14 +28,14 @@ class Explanation:
     """The node with its status, key and reason."""
     changes: tuple[str, ...] = ()
     """Of a miss: what differs from the nearest earlier run, a sentence each."""
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: JsonView = field(default_factory=dict)
     """Of a hit: what its pass found out."""
     created: str | None = None
     """Of a hit: when it was stored, in ISO 8601."""
     seconds: float | None = None
     """Of a hit: what it took."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return the fields as JSON values."""
         key = self.planned.key
         return {

@@ -28,6 +28,8 @@ from olivelike.workflow.code.code_digest import CodeDigest, code_digest, module_
 from olivelike.workflow.code.imports import tool_versions
 
 if TYPE_CHECKING:
+    from olivelike._untrusted import Json, JsonView
+    from olivelike.model.architecture import Config
     from olivelike.pass_api import Pass, PrecisionPlan
     from olivelike.workflow.passes import PassEntry
 
@@ -46,17 +48,17 @@ class Key:
     """Digest over the modules that do the work and the local modules that they import."""
     modules: dict[str, str]
     """Digest of each of those modules, by name; explains a changed `code`."""
-    options: dict[str, Any]
+    options: Json
     """The step's options after defaults."""
     facets: dict[str, str]
     """Digest of each facet that the node reads, and of what else it works on."""
-    target: dict[str, Any] | None = None
+    target: Json | None = None
     """Facts of the target, if the pass reads them."""
     tools: dict[str, str] = field(default_factory=dict)
     """Version of each library that the code imports, and of each tool that the pass declares."""
     named: dict[str, str] = field(default_factory=dict)
     """Digest of each data file and environment variable that the pass names."""
-    behind: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict, compare=False)
+    behind: Mapping[str, Mapping[str, JsonView]] = field(default_factory=dict, compare=False)
     """What lists are behind digests of `facets`, by the facet and the item's name; no part of the key: for records."""
 
     @cached_property
@@ -71,13 +73,13 @@ class Key:
         named = [self.named] if self.named else []
         return digest_json(["maker/1", self.name, self.code, self.tools, *named])
 
-    def inputs(self) -> dict[str, Any]:
+    def inputs(self) -> Json:
         """Return the parts as JSON, for records and for `explain`."""
         parts = asdict(self)
         return {"pass": parts.pop("name"), **parts}
 
 
-def digest_of_inputs(inputs: Mapping[str, Any]) -> str | None:
+def digest_of_inputs(inputs: JsonView) -> str | None:
     """Return the digest of the key whose parts a record has, as `Key.inputs` gave them; `None` if they are no such."""
     parts = dict(inputs)
     kinds = {"pass": str, "code": str, "modules": dict, "options": dict, "facets": dict, "tools": dict, "named": dict}
@@ -96,7 +98,7 @@ def digest_of_inputs(inputs: Mapping[str, Any]) -> str | None:
 
 
 def work_key(
-    name: str, work: Callable[..., Any], libraries: tuple[str, ...], options: dict[str, Any], facets: dict[str, str]
+    name: str, work: Callable[..., Any], libraries: tuple[str, ...], options: Json, facets: dict[str, str]
 ) -> Key:
     """Return the key of a node that is no pass.
 
@@ -148,7 +150,7 @@ def pass_code(entry: PassEntry, instance: Pass) -> CodeDigest:
     return code
 
 
-def pass_key(entry: PassEntry, instance: Pass, facets: dict[str, str], target: dict[str, Any] | None) -> Key | str:
+def pass_key(entry: PassEntry, instance: Pass, facets: dict[str, str], target: Json | None) -> Key | str:
     """Return the key of a step, or why it has none.
 
     Raises `MissingError` if a tool that the pass declares is not installed, and `PluginError` if a data file that it
@@ -182,13 +184,13 @@ def precision_digest(plan: PrecisionPlan) -> str:
     return digest_json(["precision/1", asdict(plan)])
 
 
-def assets_digest(index: Mapping[str, Any], files: Mapping[str, str]) -> str:
+def assets_digest(index: Config, files: Mapping[str, str]) -> str:
     """Return the digest of the files beside the networks, and of the classes that the index names for them."""
     classes = {name: entry for name, entry in index.items() if not name.startswith("_")}
     return digest_json(["assets/1", classes, dict(files)])
 
 
-def tokens_digest(tokens: Mapping[str, Any]) -> str:
+def tokens_digest(tokens: JsonView) -> str:
     """Return the digest of what tokenizers get, by their folder."""
     return digest_json(["tokens/1", tokens])
 

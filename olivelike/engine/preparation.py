@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from olivelike.engine.execute.sharing import Unshared, open_for_looking, shared_backend
 from olivelike.engine.output.admission import check_apart
@@ -31,6 +31,7 @@ from olivelike.workflow import LoadedWorkflow, Output, default_cache_dir, load_w
 from olivelike.workflow.places import Place, may_be_path
 
 if TYPE_CHECKING:
+    from olivelike._untrusted import Json
     from olivelike.engine.plan.forecast import Forecast
     from olivelike.engine.plan.planner import Plan
     from olivelike.workflow import IpAdapter, Source, Vae
@@ -55,7 +56,7 @@ class Pin:
     missing: tuple[str, ...] = ()
     """Nodes whose result is not stored there, and so not kept."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return the fields as JSON values."""
         return {**asdict(self), "keys": list(self.keys), "missing": list(self.missing)}
 

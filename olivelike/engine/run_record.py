@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from olivelike.errors import StoreError
 from olivelike.model.records.output import OutputRecord
@@ -19,6 +19,7 @@ from olivelike.model.records.reading import RecordError
 from olivelike.model.records.run_record import EarlierNode, EarlierRun, HostRecord, NodeRecord, RunRecord
 
 if TYPE_CHECKING:
+    from olivelike._untrusted import Json
     from olivelike.engine.prepared import Prepared
     from olivelike.store import Store
 
@@ -41,7 +42,7 @@ class RunResult:
     report: Path | None = None
     """The report; there is none if nothing was to be done."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return the result as JSON values, as the event `run_finished` has it."""
         paths = [str(path) for path in self.outputs]
         return {

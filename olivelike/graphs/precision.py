@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
@@ -22,6 +22,9 @@ from olivelike.model.families import IMAGE_STRENGTH, STRENGTH
 from olivelike.model.graph import BLOCK_KEY, OPERATOR_KEY, PARAMETER_KEY, in_block, weight_values
 from olivelike.model.half_values import HALVES, to_half
 from olivelike.model.targets import TARGETS, Target, float32_inputs
+
+if TYPE_CHECKING:
+    from olivelike._untrusted import Json
 
 FLOAT = ir.DataType.FLOAT
 
@@ -70,7 +73,7 @@ class HalfPrecision:
         self._weights = weight_values(model.graph)
         self._counts: Counter[str] = Counter()
 
-    def convert(self) -> dict[str, Any]:
+    def convert(self) -> Json:
         """Convert the graph.
 
         Raises `PassError` when a forced operator or block does not exist, the type of a value is not known, or the

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import ml_dtypes
 import numpy as np
+
+if TYPE_CHECKING:
+    from olivelike._untrusted import JsonView
 
 Array = np.ndarray[Any, Any]
 Method = Literal["rtn", "k_quant"]
@@ -48,7 +51,7 @@ class BlockFormat:
     method: Method = "rtn"
 
     @classmethod
-    def of(cls, attributes: Mapping[str, Any]) -> BlockFormat:
+    def of(cls, attributes: JsonView) -> BlockFormat:
         """Return the format that an operator's attributes say."""
         flags = {name: bool(attributes[name]) for name in ("symmetric", "packed")}
         return cls(**{**attributes, **flags})

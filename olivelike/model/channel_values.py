@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import ml_dtypes
 import numpy as np
+
+if TYPE_CHECKING:
+    from olivelike._untrusted import JsonView
 
 Array = np.ndarray[Any, Any]
 ChannelType = Literal["int8", "fp8"]
@@ -28,7 +30,7 @@ class ChannelFormat:
     """The axis of channels; `None` for one scale for all."""
 
     @classmethod
-    def of(cls, attributes: Mapping[str, Any]) -> ChannelFormat:
+    def of(cls, attributes: JsonView) -> ChannelFormat:
         """Return the format that an operator's attributes say."""
         return cls(attributes["type"], attributes.get("axis"))
 

@@ -10,7 +10,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
+
+if TYPE_CHECKING:
+    from olivelike._untrusted import Json, JsonView
+    from olivelike.model.architecture import Config
 
 FewStepsKind = Literal["lcm", "tcd", "lightning", "hyper", "dmd2", "turbo"]
 
@@ -39,7 +43,7 @@ class FewSteps:
         steps = f" for {self.steps} step{'s' if self.steps > 1 else ''}" if self.steps else ""
         return f"{self.recipe.title}{steps} ({self.reason})"
 
-    def scheduler_config(self, own: Mapping[str, Any]) -> dict[str, Any]:
+    def scheduler_config(self, own: JsonView) -> Json:
         """Return a pipeline's `scheduler_config.json`, as diffusers' `from_config` makes the right scheduler of it."""
         kept = {key: value for key, value in own.items() if key != "skip_prk_steps" and not key.endswith("_sigmas")}
         recipe = self.recipe
@@ -142,7 +146,7 @@ def few_steps_of_path(path: PurePath) -> FewSteps | None:
     return None
 
 
-def few_steps_of_configs(unet: Mapping[str, Any], scheduler: Mapping[str, Any]) -> FewSteps | None:
+def few_steps_of_configs(unet: Config, scheduler: JsonView) -> FewSteps | None:
     """Return what the configs of a pipeline's UNet and scheduler say; `None` for a usual one."""
     own, spacing = scheduler.get("_class_name"), scheduler.get("timestep_spacing")
     if unet.get("time_cond_proj_dim") is not None:

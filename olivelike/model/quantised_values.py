@@ -8,9 +8,9 @@ from olivelike.model.block_values import BlockFormat
 from olivelike.model.channel_values import QUANTISE_CHANNELS, ChannelFormat
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import numpy as np
+
+    from olivelike._untrusted import JsonView
 
     Array = np.ndarray[Any, Any]
 
@@ -25,7 +25,7 @@ class QuantisedFormat(Protocol):
         """Return the weight of this shape that they stand for, in float32."""
 
 
-def quantised_format(expression: Mapping[str, Any]) -> QuantisedFormat:
+def quantised_format(expression: JsonView) -> QuantisedFormat:
     """Return the format that an operator of the domain `olivelike` writes, by its type and attributes."""
     kind = ChannelFormat if expression["op"] == QUANTISE_CHANNELS else BlockFormat
     return kind.of(expression["attributes"])

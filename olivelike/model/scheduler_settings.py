@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any, Final
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from olivelike._untrusted import Json
+    from olivelike.model.architecture import Config
 
 SIGMAS: Final = ("use_karras_sigmas", "use_exponential_sigmas", "use_beta_sigmas")
 """Settings for the spacing of noise levels; at most one is on."""
@@ -22,9 +26,7 @@ _HABITS = frozenset({"timestep_spacing", "final_sigmas_type", "interpolation_typ
 """Settings that another class takes over where they are not just the first one's defaults."""
 
 
-def taken_over(
-    class_name: str, config: Mapping[str, Any], parameters: Collection[str], own_defaults: Mapping[str, Any]
-) -> dict[str, Any]:
+def taken_over(class_name: str, config: Config, parameters: Collection[str], own_defaults: Config) -> Json:
     """Return the settings that a class gets for a checkpoint; its own defaults are those that are left.
 
     Args:

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from olivelike._text import did_you_mean
 from olivelike.errors import UsageError
+
+if TYPE_CHECKING:
+    from olivelike._untrusted import Json, JsonView
 
 Precision = Literal["fp32", "fp16", "bf16"]
 
@@ -34,7 +37,7 @@ class Kernel:
     float32_inputs: tuple[int, ...] = ()
     """Positions of inputs that stay float32 when the others are float16."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return the fields as JSON, sets sorted."""
         return {
             "dtypes": "".join(sorted(self.dtypes)),
@@ -100,11 +103,11 @@ class Target:
     bfloat16: bool = False
     """Whether whole graphs run in bfloat16 there."""
     device_id: int = 0
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: JsonView = field(default_factory=dict)
     """Provider options, passed to the session as they are."""
-    session_options: Mapping[str, Any] = field(default_factory=dict)
+    session_options: JsonView = field(default_factory=dict)
     """ONNX Runtime's session configuration entries."""
-    run_options: Mapping[str, Any] = field(default_factory=dict)
+    run_options: JsonView = field(default_factory=dict)
     """ONNX Runtime's run configuration entries."""
 
     def kernel(self, op_type: str) -> Kernel | None:
@@ -133,11 +136,11 @@ class Target:
             dict(self.run_options),
         )
 
-    def lowering(self) -> dict[str, Any]:
+    def lowering(self) -> Json:
         """Return what passes may see of the choice, as JSON: what is in their keys, and nothing of sessions."""
         return {"name": self.name, "precision": self.precision}
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> Json:
         """Return what may change a pass's result, as JSON: everything but device and options of sessions."""
         return {
             "name": self.name,

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
     import onnx_ir as ir
 
+    from olivelike._untrusted import Json
     from olivelike.model import Model, Tensor, Weights
     from olivelike.model.observations import Observed
     from olivelike.model.targets import Precision, Target
@@ -172,7 +173,7 @@ class Context:
     """Set only if the pass lists `drawing` in `reads`."""
     cache: Cache = field(default_factory=Cache)
     """For passes that try things out: a trial that was made once need not be made again."""
-    reported: dict[str, Any] = field(default_factory=dict)
+    reported: Json = field(default_factory=dict)
     """What `report` was told so far; the engine keeps it in the run record."""
 
     def report(self, **facts: Any) -> None:

@@ -20,6 +20,7 @@ from olivelike.sources.files.weight_table import ReadPickle, read_weight_table
 from olivelike.sources.identify.identify import identify
 
 if TYPE_CHECKING:
+    from olivelike._untrusted import Json
     from olivelike.model.architecture import Config
     from olivelike.sources.pipeline import SourceSpec
 
@@ -99,7 +100,7 @@ def _from_file(path: Path, component: str, own: Config, read_pickle: ReadPickle 
 
 def _config(path: Path, shapes: Mapping[str, tuple[int, ...]], own: Config, *, original: bool) -> Config:
     """Return the config of a network in a file, from that of its UNet and what shapes and names tell."""
-    config: dict[str, Any] = {name: own[name] for name in _SHARED if name in own}
+    config: Json = {name: own[name] for name in _SHARED if name in own}
     first = "input_blocks.0.0.weight" if original else "conv_in.weight"
     hints = (
         (r"input_hint_block\.(\d+)\.weight")
@@ -142,7 +143,7 @@ def _depths(shapes: Mapping[str, tuple[int, ...]], own: Config, *, original: boo
         level = (int(match[1]) - 1) // layers if original else int(match[1])
         if level < levels:
             depths[level] = max(depths[level], depth)
-    found: dict[str, Any] = {}
+    found: Json = {}
     types = [f"{'CrossAttn' if depth else ''}DownBlock2D" for depth in depths]
     if types != list(own.get("down_block_types", types)):
         found["down_block_types"] = types

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from olivelike.errors import SourceError
 from olivelike.families import TEXT_ENCODERS, TOKENIZER_OF, denoiser_among, family_of_folder
 from olivelike.model.families import VAES, torch_folder
 
 if TYPE_CHECKING:
+    from olivelike.model.architecture import Config
     from olivelike.sources.pipeline import PipelineSource
 
 _CROSS_ATTENTION_DIM = 1280
@@ -54,12 +55,12 @@ def _has(source: PipelineSource, folder: str) -> bool:
     return isinstance(entry, list) and all(isinstance(part, str) for part in entry)
 
 
-def _size(config: Mapping[str, Any], key: str, default: int) -> int | float:
+def _size(config: Config, key: str, default: int) -> int | float:
     value = config.get(key)
     return value if isinstance(value, int | float) else default
 
 
-def _texts(source: PipelineSource, unet: Mapping[str, Any], key: str) -> Iterator[str]:
+def _texts(source: PipelineSource, unet: Config, key: str) -> Iterator[str]:
     there = [name for name in TEXT_ENCODERS if _has(source, name)]
     encoders = {name: source.checkpoints[name] for name in there if name in source.checkpoints}
     if not encoders or len(encoders) < len(there) or any(one.graph is not None for one in encoders.values()):
@@ -87,7 +88,7 @@ def _texts(source: PipelineSource, unet: Mapping[str, Any], key: str) -> Iterato
         )
 
 
-def _latents(source: PipelineSource, unet: Mapping[str, Any]) -> Iterator[str]:
+def _latents(source: PipelineSource, unet: Config) -> Iterator[str]:
     channels = _size(unet, "out_channels", _LATENT_CHANNELS)
     for name in VAES:
         vae = source.checkpoints.get(name)

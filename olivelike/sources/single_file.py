@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from olivelike._untrusted import open_file
+from olivelike._untrusted import Json, open_file
 from olivelike.errors import SourceError
 from olivelike.families import FAMILIES
 from olivelike.model.families import Prediction, torch_folder
@@ -85,7 +85,7 @@ class SingleFile:
         """What would be the pipeline's `model_index.json`; a component that the file lacks is null."""
         family, inpainting = self._published, self.identity.inpainting
         scheduler, _ = self._scheduler
-        index: dict[str, Any] = {
+        index: Json = {
             "_class_name": family.inpainting_pipeline if inpainting else family.pipeline,
             **family.index,
             "scheduler": ["diffusers", scheduler],

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from olivelike._untrusted import parse_json
+from olivelike._untrusted import Json, parse_json
 from olivelike.errors import DamagedError
 from olivelike.store import objects
 from olivelike.store.folder import StoreFolder, is_digest, seal, unseal
@@ -24,13 +24,13 @@ class Action:
 
     key: str
     """SHA-256 of all that decides the result."""
-    inputs: dict[str, Any]
+    inputs: Json
     """The parts of the key, as JSON."""
     outputs: dict[str, str]
     """Digest of each facet that was produced, by facet name."""
     parts: dict[str, int]
     """Size in bytes of every object that the result needs, by digest: outputs and tensors."""
-    facts: dict[str, Any]
+    facts: Json
     """What the pass reported: counts, decisions, warnings."""
     seconds: float
     peak_memory_bytes: int

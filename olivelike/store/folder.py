@@ -19,12 +19,15 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from olivelike import _files
 from olivelike._files import FileSystem, Lock, NewFile, try_lock
 from olivelike.digest import digest_json
 from olivelike.errors import StoreError
+
+if TYPE_CHECKING:
+    from olivelike._untrusted import Json
 
 FOLDERS = ("objects", "actions", "runs", "logs", "tmp", "locks", "roots", "quarantine", "index")
 """The folders at the top: all that a store may hold."""
@@ -199,7 +202,7 @@ def explained(place: Path, task: str = "write to") -> contextlib.AbstractContext
     return _files.explained(f"{task} the store", place, _ELSEWHERE, full)
 
 
-def seal(kind: str, content: dict[str, Any]) -> bytes:
+def seal(kind: str, content: Json) -> bytes:
     """Serialise a record as readable JSON with its kind and the SHA-256 of its canonical JSON.
 
     Raises `ValueError` for a taken name, or a number that JSON lacks.
@@ -214,7 +217,7 @@ def seal(kind: str, content: dict[str, Any]) -> bytes:
     return json.dumps({"seal": digest_json(record), **record}, indent=1, allow_nan=False).encode() + b"\n"
 
 
-def unseal(kind: str, data: bytes | None) -> dict[str, Any] | None:
+def unseal(kind: str, data: bytes | None) -> Json | None:
     """Return the content that `seal` was given, or `None` for no, another or a damaged record."""
     try:
         record = json.loads(data or b"")

@@ -5,10 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from olivelike.store import actions
 from olivelike.store.folder import StoreFolder, checked_digest, is_digest, seal, unseal
+
+if TYPE_CHECKING:
+    from olivelike._untrusted import Json
 
 _ROOT = "root/1"
 _PIN = "pin/1"
@@ -60,7 +63,7 @@ def pin_paths(folder: StoreFolder) -> list[Path]:
     return [folder.pins / name for name in folder.names(folder.pins)]
 
 
-def read_pin(folder: StoreFolder, path: Path) -> dict[str, Any] | None:
+def read_pin(folder: StoreFolder, path: Path) -> Json | None:
     """Return a pin's content, or `None` if it is damaged; a pin answers to the name that it was given."""
     content = unseal(_PIN, folder.read(path))
     return content if content and path == folder.pin(content["name"]) else None
@@ -91,6 +94,6 @@ def _live_paths(folder: StoreFolder) -> list[Path]:
     return [folder.live_roots / name for name in folder.names(folder.live_roots)]
 
 
-def _read_live(folder: StoreFolder, path: Path) -> dict[str, Any] | None:
+def _read_live(folder: StoreFolder, path: Path) -> Json | None:
     content = unseal(_ROOT, folder.read(path))
     return content if content and folder.claims.is_live(content["owner"]) else None

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from olivelike.store.folder import StoreFolder, unseal
+
+if TYPE_CHECKING:
+    from olivelike._untrusted import Json
 
 KIND = "run/1"
 """Kind of the sealed record."""
@@ -26,7 +29,7 @@ def paths(folder: StoreFolder) -> list[Path]:
     return [folder.runs / name for name in folder.names(folder.runs)]
 
 
-def read(folder: StoreFolder, path: Path) -> dict[str, Any] | None:
+def read(folder: StoreFolder, path: Path) -> Json | None:
     """Return one record, or `None` if it is damaged."""
     record = unseal(KIND, folder.read(path))
     return record if record and f"{record['run_id']}.json" == path.name else None

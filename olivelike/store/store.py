@@ -16,6 +16,7 @@ from olivelike.store.folder import StoreFolder, explained, seal
 from olivelike.store.objects import Objects
 
 if TYPE_CHECKING:
+    from olivelike._untrusted import Json
     from olivelike.store.actions import Action
     from olivelike.store.index import Index
     from olivelike.store.upkeep import GcReport, StoreSize, VerifyReport
@@ -150,13 +151,13 @@ class Store(Objects):
 
     # Runs
 
-    def put_run(self, record: dict[str, Any]) -> Path:
+    def put_run(self, record: Json) -> Path:
         """Write the record of a run under its `run_id` (see `new_run_id`) and return its path."""
         path = self._folder.run(record["run_id"])
         self._folder.write(path, seal(runs.KIND, record))
         return path
 
-    def runs(self) -> Iterator[dict[str, Any]]:
+    def runs(self) -> Iterator[Json]:
         """Yield the run records, newest first; damaged ones are left out."""
         for path in reversed(runs.paths(self._folder)):
             record = runs.read(self._folder, path)

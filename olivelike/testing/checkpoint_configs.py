@@ -19,6 +19,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from olivelike._untrusted import Json, JsonView
 from olivelike.sources.identify.published import NETWORK_CLASSES, PUBLISHED, scheduler_file
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 Size = Literal["tiny", "small", "full"]
 Family = Literal["sd15", "sd15_inpainting", "sd21", "sd21_base", "sdxl", "sdxl_refiner"]
-Config = dict[str, Any]
+Config = Json
 """What one JSON file holds."""
 
 _PUBLISHED = Path(__file__).parents[1] / "data" / "published"
@@ -41,7 +42,7 @@ class Kind:
     small: Mapping[str, Config]
     """Folder → what differs at small size."""
     prediction: Prediction = "epsilon"
-    unet: Mapping[str, Any] = field(default_factory=dict)
+    unet: JsonView = field(default_factory=dict)
     """Settings of the UNet."""
     is_inpainting: bool = False
 

@@ -39,6 +39,8 @@ from olivelike.testing.checkpoint_configs import (
 if TYPE_CHECKING:
     import numpy as np
 
+    from olivelike._untrusted import Json
+
 Layout = Literal["saved", "hub"]
 _UNET_SHARDS = 2
 _OLD_VAE_ATTENTION = {"to_q": "query", "to_k": "key", "to_v": "value", "to_out.0": "proj_attn"}
@@ -322,7 +324,7 @@ def write_safetensors(
             as zeros and takes no room on most disks.
         metadata: further entries of the header's metadata.
     """
-    header: dict[str, Any] = {"__metadata__": {"format": "pt", **(metadata or {})}}
+    header: Json = {"__metadata__": {"format": "pt", **(metadata or {})}}
     offset = 0
     for name, (dtype, shape) in tensors.items():
         size = math.prod(shape) * _ITEM_SIZES[dtype]

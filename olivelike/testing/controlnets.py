@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,6 +11,7 @@ from olivelike.testing.checkpoints import random_parameter, write_safetensors
 from olivelike.testing.single_file_writer import original_unet
 
 if TYPE_CHECKING:
+    from olivelike._untrusted import Json, JsonView
     from olivelike.testing.checkpoints import Dtype
 
 _STEM = "diffusion_pytorch_model.safetensors"
@@ -31,7 +31,7 @@ def make_controlnet(
     seed: int = 0,
     dtype: Dtype = "F32",
     original: Literal["no", "plain", "prefixed"] = "no",
-    changes: Mapping[str, Any] | None = None,
+    changes: JsonView | None = None,
 ) -> Path:
     """Write a ControlNet for the UNet of a pipeline; tensors are written one at a time.
 
@@ -73,7 +73,7 @@ def make_controlnet(
     return path
 
 
-def _original(name: str, unet: dict[str, Any]) -> str:
+def _original(name: str, unet: Json) -> str:
     for own, theirs in _OWN.items():
         if name.startswith(own):
             rest = name.removeprefix(own)

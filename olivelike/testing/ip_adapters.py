@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from olivelike.testing.checkpoints import random_parameter, write_safetensors
 
 if TYPE_CHECKING:
+    from olivelike._untrusted import Json
     from olivelike.testing.checkpoints import Dtype
 
 Form = Literal["classic", "plus", "full"]
 Shapes = dict[str, tuple[int, ...]]
 
-_VISION: Final[dict[str, dict[str, Any]]] = {
+_VISION: Final[dict[str, Json]] = {
     "small": {
         "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "num_hidden_layers": 3,
         "projection_dim": 16, "image_size": 28, "patch_size": 14,

@@ -7,10 +7,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from olivelike.testing.checkpoints import Array, random_parameter
 from olivelike.testing.single_file_writer import diffusers_old_name, dotted_name, kohya_name, ldm_name, path_in
+
+if TYPE_CHECKING:
+    from olivelike._untrusted import Json
 
 LoraFormat = Literal[
     "diffusers_old", "diffusers_mid", "peft", "peft_native", "peft_native_loha", "peft_native_lokr",
@@ -215,7 +218,7 @@ def _chosen(layer: str, modules: Modules) -> bool:
     )
 
 
-def _diffusers_config(file: _Writing, targets: Mapping[str, list[str]]) -> dict[str, Any]:
+def _diffusers_config(file: _Writing, targets: Mapping[str, list[str]]) -> Json:
     """Return what diffusers writes into the header: a config of PEFT per component, flat."""
     return {
         f"{component}.{name}": value
@@ -224,9 +227,9 @@ def _diffusers_config(file: _Writing, targets: Mapping[str, list[str]]) -> dict[
     }
 
 
-def _peft_config(file: _Writing, layers: list[str]) -> dict[str, Any]:
+def _peft_config(file: _Writing, layers: list[str]) -> Json:
     """Return PEFT's config of one component, as far as it has no defaults."""
-    config: dict[str, Any] = {
+    config: Json = {
         "peft_type": file.style.kind.upper(),
         "r": file.rank,
         "target_modules": layers,

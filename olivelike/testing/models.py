@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
     import onnx_ir as ir
 
+    from olivelike._untrusted import Json
+
     Array = np.ndarray[Any, Any]
     from collections.abc import Iterable
 
@@ -181,7 +183,7 @@ class LocalModel(Model):
     """A model, access to its weights, and what the last pass put into the run record."""
 
     tensors: LocalTensors = field(default_factory=LocalTensors, compare=False)
-    facts: dict[str, Any] = field(default_factory=dict, compare=False)
+    facts: Json = field(default_factory=dict, compare=False)
     original: Model = field(default=_NOTHING, compare=False)
     """Architecture and weights as they were loaded, LoRAs and textual inversions added; by default the model's own.
     It stays what it is through `replace` and `run_pass`, however the weights change."""

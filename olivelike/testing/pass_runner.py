@@ -18,6 +18,7 @@ from olivelike.pass_api import Context, EmbeddingInput, IpAdapterInput, LoraInpu
 from olivelike.testing.models import LocalModel, LocalTensors, no_progress
 
 if TYPE_CHECKING:
+    from olivelike._untrusted import Json
     from olivelike.model.observations import Observed
     from olivelike.pass_api import Drawing
 
@@ -132,7 +133,7 @@ def _same(first: Architecture | Weights | None, second: Architecture | Weights |
     return (first and first.digest) == (second and second.digest)
 
 
-def _instance(tested: Pass | type[Pass], options: dict[str, Any]) -> Pass:
+def _instance(tested: Pass | type[Pass], options: Json) -> Pass:
     if isinstance(tested, type):
         tested = tested(**options)
     elif options:

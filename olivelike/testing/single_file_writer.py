@@ -16,13 +16,15 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from olivelike.errors import SourceError, UsageError
 from olivelike.model.families import INDEX_FILE
 from olivelike.testing.checkpoints import Array, Dtype, random_parameter, write_safetensors
 
 if TYPE_CHECKING:
+    from olivelike._untrusted import Json
+
     Read = Callable[[str], Array]
 
 _FILES = ("diffusion_pytorch_model.safetensors", "model.safetensors")
@@ -124,7 +126,7 @@ def require_readable(folder: str | Path) -> None:
                     )
 
 
-def _prefix(component: str, index: dict[str, Any]) -> str:
+def _prefix(component: str, index: Json) -> str:
     xl = "XL" in index["_class_name"]
     base = index.get("text_encoder", [None])[0] is not None
     match component:
@@ -139,7 +141,7 @@ def _prefix(component: str, index: dict[str, Any]) -> str:
     raise ValueError(f"no original names are known for {component}")
 
 
-def _network(root: Path, component: str, index: dict[str, Any]) -> dict[str, _Entry]:
+def _network(root: Path, component: str, index: Json) -> dict[str, _Entry]:
     """Return a network's tensors by original name, without its prefix."""
     config = json.loads((root / component / "config.json").read_text(encoding="utf-8"))
     file = next(root / component / name for name in _FILES if (root / component / name).is_file())
@@ -178,7 +180,7 @@ def _stored(path: Path) -> dict[str, _Entry]:
     return {name: take(e["dtype"], e["shape"], e["data_offsets"][0]) for name, e in header.items()}
 
 
-def _vae(tensors: dict[str, _Entry], config: dict[str, Any]) -> dict[str, _Entry]:
+def _vae(tensors: dict[str, _Entry], config: Json) -> dict[str, _Entry]:
     named: dict[str, _Entry] = {}
     for name, entry in tensors.items():
         original = original_vae(name, config)
@@ -189,7 +191,7 @@ def _vae(tensors: dict[str, _Entry], config: dict[str, Any]) -> dict[str, _Entry
     return named
 
 
-def _clip(tensors: dict[str, _Entry], config: dict[str, Any]) -> dict[str, _Entry]:
+def _clip(tensors: dict[str, _Entry], config: Json) -> dict[str, _Entry]:
     import numpy as np
 
     length = config["max_position_embeddings"]
@@ -198,7 +200,7 @@ def _clip(tensors: dict[str, _Entry], config: dict[str, Any]) -> dict[str, _Entr
     return {**named, "text_model.embeddings.position_ids": positions}
 
 
-def _open_clip(tensors: dict[str, _Entry], config: dict[str, Any], *, skipped_layer: bool = False) -> dict[str, _Entry]:
+def _open_clip(tensors: dict[str, _Entry], config: Json, *, skipped_layer: bool = False) -> dict[str, _Entry]:
     import numpy as np
 
     tensors = {name.removeprefix("text_model."): entry for name, entry in tensors.items()}
@@ -295,7 +297,7 @@ _BLOCK = re.compile(r"(down|up)_blocks\.(\d+)\.(resnets|attentions|downsamplers|
 _TEXT_ATTENTION = {"q_proj": "to_q", "k_proj": "to_k", "v_proj": "to_v", "out_proj": "to_out"}
 
 
-def original_unet(name: str, config: dict[str, Any]) -> str:
+def original_unet(name: str, config: Json) -> str:
     """Return a UNet parameter's name in the LDM code."""
     for own, original in _UNET_OUTER.items():
         if name.startswith(f"{own}."):
@@ -321,7 +323,7 @@ def original_unet(name: str, config: dict[str, Any]) -> str:
     return f"{home}.0.{_renamed(rest, _RESNET)}" if kind == "resnets" else f"{home}.1.{rest}"
 
 
-def original_vae(name: str, config: dict[str, Any]) -> str:
+def original_vae(name: str, config: Json) -> str:
     """Return a VAE parameter's name in the LDM code."""
     side, _, inner = name.partition(".")
     if side not in ("encoder", "decoder"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from olivelike.model.adapter_features import taken_features
 from olivelike.testing.checkpoints import random_parameter, write_safetensors
 
 if TYPE_CHECKING:
+    from olivelike._untrusted import Json, JsonView
     from olivelike.model.architecture import Config
     from olivelike.testing.checkpoints import Dtype
 
@@ -26,7 +26,7 @@ def make_t2i_adapter(
     dtype: Dtype = "F32",
     original: bool = False,
     light: bool = False,
-    changes: Mapping[str, Any] | None = None,
+    changes: JsonView | None = None,
 ) -> Path:
     """Write a T2I-Adapter for the UNet of a pipeline; tensors are written one at a time.
 
@@ -64,7 +64,7 @@ def make_t2i_adapter(
     return path
 
 
-def adapter_config(unet: Config, vae: Config, *, light: bool = False) -> dict[str, Any]:
+def adapter_config(unet: Config, vae: Config, *, light: bool = False) -> Json:
     """Return the config of a T2I-Adapter whose features go into a UNet, as published ones have it."""
     features = taken_features(unet)
     pixels = 2 ** (len(vae["block_out_channels"]) - 1)

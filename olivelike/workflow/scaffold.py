@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from olivelike._text import did_you_mean
 from olivelike.errors import UsageError
 from olivelike.model.targets import find_target
 from olivelike.workflow import json_schema, shipped_names
 from olivelike.workflow.passes import Registry, new_pass
+
+if TYPE_CHECKING:
+    from olivelike._untrusted import Json, JsonView
 
 PLUGIN = "name_graph"
 """The pass that a new project begins with."""
@@ -104,7 +106,7 @@ def _workflow_text(name: str, source: str, target: str) -> str:
     return f"# yaml-language-server: $schema=workflow.schema.json\n{workflow_text(content)}"
 
 
-def _shipped(target: str) -> dict[str, Any]:
+def _shipped(target: str) -> Json:
     from importlib.resources import files
 
     import yaml
@@ -115,7 +117,7 @@ def _shipped(target: str) -> dict[str, Any]:
     if name not in known:
         raise UsageError(f"no workflow is shipped for {target!r}; {did_you_mean(name, known, 'targets')}")
     text = files("olivelike.workflows").joinpath(f"{prefix}{name}.yaml").read_text(encoding="utf-8")
-    shipped: dict[str, Any] = yaml.safe_load(text)
+    shipped: Json = yaml.safe_load(text)
     return shipped
 
 
@@ -124,7 +126,7 @@ _WORDS = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n",
 """Read as something else than text, by this or another YAML reader."""
 
 
-def workflow_text(content: Mapping[str, Any]) -> str:
+def workflow_text(content: JsonView) -> str:
     """Return a workflow file, YAML, with these keys in their order; what is `None` or an empty list is left out."""
     lines: list[str] = []
     for key, value in content.items():

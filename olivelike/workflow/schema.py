@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, GetPydanticSchema, ValidationInfo
 from pydantic_core import core_schema
 
+from olivelike._untrusted import Json  # noqa: TC001  (pydantic reads it)
 from olivelike.families import COMPONENTS, LORA_COMPONENTS, TOKENIZERS
 from olivelike.model.client_layouts import DEFAULT, LayoutName
 from olivelike.model.families import CONTROLNETS, T2I_ADAPTERS, Prediction
@@ -324,7 +325,7 @@ class WorkflowFile(_Section):
     outputs: list[OutputSection] | None = Field(
         None, min_length=1, description="Several folders, in place of `output`."
     )
-    matrix: dict[str, Any] | None = Field(
+    matrix: Json | None = Field(
         None,
         description="One pipeline for each combination of the axes, in a folder of its name in `output`: an axis maps "
         "names to keys of a workflow, or, called like a key, lists values. `exclude` lists maps of what to leave out.",
@@ -340,7 +341,7 @@ def json_schema(registry: Registry) -> dict[str, Any]:
     # Definitions keep the names by which editors know them.
     names = {name: f"{name.removesuffix('Section')}Section" for name in made["$defs"]}
     renamed = re.sub(r'(?<="#/\$defs/)\w+', lambda found: names[found[0]], json.dumps(made))
-    schema: dict[str, Any] = json.loads(renamed)
+    schema: Json = json.loads(renamed)
     definitions = {name: {**schema["$defs"][own], "title": name} for own, name in names.items()}
     schema["$defs"] = definitions
     properties = schema["properties"]
@@ -393,20 +394,20 @@ def json_schema(registry: Registry) -> dict[str, Any]:
     }
 
 
-def _either(short: dict[str, Any], described: dict[str, Any]) -> dict[str, Any]:
+def _either(short: Json, described: Json) -> Json:
     """Return a schema for text or the map that `described` refers to, with its description."""
     return {"description": described["description"], "oneOf": [short, {"$ref": described["$ref"]}]}
 
 
-def _target_names() -> dict[str, Any]:
+def _target_names() -> Json:
     from olivelike.model.targets import ALIASES, TARGETS
 
     return {"enum": [*TARGETS, *ALIASES], "description": "Name of the target."}
 
 
-def _step(registry: Registry, definitions: dict[str, Any]) -> dict[str, Any]:
+def _step(registry: Registry, definitions: Json) -> Json:
     names = [{"const": entry.name, "description": _purpose(entry)} for entry in registry.entries()]
-    options: dict[str, Any] = {}
+    options: Json = {}
     for entry in registry.entries():
         reference = f"pass.{entry.name}"
         options_schema = entry.cls.model_json_schema(ref_template=f"#/$defs/{reference}.{{model}}")

@@ -3,12 +3,13 @@
 import datetime as dt
 import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from olivelike._extras import needed
 from olivelike._text import listed
+from olivelike._untrusted import Json
 from olivelike.cli import options as shared
 from olivelike.cli.display.help_pages import Command, command_group
 from olivelike.cli.display.text import count, moment, size, table
@@ -313,7 +314,7 @@ def _shortened(names: "list[str]") -> str:
     return f"{names[0]} +{len(names) - 1}" if len(names) > 1 else "".join(names)
 
 
-def _entry_to_json(entry: "Entry") -> dict[str, Any]:
+def _entry_to_json(entry: "Entry") -> Json:
     action = entry.action
     return {
         "key": action.key,

@@ -1,13 +1,14 @@
 """`olivelike explain`: which part of a node's key differs from the nearest earlier run."""
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from olivelike.cli import options as shared
 
 if TYPE_CHECKING:
+    from olivelike._untrusted import JsonView
     from olivelike.engine.explanation import Explanation
     from olivelike.engine.plan.planner import PlannedNode
 
@@ -78,7 +79,7 @@ def _lines(found: "Explanation") -> "Iterator[str]":
             yield from (f"  - {change}" for change in found.changes)
 
 
-def _findings(facts: "Mapping[str, Any]") -> "Iterator[str]":
+def _findings(facts: "JsonView") -> "Iterator[str]":
     """Yield what a step found out: how far from torch it is, and what it kept in float32."""
     if verification := facts.get("verification"):
         yield f"  - relative error {verification['relative_error']:.1e} against torch, of {verification['limit']:.0e}"

@@ -1,11 +1,11 @@
 """`olivelike info`: what a folder, a weight file or a picture is."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from olivelike._untrusted import one_line
+from olivelike._untrusted import Json, one_line
 from olivelike.cli import options as shared
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def _folder_lines(folder: "FolderInfo") -> "Iterator[str]":
         yield f"{'next':<14}{folder.then}"
 
 
-def picture_json(picture: "PictureFile") -> dict[str, Any]:
+def picture_json(picture: "PictureFile") -> Json:
     """Return what a picture file says of itself as JSON values."""
     from olivelike.runtime.pictures.left_out import left_out
 

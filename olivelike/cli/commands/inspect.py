@@ -1,11 +1,14 @@
 """`olivelike inspect`: what an ONNX file holds, what targets make of it, and what is installed to run it."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from olivelike.cli import options as shared
+
+if TYPE_CHECKING:
+    from olivelike._untrusted import Json
 
 
 def inspect(
@@ -52,7 +55,7 @@ def inspect(
     except SessionError as error:
         seconds, failure = None, error
     installed = [{**offer.to_json(), "problems": problems} for offer, problems in offers.items()]
-    report: dict[str, Any] = {**inspection.to_json(), "installed": installed}
+    report: Json = {**inspection.to_json(), "installed": installed}
     lines = [*inspection.summary_lines(), "installed here"]
     for offer, problems in offers.items():
         lines += [f"  {offer}", *(f"    {problem}" for problem in problems)]

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +12,7 @@ from olivelike.cli.stdout import write_found, write_line
 from olivelike.errors import StoreError
 
 if TYPE_CHECKING:
+    from olivelike._untrusted import Json
     from olivelike.graphs.shelf import Damage, Entry
 
 app = typer.Typer(cls=Group, help="Show, check and extend what runs need not trace.", rich_markup_mode=None)
@@ -73,7 +74,7 @@ def list_entries(shelf: _Folder = None, json: shared.Json = False) -> None:
     from olivelike.graphs.shelf import VERSION, Damage
 
     found = list(_entries(shelf))
-    values: list[dict[str, Any]] = [
+    values: list[Json] = [
         {"path": str(path), "damage": str(entry)} if isinstance(entry, Damage) else {"path": str(path), **asdict(entry)}
         for path, entry in found
     ]

@@ -1,12 +1,13 @@
 """`olivelike validate`: everything that is wrong with workflow files."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from olivelike.cli import options as shared
 
 if TYPE_CHECKING:
+    from olivelike._untrusted import Json
     from olivelike.engine.prepared import Options
     from olivelike.workflow import LoadedWorkflow
 
@@ -31,9 +32,9 @@ def validate(
 
     options = shared.engine_options(chosen, combination=combination)
     worst = 0
-    found: list[dict[str, Any]] = []
+    found: list[Json] = []
     for workflow in workflows:
-        facts: dict[str, Any] = {"workflow": workflow, "valid": True, "error": None}
+        facts: Json = {"workflow": workflow, "valid": True, "error": None}
         try:
             found_in = _validated(workflow, options)
         except OlivelikeError as error:

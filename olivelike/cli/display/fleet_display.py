@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from olivelike._text import listed
 from olivelike.cli.display.text import count, duration, ended, fitted, size, table
@@ -18,6 +18,7 @@ from olivelike.errors import OlivelikeError
 from olivelike.workflow.findings import file_label
 
 if TYPE_CHECKING:
+    from olivelike._untrusted import Json
     from olivelike.engine.execute.events import Event
     from olivelike.engine.prepared import Options
     from olivelike.workflow.places import Place
@@ -32,7 +33,7 @@ def show_fleet_plan(workflow: str | Place, options: Options, json: bool) -> None
     from olivelike.engine.fleet import plan_fleet
 
     fleet = plan_fleet(workflow, options)
-    rows: list[dict[str, Any]] = []
+    rows: list[Json] = []
     warnings: dict[str, list[str]] = {}
     for name, (prepared, plan) in fleet.plans.items():
         for warning in plan.warnings:
@@ -125,13 +126,13 @@ def _error(result: FleetResult) -> OlivelikeError | None:
     return gravest(list(result.failed.values()))(told)
 
 
-def _outcome(data: dict[str, Any]) -> str:
+def _outcome(data: Json) -> str:
     if data["status"] != "ok":
         return str(data["status"])
     return f"{data['executed']} of {count(data['nodes'], 'node')} ran" if data["executed"] else "nothing to do"
 
 
-def _to_json(result: FleetResult, error: BaseException | None) -> dict[str, Any]:
+def _to_json(result: FleetResult, error: BaseException | None) -> Json:
     rows = {
         name: {"error": str(one)} if isinstance(one, OlivelikeError) else one.to_json()
         for name, one in result.results.items()

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from olivelike.cli import receipt
 from olivelike.cli.display.text import (
@@ -28,6 +28,7 @@ from olivelike.workflow.findings import file_label
 from olivelike.workflow.matrix import UnnamedCombinationError
 
 if TYPE_CHECKING:
+    from olivelike._untrusted import Json, JsonView
     from olivelike.cli.display.bars import Bars
     from olivelike.engine.execute.events import Event
     from olivelike.engine.plan.planner import Plan, PlannedNode
@@ -72,7 +73,7 @@ def show_plan(workflow: str | Place, options: Options, json: bool) -> None:
     write_found(value, map(fitted, _lines(name, found, totals, seconds)), json=json)
 
 
-def _totals(plan: Plan) -> dict[str, Any]:
+def _totals(plan: Plan) -> Json:
     runs = _to_run(plan)
     return {
         "nodes": len(plan.nodes),
@@ -86,7 +87,7 @@ def _to_run(plan: Plan) -> list[PlannedNode]:
     return [planned for planned in plan.nodes if planned.status not in _KNOWN]
 
 
-def _lines(name: str, plan: Plan, totals: dict[str, Any], seconds: Mapping[str, float | None]) -> list[str]:
+def _lines(name: str, plan: Plan, totals: Json, seconds: Mapping[str, float | None]) -> list[str]:
     narrow = (terminal_width() or _WIDE) < _WIDE
     header = ("node", "status", "time", *(() if narrow else ("writes", "memory")), "why")
     rows = []
@@ -155,7 +156,7 @@ class RunDisplay:
         self._expected: dict[str, float | None] = {}
         self._next: dict[str, float] = {}
         """When to say again that a node runs, in seconds since it began."""
-        self._at: dict[str, dict[str, Any]] = {}
+        self._at: dict[str, Json] = {}
         """What a node last told of how far it is."""
         self._early: list[tuple[str, str]] | None = []
         """Lines that wait for the first, which says how much is to be done."""
@@ -228,7 +229,7 @@ class RunDisplay:
             self._bars.stop()
         write_line(f"report: {file_label(Path(path))}")
 
-    def _progress(self, data: dict[str, Any]) -> None:
+    def _progress(self, data: Json) -> None:
         if self._counts["run_progress"] == 1:
             early, self._early = self._early, None
             left = expected(data["seconds_left"], data["unknown_nodes"])
@@ -246,7 +247,7 @@ class RunDisplay:
         if self._bars is not None:
             self._bars.run(**data)
 
-    def _start(self, data: dict[str, Any]) -> None:
+    def _start(self, data: Json) -> None:
         node, usual = data["node"], data["expected_seconds"]
         if self._live:
             if self._bars is None:
@@ -275,7 +276,7 @@ class RunDisplay:
                 parts.append(f"usually {usually(usual)}")
             self._row(node, ", ".join(parts))
 
-    def _end(self, data: dict[str, Any]) -> None:
+    def _end(self, data: Json) -> None:
         node = data["node"]
         self._ended.add(node)
         if self._bars is not None:
@@ -295,7 +296,7 @@ class RunDisplay:
         write_line(f"{len(self._ended):>{len(str(total))}} of {total}  {node:<{width}}  {text}")
 
 
-def _traffic(data: Mapping[str, Any]) -> str:
+def _traffic(data: JsonView) -> str:
     """Return what was fetched from a shared store and given to it, and how fast."""
     told = []
     for way in ("fetched", "given"):
@@ -316,8 +317,8 @@ class JsonLines:
     def __init__(self) -> None:
         self._start = time.perf_counter()
         self._counts: Counter[str] = Counter()
-        self._started: dict[str, Any] = {}
-        self._finished: dict[str, Any] | None = None
+        self._started: Json = {}
+        self._finished: Json | None = None
         self._peak = 0
 
     def __call__(self, event: Event) -> None:
@@ -341,7 +342,7 @@ class JsonLines:
         message = None if error is None else str(error) or type(error).__name__
         write_json({"event": "run_finished", **finished, "error": message})
 
-    def _ended_early(self, error: BaseException | None) -> dict[str, Any]:
+    def _ended_early(self, error: BaseException | None) -> Json:
         return {
             "run_id": self._started.get("run_id"),
             "status": ended(error),

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from olivelike._files import Lock
+    from olivelike._untrusted import JsonView
     from olivelike.engine.execute.events import EventName, Listener
     from olivelike.engine.execute.executor import Answer, Executor
     from olivelike.engine.execute.sharing import Unshared
@@ -241,12 +242,7 @@ class Driver:
 
     @staticmethod
     def _action(
-        key: Key,
-        outputs: Mapping[str, str],
-        parts: Mapping[str, int],
-        facts: Mapping[str, Any],
-        seconds: float,
-        peak: int,
+        key: Key, outputs: Mapping[str, str], parts: Mapping[str, int], facts: JsonView, seconds: float, peak: int
     ) -> Action:
         created = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
         return Action(key.digest, key.inputs(), dict(outputs), dict(parts), dict(facts), seconds, peak, created)
@@ -339,7 +335,7 @@ class Driver:
         self._emit("node_finished", node, seconds=round(done.seconds, 3), **costs)
         self._tell_lost_values(node, done.facts)
 
-    def _tell_lost_values(self, node: Node, facts: Mapping[str, Any]) -> None:
+    def _tell_lost_values(self, node: Node, facts: JsonView) -> None:
         """Warn of weights that an output can't have as they were."""
         makers = WeightMakers(node, self._nodes, self._results, self._resolver.inputs)
         for kind in TOLD if node.output is not None else ():

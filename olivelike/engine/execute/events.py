@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from olivelike._untrusted import Json
 
 EventName = Literal[
     "run_started",
@@ -31,9 +34,9 @@ class Event:
     """One thing that happened; `data` holds JSON values."""
 
     name: EventName
-    data: dict[str, Any] = field(default_factory=dict)
+    data: Json = field(default_factory=dict)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return the event as one JSON object."""
         return {"event": self.name, **self.data}
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
+
+from olivelike._untrusted import JsonView  # noqa: TC001 - readers look types up
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,7 +46,7 @@ class Failed:
     message: str
     error: str
     """The kind of error: `OlivelikeError.word`."""
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: JsonView = field(default_factory=dict)
     memory_before_bytes: int = 0
     """What the worker had resident as it began."""
 

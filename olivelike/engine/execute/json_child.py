@@ -14,11 +14,13 @@ import signal
 import subprocess
 import sys
 import threading
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from pathlib import Path
+
+    from olivelike._untrusted import Json, JsonView
 
 _COLLECTING: Final = (20_000, 20, 20)
 """How often children look for garbage: as imports of libraries make a million objects that stay, Python's 700 takes a
@@ -28,9 +30,7 @@ sixth of their time."""
 class JsonChild:
     """The parent's end of a child, which runs a module that calls `serve`."""
 
-    def __init__(
-        self, module: str, log: Path, hear: Callable[[dict[str, Any]], None], end: Callable[[int], None]
-    ) -> None:
+    def __init__(self, module: str, log: Path, hear: Callable[[Json], None], end: Callable[[int], None]) -> None:
         """Start the child.
 
         Args:
@@ -59,7 +59,7 @@ class JsonChild:
         """Whether the process is gone; answers of it may still be on their way."""
         return self._process.poll() is not None
 
-    def send(self, message: Mapping[str, Any]) -> None:
+    def send(self, message: JsonView) -> None:
         """Tell the child; of one that has died, `end` is called and this says nothing."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
@@ -78,7 +78,7 @@ class JsonChild:
                 with contextlib.suppress(BrokenPipeError):
                     stream.close()
 
-    def _read(self, hear: Callable[[dict[str, Any]], None], end: Callable[[int], None]) -> None:
+    def _read(self, hear: Callable[[Json], None], end: Callable[[int], None]) -> None:
         assert self._process.stdout is not None
         with contextlib.suppress(ValueError):  # Closed by `stop`, or cut off in the middle of a line.
             for line in self._process.stdout:
@@ -96,7 +96,7 @@ def how_it_ended(status: int) -> str:
     return f"was killed by {name}{lack}"
 
 
-def serve(handle: Callable[[dict[str, Any], Callable[[Mapping[str, Any]], None]], None]) -> NoReturn:
+def serve(handle: Callable[[Json, Callable[[JsonView], None]], None]) -> NoReturn:
     """Be the child: call `handle` with each message, and with what sends an answer."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent decides what Ctrl-C means.
     gc.set_threshold(*_COLLECTING)
@@ -105,7 +105,7 @@ def serve(handle: Callable[[dict[str, Any], Callable[[Mapping[str, Any]], None]]
     messages: queue.SimpleQueue[str] = queue.SimpleQueue()
     threading.Thread(target=_read_messages, args=(messages,), daemon=True).start()
 
-    def answer(message: Mapping[str, Any]) -> None:
+    def answer(message: JsonView) -> None:
         answers.write(json.dumps(message) + "\n")
         answers.flush()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from olivelike.engine.execute.executor import LIGHT, Advanced, Answer, Demand, Failed
 from olivelike.engine.execute.json_child import JsonChild, how_it_ended
@@ -15,6 +15,7 @@ from olivelike.errors import PassError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from olivelike._untrusted import Json
     from olivelike.engine.kinds.kind import Job
 
 _REUSE_BELOW = 700 << 20
@@ -25,7 +26,7 @@ _CONTENTS = {"advanced": Advanced, "done": Done, "failed": Failed}
 class _Worker(JsonChild):
     """One child process, and the node whose job it does."""
 
-    def __init__(self, heard: queue.SimpleQueue[tuple[_Worker, dict[str, Any] | int]], log: Path) -> None:
+    def __init__(self, heard: queue.SimpleQueue[tuple[_Worker, Json | int]], log: Path) -> None:
         self.node: str | None = None
         self.limit: float | None = None
         """Seconds that the job may take."""
@@ -33,7 +34,7 @@ class _Worker(JsonChild):
         self._heard = heard
         super().__init__("olivelike.engine.execute.worker", log, self._hear, self._hear)
 
-    def _hear(self, message: dict[str, Any] | int) -> None:
+    def _hear(self, message: Json | int) -> None:
         self._heard.put((self, message))
 
 
@@ -46,7 +47,7 @@ class ProcessExecutor:
         """Start nothing yet; what workers say outside of a job goes to `log`."""
         self.size, self._log = size, log
         self._workers: list[_Worker] = []
-        self._heard: queue.SimpleQueue[tuple[_Worker, dict[str, Any] | int]] = queue.SimpleQueue()
+        self._heard: queue.SimpleQueue[tuple[_Worker, Json | int]] = queue.SimpleQueue()
         """Answers, and the status of a process that has ended."""
         self._memory = MemoryWatch(lambda: [worker.pid for worker in list(self._workers)])
 

@@ -10,7 +10,7 @@ import time
 import traceback
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from olivelike.engine.execute.executor import Failed
 from olivelike.engine.execute.json_child import serve
@@ -21,14 +21,15 @@ from olivelike.errors import OlivelikeError, PassError, VerificationError
 from olivelike.store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
+    from olivelike._untrusted import Json, JsonView
     from olivelike.engine.kinds.kind import Done, NotedProgress
 
 _PROGRESS_INTERVAL = 0.1
 
 
-def do(message: dict[str, Any], answer: Callable[[Mapping[str, Any]], None]) -> None:
+def do(message: Json, answer: Callable[[JsonView], None]) -> None:
     """Do one job, and answer how far it is and how it ended."""
     job, last = Job.from_json(message), 0.0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from olivelike.digest import canonical_json, digest_file, digest_json
 from olivelike.engine.keys import assets_digest, tokens_digest
@@ -17,9 +17,11 @@ from olivelike.model.few_steps import FewSteps
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from olivelike._untrusted import Json, JsonView
     from olivelike.engine.kinds.kind import Assignment, Done, Upstream, Workbench, Workplace
     from olivelike.engine.plan.inputs import Inputs
     from olivelike.engine.plan.node import Node
+    from olivelike.model.architecture import Config
     from olivelike.sources import PipelineSource
     from olivelike.store import Store
 
@@ -33,13 +35,13 @@ ASSETS = "assets"
 class AssetsJob(Job):
     """Bring tokenizers, scheduler and feature extractor up to date."""
 
-    index: Mapping[str, Any]
+    index: Config
     """The source's `model_index.json`."""
     files: Mapping[str, str]
     """Path of each file, by relative path."""
-    tokens: Mapping[str, Mapping[str, Any]]
+    tokens: Mapping[str, JsonView]
     """What tokenizers get, by their folder: see `Adapters.tokens`."""
-    few_steps: Mapping[str, Any] | None = None
+    few_steps: JsonView | None = None
     """What the networks were distilled to: fields of a `FewSteps`."""
 
     def needs(self, store: Store) -> Needs:  # noqa: ARG002
@@ -83,7 +85,7 @@ class AssetsNode(Kind):
         """Return the table."""
         return frozenset({ASSETS}), frozenset({ASSETS})
 
-    def options(self, node: Node) -> dict[str, Any]:  # noqa: ARG002
+    def options(self, node: Node) -> Json:  # noqa: ARG002
         """Return nothing: there is one such node."""
         return {}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from olivelike.engine.execute.stored_tensors import TensorFiles
 from olivelike.engine.kinds.joined import JoinedJob, JoinedNode
@@ -14,9 +14,10 @@ from olivelike.errors import SafetyError
 from olivelike.model.families import SAFETY_CHECKER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from olivelike._untrusted import Json, JsonView
     from olivelike.engine.calibration import Drawn, FloatPipeline, Observe
     from olivelike.engine.kinds.kind import Assignment, Done, Job, NotedProgress, Upstream, Workbench, Workplace
     from olivelike.engine.plan.inputs import Inputs
@@ -32,7 +33,7 @@ _DECODING = frozenset({"vae_decoder", SAFETY_CHECKER})
 class CalibrateJob(JoinedJob):
     """Draw, and observe."""
 
-    settings: Mapping[str, Any]
+    settings: JsonView
     """The fields of a `Calibration`."""
     observed: Sequence[str]
     """Components whose values are wanted."""
@@ -62,9 +63,7 @@ class CalibrateJob(JoinedJob):
         return FloatPipeline(self.read_models(bench), files, self.index, self.read_assets(bench), draw)
 
 
-def _draw(
-    said: Mapping[str, Any], progress: NotedProgress, folder: Path, prefix: str, observe: Observe
-) -> Iterator[Drawn]:
+def _draw(said: JsonView, progress: NotedProgress, folder: Path, prefix: str, observe: Observe) -> Iterator[Drawn]:
     """Draw with a folder's networks.
 
     The runtime loads what only a run knows, plugins of providers, so its code is in no key.
@@ -111,7 +110,7 @@ class _Told:
         self._progress(self._denoised + self._decoded, self._pictures * (self._steps + 1), note)
 
 
-def drawn_by(node: Node) -> dict[str, Any]:
+def drawn_by(node: Node) -> Json:
     """Return the fields of a node's `Calibration` as JSON values."""
     said = {} if node.calibration is None else asdict(node.calibration)
     # Lists, as records of runs have them: a plan compares the two.
@@ -125,7 +124,7 @@ class CalibrateNode(JoinedNode):
     libraries = ("diffusers", "olivelike", "onnxruntime", "torch")
     """What draws."""
 
-    def options(self, node: Node) -> dict[str, Any]:
+    def options(self, node: Node) -> Json:
         """Return what is drawn, and what is observed."""
         return drawn_by(node)
 

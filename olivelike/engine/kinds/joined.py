@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from olivelike._untrusted import Json
     from olivelike.engine.kinds.kind import Assignment, Needs, Upstream, Workbench
     from olivelike.engine.plan.inputs import Inputs
     from olivelike.engine.plan.node import Node
+    from olivelike.model.architecture import Config
     from olivelike.store import Store
 
 
@@ -29,7 +31,7 @@ class JoinedJob(ModelJob):
 
     assets: str
     """Digest of the table of assets."""
-    index: Mapping[str, Any]
+    index: Config
     """The source's `model_index.json`."""
 
     def needs(self, store: Store) -> Needs:
@@ -39,7 +41,7 @@ class JoinedJob(ModelJob):
 
     def read_models(self, bench: Workbench) -> dict[str, Model]:
         """Return the models by component."""
-        found: dict[str, dict[str, Any]] = {}
+        found: dict[str, Json] = {}
         for name, digest in self.facets.items():
             component, _, facet = name.rpartition(".")
             if digest in self.tables:
@@ -66,7 +68,7 @@ class JoinedNode(ModelNode):
         """Return the digest of each facet of each component, and of the files that say what else the pipeline is."""
         return joined_facets(node, upstream, inputs)
 
-    def joined_fields(self, assignment: Assignment) -> dict[str, Any]:
+    def joined_fields(self, assignment: Assignment) -> Json:
         """Return the fields of a `JoinedJob`."""
         return joined_fields(assignment.node, assignment.upstream, assignment.facets, assignment.inputs)
 
@@ -92,7 +94,7 @@ def joined_facets(node: Node, upstream: Upstream, inputs: Inputs) -> dict[str, s
     return found
 
 
-def joined_fields(node: Node, upstream: Upstream, facets: Mapping[str, str], inputs: Inputs) -> dict[str, Any]:
+def joined_fields(node: Node, upstream: Upstream, facets: Mapping[str, str], inputs: Inputs) -> Json:
     """Return the fields of a `JoinedJob` for what `joined_facets` has."""
     networks = [name for name in _joined(node) if name not in TOKENIZERS]
     files = {path for component in networks for path in inputs.weight_files(component)}

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from olivelike._extras import load
+from olivelike._untrusted import Json, JsonView  # noqa: TC001 - readers look types up
 from olivelike.engine.keys import work_key
 from olivelike.errors import PassError
 from olivelike.model.families import DERIVED_FILES
@@ -88,12 +89,12 @@ class Job(ABC):
 
     place: Workplace
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return the job as JSON values, with the name of its class."""
         return {"job": type(self).__name__, **asdict(self)}
 
     @staticmethod
-    def from_json(message: Mapping[str, Any]) -> Job:
+    def from_json(message: JsonView) -> Job:
         """Read what `to_json` gave."""
         fields = dict(message)
         name, place = fields.pop("job"), Workplace(**fields.pop("place"))
@@ -133,7 +134,7 @@ class Done:
     """Digest of each thing that the node made, by name."""
     parts: Mapping[str, int] = field(default_factory=dict)
     """Size of every object in the store that the result needs, by digest."""
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: JsonView = field(default_factory=dict)
     seconds: float = 0.0
     memory_before_bytes: int = 0
     """What the worker had resident as it began: imports and what allocators keep of earlier jobs."""
@@ -154,7 +155,7 @@ class Workbench:
     logger: logging.Logger
     progress: NotedProgress
 
-    def keep(self, made: Mapping[str, bytes], facts: Mapping[str, Any] | None = None) -> Done:
+    def keep(self, made: Mapping[str, bytes], facts: JsonView | None = None) -> Done:
         """Store what a job has made, by name."""
         outputs = {name: self.store.put_bytes(data) for name, data in made.items()}
         return Done(outputs, {outputs[name]: len(data) for name, data in made.items()}, facts or {})
@@ -195,11 +196,11 @@ class Kind(ABC):
         """Return the digest of all that the node reads, by name; waits for files that are being hashed."""
         return {name: upstream.made[name] for name in self.reads(node) if name in upstream.made}
 
-    def behind(self, node: Node, inputs: Inputs) -> dict[str, dict[str, dict[str, Any]]]:  # noqa: ARG002
+    def behind(self, node: Node, inputs: Inputs) -> dict[str, dict[str, Json]]:  # noqa: ARG002
         """Return what lists are behind digests of facets: by the facet, and by a name that people know each item by."""
         return {}
 
-    def options(self, node: Node) -> dict[str, Any]:
+    def options(self, node: Node) -> Json:
         """Return what else its work is told."""
         return {"component": node.component}
 

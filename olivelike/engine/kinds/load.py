@@ -12,9 +12,11 @@ from olivelike.graphs.shelf import Answer
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from olivelike._untrusted import Json
     from olivelike.engine.kinds.kind import Assignment, Done, Upstream, Workbench, Workplace
     from olivelike.engine.plan.inputs import Inputs
     from olivelike.engine.plan.node import Node
+    from olivelike.model.architecture import Config
     from olivelike.sources import Adaptation, PipelineSource
 
 
@@ -24,7 +26,7 @@ class LoadJob(Job):
 
     library: str
     class_name: str
-    config: Mapping[str, Any]
+    config: Config
     shapes: Mapping[str, list[int]]
     original: str | None
 
@@ -43,7 +45,7 @@ def _made(found: Adaptation) -> dict[str, bytes]:
     return {"architecture": found.architecture.to_bytes(), "adaptation": found.to_bytes()}
 
 
-def load_facts(found: Adaptation) -> dict[str, Any]:
+def load_facts(found: Adaptation) -> Json:
     """Return what a record says of a checkpoint that was read."""
     return {"parameters": len(found.names), "unused": list(found.unused)}
 

@@ -6,7 +6,7 @@ import contextlib
 import math
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from olivelike.engine.execute.stored_tensors import TensorFiles
 from olivelike.engine.kinds.kind import Done, Estimate
@@ -22,8 +22,10 @@ from olivelike.model.records.output import LOST, OutputRecord
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from olivelike._untrusted import Json, JsonView
     from olivelike.engine.kinds.kind import Assignment, Job, Needs, Workbench, Workplace
     from olivelike.engine.plan.node import Node
+    from olivelike.model.architecture import Config
     from olivelike.sources import PipelineSource
     from olivelike.store import Store
 
@@ -42,9 +44,9 @@ class MaterializeJob(ModelJob):
     """`model_file` and `data_file`, where they are not the usual ones."""
     most_data_bytes: int | None
     """Size of a data file at most."""
-    config: Mapping[str, Any] | None
+    config: Config | None
     """The source's `config.json`, for a network whose architecture nobody knows; `None` writes none."""
-    earlier: tuple[str, str, Mapping[str, Any]] | None = None
+    earlier: tuple[str, str, JsonView] | None = None
     """Model file of an output that differs in its weights alone, the digest of those, and what its record says."""
 
     def needs(self, store: Store) -> Needs:
@@ -102,7 +104,7 @@ class MaterializeNode(ModelNode):
     """Configs have their versions."""
     always_reads = ("architecture", "weights", "graph")
 
-    def options(self, node: Node) -> dict[str, Any]:
+    def options(self, node: Node) -> Json:
         """Return the names of the files, and how large they get."""
         limit = node.most_data_bytes
         return {**node.file_names, **({} if limit is None else {"most_data_bytes": limit})}
@@ -139,7 +141,7 @@ class MaterializeNode(ModelNode):
         )
 
 
-def _earlier(assignment: Assignment) -> tuple[str, str, Mapping[str, Any]] | None:
+def _earlier(assignment: Assignment) -> tuple[str, str, JsonView] | None:
     """Return what lies in the output if the same code made it, of all the same but the weights."""
     output, key, component = assignment.node.output, assignment.key, assignment.node.component
     before = OutputRecord.read(output.path) if output is not None and assignment.reuse else None

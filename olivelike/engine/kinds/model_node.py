@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from olivelike._untrusted import Json
 from olivelike.engine.keys import CONTENT, embeddings_digest, loras_digest
 from olivelike.engine.kinds.kind import Job, Kind, Needs
 from olivelike.errors import SourceError
@@ -75,7 +76,7 @@ class ModelJob(Job):
             if [status.st_size, status.st_mtime_ns] != stamp:
                 raise SourceError(f"{path} changed while it was read; run again when it is complete")
 
-    def _facets(self, bench: Workbench, digests: Mapping[str, str]) -> dict[str, Any]:
+    def _facets(self, bench: Workbench, digests: Mapping[str, str]) -> Json:
         return {
             name: Weights.from_json(self.tables[digest])
             if digest in self.tables
@@ -126,9 +127,9 @@ class ModelNode(Kind):
             found["ip_adapter"] = inputs.digests[path]
         return found
 
-    def behind(self, node: Node, inputs: Inputs) -> dict[str, dict[str, dict[str, Any]]]:
+    def behind(self, node: Node, inputs: Inputs) -> dict[str, dict[str, Json]]:
         """Return the LoRAs and the textual inversions that the node reads."""
-        reads, component, found = self.reads(node), node.component, dict[str, dict[str, dict[str, Any]]]()
+        reads, component, found = self.reads(node), node.component, dict[str, dict[str, Json]]()
         if "loras" in reads:
             found["loras"] = {
                 one.file.path.name: {
@@ -144,7 +145,7 @@ class ModelNode(Kind):
             }
         return found
 
-    def model_fields(self, assignment: Assignment) -> dict[str, Any]:
+    def model_fields(self, assignment: Assignment) -> Json:
         """Return the fields of a `ModelJob`."""
         node, inputs, upstream = assignment.node, assignment.inputs, assignment.upstream
         reads = self.reads(node)

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from olivelike._untrusted import parse_json
+from olivelike._untrusted import Json, JsonView, parse_json
 from olivelike.digest import canonical_json, digest_json
 from olivelike.engine.execute.stored_tensors import StoredTensors
 from olivelike.engine.keys import pass_key, precision_digest, question_digest
@@ -48,10 +48,10 @@ class StepJob(ModelJob):
     """Plugins that add rules to the pass."""
     maker: str
     """`Key.maker`, for what the pass remembers; empty if it can't be known."""
-    options: Mapping[str, Any]
-    target: Mapping[str, Any] | None
+    options: JsonView
+    target: JsonView | None
     """What the workflow chose, if the pass reads it: `Target.lowering`."""
-    precision: Mapping[str, Any] | None
+    precision: JsonView | None
     """The fields of `PrecisionPlan`, if the pass reads it."""
     loras: Sequence[tuple[str, float, str | None]]
     """The fields of each `LoraInput`, if the pass reads them."""
@@ -59,7 +59,7 @@ class StepJob(ModelJob):
     """The fields of each `EmbeddingInput`, if the pass reads them."""
     ip_adapter: str | None = None
     """The path of the `IpAdapterInput`, if the pass reads it."""
-    drawing: Mapping[str, Any] | None = None
+    drawing: JsonView | None = None
     """The fields of a `CalibrateJob` that draws, if the pass reads that; the files' stamps are this job's."""
 
     def needs(self, store: Store) -> Needs:
@@ -213,14 +213,14 @@ def check_result(name: str, instance: Pass, before: Model, after: object) -> Non
         check_weights(name, instance, before.weights, after.weights, after.graph)
 
 
-def checked_facts(name: str, facts: dict[str, Any]) -> dict[str, Any]:
+def checked_facts(name: str, facts: Json) -> Json:
     """Return the facts of a pass as they come back from JSON.
 
     Raises:
         PassError: when they hold what JSON can't: sets, arrays, NaN.
     """
     try:
-        checked: dict[str, Any] = parse_json(canonical_json(facts))
+        checked: Json = parse_json(canonical_json(facts))
     except (TypeError, ValueError) as error:
         raise PassError(
             f"pass {name} left facts that JSON can't hold: {error}; use numbers, text, lists, maps"

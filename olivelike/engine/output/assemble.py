@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from olivelike.digest import digest_bytes
 from olivelike.engine.output.admission import existing_files, other_sources, remember_pipeline
@@ -25,6 +25,7 @@ from olivelike.model.families import INDEX_FILE, MODEL_FILE, PIPELINE
 from olivelike.model.records.output import LOST, ComponentRecord, FileFacts, OutputFile, OutputRecord, StepRecord
 
 if TYPE_CHECKING:
+    from olivelike._untrusted import JsonView
     from olivelike.engine.execute.driver import Execution
     from olivelike.engine.plan.node import Node
     from olivelike.engine.plan.resolver import Resolver
@@ -121,7 +122,7 @@ def publish_output(
             continue
         facets = resolver.facets(node) or {}
         assert result.key is not None
-        facts: Mapping[str, Any] = result.facts
+        facts: JsonView = result.facts
         for name, written_file in facts["files"].items():
             file = OutputFile(written_file["size"], written_file["sha256"], node.id, result.key)
             path = (PurePosixPath(node.folder(target.name)) / name).as_posix()

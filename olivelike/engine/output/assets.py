@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from olivelike._untrusted import read_bytes
+from olivelike._untrusted import Json, JsonView, read_bytes
 from olivelike.engine.output.clip_tokenizer import ClipTokenizer, UnknownFormError
 from olivelike.engine.output.pipeline_files import current_name, to_json
 from olivelike.engine.output.scheduler_defaults import with_defaults
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
     from olivelike.engine.output.fallback_assets import LibraryTokenizer
+    from olivelike.model.architecture import Config
     from olivelike.model.few_steps import FewSteps
 
 
@@ -35,9 +36,9 @@ _TEXT_ENDS = ("<|startoftext|>", "<|endoftext|>")
 
 
 def normalise_assets(
-    index: Mapping[str, Any],
+    index: Config,
     files: Mapping[str, Path],
-    added: Mapping[str, Mapping[str, Any]] | None = None,
+    added: Mapping[str, JsonView] | None = None,
     few_steps: FewSteps | None = None,
 ) -> dict[str, bytes]:
     """Return the content of every file that goes beside the networks, by relative path.
@@ -81,7 +82,7 @@ def normalise_assets(
     return dict(sorted(contents.items()))
 
 
-def _scheduler(config: dict[str, Any], entry: Any) -> dict[str, Any]:
+def _scheduler(config: Json, entry: Any) -> Json:
     """Fill in the defaults of the scheduler's class."""
     if not isinstance(entry, list) or len(entry) != 2 or not isinstance(entry[1], str):
         return config
@@ -93,7 +94,7 @@ def _scheduler(config: dict[str, Any], entry: Any) -> dict[str, Any]:
     return filled
 
 
-def _image_processor(config: dict[str, Any]) -> dict[str, Any]:
+def _image_processor(config: Json) -> Json:
     """Name the class as transformers does now; it reads the older key in the same way."""
     old = config.pop("feature_extractor_type", None)
     if old is not None:
@@ -150,7 +151,7 @@ def _byte_symbols() -> list[str]:
     return [chr(byte) for byte in printable] + [chr(256 + index) for index in range(others)]
 
 
-def _saved_today(folder: str, contents: Mapping[str, bytes], added: Mapping[str, Any] | None) -> dict[str, bytes]:
+def _saved_today(folder: str, contents: Mapping[str, bytes], added: JsonView | None) -> dict[str, bytes]:
     """Return the files of a CLIP tokenizer as today's transformers saves it, `tokenizer.json` among them."""
     _check_merges(folder, contents)
     files = {name.rpartition("/")[2]: data for name, data in contents.items() if name.startswith(f"{folder}/")}
@@ -179,7 +180,7 @@ def _loaded(files: Mapping[str, bytes]) -> ClipTokenizer | LibraryTokenizer:
         return LibraryTokenizer(files)
 
 
-def _add_tokens(folder: str, tokenizer: Tokenizer, added: Mapping[str, Any]) -> dict[str, bytes]:
+def _add_tokens(folder: str, tokenizer: Tokenizer, added: JsonView) -> dict[str, bytes]:
     """Give a tokenizer the tokens of textual inversions; return the file that clients of today's do not need."""
     tokens, first = list(added["tokens"]), added["first"]
     vocabulary = tokenizer.get_vocab()
@@ -211,7 +212,7 @@ def _check_merges(folder: str, contents: Mapping[str, bytes]) -> None:
             )
 
 
-def _parse(relative: str, data: bytes) -> dict[str, Any]:
+def _parse(relative: str, data: bytes) -> Json:
     try:
         config = json.loads(data)
     except ValueError as error:

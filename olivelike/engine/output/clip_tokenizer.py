@@ -17,6 +17,9 @@ from olivelike.engine.output.pipeline_files import to_json
 if TYPE_CHECKING:
     from tokenizers import AddedToken, Tokenizer
 
+    from olivelike._untrusted import JsonView
+    from olivelike.model.architecture import Config
+
 _SPECIAL: Final[Mapping[str, str]] = {
     "bos_token": "<|startoftext|>",
     "eos_token": "<|endoftext|>",
@@ -99,7 +102,7 @@ class ClipTokenizer:
         return number
 
 
-def _config(files: Mapping[str, bytes]) -> Mapping[str, Any]:
+def _config(files: Mapping[str, bytes]) -> JsonView:
     config = _json(files, "tokenizer_config.json")
     _require(config.keys() <= {*_KEPT, *_REPLACED, *_SPECIAL})
     _require(all(type(config[key]) is kind for key, kind in _KEPT.items() if key in config))
@@ -109,7 +112,7 @@ def _config(files: Mapping[str, bytes]) -> Mapping[str, Any]:
 
 
 def _tokens(
-    config: Mapping[str, Any], files: Mapping[str, bytes], whole: Mapping[str, Any]
+    config: Config, files: Mapping[str, bytes], whole: JsonView
 ) -> tuple[dict[str, str | AddedToken], dict[int, AddedToken]]:
     """Return the special tokens, by what they are for, and the tokens that a folder lists by number.
 
@@ -184,7 +187,7 @@ def _to_add(special: Mapping[str, str | AddedToken], listed: Mapping[int, AddedT
     return added
 
 
-def _vocabulary(files: Mapping[str, bytes], whole: Mapping[str, Any]) -> tuple[dict[str, int], list[tuple[str, str]]]:
+def _vocabulary(files: Mapping[str, bytes], whole: JsonView) -> tuple[dict[str, int], list[tuple[str, str]]]:
     """Return token → id, and the pairs that merge; `tokenizer.json` counts before the two files."""
     merges: Iterable[Any]
     if "tokenizer.json" in files:
@@ -230,13 +233,13 @@ def _tokenizer(vocabulary: dict[str, int], merges: list[tuple[str, str]], unknow
     return tokenizer
 
 
-def _json(files: Mapping[str, bytes], name: str) -> Mapping[str, Any]:
+def _json(files: Mapping[str, bytes], name: str) -> JsonView:
     return _mapping(json.loads(files.get(name, b"{}")))
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
+def _mapping(value: Any) -> JsonView:
     _require(isinstance(value, dict))
-    mapping: Mapping[str, Any] = value
+    mapping: JsonView = value
     return mapping
 
 

@@ -12,7 +12,10 @@ import queue
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from olivelike._untrusted import Json
 
 ALIGNMENT = 4096
 """Offsets in a data file are multiples of this, so that runtimes can map single tensors."""
@@ -36,7 +39,7 @@ class DataFiles:
         Further files are called `weights.1.pb`, if the first is `weights.pb`. A tensor larger than that has its own.
         """
         self._folder, self._name, self._most_bytes = folder, name, most_bytes
-        self._facts: dict[str, dict[str, Any]] = {}
+        self._facts: dict[str, Json] = {}
         self._file: HashedFile | None = None
 
     def __enter__(self) -> Self:
@@ -59,7 +62,7 @@ class DataFiles:
         assert self._file is not None
         self._file.write(data)
 
-    def facts(self) -> dict[str, dict[str, Any]]:
+    def facts(self) -> dict[str, Json]:
         """Return size in bytes and SHA-256 of each finished file, by name."""
         return self._facts
 
@@ -124,7 +127,7 @@ class HashedFile:
         self._pieces.put(memoryview(data))
         self.size += len(data)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> Json:
         """Return size in bytes and SHA-256 of the finished file."""
         return {"size": self.size, "sha256": self._hasher.hexdigest()}
 

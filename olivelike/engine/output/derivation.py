@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from olivelike._untrusted import Json, JsonView
 from olivelike.errors import PassError
 from olivelike.model.graph import PARAMETER_KEY, QUANTISE_DOMAIN, is_barrier
 from olivelike.model.half_values import HALVES, count_not_finite, to_half
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from olivelike.model import Tensor, Weights
 
 Array = np.ndarray[Any, Any]
-Expression = Mapping[str, Any]
+Expression = JsonView
 
 _IR_VERSION = 11
 """Of models of one operator; ONNX's reference implementation asks for one that it reads, and no more."""
@@ -52,7 +53,7 @@ def derive(value: ir.Value) -> Expression:
         raise PassError(
             f"{value.name!r} is no weight: {node.op_type} makes it when the graph runs; take the inputs of that node"
         )
-    expression: dict[str, Any] = {"op": node.op_type}
+    expression: Json = {"op": node.op_type}
     if node.domain:
         expression["domain"] = node.domain
     if node.attributes:

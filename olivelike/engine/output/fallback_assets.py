@@ -6,15 +6,17 @@ import json
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from olivelike._light_diffusers import light_diffusers
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+    from olivelike._untrusted import Json
 
-def scheduler_with_defaults(class_name: str, config: dict[str, Any]) -> dict[str, Any]:
+
+def scheduler_with_defaults(class_name: str, config: Json) -> Json:
     """Return a scheduler's config with the defaults of its class; as it is, if diffusers has no such class."""
     with light_diffusers():
         import diffusers
@@ -22,7 +24,7 @@ def scheduler_with_defaults(class_name: str, config: dict[str, Any]) -> dict[str
         scheduler = getattr(diffusers, class_name, None)
     if scheduler is None:
         return config
-    filled: dict[str, Any] = json.loads(scheduler.from_config(config).to_json_string())
+    filled: Json = json.loads(scheduler.from_config(config).to_json_string())
     return filled
 
 

@@ -7,10 +7,10 @@ import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from olivelike._text import listed, moment, size
-from olivelike._untrusted import read_json
+from olivelike._untrusted import Json, JsonView, read_json
 from olivelike.engine.output.lost_values import lost_values
 from olivelike.engine.output.ort_package import COMPONENT_FILE, SHARED
 from olivelike.errors import SourceError
@@ -44,13 +44,13 @@ class FolderInfo:
     bytes: int
     """Bytes of all files."""
     files: int
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: JsonView = field(default_factory=dict)
     """More to say, in order."""
     problems: Sequence[str] = ()
     then: str | None = None
     """A command that goes on from here."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return the fields as JSON values."""
         parts = {name: {"description": text, "bytes": self.sizes[name]} for name, text in self.components.items()}
         return {
@@ -84,7 +84,7 @@ def describe_folder(path: str | Path) -> FolderInfo:
 
 def _output(path: Path, record: OutputRecord) -> FolderInfo:
     target = record.target
-    facts: dict[str, Any] = {
+    facts: Json = {
         "workflow": record.workflow,
         "made of": _origin(record.source),
         "target": _package_targets(path, record) or f"{target.name} in {target.precision}",
@@ -216,7 +216,7 @@ def _lora(entry: LoraRecord) -> str:
     return f"{_origin(entry.origin)} at {entry.weight:g}{more}"
 
 
-def _json(path: Path) -> dict[str, Any]:
+def _json(path: Path) -> Json:
     try:
         content = read_json(path)
     except (OSError, ValueError) as error:

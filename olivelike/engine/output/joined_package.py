@@ -11,9 +11,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from olivelike._untrusted import one_line, read_bytes
+from olivelike._untrusted import Json, one_line, read_bytes
 from olivelike.digest import digest_bytes, digest_file
 from olivelike.engine.output.file_names import stage
 from olivelike.engine.output.ort_package import (
@@ -119,7 +118,7 @@ def package_outputs(folders: Sequence[str | Path], output: str | Path, *, overwr
         written = package_root(first.record.workflow, dict.fromkeys(first.components), pipeline)
         linked: dict[str, OutputFile] = {}
         for component in first.components:
-            variants: dict[str, Any] = {}
+            variants: Json = {}
             shared = Counter(_data_asset(part, component) for part in parts)
             for part in parts:
                 asset = _data_asset(part, component)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from olivelike._text import listed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from olivelike._untrusted import JsonView
     from olivelike.engine.output.derivation import Expression
 
 TOLD: Final = {
@@ -28,9 +29,7 @@ _MOVING: Final = {
 """Operators that compute nothing."""
 
 
-def lost_values(
-    component: str, kind: str, facts: Mapping[str, Any], made_by: Callable[[str], str] = lambda _: ""
-) -> str | None:
+def lost_values(component: str, kind: str, facts: JsonView, made_by: Callable[[str], str] = lambda _: "") -> str | None:
     """Return a sentence about values of a component's weights; `None` if there are none of this kind.
 
     Args:

@@ -16,7 +16,7 @@ from functools import partial
 from itertools import groupby
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import onnx_ir as ir
@@ -34,6 +34,7 @@ from olivelike.model.half_values import HALVES, count_not_finite, in_row_order
 from olivelike.model.tensor_file import block_rows, read_part, read_tensor
 
 if TYPE_CHECKING:
+    from olivelike._untrusted import Json, JsonView
     from olivelike.engine.output.earlier import Earlier
     from olivelike.model import Graph, Weights
     from olivelike.pass_api import Progress
@@ -63,7 +64,7 @@ INLINE_BYTES = 1024
 class Materialized:
     """What was written, for the record."""
 
-    files: dict[str, dict[str, Any]] = field(default_factory=dict)
+    files: dict[str, Json] = field(default_factory=dict)
     """`size` in bytes and `sha256` of each file that was written, by name."""
     derivations: dict[str, Expression] = field(default_factory=dict)
     """Per initializer: the expression that derives it from parameters, see `olivelike.engine.output.derivation`."""
@@ -170,7 +171,7 @@ def _is_of_image(expression: Expression) -> bool:
     return any(is_image_parameter(name) for name, _ in parameters(expression))
 
 
-def _write(model: ir.Model, path: Path) -> dict[str, Any]:
+def _write(model: ir.Model, path: Path) -> Json:
     """Write a model whose weights are written; return its size and digest."""
     with HashedFile(path) as file:
         file.write(ir.to_proto(model).SerializeToString(deterministic=True))
@@ -325,7 +326,7 @@ class _Source:
         return array
 
 
-def _name(value: ir.Value, expression: Expression, taken: Mapping[str, Any]) -> str:
+def _name(value: ir.Value, expression: Expression, taken: JsonView) -> str:
     """Return an initializer's name: that of its parameter, if it derives from one alone."""
     sources = [name for name, _ in parameters(expression)]
     name = sources[0] if len(sources) == 1 and sources[0] not in taken else value.name or ""

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from olivelike.digest import digest_bytes
 from olivelike.engine.output.pipeline_files import to_json
@@ -25,6 +25,7 @@ from olivelike.model.families import MODEL_FILE
 from olivelike.model.package_targets import VARIANT_PROVIDERS
 
 if TYPE_CHECKING:
+    from olivelike._untrusted import Json, JsonView
     from olivelike.engine.output.packages import Packaged
     from olivelike.model.targets import TargetChoice
 
@@ -65,12 +66,12 @@ def package_root(name: str, components: Mapping[str, object], pipeline: Mapping[
     return {MANIFEST: to_json(manifest), **{f"{folder}/{path}": content for path, content in pipeline.items()}}
 
 
-def component_file(variants: Mapping[str, Mapping[str, Any]]) -> bytes:
+def component_file(variants: Mapping[str, JsonView]) -> bytes:
     """Return `component.json` with these variants, whose folders have their names."""
     return to_json({"variants": variants})
 
 
-def variant(target: TargetChoice, data_asset: str | None = None) -> dict[str, Any]:
+def variant(target: TargetChoice, data_asset: str | None = None) -> Json:
     """Return what a package says of a network for one target.
 
     Options are texts. No device is named: ONNX Runtime 1.31 knows those of plugins alone, and passes over the variants

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from olivelike.families import COMPONENTS, TOKENIZERS
 from olivelike.model.client_layouts import DEFAULT, LAYOUTS, Layout
 from olivelike.model.families import CONTROLNETS, IMAGE_ENCODER, PREVIEW, SAFETY_CHECKER, T2I_ADAPTERS
 
 if TYPE_CHECKING:
+    from olivelike._untrusted import Json, JsonView
     from olivelike.model import Architecture
+    from olivelike.model.architecture import Config
 
 _PIPELINES = {
     "StableDiffusionPipeline": "OnnxStableDiffusionPipeline",
@@ -28,9 +30,9 @@ _SWITCHES = ("force_zeros_for_empty_prompt", "requires_aesthetics_score")
 """What SDXL's pipelines are told about their prompts."""
 
 
-def index(source_index: Mapping[str, Any], components: Iterable[str], layout: Layout = LAYOUTS[DEFAULT]) -> bytes:
+def index(source_index: Config, components: Iterable[str], layout: Layout = LAYOUTS[DEFAULT]) -> bytes:
     """Return `model_index.json` of an output with these components, as the client of `layout` reads it."""
-    content: dict[str, Any] = {
+    content: Json = {
         "_class_name": _pipeline_class(source_index.get("_class_name", "StableDiffusionPipeline"), layout),
         "_diffusers_version": version("diffusers"),
     }
@@ -62,7 +64,7 @@ def current_name(class_name: str) -> str:
 
 def component_config(architecture: Architecture) -> bytes:
     """Return the `config.json` of a component, as its library writes it."""
-    config: dict[str, Any] = dict(architecture.config)
+    config: Json = dict(architecture.config)
     if architecture.library == "diffusers":
         config["_class_name"] = architecture.class_name
         config["_diffusers_version"] = version("diffusers")
@@ -75,6 +77,6 @@ def component_config(architecture: Architecture) -> bytes:
     return to_json(dict(sorted(config.items())))
 
 
-def to_json(content: Mapping[str, Any]) -> bytes:
+def to_json(content: JsonView) -> bytes:
     """Serialise a config as the libraries do: indented, in its order."""
     return (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode()

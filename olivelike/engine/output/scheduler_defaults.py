@@ -7,13 +7,16 @@ keep, and writes the table.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from packaging.specifiers import SpecifierSet
+
+if TYPE_CHECKING:
+    from olivelike._untrusted import Json, JsonView
+    from olivelike.model.architecture import Config
 
 TABLE = Path(__file__).parents[2] / "data" / "shelf" / "schedulers.json"
 
@@ -21,7 +24,7 @@ _NAMES = frozenset({"_class_name", "_diffusers_version"})
 _MOST = 1_000_000
 
 
-def with_defaults(class_name: str, config: Mapping[str, Any]) -> dict[str, Any] | None:
+def with_defaults(class_name: str, config: Config) -> Json | None:
     """Return what the installed diffusers saves for a scheduler of this class that is made from `config`.
 
     A key that is another scheduler's stays, as diffusers keeps it.
@@ -41,19 +44,19 @@ def with_defaults(class_name: str, config: Mapping[str, Any]) -> dict[str, Any] 
     if not isinstance(config.get("_class_name", class_name), str):
         return None
     whole = {**row["defaults"], **config, "_class_name": class_name, "_diffusers_version": installed}
-    ordered: dict[str, Any] = json.loads(json.dumps(whole, sort_keys=True))
+    ordered: Json = json.loads(json.dumps(whole, sort_keys=True))
     return ordered
 
 
-def defaults_of(class_name: str) -> Mapping[str, Any]:
+def defaults_of(class_name: str) -> JsonView:
     """Return the settings of a class with their defaults; empty if the table does not have it for this release."""
     installed = version("diffusers")
     rows = _table()["classes"].get(class_name, ())
-    found: Mapping[str, Any] = next((row["defaults"] for row in rows if _covers(row, installed)), {})
+    found: JsonView = next((row["defaults"] for row in rows if _covers(row, installed)), {})
     return found
 
 
-def _is_kept(row: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
+def _is_kept(row: JsonView, config: Config) -> bool:
     """Say whether the class takes every value as it is, alone and beside the others."""
     defaults, values = row["defaults"], row["values"]
     told = {key: value for key, value in config.items() if key in defaults and not _same(value, defaults[key])}
@@ -85,7 +88,7 @@ def _known_keys() -> frozenset[str]:
     return frozenset(_table()["strays"]).union(*(row["defaults"] for row in rows))
 
 
-def _covers(row: Mapping[str, Any], installed: str) -> bool:
+def _covers(row: JsonView, installed: str) -> bool:
     return installed in SpecifierSet(row["diffusers"])
 
 

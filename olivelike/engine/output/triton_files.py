@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from olivelike._untrusted import read_bytes
+from olivelike._untrusted import Json, JsonView, read_bytes
 from olivelike.engine.output.packages import CONFIG_FILE
 from olivelike.engine.output.pipeline_files import to_json
 from olivelike.errors import SourceError
@@ -111,7 +111,7 @@ def network_configuration(
     """
     kind, accelerator = TRITON_TARGETS[target.name]
     place = {"kind": kind, "count": 1, **({"gpus": [target.device_id]} if kind == "KIND_GPU" else {})}
-    content: dict[str, Any] = {
+    content: Json = {
         "name": _text(name),
         "backend": _text("onnxruntime"),
         "max_batch_size": 0,
@@ -181,7 +181,7 @@ def _spec(value: Any, path: Path) -> TensorSpec:
     return TensorSpec(value.name, dtype, tuple(dims))
 
 
-def _tensor(spec: TensorSpec) -> dict[str, Any]:
+def _tensor(spec: TensorSpec) -> Json:
     # A tensor without dimensions has one of size 1 here.
     dims = [size if isinstance(size, int) else -1 for size in spec.dims] or [1]
     return {"name": _text(spec.name), "data_type": _TYPES[spec.dtype], "dims": dims}
@@ -196,12 +196,12 @@ def _text(value: str) -> str:
     return json.dumps(value)
 
 
-def _pbtxt(content: Mapping[str, Any]) -> bytes:
+def _pbtxt(content: JsonView) -> bytes:
     """Return a message in protobuf's text format."""
     return "".join(f"{line}\n" for line in _lines(content)).encode()
 
 
-def _lines(content: Mapping[str, Any], indent: str = "") -> Iterator[str]:
+def _lines(content: JsonView, indent: str = "") -> Iterator[str]:
     for key, value in content.items():
         many = value if isinstance(value, list) and value and isinstance(value[0], dict) else [value]
         for one in many:

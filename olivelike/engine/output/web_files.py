@@ -13,6 +13,7 @@ from olivelike.errors import SourceError
 if TYPE_CHECKING:
     import numpy as np
 
+    from olivelike.model.architecture import Config
     from olivelike.model.records.output import FileFacts
 
 MANIFEST_FILE: Final = "manifest.json"
@@ -60,7 +61,7 @@ def schedule(assets: Mapping[str, bytes]) -> bytes:
         ) from error
 
 
-def alphas_of(config: Mapping[str, Any]) -> np.ndarray[Any, np.dtype[np.float32]]:
+def alphas_of(config: Config) -> np.ndarray[Any, np.dtype[np.float32]]:
     """Return the products of alphas that a scheduler's config leads to, one per timestep.
 
     Raises `KeyError`, `ValueError` or `TypeError` if it leads to none.
@@ -70,7 +71,7 @@ def alphas_of(config: Mapping[str, Any]) -> np.ndarray[Any, np.dtype[np.float32]
     return np.cumprod(1 - _betas(config), dtype=np.float32)
 
 
-def _betas(config: Mapping[str, Any]) -> np.ndarray[Any, np.dtype[np.float32]]:
+def _betas(config: Config) -> np.ndarray[Any, np.dtype[np.float32]]:
     import numpy as np
 
     if (trained := config.get("trained_betas")) is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from olivelike._text import did_you_mean_path
 from olivelike.errors import SourceError
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from olivelike._untrusted import Json
     from olivelike.sources import Checkpoint, PipelineSource
     from olivelike.sources.adapters.lora_file import LoraFile
     from olivelike.sources.files.weight_table import ReadPickle
@@ -89,12 +90,12 @@ class Adapters:
             found += [opened.path for opened in self.embeddings_of(component)]
         return tuple(found)
 
-    def tokens(self, source: PipelineSource) -> dict[str, dict[str, Any]]:
+    def tokens(self, source: PipelineSource) -> dict[str, Json]:
         """Return what tokenizers get, by their folder: the `tokens`, and the number that the `first` of them has.
 
         Further vectors of a token are `TOKEN_1`, `TOKEN_2`, …, as diffusers names them.
         """
-        found: dict[str, dict[str, Any]] = {}
+        found: dict[str, Json] = {}
         for opened in self.embeddings:
             for component, (rows, _) in opened.shapes.items():
                 if component not in source.checkpoints:

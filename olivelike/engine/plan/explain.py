@@ -10,10 +10,11 @@ from olivelike.engine.keys import CONTENT
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from olivelike._untrusted import JsonView
     from olivelike.model.records.run_record import RunRecord
 
 
-def differences(now: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
+def differences(now: JsonView, before: JsonView) -> list[str]:
     """Compare the parts of two keys.
 
     Args:
@@ -45,13 +46,13 @@ class Earlier(Protocol):
         ...
 
 
-def nearest_of(node_id: str, inputs: Mapping[str, Any], earlier: Earlier) -> Mapping[str, Any] | None:
+def nearest_of(node_id: str, inputs: JsonView, earlier: Earlier) -> JsonView | None:
     """Return the nearest earlier parts of the same node, of this workflow's runs if one of them had it."""
     found = (nearest(node_id, inputs, runs) for runs in earlier.groups())
     return next((parts for parts in found if parts is not None), None)
 
 
-def nearest(node_id: str, inputs: Mapping[str, Any], runs: Iterable[RunRecord]) -> Mapping[str, Any] | None:
+def nearest(node_id: str, inputs: JsonView, runs: Iterable[RunRecord]) -> JsonView | None:
     """Return the earlier parts of the same node that differ least from `inputs`, the latest of equals.
 
     Args:
@@ -59,7 +60,7 @@ def nearest(node_id: str, inputs: Mapping[str, Any], runs: Iterable[RunRecord]) 
         inputs: The parts of the key that is wanted.
         runs: Run records, newest first.
     """
-    best: Mapping[str, Any] | None = None
+    best: JsonView | None = None
     least = float("inf")
     for run in runs:
         for node in run.nodes:
@@ -71,7 +72,7 @@ def nearest(node_id: str, inputs: Mapping[str, Any], runs: Iterable[RunRecord]) 
     return best
 
 
-def _changes(what: str, now: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
+def _changes(what: str, now: JsonView, before: JsonView) -> list[str]:
     found = []
     for name in sorted(now.keys() | before.keys()):
         if name not in before:
@@ -83,7 +84,7 @@ def _changes(what: str, now: Mapping[str, Any], before: Mapping[str, Any]) -> li
     return found
 
 
-def _code(now: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
+def _code(now: JsonView, before: JsonView) -> list[str]:
     if now["code"] == before["code"]:
         return []
     new, old = now["modules"], before["modules"]
@@ -100,7 +101,7 @@ _ITEMS: Final = {"loras": "LoRA", "embeddings": "embedding"}
 """What one item of a facet that is a list is called."""
 
 
-def _items(facet: str, now: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
+def _items(facet: str, now: JsonView, before: JsonView) -> list[str]:
     """Compare the items of a facet that is a list, by their names; empty where records do not tell."""
     new, old = (one.get("behind", {}).get(facet) for one in (now, before))
     if new is None or old is None:
@@ -122,7 +123,7 @@ def _items(facet: str, now: Mapping[str, Any], before: Mapping[str, Any]) -> lis
     return found
 
 
-def _weight(item: Mapping[str, Any]) -> str:
+def _weight(item: JsonView) -> str:
     return f" (weight {told(item['weight'])})" if "weight" in item else ""
 
 

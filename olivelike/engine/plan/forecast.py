@@ -6,13 +6,14 @@ import heapq
 import math
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from olivelike.engine.plan.planner import estimate
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+    from olivelike._untrusted import Json, JsonView
     from olivelike.engine.plan.node import Node
     from olivelike.model.records.run_record import RunRecord
     from olivelike.sources import PipelineSource
@@ -29,7 +30,7 @@ class _Sample:
 
     component: str
     elements: int
-    options: Mapping[str, Any]
+    options: JsonView
     seconds: float
 
 
@@ -42,7 +43,7 @@ class TimeLeft:
     unknown: int
     """How many nodes there are whose time nothing tells."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return the fields as JSON values."""
         return {"seconds_left": None if self.seconds is None else round(self.seconds, 1), "unknown_nodes": self.unknown}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from olivelike.engine.kinds import kind_of
 from olivelike.engine.plan.explain import differences, nearest_of
@@ -13,6 +13,7 @@ from olivelike.errors import DamagedError
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from olivelike._untrusted import Json
     from olivelike.engine.execute.sharing import Unshared
     from olivelike.engine.keys import Key
     from olivelike.engine.kinds.kind import Estimate
@@ -38,7 +39,7 @@ class PlannedNode:
     memory_bytes: int
     """Estimated peak memory of the node if it runs."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return the node as JSON values."""
         return {
             "id": self.node.id,

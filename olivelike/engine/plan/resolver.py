@@ -7,7 +7,7 @@ executed node made. Downstream keys hold the digests of what upstream made, so e
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from olivelike.engine.kinds import kind_of
 from olivelike.engine.kinds.kind import Assignment, Upstream
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from olivelike._untrusted import JsonView
     from olivelike.engine.keys import Key
     from olivelike.engine.plan.inputs import Inputs
     from olivelike.engine.plan.node import Node
@@ -32,7 +33,7 @@ class Shelved:
     """Digest of each thing, by name."""
     contents: Mapping[str, bytes]
     """By name."""
-    facts: Mapping[str, Any]
+    facts: JsonView
 
 
 @dataclass(frozen=True)

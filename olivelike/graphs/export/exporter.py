@@ -9,7 +9,7 @@ import contextlib
 import logging
 import re
 import warnings
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import PassError
 from olivelike.families.networks import interface_of, network_of
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import torch
     from onnxscript.rewriter import RewriteRule
 
+    from olivelike._untrusted import Json
     from olivelike.families.network import Interface
     from olivelike.model import Architecture
 
@@ -233,9 +234,7 @@ def _keep_block_names_only(model: ir.Model) -> None:
         if block:
             node.metadata_props[BLOCK_KEY] = block
     for value in _all_values(model.graph):
-        kept: dict[str, Any] = {
-            key: value.metadata_props[key] for key in (PARAMETER_KEY,) if key in value.metadata_props
-        }
+        kept: Json = {key: value.metadata_props[key] for key in (PARAMETER_KEY,) if key in value.metadata_props}
         value.metadata_props.clear()
         value.metadata_props.update(kept)
         value.doc_string = None

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import onnx
 import onnx_ir as ir
@@ -24,6 +24,9 @@ from olivelike.graphs.inspect.skeleton import read_skeleton
 from olivelike.model.graph import parameter_inputs, real_inputs, weight_values
 from olivelike.model.targets import CPU, TARGETS, WINDOWSML, Target
 from olivelike.sources.files.weight_table import require_onnx_model
+
+if TYPE_CHECKING:
+    from olivelike._untrusted import Json
 
 _SHOWN = 10
 """Names listed in text before `…`."""
@@ -111,7 +114,7 @@ class Inspection:
     kept_weights: tuple[KeptWeights, ...] = ()
     """Of a quantised model, what its layers keep their weights in."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return everything as JSON values."""
         report = asdict(self)
         for entry, file in zip(report["data_files"], self.data_files, strict=True):

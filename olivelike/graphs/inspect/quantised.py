@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import onnx_ir as ir
 from onnx_ir.traversal import RecursiveGraphIterator
@@ -14,6 +14,8 @@ from olivelike.model.graph import weight_values
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
+
+    from olivelike._untrusted import Json
 
 _MOVES: Final = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 """Operators that a weight passes on its way to what multiplies by it."""
@@ -80,7 +82,7 @@ def shares(kept: Sequence[KeptWeights]) -> str:
     return ", ".join(f"{one.form} {100 * one.weights / total:.0f} %" for one in kept)
 
 
-def facts(model: ir.Model) -> list[dict[str, Any]]:
+def facts(model: ir.Model) -> list[Json]:
     """Return how layers keep their weights as JSON values for a run's record, with the names of those in float."""
     return [{**asdict(one), "names": one.names if one.in_float else ()} for one in kept_weights(model)]
 

@@ -18,6 +18,7 @@ from olivelike.model.families import PREVIEW
 from olivelike.sources.names.adaptation import stored_prefix
 
 if TYPE_CHECKING:
+    from olivelike._untrusted import Json, JsonView
     from olivelike.model import Architecture
     from olivelike.model.architecture import Config
     from olivelike.sources import Checkpoint
@@ -59,7 +60,7 @@ _TRAINING: Final = frozenset(
     {"decay", "min_decay", "inv_gamma", "power", "update_after_step", "optimization_step", "use_ema_warmup"}
 )
 """What an average of weights left in the config of a UNet or a VAE; diffusers ignores it."""
-_GENERATION: Final[Mapping[str, Any]] = {
+_GENERATION: Final[JsonView] = {
     "add_cross_attention": False, "bad_words_ids": None, "begin_suppress_tokens": None, "chunk_size_feed_forward": 0,
     "cross_attention_hidden_size": None, "decoder_start_token_id": None, "diversity_penalty": 0.0, "do_sample": False,
     "dropout": 0.0, "early_stopping": False, "encoder_no_repeat_ngram_size": 0,
@@ -88,8 +89,8 @@ UNUSED: Final = ("embeddings.position_ids", "logit_scale")
 
 
 @cache
-def _known() -> Mapping[str, Mapping[str, Any]]:
-    found: Mapping[str, Mapping[str, Any]] = json.loads(DEFAULTS_FILE.read_bytes())
+def _known() -> Mapping[str, JsonView]:
+    found: Mapping[str, JsonView] = json.loads(DEFAULTS_FILE.read_bytes())
     return found
 
 
@@ -155,7 +156,7 @@ _BY_LEVEL: Final = (
 """Keys of a UNet that may have one value for all levels, or say something of levels that do not use it."""
 
 
-def _by_level(config: Config) -> dict[str, Any]:
+def _by_level(config: Config) -> Json:
     """Return what those keys mean, level by level, however they are written."""
     count = len(config["block_out_channels"])
 
@@ -184,8 +185,8 @@ def _strange(defaults: Config, config: Config) -> bool:
     )
 
 
-def _differing(defaults: Config, config: Config, inert: frozenset[str], within: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _differing(defaults: Config, config: Config, inert: frozenset[str], within: str = "") -> Json:
+    found: Json = {}
     for name, value in config.items():
         path, default = within + name, defaults[name]
         if path in inert or value == default or (default is False and value is None):

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import UsageError
 from olivelike.families.supported import check_network
@@ -17,6 +17,7 @@ from olivelike.model import Architecture
 from olivelike.sources import Adaptation, StoredView
 
 if TYPE_CHECKING:
+    from olivelike._untrusted import JsonView
     from olivelike.sources import Checkpoint
 
 BUILT_IN: Final = Path(__file__).parents[2] / "data" / "shelf"
@@ -31,7 +32,7 @@ class Answer:
 
     made: Mapping[str, bytes]
     """By name, as the node's own job names it."""
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: JsonView = field(default_factory=dict)
 
 
 class Shelf:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from olivelike.model.records.origin import EmbeddingRecord, LoraRecord, Origin, adapter_from_1, origin_from_1
 from olivelike.model.records.reading import read_version, to_json
 from olivelike.model.targets import TargetChoice  # noqa: TC001 - the reader looks types up
+
+if TYPE_CHECKING:
+    from olivelike._untrusted import Json
 
 
 @dataclass(frozen=True)
@@ -118,7 +121,7 @@ class RunRecord:
     """By output folder: bytes by file."""
     previous: EarlierRun | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return the record as the store keeps it."""
         return {"version": len(_MIGRATIONS) + 1, **to_json(self)}
 

@@ -21,6 +21,7 @@ from olivelike.sources.identify.identify import identify
 from olivelike.sources.identify.identity import PLACES
 
 if TYPE_CHECKING:
+    from olivelike._untrusted import Json
     from olivelike.model.architecture import Config
 
 _LAYER: Final = re.compile(r"ip_adapter\.(\d+)\.to_([kv])_ip\.weight")
@@ -143,7 +144,7 @@ def read_ip_adapter(path: Path, read_pickle: ReadPickle | None) -> IpAdapterFile
     return found
 
 
-def _checked(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+def _checked(shapes: Mapping[str, tuple[int, ...]]) -> Json:
     """Return a projection's class and arguments. Raises `LookupError` or `ValueError` if they can't be read off."""
     found = _projection(shapes)
     if absent := [name for name, value in found["arguments"].items() if value < 1]:
@@ -151,7 +152,7 @@ def _checked(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
     return found
 
 
-def _projection(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+def _projection(shapes: Mapping[str, tuple[int, ...]]) -> Json:
     """Return class and arguments of a projection, as diffusers' `load_ip_adapter` reads them off."""
 
     def matrix(name: str) -> tuple[int, int]:

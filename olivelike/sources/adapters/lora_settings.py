@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from olivelike._text import did_you_mean_path
-from olivelike._untrusted import parse_json, read_bytes
+from olivelike._untrusted import Json, parse_json, read_bytes
 from olivelike.errors import SourceError
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def settings_from_header(path: Path, metadata: Mapping[str, str]) -> dict[str, S
     if METADATA_KEY not in metadata:
         return {}
     where = f"{path}: {METADATA_KEY} in its header"
-    by_component: dict[str, dict[str, Any]] = {}
+    by_component: dict[str, Json] = {}
     for key, value in _json_object(where, metadata[METADATA_KEY]).items():
         component, name = key.split(".", 1) if "." in key else ("", key)
         by_component.setdefault(component, {})[name] = value

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from olivelike._untrusted import open_file
+from olivelike._untrusted import Json, open_file
 from olivelike.errors import SourceError
 from olivelike.sources.files.weight_table import DOWNLOAD_AGAIN, RawTensor
 
@@ -77,7 +77,7 @@ _WRAPPERS = ("state_dict", "string_to_param")
 """Keys under which training programs nest what they trained: whole checkpoints, and A1111's embeddings."""
 
 
-def _unwrap(content: dict[Any, Any]) -> dict[str, Any]:
+def _unwrap(content: dict[Any, Any]) -> Json:
     """Return the tensors of a nested checkpoint, without the training state around and among them."""
     import torch
 

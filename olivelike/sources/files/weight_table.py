@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, NoReturn
 
 from olivelike._text import did_you_mean_path
-from olivelike._untrusted import open_file, parse_json
+from olivelike._untrusted import Json, open_file, parse_json
 from olivelike.errors import SourceError
 from olivelike.model.weights import ITEM_SIZES
 
@@ -209,7 +209,7 @@ def _entry(path: Path, name: str, entry: Any) -> tuple[str, tuple[int, ...], int
     return dtype, shape, begin, end
 
 
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _without_repeats(pairs: list[tuple[str, Any]]) -> Json:
     values = dict(pairs)
     if len(values) != len(pairs):
         raise ValueError("a name occurs twice")

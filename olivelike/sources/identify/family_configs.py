@@ -10,12 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from olivelike.errors import SourceError
 from olivelike.families.supported import first_line
 
 if TYPE_CHECKING:
+    from olivelike._untrusted import Json
     from olivelike.model.architecture import Config
     from olivelike.model.families import Prediction
     from olivelike.sources.identify.identity import Part
@@ -61,7 +62,7 @@ def derive_config(
 def _unet(family: Published, template: Config, shapes: Shapes) -> Config:
     levels = _read_levels(shapes)
     widths = levels.widths
-    found: dict[str, Any] = {
+    found: Json = {
         "block_out_channels": widths,
         "cross_attention_dim": _first(shapes, r"\.attn2\.to_k\.weight$")[-1],
         "down_block_types": [f"{'CrossAttn' if any(d) else ''}DownBlock2D" for d in levels.down],

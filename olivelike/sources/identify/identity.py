@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
+    from olivelike._untrusted import Json
     from olivelike.model.families import Prediction
     from olivelike.model.few_steps import FewSteps
 
@@ -124,6 +125,6 @@ class Identity:
         place = f"{PLACES[self.kind]}; " if self.kind in PLACES and self.supported else ""
         return f"this is {self.description}{why}; {place}"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return the findings as JSON values."""
         return {**asdict(self), "parts": [part.folder for part in self.parts], "reasons": list(self.reasons)}

@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from olivelike._untrusted import open_file, parse_json
+from olivelike._untrusted import Json, open_file, parse_json
 from olivelike.errors import SourceError
 from olivelike.model.few_steps import FewSteps, few_steps_of_path
 from olivelike.sources.adapters.embeddings import EmbeddingTable, read_embedding_table
@@ -58,7 +58,7 @@ class WeightFileInfo:
             return None
         return min((tensor.offset for tensor in self.header.tensors.values()), default=self.size)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return the findings as JSON values."""
         embedding = None
         if self.embedding is not None:
@@ -181,7 +181,7 @@ def hash_file(path: Path, data_start: int | None) -> FileHashes:
     return FileHashes(sha256, oldest[:8], sha256[:10], auto_v3)
 
 
-def _lora_json(lora: LoraFile) -> dict[str, Any]:
+def _lora_json(lora: LoraFile) -> Json:
     notes = training_notes(lora.metadata)
     return {
         "format": lora.format,
@@ -292,7 +292,7 @@ def _frequent_tags(text: str | None) -> list[str]:
     return [tag for tag, _ in ranked if tag][:_MOST]
 
 
-def _object(text: str | None) -> dict[str, Any]:
+def _object(text: str | None) -> Json:
     try:
         value = parse_json(text) if text else None
     except ValueError:

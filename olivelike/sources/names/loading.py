@@ -14,6 +14,7 @@ from olivelike.sources.names.loading_result import Loading, identify, make_probe
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from olivelike._untrusted import Json
     from olivelike.errors import SourceError
     from olivelike.model.architecture import Config
     from olivelike.sources.names.loading_result import Shape
@@ -119,7 +120,7 @@ def _fields(config: Any) -> Config:
     base = PretrainedConfig()
     own = inspect.signature(type(config).__init__).parameters.keys()
     inherited = inspect.signature(PretrainedConfig.__init__).parameters.keys()
-    values: dict[str, Any] = {"model_type": config.model_type}
+    values: Json = {"model_type": config.model_type}
     for name in sorted((own | inherited) - _BOOKKEEPING):
         if not hasattr(config, name) or name in ("self", "kwargs"):
             continue

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 from olivelike.workflow.code.code_digest import code_digest
 
 if TYPE_CHECKING:
+    from olivelike._untrusted import Json
     from olivelike.workflow.passes.registry import PassEntry
 
 
@@ -45,7 +46,7 @@ class PassDescription:
     environment: tuple[str, ...] | None
     components: tuple[str, ...] | None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return the fields as JSON values."""
         lists = {name: list(value) for name, value in vars(self).items() if isinstance(value, tuple)}
         return {**vars(self), **lists, "file": None if self.file is None else str(self.file)}
