@@ -22,8 +22,9 @@ from olivelike._lazy import names_from
 
 if TYPE_CHECKING:
     from olivelike.runtime.jobs.control_files import ControlFile, parse_control
+    from olivelike.runtime.jobs.fast import Lora
     from olivelike.runtime.jobs.job_drawing import draw
-    from olivelike.runtime.jobs.job_plan import Job, JobPlan, Lora, LoraFiles, plan_jobs
+    from olivelike.runtime.jobs.job_plan import Job, JobPlan, LoraFiles, plan_jobs
     from olivelike.runtime.jobs.prompt_lines import PromptLine, read_prompts
 
 __all__ = [

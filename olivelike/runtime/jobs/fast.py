@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from olivelike._text import count
 from olivelike.model.few_steps import ENOUGH, FewSteps, few_steps_of_configs
 from olivelike.runtime.jobs.job_notes import recorded_few_steps
 
 if TYPE_CHECKING:
-    from olivelike.runtime.jobs.job_plan import Job, Lora
     from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
     from olivelike.runtime.pipeline.request import Request
 
@@ -23,6 +22,26 @@ _MAKES_FAST: Final = {
     2048: "latent-consistency/lcm-lora-sdxl",
 }
 """Width of the prompt's vectors → a published LoRA."""
+
+
+class Lora(Protocol):
+    """A LoRA on top of a folder, as a value: equal ones change it equally."""
+
+    @property
+    def name(self) -> str:
+        """Of its file."""
+
+    @property
+    def hash(self) -> str:
+        """As A1111 prints it."""
+
+    @property
+    def unet_weight(self) -> float:
+        """Its weight for the UNet."""
+
+    @property
+    def few_steps(self) -> FewSteps | None:
+        """What it distils the UNet to."""
 
 
 def few_steps_of(folder: PipelineFolder, loras: Sequence[Lora]) -> FewSteps | None:
@@ -77,10 +96,10 @@ def sped_up(
     return made, line
 
 
-def unsuited_notes(jobs: Iterable[Job], folder: PipelineFolder) -> Iterator[str]:
+def unsuited_notes(jobs: Iterable[tuple[Request, Sequence[Lora]]], folder: PipelineFolder) -> Iterator[str]:
     """Return a line for each few-step model that is asked for more steps or guidance than it was made for."""
-    for job in jobs:
-        few, request = few_steps_of(folder, job.loras), job.request
+    for request, loras in jobs:
+        few = few_steps_of(folder, loras)
         if few is None:
             continue
         _, most = _bounds(few)

@@ -14,7 +14,8 @@ from olivelike.runtime.pipeline.request import Batch, Picture, Request, require_
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from olivelike.runtime.jobs.job_plan import Job, JobPlan, Lora
+    from olivelike.runtime.jobs.fast import Lora
+    from olivelike.runtime.jobs.job_plan import Job, JobPlan
     from olivelike.runtime.pictures import PictureRecord, PictureWriter
     from olivelike.runtime.pictures.writer import SheetPicture
     from olivelike.runtime.pipeline.denoising import Step

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from olivelike.errors import UsageError
 from olivelike.runtime.jobs.control_files import ControlFile, recorded_controls, recorded_image_prompt
-from olivelike.runtime.jobs.fast import sped_up, unsuited_notes
+from olivelike.runtime.jobs.fast import Lora, sped_up, unsuited_notes
 from olivelike.runtime.jobs.job_notes import (
     cache_notes,
     guidance_notes,
@@ -36,30 +36,9 @@ from olivelike.runtime.prompts.wildcards import Wildcards
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from olivelike.model.few_steps import FewSteps
     from olivelike.runtime.pipeline.networks import Initializers
 
     UsedImage = tuple[Image, UsedFile]
-
-
-class Lora(Protocol):
-    """A LoRA on top of a folder, as a value: equal ones change it equally."""
-
-    @property
-    def name(self) -> str:
-        """Of its file."""
-
-    @property
-    def hash(self) -> str:
-        """As A1111 prints it."""
-
-    @property
-    def unet_weight(self) -> float:
-        """Its weight for the UNet."""
-
-    @property
-    def few_steps(self) -> FewSteps | None:
-        """What it distils the UNet to."""
 
 
 class LoraFiles(Protocol):
@@ -199,7 +178,11 @@ def plan_jobs(
         *cache_notes(requests),
         *size_notes(requests, pipeline),
         *tile_notes(requests, pipeline),
-        *(planner.notes if fast else dict.fromkeys(unsuited_notes(jobs, pipeline))),
+        *(
+            planner.notes
+            if fast
+            else dict.fromkeys(unsuited_notes([(job.request, job.loras) for job in jobs], pipeline))
+        ),
     ]
     if before is not None:
         now = jobs[0].record

@@ -7,7 +7,7 @@ import contextlib
 import io
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from olivelike.runtime.pipeline.denoising import Step
     from olivelike.runtime.pipeline.pipeline import Pipeline
-    from olivelike.serve.drawing.painting import Painting
     from olivelike.serve.drawing.warm import WarmPipelines
 
 _PREVIEW_SECONDS: Final = 0.12
@@ -61,9 +60,26 @@ class DrawMessage:
 class JobDrawing:
     """A job that is being drawn."""
 
-    def __init__(self, painting: Painting, message: DrawMessage, warm: WarmPipelines, *, metadata: bool) -> None:
+    def __init__(
+        self,
+        message: DrawMessage,
+        plan: Callable[[str, Mapping[str, Any], Mapping[str, str]], OrderPlan],
+        warm: WarmPipelines,
+        tell: Callable[..., object],
+        previews: Callable[[], bool],
+        *,
+        metadata: bool,
+    ) -> None:
+        """Set a job up.
+
+        Args:
+            plan: returns the plan of a job, by its name, its order and the folders of models.
+            tell: tells the parent, with a word for what and its values.
+            previews: says whether anybody wants to see steps.
+        """
         self.message = message
-        self._painting, self._warm, self._metadata = painting, warm, metadata
+        self._plan, self._warm, self._tell, self._previews = plan, warm, tell, previews
+        self._metadata = metadata
         self._stopped = threading.Event()
         self._skips = False
         self._end_engine: threading.Timer | None = None
@@ -87,7 +103,7 @@ class JobDrawing:
         """Draw all that is not there yet."""
         message = self.message
         try:
-            plan = self._painting.plan(message.job, message.order, message.models)
+            plan = self._plan(message.job, message.order, message.models)
             self._batches, self._steps = plan.batches, plan.steps
             flagged: list[int] = []
             for part in plan.parts:
@@ -128,7 +144,7 @@ class JobDrawing:
                         flagged += [picture.first_seed] if picture.flagged else []
                     place += size
                     self._pass(part, 1)
-                    self._painting.tell(
+                    self._tell(
                         "batch", job=self.message.job, batch=self._batch, batches=self._batches,
                         pictures=len(batch.pictures), passed=batch.passed, seconds=round(batch.seconds, 4),
                     )  # fmt: skip
@@ -147,7 +163,7 @@ class JobDrawing:
         loras = [{"name": lora.name, "text": str(lora)} for lora in job.loras]
 
         def on_opening() -> None:
-            self._painting.tell("opening", job=message.job, model=part.folder.name, loras=loras)
+            self._tell("opening", job=message.job, model=part.folder.name, loras=loras)
 
         pipeline = self._warm.get(
             part.folder, job.loras, part.plan.lora_files, safety=message.safety, on_opening=on_opening
@@ -155,7 +171,7 @@ class JobDrawing:
         if self._opened != (part.folder, job.loras):
             self._opened = part.folder, job.loras
             width, height = job.request.size or (0, 0)
-            self._painting.tell(
+            self._tell(
                 "opened", job=message.job, provider=pipeline.provider, width=width, height=height,
                 checked=pipeline.checks_safety, safety=message.safety, seed=job.request.seed,
                 pictures=len(plan.cells), model=part.folder.name, loras=loras,
@@ -178,10 +194,10 @@ class JobDrawing:
         if step.number == 1:
             first = place + (step.batch - 1) * part.job.request.batch_size
             more["prompts"] = part.job.prompts(first // part.job.request.batch_size + 1)
-        if self._painting.previews and (step.number == 1 or self._pace.due()):
+        if self._previews() and (step.number == 1 or self._pace.due()):
             more["preview"] = data_url(side_by_side(step.preview.show()))
             self._pace.took(time.monotonic() - now)
-        self._painting.tell(
+        self._tell(
             "step", job=self.message.job, step=step.number, steps=step.total, batch=self._batch + 1,
             batches=self._batches, attempt=step.attempt, timestep=step.timestep, done=round(done),
             steps_total=self._steps, eta=round(left, 2), **more,
@@ -232,7 +248,7 @@ class JobDrawing:
                 f"{path}: the picture can't be written: {error.strerror or error}; free some space, or start the "
                 "server with another --gallery"
             ) from error
-        self._painting.tell(
+        self._tell(
             answer, job=self.message.job, id=picture_id(path, data), path=path, width=image.width, height=image.height,
             prompt=record.prompt, model=record.model, parameters=a1111_text(record), **values,
         )  # fmt: skip

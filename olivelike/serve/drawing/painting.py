@@ -77,7 +77,10 @@ class Painting:
             case "unload":
                 self._jobs.put(self._close)
             case "draw":
-                self._drawing = JobDrawing(self, DrawMessage(**message["draw"]), self._warm, metadata=self._metadata)
+                self._drawing = JobDrawing(
+                    DrawMessage(**message["draw"]), self.plan, self._warm, self.tell, lambda: self.previews,
+                    metadata=self._metadata,
+                )  # fmt: skip
                 self._jobs.put(self._drawing)
             case "previews":
                 self.previews = message["wanted"]

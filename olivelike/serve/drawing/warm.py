@@ -23,7 +23,8 @@ from olivelike.runtime.sessions.session_settings import (
 )
 
 if TYPE_CHECKING:
-    from olivelike.runtime.jobs.job_plan import Lora, LoraFiles
+    from olivelike.runtime.jobs.fast import Lora
+    from olivelike.runtime.jobs.job_plan import LoraFiles
 
 
 @dataclass(frozen=True)
