@@ -268,8 +268,7 @@ def tile_notes(requests: Iterable[Request], folder: PipelineFolder) -> Iterator[
     sizes = [size for one in requests if one.tiled_vae and max(size := hires_size(one, folder)) > side]
     if not sizes or folder.has_tiny_vae:
         return
-    from olivelike.runtime.strips.network_values import CutError
-    from olivelike.runtime.strips.run_in_strips import find_cut
+    from olivelike.runtime.pipeline.strips import CutError, find_cut
 
     width, height = (pixels // folder.vae_factor for pixels in max(sizes, key=math.prod))
     latents = "latent_sample", int(folder.vae.get("latent_channels", 4))

@@ -159,8 +159,7 @@ class _Tiles:
             return None
         import torch
 
-        from olivelike.runtime.strips.network_values import CutError
-        from olivelike.runtime.strips.run_in_strips import find_cut, run_in_strips
+        from olivelike.runtime.pipeline.strips import CutError, find_cut, run_in_strips
 
         opened, (height, width) = network.session.opened, whole.shape[-2:]
         try:

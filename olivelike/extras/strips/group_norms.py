@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from onnx import NodeProto, TensorProto, helper
 
-from olivelike.runtime.strips.network_values import CutError, NetworkValues, attribute
+from olivelike.extras.strips.network_values import NetworkValues, attribute
+from olivelike.runtime.pipeline.strips import CutError
 
 if TYPE_CHECKING:
     import numpy as np

@@ -16,17 +16,17 @@ from onnx import TensorProto, helper
 
 from olivelike.engine.output.materialize import materialize
 from olivelike.errors import Interrupted
+from olivelike.extras.strips import attention_parts, run_in_strips as strips
+from olivelike.extras.strips.cut_network import cut_network
 from olivelike.graphs.functions import with_functions
 from olivelike.runtime.jobs.job_notes import tile_notes
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
 from olivelike.runtime.pipeline.request import Request
+from olivelike.runtime.pipeline.strips import CutError, find_cut
 from olivelike.runtime.pipeline.vae import decode_latents, encode_picture
 from olivelike.runtime.sessions.open_session import open_session
 from olivelike.runtime.sessions.session import ENGINE_CALLS, Network
 from olivelike.runtime.sessions.session_settings import SessionSettings, choose_providers
-from olivelike.runtime.strips import attention_parts, run_in_strips as strips
-from olivelike.runtime.strips.cut_network import cut_network
-from olivelike.runtime.strips.network_values import CutError
 from olivelike.testing import run_pass, tiny_model
 from olivelike.testing.models import no_progress
 from olivelike.workflow.passes import Registry
@@ -241,3 +241,9 @@ def test_segments_of_a_folder_for_tensorrt_are_left_to_cuda(little_folder, setti
     strips.run_in_strips(network, cut, sample("vae_decoder", 8, 8), found)
     assert not found.isnan().any()
     assert used == [(["cuda"], False)] * len(cut.segments)
+
+
+def test_without_the_extra_the_vae_works_in_tiles(monkeypatch):
+    monkeypatch.setattr("olivelike.runtime.pipeline.strips.offered", lambda interface: {})
+    with pytest.raises(CutError, match="`strips` of olivelike is not installed"):
+        find_cut("model.onnx", ("latent_sample", 4), ("sample", 3), (8, 8), {})

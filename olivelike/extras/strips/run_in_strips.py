@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from olivelike._text import size as bytes_text
 from olivelike.errors import Interrupted
+from olivelike.extras.strips.cut_network import Cut, Image, Segment, cut_network
+from olivelike.runtime.pipeline.strips import CutError
 from olivelike.runtime.sessions.open_session import open_session
 from olivelike.runtime.sessions.providers import TENSORRT
 from olivelike.runtime.sessions.session import ENGINE_CALLS, Call, Network
-from olivelike.runtime.strips.cut_network import Cut, Image, Segment, cut_network
-from olivelike.runtime.strips.network_values import CutError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-    from olivelike.runtime.strips.group_norms import Norm
+    from olivelike.extras.strips.group_norms import Norm
 
     Array = np.ndarray[Any, Any]
 

@@ -20,9 +20,10 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from onnx import NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
-from olivelike.runtime.strips.attention_parts import attend_in_parts
-from olivelike.runtime.strips.group_norms import Norm, factor_norms
-from olivelike.runtime.strips.network_values import CONVOLUTIONS, CutError, NetworkValues, attribute
+from olivelike.extras.strips.attention_parts import attend_in_parts
+from olivelike.extras.strips.group_norms import Norm, factor_norms
+from olivelike.extras.strips.network_values import CONVOLUTIONS, NetworkValues, attribute
+from olivelike.runtime.pipeline.strips import CutError
 
 if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]

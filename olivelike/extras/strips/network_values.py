@@ -11,16 +11,12 @@ import onnx
 from onnx import NodeProto, TensorProto, external_data_helper, helper, numpy_helper
 
 from olivelike._untrusted import open_file
-from olivelike.errors import SessionError
+from olivelike.runtime.pipeline.strips import CutError
 
 if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 CONVOLUTIONS: Final = frozenset({"Conv", "NhwcConv"})
-
-
-class CutError(SessionError):
-    """A network can't be cut into segments; the message says why."""
 
 
 class NetworkValues:
