@@ -33,14 +33,14 @@ if TYPE_CHECKING:
         validate_fleet as validate_fleet,
     )
     from olivelike.engine.output.folder_info import FolderInfo as FolderInfo, describe_folder as describe_folder
-    from olivelike.engine.output.joined_package import ModelPackage as ModelPackage, package_outputs as package_outputs
     from olivelike.engine.output.swap import swap_loras as swap_loras
-    from olivelike.engine.output.web_page import WebPage as WebPage, export_web as export_web
     from olivelike.engine.preparation import pin as pin, plan as plan, validate as validate
     from olivelike.engine.prepared import Options as Options
     from olivelike.engine.run import run as run
     from olivelike.engine.run_record import RunResult as RunResult
     from olivelike.errors import OlivelikeError as OlivelikeError
+    from olivelike.extras.deploy.joined_package import ModelPackage as ModelPackage, package_outputs as package_outputs
+    from olivelike.extras.deploy.web_page import WebPage as WebPage, export_web as export_web
     from olivelike.graphs.inspect import Inspection as Inspection, inspect_model as inspect_model
     from olivelike.measure.bench.ablation import Ablation as Ablation, ablate as ablate
     from olivelike.measure.bench.bench_report import BenchReport as BenchReport

@@ -11,12 +11,22 @@ from typing import Any
 
 _IMPORT = re.compile(r"^    from (\S+) import (?:\(([^)]+)\)|(.+))$", re.MULTILINE)
 
+_EXTRAS = "olivelike.extras."
+
 
 @cache
 def homes(file: str) -> dict[str, str]:
-    """Return the module of each name that a package's `__init__` imports for type checkers: those that it hands on."""
+    """Return the module of each name that a package's `__init__` imports for type checkers: those that it hands on.
+
+    Names of an extra are left out where its folder is gone.
+    """
     found = _IMPORT.findall(Path(file).read_text(encoding="utf-8"))
-    return {name: module for module, *listed in found for name in re.findall(r"(\w+)(?: as \w+)?", "".join(listed))}
+    here = [one for one in found if not one[0].startswith(_EXTRAS) or _folder(file, one[0]).is_dir()]
+    return {name: module for module, *listed in here for name in re.findall(r"(\w+)(?: as \w+)?", "".join(listed))}
+
+
+def _folder(file: str, module: str) -> Path:
+    return Path(file).with_name("extras") / module.removeprefix(_EXTRAS).partition(".")[0]
 
 
 def names_from(package: str, file: str) -> Callable[[str], Any]:

@@ -41,8 +41,8 @@ if os.environ.get("OLIVELIKE_FILL_SHELF"):
     models.traced_graph = traced_graph
 
 TOGETHER = (
-    "engine", "cli", "sources", "serve", "extras/shared_store", "extras/cluster", "runtime", "graphs/fusion",
-    "measure/bench", "measure/verify",
+    "engine", "cli", "sources", "serve", "extras/shared_store", "extras/cluster", "extras/deploy",
+    "runtime", "graphs/fusion", "measure/bench", "measure/verify",
 )  # fmt: skip
 """Folders whose tests share what is made once per session; the longest first, so that all workers end together."""
 

@@ -41,12 +41,15 @@ def test_two_extras_do_not_give_one_name(two_extras: tuple[SimpleNamespace, Simp
 
 def test_what_an_extra_would_do_is_refused_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
     from olivelike.engine.execute.sharing import shared_backend
+    from olivelike.engine.output.packages import package_of
     from olivelike.engine.prepared import Options
     from olivelike.engine.run import make_executor
 
     monkeypatch.setattr(_extras, "_extras", lambda: ())
     with pytest.raises(MissingError, match="--cluster takes an extra of olivelike that is not here"):
         make_executor(Options(cluster="local:1"), None, Path("log"))
+    with pytest.raises(MissingError, match="layout triton takes an extra"):
+        package_of("triton")
     with pytest.raises(MissingError, match="--cache-dir with a URL takes an extra"):
         shared_backend("s3://bucket/folder")
 

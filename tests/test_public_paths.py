@@ -53,6 +53,7 @@ CALLS: dict[str, Callable[[Any], object]] = {
     "write_report": lambda path: olivelike.write_report(run_record(), path, path),
 }
 """How each is called with a path that does not exist."""
+CALLS = {name: call for name, call in CALLS.items() if hasattr(olivelike, name.partition(".")[0])}
 
 
 def annotations(value: object) -> dict[str, str]:

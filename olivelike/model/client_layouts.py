@@ -30,6 +30,8 @@ PACKAGE: Final = "package"
 TOKENIZER_FILE: Final = "cliptokenizer.onnx"
 """Name of a tokenizer's ONNX model, in its tokenizer's folder."""
 
+_HOME: Final = "{component}"
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -65,8 +67,6 @@ class Layout:
     """Name of a component's data file."""
     most_data_bytes: int | None = None
     """Size of a data file at most, unless it holds a single tensor; what has no room goes into further files."""
-    manifest: bool = False
-    """What a page needs is there as JSON: each file with size and digest, and the schedule."""
     named_after_folder: bool = False
     """`NAME.onnx` with `NAME.onnx.data`, after the output folder, in place of `model.onnx` with its data file."""
     onnx_tokenizer: bool = False
@@ -75,8 +75,10 @@ class Layout:
     """All networks are one model, with the loop around the UNet."""
     tokenizer_files: bool = False
     """Tokenizers are there although the folder is no pipeline, for who makes ids of texts."""
-    package: Literal["triton", "ortpackage"] | None = None
-    """Networks lie one folder deeper, described by files of the server or runtime that reads the whole."""
+    network_home: str = _HOME
+    """Where the files of a network lie. One folder deeper, other files say what the whole is, and it is no pipeline."""
+    package: str | None = None
+    """What of an extra writes further files, by its name in `PACKAGES`."""
     pipeline_prefix: str = "Onnx"
     """What pipeline classes begin with in the index, before the name of the torch one."""
     network_classes: Mapping[str, tuple[str, str]] = field(default_factory=dict)
@@ -85,7 +87,7 @@ class Layout:
     @property
     def is_pipeline(self) -> bool:
         """Whether the folder is a whole pipeline, with an index and what is no network."""
-        return self.components is None and self.package is None
+        return self.components is None and self.network_home == _HOME
 
     def has(self, component: str) -> bool:
         """Tell whether the folder holds this network."""
@@ -102,7 +104,7 @@ class Layout:
 
         Triton has a folder for each version of a model, a package one for each target.
         """
-        return {None: component, "triton": f"{component}/1", "ortpackage": f"{component}/{target}"}[self.package]
+        return self.network_home.format(component=component, target=target)
 
     def file_names(self, folder_name: str) -> dict[str, str]:
         """Return the `model_file` and the `data_file` of the networks in an output folder of this name."""
@@ -151,14 +153,14 @@ LAYOUTS: Final[Mapping[str, Layout]] = {
             named_after_folder=True,
         ),
         # Browsers read a file into one buffer: Chrome's have less than 2 GiB, and half of that is found more easily.
-        Layout("web", floats="float32", most_data_bytes=1 << 30, manifest=True),
+        Layout("web", floats="float32", most_data_bytes=1 << 30, package="web"),
         # Texts need the operators of onnxruntime-extensions, which JavaScript has not.
         Layout("single", components=_DRAWING, data_file=f"{PIPELINE_FILE}.data", one_file=True, onnx_tokenizer=True),
         Layout(
             "single-ids", components=_DRAWING, data_file=f"{PIPELINE_FILE}.data", one_file=True, tokenizer_files=True
         ),
-        Layout("triton", components=_DRAWING, package="triton"),
-        Layout("ortpackage", package="ortpackage"),
+        Layout("triton", components=_DRAWING, network_home="{component}/1", package="triton"),
+        Layout("ortpackage", network_home="{component}/{target}", package="ortpackage"),
     )
 }
 """Every layout by name."""
@@ -171,4 +173,4 @@ def several_targets(layout: str) -> str | None:
 
 def is_package(layout: str) -> bool:
     """Tell whether a record's layout is that of a package, whose reader is another program."""
-    return layout == PACKAGE or (layout in LAYOUTS and LAYOUTS[layout].package is not None)
+    return layout == PACKAGE or (layout in LAYOUTS and LAYOUTS[layout].network_home != _HOME)

@@ -11,7 +11,6 @@ import time
 from dataclasses import dataclass
 
 import pytest
-from little_project import PLUGIN, WORKFLOW
 
 from olivelike.cli import stdout
 from olivelike.cli.app import run_command_line
@@ -19,6 +18,7 @@ from olivelike.engine.execute import process_executor
 from olivelike.testing import load_model
 from olivelike.testing.checkpoints import make_checkpoint
 from olivelike.testing.models import lend_graphs
+from tests.cli.little_project import PLUGIN, WORKFLOW
 from tests.fixtures.inline_executor import InlineExecutor
 from tests.fixtures.little_pipeline import little_pipeline
 

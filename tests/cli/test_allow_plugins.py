@@ -7,7 +7,8 @@ import subprocess
 import sys
 
 import pytest
-from little_project import PLUGIN, WORKFLOW
+
+from tests.cli.little_project import PLUGIN, WORKFLOW
 
 MARK = "\nfrom pathlib import Path\nPath(__file__).with_name('RAN').touch()\n"
 

@@ -5,7 +5,8 @@ import subprocess
 import sys
 
 import pytest
-from little_project import PLUGIN
+
+from tests.cli.little_project import PLUGIN
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ LITTLE = "workflows/little.yaml"
 @pytest.fixture
 def written(empty_folder):
     """A project without results: its workflow and its plugin."""
-    from little_project import PLUGIN, WORKFLOW
+    from tests.cli.little_project import PLUGIN, WORKFLOW
 
     (empty_folder / "workflows").mkdir()
     (empty_folder / "workflows" / "little.yaml").write_text(WORKFLOW)

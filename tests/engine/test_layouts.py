@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from dataclasses import replace
@@ -15,7 +14,7 @@ import pytest
 from olivelike.engine.output.initializers import Initializers
 from olivelike.engine.preparation import plan
 from olivelike.engine.prepared import Options
-from olivelike.errors import PassError, UsageError
+from olivelike.errors import UsageError
 from olivelike.model.records.output import OutputRecord, StepRecord
 
 from .conftest import Project
@@ -116,53 +115,6 @@ def test_a_part_of_an_output_cannot_be_laid_out_for_another_client(project: Proj
 def test_an_unknown_layout_is_refused_with_the_known_ones(project: Project) -> None:
     with pytest.raises(UsageError, match="`layout` must be 'diffusers', 'optimum', 'csharp', 'onnxstack', 'a1111-dml'"):
         project.run("layout=csarp")
-
-
-def test_a_layout_for_browsers_has_float32_borders_a_schedule_and_a_manifest_of_all_files(project: Project) -> None:
-    project.run("layout=web")
-    files = project.files()
-    for component in NETWORKS:
-        floats = dtypes(project.output / component / "model.onnx")
-        assert set(floats.values()) - {"INT32"} == {"FLOAT"}
-    weights = {tensor.dtype for tensor in _tensors(project.output / "vae_decoder" / "model.onnx")}
-    assert np.dtype(np.float16) in weights
-
-    manifest = json.loads(files.pop("manifest.json"))
-    assert (manifest["kind"], manifest["size"]) == ("web/1", None)
-    found = {name: {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in files.items()}
-    assert manifest["files"] == found
-    schedule = json.loads(files["schedule.json"])
-    assert schedule["config"] == json.loads(files["scheduler/scheduler_config.json"])
-    assert len(schedule["alphas_cumprod"]) == schedule["config"]["num_train_timesteps"]
-
-    assert project.run("layout=web").executed == 0
-    (project.output / "manifest.json").unlink()
-    project.run("layout=web")
-    assert "manifest.json" in project.files()
-    # Another layout takes away what it does not have.
-    project.run()
-    assert {"manifest.json", "schedule.json"}.isdisjoint(project.files())
-
-
-def _tensors(path: Path) -> list[np.ndarray]:
-    return [onnx.numpy_helper.to_array(tensor, str(path.parent)) for tensor in onnx.load(path).graph.initializer]
-
-
-def test_a_layout_may_fix_the_size_of_pictures(project: Project) -> None:
-    project.edit(
-        "vae_decoder: [convert, float16]", "vae_decoder: [convert, float16, layout: {profile: web, size: [64, 128]}]"
-    )
-    project.run("layout=web")
-    graph = onnx.load(project.output / "vae_decoder" / "model.onnx", load_external_data=False).graph
-    shapes = {
-        value.name: [dim.dim_value or dim.dim_param for dim in value.type.tensor_type.shape.dim]
-        for value in (*graph.input, *graph.output)
-    }
-    assert shapes == {"latent_sample": ["decoder_batch", 4, 16, 8], "sample": ["decoder_batch", 3, 128, 64]}
-    assert json.loads(project.files()["manifest.json"])["size"] == [64, 128]
-    project.edit("size: [64, 128]", "size: [64, 127]")
-    with pytest.raises(PassError, match="no pictures of size 64x127: sides are multiples of 8"):
-        project.run("layout=web")
 
 
 def test_a_run_does_not_replace_a_page(project: Project) -> None:

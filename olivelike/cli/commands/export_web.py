@@ -28,13 +28,14 @@ def export_web(
     """
     import shlex
 
+    from olivelike._extras import needed
     from olivelike._text import size
     from olivelike.cli.stdout import write_error, write_found
-    from olivelike.engine.output.web_page import export_web as export
 
     def on_fetch(url: str) -> None:
         write_error(f"fetching {url}")
 
+    export = needed("WRITERS", "page", "olivelike export-web")
     page = export(folder, output, onnxruntime_web=onnxruntime_web, overwrite=overwrite, on_fetch=on_fetch)
     lines = [
         f"wrote {page.path}: {page.files} files, {size(page.bytes)}, with onnxruntime-web {page.onnxruntime_web}",

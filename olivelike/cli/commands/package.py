@@ -20,11 +20,11 @@ def package(
 
     Weights that they have alike are stored once.
     """
+    from olivelike._extras import needed
     from olivelike._text import size
     from olivelike.cli.stdout import write_found
-    from olivelike.engine.output.joined_package import package_outputs
 
-    made = package_outputs(folders, output, overwrite=overwrite)
+    made = needed("WRITERS", "package", "olivelike package")(folders, output, overwrite=overwrite)
     lines = [
         f"wrote {made.path}: {made.files} files, {size(made.bytes)}, for {', '.join(made.targets)}",
         f"stored once for several targets: {size(made.shared_bytes)}",

@@ -7,8 +7,8 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from olivelike.engine.output.output_files import explained, is_right, resolved
+from olivelike.engine.output.packages import package_of
 from olivelike.engine.output.publication import Existing, check_is_ours, check_places
-from olivelike.engine.output.web_files import MANIFEST_FILE, SCHEDULE_FILE
 from olivelike.errors import SourceError, UsageError
 from olivelike.families import TOKENIZERS
 from olivelike.model.client_layouts import LAYOUTS, PACKAGE, PAGE
@@ -180,8 +180,8 @@ def _expected(prepared: Prepared, output: Output) -> Iterator[str]:
     if LAYOUTS[output.layout].is_pipeline and any(node.component == PIPELINE for node in prepared.nodes):
         yield from prepared.source.extras
         yield INDEX_FILE
-        if LAYOUTS[output.layout].manifest:
-            yield from (MANIFEST_FILE, SCHEDULE_FILE)
+        if (package := package_of(output.layout)) is not None:
+            yield from package.names
 
 
 def _file_names(node: Node) -> Iterator[str]:

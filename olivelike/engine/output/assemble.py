@@ -11,11 +11,10 @@ from olivelike.engine.output.admission import existing_files, other_sources, rem
 from olivelike.engine.output.asset_table import read_assets
 from olivelike.engine.output.file_names import stage
 from olivelike.engine.output.output_files import is_current, remember
-from olivelike.engine.output.packages import Packaged, package_files
+from olivelike.engine.output.packages import Packaged, package_of
 from olivelike.engine.output.pipeline_files import index
 from olivelike.engine.output.publication import publish
 from olivelike.engine.output.staging import discard_staging, staging_folder
-from olivelike.engine.output.web_files import MANIFEST_FILE, SCHEDULE_FILE, manifest, schedule
 from olivelike.engine.plan.node import LAYOUT
 from olivelike.engine.plan.planner import ancestors
 from olivelike.errors import PassError
@@ -189,23 +188,18 @@ def _assets(
         return {}
     read = prepared.store.require_bytes
     table = read_assets(read(digest, "the table of assets"))
-    if layout.package is not None:
-        target = prepared.workflow.workflow.target
-        models = {name: made[f"{layout.network_folder(name, target.name)}/{MODEL_FILE}"] for name in components}
-        pipeline = {INDEX_FILE: index(prepared.source.index, sorted(components), layout)}
-        pipeline |= {relative: read(content, relative) for relative, content in table.items()}
-        return package_files(layout, Packaged(prepared.workflow.workflow.name, target.choice(), models, pipeline))
-    if not layout.is_pipeline:  # What makes ids of texts.
+    if not layout.is_pipeline and layout.package is None:  # What makes ids of texts.
         wanted = {TOKENIZER_OF[name] for name in components if name in TOKENIZER_OF}
         return {path: read(content, path) for path, content in table.items() if path.partition("/")[0] in wanted}
-    assets = {relative: read(content, relative) for relative, content in table.items()}
-    assets[INDEX_FILE] = index(prepared.source.index, sorted(components), layout)
-    if layout.manifest:
-        assets[SCHEDULE_FILE] = schedule(assets)
-        listed = {path: facts for path, facts in files.items() if path.partition("/")[0] in components}
-        listed |= {path: FileFacts(len(data), digest_bytes(data)) for path, data in assets.items()}
-        assets[MANIFEST_FILE] = manifest(listed, _size(components))
-    return assets
+    pipeline = {INDEX_FILE: index(prepared.source.index, sorted(components), layout)}
+    pipeline |= {relative: read(content, relative) for relative, content in table.items()}
+    if (package := package_of(output.layout)) is None:
+        return pipeline
+    target = prepared.workflow.workflow.target
+    models = {name: made[f"{layout.network_folder(name, target.name)}/{MODEL_FILE}"] for name in components}
+    networks = {path: facts for path, facts in files.items() if path.partition("/")[0] in components}
+    name = prepared.workflow.workflow.name
+    return package.files(Packaged(name, target.choice(), models, pipeline, networks, _size(components)))
 
 
 def _size(components: Mapping[str, ComponentRecord]) -> tuple[int, int] | None:

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from olivelike._text import listed, moment, size
+from olivelike._extras import load, offered
+from olivelike._text import listed, moment
 from olivelike._untrusted import Json, JsonView, read_json
 from olivelike.engine.output.lost_values import lost_values
-from olivelike.engine.output.ort_package import COMPONENT_FILE, SHARED
 from olivelike.errors import SourceError
 from olivelike.families import missing_networks
 from olivelike.model.client_layouts import PACKAGE
@@ -87,7 +87,7 @@ def _output(path: Path, record: OutputRecord) -> FolderInfo:
     facts: Json = {
         "workflow": record.workflow,
         "made of": _origin(record.source),
-        "target": _package_targets(path, record) or f"{target.name} in {target.precision}",
+        "target": f"{target.name} in {target.precision}",
         "layout": record.layout,
     }
     few_steps = [one.few_steps for one in (record.source, *(lora.origin for lora in record.loras)) if one.few_steps]
@@ -104,9 +104,8 @@ def _output(path: Path, record: OutputRecord) -> FolderInfo:
         facts["clamped"] = clamped
     components = {name: ", ".join(step.name for step in entry.passes) for name, entry in record.components.items()}
     sizes = {name: sum(entry.size for entry in record.component_files(name).values()) for name in components}
-    shared = {name: file.size for name, file in record.files.items() if name.startswith(f"{SHARED}/")}
-    if shared and record.layout == PACKAGE:
-        facts["shared"] = f"{size(sum(shared.values()))} in {SHARED}, which the networks' sizes leave out"
+    if record.layout == PACKAGE and "ortpackage" in offered("PACKAGES"):
+        facts |= load("PACKAGES", "ortpackage")().facts(path, record)
     if PIPELINE in components:  # All others are in the same file.
         sizes |= dict.fromkeys(components.keys() - {PIPELINE}, 0)
     complete = not missing_networks(components)
@@ -122,17 +121,6 @@ def _output(path: Path, record: OutputRecord) -> FolderInfo:
         tuple(_damages(path, record)),
         _next(path, record.layout) if complete else None,
     )
-
-
-def _package_targets(path: Path, record: OutputRecord) -> str | None:
-    """Return the targets of a package, which its components name; `None` if it is none, or can't be read."""
-    if record.layout != PACKAGE:
-        return None
-    names: dict[str, None] = {}
-    for component in record.components:
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-            names |= dict.fromkeys(map(str, read_json(path / component / COMPONENT_FILE)["variants"]))
-    return ", ".join(names) or None
 
 
 def _next(path: Path, layout: str) -> str | None:

@@ -1,15 +1,19 @@
-"""What a package of a whole pipeline has beside its networks: for Triton, or for ONNX Runtime."""
+"""What a layout has beside its networks and asks of a workflow, where an extra says it: the interface `PACKAGES`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from olivelike._extras import needed
+from olivelike.model.client_layouts import LAYOUTS
+
 if TYPE_CHECKING:
-    from olivelike.model.client_layouts import Layout
+    from olivelike.model.records.output import FileFacts, OutputRecord
     from olivelike.model.targets import TargetChoice
+    from olivelike.workflow import LoadedWorkflow, Output
 
 CONFIG_FILE = "config.json"
 """A network's config, beside its model."""
@@ -26,15 +30,41 @@ class Packaged:
     """Model file of each network, with its `config.json` beside it."""
     pipeline: Mapping[str, bytes]
     """Index, tokenizers, scheduler and feature extractor, by the path that they have in a pipeline's folder."""
+    networks: Mapping[str, FileFacts] = field(default_factory=dict)
+    """Files of the networks, by their path in the folder."""
+    size: tuple[int, int] | None = None
+    """Width and height of the only pictures that the networks make."""
 
 
-def package_files(layout: Layout, package: Packaged) -> dict[str, bytes]:
-    """Return the files that a package has beside its networks, by relative path.
+class Package:
+    """A layout's package: what `PACKAGES` of an extra gives, by the name that the layout has of it."""
+
+    names: Collection[str] = ()
+    """Files beside networks and pipeline that are known before anything is made."""
+
+    def check(self, output: Output, workflow: LoadedWorkflow, only: Collection[str]) -> None:
+        """Refuse, before anything is made, what could not be read as such a package; raises `UsageError`."""
+
+    def files(self, package: Packaged) -> dict[str, bytes]:
+        """Return all files beside the networks, by relative path.
+
+        Raises:
+            SourceError: if a network's file is missing, or the package can't hold it.
+        """
+        raise NotImplementedError
+
+    def facts(self, path: Path, record: OutputRecord) -> Mapping[str, str]:  # noqa: ARG002
+        """Return what `info` tells of such a folder beyond its record."""
+        return {}
+
+
+def package_of(layout: str) -> Package | None:
+    """Return what an extra has of a layout, `None` if the layout needs none.
 
     Raises:
-        SourceError: if a network's file is missing, or the package can't hold it.
+        MissingError: if the extra is not here.
     """
-    from olivelike.engine.output.ort_package import ort_package_files
-    from olivelike.engine.output.triton_files import triton_files
-
-    return {"triton": triton_files, "ortpackage": ort_package_files}[layout.package or ""](package)
+    if (name := LAYOUTS[layout].package) is None:
+        return None
+    package: Package = needed("PACKAGES", name, f"layout {layout}")()
+    return package

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from olivelike.engine.output.packages import package_of
 from olivelike.engine.plan.calibrated import is_calibrated, with_calibration
 from olivelike.engine.plan.node import (
     ADD_EMBEDDINGS,
@@ -18,7 +19,6 @@ from olivelike.engine.plan.node import (
     T2I_ADAPTER_INPUTS,
     Node,
 )
-from olivelike.engine.plan.packages import check_package
 from olivelike.engine.plan.variants import merge_variants
 from olivelike.errors import UsageError, WorkflowError
 from olivelike.families import TOKENIZER_OF, TOKENIZERS
@@ -54,7 +54,8 @@ def active_steps(
     """
     _check_components(workflow, outputs, only)
     for output in outputs:
-        check_package(output, workflow, only)
+        if (package := package_of(output.layout)) is not None:
+            package.check(output, workflow, only)
     found: dict[str | None, dict[str, Sequence[Step]]] = {}
     for name, variant in workflow.variants.items():
         mine = [output for output in outputs if output.variant == name]

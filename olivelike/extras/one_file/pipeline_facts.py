@@ -6,9 +6,9 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from olivelike.engine.output.alphas import SCHEDULER_FILE, alphas_of
 from olivelike.engine.output.scheduler_defaults import defaults_of
 from olivelike.engine.output.tokenizer_step import tokenizer_architecture
-from olivelike.engine.output.web_files import SCHEDULER_FILE, alphas_of
 from olivelike.errors import SourceError
 from olivelike.extras.one_file.pipeline_graph import PipelineFacts
 from olivelike.extras.one_file.schedules import SCHEDULERS, Schedule

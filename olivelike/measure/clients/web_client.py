@@ -39,4 +39,4 @@ WEB: Final = (
     takes("unet", "timestep", ("float32",), _LAYOUT, shape=(1,)),
     Requirement(f"data files have at most {_MOST_BYTES:,} bytes", _fits, _LAYOUT),
 )
-"""Read in `olivelike/data/web/`."""
+"""Read in `olivelike/extras/deploy/web/`."""

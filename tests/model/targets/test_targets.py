@@ -11,7 +11,6 @@ from onnx import TensorProto, helper
 
 from olivelike.errors import UsageError
 from olivelike.graphs.inspect.placement import REGISTRIES
-from olivelike.model.package_targets import VARIANT_PROVIDERS
 from olivelike.model.targets import ALIASES, TARGETS, Target, find_target, float32_inputs
 
 
@@ -112,8 +111,3 @@ def test_directml_reads_nothing_whose_kernels_its_last_release_lacks():
         assert form <= newest[operator]
         too_new = onnx.defs.get_schema(operator, 23).since_version > newest[operator]
         assert too_new == (operator in {"Conv", "Reshape", "Transpose", "Cast", "Sin", "Pad"})
-
-
-def test_packages_have_a_variant_for_every_target_but_the_one_that_leaves_it_to_the_machine():
-    providers = {name: target.provider for name, target in TARGETS.items() if name != "windowsml"}
-    assert {**providers, "openvino": "OpenVINOExecutionProvider"} == VARIANT_PROVIDERS

@@ -22,9 +22,9 @@ from PIL import Image
 
 from olivelike import Options, open_pipeline
 from olivelike.engine.convert_request import ConvertRequest, convert as convert_source
-from olivelike.engine.output.web_page import export_web
 from olivelike.engine.run import run
 from olivelike.errors import MissingError
+from olivelike.extras.deploy.web_page import export_web
 from olivelike.model.client_layouts import LAYOUTS
 from olivelike.runtime import Request
 from olivelike.testing import make_checkpoint

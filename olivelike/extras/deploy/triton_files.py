@@ -20,16 +20,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike._untrusted import Json, JsonView, read_bytes
-from olivelike.engine.output.packages import CONFIG_FILE
+from olivelike.engine.output.packages import CONFIG_FILE, Package
 from olivelike.engine.output.pipeline_files import to_json
 from olivelike.errors import SourceError
+from olivelike.extras.deploy.package_checks import check_triton, check_whole
+from olivelike.extras.deploy.package_targets import PRECISION_MODES, TRITON_TARGETS
+from olivelike.extras.deploy.served import NETWORKS_FILE, PIPELINE_INPUTS, PIPELINE_OUTPUTS, TensorSpec
 from olivelike.model.families import PIPELINE, SAFETY_CHECKER
-from olivelike.model.package_targets import PRECISION_MODES, TRITON_TARGETS
-from olivelike.model.served import NETWORKS_FILE, PIPELINE_INPUTS, PIPELINE_OUTPUTS, TensorSpec
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from olivelike.engine.output.packages import Packaged
     from olivelike.model.targets import TargetChoice
+    from olivelike.workflow import LoadedWorkflow, Output
 
 CONFIGURATION: Final = "config.pbtxt"
 MODEL_PROGRAM: Final = "model.py"
@@ -52,6 +56,19 @@ class TritonPythonModel(TritonModel):
 
     folder = Path(__file__).parent
 '''
+
+
+class TritonRepository(Package):
+    """The layout `triton`."""
+
+    def check(self, output: Output, workflow: LoadedWorkflow, only: Collection[str]) -> None:
+        """Refuse targets and settings that Triton does not hand on, and a pipeline without a network of the loop."""
+        check_whole(output, workflow, only, tuple(TRITON_TARGETS))
+        check_triton(output, workflow)
+
+    def files(self, package: Packaged) -> dict[str, bytes]:
+        """Return what a model repository has beside its networks."""
+        return triton_files(package)
 
 
 def triton_files(package: Packaged) -> dict[str, bytes]:

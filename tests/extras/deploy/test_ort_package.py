@@ -12,16 +12,16 @@ import onnxruntime
 import pytest
 
 from olivelike.cli.app import run_command_line
-from olivelike.engine.output.joined_package import package_outputs
 from olivelike.errors import OlivelikeError, SourceError, UsageError
+from olivelike.extras.deploy.joined_package import package_outputs
 from olivelike.measure.profile import profile_folder
 from olivelike.measure.verify.folder_verification import verify_folder
 from olivelike.model.client_layouts import LAYOUTS
 from olivelike.model.records.output import OutputRecord
 from olivelike.runtime import open_pipeline
 from tests.engine.conftest import Project, lend_graphs_of
+from tests.extras.deploy.ort_packages import OpenPackage, RefusedPackageError
 from tests.fixtures.little_pipeline import little_checkpoint
-from tests.fixtures.ort_packages import OpenPackage, RefusedPackageError
 
 WORKFLOW = """
 name: packed

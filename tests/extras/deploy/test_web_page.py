@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from olivelike.engine.output import web_runtime
-from olivelike.engine.output.web_files import schedule
-from olivelike.engine.output.web_page import PAGE_FILES, export_web
 from olivelike.errors import MissingError, SourceError, UsageError
+from olivelike.extras.deploy import web_runtime
+from olivelike.extras.deploy.web_files import schedule
+from olivelike.extras.deploy.web_page import PAGE_FILES, export_web
 from olivelike.model.records.output import OutputRecord
-from tests.fixtures.web_outputs import RUNTIME, TARBALL, files_of_an_output, sha256, take_as_release, write_output
+from tests.extras.deploy.web_outputs import RUNTIME, TARBALL, files_of_an_output, sha256, take_as_release, write_output
 
 
 @pytest.fixture(autouse=True)

@@ -15,19 +15,30 @@ its files; `manifest.json` need not list it.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from olivelike._text import size
+from olivelike._untrusted import read_json
 from olivelike.digest import digest_bytes
+from olivelike.engine.output.packages import Package
 from olivelike.engine.output.pipeline_files import to_json
+from olivelike.extras.deploy.package_checks import check_whole
+from olivelike.extras.deploy.package_targets import VARIANT_PROVIDERS
+from olivelike.model.client_layouts import PACKAGE
 from olivelike.model.families import MODEL_FILE
-from olivelike.model.package_targets import VARIANT_PROVIDERS
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from olivelike._untrusted import Json, JsonView
     from olivelike.engine.output.packages import Packaged
+    from olivelike.model.records.output import OutputRecord
     from olivelike.model.targets import TargetChoice
+    from olivelike.workflow import LoadedWorkflow, Output
 
 MANIFEST: Final = "manifest.json"
 COMPONENT_FILE: Final = "component.json"
@@ -35,6 +46,32 @@ SHARED: Final = "shared_assets"
 DATA_FOLDER: Final = "session.model_external_initializers_file_folder_path"
 """ONNX Runtime's entry for the folder of a model's data files; a package may name a shared asset there."""
 _SCHEMA: Final = "1.0"
+
+
+class OrtPackage(Package):
+    """The layout `ortpackage`, and packages that were put together of several outputs."""
+
+    def check(self, output: Output, workflow: LoadedWorkflow, only: Collection[str]) -> None:
+        """Refuse targets that are no execution provider, and parts of a pipeline."""
+        check_whole(output, workflow, only, tuple(VARIANT_PROVIDERS))
+
+    def files(self, package: Packaged) -> dict[str, bytes]:
+        """Return what a package of one target has beside its networks."""
+        return ort_package_files(package)
+
+    def facts(self, path: Path, record: OutputRecord) -> dict[str, str]:
+        """Return the targets of a package of several outputs, which its components name, and what those share."""
+        if record.layout != PACKAGE:
+            return {}
+        found, names = dict[str, str](), dict[str, None]()
+        for component in record.components:
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+                names |= dict.fromkeys(map(str, read_json(path / component / COMPONENT_FILE)["variants"]))
+        if names:
+            found["target"] = ", ".join(names)
+        if shared := [file.size for name, file in record.files.items() if name.startswith(f"{SHARED}/")]:
+            found["shared"] = f"{size(sum(shared))} in {SHARED}, which the networks' sizes leave out"
+        return found
 
 
 def ort_package_files(package: Packaged) -> dict[str, bytes]:

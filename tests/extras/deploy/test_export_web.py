@@ -6,14 +6,18 @@ import json
 
 import pytest
 
-from tests.fixtures.web_outputs import TARBALL, files_of_an_output, take_as_release, write_output
+from tests.cli import conftest as commands
+from tests.extras.deploy.web_outputs import TARBALL, files_of_an_output, take_as_release, write_output
+
+cli, empty_folder = commands.cli, commands.empty_folder
+_jobs_in_this_process, _no_store_of_the_user = commands._jobs_in_this_process, commands._no_store_of_the_user
 
 
 @pytest.fixture
 def folder(empty_folder, monkeypatch):
     take_as_release(monkeypatch)
     monkeypatch.setenv("npm_config_registry", "http://127.0.0.1:9")
-    monkeypatch.setattr("olivelike.engine.output.web_runtime._cache", lambda: empty_folder / "user cache")
+    monkeypatch.setattr("olivelike.extras.deploy.web_runtime._cache", lambda: empty_folder / "user cache")
     write_output(empty_folder / "painter", files_of_an_output())
     (empty_folder / "runtime.tgz").write_bytes(TARBALL)
     return empty_folder

@@ -15,16 +15,16 @@ from olivelike.engine.output.file_names import stage
 from olivelike.engine.output.output_files import explained, resolved
 from olivelike.engine.output.publication import check_is_ours, publish, recover
 from olivelike.engine.output.staging import discard_staging, staging_folder
-from olivelike.engine.output.web_files import MANIFEST_FILE, MANIFEST_KIND, SCHEDULE_FILE, manifest
-from olivelike.engine.output.web_runtime import VERSION, find_runtime
 from olivelike.errors import SourceError, UsageError
+from olivelike.extras.deploy.web_files import MANIFEST_FILE, MANIFEST_KIND, SCHEDULE_FILE, manifest
+from olivelike.extras.deploy.web_runtime import VERSION, find_runtime
 from olivelike.families import TEXT_ENCODERS, TEXT_TO_PICTURE, TOKENIZER_OF
 from olivelike.graphs.inspect import inspect_model
 from olivelike.model.client_layouts import PAGE
 from olivelike.model.families import INDEX_FILE, SAFETY_CHECKER
 from olivelike.model.records.output import FileFacts, OutputFile, OutputRecord
 
-PAGE_FILES: Final = Path(__file__).parents[2] / "data" / "web"
+PAGE_FILES: Final = Path(__file__).with_name("web")
 _ATTENTION: Final = frozenset({"MultiHeadAttention", "Attention"})
 _PIECE_BYTES: Final = 8 << 20
 _TOKENIZER_FILES: Final = ("tokenizer.json", "tokenizer_config.json")

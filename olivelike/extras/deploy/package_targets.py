@@ -34,12 +34,6 @@ VARIANT_PROVIDERS: Final[Mapping[str, str]] = {
 }
 """Target → the execution provider of a variant; `windowsml` leaves it to the machine, and a variant has just one."""
 
-PACKAGE_TARGETS: Final[Mapping[str, tuple[str, ...]]] = {
-    "triton": tuple(TRITON_TARGETS),
-    "ortpackage": tuple(VARIANT_PROVIDERS),
-}
-"""Targets that each kind of package is for."""
-
 PRECISION_MODES: Final = {"fp16": "FP16", "bf16": "BF16", "fp32": "FP32"}
 """Triton's `precision_mode` of TensorRT, by precision of a target."""
 _TENSORRT_OPTIONS: Final = frozenset(

@@ -15,7 +15,12 @@ from pathlib import Path
 from olivelike._untrusted import Json, one_line, read_bytes
 from olivelike.digest import digest_bytes, digest_file
 from olivelike.engine.output.file_names import stage
-from olivelike.engine.output.ort_package import (
+from olivelike.engine.output.output_files import explained, is_file, resolved
+from olivelike.engine.output.packages import CONFIG_FILE
+from olivelike.engine.output.publication import check_is_ours, publish, recover
+from olivelike.engine.output.staging import discard_staging, staging_folder
+from olivelike.errors import SourceError, UsageError
+from olivelike.extras.deploy.ort_package import (
     COMPONENT_FILE,
     SHARED,
     asset_folder,
@@ -24,15 +29,10 @@ from olivelike.engine.output.ort_package import (
     package_root,
     variant,
 )
-from olivelike.engine.output.output_files import explained, is_file, resolved
-from olivelike.engine.output.packages import CONFIG_FILE
-from olivelike.engine.output.publication import check_is_ours, publish, recover
-from olivelike.engine.output.staging import discard_staging, staging_folder
-from olivelike.errors import SourceError, UsageError
+from olivelike.extras.deploy.package_targets import VARIANT_PROVIDERS
 from olivelike.families import TOKENIZERS
 from olivelike.model.client_layouts import DEFAULT, PACKAGE
 from olivelike.model.families import CONTROLNETS, INDEX_FILE, MODEL_FILE
-from olivelike.model.package_targets import VARIANT_PROVIDERS
 from olivelike.model.records.output import FileFacts, OutputFile, OutputRecord
 
 _LAYOUTS = (DEFAULT, "ortpackage")

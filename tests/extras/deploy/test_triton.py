@@ -13,15 +13,15 @@ import pytest
 from olivelike.cli.app import run_command_line
 from olivelike.engine.output.packages import Packaged
 from olivelike.engine.output.swap import swap_loras
-from olivelike.engine.output.triton_files import network_configuration, read_specs, triton_files
 from olivelike.errors import SourceError, UsageError
+from olivelike.extras.deploy.triton_files import network_configuration, read_specs, triton_files
 from olivelike.measure.verify.folder_verification import verify_folder
 from olivelike.model.records.output import OutputRecord
 from olivelike.model.targets import TargetChoice, find_target
 from olivelike.runtime import Request, open_pipeline
 from tests.engine.conftest import Project, lend_graphs_of
+from tests.extras.deploy.triton_backend import Server, TritonModelException, configuration, dtype_of
 from tests.fixtures.little_pipeline import little_checkpoint
-from tests.fixtures.triton_backend import Server, TritonModelException, configuration, dtype_of
 
 pytest.importorskip("tritonclient.grpc.model_config_pb2", reason="pip install tritonclient[grpc]")
 

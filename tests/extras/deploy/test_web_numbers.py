@@ -17,8 +17,9 @@ from PIL import Image
 
 from olivelike.engine.output.assets import normalise_assets
 from olivelike.engine.output.fallback_assets import scheduler_with_defaults
-from olivelike.engine.output.web_files import schedule
 from olivelike.errors import UsageError
+from olivelike.extras.deploy.web_files import schedule
+from olivelike.extras.deploy.web_page import PAGE_FILES
 from olivelike.runtime.pipeline.safety import read_preprocessing
 from olivelike.runtime.prompts.clip_text import chunk_prompt, open_tokenizer, weighted
 from olivelike.runtime.prompts.syntax import parse_prompt
@@ -35,7 +36,7 @@ Compute = Callable[..., Any]
 def compute(tmp_path_factory: pytest.TempPathFactory) -> Compute:
     """Return a function that runs JavaScript beside the page's modules: its `answer`, given `data`."""
     folder = tmp_path_factory.mktemp("page")
-    shutil.copytree(DATA / "web", folder, dirs_exist_ok=True)
+    shutil.copytree(PAGE_FILES, folder, dirs_exist_ok=True)
     (folder / "package.json").write_text('{"type": "module"}')
 
     def run(script: str, data: Any) -> Any:

@@ -1,0 +1,169 @@
+"""The loop of a pipeline that Triton serves: its `model.py` is this, with a folder.
+
+Its networks are models of the same server. Each step of a picture is a call of one of them; texts, schedulers, noise
+and everything between the calls are what `olivelike generate` runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from olivelike._untrusted import read_json
+from olivelike.errors import Interrupted, OlivelikeError, SourceError, UsageError
+from olivelike.extras.deploy.served import NETWORKS_FILE, PIPELINE_INPUTS
+from olivelike.extras.deploy.triton_session import TritonSession, triton_backend
+from olivelike.families import DENOISERS
+from olivelike.model.families import INDEX_FILE
+from olivelike.runtime.pipeline.pipeline import Pipeline
+from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
+from olivelike.runtime.pipeline.request import Request, RequestFields
+from olivelike.runtime.sessions.session import Network, ValueSpec
+from olivelike.runtime.sessions.session_settings import SessionSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_MOST_PICTURES = 64
+"""That one request may ask for; they are one batch."""
+_AGAIN = "run the workflow that made the repository again"
+
+
+@dataclass(frozen=True)
+class ServedFolder(PipelineFolder):
+    """The configs of a pipeline whose networks are elsewhere."""
+
+    networks: frozenset[str] = frozenset()
+
+    def has(self, component: str) -> bool:
+        """Say whether there is a network of that name."""
+        return component in self.networks
+
+    def model(self, component: str) -> Path:
+        """Return where the config of a served network lies. Raises `SourceError` if none is served."""
+        return self.path / component if self.has(component) else super().model(component)
+
+
+class TritonModel:
+    """A model of Triton's Python back end, which calls `initialize`, then `execute` for requests."""
+
+    folder: ClassVar[Path]
+    """Where the configs, tokenizers and `networks.json` lie."""
+
+    def initialize(self, args: Mapping[str, str]) -> None:  # noqa: ARG002  (Triton hands them over)
+        """Open what is no network; the server loads those by itself.
+
+        Raises `SourceError` if a file is missing or damaged.
+        """
+        self._pipeline = open_served(self.folder)
+
+    def execute(self, requests: Sequence[Any]) -> list[Any]:
+        """Draw the pictures of each request; Triton wants a response for each, pictures or an error."""
+        return [self._respond(request) for request in requests]
+
+    def _respond(self, request: Any) -> Any:
+        backend = triton_backend()
+        try:
+            return backend.InferenceResponse(output_tensors=self._draw(request))
+        except OlivelikeError as error:
+            codes = {UsageError: backend.TritonError.INVALID_ARG, Interrupted: backend.TritonError.CANCELLED}
+            code = next((code for kind, code in codes.items() if isinstance(error, kind)), backend.TritonError.INTERNAL)
+            return backend.InferenceResponse(error=backend.TritonError(str(error), code))
+
+    def _draw(self, request: Any) -> list[Any]:
+        import numpy as np
+
+        backend = triton_backend()
+        cancel = Event()
+
+        def look(_: object) -> None:
+            if request.is_cancelled():
+                cancel.set()
+
+        given = {
+            spec.name: _values(spec.name, tensor.as_numpy(), one=spec.dims == (1,))
+            for spec in PIPELINE_INPUTS
+            if (tensor := backend.get_input_tensor_by_name(request, spec.name)) is not None
+        }
+        batches = self._pipeline.batches(_request(given, self._pipeline.folder), on_step=look, cancel=cancel)
+        pictures = [picture for batch in batches for picture in batch.pictures]
+        tensors = {
+            "images": np.stack([np.asarray(picture.image, np.uint8) for picture in pictures]),
+            "seeds": np.array([picture.seed for picture in pictures], np.uint64).view(np.int64),
+        }
+        if self._pipeline.checks_safety:
+            tensors["has_nsfw_concepts"] = np.array([bool(picture.flagged) for picture in pictures])
+        return [backend.Tensor(name, array) for name, array in tensors.items()]
+
+
+def open_served(path: Path) -> Pipeline:
+    """Open a pipeline whose networks Triton serves.
+
+    Args:
+        path: The version of the model that holds the loop, as `layout: triton` writes it.
+
+    Raises:
+        SourceError: if a file is missing or damaged.
+    """
+    described, index = _read(path / NETWORKS_FILE), _read(path / INDEX_FILE)
+    name = next((name for name in DENOISERS if name in described), DENOISERS[0])
+    configs = (f"{name}/config.json", "vae_decoder/config.json", "scheduler/scheduler_config.json")
+    denoiser, vae, scheduler = (_read(path / config) for config in configs)
+    try:
+        networks = {
+            name: Network(name, TritonSession(name, _specs(one["inputs"]), _specs(one["outputs"])))
+            for name, one in described.items()
+        }
+    except (KeyError, TypeError) as error:
+        raise SourceError(f"{path / NETWORKS_FILE}: describes no networks: {error!r}; {_AGAIN}") from error
+    folder = ServedFolder(path, index, denoiser, vae, scheduler, networks=frozenset(networks))
+    return Pipeline(folder, SessionSettings(), safety=True, initializers={}, shared=networks)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = read_json(path)
+    except (OSError, ValueError) as error:
+        raise SourceError(f"{path}: can't be read as JSON: {error}; {_AGAIN}") from error
+    if not isinstance(content, dict):
+        raise SourceError(f"{path}: is no JSON object; {_AGAIN}")
+    return content
+
+
+def _specs(described: Sequence[Mapping[str, Any]]) -> list[ValueSpec]:
+    return [ValueSpec(one["name"], one["dtype"], tuple(one["dims"])) for one in described]
+
+
+def _values(name: str, array: Any, *, one: bool) -> list[Any]:
+    if one and array.size != 1:
+        raise UsageError(f"{name}: has {array.size} values; give one")
+    values: list[Any] = array.reshape(-1).tolist()
+    try:
+        return [value.decode() if isinstance(value, bytes) else value for value in values]
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{name}: is no UTF-8") from error
+
+
+def _request(given: Mapping[str, list[Any]], folder: PipelineFolder) -> Request:
+    prompts = tuple(given.get("prompt", ()))
+    if not 0 < len(prompts) <= _MOST_PICTURES:
+        raise UsageError(f"prompt: has {len(prompts)} texts; give 1 to {_MOST_PICTURES}")
+    fields: RequestFields = {"prompts": prompts, "batch_size": len(prompts)}
+    if "negative_prompt" in given:
+        fields["negative_prompt"] = given["negative_prompt"][0]
+    if "seed" in given:
+        fields["seed"] = given["seed"][0]
+        if given["seed"][0] < 0:
+            raise UsageError(f"seed: {given['seed'][0]} is none; give 0 to {2**63 - 1}")
+    if "steps" in given:
+        fields["steps"] = given["steps"][0]
+    if "guidance" in given:
+        fields["guidance_scale"] = given["guidance"][0]
+    if given.get("scheduler", [""])[0]:
+        fields["scheduler"] = given["scheduler"][0]
+    if "width" in given or "height" in given:
+        width, height = folder.default_size
+        fields["size"] = given.get("width", [width])[0], given.get("height", [height])[0]
+    return Request(**fields)
