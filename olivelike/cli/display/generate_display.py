@@ -76,7 +76,6 @@ class Lines:
                 write_line(f"All on one sheet: {path}")
 
     def _opened(self, event: Opened) -> None:
-        assert event.request.size is not None
         self._checked, self._size = event.checked, event.request.size
         taken = duration(time.monotonic() - self._opening)
         write_line(f"  on {event.provider} in {taken}, {self._size[0]}x{self._size[1]}")
@@ -195,7 +194,6 @@ class JsonLines:
             case Opening(folder, loras):
                 self._write("opening", folder=str(folder), loras=[lora.name for lora in loras])
             case Opened(provider, request):
-                assert request.size is not None
                 self._write(
                     "generate_started",
                     provider=provider,

@@ -137,7 +137,6 @@ class _Contender:
         plan = self._plan("", SEED)
         self.notes = tuple(f"{way.text}: {note}" if way.text else note for note in plan.notes)
         request = plan.jobs[0].request
-        assert request.size is not None
         self.size, self.steps = request.size, request.steps
         self._seconds: list[float] = []
         self._images: list[Image] = []

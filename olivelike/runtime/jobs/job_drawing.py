@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from olivelike.runtime.pipeline.pipeline import Pipeline, begin_pipeline
-from olivelike.runtime.pipeline.request import Batch, Picture, Request, require_safe
+from olivelike.runtime.pipeline.request import Batch, Picture, ResolvedRequest, require_safe
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -36,7 +36,7 @@ class Opened:
 
     provider: str
     """Execution provider of the UNet."""
-    request: Request
+    request: ResolvedRequest
     """The first that they will make."""
     pictures: int
     """How many there will be in all."""

@@ -23,7 +23,7 @@ from olivelike.runtime.jobs.control_files import used_controls
 from olivelike.runtime.pictures import PictureRecord, UsedFile
 from olivelike.runtime.pictures.left_out import left_out
 from olivelike.runtime.pipeline.cheap_steps import runs_whole
-from olivelike.runtime.pipeline.request import Request, with_meaning
+from olivelike.runtime.pipeline.request import Request, ResolvedRequest, with_meaning
 from olivelike.runtime.pipeline.resolve_defaults import hires_size
 from olivelike.runtime.prompts.syntax import shortened
 from olivelike.runtime.prompts.wildcards import Wildcards
@@ -43,7 +43,7 @@ _ALIKE: Final = tuple(
 
 
 def picture_record(
-    request: Request,
+    request: ResolvedRequest,
     folder: PipelineFolder,
     used: tuple[UsedFile | None, UsedFile | None],
     loras: Sequence[UsedFile],
@@ -53,13 +53,11 @@ def picture_record(
     """Return what all pictures of a request have in common, as far as it is known before networks are open.
 
     Args:
-        request: with nothing left open.
         used: initial picture and mask.
         loras: on top of the folder.
         led_by: files of the request's control pictures.
         shown: files of the pictures that are a prompt.
     """
-    assert request.size is not None
     scheduler, sampler, schedule = _sampling(request.scheduler, json.dumps(folder.scheduler))
     alike: dict[str, Any] = {name: getattr(request, name) for name in _ALIKE}
     return PictureRecord(
@@ -206,13 +204,13 @@ def unread(prompt: str, wildcards: Wildcards, *, negative: bool = False) -> str 
     return f"{what}: taken as words: {', '.join(dict.fromkeys(found))}; a backslash before it says that it is meant so"
 
 
-def guidance_notes(requests: Iterable[Request], folder: PipelineFolder) -> Iterator[str]:
+def guidance_notes(requests: Iterable[ResolvedRequest], folder: PipelineFolder) -> Iterator[str]:
     """Return a line if a negative prompt would be without effect."""
     if folder.takes_guidance and any(request.negative_prompt for request in requests):
         yield "the negative prompt is not used: this UNet takes the guidance as an input, and runs on the prompt alone"
 
 
-def cache_notes(requests: Iterable[Request]) -> Iterator[str]:
+def cache_notes(requests: Iterable[ResolvedRequest]) -> Iterator[str]:
     """Return a line for each cache interval that leaves too few whole steps: between them too much changes."""
     for steps, interval in dict.fromkeys((one.steps, one.cache_interval) for one in requests):
         whole = sum(runs_whole(step, steps, interval) for step in range(steps))
@@ -223,9 +221,9 @@ def cache_notes(requests: Iterable[Request]) -> Iterator[str]:
             )
 
 
-def hires_notes(requests: Iterable[Request], folder: PipelineFolder) -> Iterator[str]:
+def hires_notes(requests: Iterable[ResolvedRequest], folder: PipelineFolder) -> Iterator[str]:
     """Return a line for each second pass that is not as large as was asked for."""
-    asked = dict.fromkeys((one.hires, one.size or folder.default_size, hires_size(one, folder)) for one in requests)
+    asked = dict.fromkeys((one.hires, one.size, hires_size(one, folder)) for one in requests)
     for times, (width, height), drawn in asked:
         if times is not None and drawn != (round(width * times), round(height * times)):
             yield (
@@ -234,7 +232,7 @@ def hires_notes(requests: Iterable[Request], folder: PipelineFolder) -> Iterator
             )
 
 
-def size_notes(requests: Iterable[Request], folder: PipelineFolder) -> Iterator[str]:
+def size_notes(requests: Iterable[ResolvedRequest], folder: PipelineFolder) -> Iterator[str]:
     """Return a line for each size of more than four times the area that the UNet was trained on.
 
     The UNet's convolutions take time by the area and its self-attention by the square of it, so that the ratio of the
@@ -262,7 +260,7 @@ def size_notes(requests: Iterable[Request], folder: PipelineFolder) -> Iterator[
             )
 
 
-def tile_notes(requests: Iterable[Request], folder: PipelineFolder) -> Iterator[str]:
+def tile_notes(requests: Iterable[ResolvedRequest], folder: PipelineFolder) -> Iterator[str]:
     """Return a line if a VAE does not work on whole pictures: in strips, or in tiles where that is not possible."""
     side = min(folder.default_size)
     sizes = [size for one in requests if one.tiled_vae and max(size := hires_size(one, folder)) > side]

@@ -28,7 +28,7 @@ from olivelike.runtime.pictures import PictureRecord, UsedFile, read_picture_rec
 from olivelike.runtime.pictures.picture_reading import find_used, open_image
 from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder, open_folder
 from olivelike.runtime.pipeline.prompt_cost import batch_texts, check_cost
-from olivelike.runtime.pipeline.request import Request, RequestFields
+from olivelike.runtime.pipeline.request import Request, RequestFields, ResolvedRequest
 from olivelike.runtime.pipeline.resolve_defaults import resolve_defaults
 from olivelike.runtime.prompts.syntax import LoraTag, shortened, take_lora_tags
 from olivelike.runtime.prompts.wildcards import Wildcards
@@ -55,8 +55,7 @@ class LoraFiles(Protocol):
 class Job:
     """Pictures that one request makes with the same LoRAs."""
 
-    request: Request
-    """Nothing in it is left open."""
+    request: ResolvedRequest
     written: Mapping[str, str]
     """The request's prompts with the tags that were taken out of them."""
     loras: tuple[Lora, ...]
@@ -117,7 +116,7 @@ def plan_jobs(
     lora_files: LoraFiles | None = None,
     loras: Sequence[Lora] = (),
     fast: bool = False,
-    before_torch: Callable[[Request], object] = lambda _: None,
+    before_torch: Callable[[ResolvedRequest], object] = lambda _: None,
 ) -> JobPlan:
     """Make the choices that prompts leave to the seed, open the files that are named, and check what is asked for.
 
@@ -213,7 +212,7 @@ class _Planner:
     """Fields that stay where all else is made fast; `None` leaves all as it is."""
     led_by: tuple[UsedFile, ...] = ()
     shown: tuple[UsedFile, ...] = ()
-    before_torch: Callable[[Request], object] = lambda _: None
+    before_torch: Callable[[ResolvedRequest], object] = lambda _: None
     notes: dict[str, None] = field(default_factory=dict)
     """What was made fast, in lines."""
 
@@ -232,18 +231,18 @@ class _Planner:
                 if self.given is not None:
                     own[place], note = sped_up(request, self.given | line.fields.keys(), self.folder, loras)
                     self.notes[note] = None
-        own = [
+        resolved = [
             self._resolved(request, line, self.before_torch if plain and not place else lambda _: None)
             for place, (line, request) in enumerate(zip(lines, own, strict=True))
         ]
         pictures = [
-            picture for number, line in enumerate(lines) for picture in self._pictures(number, line, own[number])
+            picture for number, line in enumerate(lines) for picture in self._pictures(number, line, resolved[number])
         ]
         keys = [_options(line) for line in lines]
         for _, grouped in groupby(pictures, lambda picture: (keys[picture.line], picture.tags)):
-            yield self._job(own, list(grouped))
+            yield self._job(resolved, list(grouped))
 
-    def _job(self, own: Sequence[Request], pictures: Sequence[_Picture]) -> Job:
+    def _job(self, own: Sequence[ResolvedRequest], pictures: Sequence[_Picture]) -> Job:
         request = replace(
             own[pictures[0].line],
             prompts=tuple(picture.prompt for picture in pictures),
@@ -264,7 +263,9 @@ class _Planner:
         opened = self.lora_files
         return [opened.tagged(t.written, t.name, t.text_weight, t.unet_weight) for t in tags if opened]
 
-    def _resolved(self, request: Request, line: PromptLine, before_torch: Callable[[Request], object]) -> Request:
+    def _resolved(
+        self, request: Request, line: PromptLine, before_torch: Callable[[ResolvedRequest], object]
+    ) -> ResolvedRequest:
         """Return what a line asks for with nothing left open, before any picture is made."""
         try:
             return resolve_defaults(request, self.folder, before_torch)

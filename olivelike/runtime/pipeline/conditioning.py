@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from olivelike.families.family import TextPart
     from olivelike.runtime.pipeline.image_prompt import ImagePrompt
     from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
-    from olivelike.runtime.pipeline.request import Request
+    from olivelike.runtime.pipeline.request import ResolvedRequest
     from olivelike.runtime.sessions.session import Network
 
 
@@ -58,7 +58,7 @@ class Conditioning:
 
 def encode(
     prompts: Sequence[str],
-    request: Request,
+    request: ResolvedRequest,
     folder: PipelineFolder,
     encoders: Sequence[tuple[TextReader, Network]],
     image: ImagePrompt | None = None,
@@ -106,7 +106,7 @@ def _conditions(
     rows: tuple[int, ...],
     negative: int | None,
     pictures: int,
-    request: Request,
+    request: ResolvedRequest,
     folder: PipelineFolder,
     image: ImagePrompt | None,
 ) -> Inputs:
@@ -124,7 +124,6 @@ def _conditions(
         return torch.cat([one.expand(pictures, *one.shape[1:]), wanted])
 
     inputs = {name: gather(value) for name, value in found.items()}
-    assert request.size is not None
     for name, (of_prompts, of_negatives) in folder.family.size_inputs(*request.size).items():
         inputs[name] = torch.tensor([of_negatives] * pictures + [of_prompts] * len(rows), dtype=torch.float32)
     if (guidance := folder.guidance_input) is not None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
-    from olivelike.runtime.pipeline.request import Control, Request
+    from olivelike.runtime.pipeline.request import Control, Request, ResolvedRequest
     from olivelike.runtime.sessions.session import Call, Network
 
 _FIRST_SHARE: Final = 0.1
@@ -139,14 +139,15 @@ class Lead(Leading):
     """Whether its residuals are means over the picture, which lead prompts alone."""
 
 
-def make_leads(request: Request, folder: PipelineFolder, networks: Mapping[str, Network]) -> tuple[Leading, ...]:
+def make_leads(
+    request: ResolvedRequest, folder: PipelineFolder, networks: Mapping[str, Network]
+) -> tuple[Leading, ...]:
     """Prepare the pictures that lead a request, at its size; `networks` lead, by their names.
 
     T2I-Adapters run here, once for all steps.
     """
     from diffusers.image_processor import VaeImageProcessor
 
-    assert request.size is not None
     processor: Any = VaeImageProcessor(vae_scale_factor=folder.vae_factor, do_convert_rgb=True, do_normalize=False)
     leads: list[Leading] = []
     for control in request.controls:

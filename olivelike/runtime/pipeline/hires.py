@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from olivelike.runtime.pipeline.denoising import DenoisingCallbacks, Step
     from olivelike.runtime.pipeline.latents import BatchState
     from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
-    from olivelike.runtime.pipeline.request import Request
+    from olivelike.runtime.pipeline.request import ResolvedRequest
     from olivelike.runtime.sessions.session import Network
 
 
-def second_pass(request: Request, folder: PipelineFolder) -> Request:
+def second_pass(request: ResolvedRequest, folder: PipelineFolder) -> ResolvedRequest:
     """Return what is drawn of what the request draws first."""
     return replace(request, size=hires_size(request, folder), strength=request.hires_strength, hires=None)
 
@@ -49,7 +49,6 @@ def enlarge_by(
 
     decoder, encoder = networks
     size, folder = state.request.size, state.folder
-    assert size is not None
     drawn = to_images(decode_latents(latents, decoder, folder, singly=state.request.decode_singly), latents, folder)
     large = [upscaler.enlarge(image).resize(size, Image.Resampling.LANCZOS) for image in drawn]
     return torch.cat(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from olivelike._light_diffusers import light_diffusers
 from olivelike.errors import UsageError
-from olivelike.runtime.pipeline.request import DRAWN_SEEDS, Request
+from olivelike.runtime.pipeline.request import DRAWN_SEEDS, ResolvedRequest
 from olivelike.runtime.pipeline.vae import encode_picture, to_pixels, upright
 from olivelike.runtime.schedulers.make_scheduler import Scheduler, make_scheduler
 
@@ -36,8 +36,7 @@ _ALIKE: Final = 0.9995
 class BatchState:
     """What all that makes a batch of pictures needs."""
 
-    request: Request
-    """With nothing left open."""
+    request: ResolvedRequest
     folder: PipelineFolder
     scheduler: Scheduler
     """Of diffusers, with its timesteps set."""
@@ -53,13 +52,12 @@ class BatchState:
     @property
     def latent_size(self) -> tuple[int, int]:
         """Height and width of the latents."""
-        assert self.request.size is not None
         width, height = self.request.size
         return height // self.folder.vae_factor, width // self.folder.vae_factor
 
 
 def begin_batch(
-    request: Request, folder: PipelineFolder, seeds: Sequence[int], device: str, variations: Sequence[int] = ()
+    request: ResolvedRequest, folder: PipelineFolder, seeds: Sequence[int], device: str, variations: Sequence[int] = ()
 ) -> BatchState:
     """Make generators and scheduler of a batch, whose pictures may have variation seeds.
 
@@ -151,7 +149,6 @@ def from_picture(state: BatchState, encoder: Network, channels: int) -> Start:
     """Start from the request's picture in so many channels, with as much noise as its strength says."""
     request = state.request
     assert request.init_image is not None
-    assert request.size is not None
     pixels = to_pixels(request.init_image, request.size, state.folder)
     return from_latents(state, encode_picture(pixels, encoder, channels, state.folder, state.sources))
 
@@ -174,7 +171,6 @@ def from_picture_with_hole(state: BatchState, encoder: Network, channels: int, t
     request = state.request
     assert request.init_image is not None
     assert request.mask is not None
-    assert request.size is not None
     timesteps = last_timesteps(state)
     pixels = to_pixels(request.init_image, request.size, state.folder)
     mask = to_mask(request.mask, request.size, state.folder)

@@ -14,7 +14,7 @@ from olivelike.runtime.pipeline.vae import upright
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from olivelike.runtime.pipeline.request import Request
+    from olivelike.runtime.pipeline.request import ResolvedRequest
 
 Box = tuple[int, int, int, int]
 """Left, top, right and bottom."""
@@ -44,17 +44,17 @@ class PutBack:
         return Image.composite(whole, self.original, self.mask)
 
 
-def part_of_picture(request: Request) -> tuple[Request, PutBack | None]:
+def part_of_picture(request: ResolvedRequest) -> tuple[ResolvedRequest, PutBack | None]:
     """Return what is drawn of a request, and what puts it back; `None` if pictures stay as they are drawn.
 
-    Raises `UsageError` if an area is asked for and nothing is masked. The request has nothing left open.
+    Raises `UsageError` if an area is asked for and nothing is masked.
     """
-    image, mask, size = request.init_image, request.mask, request.size
-    if image is None or mask is None or size is None:
+    image, mask = request.init_image, request.mask
+    if image is None or mask is None:
         return request, None
     if request.inpaint_area == "whole":
         return request, None if request.mask_blur is None else _soften(image, mask, request.mask_blur)
-    area = _around_mask(image, mask, blur=request.mask_blur or 0, padding=request.inpaint_padding, size=size)
+    area = _around_mask(image, mask, blur=request.mask_blur or 0, padding=request.inpaint_padding, size=request.size)
     assert area.box is not None
     return replace(request, init_image=area.original.crop(area.box), mask=area.mask.crop(area.box)), area
 

@@ -39,7 +39,7 @@ from olivelike.runtime.pipeline.pipeline_folder import (
     target_settings,
     with_float8,
 )
-from olivelike.runtime.pipeline.request import Batch, Picture, Request, Result, require_safe
+from olivelike.runtime.pipeline.request import Batch, Picture, Request, ResolvedRequest, Result, require_safe
 from olivelike.runtime.pipeline.resolve_defaults import resolve_defaults
 from olivelike.runtime.pipeline.safety import Preprocessing, SafetyCheck, black, read_preprocessing
 from olivelike.runtime.pipeline.vae import decode_latents, to_images
@@ -193,7 +193,7 @@ class Pipeline:
         pipeline.wait()
         return pipeline
 
-    def resolve_defaults(self, request: Request) -> Request:
+    def resolve_defaults(self, request: Request) -> ResolvedRequest:
         """Check a request and fill in what it leaves open: seed, size and strength.
 
         Raises `UsageError` for a value that can't be had, an unknown scheduler among them, and `SourceError` if the
@@ -258,7 +258,7 @@ class Pipeline:
             return self._latents(resolved.seeded_prompts, resolved.variations, resolved, callbacks)[0]
 
     def _batches(
-        self, request: Request, on_step: Callable[[Step], None] | None, cancel: Event | None
+        self, request: ResolvedRequest, on_step: Callable[[Step], None] | None, cancel: Event | None
     ) -> Iterator[Batch]:
         drawn, put_back = part_of_picture(request)
         prompts, varied, size = request.seeded_prompts, request.variations, request.batch_size
@@ -292,7 +292,7 @@ class Pipeline:
         self,
         prompts: Sequence[tuple[str, int]],
         variations: Sequence[int],
-        request: Request,
+        request: ResolvedRequest,
         callbacks: DenoisingCallbacks,
     ) -> tuple[list[Picture], str]:
         """Draw pictures with one batch of the denoiser, and check them; return them and the scheduler's class."""
@@ -315,7 +315,7 @@ class Pipeline:
         self,
         prompts: Sequence[tuple[str, int]],
         variations: Sequence[int],
-        request: Request,
+        request: ResolvedRequest,
         callbacks: DenoisingCallbacks,
     ) -> tuple[torch.Tensor, BatchState]:
         """Denoise one batch; return what is to be decoded, and the state of the batch as it began."""

@@ -618,6 +618,14 @@ def with_hires(given: dict[str, Any]) -> RequestFields:
     return given
 
 
+@dataclass(frozen=True, kw_only=True)
+class ResolvedRequest(Request):
+    """A request with nothing left open, as `resolve_defaults` returns it."""
+
+    seed: int
+    size: tuple[int, int]
+
+
 @dataclass(frozen=True)
 class Picture:
     """One picture and what made it."""
@@ -660,8 +668,7 @@ class Batch:
 class Result:
     """All pictures of a request."""
 
-    request: Request
-    """With seed, size and strength as they were."""
+    request: ResolvedRequest
     scheduler: str
     """Class of diffusers."""
     pictures: tuple[Picture, ...]

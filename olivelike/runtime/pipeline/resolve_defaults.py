@@ -14,7 +14,7 @@ from olivelike.runtime.pipeline.controls import check_control_sizes, check_contr
 from olivelike.runtime.pipeline.image_prompt import check_image_prompt
 from olivelike.runtime.pipeline.latents import begin_batch
 from olivelike.runtime.pipeline.masked_area import part_of_picture
-from olivelike.runtime.pipeline.request import DRAWN_SEEDS, SEEDS, Request
+from olivelike.runtime.pipeline.request import DRAWN_SEEDS, SEEDS, Request, ResolvedRequest
 from olivelike.runtime.schedulers.make_scheduler import check_scheduler
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ _ON_ITS_SIDE: Final = frozenset({5, 6, 7, 8})
 
 
 def resolve_defaults(
-    request: Request, folder: PipelineFolder, before_torch: Callable[[Request], object] = lambda _: None
-) -> Request:
+    request: Request, folder: PipelineFolder, before_torch: Callable[[ResolvedRequest], object] = lambda _: None
+) -> ResolvedRequest:
     """Check a request against a pipeline and fill in what it leaves open: seed, size and strength.
 
     Raises `UsageError` for the first value that can't be had, an unknown scheduler among them, and `SourceError` if the
@@ -67,7 +67,8 @@ def resolve_defaults(
     varied = request.variation_seeds[0] if request.variation_seeds else request.variation_seed
     if varied is None and request.variation_strength:
         varied = secrets.randbelow(DRAWN_SEEDS)
-    resolved = replace(_cropped(request, size), seed=seed, variation_seed=varied, size=size, strength=strength)
+    found = {"seed": seed, "variation_seed": varied, "size": size, "strength": strength}
+    resolved = ResolvedRequest(**{**vars(_cropped(request, size)), **found})
     resolved = replace(resolved, tiled_vae=request.tiled_vae or _exceeds_memory(resolved, folder))
     if resolved.init_image is not None or (resolved.hires is not None and resolved.upscaler is not None):
         folder.model("vae_encoder")
@@ -80,9 +81,9 @@ def resolve_defaults(
     return resolved
 
 
-def _exceeds_memory(request: Request, folder: PipelineFolder) -> bool:
+def _exceeds_memory(request: ResolvedRequest, folder: PipelineFolder) -> bool:
     """Tell whether the VAE has no room for a whole picture that is larger than the denoiser was trained on."""
-    width, height = request.size or folder.default_size
+    width, height = request.size
     size = round(width * (request.hires or 1)), round(height * (request.hires or 1))
     if size[0] * size[1] <= folder.default_size[0] * folder.default_size[1]:
         return False

@@ -126,7 +126,7 @@ class JobDrawing:
             return []
         if self._stopped.is_set():
             raise Interrupted("cancelled between two batches")
-        width, height = part.job.request.size or (0, 0)
+        width, height = part.job.request.size
         ENGINE_CALLS.watched = width * height * size >= _LARGE
         pipeline = self._open(part, plan)
         record = replace(part.job.record, provider=pipeline.provider)
@@ -170,7 +170,7 @@ class JobDrawing:
         )
         if self._opened != (part.folder, job.loras):
             self._opened = part.folder, job.loras
-            width, height = job.request.size or (0, 0)
+            width, height = job.request.size
             self._tell(
                 "opened", job=message.job, provider=pipeline.provider, width=width, height=height,
                 checked=pipeline.checks_safety, safety=message.safety, seed=job.request.seed,

@@ -15,7 +15,7 @@ from olivelike.runtime.jobs.job_plan import Job, JobPlan, plan_jobs
 from olivelike.runtime.jobs.prompt_lines import PromptLine
 from olivelike.runtime.pictures import UsedFile
 from olivelike.runtime.pictures.picture_reading import open_image
-from olivelike.runtime.pipeline.request import CHOICES, Request, RequestFields
+from olivelike.runtime.pipeline.request import CHOICES, RequestFields, ResolvedRequest
 from olivelike.runtime.prompts.wildcards import Wildcards
 from olivelike.serve.drawing.plots import Cell, cells
 from olivelike.serve.orders import LoraChoice, Order
@@ -164,7 +164,7 @@ def _opened(files: LiveLoras, choice: LoraChoice) -> LiveLora:
     return files.tagged(f"LoRA {choice.name!r}", choice.name, text_weight, choice.weight)
 
 
-def remaining(job: Job, place: int) -> Request:
+def remaining(job: Job, place: int) -> ResolvedRequest:
     """Return a job's request without so many of its first pictures."""
     request = job.request
     assert request.seeds is not None

@@ -17,7 +17,7 @@ from olivelike.runtime.jobs.job_drawing import DrawEvent, Opened, Opening, Pictu
 from olivelike.runtime.pictures import PictureRecord
 from olivelike.runtime.pictures.picture_record import record_from_json
 from olivelike.runtime.pipeline.denoising import Step
-from olivelike.runtime.pipeline.request import Batch, Picture, Request, require_safe
+from olivelike.runtime.pipeline.request import Batch, Picture, ResolvedRequest, require_safe
 from olivelike.serve.remote.client import BusyError, GoneError
 from olivelike.serve.views import ENDED, JobView, PictureView
 
@@ -220,7 +220,7 @@ class _Drawing:
         if not self._is_open:
             self._is_open = True
             size = int(event.get("width") or 0), int(event.get("height") or 0)
-            asked = Request((job.order.body["prompt"],), seed=job.order.body["seed"], size=size)
+            asked = ResolvedRequest(prompts=(job.order.body["prompt"],), seed=job.order.body["seed"], size=size)
             checked = event.get("checked") is not False
             self._on_event(Opened(str(event.get("provider")), asked, self._plan.pictures, checked, safety=True))
 
