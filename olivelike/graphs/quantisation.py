@@ -21,8 +21,8 @@ import onnx_ir as ir
 from olivelike.errors import PassError
 from olivelike.graphs.editing.editor import CONTRIB, GraphEditor
 from olivelike.graphs.editing.values import Dims, attribute, dims_of
-from olivelike.model.block_values import QUANTISE, BlockFormat
 from olivelike.model.graph import BLOCK_KEY, QUANTISE_DOMAIN
+from olivelike.model.quantised_values import QUANTISE, BlockFormat
 
 if TYPE_CHECKING:
     from olivelike.model.targets import Target

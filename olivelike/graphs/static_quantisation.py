@@ -22,8 +22,8 @@ from olivelike.errors import PassError
 from olivelike.graphs.editing.editor import GraphEditor
 from olivelike.graphs.editing.values import attribute, dims_of, required
 from olivelike.graphs.probes import attending, multiplying
-from olivelike.model.channel_values import E4M3_MAX, QUANTISE_CHANNELS, ChannelFormat
 from olivelike.model.graph import QUANTISE_DOMAIN, in_block
+from olivelike.model.quantised_values import E4M3_MAX, QUANTISE_CHANNELS, ChannelFormat
 
 if TYPE_CHECKING:
     from olivelike.model.observations import Method, Observed

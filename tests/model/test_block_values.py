@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from olivelike.model.block_values import BlockFormat, dequantise, quantise
+from olivelike.model.quantised_values import BlockFormat, dequantise, quantise
 
 
 @pytest.mark.parametrize("symmetric", [True, False])

@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from olivelike.model.channel_values import ChannelFormat
+from olivelike.model.quantised_values import ChannelFormat
 
 
 @pytest.mark.parametrize(

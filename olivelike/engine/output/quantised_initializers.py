@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 from olivelike.engine.output.derivation import shape_of
 from olivelike.errors import SourceError
-from olivelike.model.block_values import BlockFormat
 from olivelike.model.graph import QUANTISE_DOMAIN
-from olivelike.model.quantised_values import QuantisedFormat, quantised_format
+from olivelike.model.quantised_values import BlockFormat, QuantisedFormat, quantised_format
 
 if TYPE_CHECKING:
     from olivelike.engine.output.derivation import Expression

@@ -21,8 +21,8 @@ import onnxruntime
 from olivelike.engine.output.derivation import Evaluator, derive
 from olivelike.errors import PassError
 from olivelike.graphs.functions import with_functions
-from olivelike.model.channel_values import E4M3_MAX
 from olivelike.model.graph import PARAMETER_KEY, weight_values
+from olivelike.model.quantised_values import E4M3_MAX
 
 if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]

@@ -18,9 +18,8 @@ from olivelike.engine.output.swap import swap_loras
 from olivelike.errors import PassError, SourceError
 from olivelike.measure.verify.original import relative_error
 from olivelike.model import Graph
-from olivelike.model.block_values import QUANTISE, BlockFormat
-from olivelike.model.channel_values import QUANTISE_CHANNELS, ChannelFormat
 from olivelike.model.graph import PARAMETER_KEY, QUANTISE_DOMAIN, weight_values
+from olivelike.model.quantised_values import QUANTISE, QUANTISE_CHANNELS, BlockFormat, ChannelFormat
 from olivelike.model.records.output import ComponentRecord, OutputFile
 from olivelike.pass_api import LoraInput, Pass
 from olivelike.sources.adapters.lora_file import WeightedLora

@@ -9,9 +9,9 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from olivelike.passes.block_weights import Weights8
 from olivelike.passes.float16 import Float16
 from olivelike.passes.fuse import Fuse
-from olivelike.passes.weights8 import Weights8
 
 from olivelike.errors import SessionError
 from olivelike.families.networks import interface_of

@@ -14,8 +14,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from olivelike.passes.block_weights import Weights8
 from olivelike.passes.fuse import Fuse
-from olivelike.passes.weights8 import Weights8
 from small_networks import write_linear
 
 from olivelike.families.networks import interface_of

@@ -9,7 +9,7 @@ from typing import Any
 
 import onnx
 import pytest
-from olivelike.passes.bfloat16 import Bfloat16
+from olivelike.passes.float16 import Bfloat16
 from olivelike.passes.fuse import Fuse
 
 from olivelike.families.networks import interface_of

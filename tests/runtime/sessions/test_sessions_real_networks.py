@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from olivelike.passes.bfloat16 import Bfloat16
+from olivelike.passes.float16 import Bfloat16
 from olivelike.passes.fuse import Fuse
 from onnx import numpy_helper
 

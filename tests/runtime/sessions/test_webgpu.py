@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
+from olivelike.passes.block_weights import Weights4, Weights8
 from olivelike.passes.float16 import Float16
 from olivelike.passes.fuse import Fuse
-from olivelike.passes.weights4 import Weights4
-from olivelike.passes.weights8 import Weights8
 from PIL import Image
 
 from olivelike.families.networks import interface_of

@@ -1,4 +1,4 @@
-"""What `int8` and `fp8` share."""
+"""`int8` and `fp8`: compute what multiplies in eight bits, within ranges that calibration saw."""
 
 from __future__ import annotations
 
@@ -119,3 +119,61 @@ class Calibrated(Pass):
         )  # fmt: skip
         context.report(auto=facts)
         return blocks
+
+
+class Int8(Calibrated):
+    """Compute convolutions and linear layers in 8 bits; a few pictures are drawn first, to see ranges."""
+
+    conflicts: ClassVar = ("weights8", "weights4", "fp8")
+
+    activations: Literal["uint8", "int8"] = "uint8"
+    """`uint8` has a zero point, and is what CPUs multiply by int8 weights; `int8` is symmetric."""
+
+    def unsupported_reason(self, target: Target) -> str | None:
+        """The target must compute in 8 bits what stands between QuantizeLinear and DequantizeLinear."""
+        if target.rounded == "int8":
+            return None
+        from olivelike.model.targets import targets_that
+
+        return (
+            f"target {target.name!r} is not known to compute in 8 bits what stands between QuantizeLinear and "
+            f"DequantizeLinear; use target {targets_that(lambda one: one.rounded == 'int8')}"
+        )
+
+    def rounding(self, target: Target) -> Rounding:
+        """Return the type of `activations`; where convolutions give nothing but 8 bits, what they give is rounded."""
+        from olivelike.graphs.static_quantisation import Rounding
+
+        return Rounding(self.activations, self.method, self.percentile, outputs=target.rounded_outputs)
+
+
+class Fp8(Calibrated):
+    """Compute what multiplies, attention too, in float8 (E4M3); a few pictures are drawn first, to see ranges."""
+
+    conflicts: ClassVar = ("weights8", "weights4", "int8")
+
+    attention: bool = True
+    """Compute both products of attention in it, where the width of a head is a multiple of 16."""
+
+    @property
+    def attends(self) -> bool:
+        """As the option says."""
+        return self.attention
+
+    def unsupported_reason(self, target: Target) -> str | None:
+        """The target must compute in float8 what stands between QuantizeLinear and DequantizeLinear."""
+        if target.rounded == "fp8":
+            return None
+        from olivelike.model.targets import targets_that
+
+        return (
+            f"target {target.name!r} multiplies nothing in float8; use target "
+            f"{targets_that(lambda one: one.rounded == 'fp8')}, or `int8` for "
+            f"{targets_that(lambda one: one.rounded == 'int8')}"
+        )
+
+    def rounding(self, target: Target) -> Rounding:  # noqa: ARG002
+        """Return float8, whatever the target."""
+        from olivelike.graphs.static_quantisation import Rounding
+
+        return Rounding("fp8", self.method, self.percentile)
