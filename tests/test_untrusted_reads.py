@@ -53,7 +53,7 @@ ALLOWED = {
     "olivelike/serve/remote/remote_orders.py": (1, NO_FILE),
     "olivelike/serve/runs/runs.py": (2, OWN),
     "olivelike/sources/controlnet.py": (1, NO_FILE),
-    "olivelike/sources/identify/published.py": (1, PACKAGE),
+    "olivelike/families/family.py": (1, PACKAGE),
     "olivelike/sources/ip_adapter.py": (1, NO_FILE),
     "olivelike/sources/pipeline.py": (2, NO_FILE),
     "olivelike/sources/t2i_adapter.py": (1, NO_FILE),

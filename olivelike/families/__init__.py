@@ -6,13 +6,14 @@ Everything else asks the value `Family` and knows no family by name.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from olivelike.families import refiner, sd1, sd2, sdxl
 from olivelike.families.family import Family, HalfPolicy
 from olivelike.model.families import CONTROLNETS, IMAGE_ENCODER, PREVIEW, SAFETY_CHECKER, T2I_ADAPTERS, VAES
 
 if TYPE_CHECKING:
+    from olivelike._untrusted import JsonView
     from olivelike.model.architecture import Architecture
 
 FAMILIES: Final[Mapping[str, Family]] = {module.FAMILY.name: module.FAMILY for module in (sd1, sd2, sdxl, refiner)}
@@ -37,7 +38,7 @@ TOKENIZERS: Final = tuple(TOKENIZER_OF.values())
 """Components that are no networks: their vocabulary can be an ONNX model, too."""
 
 
-def family_of_index(index: Mapping[str, Any]) -> Family | None:
+def family_of_index(index: JsonView) -> Family | None:
     """Return the first family whose denoiser an index names by its class; `None` if it is of none that is known."""
     named = ((family, index.get(family.denoiser)) for family in FAMILIES.values())
     return next((one for one, entry in named if isinstance(entry, list) and entry[-1] == one.denoiser_class), None)
@@ -64,7 +65,7 @@ def family_of_text_width(width: int) -> str | None:
     return next((name for name, family in FAMILIES.items() if family.text_width == width), None)
 
 
-def family_of_folder(index: Mapping[str, Any], components: Collection[str], denoiser: Mapping[str, Any]) -> Family:
+def family_of_folder(index: JsonView, components: Collection[str], denoiser: JsonView) -> Family:
     """Return the family of a pipeline's folder: the first that takes it for its own, of those that its class names.
 
     Folders of other exporters may lack each of these; what tells nothing is of Stable Diffusion 1.x.

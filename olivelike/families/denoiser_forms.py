@@ -9,11 +9,12 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     import torch
 
+    from olivelike._untrusted import JsonView
     from olivelike.families.family import Family
 
 
@@ -55,7 +56,7 @@ class DenoiserForm:
     """What the denoiser takes of texts, a row for each; given by component, those that a folder has."""
     grid_inputs: Callable[[int, int, Inputs], Inputs] = lambda *_: {}
     """Height and width of the latents, and what was encoded → inputs that all rows and steps share, as positions."""
-    guidance_input: Callable[[Mapping[str, Any]], GuidanceInput | None] = lambda _: None
+    guidance_input: Callable[[JsonView], GuidanceInput | None] = lambda _: None
     """Input for the guidance, if a denoiser with this config has one."""
     pack: Callable[[torch.Tensor], torch.Tensor] = lambda latents: latents
     """Brings latents of shape (rows, channels, height, width) into the form that the denoiser takes."""
@@ -75,7 +76,7 @@ def taken_moment(family: Family, timestep: torch.Tensor) -> torch.Tensor:
     return sigma if family.timestep == "sigma" else 1 - sigma
 
 
-def _lcm_guidance(denoiser: Mapping[str, Any]) -> GuidanceInput | None:
+def _lcm_guidance(denoiser: JsonView) -> GuidanceInput | None:
     """Return the input for the guidance's embedding, which LCM's UNets have."""
     width = denoiser.get("time_cond_proj_dim")
     return GuidanceInput("timestep_cond", partial(embed_guidance, width=width)) if isinstance(width, int) else None

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from olivelike._untrusted import JsonView
 
 if TYPE_CHECKING:
     from olivelike.model.architecture import Architecture
     from olivelike.model.families import Prediction
 
-Owns = Callable[[Mapping[str, Any], Collection[str], Mapping[str, Any]], bool]
+Shapes = Mapping[str, tuple[int, ...]]
+Owns = Callable[[JsonView, Collection[str], JsonView], bool]
 
 
 @dataclass(frozen=True)
@@ -23,6 +29,8 @@ class TextPart:
     width: int
     """Numbers of each of its vectors in the published network."""
     class_name: str = "CLIPTextModel"
+    stored: Literal["clip", "open_clip"] = "clip"
+    """The converter of its names in files of original names."""
     kind: str = "clip"
     """How texts become tokens, one of `runtime.prompts.text_kinds`: CLIP's have emphasis, and chunks of `length`."""
     length: int = 77
@@ -72,6 +80,31 @@ class HalfPolicy:
     reason: str = ""
 
 
+@dataclass(frozen=True)
+class Published:
+    """What the published pipeline says beside its weights, and a checkpoint in one file does not hold."""
+
+    index: JsonView
+    """Further settings of `model_index.json`, such as `force_zeros_for_empty_prompt`."""
+    tokenizers: Mapping[str, str]
+    """Folder of the tokenizer → folder of its published settings."""
+    scheduler: str
+    """The scheduler for `epsilon`."""
+    networks: str
+    """File of the networks' configs in `data/published/networks`."""
+    head_width: int | None = None
+    """Channels per attention head of the denoiser; `None` if the count of heads is the same at every level."""
+    changes: Mapping[Prediction, JsonView] = field(default_factory=dict)
+    """Prediction → settings of the denoiser that differ between the published networks."""
+
+    @cached_property
+    def configs(self) -> Mapping[str, JsonView]:
+        """Folder → published `config.json`."""
+        path = Path(__file__).parents[1] / "data" / "published" / "networks" / self.networks
+        configs: Mapping[str, JsonView] = json.loads(path.read_bytes())
+        return configs
+
+
 @dataclass(frozen=True, kw_only=True)
 class Family:
     """The facts of one family."""
@@ -91,6 +124,12 @@ class Family:
     sizes: Sizes
     widths: tuple[int, ...]
     """Channels of each level of the published denoiser."""
+    published: Published
+    matches: Callable[[Shapes], str | None]
+    """Tells from shapes in a file's original names why they are a denoiser of this family, whatever its width of text.
+
+    The text itself tells more; `None` if they are not.
+    """
     prediction: Prediction = "epsilon"
     """Meaning of the denoiser's output, unless a file says otherwise."""
     guidance: float = 7.5

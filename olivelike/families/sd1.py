@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from olivelike.families.family import Family, Latents, Sizes, TextPart
+from olivelike.families.family import Family, Latents, Published, Shapes, Sizes, TextPart
 
 LATENTS: Final = Latents(
     channels=4,
@@ -18,7 +18,19 @@ LATENTS: Final = Latents(
     ),
 )
 GUIDES: Final = frozenset({"controlnet", "t2i_adapter", "ip_adapter"})
+INDEX: Final = {"feature_extractor": [None, None], "requires_safety_checker": False, "safety_checker": [None, None]}
 CACHES: Final = frozenset({"deepcache"})
+
+
+def _matches(shapes: Shapes) -> str | None:
+    plain = "label_emb.0.0.weight" not in shapes and not has_linear_projections(shapes)
+    return "through convolution projections" if plain else None
+
+
+def has_linear_projections(shapes: Shapes) -> bool:
+    """Tell whether text enters the denoiser's transformers through linear layers."""
+    return any(name.endswith(".proj_in.weight") and len(shape) == 2 for name, shape in shapes.items())
+
 
 FAMILY: Final = Family(
     name="sd1",
@@ -31,6 +43,8 @@ FAMILY: Final = Family(
     latents=LATENTS,
     sizes=Sizes(default=512, unit=64),
     widths=(320, 640, 1280, 1280),
+    published=Published(INDEX, {"tokenizer": "pad_end"}, "PNDMScheduler", "sd1.json"),
+    matches=_matches,
     takes_masks=True,
     guides=GUIDES,
     caches=CACHES,

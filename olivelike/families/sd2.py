@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from olivelike.families import sd1
-from olivelike.families.family import HalfPolicy, TextPart
+from olivelike.families.family import HalfPolicy, Published, Shapes, TextPart
 
 if TYPE_CHECKING:
+    from olivelike._untrusted import JsonView
     from olivelike.model.architecture import Architecture
 
 _WIDTH: Final = 1024
 _ATTENTION: Final = ("MultiHeadAttention", "Attention")
 
 
-def _owns(index: Mapping[str, Any], components: Collection[str], denoiser: Mapping[str, Any]) -> bool:
+def _owns(index: JsonView, components: Collection[str], denoiser: JsonView) -> bool:
     del index, components
     return denoiser.get("cross_attention_dim") == _WIDTH
 
@@ -30,12 +31,27 @@ def _half(architecture: Architecture) -> HalfPolicy | None:
     return HalfPolicy(operators=_ATTENTION, reason="attention of Stable Diffusion 2.x overflows float16")
 
 
+def _matches(shapes: Shapes) -> str | None:
+    linear = "label_emb.0.0.weight" not in shapes and sd1.has_linear_projections(shapes)
+    return "through linear projections" if linear else None
+
+
 FAMILY: Final = replace(
     sd1.FAMILY,
     name="sd2",
     title="Stable Diffusion 2.x",
     owns=_owns,
-    texts=(TextPart("text_encoder", "tokenizer", _WIDTH),),
+    texts=(TextPart("text_encoder", "tokenizer", _WIDTH, stored="open_clip"),),
+    # stabilityai/stable-diffusion-2-1 (v), stable-diffusion-2-1-base (epsilon), stable-diffusion-2-inpainting
+    published=Published(
+        sd1.INDEX,
+        {"tokenizer": "pad_exclamation"},
+        "PNDMScheduler",
+        "sd2.json",
+        head_width=64,
+        changes={"v_prediction": {"sample_size": 96, "upcast_attention": True}},
+    ),
+    matches=_matches,
     half=_half,
     prediction="v_prediction",
 )

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from olivelike.families import sd1
-from olivelike.families.family import Family, HalfPolicy, Latents, Sizes, TextPart
+from olivelike.families.family import Family, HalfPolicy, Latents, Published, Shapes, Sizes, TextPart
 
 if TYPE_CHECKING:
+    from olivelike._untrusted import JsonView
     from olivelike.model.architecture import Architecture
 
 SECOND_TEXT: Final = TextPart(
-    "text_encoder_2", "tokenizer_2", 1280, "CLIPTextModelWithProjection", back=1, normed=False
+    "text_encoder_2", "tokenizer_2", 1280, "CLIPTextModelWithProjection", "open_clip", back=1, normed=False
 )
+_WIDTHS: Final = (320, 640, 1280)
 LATENTS: Final = Latents(
     channels=4,
     factor=8,
@@ -27,12 +29,12 @@ LATENTS: Final = Latents(
 )
 
 
-def of_xl(index: Mapping[str, Any], components: Collection[str]) -> bool:
+def of_xl(index: JsonView, components: Collection[str]) -> bool:
     """Tell whether a pipeline's denoiser takes a pooled text and numbers of the picture."""
     return "XL" in str(index.get("_class_name")) or SECOND_TEXT.component in components
 
 
-def _owns(index: Mapping[str, Any], components: Collection[str], denoiser: Mapping[str, Any]) -> bool:
+def _owns(index: JsonView, components: Collection[str], denoiser: JsonView) -> bool:
     del denoiser
     return of_xl(index, components) and not index.get("requires_aesthetics_score")
 
@@ -57,6 +59,17 @@ def _size_inputs(width: int, height: int) -> Mapping[str, tuple[tuple[float, ...
     return {"time_ids": (numbers, numbers)}
 
 
+def levels_of(shapes: Shapes) -> int | None:
+    """Return how many levels a denoiser has that takes numbers of the picture; `None` for another one."""
+    labelled = "label_emb.0.0.weight" in shapes
+    return 1 + sum(name.endswith(".0.op.weight") for name in shapes) if labelled else None
+
+
+def _matches(shapes: Shapes) -> str | None:
+    levels = levels_of(shapes)
+    return f"sizes of the picture, {levels} levels" if levels == len(_WIDTHS) else None
+
+
 FAMILY: Final = Family(
     name="sdxl",
     title="Stable Diffusion XL",
@@ -67,7 +80,15 @@ FAMILY: Final = Family(
     texts=(TextPart("text_encoder", "tokenizer", 768, back=1, normed=False), SECOND_TEXT),
     latents=LATENTS,
     sizes=Sizes(default=1024, unit=32),
-    widths=(320, 640, 1280),
+    widths=_WIDTHS,
+    published=Published(
+        {"force_zeros_for_empty_prompt": True},
+        {"tokenizer": "pad_end", "tokenizer_2": "pad_exclamation"},
+        "EulerDiscreteScheduler",
+        "sdxl.json",
+        head_width=64,
+    ),
+    matches=_matches,
     half=_half,
     size_inputs=_size_inputs,
     takes_masks=True,

@@ -17,16 +17,10 @@ from olivelike.sources.files.weight_table import Header, ReadPickle, read_number
 from olivelike.sources.identify.family_configs import derive_config
 from olivelike.sources.identify.identify import LONE_UNET, identify, unclaimed
 from olivelike.sources.identify.identity import PLACES, Identity
-from olivelike.sources.identify.published import (
-    EDM_SCHEDULER,
-    NETWORK_CLASSES,
-    PUBLISHED,
-    Published,
-    scheduler_file,
-    tokenizer_files,
-)
+from olivelike.sources.identify.published import EDM_SCHEDULER, network_class, scheduler_file, tokenizer_files
 
 if TYPE_CHECKING:
+    from olivelike.families.family import Family
     from olivelike.model.architecture import Config
 
 _LISTED = 3
@@ -83,23 +77,23 @@ class SingleFile:
     @property
     def index(self) -> Config:
         """What would be the pipeline's `model_index.json`; a component that the file lacks is null."""
-        family, inpainting = self._published, self.identity.inpainting
+        family, inpainting = self._family, self.identity.inpainting
         scheduler, _ = self._scheduler
         index: Json = {
-            "_class_name": family.inpainting_pipeline if inpainting else family.pipeline,
-            **family.index,
+            "_class_name": family.pipelines[inpainting],
+            **family.published.index,
             "scheduler": ["diffusers", scheduler],
         }
-        index |= {folder: ["transformers", "CLIPTokenizer"] for folder in family.tokenizers}
-        for folder in family.configs:
-            index[folder] = list(NETWORK_CLASSES[folder]) if self.identity.part(folder) else [None, None]
+        index |= {folder: ["transformers", "CLIPTokenizer"] for folder in family.published.tokenizers}
+        for folder in family.published.configs:
+            index[folder] = list(network_class(family, folder)) if self.identity.part(folder) else [None, None]
         return dict(sorted(index.items()))
 
     @property
     def extras(self) -> dict[str, Path]:
         """The files beside the networks, by relative path: those of this package."""
         _, scheduler = self._scheduler
-        return dict(sorted({**tokenizer_files(self._published), "scheduler/scheduler_config.json": scheduler}.items()))
+        return dict(sorted({**tokenizer_files(self._family), "scheduler/scheduler_config.json": scheduler}.items()))
 
     @property
     def left_out(self) -> tuple[str, ...]:
@@ -118,9 +112,9 @@ class SingleFile:
         """
         part = self.identity.part(folder)
         if part is None:
-            return self._published.configs[folder]
+            return self._family.published.configs[folder]
         shapes = {name: tensor.shape for name, tensor in self.header.tensors.items()}
-        config = derive_config(self._published, part, shapes, self.prediction)
+        config = derive_config(self._family, part, shapes, self.prediction)
         if folder != "vae" or not self.identity.edm:
             return config
         with open_file(self.path) as file:
@@ -136,7 +130,7 @@ class SingleFile:
         part = self.identity.part(folder)
         if part is None:
             raise self._lacks(component)
-        library, class_name = NETWORK_CLASSES[folder]
+        library, class_name = network_class(self._family, folder)
         tensors = {
             name: (tensor, self.path)
             for name, tensor in self.header.tensors.items()
@@ -149,13 +143,13 @@ class SingleFile:
         return (
             EDM_SCHEDULER
             if self.identity.edm
-            else scheduler_file(self._published, self.prediction, zero_snr=self.zero_snr)
+            else scheduler_file(self._family, self.prediction, zero_snr=self.zero_snr)
         )
 
     @property
-    def _published(self) -> Published:
+    def _family(self) -> Family:
         assert self.identity.family is not None, "a checkpoint is of a family"
-        return PUBLISHED[self.identity.family]
+        return FAMILIES[self.identity.family]
 
     def _lacks(self, component: str) -> SourceError:
         held = ", ".join(sorted(part.folder for part in self.identity.parts))
@@ -163,7 +157,7 @@ class SingleFile:
         remedy = f"drop {component} from `components:`"
         if folder == "vae":
             remedy = f"add `vae:` with a VAE for {self.identity.network}, or {remedy}"
-        elif folder in self._published.configs:
+        elif folder in self._family.published.configs:
             remedy = f"get the whole checkpoint, or {remedy}"
         return SourceError(f"{self.path}: this file has no {component} (it holds: {held}); {remedy}")
 

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from olivelike._untrusted import Json, JsonView
-from olivelike.sources.identify.published import NETWORK_CLASSES, PUBLISHED, scheduler_file
+from olivelike.families import FAMILIES
+from olivelike.sources.identify.published import network_class, scheduler_file
 
 if TYPE_CHECKING:
     from olivelike.model.families import Prediction
@@ -49,7 +50,7 @@ class Kind:
     @property
     def tokenizers(self) -> Mapping[str, str]:
         """Folder of each tokenizer → folder of its published settings."""
-        return PUBLISHED[self.family].tokenizers
+        return FAMILIES[self.family].published.tokenizers
 
 
 # What is small in every family: one layer per level, two layers of text.
@@ -84,7 +85,7 @@ _SMALL_REFINER = {"unet": _SMALL_UNET_REFINER, "vae": _SMALL_VAE, "text_encoder_
 KINDS: Final[Mapping[Family, Kind]] = {
     "sd15": Kind("sd1", _SMALL_SD1),
     "sd15_inpainting": Kind("sd1", _SMALL_SD1, unet={"in_channels": 9}, is_inpainting=True),
-    "sd21": Kind("sd2", _SMALL_SD2, "v_prediction", PUBLISHED["sd2"].changes["v_prediction"]),
+    "sd21": Kind("sd2", _SMALL_SD2, "v_prediction", FAMILIES["sd2"].published.changes["v_prediction"]),
     "sd21_base": Kind("sd2", _SMALL_SD2, unet={"upcast_attention": False}),
     "sdxl": Kind("sdxl", _SMALL_XL),
     "sdxl_refiner": Kind("sdxl_refiner", _SMALL_REFINER),
@@ -113,7 +114,7 @@ def component_configs(size: Size, family: Family = "sd15") -> dict[str, Config]:
     kind = KINDS[family]
     configs = {
         folder: {**config, **_SD15_FOLDER["text_encoder" if "text" in folder else folder]}
-        for folder, config in PUBLISHED[kind.family].configs.items()
+        for folder, config in FAMILIES[kind.family].published.configs.items()
     }
     configs["unet"] |= kind.unet
     if size == "small":
@@ -153,7 +154,7 @@ def feature_extractor_config(size: Size) -> Config:
 def scheduler_config(family: Family) -> Config:
     """Return the published `scheduler_config.json`; that of SD 1.5 does not state what the UNet predicts."""
     kind = KINDS[family]
-    _, path = scheduler_file(PUBLISHED[kind.family], kind.prediction, zero_snr=False)
+    _, path = scheduler_file(FAMILIES[kind.family], kind.prediction, zero_snr=False)
     published: Config = json.loads(path.read_bytes())
     stated = {key: published.pop(key) for key in sorted({*published} - _SD15_SCHEDULER)}
     if kind.family == "sd1":
@@ -170,17 +171,17 @@ _SD15_SCHEDULER = {
 def pipeline_index(family: Family) -> Config:
     """Return the published `model_index.json`, without a safety checker."""
     kind = KINDS[family]
-    published = PUBLISHED[kind.family]
-    scheduler, _ = scheduler_file(published, kind.prediction, zero_snr=False)
+    facts = FAMILIES[kind.family]
+    scheduler, _ = scheduler_file(facts, kind.prediction, zero_snr=False)
     entries = {
-        **{folder: list(NETWORK_CLASSES[folder]) for folder in published.configs},
+        **{folder: list(network_class(facts, folder)) for folder in facts.published.configs},
         **{folder: ["transformers", "CLIPTokenizer"] for folder in kind.tokenizers},
-        **published.index,
+        **facts.published.index,
         "scheduler": ["diffusers", scheduler],
     }
     entries.pop("requires_safety_checker", None)
     return {
-        "_class_name": published.inpainting_pipeline if kind.is_inpainting else published.pipeline,
+        "_class_name": facts.pipelines[kind.is_inpainting],
         "_diffusers_version": "0.6.0" if kind.family in ("sd1", "sd2") else "0.19.0.dev0",
         **dict(sorted(entries.items())),
     }

@@ -12,7 +12,6 @@ from olivelike.families import (
 )
 from olivelike.families.networks import classes_of
 from olivelike.model.families import CONTROLNETS, T2I_ADAPTERS, torch_folder
-from olivelike.sources.identify.published import PUBLISHED
 
 
 def test_each_family_has_the_widths_and_factors_of_its_published_configs() -> None:
@@ -38,10 +37,10 @@ def test_the_width_of_the_text_tells_the_family() -> None:
 
 def test_each_family_has_its_text_encoders_and_one_folder_for_both_halves_of_the_vae() -> None:
     for name, family in FAMILIES.items():
-        assert PUBLISHED[name].configs.keys() == set(family.folders)
+        assert FAMILIES[name].published.configs.keys() == set(family.folders)
         for text in family.texts:
-            assert PUBLISHED[name].configs[text.component]["hidden_size"] == text.width
-    assert {torch_folder(name) for name in COMPONENTS} - PUBLISHED["sdxl"].configs.keys() == {
+            assert FAMILIES[name].published.configs[text.component]["hidden_size"] == text.width
+    assert {torch_folder(name) for name in COMPONENTS} - FAMILIES["sdxl"].published.configs.keys() == {
         "safety_checker", "preview_decoder", "image_encoder", *CONTROLNETS, *T2I_ADAPTERS
     }  # fmt: skip
 

@@ -10,10 +10,10 @@ from olivelike.errors import SourceError
 from olivelike.families import FAMILIES, family_of_index
 from olivelike.families.networks import classes_of
 from olivelike.families.supported import check_network, first_line
-from olivelike.sources.identify.published import NETWORK_CLASSES, PUBLISHED
+from olivelike.sources.identify.published import network_class
 
-UNET = PUBLISHED["sd1"].configs["unet"]
-TEXT = PUBLISHED["sd1"].configs["text_encoder"]
+UNET = FAMILIES["sd1"].published.configs["unet"]
+TEXT = FAMILIES["sd1"].published.configs["text_encoder"]
 
 
 def refusal(component, class_name, config):
@@ -27,10 +27,10 @@ def refusal(component, class_name, config):
 
 
 def test_published_families_are_supported():
-    for family in PUBLISHED.values():
-        for folder, config in family.configs.items():
+    for family in FAMILIES.values():
+        for folder, config in family.published.configs.items():
             for component in ("vae_encoder", "vae_decoder") if folder == "vae" else (folder,):
-                check_network(component, NETWORK_CLASSES[folder][1], config)
+                check_network(component, network_class(family, folder)[1], config, family)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_of_a_librarys_error_its_first_line_is_told(error, line):
 
 
 def test_numbers_beside_the_pooled_text_leave_room_for_it():
-    xl = PUBLISHED["sdxl"].configs["unet"]
+    xl = FAMILIES["sdxl"].published.configs["unet"]
     told = refusal("unet", "UNet2DConditionModel", {**xl, "projection_class_embeddings_input_dim": 1280})
     assert "the second more than 5 times the first, and has 256 and 1280" in told
 

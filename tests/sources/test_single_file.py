@@ -14,10 +14,10 @@ from stored_values import adapted, renamed, values
 
 from olivelike.engine.output.assets import normalise_assets
 from olivelike.errors import SourceError
+from olivelike.families import FAMILIES
 from olivelike.sources import Adaptation, SourceSpec, StoredView, open_source
 from olivelike.sources.identify.family_configs import derive_config
 from olivelike.sources.identify.identity import Part
-from olivelike.sources.identify.published import PUBLISHED
 from olivelike.sources.names.adapt import adapt
 from olivelike.testing.checkpoints import make_checkpoint, write_safetensors
 from olivelike.testing.single_file_writer import make_single_file, original_unet
@@ -287,7 +287,7 @@ def test_widths_that_no_head_fits_are_refused(both_forms_of) -> None:
     found = open_source(forms.spec, ["unet"]).checkpoint("unet")
     shapes = {name: tuple(96 if size == 128 else size for size in shape) for name, shape in found.shapes.items()}
     with pytest.raises(SourceError, match="96 channels, no multiple of 64"):
-        derive_config(PUBLISHED["sd2"], Part("unet", "unet", "model.diffusion_model."), shapes, "epsilon")
+        derive_config(FAMILIES["sd2"], Part("unet", "unet", "model.diffusion_model."), shapes, "epsilon")
 
 
 def test_a_prediction_told_for_a_folder_is_refused(both_forms_of) -> None:

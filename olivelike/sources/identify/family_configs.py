@@ -17,10 +17,10 @@ from olivelike.families.supported import first_line
 
 if TYPE_CHECKING:
     from olivelike._untrusted import Json
+    from olivelike.families.family import Family
     from olivelike.model.architecture import Config
     from olivelike.model.families import Prediction
     from olivelike.sources.identify.identity import Part
-    from olivelike.sources.identify.published import Published
 
 Shapes = dict[str, tuple[int, ...]]
 _CLIP_HEAD_WIDTH = 64
@@ -31,20 +31,18 @@ _DEPTH = re.compile(r"^(input_blocks|output_blocks)\.(\d+)\.1\.transformer_block
 _MIDDLE_DEPTH = re.compile(r"^middle_block\.1\.transformer_blocks\.(\d+)\.")
 
 
-def derive_config(
-    family: Published, part: Part, tensors: Mapping[str, tuple[int, ...]], prediction: Prediction
-) -> Config:
+def derive_config(family: Family, part: Part, tensors: Mapping[str, tuple[int, ...]], prediction: Prediction) -> Config:
     """Return the `config.json` of a part of a checkpoint.
 
     Raises `SourceError` if a tensor that tells a width is missing, or the structure is none that diffusers builds.
     `tensors` are shapes by stored name, of this part at least.
     """
-    template = family.configs[part.folder]
+    template = family.published.configs[part.folder]
     shapes = {name.removeprefix(part.prefix): shape for name, shape in tensors.items() if name.startswith(part.prefix)}
     try:
         match part.converter:
             case "unet":
-                template = {**template, **family.changes.get(prediction, {})}
+                template = {**template, **family.published.changes.get(prediction, {})}
                 return {**template, **_unet(family, template, shapes)}
             case "vae":
                 return {**template, **_vae(template, shapes)}
@@ -59,7 +57,7 @@ def derive_config(
         ) from error
 
 
-def _unet(family: Published, template: Config, shapes: Shapes) -> Config:
+def _unet(family: Family, template: Config, shapes: Shapes) -> Config:
     levels = _read_levels(shapes)
     widths = levels.widths
     found: Json = {
@@ -78,10 +76,10 @@ def _unet(family: Published, template: Config, shapes: Shapes) -> Config:
         found["use_linear_projection"] = linear
     if "projection_class_embeddings_input_dim" in template:
         found["projection_class_embeddings_input_dim"] = shapes["label_emb.0.0.weight"][1]
-    if family.head_width is not None:
+    if family.published.head_width is not None:
         attends = [any(level) for level in levels.down]
         found["attention_head_dim"] = [
-            _heads(width, family.head_width) if attention else max(1, width // family.head_width)
+            _heads(width, family.published.head_width) if attention else max(1, width // family.published.head_width)
             for width, attention in zip(widths, attends, strict=True)
         ]
     depths = _depths(template.get("transformer_layers_per_block", 1), levels)

@@ -296,20 +296,18 @@ def _unet_family(unet: Shapes, from_text: str | None) -> tuple[str | None, str]:
     if width is None:
         return None, "a UNet without cross-attention"
     labelled = "label_emb.0.0.weight" in unet
-    family = family_of_text_width(width)
     known = f"the UNet takes text of width {width}"
-    if family is not None and labelled == family.startswith("sdxl"):
+    fitting = {name: words for name, family in FAMILIES.items() if (words := family.matches(unet))}
+    likes = {name for name, family in FAMILIES.items() if bool(family.size_inputs(1, 1)) == labelled}
+    family = family_of_text_width(width)
+    if family in likes:
         return family, known
     if labelled and any(name.startswith("input_blocks.1.1.") for name in unet):
         return None, "Stable Diffusion 2 unCLIP (a UNet that takes picture embeddings)"
-    if from_text is not None and labelled == from_text.startswith("sdxl"):
+    if from_text in likes:
         return from_text, "names of its text encoder"
-    if labelled:
-        levels = 1 + sum(name.endswith(".0.op.weight") for name in unet)
-        return ("sdxl" if levels == 3 else "sdxl_refiner"), f"{known}, sizes of the picture, {levels} levels"
-    if any(name.endswith(".proj_in.weight") and len(shape) == 2 for name, shape in unet.items()):
-        return "sd2", f"{known} through linear projections"
-    return "sd1", f"{known} through convolution projections"
+    family, words = next(iter(fitting.items()))
+    return family, f"{known}{', ' if labelled else ' '}{words}"
 
 
 def _lone_network(shapes: Shapes) -> Identity:
@@ -367,16 +365,13 @@ def _text_parts(names: Collection[str]) -> tuple[Part, ...]:
 
 def _family_of_texts(parts: Collection[Part]) -> str | None:
     """Return the family whose text encoders these are."""
-    match sorted((part.folder, part.converter) for part in parts if part.folder.startswith("text_encoder")):
-        case [("text_encoder", "clip")]:
-            return "sd1"
-        case [("text_encoder", "open_clip")]:
-            return "sd2"
-        case [("text_encoder_2", _)]:
-            return "sdxl_refiner"
-        case [_, _]:
-            return "sdxl"
-    return None
+    found = {part.folder: part.converter for part in parts if part.folder in TEXT_ENCODERS}
+    alike = {
+        name: {text.component: text.stored for text in family.texts}
+        for name, family in FAMILIES.items()
+        if {text.component for text in family.texts} == found.keys()
+    }
+    return next((name for name, texts in alike.items() if texts == found or len(alike) == 1), None)
 
 
 def unclaimed(identity: Identity, names: Collection[str]) -> list[str]:

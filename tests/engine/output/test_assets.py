@@ -12,8 +12,9 @@ import transformers
 
 from olivelike.engine.output.assets import normalise_assets
 from olivelike.errors import SourceError
+from olivelike.families import FAMILIES
 from olivelike.sources import SourceSpec, open_source
-from olivelike.sources.identify.published import PUBLISHED, tokenizer_files
+from olivelike.sources.identify.published import tokenizer_files
 from olivelike.testing import make_checkpoint
 from olivelike.testing.models import tiny_checkpoint
 
@@ -68,8 +69,8 @@ def test_the_scheduler_is_the_one_of_the_source(tmp_path):
 
 
 def test_the_packaged_merges_give_the_vocabulary_of_clip(tmp_path):
-    family = PUBLISHED["sdxl"]
-    index = {folder: ["transformers", "CLIPTokenizer"] for folder in family.tokenizers}
+    family = FAMILIES["sdxl"]
+    index = {folder: ["transformers", "CLIPTokenizer"] for folder in family.published.tokenizers}
     files = normalise_assets(index, tokenizer_files(family))
     vocabulary = json.loads(files["tokenizer/vocab.json"])
     assert list(vocabulary.values()) == list(range(49408))

@@ -14,8 +14,9 @@ from olivelike.engine.execute.worker import do
 from olivelike.engine.kinds.assets import AssetsJob
 from olivelike.engine.kinds.kind import Workplace
 from olivelike.engine.output import fallback_assets
+from olivelike.families import FAMILIES
 from olivelike.sources import SourceSpec, open_source
-from olivelike.sources.identify.published import PUBLISHED, scheduler_file, tokenizer_files
+from olivelike.sources.identify.published import scheduler_file, tokenizer_files
 from olivelike.store import Store
 from olivelike.testing.checkpoint_configs import write_tokenizer
 from tests.fixtures.published_schedulers import PUBLISHED_SCHEDULERS
@@ -49,7 +50,7 @@ def sources(tmp_path_factory):
     folder = tmp_path_factory.mktemp("published")
     write_tokenizer(folder / "pad_end", 1000)
     shutil.copytree(folder / "pad_end", folder / "pad_exclamation")
-    for name, file in tokenizer_files(PUBLISHED["sdxl_refiner"]).items():
+    for name, file in tokenizer_files(FAMILIES["sdxl_refiner"]).items():
         if name != "tokenizer_2/merges.txt":
             shutil.copy(file, folder / "pad_exclamation")
     image_processor = open_source(SourceSpec(path=demo_folder()), []).extras
@@ -64,11 +65,11 @@ def sources(tmp_path_factory):
         files |= {name: file for name, file in image_processor.items() if name.startswith("feature_extractor/")}
         index = {"scheduler": ["diffusers", class_name], **dict.fromkeys(tokenizers, CLIP)}
         found[f"folder of {kind}"] = index, files, ADDED if tokenizers == END else {}
-    for name, family in PUBLISHED.items():
+    for name, family in FAMILIES.items():
         tokenizers = tokenizer_files(family)
         for prediction, zero_snr in (("epsilon", False), ("v_prediction", False), ("v_prediction", True)):
             class_name, path = scheduler_file(family, prediction, zero_snr=zero_snr)
-            index = {"scheduler": ["diffusers", class_name], **dict.fromkeys(family.tokenizers, CLIP)}
+            index = {"scheduler": ["diffusers", class_name], **dict.fromkeys(family.published.tokenizers, CLIP)}
             files = {"scheduler/scheduler_config.json": path, **tokenizers}
             found[f"file of {name}, {prediction}, {zero_snr}"] = index, files, {}
             tokenizers = {}

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from olivelike.families import FAMILIES
 from olivelike.families.networks import classes_of, network_of
 from olivelike.measure.network_sizes import CASES
 from olivelike.measure.verify.original import LIMITS
-from olivelike.sources.identify.published import PUBLISHED
 from olivelike.workflow import load_workflow
 from olivelike.workflow.passes import Registry
 
@@ -37,9 +37,9 @@ def test_its_options_and_their_defaults_are_those_of_the_pass():
     assert LIMITS == {"fp32": 1e-4, "fp16": 2e-2, "bf16": 0.16, "w8": 5e-2, "w4": 0.6, "int8": 0.3, "fp8": 0.3}
 
 
-@pytest.mark.parametrize("family", PUBLISHED)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_no_sample_is_square_or_of_a_size_that_convert_traces_with(family):
-    configs = {**PUBLISHED[family].configs, "safety_checker": {"vision_config": {"image_size": 224}}}
+    configs = {**FAMILIES[family].published.configs, "safety_checker": {"vision_config": {"image_size": 224}}}
     vae = configs.pop("vae")
     for component, config in {**configs, "vae_encoder": vae, "vae_decoder": vae}.items():
         for value in network_of(component, classes_of(component)[0]).interface(config).inputs:
