@@ -47,14 +47,14 @@ class Drawn:
     flagged: bool
     """Whether the safety checker objects to it."""
     latents: Array
-    """What the last step ended with: (channels, height, width), float32."""
+    """Latents after the last step: (channels, height, width), float32."""
     pixels: Array
-    """What was decoded: (height, width, 3), uint8; black if flagged."""
+    """Decoded picture: (height, width, 3), uint8; black if flagged."""
 
 
 @dataclass(frozen=True)
 class FloatPipeline:
-    """What calibration draws with: networks as they are before any of them is rounded."""
+    """Networks that calibration draws with, as they are before any of them is rounded."""
 
     models: Mapping[str, Model]
     """With graph and weights, by component."""
@@ -119,7 +119,7 @@ def calibrate(pipeline: FloatPipeline, observed: Sequence[str], folder: Path) ->
 
 
 class TrialDrawing:
-    """What the pipeline draws with another graph of one network; `Context.drawing` of a pass.
+    """Pictures of the pipeline with another graph of one network; `Context.drawing` of a pass.
 
     Pictures of that and of float are drawn from the same noise. Those that float's safety checker flags do not count.
     """
@@ -180,7 +180,7 @@ class _Watch:
         self.seen: dict[str, dict[str, Observer]] = {}
         self.runs: dict[str, int] = {}
         self._pictures: dict[int, dict[str, dict[str, Observer]]] = {}
-        """Of those of which it is not yet known whether they count."""
+        """Observers of pictures of which it is not yet known whether they count."""
 
     def observe(self, picture: int, component: str, shown: Mapping[str, np.ndarray[Any, Any]]) -> None:
         """Note what one run of a network showed, as it made a picture.

@@ -1,4 +1,4 @@
-"""What `olivelike convert` is asked for, and the workflow that does it."""
+"""The request of `olivelike convert`, and the workflow that does it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ConvertRequest:
-    """What a user says in place of a workflow; files are relative to the current folder."""
+    """A user's words in place of a workflow; files are relative to the current folder."""
 
     source: str
     target: str
@@ -51,7 +51,7 @@ class ConvertRequest:
     ip_adapter: str | None = None
     image_encoder: str | None = None
     variant: str | None = None
-    """Which of several weight files of a folder or repository, such as `fp16`."""
+    """Name of one of several weight files of a folder or repository, such as `fp16`."""
     calibration: str | None = None
     """A text file with a prompt in each line, that `int8` and `fp8` draw."""
 

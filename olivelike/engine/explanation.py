@@ -27,13 +27,13 @@ class Explanation:
     planned: PlannedNode
     """The node with its status, key and reason."""
     changes: tuple[str, ...] = ()
-    """Of a miss: what differs from the nearest earlier run, a sentence each."""
+    """For a miss, the differences from the nearest earlier run, a sentence each."""
     facts: JsonView = field(default_factory=dict)
-    """Of a hit: what its pass found out."""
+    """For a hit, the findings of its pass."""
     created: str | None = None
-    """Of a hit: when it was stored, in ISO 8601."""
+    """For a hit, the time it was stored, in ISO 8601."""
     seconds: float | None = None
-    """Of a hit: what it took."""
+    """For a hit, the seconds that it took."""
 
     def to_json(self) -> Json:
         """Return the fields as JSON values."""

@@ -43,23 +43,23 @@ if TYPE_CHECKING:
     from olivelike.workflow import LoadedWorkflow
 
 PARALLEL: Final = 8
-"""How many combinations run at once, unless something else is said."""
+"""Number of combinations that run at once, unless something else is said."""
 _SHOWN: Final = 3
-"""How many of many combinations a message names."""
+"""Most combinations that a message names."""
 _LISTEN_SECONDS = 0.02
 _NO_LIMIT = 1 << 60
 
 
 @dataclass(frozen=True)
 class FleetPlan:
-    """What a run of all combinations would do."""
+    """The plans of all combinations."""
 
     plans: dict[str, tuple[Prepared, Plan]]
     """By combination."""
 
     @property
     def shared(self) -> int:
-        """How many nodes that are to run have the key of one of another combination."""
+        """Number of nodes to run whose key one of another combination has too."""
         keys = [
             planned.key.digest
             for _, plan in self.plans.values()
@@ -284,7 +284,7 @@ class _SharedExecutor:
         self._executor: Executor | None = None
         self._lock = threading.Lock()
         self._tasks: deque[Callable[[Executor], None]] = deque()
-        """What is to be told to the executor."""
+        """Calls that wait for the executor."""
         self._waiting: deque[tuple[Job, Demand]] = deque()
         self._running: dict[str, int] = {}
         """Expected bytes of each job, by its name."""

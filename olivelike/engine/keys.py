@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 CONTENT = "content"
-"""What an item of `Key.behind` calls the digests of its files."""
+"""Name that an item of `Key.behind` has for the digests of its files."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Key:
     named: dict[str, str] = field(default_factory=dict)
     """Digest of each data file and environment variable that the pass names."""
     behind: Mapping[str, Mapping[str, JsonView]] = field(default_factory=dict, compare=False)
-    """What lists are behind digests of `facets`, by the facet and the item's name; no part of the key: for records."""
+    """Lists behind digests of `facets`, by the facet and the item's name; no part of the key: for records."""
 
     @cached_property
     def digest(self) -> str:
@@ -137,7 +137,7 @@ _LENT: Mapping[str, tuple[str, ...]] = {
     "calibration": ("olivelike.model.observations",),
     "drawing": ("olivelike.engine.calibration",),
 }
-"""What a pass is handed for what it reads: modules beside its own that decide its result."""
+"""Modules of the objects that a pass is handed for each thing that it reads; they decide its result too."""
 
 
 def pass_code(entry: PassEntry, instance: Pass) -> CodeDigest:

@@ -50,7 +50,7 @@ class Pin:
     name: str
     """The workflow's."""
     keys: tuple[str, ...]
-    """Of its stored results."""
+    """Keys of its stored results."""
     store: str
     """The store's folder, or the URL of a shared one."""
     missing: tuple[str, ...] = ()

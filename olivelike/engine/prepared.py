@@ -30,7 +30,7 @@ _HISTORY = 20
 
 @dataclass(frozen=True)
 class Options:
-    """What a front end may ask for, beside the workflow."""
+    """Wishes of a front end, beside the workflow."""
 
     overrides: tuple[str, ...] = ()
     loras: tuple[str, ...] = ()
@@ -45,7 +45,7 @@ class Options:
     """URL of a store that several machines share; by default `$OLIVELIKE_SHARED_CACHE`."""
     output: Path | None = None
     combination: str | Combination | None = None
-    """Which one of the workflow's `matrix`."""
+    """Combination of the workflow's `matrix`, or its name."""
     only: tuple[str, ...] = ()
     until: str | None = None
     keep_going: bool = False
@@ -63,7 +63,7 @@ class Options:
     clean_cache: bool = False
     allow_pickle: bool = False
     command: str | None = None
-    """What was typed, where that stands in place of a workflow file."""
+    """Typed command, where that stands in place of a workflow file."""
     earlier: EarlierRuns | None = None
     """Records of earlier runs in the store, where several runs share them."""
     sharing: Unshared | None = None

@@ -58,7 +58,7 @@ ATTEMPTS = 3
 """How often a run starts over when it finds stored objects damaged."""
 
 _SHOWN = 5
-"""How many of many things a message names."""
+"""Most things that a message names."""
 
 
 def run(

@@ -1,4 +1,4 @@
-"""Where a T2I-Adapter's features go into a UNet (https://arxiv.org/abs/2302.08453), read off both configs.
+"""Places where a T2I-Adapter's features go into a UNet (https://arxiv.org/abs/2302.08453), read off both configs.
 
 As diffusers' `UNet2DConditionModel` has it: a level that attends to the text takes them behind its last layer, another
 one behind all of it, and a UNet whose first level does not attend, as SDXL's, takes the last ones behind its middle.
@@ -17,7 +17,7 @@ MIDDLE: Final = -1
 _CHANNELS: Final = (320, 640, 1280, 1280)
 _DOWNSCALE: Final = 8
 TYPES: Final = ("full_adapter", "full_adapter_xl", "light_adapter")
-"""Of diffusers' `T2IAdapter`."""
+"""Types of diffusers' `T2IAdapter`."""
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ class Feature:
 
     channels: int
     scale: int
-    """How many pixels, or latents, one of them stands for along a side."""
+    """Number of pixels, or latents, that one of them stands for along a side."""
     connection: int = MIDDLE
-    """Of a UNet: the connection from its way down to its way up, counted from 0, to which they are added as well."""
+    """For a UNet, the connection from its way down to its way up, counted from 0, to which they are added as well."""
 
 
 def taken_features(unet: Config) -> tuple[Feature, ...]:

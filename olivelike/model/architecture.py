@@ -11,7 +11,7 @@ from typing import Any
 from olivelike.digest import canonical_json, digest_bytes
 
 Config = Mapping[str, Any]
-"""What a library's JSON says of a network, such as `config.json`; the library knows the keys."""
+"""A network's settings in a library's JSON, such as `config.json`; the library knows the keys."""
 
 
 @dataclass(frozen=True)

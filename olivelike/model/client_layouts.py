@@ -1,4 +1,4 @@
-"""What each client wants a folder to look like, as data; `web` is for browsers, `single` for whoever has ONNX Runtime.
+"""Layouts of folders for each client, as data; `web` is for browsers, `single` for whoever has ONNX Runtime.
 
 `triton` is a model repository of the Triton Inference Server, `ortpackage` a model package of ONNX Runtime.
 
@@ -25,7 +25,7 @@ PAGE: Final = "page"
 """Stands in the record of a page that `export-web` wrote, where an output has its layout."""
 
 PACKAGE: Final = "package"
-"""The same for a package of several outputs, which `olivelike package` wrote."""
+"""Layout of a package of several outputs, which `olivelike package` wrote."""
 
 TOKENIZER_FILE: Final = "cliptokenizer.onnx"
 """Name of a tokenizer's ONNX model, in its tokenizer's folder."""
@@ -35,7 +35,7 @@ _HOME: Final = "{component}"
 
 @dataclass(frozen=True)
 class Layout:
-    """What a client wants of graphs, and of the folder around them."""
+    """A client's demands on graphs, and on the folder around them."""
 
     name: LayoutName
     floats: Literal["float32", "float16"] | None = None
@@ -76,11 +76,11 @@ class Layout:
     tokenizer_files: bool = False
     """Tokenizers are there although the folder is no pipeline, for who makes ids of texts."""
     network_home: str = _HOME
-    """Where the files of a network lie. One folder deeper, other files say what the whole is, and it is no pipeline."""
+    """Folder of a network's files. One folder deeper, other files say what the whole is, and it is no pipeline."""
     package: str | None = None
-    """What of an extra writes further files, by its name in `PACKAGES`."""
+    """Name in `PACKAGES` of an extra's part that writes further files."""
     pipeline_prefix: str = "Onnx"
-    """What pipeline classes begin with in the index, before the name of the torch one."""
+    """Beginning of pipeline classes in the index, before the name of the torch one."""
     network_classes: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """Module and class of networks in the index; others are diffusers' `OnnxRuntimeModel`."""
 

@@ -7,7 +7,7 @@ from itertools import combinations
 from typing import Final, Literal
 
 INDEX_FILE: Final = "model_index.json"
-"""What diffusers calls a pipeline's index."""
+"""Name that diffusers has for a pipeline's index."""
 MODEL_FILE: Final = "model.onnx"
 """A component's graph, in its folder."""
 PIPELINE: Final = "pipeline"
@@ -21,12 +21,12 @@ CACHED_FEATURES: Final = "cached_features"
 CONTROLLED_FILE: Final = "controlnet.onnx"
 """A UNet's graph with the inputs that ControlNets feed, beside the plain one: OnnxStack looks for it there."""
 ADAPTED_FILE: Final = "t2i_adapter.onnx"
-"""The same with the inputs that T2I-Adapters feed."""
+"""Graph of a UNet with the inputs that T2I-Adapters feed."""
 IMAGE_PROMPT_FILE: Final = "ip_adapter.onnx"
-"""The same with the inputs that an IP-Adapter feeds."""
+"""Graph of a UNet with the inputs that an IP-Adapter feeds."""
 IP_ADAPTER: Final = "ip_adapter"
 LEADERS: Final[tuple[str, ...]] = ("controlnet", "t2i_adapter", IP_ADAPTER)
-"""What may lead a UNet; each has the file of its name, and those that lead together one more."""
+"""Kinds of guides of a UNet. Each set of them has a graph, such as `controlnet_ip_adapter.onnx`."""
 
 
 def led_file(leaders: Collection[str]) -> str:
@@ -60,7 +60,7 @@ def down_residual(number: int) -> str:
 
 
 MID_RESIDUAL: Final = "mid_block_additional_residual"
-"""The same for the middle of the UNet."""
+"""Name of the input for the middle of the UNet."""
 CONTROL_PICTURE: Final = "controlnet_cond"
 """A ControlNet's input: the picture that leads, RGB from 0 to 1."""
 STRENGTH: Final = "conditioning_scale"
@@ -88,7 +88,7 @@ def first_of_kind(component: str) -> str:
 
 
 IMAGE_PROJECTION: Final = "image_proj."
-"""What the names of tensors begin with, in an IP-Adapter's file, that make tokens of what an image encoder gives."""
+"""Beginning of the names of tensors in an IP-Adapter's file that make tokens of what an image encoder gives."""
 IMAGE_TOKENS: Final = "ip_hidden_states"
 """Output of an image encoder and input of the UNet: tokens of a picture, as diffusers' attention calls them."""
 NO_IMAGE_TOKENS: Final = "negative_ip_hidden_states"
@@ -103,7 +103,7 @@ def torch_folder(component: str) -> str:
 
 
 Prediction = Literal["epsilon", "v_prediction", "sample"]
-"""What a UNet predicts: the noise, v (https://arxiv.org/abs/2202.00512), or the picture, as Lightning's in one step."""
+"""A UNet's prediction: the noise, v (https://arxiv.org/abs/2202.00512), or the picture, as Lightning's in one step."""
 
 
 HALF_PASSES: Final = {"fp16": "float16", "bf16": "bfloat16"}

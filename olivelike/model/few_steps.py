@@ -21,19 +21,19 @@ FewStepsKind = Literal["lcm", "tcd", "lightning", "hyper", "dmd2", "turbo"]
 
 @dataclass(frozen=True)
 class FewSteps:
-    """What a checkpoint or LoRA was distilled to."""
+    """The kind of few-step model that a checkpoint or LoRA was distilled to."""
 
     kind: FewStepsKind
     steps: int | None = None
-    """How many steps it is for; `None` if nothing says."""
+    """Number of steps that it is for; `None` if nothing says."""
     guided: bool = False
     """Whether it keeps guidance with a negative prompt, as Hyper-SD's "CFG" LoRAs."""
     reason: str = ""
-    """What told so."""
+    """Evidence, such as the metadata key that says it."""
 
     @property
     def recipe(self) -> Recipe:
-        """What it is drawn with."""
+        """Scheduler, steps and guidance to draw with."""
         if self.steps == 1 and self.kind in _ONE_STEP:
             return _ONE_STEP[self.kind]
         return _HYPER_GUIDED if self.kind == "hyper" and self.guided else _RECIPES[self.kind]
@@ -52,17 +52,17 @@ class FewSteps:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What models of a kind are drawn with."""
+    """Scheduler, steps and guidance of models of one kind."""
 
     title: str
     scheduler: str
     """A name that `find_scheduler` knows."""
     class_name: str
-    """The same in diffusers."""
+    """Class of the scheduler in diffusers."""
     settings: Mapping[str, str | int] = field(default_factory=dict)
-    """What the scheduler is told beside how the network was trained."""
+    """Settings of the scheduler beside those that the network was trained with."""
     steps: int = 4
-    """Where nothing says how many they are for."""
+    """Number of steps where nothing says it."""
     most: int = 8
     fixed: bool = False
     """Whether they want at least the steps that they are for."""
@@ -109,7 +109,7 @@ _WORDS: Final[Mapping[FewStepsKind, str]] = {
 }
 _TITLES: Final = ("modelspec.title", "ss_output_name", "modelspec.tags")
 _PLAIN_NAME: Final = re.compile(r"pytorch_lora_weights|adapter_model|diffusion_pytorch_model|model|lora|[0-9a-f]{40,}")
-"""Of files that are named after what they hold, not after what they are."""
+"""Names of files that say what they hold, not what they are."""
 _SHOWN: Final = 60
 
 

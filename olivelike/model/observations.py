@@ -1,4 +1,4 @@
-"""What calibration saw of the values of a network: range and histogram of each, and which range to round within.
+"""Calibration's view of the values in a network: range and histogram of each, and which range to round within.
 
 A histogram's bins are 2^(exponent - 10) wide and go from -2^exponent to 2^exponent. So what grows beyond them is
 counted in bins twice as wide, without error, in whatever order values come.
@@ -26,7 +26,7 @@ _LEVELS: Final = 128
 _END_STEP: Final = 8
 """Bins from one range that is tried to the next."""
 _LEAST_SHARE: Final = 1e-4
-"""Of a bin that rounding leaves empty."""
+"""Least share of a bin that rounding leaves empty."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Observed:
     high: float
     exponent: int
     counts: tuple[int, ...]
-    """Of a sample of its elements, by bin."""
+    """Counts of a sample of its elements, by bin."""
 
     def range(self, method: Method, percentile: float) -> tuple[float, float]:
         """Return the least and largest value that are not cut off.

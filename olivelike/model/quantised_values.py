@@ -30,7 +30,7 @@ _DTYPES: Final[Mapping[tuple[int, bool], np.dtype[Any]]] = {
 _SPLIT: Final = 12
 """Bits of numbers that come as two."""
 _PIECE_VALUES = 1 << 18
-"""That are rounded at a time: what is between them and their numbers should stay in the cache."""
+"""Number of values that are rounded at a time, so that intermediate arrays stay in the cache."""
 
 
 @dataclass(frozen=True)
@@ -284,7 +284,7 @@ class ChannelFormat:
 
 
 class QuantisedFormat(Protocol):
-    """What `BlockFormat` and `ChannelFormat` have in common."""
+    """Methods that `BlockFormat` and `ChannelFormat` have in common."""
 
     def quantise(self, weight: Array) -> list[Array]:
         """Return numbers, scales and, where there are, zero points of a weight."""

@@ -1,4 +1,4 @@
-"""What a scheduler of diffusers takes over from the config of another one, which a checkpoint comes with."""
+"""Settings that a scheduler of diffusers takes over from the config of another one, which a checkpoint comes with."""
 
 from __future__ import annotations
 

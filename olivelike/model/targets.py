@@ -24,7 +24,7 @@ CONTRIB_DOMAIN: Final = "com.microsoft"
 
 @dataclass(frozen=True)
 class Kernel:
-    """What a provider's implementation of one operator accepts."""
+    """Types and attributes that a provider's implementation of one operator accepts."""
 
     dtypes: frozenset[str]
     """Tensor types: `f` float32, `h` float16, `b` bfloat16, `d` float64."""
@@ -50,17 +50,17 @@ class Kernel:
 
 @dataclass(frozen=True)
 class TargetChoice:
-    """What a workflow chose of a target, as records keep it."""
+    """A workflow's choices of a target, as records keep them."""
 
     name: str
     precision: str = ""
     device_id: int = 0
     options: Mapping[str, object] = field(default_factory=dict)
-    """Of the provider."""
+    """Options of the provider."""
     session_options: Mapping[str, object] = field(default_factory=dict)
     """ONNX Runtime's configuration entries of sessions."""
     run_options: Mapping[str, object] = field(default_factory=dict)
-    """Those of runs."""
+    """Configuration entries of runs."""
 
 
 @dataclass(frozen=True)

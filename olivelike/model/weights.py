@@ -32,7 +32,7 @@ class Tensor:
     transposed: bool = False
     """The file holds a matrix of the reversed shape; this is its transpose."""
     added: tuple[LowRank, ...] = ()
-    """What is added to these values when they are read, in this order; they are float32 then."""
+    """Products that are added to these values when they are read, in this order; they are float32 then."""
 
     @property
     def nbytes(self) -> int:
@@ -72,7 +72,7 @@ class LowRank:
     scale: float
     """The file's own: alpha / rank."""
     weight: float
-    """Of the LoRA."""
+    """Weight of the LoRA."""
 
     def to_json(self) -> list[Any]:
         """Return the fields as JSON values."""

@@ -56,13 +56,13 @@ class Execution:
 
 @dataclass(frozen=True)
 class Settings:
-    """What an execution is told."""
+    """Nodes, bounds and listeners of an execution."""
 
     run_id: str
     nodes: Sequence[Node]
     """The DAG, parents first."""
     staging: Mapping[str, Path]
-    """Where nodes with an output write to, by id."""
+    """Folders that nodes with an output write to, by id."""
     history: Earlier
     """Run records of the workflow, newest first, by which reasons are worded."""
     forecast: Forecast
@@ -70,7 +70,7 @@ class Settings:
     memory_limit: int
     """Bytes that all nodes that run at once may be expected to use."""
     root: Root | None
-    """That of the run, in a store that may be written."""
+    """Root of the run, in a store that may be written."""
     began: float
     """When the run did, by `perf_counter`."""
     sharing: Unshared

@@ -1,4 +1,4 @@
-"""What runs jobs: four methods, behind which are worker processes, or an extra."""
+"""Runners of jobs: four methods, behind which are worker processes, or an extra."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Demand:
-    """What a job asks of whoever does it."""
+    """Memory, provider and time that a job asks of its runner."""
 
     heavy: bool = False
     """Whether it fills memory with libraries in any case, so that a process that holds much will do."""
@@ -36,7 +36,7 @@ class Advanced:
     done: int
     total: int
     note: str = ""
-    """What is at work, in words: `picture 1 of 2, step 3 of 8`."""
+    """The work at hand, in words: `picture 1 of 2, step 3 of 8`."""
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,12 @@ class Failed:
     """The kind of error: `OlivelikeError.word`."""
     facts: JsonView = field(default_factory=dict)
     memory_before_bytes: int = 0
-    """What the worker had resident as it began."""
+    """Resident memory of the worker as it began."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a job says; after `Done` or `Failed` it says no more."""
+    """A job's word on how it goes; after `Done` or `Failed` it says no more."""
 
     node: str
     content: Advanced | Done | Failed
@@ -71,11 +71,11 @@ class Executor(Protocol):
 
     @property
     def size(self) -> int:
-        """How many jobs it does at once now."""
+        """Number of jobs that it does at once now."""
 
     @property
     def memory_limit(self) -> int | None:
-        """How many bytes they may take together; `None` for what the run was told of this machine."""
+        """Bytes that they may take together; `None` for the run's own limit on this machine."""
 
     def submit(self, job: Job, demand: Demand = LIGHT) -> None:
         """Begin a job."""

@@ -27,12 +27,12 @@ VARIABLE: Final = "OLIVELIKE_SHARED_CACHE"
 
 @dataclass(frozen=True)
 class Found:
-    """What came of asking a shared store for a result."""
+    """A shared store's answer to a question for a result."""
 
     action: Action | None = None
     """The result, which is in the local store now."""
     reason: str = ""
-    """Where it is from, or why it was not fetched."""
+    """Name of the place that it is from, or why it was not fetched."""
 
 
 class Unshared:

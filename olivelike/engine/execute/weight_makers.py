@@ -1,4 +1,4 @@
-"""Who gave a weight its values: a pass of its component's chain, or a file of the source."""
+"""The maker of a weight's values: a pass of its component's chain, or a file of the source."""
 
 from __future__ import annotations
 

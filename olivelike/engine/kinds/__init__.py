@@ -1,4 +1,4 @@
-"""What nodes there are: a file for each kind says what it reads, how it is planned, and what a worker does for it.
+"""Kinds of nodes: a file for each says what it reads, how it is planned, and what a worker does for it.
 
 A new kind is a file here and a row in `KINDS`; its name is what `Node.kind` says. Extras give others.
 """

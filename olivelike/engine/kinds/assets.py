@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from olivelike.store import Store
 
 _MEMORY = 480 << 20
-"""What the libraries take, which some files are left to; those of published pipelines take 90 MB."""
+"""Memory of the libraries that some files are left to; those of published pipelines take 90 MB."""
 ASSETS = "assets"
-"""What the table of these files is called among what nodes make: a map from relative path to digest."""
+"""Name of the table of these files among what nodes make: a map from relative path to digest."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ class AssetsJob(Job):
     files: Mapping[str, str]
     """Path of each file, by relative path."""
     tokens: Mapping[str, JsonView]
-    """What tokenizers get, by their folder: see `Adapters.tokens`."""
+    """Tokens that tokenizers get, by their folder: see `Adapters.tokens`."""
     few_steps: JsonView | None = None
-    """What the networks were distilled to: fields of a `FewSteps`."""
+    """Kind of few-step model that the networks are: fields of a `FewSteps`."""
 
     def needs(self, store: Store) -> Needs:  # noqa: ARG002
         """Return the files."""

@@ -118,11 +118,11 @@ def drawn_by(node: Node) -> Json:
 
 
 class CalibrateNode(JoinedNode):
-    """What draws before networks are rounded; it joins their chains as they are in front of that."""
+    """A node that draws before networks are rounded; it joins their chains as they are in front of that."""
 
     job_type = CalibrateJob
     libraries = ("diffusers", "olivelike", "onnxruntime", "torch")
-    """What draws."""
+    """Libraries that draw."""
 
     def options(self, node: Node) -> Json:
         """Return what is drawn, and what is observed."""

@@ -1,4 +1,4 @@
-"""What nodes have in common that take the models of several chains together, and the files beside the networks."""
+"""The base of nodes that take the models of several chains together, and the files beside the networks."""
 
 from __future__ import annotations
 

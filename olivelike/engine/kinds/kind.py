@@ -1,4 +1,4 @@
-"""What every kind of node has: the part that plans it, and the job that a worker does for it."""
+"""The base of every kind of node: the part that plans it, and the job that a worker does for it."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Upstream:
-    """What is known of a component before a node, as digests by name."""
+    """Knowledge of a component before a node, as digests by name."""
 
     made: Mapping[str, str] = field(default_factory=dict)
-    """What the nodes before it made last: facets, the `adaptation` of a checkpoint, the table of `assets`."""
+    """Last results of the nodes before it: facets, the `adaptation` of a checkpoint, the table of `assets`."""
     original: Mapping[str, str] | None = None
-    """The same before any pass changed the network; `None` while none has."""
+    """Digests before any pass changed the network; `None` while none has."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a node is expected to cost if it runs."""
+    """Bytes that a node is expected to write and to take if it runs."""
 
     write_bytes: int
     memory_bytes: int
@@ -48,7 +48,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Workplace:
-    """Where a job is told to be done."""
+    """Component, node, store and log of a job."""
 
     node: str
     component: str
@@ -60,7 +60,7 @@ class Workplace:
 
 @dataclass(frozen=True)
 class Needs:
-    """What a job uses of the machine that planned it, and what goes along when another one does it."""
+    """Files, objects and plugins that a job uses, which go along when another machine does it."""
 
     objects: frozenset[str] = frozenset()
     """Digests of objects of the store."""
@@ -137,7 +137,7 @@ class Done:
     facts: JsonView = field(default_factory=dict)
     seconds: float = 0.0
     memory_before_bytes: int = 0
-    """What the worker had resident as it began: imports and what allocators keep of earlier jobs."""
+    """Resident memory of the worker as it began: imports and what allocators keep of earlier jobs."""
 
 
 class NotedProgress(Protocol):
@@ -149,7 +149,7 @@ class NotedProgress(Protocol):
 
 @dataclass(frozen=True)
 class Workbench:
-    """What a job is lent where it runs."""
+    """Store, logger and progress that a job is lent where it runs."""
 
     store: Store
     logger: logging.Logger
@@ -179,7 +179,7 @@ class Kind(ABC):
     """How nodes of one kind are planned; these defaults fit one that makes small files of the source."""
 
     job_type: ClassVar[type[Job]]
-    """What a worker does for such a node; the code behind its method `run` is in the key."""
+    """The job that a worker does for such a node; the code behind its method `run` is in the key."""
     libraries: ClassVar[tuple[str, ...]] = ()
     """Distributions whose version changes the result although no import of its code names them."""
     always_reads: ClassVar[tuple[str, ...]] = ()
@@ -246,6 +246,6 @@ class Assignment:
     facets: dict[str, str]
     key: Key | None
     folder: Path | None
-    """Where a node with an output writes to."""
+    """Folder that a node with an output writes to."""
     reuse: bool
     """Whether the results of earlier runs may be used."""

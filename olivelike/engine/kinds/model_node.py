@@ -1,4 +1,4 @@
-"""What nodes have in common that take a component's model: its facets, and the files that its weights lie in."""
+"""The base of nodes that take a component's model: its facets, and the files that its weights lie in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pass says of tensors, held against the network that it was given: names, shapes, types and places."""
+"""A pass's word on tensors, held against the network that it was given: names, shapes, types and places."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class StepJob(ModelJob):
     """`Key.maker`, for what the pass remembers; empty if it can't be known."""
     options: JsonView
     target: JsonView | None
-    """What the workflow chose, if the pass reads it: `Target.lowering`."""
+    """The workflow's choice of target, if the pass reads it: `Target.lowering`."""
     precision: JsonView | None
     """The fields of `PrecisionPlan`, if the pass reads it."""
     loras: Sequence[tuple[str, float, str | None]]

@@ -1,4 +1,4 @@
-"""What is asked of output folders before a run: to be ours, to hold this pipeline, and to lie apart from its inputs."""
+"""Demands on output folders before a run: to be ours, to hold this pipeline, and to lie apart from its inputs."""
 
 from __future__ import annotations
 

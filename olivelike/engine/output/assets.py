@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 _MOST_BYTES = 256 << 20
-"""Of a file beside the networks; the largest tokenizers have 35 MB."""
+"""Most bytes of a file beside the networks; the largest tokenizers have 35 MB."""
 _SPECIAL_TOKENS = frozenset({"bos_token", "eos_token", "unk_token", "pad_token"})
 _LOADING_KEYS = ("is_local", "local_files_only", "name_or_path")
 _CLIP_TOKENIZERS = ("CLIPTokenizer", "CLIPTokenizerFast")

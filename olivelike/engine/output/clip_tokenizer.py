@@ -48,7 +48,7 @@ _VOCABULARY = frozenset({"vocab.json", "merges.txt"})
 _FLAGS = frozenset({"lstrip", "normalized", "rstrip", "single_word", "special"})
 _IDS = range(1 << 31)
 _UNLIMITED = int(1e30)
-"""What transformers says of the length of a tokenizer that has none."""
+"""Length that transformers gives a tokenizer that has none."""
 _WORDS = r"""<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"""
 
 

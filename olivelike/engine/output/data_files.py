@@ -23,7 +23,7 @@ ALIGNMENT = 4096
 
 @dataclass(frozen=True)
 class Place:
-    """Where a tensor lies."""
+    """File, offset and length of a tensor."""
 
     file: str
     offset: int
@@ -83,7 +83,7 @@ def _aligned(offset: int) -> int:
 
 
 _HELD_BYTES = 16 << 20
-"""That may wait for the disk, in memory, unless a single piece has more."""
+"""Most bytes that wait for the disk, in memory, unless a single piece has more."""
 _SYNC_BYTES = 64 << 20
 """After so many bytes they go to the disk and leave the page cache, whose pages then serve the next ones."""
 

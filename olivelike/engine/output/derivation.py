@@ -28,7 +28,7 @@ Array = np.ndarray[Any, Any]
 Expression = JsonView
 
 _IR_VERSION = 11
-"""Of models of one operator; ONNX's reference implementation asks for one that it reads, and no more."""
+"""IR version of models of one operator; ONNX's reference implementation asks for one that it reads, and no more."""
 _LARGEST_CONSTANT = 4096
 """Elements of a constant that a record holds; no derivation of ours comes near."""
 
@@ -101,7 +101,7 @@ class Evaluator:
     opsets: Mapping[str, int]
     ir_version: int
     name: str = ""
-    """What the expression derives, for messages."""
+    """Name of the derived value, for messages."""
     lost: dict[str, int] = field(default_factory=dict)
     """Values that half precision could not hold: `saturated` and `flushed`, over all evaluations."""
     others: list[Array] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What an earlier run made of the same graph: initializers that lie in the output already are copied, not derived anew.
+"""Results of an earlier run for one graph: initializers that lie in the output already are copied, not derived anew.
 
 So another LoRA derives what it changes, or what the last one changed, and another checkpoint of which most is the same
 derives the rest.
@@ -23,11 +23,11 @@ class Earlier:
 
     initializers: Initializers
     weights: Weights
-    """Of which it was made."""
+    """Weights of which it was made."""
     derivations: Mapping[str, Expression]
     """Per initializer, as `Materialized` has them."""
     lost: Mapping[str, Mapping[str, int]]
-    """How many values of each initializer were lost, by kind, as `Materialized` has them."""
+    """Number of values of each initializer that were lost, by kind, as `Materialized` has them."""
 
     def has(self, name: str, expression: Expression, weights: Weights) -> bool:
         """Tell whether an initializer holds what an expression makes of these weights."""

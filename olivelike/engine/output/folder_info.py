@@ -1,4 +1,4 @@
-"""What a folder is: one that olivelike wrote, a pipeline as diffusers has it, or one network."""
+"""Facts about a folder: one that olivelike wrote, a pipeline as diffusers has it, or one network."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _SEVERAL = 8
 
 @dataclass(frozen=True)
 class FolderInfo:
-    """What a folder holds."""
+    """Networks, files and origin of a folder."""
 
     path: Path
     kind: str
     """`output` of olivelike, `pipeline` of diffusers or another tool, or `network`."""
     title: str
     components: Mapping[str, str]
-    """What each network is: the passes that made it, or its class."""
+    """Description of each network: the passes that made it, or its class."""
     sizes: Mapping[str, int]
     """Bytes of each network."""
     bytes: int

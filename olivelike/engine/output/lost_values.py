@@ -1,4 +1,4 @@
-"""What an output could not keep of its weights as it was, in words: a sentence per kind, with the worst tensors."""
+"""Values of weights that an output could not keep, in words: a sentence per kind, with the worst tensors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOLD: Final = {
         "`precision: fp32` keeps them",
     ),
 }
-"""What is said of some of `LOST`: what the values are, and what to do. Values near zero are no loss."""
+"""Words for some of `LOST`: what the values are, and what to do. Values near zero are no loss."""
 _SHOWN: Final = 3
 """Tensors that a sentence names."""
 _MOVING: Final = {

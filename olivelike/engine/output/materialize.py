@@ -52,9 +52,9 @@ _THREADS = 2
 _AHEAD = 64
 """Tensors that may wait to be written, if their bytes are limited: most are small, and none should wait for them."""
 _PIECE_BYTES = 8 << 20
-"""Of a stored tensor, at most, where it goes in pieces."""
+"""Most bytes of a piece of a stored tensor."""
 _AHEAD_BYTES = 128 << 20
-"""Of stored tensors that threads may have read before they are written, unless a single one has more."""
+"""Most bytes of stored tensors that threads may have read before they are written, unless a single one has more."""
 _BYTE = 8
 INLINE_BYTES = 1024
 """Smaller tensors stay inside the model file."""
@@ -62,7 +62,7 @@ INLINE_BYTES = 1024
 
 @dataclass
 class Materialized:
-    """What was written, for the record."""
+    """Files, derivations and lost values of a written model, for the record."""
 
     files: dict[str, Json] = field(default_factory=dict)
     """`size` in bytes and `sha256` of each file that was written, by name."""
@@ -211,17 +211,17 @@ def _weight_roots(graph: ir.Graph, derived: set[ir.Value]) -> Iterator[ir.Value]
 
 @dataclass(frozen=True)
 class _Piece:
-    """What one thread evaluates at a time."""
+    """Work of one thread: an initializer or a piece of one."""
 
     name: str
-    """Of the initializer."""
+    """Name of the initializer."""
     nbytes: int
-    """Of the stored tensors that are read for it."""
+    """Bytes of the stored tensors that are read for it."""
     start: int = 0
     count: int | None = None
     """Elements of the one parameter, from the one at `start`: some of its rows; `None` for a whole expression."""
     shape: tuple[int, ...] = ()
-    """Of the whole initializer, for a piece of one."""
+    """Shape of the whole initializer, for a piece of one."""
     copied: bool = False
     """Whether an earlier run's is the same."""
 

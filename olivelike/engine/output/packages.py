@@ -1,4 +1,4 @@
-"""What a layout has beside its networks and asks of a workflow, where an extra says it: the interface `PACKAGES`."""
+"""Files beside a layout's networks, and its demands on a workflow, by an extra: the interface `PACKAGES`."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ CONFIG_FILE = "config.json"
 
 @dataclass(frozen=True)
 class Packaged:
-    """What a package is put together of."""
+    """Networks and files that a package is put together of."""
 
     name: str
-    """Of the workflow."""
+    """Name of the workflow."""
     target: TargetChoice
     models: Mapping[str, Path]
     """Model file of each network, with its `config.json` beside it."""

@@ -27,7 +27,7 @@ _PIPELINES = {
 _NETWORKS = frozenset({*COMPONENTS, "vae"} - {IMAGE_ENCODER})
 
 _SWITCHES = ("force_zeros_for_empty_prompt", "requires_aesthetics_score")
-"""What SDXL's pipelines are told about their prompts."""
+"""Switches of SDXL's pipelines about prompts."""
 
 
 def index(source_index: Config, components: Iterable[str], layout: Layout = LAYOUTS[DEFAULT]) -> bytes:

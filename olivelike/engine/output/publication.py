@@ -35,16 +35,16 @@ if TYPE_CHECKING:
     IsCurrent = Callable[[str, FileFacts], bool]
 
 _SHOWN = 5
-"""How many of many files a message names."""
+"""Most files that a message names."""
 
 
 @dataclass(frozen=True)
 class Existing:
-    """What lies in an output folder already."""
+    """Files that lie in an output folder already."""
 
     output: Path
     files: Mapping[str, FileFacts] = field(default_factory=dict)
-    """What its record says of each file."""
+    """Facts of each file, by its record."""
     is_current: IsCurrent | None = None
     """Tells whether a file is as recorded; by default its bytes are hashed."""
 

@@ -37,7 +37,7 @@ class QuantisedInitializers:
             for name, expression in derivations.items()
             if name not in further
         }
-        """Of each weight, before it was quantised."""
+        """Expression of each weight, before it was quantised."""
 
     def read(self, name: str) -> Array:
         """Return a weight's values; of a quantised one in float32."""

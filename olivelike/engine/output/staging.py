@@ -41,13 +41,13 @@ class Journal:
     staging: str
     """Name of the staging folder."""
     proof: tuple[int, ...]
-    """What only that very folder has."""
+    """Numbers that only that very folder has."""
     moved: Mapping[str, FileFacts]
     """Size and digest of each file that goes into the output, by relative path, in the order in which they go."""
     replaced: Mapping[str, FileFacts]
-    """Those of the files of ours that were there before."""
+    """Files of ours that were there before."""
     gone: Mapping[str, FileFacts]
-    """Those of the files of ours that the output no longer has."""
+    """Files of ours that the output no longer has."""
 
     def to_bytes(self) -> bytes:
         """Serialise as JSON."""

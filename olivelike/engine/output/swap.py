@@ -150,9 +150,9 @@ class _Place:
     initializer: str
     expression: Expression
     shape: tuple[int, ...]
-    """Of the parameter."""
+    """Shape of the parameter."""
     number: int
-    """How many parameters are before it in the expression."""
+    """Number of parameters before it in the expression."""
 
     def read_back(self, array: Array) -> Array:
         """Return the parameter's values, in float32, from those of the initializer."""
@@ -267,7 +267,7 @@ class LiveLora:
     text_weight: float
     unet_weight: float
     few_steps: FewSteps | None = None
-    """What it distils the UNet to."""
+    """Kind of few-step model that it makes of the UNet."""
 
     def __str__(self) -> str:
         same = self.text_weight == self.unet_weight

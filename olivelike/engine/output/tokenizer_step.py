@@ -13,7 +13,7 @@ _ENDS = ("<|startoftext|>", "<|endoftext|>")
 _LENGTH = 77
 """Ids per text where the config does not say: the positions of CLIP's text encoders."""
 _UNLIMITED = 1 << 31
-"""What transformers writes for an unknown length lies far beyond."""
+"""Bound on lengths; what transformers writes for an unknown one lies far beyond."""
 
 
 def tokenizer_architecture(component: str, files: Mapping[str, bytes]) -> Architecture:

@@ -1,4 +1,4 @@
-"""What comes on top of a source: LoRAs and textual inversions, opened and checked as far as their headers."""
+"""Additions to a source: LoRAs and textual inversions, opened and checked as far as their headers."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Adapters:
 
     @property
     def few_steps(self) -> FewSteps | None:
-        """What the last of the LoRAs that distil the UNet, at half their weight or more, distils it to."""
+        """Kind of few-step model by the last LoRA that distils the UNet at half its weight or more."""
         loras = (opened for opened in reversed(self.loras) if _weight_of_denoiser(opened) >= ENOUGH)
         return next((opened.origin.few_steps for opened in loras if opened.origin.few_steps is not None), None)
 

@@ -1,4 +1,4 @@
-"""Where in a DAG pictures are drawn, so that passes know what passes through networks: behind all chains in float."""
+"""The place in a DAG where pictures are drawn, for passes that read what is seen: behind all chains in float."""
 
 from __future__ import annotations
 

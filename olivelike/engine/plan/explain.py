@@ -98,7 +98,7 @@ def _named(now: Mapping[str, str], before: Mapping[str, str]) -> list[str]:
 
 
 _ITEMS: Final = {"loras": "LoRA", "embeddings": "embedding"}
-"""What one item of a facet that is a list is called."""
+"""Word for one item of a facet that is a list."""
 
 
 def _items(facet: str, now: JsonView, before: JsonView) -> list[str]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _LARGEST_RATIO = 2.0
 """How much larger or smaller a network may be whose time stands for another's."""
 _MEDIAN_OF = 5
-"""How many of the latest times count."""
+"""Number of the latest times that count."""
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,12 @@ class _Sample:
 
 @dataclass(frozen=True)
 class TimeLeft:
-    """What is still to come of a run."""
+    """Time that is still to come of a run."""
 
     seconds: float | None
     """Estimated wall time; `None` if it is known of no node. Nodes of unknown time count nothing."""
     unknown: int
-    """How many nodes there are whose time nothing tells."""
+    """Number of nodes whose time nothing tells."""
 
     def to_json(self) -> Json:
         """Return the fields as JSON values."""

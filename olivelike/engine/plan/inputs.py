@@ -1,4 +1,4 @@
-"""What the nodes of a workflow take from outside, the same for all of them: digests of files, and weights bound."""
+"""Inputs of a workflow's nodes from outside, shared by all of them: digests of files, and weights bound."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Inputs:
     adapters: Adapters
     store: Store
     shelf: Shelf
-    """What is known without being made."""
+    """Graphs that are known without being made."""
     elsewhere: Callable[[str], bytes | None] = lambda _: None
     """Returns what the store lacks and another has, by digest."""
     _bound: dict[str, str] = field(default_factory=dict)

@@ -32,7 +32,7 @@ IP_ADAPTER = "ip_adapter"
 CALIBRATE, CALIBRATION = "calibrate", "calibration"
 """The kind of the node that draws, and what passes read of it."""
 DRAWING = "drawing"
-"""What passes read that draw by themselves what calibration draws."""
+"""Word in `reads` of passes that draw by themselves what calibration draws."""
 
 LAYOUT, ONNX_TOKENIZER = "layout", "onnx_tokenizer"
 """The passes that an output's layout brings with it."""
@@ -54,7 +54,7 @@ class Node:
     joins: tuple[str, ...] = ()
     """Nodes whose results it takes, beside what its parent made: the ends of chains, or what calibration saw."""
     calibration: Calibration | None = None
-    """What calibration draws; of steps, of those that draw it by themselves."""
+    """Prompts and settings of a calibration; among steps, those that draw it by themselves have one."""
 
     @property
     def components(self) -> dict[str, str]:

@@ -60,7 +60,7 @@ class Plan:
 
     nodes: tuple[PlannedNode, ...]
     warnings: tuple[str, ...] = ()
-    """What could not be asked, and what the source lacks or holds in vain."""
+    """Stores that did not answer, and what the source lacks or holds in vain."""
 
     def by_component(self) -> dict[str, list[PlannedNode]]:
         """Return the nodes of each component, in order."""

@@ -44,16 +44,16 @@ _WRONG = (
     TypeError,
     ValueError,
 )
-"""What readers of ours raise for bytes that are something else."""
+"""Errors that readers of ours raise for bytes that are something else."""
 
 
 class _FlawError(ValueError):
-    """What is wrong with a part."""
+    """A flaw of one part of a result."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """What a node's result has to answer."""
+    """Demands on a node's result."""
 
     node: Node
     key: Key

@@ -38,7 +38,7 @@ class Shelved:
 
 @dataclass(frozen=True)
 class Resolution:
-    """What is known of one node before it runs."""
+    """Key, stored result and reason of one node before it runs."""
 
     key: Key | None
     """`None` while an upstream result is unknown, or when the key can't be computed."""
@@ -51,7 +51,7 @@ class Resolution:
     shelved: Shelved | None = None
     """On a miss, what a shelf knows of the result."""
     damage: str = ""
-    """What is wrong with the stored result, or with a shelf that might have known it."""
+    """Flaw of the stored result, or of a shelf that might have known it."""
 
 
 class Resolver:
@@ -67,7 +67,7 @@ class Resolver:
         self.inputs = inputs
         self._output_state = output_state
         self._behind: dict[str | None, Upstream] = {None: Upstream()}
-        """What is known behind each node that has ended."""
+        """Digests behind each node that has ended."""
 
     def resolve(self, node: Node) -> Resolution:
         """Return the node's key and, if there is one, its stored result.

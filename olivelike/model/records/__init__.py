@@ -1,4 +1,4 @@
-"""What is kept about outputs and runs, as values: written and read here alone.
+"""Records of outputs and runs, as values: written and read here alone.
 
 | module | what it has |
 | --- | --- |

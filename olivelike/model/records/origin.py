@@ -1,4 +1,4 @@
-"""Where what went into an output comes from: the source, another VAE, LoRAs, embeddings."""
+"""Origins of what went into an output: the source, another VAE, LoRAs, embeddings."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from olivelike.model.records.reading import Content, RecordError
 
 _WEIGHTS = (".safetensors", ".bin", ".ckpt", ".pt", ".pth")
 _COMMIT_DIGITS = 12
-"""Of a commit, as people are shown it."""
+"""Digits of a commit that people are shown."""
 
 
 @dataclass(frozen=True)
 class Identification:
-    """What a checkpoint in a single file turned out to be."""
+    """Family and prediction of a checkpoint in a single file."""
 
     family: str | None
     inpainting: bool
     prediction: str
-    """What the UNet predicts: `epsilon` or `v_prediction`."""
+    """The UNet's prediction: `epsilon` or `v_prediction`."""
     zero_snr: bool
     """Whether the schedule ends at a signal-to-noise ratio of zero."""
     reasons: tuple[str, ...] = ()
-    """What told so."""
+    """Evidence, such as the metadata key that says it."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where weights come from."""
+    """The place that weights come from."""
 
     kind: Literal["folder", "file", "hub"]
     name: str = "an unknown source"
-    """What people call it: the last part of a path, or a repository's `OWNER/NAME`."""
+    """Name that people have for it: the last part of a path, or a repository's `OWNER/NAME`."""
     path: str | None = None
-    """Of a folder or file on the machine that read it; what is published has none."""
+    """Path of a folder or file on the machine that read it; what is published has none."""
     commit: str | None = None
-    """Of a repository."""
+    """Commit of a repository."""
     file: str | None = None
     """In a repository, where one file of it was taken."""
     warning: str | None = None
@@ -48,20 +48,20 @@ class Origin:
     exported: bool = False
     """Whether somebody else had made ONNX graphs of it already."""
     sha256: str | None = None
-    """Of a checkpoint in a single file."""
+    """Digest of a checkpoint in a single file."""
     identified: Identification | None = None
     vae: Origin | None = None
-    """Where the VAE comes from, if from elsewhere."""
+    """Origin of the VAE, if from elsewhere."""
     few_steps: FewSteps | None = None
-    """What a distilled checkpoint or LoRA is for."""
+    """Kind of few-step model of a distilled checkpoint or LoRA."""
     controlnets: Mapping[str, Origin] | None = None
-    """Where ControlNets beside it come from, by component."""
+    """Origins of ControlNets beside it, by component."""
     t2i_adapters: Mapping[str, Origin] | None = None
-    """Where T2I-Adapters do."""
+    """Origins of T2I-Adapters, by component."""
     ip_adapter: Origin | None = None
-    """Where an IP-Adapter beside it comes from."""
+    """Origin of an IP-Adapter beside it."""
     image_encoder: Origin | None = None
-    """Where the image encoder of that comes from."""
+    """Origin of the IP-Adapter's image encoder."""
 
     def __post_init__(self) -> None:
         """Refuse what has no name."""
@@ -81,12 +81,12 @@ class Origin:
 
     @property
     def place(self) -> str:
-        """Where it is, as far as that is known: its path, or else its name, with the file of a repository."""
+        """Place as far as it is known: its path, or else its name, with the file of a repository."""
         return self.path or "/".join(filter(None, (self.name, self.file)))
 
     @property
     def leading_names(self) -> dict[str, str]:
-        """What people call ControlNets and T2I-Adapters, by component.
+        """Names of ControlNets and T2I-Adapters for people, by component.
 
         That is a file's name without suffix, the last part of a hub id. Those of the same name are called like their
         components.
@@ -132,7 +132,7 @@ class LoraRecord:
     weights: Mapping[str, float] = field(default_factory=dict)
     """By component, where they differ."""
     adapter: str | None = None
-    """Which of several in the file."""
+    """Name of one of several in the file."""
     sha256: str | None = None
 
 

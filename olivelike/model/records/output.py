@@ -23,9 +23,9 @@ JOURNAL_FILE: Final = ".olivelike-journal.json"
 """Beside it while a publication is under way; neither is a file of the output."""
 _KIND: Final = "output"
 _MOST_BYTES: Final = 64 << 20
-"""Of a record; the derivation of each initializer takes some hundred."""
+"""Most bytes of a record; the derivation of each initializer takes some hundred."""
 LOST: Final = ("saturated", "flushed", "not_finite")
-"""What can become of a weight's values, as fields of a `ComponentRecord`."""
+"""Fates of a weight's values, as fields of a `ComponentRecord`."""
 _RESERVED = re.compile(r"(con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³]|conin\$|conout\$)\s*(\.|$)", re.IGNORECASE)
 _UNUSABLE = re.compile(r'[\x00-\x1f\x7f\\:*?"<>|]|[. ]$')
 
@@ -42,7 +42,7 @@ def is_plain(relative: object) -> bool:
 
 @dataclass(frozen=True)
 class FileFacts:
-    """What tells that a file is still as it was written."""
+    """Size and digest that tell whether a file is still as it was written."""
 
     size: int
     """In bytes."""
@@ -66,7 +66,7 @@ class StepRecord:
     """One step of a component's chain."""
 
     name: str
-    """Of the pass."""
+    """Name of the pass."""
     options: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -75,7 +75,7 @@ class ComponentRecord:
     """One component of an output."""
 
     key: str
-    """Of its materialisation."""
+    """Key of its materialisation."""
     facets: Mapping[str, str] = field(default_factory=dict)
     """Digests of the model that was materialised."""
     passes: tuple[StepRecord, ...] = ()

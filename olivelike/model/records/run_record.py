@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HostRecord:
-    """What kind of machine it was; nothing names it."""
+    """The kind of machine of a run; nothing names it."""
 
     system: str = ""
     release: str = ""
@@ -33,7 +33,7 @@ class NodeRecord:
     id: str
     component: str
     name: str
-    """Of its pass, or its kind: `load`, `materialize`, `assets`."""
+    """Name of its pass, or its kind: `load`, `materialize`, `assets`."""
     status: str
     """`hit`, `shelf`, `executed`, `failed` or `skipped`."""
     reason: str = ""
@@ -42,18 +42,18 @@ class NodeRecord:
     """The folder that it writes, if it does."""
     key: str | None = None
     inputs: Mapping[str, object] | None = None
-    """What the key was made of, as `Key.inputs` gives it."""
+    """Parts of the key, as `Key.inputs` gives it."""
     outputs: Mapping[str, str] = field(default_factory=dict)
     """Digests of what it made, by facet."""
     facts: Mapping[str, object] = field(default_factory=dict)
-    """What the pass found out; any pass may leave any."""
+    """Findings of the pass; any pass may leave any."""
     start_seconds: float | None = None
     """From the beginning of the run; `None` of what did not run, and in records of earlier versions."""
     seconds: float = 0.0
     peak_memory_bytes: int = 0
     """The most that its worker had resident, with what that had before."""
     memory_before_bytes: int = 0
-    """What its worker held as it began; 0 in records of earlier versions."""
+    """Resident memory of its worker as it began; 0 in records of earlier versions."""
     error: str | None = None
     log: str | None = None
     host: str | None = None
@@ -84,7 +84,7 @@ class EarlierRun:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """What is known of a run."""
+    """Results, times and inputs of a run."""
 
     run_id: str
     workflow: str
@@ -96,15 +96,15 @@ class RunRecord:
     """When, in ISO 8601."""
     seconds: float = 0.0
     peak_memory_bytes: int = 0
-    """Of all processes together."""
+    """Peak of all processes together."""
     hits: int = 0
     executed: int = 0
     outputs: tuple[str, ...] = ()
     """Folders."""
     file: str | None = None
-    """Of the workflow."""
+    """Path of the workflow."""
     command: str | None = None
-    """What was typed in place of a workflow file."""
+    """Typed command, in place of a workflow file."""
     project: str | None = None
     """Folder that paths are shown relative to."""
     error: str | None = None
