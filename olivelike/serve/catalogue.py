@@ -20,7 +20,7 @@ from olivelike.errors import OlivelikeError, SourceError
 from olivelike.families import DENOISERS
 from olivelike.model.families import INDEX_FILE
 from olivelike.model.records.output import RECORD_FILE
-from olivelike.runtime.jobs.job_notes import HASH_DIGITS, checkpoint_hash
+from olivelike.runtime.jobs.job_notes import HASH_DIGITS
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
 from olivelike.runtime.prompts.wildcards import Wildcards
 from olivelike.serve.settings import ServeSettings
@@ -141,10 +141,10 @@ def _model(name: str, folder: Path, _changed: tuple[tuple[int, ...], ...]) -> Mo
         state="missing",
     )  # fmt: skip
     try:
-        opened, sha256 = open_folder(folder), checkpoint_hash(folder)
+        opened = open_folder(folder)
+        sha256 = opened.recorded.sha256
     except OlivelikeError:
         return view
-    channels, made = (opened.denoiser.get(key, 4) for key in ("in_channels", "out_channels"))
     short = sha256[:HASH_DIGITS]
     return view.model_copy(
         update={
@@ -155,7 +155,7 @@ def _model(name: str, folder: Path, _changed: tuple[tuple[int, ...], ...]) -> Mo
             "scheduler": opened.scheduler.get("_class_name"),
             "hash": short or None,
             "sha256": sha256 or None,
-            "inpaints": isinstance(channels, int) and isinstance(made, int) and channels > made,
+            "inpaints": opened.inpaints,
             "takes_pictures": opened.has("vae_encoder"),
             "takes_negative_prompt": not opened.takes_guidance,
             "has_safety_checker": opened.has("safety_checker"),

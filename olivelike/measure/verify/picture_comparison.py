@@ -21,7 +21,7 @@ from olivelike.graphs.export.torch_network import build_network
 from olivelike.measure.verify.original import fill
 from olivelike.runtime import Request, open_pipeline
 from olivelike.runtime.jobs.fast import few_steps_of, sped_up
-from olivelike.runtime.jobs.job_notes import recorded_few_steps
+from olivelike.runtime.pipeline.pipeline_folder import recorded_facts
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -85,7 +85,7 @@ def compare_pictures(
         result = pipeline.generate(request)
         pairs.append((result.request, result.pictures[0].image))
     del pipeline  # Both at once may be more than there is memory for.
-    originals.source = originals.source.distilled(recorded_few_steps(folder))
+    originals.source = originals.source.distilled(recorded_facts(folder).few_steps)
     reference = torch_pipeline(originals)
     found = []
     for request, optimised in pairs:

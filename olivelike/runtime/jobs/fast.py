@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from olivelike._text import count
 from olivelike.model.few_steps import ENOUGH, FewSteps, few_steps_of_configs
-from olivelike.runtime.jobs.job_notes import recorded_few_steps
 
 if TYPE_CHECKING:
     from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
@@ -47,9 +46,7 @@ class Lora(Protocol):
 def few_steps_of(folder: PipelineFolder, loras: Sequence[Lora]) -> FewSteps | None:
     """Return what a folder with LoRAs on top is distilled to: what the last LoRA says, the record, the configs."""
     live = (lora.few_steps for lora in reversed(loras) if lora.unet_weight >= ENOUGH and lora.few_steps is not None)
-    return (
-        next(live, None) or recorded_few_steps(folder.path) or few_steps_of_configs(folder.denoiser, folder.scheduler)
-    )
+    return next(live, None) or folder.recorded.few_steps or few_steps_of_configs(folder.denoiser, folder.scheduler)
 
 
 def sped_up(

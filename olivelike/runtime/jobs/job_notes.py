@@ -16,13 +16,11 @@ from olivelike._files import file_identity
 from olivelike._text import size
 from olivelike.digest import digest_file
 from olivelike.errors import UsageError
-from olivelike.families import denoiser_among
-from olivelike.model.few_steps import ENOUGH, FewSteps
-from olivelike.model.records.output import RECORD_FILE, OutputRecord
 from olivelike.runtime.jobs.control_files import used_controls
 from olivelike.runtime.pictures import PictureRecord, UsedFile
 from olivelike.runtime.pictures.left_out import left_out
 from olivelike.runtime.pipeline.cheap_steps import runs_whole
+from olivelike.runtime.pipeline.pipeline_folder import recorded_facts
 from olivelike.runtime.pipeline.request import Request, ResolvedRequest, with_meaning
 from olivelike.runtime.pipeline.resolve_defaults import hires_size
 from olivelike.runtime.prompts.syntax import shortened
@@ -73,7 +71,7 @@ def picture_record(
         mask=used[1],
         upscaler=None if request.upscaler is None else used_upscaler(request.upscaler),
         model=folder.path.resolve().name,
-        model_hash=checkpoint_hash(folder.path)[:HASH_DIGITS] or None,
+        model_hash=folder.recorded.sha256[:HASH_DIGITS] or None,
         loras=tuple(loras),
         controls=used_controls(request.controls, led_by),
         ip_adapter_images=tuple(shown),
@@ -117,36 +115,6 @@ def recorded_fields(record: PictureRecord, given: Collection[str]) -> RequestFie
     if record.width and record.height:
         values["size"] = record.width, record.height
     return {name: value for name, value in with_meaning(values, given).items() if value is not None}
-
-
-def checkpoint_hash(folder: Path) -> str:
-    """Return the SHA-256 of the checkpoint that a folder was made from; empty if it does not say."""
-    return _recorded(folder)[0]
-
-
-def recorded_few_steps(folder: Path) -> FewSteps | None:
-    """Return what the last distilling LoRA in a folder, or its checkpoint, is for; `None` if its record has none."""
-    return _recorded(folder)[1]
-
-
-def _recorded(folder: Path) -> tuple[str, FewSteps | None]:
-    try:
-        identity = file_identity((folder / RECORD_FILE).stat())
-    except OSError:
-        identity = None
-    return _read_recorded(folder, identity)
-
-
-@lru_cache(maxsize=64)
-def _read_recorded(folder: Path, _identity: tuple[int, ...] | None) -> tuple[str, FewSteps | None]:
-    """Read them once; a record has the derivations of all weights, and takes milliseconds to read."""
-    record = OutputRecord.read(folder)
-    if record is None:
-        return "", None
-    merged = ((one, one.weights.get(denoiser_among(one.weights) or "", one.weight)) for one in reversed(record.loras))
-    loras = (one.origin.few_steps for one, weight in merged if weight >= ENOUGH)
-    few_steps = next((found for found in loras if found is not None), record.source.few_steps)
-    return record.source.sha256 or "", few_steps
 
 
 _NO_CHOICES: Final = "choices are made in prompts alone"
@@ -297,7 +265,7 @@ def record_notes(
         used: initial picture and mask.
         loras: on top of the folder.
     """
-    here = checkpoint_hash(folder)
+    here = recorded_facts(folder).sha256
     return [
         *image_notes(record, used),
         *_lora_notes(record, folder, loras),

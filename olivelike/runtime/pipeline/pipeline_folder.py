@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from shlex import quote
@@ -17,7 +17,7 @@ from olivelike._files import file_identity
 from olivelike._text import did_you_mean_path
 from olivelike._untrusted import read_json
 from olivelike.errors import SessionError, SourceError
-from olivelike.families import DENOISERS, TEXT_ENCODERS, family_of_folder
+from olivelike.families import DENOISERS, TEXT_ENCODERS, denoiser_among, family_of_folder
 from olivelike.families.denoiser_forms import FORMS
 from olivelike.model.client_layouts import is_package
 from olivelike.model.families import (
@@ -33,7 +33,8 @@ from olivelike.model.families import (
     T2I_ADAPTERS,
     led_file,
 )
-from olivelike.model.records.output import OutputRecord
+from olivelike.model.few_steps import ENOUGH, FewSteps
+from olivelike.model.records.output import RECORD_FILE, OutputRecord
 from olivelike.model.targets import TARGETS, TargetChoice
 from olivelike.runtime.sessions.providers import CPU, find_provider, require_provider
 from olivelike.runtime.sessions.session_settings import ProviderChoice, SessionSettings, with_fallback
@@ -54,6 +55,55 @@ _LEADERS: Final = (
 )  # fmt: skip
 """Of each of `LEADERS`: what people call it, and the workflow's key."""
 _AGAIN: Final = "make the folder again with `olivelike run` or `olivelike convert`"
+
+
+@dataclass(frozen=True)
+class RecordedFacts:
+    """What the record of an output says that whoever draws with it asks for; the rest of it is large."""
+
+    target: TargetChoice | None = None
+    """One that is known here."""
+    sha256: str = ""
+    """Of the checkpoint."""
+    few_steps: FewSteps | None = None
+    """What the last distilling LoRA, or the checkpoint, is for."""
+    any_size: frozenset[str] = frozenset()
+    """Components that take latents of any size."""
+    ip_adapter: str | None = None
+    """What people call it."""
+    leading_names: Mapping[str, str] = field(default_factory=dict)
+    """Component of a ControlNet or T2I-Adapter → what people call it."""
+
+
+def recorded_facts(folder: Path) -> RecordedFacts:
+    """Return what a folder's record says, read once as long as it stays; nothing if there is none, or it is damaged.
+
+    Raises `SourceError` if a later version of olivelike made the folder.
+    """
+    return _read_facts(folder, _stamp(f"{folder}/{RECORD_FILE}"))
+
+
+@lru_cache(maxsize=64)
+def _read_facts(folder: Path, _identity: tuple[int, ...] | None) -> RecordedFacts:
+    """Read them once; a record has the derivations of all weights, and takes milliseconds to read."""
+    record = OutputRecord.read(folder)
+    if record is None:
+        return RecordedFacts()
+    merged = ((one, one.weights.get(denoiser_among(one.weights) or "", one.weight)) for one in reversed(record.loras))
+    distilled = (one.origin.few_steps for one, weight in merged if weight >= ENOUGH)
+    adapter = record.source.ip_adapter
+    return RecordedFacts(
+        record.target if record.target.name in TARGETS else None,
+        record.source.sha256 or "",
+        next((found for found in distilled if found is not None), record.source.few_steps),
+        frozenset(
+            name
+            for name, component in record.components.items()
+            if any(one.name == "convert" and one.options.get("any_size") for one in component.passes)
+        ),
+        adapter.stem if adapter is not None else None,
+        record.source.leading_names,
+    )
 
 
 @dataclass(frozen=True)
@@ -108,30 +158,29 @@ class PipelineFolder:
         levels = len(self.denoiser.get("block_out_channels", self.family.widths))
         return int(self.vae_factor * 2 ** (levels - 1)) if levels else self.family.sizes.unit
 
+    @property
+    def recorded(self) -> RecordedFacts:
+        """What its record says; nothing, for folders that others made."""
+        return recorded_facts(self.path)
+
     @cached_property
     def least_unit(self) -> int:
         """What each side is a multiple of if the denoiser is of `any_size`, which its record says."""
-        record = OutputRecord.read(self.path)
-        name = self.family.denoiser
-        passes = record.components[name].passes if record is not None and name in record.components else ()
-        any_size = any(one.name == "convert" and one.options.get("any_size") for one in passes)
+        any_size = self.family.denoiser in self.recorded.any_size
         return int(self.vae_factor if any_size else self.size_unit)
 
     @cached_property
     def ip_adapter(self) -> str | None:
-        """What people call the IP-Adapter, if there is one; the record is read for that."""
+        """What people call the IP-Adapter, if there is one."""
         if not self.has(IMAGE_ENCODER):
             return None
-        record = OutputRecord.read(self.path)
-        origin = record.source.ip_adapter if record is not None else None
-        return "ip_adapter" if origin is None else origin.stem
+        return self.recorded.ip_adapter or "ip_adapter"
 
     @cached_property
     def leading(self) -> dict[str, str]:
         """Component of each ControlNet and T2I-Adapter, by the name that people call it, which the record has."""
         there = [name for name in (*CONTROLNETS, *T2I_ADAPTERS) if self.has(name)]
-        record = OutputRecord.read(self.path) if there else None
-        names = record.source.leading_names if record is not None else {}
+        names = self.recorded.leading_names if there else {}
         return {names.get(component, component): component for component in there}
 
     @property
@@ -179,6 +228,12 @@ class PipelineFolder:
     def has(self, component: str) -> bool:
         """Say whether there is a network of that name."""
         return (self.path / component / MODEL_FILE).is_file()
+
+    @property
+    def inpaints(self) -> bool:
+        """Whether the denoiser takes a mask and the masked picture, as far as its config says."""
+        taken, made = (self.denoiser.get(key, self.family.latents.channels) for key in ("in_channels", "out_channels"))
+        return self.family.takes_masks and isinstance(taken, int) and isinstance(made, int) and taken > made
 
     @property
     def is_checked(self) -> bool:
@@ -338,8 +393,7 @@ def read_folder_target(folder: Path) -> TargetChoice | None:
 
     Raises `SourceError` if a later version of olivelike made the folder.
     """
-    record = OutputRecord.read(folder)
-    return record.target if record is not None and record.target.name in TARGETS else None
+    return recorded_facts(folder).target
 
 
 def target_settings(target: TargetChoice | None) -> SessionSettings:

@@ -7,8 +7,14 @@ from small_networks import CONTRIB, FOREIGN, PASSTHROUGH, write_linear, write_ne
 
 from olivelike.errors import SessionError
 from olivelike.model.records.origin import Origin
+from olivelike.model.records.output import ComponentRecord, StepRecord
 from olivelike.model.targets import TARGETS, TargetChoice
-from olivelike.runtime.pipeline.pipeline_folder import check_folder_target, read_folder_target, target_settings
+from olivelike.runtime.pipeline.pipeline_folder import (
+    check_folder_target,
+    read_folder_target,
+    recorded_facts,
+    target_settings,
+)
 from olivelike.runtime.sessions.load_failure import load_failure
 from olivelike.runtime.sessions.open_session import open_session
 from olivelike.runtime.sessions.providers import onnxruntime_offer
@@ -200,6 +206,21 @@ def test_the_first_device_of_a_record_leaves_the_choice_open(tmp_path):
 def test_what_tensorrt_leaves_goes_to_cuda(tmp_path):
     choices = target_settings(record(tmp_path, name="tensorrt", device_id=0, options={})).providers
     assert [choice.provider.short_name for choice in choices] == ["tensorrt", "cuda"]
+
+
+def test_a_record_is_read_again_as_soon_as_it_is_another(tmp_path):
+    adapter = Origin("file", "face.safetensors")
+    write_output_record(tmp_path, source=Origin("folder", "one", sha256="1" * 64, ip_adapter=adapter))
+    before = recorded_facts(tmp_path)
+    assert (before.sha256, before.ip_adapter) == ("1" * 64, "face")
+    assert recorded_facts(tmp_path) is before
+    converted = ComponentRecord("", passes=(StepRecord("convert", options={"any_size": True}),))
+    write_output_record(
+        tmp_path, target=TargetChoice("cuda"), components={"unet": converted, "vae_decoder": ComponentRecord("")}
+    )
+    after = recorded_facts(tmp_path)
+    assert (after.sha256, after.ip_adapter, after.any_size) == ("", None, {"unet"})
+    assert after.target == TargetChoice("cuda")
 
 
 @pytest.mark.parametrize("content", [None, "", "[]", "{}", '{"target": 1}', '{"target": {"name": "abacus"}}'])
