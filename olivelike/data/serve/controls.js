@@ -24,7 +24,7 @@ export function controlFields() {
     start: Number($("control-start").value), end: Number($("control-end").value),
     preprocessor: $("control-canny").checked ? "canny" : "none",
   };
-  return { controls: [control], control_guess: $("control-guess").checked };
+  return { controls: [control] };
 }
 
 async function choose(file) {

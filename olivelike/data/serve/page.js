@@ -23,16 +23,16 @@ import { startViewer } from "./viewer.js";
 
 const VIEWS = ["paint", "gallery", "workflows"];
 const QUEUE = new Set(["queued", "queue", "started", "done", "failed", "cancelled"]);
-const WITH_PICTURE = FORM.fields.filter((one) => one.group === "picture" || one.about === "init_image").map((one) => one.name);
-const WITH_MASK = FORM.fields.filter((one) => one.about === "mask").map((one) => one.name);
 
 let features = {};
 
 /** What the form asks for. Throws an `Error` where it can't be read. */
 async function order() {
   const found = { ...readFields(), model: model(), loras: chosenLoras(), ...(await initialFields()), ...controlFields(), ...imagePromptFields() };
-  if (!hasPicture()) for (const name of WITH_PICTURE) delete found[name];
-  if (!hasMask()) for (const name of WITH_MASK) delete found[name];
+  const given = { init_image: hasPicture(), mask: hasMask(), controls: Boolean(found.controls) };
+  for (const { name, about, group } of FORM.fields) {
+    if (given[about] === false || (group === "picture" && !given.init_image)) delete found[name];
+  }
   const { x, y } = axes();
   if (x) found.x = x;
   if (y) found.y = y;

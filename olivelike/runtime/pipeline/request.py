@@ -155,7 +155,7 @@ class Entered:
     """How the server's page asks for a field."""
 
     label: str
-    group: Literal["picture", "more"] | None = None
+    group: Literal["picture", "control", "more"] | None = None
     """Where its input is put, behind those of the group that are declared before; `None` has a place in the page."""
     step: float = 1
     """From one number to the next, as its buttons go."""
@@ -414,6 +414,7 @@ class Recorded:
             parse_flag, "Control pictures lead the prompt alone; they work without one, too.", group="LoRAs and control"
         ),
         told=Told("led", "the prompt alone"),
+        entered=Entered("Guess without a prompt", group="control"),
         about="controls",
     )
     """Let them lead prompts alone, not negative ones, and outer layers less than inner ones: works without a prompt."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from fastapi import APIRouter, Request
 
 from olivelike.errors import UsageError
+from olivelike.runtime.pipeline.request import asked_fields
 from olivelike.runtime.schedulers.scheduler_names import find_scheduler
 from olivelike.serve.api.a1111_lists import lists_router
 from olivelike.serve.api.a1111_models import LATENT_MODES, Drawing, Extras, ImageToImage, ManyExtras, TextToImage
@@ -44,10 +45,10 @@ if TYPE_CHECKING:
 a1111_router: Final = APIRouter(prefix="/sdapi/v1", route_class=StrictRoute, tags=["A1111"])
 a1111_router.include_router(lists_router)
 _UNIT: Final = 8
+_RENAMED: Final = {name: asked.aliases[0] for name, asked in asked_fields() if asked.aliases}
+"""A1111's names of a request's fields that mean the same there."""
 _THEIRS: Final = {
-    "guidance_scale": "cfg_scale", "strength": "denoising_strength", "hires_strength": "denoising_strength",
-    "scheduler": "sampler_name", "num_images": "n_iter times batch_size", "hires": "hr_scale",
-    "variation_seed": "subseed", "variation_strength": "subseed_strength",
+    **_RENAMED, "hires_strength": "denoising_strength", "num_images": "n_iter times batch_size", "hires": "hr_scale",
     "inpaint_padding": "inpaint_full_res_padding", "clip_skip": "CLIP_stop_at_last_layers less 1",
 }  # fmt: skip
 """A1111's names by those of an order."""
@@ -175,13 +176,14 @@ def _order(request: Request, asked: Drawing, **more: Any) -> Order:
     return make_order(
         _THEIRS,
         **{
+            **{name: getattr(asked, theirs) for name, theirs in _RENAMED.items() if theirs in Drawing.model_fields},
             "model": _model(request, asked), "prompt": asked.prompt, "negative_prompt": asked.negative_prompt,
             "num_images": asked.n_iter * asked.batch_size, "batch_size": asked.batch_size, "steps": asked.steps,
-            "guidance_scale": asked.cfg_scale, "scheduler": scheduler, "seed": max(asked.seed, -1),
+            "scheduler": scheduler, "seed": max(asked.seed, -1),
             "eta": (eta if asked.eta is None else asked.eta) if draws_noise else None,
             "clip_skip": max(skipped, 1) - 1, "width": width,
-            "height": height, "fit": True, "variation_strength": asked.subseed_strength,
-            "variation_seed": max(asked.subseed, -1) if asked.subseed_strength else None, **more,
+            "height": height, "fit": True,
+            "variation_seed": max(asked.subseed, -1) if asked.subseed_strength else None, "strength": None, **more,
         },
     )  # fmt: skip
 
@@ -273,7 +275,7 @@ def _info(service: Service, asked: Drawing, order: Order, pictures: list[Picture
         "all_seeds": seeds,
         "subseed": subseeds[0],
         "all_subseeds": subseeds,
-        "subseed_strength": order.variation_strength,
+        "subseed_strength": asked.subseed_strength,
         "width": first.width if first else order.width,
         "height": first.height if first else order.height,
         "sampler_name": record.get("sampler") or asked.sampler_name or asked.sampler_index or "",

@@ -36,7 +36,7 @@ def test_a_picture_leads_by_the_models_controlnet(visit: Callable[..., Opened], 
     opened.page.select_option("#control-net", "depth")
     opened.page.fill("#control-strength", "0.6")
     opened.page.fill("#control-end", "0.8")
-    opened.page.check("#control-guess")
+    opened.page.check("#control_guess")
     opened.generate(prompt="a red circle", steps=4, seed=3)
     (picture,) = opened.job()["pictures"]
     (control,) = picture["record"]["controls"]
