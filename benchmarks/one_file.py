@@ -15,9 +15,9 @@ from pathlib import Path
 
 from olivelike.engine.prepared import Options
 from olivelike.engine.run import run
-from olivelike.measure.bench.bench_job import NetworkJob, PipelineJob, Turn
-from olivelike.measure.bench.contest import contest
-from olivelike.measure.bench.engines import ONNXRUNTIME
+from olivelike.measure.contest.contest import contest
+from olivelike.measure.contest.engine import ONNXRUNTIME, Turn
+from olivelike.measure.contest.runtime_engine import NetworkJob, PipelineJob
 from olivelike.model.families import PIPELINE_FILE
 from olivelike.runtime import SessionSettings
 

@@ -28,9 +28,11 @@ from unittest.mock import patch
 
 from spine import make_checkpoint, run
 
-from olivelike.measure.bench.bench_job import PipelineJob, Turn
-from olivelike.measure.bench.contest import contest
-from olivelike.measure.bench.engines import session_settings
+from olivelike.extras.bench.engines import session_settings
+from olivelike.extras.bench.torch_engine import TorchJob
+from olivelike.measure.contest.contest import contest
+from olivelike.measure.contest.engine import Turn
+from olivelike.measure.contest.runtime_engine import PipelineJob
 from olivelike.runtime import Request, open_pipeline
 from olivelike.runtime.sessions.open_session import open_session
 from olivelike.runtime.sessions.providers import find_provider
@@ -38,8 +40,8 @@ from olivelike.runtime.sessions.session import Call
 from olivelike.runtime.sessions.session_settings import ProviderChoice, SessionSettings
 
 if TYPE_CHECKING:
-    from olivelike.measure.bench.bench_job import Job
-    from olivelike.measure.bench.contest import Event, Measured
+    from olivelike.measure.contest.contest import Event, Measured
+    from olivelike.measure.contest.engine import Job
     from olivelike.runtime.sessions.session import BoundCall
 
 COMPONENTS = ("text_encoder", "unet", "vae_encoder", "vae_decoder")
@@ -192,8 +194,8 @@ def main() -> None:
         outputs = {target: optimise(folder, source, target, half) for target, half in halves.items()}
         jobs = {target: ours(output, target, options.steps, side) for target, output in outputs.items()}
 
-        def torch(engine: str, dtype: str, *, channels_last: bool = False) -> PipelineJob:
-            return PipelineJob(
+        def torch(engine: str, dtype: str, *, channels_last: bool = False) -> TorchJob:
+            return TorchJob(
                 engine, outputs["cpu"], SessionSettings(), (side, side), options.steps, safety=False,
                 checkpoint=str(source), torch_dtype=dtype, channels_last=channels_last,
             )  # fmt: skip

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from olivelike.measure.bench.bench_job import PipelineJob
+    from olivelike.measure.contest.runtime_engine import PipelineJob
 
 PROMPT = "a lighthouse on a cliff at dusk"
 _LIMIT = 3600.0
@@ -85,15 +85,15 @@ class Own:
     """A process of `olivelike bench`: the runtime, or torch."""
 
     def __init__(self, job: PipelineJob, log: Path) -> None:
-        from olivelike.measure.bench.bench_job import encode_job
-        from olivelike.measure.bench.contest import Child
+        from olivelike.measure.contest.contest import Child
+        from olivelike.measure.contest.engine import encode_job
 
         self._child, self._peak = Child(log), 0
         self._child.ask(encode_job(job), _LIMIT)
 
     def steps(self) -> list[float]:
         """Draw, and return the seconds of its steps, each their mean."""
-        from olivelike.measure.bench.bench_job import Turn
+        from olivelike.measure.contest.engine import Turn
 
         answer = self._child.ask(vars(Turn(PROMPT, 1, 1)), _LIMIT)
         self._peak = answer["peak_bytes"]
@@ -129,7 +129,7 @@ def main() -> None:
 
     from runtime_step import make_checkpoint, optimise, ours
 
-    from olivelike.measure.bench.bench_job import PipelineJob
+    from olivelike.extras.bench.torch_engine import TorchJob
     from olivelike.runtime.sessions.session_settings import SessionSettings
     from olivelike.testing.single_file_writer import make_single_file
 
@@ -143,8 +143,8 @@ def main() -> None:
         cpu, openvino = optimise(folder, source, "cpu"), optimise(folder, source, "openvino", ", bfloat16")
         size = (options.side, options.side)
 
-        def torch(engine: str, dtype: str, *, channels_last: bool = False) -> PipelineJob:
-            return PipelineJob(
+        def torch(engine: str, dtype: str, *, channels_last: bool = False) -> TorchJob:
+            return TorchJob(
                 engine, cpu, SessionSettings(), size, options.steps, safety=False, checkpoint=str(source),
                 torch_dtype=dtype, channels_last=channels_last,
             )  # fmt: skip

@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     from olivelike.engine.run import run as run
     from olivelike.engine.run_record import RunResult as RunResult
     from olivelike.errors import OlivelikeError as OlivelikeError
+    from olivelike.extras.bench.ablation import Ablation as Ablation, ablate as ablate
+    from olivelike.extras.bench.bench_report import BenchReport as BenchReport
+    from olivelike.extras.bench.bench_settings import BenchSettings as BenchSettings
+    from olivelike.extras.bench.whole_pictures import bench as bench
     from olivelike.extras.deploy.joined_package import ModelPackage as ModelPackage, package_outputs as package_outputs
     from olivelike.extras.deploy.web_page import WebPage as WebPage, export_web as export_web
     from olivelike.graphs.inspect import Inspection as Inspection, inspect_model as inspect_model
-    from olivelike.measure.bench.ablation import Ablation as Ablation, ablate as ablate
-    from olivelike.measure.bench.bench_report import BenchReport as BenchReport
-    from olivelike.measure.bench.bench_settings import BenchSettings as BenchSettings
-    from olivelike.measure.bench.whole_pictures import bench as bench
     from olivelike.measure.clients import CheckResult as CheckResult, check_client as check_client
     from olivelike.measure.doctor import Diagnosis as Diagnosis, diagnose as diagnose
     from olivelike.measure.profile import FolderProfile as FolderProfile, profile_folder as profile_folder

@@ -21,12 +21,12 @@ def homes(file: str) -> dict[str, str]:
     Names of an extra are left out where its folder is gone.
     """
     found = _IMPORT.findall(Path(file).read_text(encoding="utf-8"))
-    here = [one for one in found if not one[0].startswith(_EXTRAS) or _folder(file, one[0]).is_dir()]
+    here = [one for one in found if not one[0].startswith(_EXTRAS) or _folder(one[0]).is_dir()]
     return {name: module for module, *listed in here for name in re.findall(r"(\w+)(?: as \w+)?", "".join(listed))}
 
 
-def _folder(file: str, module: str) -> Path:
-    return Path(file).with_name("extras") / module.removeprefix(_EXTRAS).partition(".")[0]
+def _folder(module: str) -> Path:
+    return Path(__file__).with_name("extras") / module.removeprefix(_EXTRAS).partition(".")[0]
 
 
 def names_from(package: str, file: str) -> Callable[[str], Any]:

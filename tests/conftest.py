@@ -42,7 +42,7 @@ if os.environ.get("OLIVELIKE_FILL_SHELF"):
 
 TOGETHER = (
     "engine", "cli", "sources", "serve", "extras/shared_store", "extras/cluster", "extras/deploy",
-    "runtime", "graphs/fusion", "measure/bench", "measure/verify",
+    "runtime", "graphs/fusion", "extras/bench", "measure/contest", "measure/verify",
 )  # fmt: skip
 """Folders whose tests share what is made once per session; the longest first, so that all workers end together."""
 

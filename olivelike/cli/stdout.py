@@ -106,3 +106,11 @@ def _drop_standard_output() -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
+
+
+def require_writable(path: Path) -> None:
+    """Check that a file can be written. Raises `UsageError` if it is a folder, lies in none, or may not be written."""
+    if path.is_dir() or not path.parent.is_dir():
+        raise UsageError(f"{path}: is a folder, or lies in none; name a file")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise UsageError(f"{path}: may not be written")

@@ -19,8 +19,7 @@ from olivelike.engine.prepared import Options
 from olivelike.engine.run_record import readable_runs
 from olivelike.errors import PassError, SafetyError, UsageError, WorkflowError
 from olivelike.graphs.inspect import inspect_model
-from olivelike.measure.bench.ablation import verified_rows
-from olivelike.measure.bench.runtime_engine import kept_in, weights_dtype
+from olivelike.measure.contest.runtime_engine import kept_in, weights_dtype
 from olivelike.measure.verify.folder_verification import verify_folder
 from olivelike.model.observations import from_bytes
 from olivelike.model.records.run_record import NodeRecord
@@ -195,7 +194,7 @@ def test_an_ablation_says_what_is_in_which_type(rounded: Project, tmp_path: Path
     sweep = "sweep=[{name: plain, components: {unet: [convert, fuse]}}, {name: rounded}]"
     rounded.run(sweep, output=tmp_path / "swept")
     prepared = prepare(str(rounded.workflow), Options(overrides=(sweep,), output=tmp_path / "swept"), writes=False)
-    plain, quantised = verified_rows(prepared)
+    plain, quantised = pytest.importorskip("olivelike.extras.bench.ablation").verified_rows(prepared)
     assert plain.weights is None
     assert quantised.weights is not None
     assert quantised.weights.startswith("int8 ")

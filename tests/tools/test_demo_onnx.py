@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import olivelike
-from olivelike.measure.bench.fidelity import SEED, compare_methods, read_method
+from olivelike.extras.bench.fidelity import SEED, compare_methods, read_method
 from olivelike.runtime import Request, open_pipeline
 from tools.train_demo.captions.caption_reading import read_picture
 from tools.train_demo.captions.evaluation import random_captions, score_pictures, share_right

@@ -28,8 +28,7 @@ def report(
 
     It is one HTML file that needs no network: steps, operators, sizes, verification, environment.
     """
-    from olivelike.cli.stdout import write_found
-    from olivelike.measure.bench.bench_report import require_writable
+    from olivelike.cli.stdout import require_writable, write_found
     from olivelike.measure.report.recorded_runs import find_run
 
     if output is not None:

@@ -12,7 +12,7 @@ from olivelike._extras import commands
 
 _GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "Make": ("run", "convert", "generate", "serve", "export-web", "package"),
-    "Measure": ("verify", "ablate", "bench", "profile"),
+    "Measure": ("verify", "profile"),
     "Understand": ("plan", "explain", "graph", "report"),
     "Look at files": ("info", "inspect", "check-client"),
     "Write workflows and passes": ("init", "validate", "schema", "passes"),
@@ -29,8 +29,6 @@ _EXAMPLES: Final = {
     "export-web": "olivelike export-web models/painter_web site",
     "package": "olivelike package models/painter models/painter_cuda -o models/painter.ortpackage",
     "verify": "olivelike verify models/painter --component unet",
-    "ablate": "olivelike ablate ablation_sd15_cpu --set source=./my-checkpoint",
-    "bench": "olivelike bench models/painter --engine onnxruntime --steps 20",
     "profile": "olivelike profile models/painter --size 512x512",
     "plan": "olivelike plan workflows/mine.yaml --only unet",
     "explain": "olivelike explain workflows/mine.yaml unet.fuse",

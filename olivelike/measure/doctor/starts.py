@@ -65,8 +65,9 @@ def measure_starts(folder: Path, targets: Iterable[str]) -> tuple[Start, ...]:
 
 
 def _measure(folder: Path, name: str, settings: SessionSettings) -> Start:
-    from olivelike.measure.bench.bench_job import PipelineJob, Turn
-    from olivelike.measure.bench.contest import contest
+    from olivelike.measure.contest.contest import contest
+    from olivelike.measure.contest.engine import Turn
+    from olivelike.measure.contest.runtime_engine import PipelineJob
     from olivelike.runtime.pipeline.pipeline_folder import open_folder
 
     size = tuple(min(side, _SIDE) for side in open_folder(folder).default_size)

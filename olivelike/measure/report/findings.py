@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from olivelike.measure.bench.fidelity_report import FidelityReport
+from olivelike.measure.report.fidelity_report import FidelityReport
 from olivelike.model.records.reading import part_of_json
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from olivelike.measure.report.content import (
 from olivelike.measure.report.findings import Bench, Figures, Findings, Fusion, NetworkProfile, Profile, figures, fusion
 
 if TYPE_CHECKING:
-    from olivelike.measure.bench.fidelity_report import FidelityReport
+    from olivelike.measure.report.fidelity_report import FidelityReport
     from olivelike.model.records.run_record import NodeRecord, RunRecord
 
 _REASONS: Final = 3

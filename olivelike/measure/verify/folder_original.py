@@ -14,7 +14,7 @@ from olivelike.engine.preparation import source_spec
 from olivelike.errors import PassError, UsageError
 from olivelike.families import denoiser_among
 from olivelike.families.networks.unet import with_image_prompt
-from olivelike.measure.bench.engines import EngineAbsent, recorded_checkpoint
+from olivelike.measure.original_checkpoint import OriginalAbsent, recorded_checkpoint
 from olivelike.model import Tensor
 from olivelike.model.tensor_file import read_tensor
 from olivelike.sources import PipelineSource, SourceSpec, open_source
@@ -123,7 +123,7 @@ def spec_of(folder: Path, record: OutputRecord, against: str | None, vae: str | 
         return spec if other is None else replace(spec, vae=source_spec(other, None))
     try:
         found = recorded_checkpoint(folder)
-    except EngineAbsent:
+    except OriginalAbsent:
         raise UsageError(
             f"{folder} was made from {said.name}, whose place it does not know; name it with --against"
         ) from None

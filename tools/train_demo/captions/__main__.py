@@ -11,11 +11,11 @@ from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from olivelike.cli.display.fidelity_table import method_lines
 from olivelike.cli.options import ProviderOptions, ReportOptions
 from olivelike.cli.stdout import write_error, write_found, write_text
 from olivelike.errors import OlivelikeError
-from olivelike.measure.bench.fidelity import SEED, compare_methods, read_method
+from olivelike.extras.bench.bench_tables import method_lines
+from olivelike.extras.bench.fidelity import SEED, compare_methods, read_method
 from olivelike.measure.report.page import FIDELITY_FILE
 from tools.train_demo.captions.evaluation import random_captions, share_right
 

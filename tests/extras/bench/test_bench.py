@@ -7,13 +7,13 @@ import json
 import shutil
 
 import pytest
-from bench_samples import STEPS
 
 from olivelike.cli.app import run_command_line
 from olivelike.data import demo_folder
-from olivelike.measure.bench.bench_job import Timing
-from olivelike.measure.bench.contest import ContestInterrupted, Measured
-from olivelike.measure.bench.row import COLUMNS
+from olivelike.extras.bench.row import COLUMNS
+from olivelike.measure.contest.contest import ContestInterrupted, Measured
+from olivelike.measure.contest.engine import Timing
+from tests.fixtures.bench_samples import STEPS
 
 SEEDS_COLUMNS = [
     "engine", "version", "provider", "disable_safety_checker", "height", "width", "steps", "batch_size",
@@ -118,7 +118,7 @@ def test_what_was_measured_before_an_interruption_is_shown_and_kept(small_pipeli
     def contest(jobs, warmup, turns, limit, listen, look):
         raise ContestInterrupted({name: measured[name] for name in jobs})
 
-    monkeypatch.setattr("olivelike.measure.bench.whole_pictures.contest", contest)
+    monkeypatch.setattr("olivelike.extras.bench.whole_pictures.contest", contest)
     saved, table = tmp_path / "report.json", tmp_path / "rows.csv"
     arguments = ["bench", str(small_pipeline), "--json-file", str(saved), "--csv", str(table), "--size", "64x64"]
     for engine in measured:
@@ -213,7 +213,7 @@ def test_an_engine_that_fails_is_shown_and_told_before_what_a_baseline_lacks(sma
 
 def test_the_table_comes_before_a_file_that_can_not_be_written(small_pipeline, capsys, tmp_path, monkeypatch):
     saved = tmp_path / "gone" / "report.json"
-    monkeypatch.setattr("olivelike.measure.bench.bench_report.require_writable", lambda _: None)
+    monkeypatch.setattr("olivelike.extras.bench.bench_commands.require_writable", lambda _: None)
     asked = ["--engine", "xformers", "--json-file", str(saved)]
     assert run_command_line(["bench", str(small_pipeline), *asked]) == 2
     told = capsys.readouterr()

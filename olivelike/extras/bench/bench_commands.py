@@ -1,25 +1,21 @@
-"""`olivelike bench`: latency and memory of engines, side by side."""
+"""`olivelike bench` and `olivelike ablate`: engines, methods and variants, side by side."""
 
-import io
-from collections.abc import Iterator, Sequence
+import sys
 from dataclasses import replace
 from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from olivelike.cli import options as shared
-from olivelike.cli.display.text import duration, fitted, terminal_width
+from olivelike.cli.display.text import duration
 from olivelike.cli.options import ProviderOptions
-from olivelike.cli.stdout import write_error, write_found, write_text
+from olivelike.cli.stdout import require_writable, write_error, write_found, write_text
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
-    from olivelike.measure.bench.bench_report import BenchReport, Comparison
-    from olivelike.measure.bench.contest import Event
-    from olivelike.measure.bench.row import Row
+    from olivelike.extras.bench.bench_report import BenchReport, Comparison
+    from olivelike.measure.contest.contest import Event
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
 
@@ -122,19 +118,12 @@ def bench(
             folder, session.settings(folder), batch_sizes or [1], sides, steps, batch_count, warmup_runs, timeout, json
         )
         return
-    from olivelike.cli.display.fidelity_table import method_lines
-    from olivelike.measure.bench.bench_report import (
-        append_rows,
-        check_baseline,
-        check_csv,
-        compare,
-        read_report,
-        require_writable,
-    )
-    from olivelike.measure.bench.bench_settings import BenchSettings, check, parse_torch_dtype
-    from olivelike.measure.bench.engines import ENGINES
-    from olivelike.measure.bench.fidelity import compare_methods, read_method
-    from olivelike.measure.bench.whole_pictures import BenchInterrupted, bench as run
+    from olivelike.extras.bench.bench_report import append_rows, check_baseline, check_csv, compare, read_report
+    from olivelike.extras.bench.bench_settings import BenchSettings, check, parse_torch_dtype
+    from olivelike.extras.bench.bench_tables import method_lines, table_lines
+    from olivelike.extras.bench.engines import ENGINES
+    from olivelike.extras.bench.fidelity import compare_methods, read_method
+    from olivelike.extras.bench.whole_pictures import BenchInterrupted, bench as run
     from olivelike.measure.report.page import BENCH_FILE, FIDELITY_FILE
 
     if not threshold >= 0:
@@ -218,6 +207,84 @@ def bench(
     _judge(report, comparisons, compared=baseline is not None)
 
 
+@shared.with_groups
+def ablate(
+    workflow: shared.Workflow,
+    chosen: shared.WorkflowOptions,
+    components: Annotated[
+        list[str] | None,
+        typer.Option("--component", metavar="NAME", help="Network to show; unet by default. May be repeated."),
+    ] = None,
+    measure: Annotated[bool, typer.Option(help="Measure latency and memory on this machine.")] = True,
+    runs: Annotated[int, typer.Option(metavar="N", min=1, help="Measured runs of each variant.")] = 10,
+    warmup: Annotated[int, typer.Option(metavar="N", min=0, help="Runs before them.")] = 2,
+    dimensions: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--dimension",
+            metavar="NAME=SIZE",
+            help="Size of a dynamic dimension, such as unet_sample_height=96; may be repeated.",
+        ),
+    ] = None,
+    providers: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--provider", metavar="NAME[:KEY=VALUE,...]", help="What to measure on; by default the workflow's target."
+        ),
+    ] = None,
+    pictures: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=0,
+            help="Also draw N pictures by each variant, and compare time and pictures with the first's.",
+        ),
+    ] = 0,
+    csv_file: Annotated[
+        Path | None, typer.Option("--csv", metavar="FILE", help="Also write the table to this file.")
+    ] = None,
+    combination: shared.Combination = None,
+    output: shared.Output = None,
+    overwrite: shared.Overwrite = False,
+    json: shared.Json = False,
+) -> None:
+    """Make the variants of a `sweep`, and print what each costs.
+
+    What variants have in common runs once, and what is stored does not run again. A variant that a step stops costs
+    the others nothing; the exit status is then that of the step, such as 5 for `verify`.
+    """
+    from olivelike.cli.display.run_display import RunDisplay
+    from olivelike.extras.bench.ablation import ablate as measure_variants
+    from olivelike.extras.bench.bench_tables import method_lines, variant_lines
+    from olivelike.measure.report import write_report
+    from olivelike.runtime.sessions.session_settings import parse_dimensions
+
+    sizes = parse_dimensions(dimensions or ())
+    if csv_file is not None:
+        require_writable(csv_file)
+    with RunDisplay(live=sys.stdout.isatty()) as display:
+        found = measure_variants(
+            workflow,
+            shared.engine_options(chosen, combination=combination, output=output, overwrite=overwrite),
+            (lambda _: None) if json else display,
+            write_report,
+            components=components or (),
+            measure=measure,
+            runs=runs,
+            warmup=warmup,
+            sizes=sizes,
+            providers=providers or (),
+            pictures=pictures,
+            made=(lambda _: None) if json else display.summarise,
+        )
+    drawn = ["", *method_lines(found.fidelity)] if found.fidelity else []
+    write_found(found.to_json(), [*variant_lines(found.rows), *drawn], json=json)
+    if csv_file is not None:
+        write_text(found.to_csv(), csv_file)
+    if found.error is not None:
+        raise found.error
+
+
 def _bench_one_file(
     folder: Path,
     settings: "SessionSettings",
@@ -233,7 +300,7 @@ def _bench_one_file(
     from dataclasses import asdict
 
     from olivelike.cli.display.text import size
-    from olivelike.measure.bench.whole_pictures import measure_folder
+    from olivelike.extras.bench.whole_pictures import measure_folder
 
     found, lines = [], []
     for pictures in batch_sizes:
@@ -252,7 +319,7 @@ def _bench_one_file(
 def _judge(report: "BenchReport", comparisons: "tuple[Comparison, ...]", *, compared: bool) -> None:
     """Raise what the exit status should tell."""
     from olivelike.errors import MissingError, SessionError, VerificationError
-    from olivelike.measure.bench.bench_report import nothing_in_common
+    from olivelike.extras.bench.bench_report import nothing_in_common
 
     if slower := [str(comparison) for comparison in comparisons if comparison.slower]:
         raise VerificationError(f"slower than the baseline by more than allowed: {'; '.join(slower)}")
@@ -266,48 +333,6 @@ def _judge(report: "BenchReport", comparisons: "tuple[Comparison, ...]", *, comp
         raise nothing_in_common()
 
 
-_SHOWN: Final = (
-    ("engine", "engine"),
-    ("provider", "provider"),
-    ("dtype", "dtype"),
-    ("batch_size", "batch"),
-    ("median_latency", "median s"),
-    ("speed", "speed"),
-    ("spread_percent", "spread"),
-    ("p95_latency", "p95 s"),
-    ("steps_per_second", "steps/s"),
-    ("text_encoder_ms", "text ms"),
-    ("step_ms", "step ms"),
-    ("vae_decoder_ms", "VAE ms"),
-    ("safety_checker_ms", "safety ms"),
-    ("load_seconds", "load s"),
-    ("first_step_seconds", "first step s"),
-    ("rest_resident_MB", "at rest MB"),
-    ("peak_resident_MB", "memory MB"),
-    ("peak_device_MB", "device MB"),
-)
-"""Columns and their headings."""
-_FIRST_TO_GO: Final = (
-    "text_encoder_ms",
-    "safety_checker_ms",
-    "vae_decoder_ms",
-    "rest_resident_MB",
-    "first_step_seconds",
-    "load_seconds",
-    "p95_latency",
-    "step_ms",
-    "dtype",
-    "steps_per_second",
-    "peak_device_MB",
-    "peak_resident_MB",
-)
-"""Columns that a narrow terminal does without, in this order."""
-_TEXTS: Final = frozenset({"engine", "provider", "dtype"})
-"""Columns of text; the others are numbers, flush right."""
-_WIDE: Final = 1000
-"""Columns in which any table has room."""
-
-
 def show_event(event: "Event") -> None:
     """Tell on standard error what happens."""
     if event.name == "opened":
@@ -318,85 +343,3 @@ def show_event(event: "Event") -> None:
         write_error(f"measuring: about {duration(event.seconds)}")
     elif event.name == "failed":
         write_error(f"{event.engine}: {event.text}")
-
-
-def table_lines(report: "BenchReport", comparisons: "Sequence[Comparison]") -> "Iterator[str]":
-    """Yield a table of the rows, and below it what was left out and what failed."""
-    if report.rows:
-        yield from _table(report.rows)
-    for skip in report.skipped:
-        yield f"left out: {skip.engine}: {skip.reason}"
-    for row in report.failed:
-        yield f"{row.status}: {row.engine}, batch size {row.batch_size}: {row.error}"
-    for row in report.rows:
-        if row.note:
-            yield f"note: {row.engine}, batch size {row.batch_size}: {row.note}"
-    for comparison in comparisons:
-        yield f"against the baseline: {comparison}"
-
-
-def _table(rows: "Sequence[Row]") -> "Iterator[str]":
-    from rich.console import Console
-
-    # A column that no row has anything in only takes room.
-    shown = [name for name, _ in _SHOWN if any(row.value(name) is not None for row in rows)]
-    terminal = terminal_width()
-    left_out = []
-    if terminal is not None:
-        for name in _FIRST_TO_GO:
-            if name in shown and _width(rows, shown) > terminal:
-                shown.remove(name)
-                left_out.append(name)
-    console = Console(file=io.StringIO(), width=terminal or _width(rows, shown))
-    console.print(_grid(rows, shown))
-    assert isinstance(console.file, io.StringIO)
-    yield from (line.rstrip() for line in console.file.getvalue().splitlines() if line.strip())
-    if left_out:
-        titles = ", ".join(title for name, title in _SHOWN if name in left_out)
-        yield fitted(f"left out on a narrow terminal (--csv has all): {titles}")
-
-
-def _width(rows: "Sequence[Row]", shown: "Sequence[str]") -> int:
-    """Return the columns that the table takes unfolded."""
-    from rich.console import Console
-
-    return Console(width=_WIDE).measure(_grid(rows, shown)).maximum
-
-
-def _grid(rows: "Sequence[Row]", shown: "Sequence[str]") -> "Table":
-    from rich import box
-    from rich.table import Table
-
-    first = rows[0]
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        title=f"{first.folder}: {first.width}x{first.height}, {first.steps} steps{_against(rows)}",
-        title_justify="left",
-    )
-    for name, title in _SHOWN:
-        if name in shown:
-            justify: Literal["left", "right"] = "left" if name in _TEXTS else "right"
-            table.add_column(title, justify=justify, overflow="fold", no_wrap=name == "engine")
-    for row in rows:
-        table.add_row(*(_cell(row, name) for name, _ in _SHOWN if name in shown))
-    return table
-
-
-def _against(rows: "Sequence[Row]") -> str:
-    against = dict.fromkeys(str(row.speed_against) for row in rows if row.speed_against)
-    return f", speed against {' and '.join(against)}" if against else ""
-
-
-def _cell(row: "Row", name: str) -> str:
-    value = row.value(name)
-    if name == "speed":
-        return "" if value is None else f"{value:.2f}x"
-    if name == "spread_percent":
-        return "" if value is None else f"{value:.0f}%"
-    if name == "median_latency" and row.status != "ok":
-        return str(row.status)
-    if name == "provider":
-        return str(value or "").removesuffix("ExecutionProvider")
-    if isinstance(value, float):
-        return f"{value:.3g}" if value < 1 else f"{value:.2f}" if value < 1000 else f"{value:.0f}"
-    return "" if value is None else str(value)

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from olivelike.cli.commands import bench
-from olivelike.measure.bench.row import Row
+from olivelike.extras.bench import bench_tables as bench
+from olivelike.extras.bench.row import Row
 
 MEASURED = {
     "engine": "onnxruntime", "provider": "CPUExecutionProvider", "dtype": "float32", "batch_size": 1,

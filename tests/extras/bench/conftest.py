@@ -1,23 +1,20 @@
-"""One run of the command on the small pipeline, and one contest of small networks, each shared by several tests."""
+"""One run of the command on the small pipeline, shared by several tests."""
 
 from __future__ import annotations
 
 import io
 import json
-import os
-import signal
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from bench_samples import ONE_THREAD, SIZES, SQUARE, STEPS, write_network, write_small_pipeline
 
 from olivelike.cli.app import run_command_line
-from olivelike.measure.bench.bench_job import NetworkJob, Turn
-from olivelike.measure.bench.contest import contest
 from olivelike.store import Store
+from tests.cli.conftest import _jobs_in_this_process, _no_store_of_the_user, cli, project, warm_project  # noqa: F401
+from tests.fixtures.bench_samples import STEPS, write_small_pipeline
 
 
 @dataclass
@@ -69,23 +66,3 @@ def command_run(small_pipeline, tmp_path_factory):
         status = run_command_line(arguments)
     page = (store.run_folder("known") / "report.html").read_text(encoding="utf-8")
     return CommandRun(status, out.getvalue(), err.getvalue(), csv, page, json.loads(saved.read_bytes()))
-
-
-@pytest.fixture(scope="session")
-def square(tmp_path_factory):
-    """A network that takes as much memory as it is asked to."""
-    path = tmp_path_factory.mktemp("square") / "model.onnx"
-    write_network(path, SQUARE)
-    return path
-
-
-@pytest.fixture(scope="session")
-def small_contest(square):
-    """Three contenders: one is well, one is killed as it opens, one wants 4 TB."""
-    jobs = {name: NetworkJob(square, ONE_THREAD, {"n": size}) for name, size in SIZES.items()}
-
-    def kill(event):
-        if event.name == "opening" and event.engine == "killed":
-            os.kill(event.pid, signal.SIGKILL)
-
-    return contest(jobs, [Turn()], [Turn()] * 4, 300.0, kill)

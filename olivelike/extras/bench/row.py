@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Final
 
-from olivelike.measure.bench.engines import ONNXRUNTIME, TENSORRT, TORCH
-from olivelike.measure.bench.memory import noise, outliers, spread_percent
+from olivelike.extras.bench.engines import TENSORRT, TORCH
+from olivelike.measure.contest.engine import ONNXRUNTIME
+from olivelike.measure.contest.memory import noise, outliers, spread_percent
 
 if TYPE_CHECKING:
-    from olivelike.measure.bench.bench_settings import Checked
-    from olivelike.measure.bench.contest import Measured
+    from olivelike.extras.bench.bench_settings import Checked
+    from olivelike.measure.contest.contest import Measured
 
 Value = str | int | float | bool | None
 

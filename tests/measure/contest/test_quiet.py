@@ -9,8 +9,7 @@ import time
 import psutil
 import pytest
 
-from olivelike.measure.bench.memory import Surroundings, noise, outliers, spread_percent, surveying
-from olivelike.measure.bench.row import Row, with_speeds
+from olivelike.measure.contest.memory import Surroundings, noise, outliers, spread_percent, surveying
 
 QUIET = Surroundings(10.0, 0.0, (0.5,))
 BURNS = "while True: pass"
@@ -89,28 +88,3 @@ def test_what_our_own_processes_take_is_not_counted():
             one.wait()
     capacity = found.seconds * psutil.cpu_count()
     assert found.other_seconds + taken < 1.05 * capacity + 0.1  # More there is not, however busy others are.
-
-
-def row(engine, latency, batch_size=1):
-    return Row(engine=engine, batch_size=batch_size, median_latency=latency)
-
-
-def test_speeds_are_against_torch_at_the_same_batch_size():
-    rows = with_speeds(
-        [
-            row("onnxruntime", 0.5),
-            row("torch", 1.0),
-            row("openvino", None),
-            row("onnxruntime", 2.0, 4),
-            row("torch", 3.0, 4),
-        ]
-    )
-    assert [one.speed for one in rows] == [2.0, 1.0, None, 1.5, 1.0]
-    assert {one.speed_against for one in rows} == {"torch", None}
-
-
-def test_without_torch_they_are_against_the_first_and_one_alone_has_none():
-    first, second = with_speeds([row("onnxruntime", 0.5), row("openvino", 0.25)])
-    assert (first.speed, second.speed, second.speed_against) == (1.0, 2.0, "onnxruntime")
-    (alone,) = with_speeds([row("onnxruntime", 0.5)])
-    assert alone.speed is None

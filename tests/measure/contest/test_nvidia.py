@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from olivelike.errors import SessionError
-from olivelike.measure.bench.memory import GpuState, NvidiaDriver, gpu_of
+from olivelike.measure.contest.memory import GpuState, NvidiaDriver, gpu_of
 from olivelike.runtime.sessions.devices import Device
 from olivelike.runtime.sessions.session_settings import SessionSettings, parse_provider
 

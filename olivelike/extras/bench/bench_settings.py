@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal, get_args
 from olivelike._files import hold_paths
 from olivelike._text import did_you_mean
 from olivelike.errors import UsageError
-from olivelike.measure.bench.engines import ENGINES
+from olivelike.extras.bench.engines import ENGINES
 from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder, open_folder, read_folder_target, target_settings
 from olivelike.runtime.pipeline.request import Request
 from olivelike.runtime.pipeline.resolve_defaults import resolve_defaults

@@ -14,11 +14,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from olivelike._files import held
 from olivelike._untrusted import read_bytes, read_json
+from olivelike.cli.stdout import require_writable
 from olivelike.errors import UsageError
-from olivelike.measure.bench.row import COLUMNS, Row, Value
+from olivelike.extras.bench.row import COLUMNS, Row, Value
 
 if TYPE_CHECKING:
-    from olivelike.measure.bench.bench_settings import Checked
+    from olivelike.extras.bench.bench_settings import Checked
 
 _KIND: Final = "bench/1"
 _ALIKE: Final = (
@@ -155,14 +156,6 @@ def check_csv(path: Path) -> None:
     if not os.access(path.parent, os.W_OK):
         raise UsageError(f"{path.parent}: may not be written, and a lock lies beside {path.name} during a write")
     _check_header(path)
-
-
-def require_writable(path: Path) -> None:
-    """Check that a file can be written. Raises `UsageError` if it is a folder, lies in none, or may not be written."""
-    if path.is_dir() or not path.parent.is_dir():
-        raise UsageError(f"{path}: is a folder, or lies in none; name a file")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise UsageError(f"{path}: may not be written")
 
 
 def append_rows(path: Path, rows: Sequence[Row]) -> None:

@@ -17,22 +17,16 @@ from typing import Final
 
 from olivelike.engine.run_record import host, versions
 from olivelike.errors import Interrupted, SessionError, UsageError
-from olivelike.measure.bench.bench_job import NetworkJob, PipelineJob, Turn
-from olivelike.measure.bench.bench_report import BenchReport, Skipped
-from olivelike.measure.bench.bench_settings import LONGEST, BenchSettings, Checked, check
-from olivelike.measure.bench.contest import ContestInterrupted, Event, Measured, contest
-from olivelike.measure.bench.engines import (
-    ONNXRUNTIME,
-    TORCH_ENGINES,
-    EngineAbsent,
-    named_checkpoint,
-    recorded_checkpoint,
-    require_packages,
-    session_settings,
-    torch_device,
-)
-from olivelike.measure.bench.memory import gpu_of, open_driver
-from olivelike.measure.bench.row import Machine, Row, make_row, percentile, with_speeds
+from olivelike.extras.bench.bench_report import BenchReport, Skipped
+from olivelike.extras.bench.bench_settings import LONGEST, BenchSettings, Checked, check
+from olivelike.extras.bench.engines import TORCH_ENGINES, require_packages, session_settings, torch_device
+from olivelike.extras.bench.row import Machine, Row, make_row, percentile, with_speeds
+from olivelike.extras.bench.torch_engine import TorchJob
+from olivelike.measure.contest.contest import ContestInterrupted, Event, Measured, contest
+from olivelike.measure.contest.engine import ONNXRUNTIME, EngineAbsent, Turn
+from olivelike.measure.contest.memory import gpu_of, open_driver
+from olivelike.measure.contest.runtime_engine import NetworkJob, PipelineJob
+from olivelike.measure.original_checkpoint import OriginalAbsent, named_checkpoint, recorded_checkpoint
 from olivelike.model.families import MODEL_FILE, PIPELINE_FILE
 from olivelike.runtime.sessions.providers import OPENVINO
 from olivelike.runtime.sessions.session_settings import SessionSettings
@@ -150,7 +144,7 @@ def _jobs(checked: Checked) -> tuple[dict[str, PipelineJob], list[Skipped]]:
     for engine in dict.fromkeys(checked.settings.engines):
         try:
             jobs[engine] = _job(engine, checked)
-        except EngineAbsent as error:
+        except (EngineAbsent, OriginalAbsent) as error:
             skipped.append(Skipped(engine, str(error).removeprefix(f"{engine}: ")))
     return jobs, skipped
 
@@ -158,14 +152,17 @@ def _jobs(checked: Checked) -> tuple[dict[str, PipelineJob], list[Skipped]]:
 def _job(engine: str, checked: Checked) -> PipelineJob:
     settings = checked.settings
     asked, folder = settings.asked_sessions, settings.folder.absolute()
-    job = PipelineJob(engine, folder, asked, checked.size, settings.steps, checked.checks_safety)
     if engine not in TORCH_ENGINES:
         require_packages(engine, "cpu")
-        return replace(job, sessions=session_settings(engine, asked))
+        sessions = session_settings(engine, asked)
+        return PipelineJob(engine, folder, sessions, checked.size, settings.steps, checked.checks_safety)
     require_packages(engine, torch_device(asked.provider))
     named = settings.checkpoint
     original = recorded_checkpoint(folder) if named is None else named_checkpoint(named)
-    return replace(job, checkpoint=original.place, revision=original.revision, torch_dtype=settings.torch_dtype)
+    return TorchJob(
+        engine, folder, asked, checked.size, settings.steps, checked.checks_safety,
+        original.place, original.revision, settings.torch_dtype,
+    )  # fmt: skip
 
 
 def describe_machine(folder: Path, sessions: SessionSettings, gpu: int | None) -> Machine:

@@ -9,10 +9,11 @@ import subprocess
 import sys
 
 import pytest
-from bench_samples import ONE_THREAD
 
-from olivelike.measure.bench.bench_job import PipelineJob, Turn, encode_job
-from olivelike.measure.bench.contest import contest
+from olivelike.measure.contest.contest import contest
+from olivelike.measure.contest.engine import Turn, encode_job
+from olivelike.measure.contest.runtime_engine import PipelineJob
+from tests.fixtures.bench_samples import ONE_THREAD
 from tests.fixtures.little_pipeline import little_pipeline
 
 TIME = shutil.which("time")
@@ -25,7 +26,7 @@ def test_peak_memory_is_what_time_prints(one_torch_thread):
     measured = contest({"one": job}, [], turns, 300.0)["one"]
     lines = [json.dumps(encode_job(job)), *(json.dumps(vars(turn)) for turn in turns)]
     with subprocess.Popen(
-        [TIME, "-v", sys.executable, "-P", "-m", "olivelike.measure.bench.bench_worker"],
+        [TIME, "-v", sys.executable, "-P", "-m", "olivelike.measure.contest.contest_worker"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -11,13 +11,12 @@ from dataclasses import replace
 
 import psutil
 import pytest
-from bench_samples import ONE_THREAD
 
-from olivelike.measure.bench.bench_job import NetworkJob, PipelineJob, Turn, decode_job, encode_job
-from olivelike.measure.bench.bench_settings import BenchSettings, check
-from olivelike.measure.bench.contest import ChildFailure, ContestInterrupted, Measured, contest
-from olivelike.measure.bench.row import Machine, make_row
+from olivelike.measure.contest.contest import ChildFailure, ContestInterrupted, contest
+from olivelike.measure.contest.engine import Turn, decode_job, encode_job
+from olivelike.measure.contest.runtime_engine import NetworkJob, PipelineJob
 from olivelike.runtime.sessions.session_settings import parse_provider
+from tests.fixtures.bench_samples import ONE_THREAD
 
 
 def test_the_others_go_on_when_one_is_killed(small_contest):
@@ -108,7 +107,7 @@ def test_an_interruption_keeps_what_was_measured(square, monkeypatch):
         if [one.name for one in seen].count("measured") == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("olivelike.measure.bench.contest.Child", FakeChild)
+    monkeypatch.setattr("olivelike.measure.contest.contest.Child", FakeChild)
     jobs = dict.fromkeys(("first", "second", "third"), NetworkJob(square, ONE_THREAD))
     with pytest.raises(ContestInterrupted) as caught:
         contest(jobs, [Turn()], [Turn()] * 4, 300.0, interrupt)
@@ -119,25 +118,17 @@ def test_an_interruption_keeps_what_was_measured(square, monkeypatch):
     assert [event.text for event in seen if event.name == "failed"] == ["there is none"]
 
 
-def test_a_row_of_what_failed_says_why_and_has_no_latency(small_pipeline):
-    checked = check(BenchSettings(small_pipeline, sessions=ONE_THREAD))
-    row = make_row("torch", 4, checked, Measured(status="died", message="was killed"), Machine())
-    assert (row.status, row.error, row.batch_size) == ("died", "was killed", 4)
-    assert row.median_latency is None
-    assert row.first_run_memory_MB is None
-
-
 def test_jobs_come_out_of_json_as_they_went_in(square):
     providers = (parse_provider("cuda:device_id=1"), parse_provider("openvino"))
     sessions = replace(ONE_THREAD, providers=providers, device="4090", custom_operators=("a.so",), cuda_graph=True)
     network = NetworkJob(square, sessions, {"n": 4})
-    pipeline = PipelineJob("torch", square.parent, sessions, (64, 32), 20, safety=True, checkpoint="a/b")
+    pipeline = PipelineJob("openvino", square.parent, sessions, (64, 32), 20, safety=True)
     assert decode_job(encode_job(network)) == network
     assert decode_job(encode_job(pipeline)) == pipeline
 
 
 ALLOCATES = """
-from olivelike.measure.bench.memory import peak_resident_bytes
+from olivelike.measure.contest.memory import peak_resident_bytes
 block = b"x" * 150_000_000
 del block
 print(peak_resident_bytes())
@@ -160,7 +151,7 @@ def test_peak_memory_is_what_the_system_tells_the_parent():
 DRIVES = """
 import json, os, subprocess, sys
 worker = subprocess.Popen(
-    [sys.executable, "-m", "olivelike.measure.bench.bench_worker"],
+    [sys.executable, "-m", "olivelike.measure.contest.contest_worker"],
     stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
 )
 for line in sys.argv[1:]:

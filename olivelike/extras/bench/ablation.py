@@ -22,11 +22,11 @@ from olivelike.errors import (
     UsageError,
     VerificationError,
 )
+from olivelike.extras.bench import measure_folders
+from olivelike.extras.bench.fidelity import Method, compare_methods
 from olivelike.families import TOKENIZERS, denoiser_among
 from olivelike.graphs.inspect.inspect import inspect_model
 from olivelike.graphs.inspect.quantised import shares
-from olivelike.measure.bench import measure_folders
-from olivelike.measure.bench.fidelity import Method, compare_methods
 from olivelike.model.families import MODEL_FILE, PIPELINE
 from olivelike.runtime.pipeline.pipeline_folder import target_settings
 from olivelike.runtime.sessions.session import check_dimensions
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from olivelike.engine.plan.node import Node
     from olivelike.engine.prepared import Options, Prepared
     from olivelike.engine.run_record import RunResult
-    from olivelike.measure.bench.fidelity_report import FidelityReport
+    from olivelike.measure.report.fidelity_report import FidelityReport
     from olivelike.model.records.run_record import NodeRecord
     from olivelike.workflow.places import Place
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
-from bench_samples import STEPS
 
 from olivelike.cli.app import run_command_line
 from olivelike.errors import UsageError
-from olivelike.measure.bench.fidelity import Method, compare_methods, read_method
+from olivelike.extras.bench.fidelity import Method, compare_methods, read_method
 from olivelike.store import Store
+from tests.fixtures.bench_samples import STEPS
 from tools.train_demo.captions.__main__ import main as count_captions
 
 

@@ -3,27 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from inspect import signature
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from olivelike._light_diffusers import light_diffusers
 from olivelike.errors import SourceError
-from olivelike.measure.bench.bench_job import PipelineJob, Stage, Stopwatch, Timing, Turn
-from olivelike.measure.bench.engines import TORCH, TORCH_COMPILE, XFORMERS, EngineAbsent, torch_device
-from olivelike.measure.bench.runtime_engine import weights_dtype
+from olivelike.extras.bench.engines import TORCH, TORCH_COMPILE, XFORMERS, torch_device
+from olivelike.measure.contest.engine import Engine, EngineAbsent, Stage, Stopwatch, Timing, Turn
+from olivelike.measure.contest.runtime_engine import PipelineJob, weights_dtype
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
 from olivelike.runtime.schedulers.make_scheduler import make_scheduler
+
+if TYPE_CHECKING:
+    from olivelike.extras.bench.bench_settings import TorchDtype
 
 _GUIDANCE: Final = 7.5
 _PROVIDERS: Final = {TORCH: "default", TORCH_COMPILE: "compile", XFORMERS: "xformers"}
 """As the benchmark script that ONNX Runtime comes with calls them."""
 
 
+@dataclass(frozen=True)
+class TorchJob(PipelineJob):
+    """Pictures by torch, from what a folder was made of; scheduler and precision are the folder's."""
+
+    checkpoint: str = ""
+    """A folder, a file or a hub id."""
+    revision: str | None = None
+    """Commit of a hub id."""
+    torch_dtype: TorchDtype | None = None
+    channels_last: bool = False
+    """Whether torch keeps the UNet's weights in the order that some convolutions are faster in."""
+
+    def start(self) -> Engine:
+        """Open the pipeline in diffusers."""
+        return TorchEngine(self)
+
+
 class TorchEngine:
     """A pipeline of diffusers."""
 
-    def __init__(self, job: PipelineJob) -> None:
+    def __init__(self, job: TorchJob) -> None:
         import torch
 
         self._job = job
@@ -76,7 +97,7 @@ class TorchEngine:
         return int(torch.cuda.max_memory_reserved()) if self._device == "cuda" else None
 
 
-def _load(job: PipelineJob, dtype: Any) -> Any:
+def _load(job: TorchJob, dtype: Any) -> Any:
     with light_diffusers():
         import diffusers
 
@@ -87,7 +108,6 @@ def _load(job: PipelineJob, dtype: Any) -> Any:
         options["add_watermarker"] = False
     if "safety_checker" in taken and not job.safety:
         options |= {"safety_checker": None, "requires_safety_checker": False}
-    assert job.checkpoint is not None
     try:
         if Path(job.checkpoint).is_file():
             return cls.from_single_file(job.checkpoint, **options)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from olivelike.errors import SessionError
 from olivelike.families import TEXT_ENCODERS
-from olivelike.measure.bench.bench_job import NetworkJob, PipelineJob, Stage, Stopwatch, Timing, Turn
-from olivelike.measure.bench.engines import ONNXRUNTIME, EngineAbsent
+from olivelike.measure.contest.engine import ONNXRUNTIME, Engine, EngineAbsent, Stage, Stopwatch, Timing, Turn
 from olivelike.measure.network_sizes import GUIDED, random_values, sizes_of
-from olivelike.measure.one_file_inputs import one_file_inputs, with_operators
+from olivelike.measure.one_file_inputs import is_one_file, one_file_inputs, with_operators
 from olivelike.runtime.pipeline.pipeline import Pipeline
 from olivelike.runtime.pipeline.pipeline_folder import (
     PipelineFolder,
@@ -42,6 +42,41 @@ _TOKENS = 256
 """Token ids stay below: every vocabulary begins with the bytes."""
 _GUIDED = (*TEXT_ENCODERS, *GUIDED)
 """Networks that are run once for both prompts of a picture."""
+
+
+@dataclass(frozen=True)
+class PipelineJob:
+    """Pictures by an engine, from an optimised folder."""
+
+    engine: str
+    folder: Path
+    sessions: SessionSettings
+    size: tuple[int, int]
+    """Width and height."""
+    steps: int
+    safety: bool
+
+    def start(self) -> Engine:
+        """Open the engine, in a child.
+
+        Raises `EngineAbsent` if it can't be measured here, and `OlivelikeError` if it can't open what it should.
+        """
+        return PipelineEngine(self)
+
+
+@dataclass(frozen=True)
+class NetworkJob:
+    """A single network on random inputs."""
+
+    model: Path
+    """The ONNX file."""
+    sessions: SessionSettings
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    """Sizes of its dynamic dimensions, by name."""
+
+    def start(self) -> Engine:
+        """Open the network, as a pipeline is opened."""
+        return OneFileEngine(self) if is_one_file(self.model) else NetworkEngine(self)
 
 
 class PipelineEngine:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from olivelike.engine.execute.json_child import JsonChild, how_it_ended
-from olivelike.measure.bench.bench_job import Job, Timing, Turn, encode_job
-from olivelike.measure.bench.memory import NvidiaDriver, Peaks, Surroundings, open_driver, surveying, watching
+from olivelike.measure.contest.engine import Job, Timing, Turn, encode_job
+from olivelike.measure.contest.memory import NvidiaDriver, Peaks, Surroundings, open_driver, surveying, watching
 
 EventName = Literal["opening", "opened", "warmed_up", "measuring", "measured", "failed"]
 Status = Literal["absent", "out of memory", "failed", "died", "timed out", "interrupted"]
@@ -225,7 +225,7 @@ class Child:
         self._log = log
         self._answers: queue.SimpleQueue[dict[str, Any] | int] = queue.SimpleQueue()
         put = self._answers.put
-        self._process = JsonChild("olivelike.measure.bench.bench_worker", log, put, put)
+        self._process = JsonChild("olivelike.measure.contest.contest_worker", log, put, put)
         self.pid = self._process.pid
         self.stop = self._process.stop
 

@@ -1,28 +1,18 @@
-"""Single networks, measured on random inputs."""
+"""Shapes of a network's inputs and outputs, by its dimensions."""
 
 from __future__ import annotations
 
 import re
 
 import pytest
-from bench_samples import ONE_THREAD
 
-from olivelike.errors import SessionError, UsageError
-from olivelike.measure.bench import measure_folder, measure_folders
-from olivelike.measure.bench.runtime_engine import network_shapes
+from olivelike.errors import UsageError
+from olivelike.measure.contest.runtime_engine import network_shapes
 from olivelike.runtime.sessions.session import ValueSpec, read_model_file, value_specs
 
 
 def shape_of(spec, sizes, path):
     return network_shapes([spec], [], sizes, path)[spec.name]
-
-
-def test_a_network_is_measured_in_a_process_of_its_own(small_pipeline):
-    measured = measure_folder(small_pipeline / "unet", ONE_THREAD, runs=5, warmup=1, limit=300)
-    assert len(measured.seconds) == 5
-    assert 0 < min(measured.seconds) <= measured.median <= measured.percentile(90) == max(measured.seconds)
-    assert measured.peak_resident_bytes > 50_000_000
-    assert measured.provider == "CPUExecutionProvider"
 
 
 @pytest.mark.parametrize(
@@ -65,12 +55,3 @@ def test_a_dimension_of_unknown_size_is_named(dimension, tmp_path):
     with pytest.raises(UsageError, match=f"how large its dimension '{re.escape(dimension)}' is"):
         shape_of(spec, {}, tmp_path / "model.onnx")
     assert shape_of(spec, {dimension: 7}, tmp_path / "model.onnx") == (7,)
-
-
-def test_a_folder_without_a_model_is_refused(tmp_path):
-    with pytest.raises(SessionError, match="there is no such model file"):
-        measure_folders({"a": tmp_path})
-    with pytest.raises(UsageError, match="0 runs"):
-        measure_folders({"a": tmp_path}, runs=0)
-    with pytest.raises(UsageError, match="within inf s"):
-        measure_folders({"a": tmp_path}, limit=float("inf"))

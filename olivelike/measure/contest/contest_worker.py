@@ -7,32 +7,16 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import psutil
 
 from olivelike.engine.execute.json_child import serve
 from olivelike.errors import OlivelikeError
-from olivelike.measure.bench.bench_job import Job, NetworkJob, Timing, Turn, decode_job
-from olivelike.measure.bench.engines import EngineAbsent
-from olivelike.measure.bench.memory import peak_resident_bytes
-from olivelike.measure.one_file_inputs import is_one_file
+from olivelike.measure.contest.engine import Engine, EngineAbsent, Turn, decode_job
+from olivelike.measure.contest.memory import peak_resident_bytes
 
 _NO_MEMORY: Final = re.compile(r"out of memory|can('|no)t allocate memory|not enough memory|bad_alloc", re.IGNORECASE)
-
-
-class Engine(Protocol):
-    """What a child has opened."""
-
-    @property
-    def facts(self) -> dict[str, str]:
-        """`version`, `provider` and `dtype`, for the table."""
-
-    def run(self, turn: Turn) -> Timing:
-        """Run once."""
-
-    def device_bytes(self) -> int | None:
-        """Return the device memory that its allocator has had at most; `None` if it does not know."""
 
 
 class _Worker:
@@ -54,29 +38,9 @@ class _Worker:
             timing = self._engine.run(Turn(**message))
             return {"timing": asdict(timing), "device_bytes": self._engine.device_bytes()}
         start = time.perf_counter()
-        self._engine = open_engine(decode_job(message))
+        self._engine = decode_job(message).start()
         seconds = time.perf_counter() - start
         return {"load_seconds": seconds, "facts": self._engine.facts, "device_bytes": self._engine.device_bytes()}
-
-
-def open_engine(job: Job) -> Engine:
-    """Open the engine of a job; what it is made of is imported here.
-
-    Raises `EngineAbsent` if the engine can't be measured here, and `OlivelikeError` if it can't open what it should.
-    """
-    if isinstance(job, NetworkJob):
-        from olivelike.measure.bench.runtime_engine import NetworkEngine, OneFileEngine
-
-        if is_one_file(job.model):
-            return OneFileEngine(job)
-        return NetworkEngine(job)
-    if job.checkpoint is not None:
-        from olivelike.measure.bench.torch_engine import TorchEngine
-
-        return TorchEngine(job)
-    from olivelike.measure.bench.runtime_engine import PipelineEngine
-
-    return PipelineEngine(job)
 
 
 def _failure(error: BaseException) -> dict[str, str]:

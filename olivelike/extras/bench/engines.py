@@ -1,30 +1,21 @@
-"""The engines that are measured, what each needs to be there, and what an optimised folder was made of."""
+"""The engines that are measured, and what each needs to be there."""
 
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.util import find_spec
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-import olivelike
-from olivelike._untrusted import read_json
-from olivelike.errors import SessionError, UsageError
-from olivelike.families import denoiser_among
-from olivelike.model.families import INDEX_FILE
-from olivelike.model.records.output import RECORD_FILE, OutputRecord
+from olivelike.measure.contest.engine import ONNXRUNTIME, EngineAbsent
 from olivelike.runtime.sessions import providers
 from olivelike.runtime.sessions.session_settings import ProviderChoice, SessionSettings
 
 if TYPE_CHECKING:
     from olivelike.runtime.sessions.providers import Provider
 
-ONNXRUNTIME: Final = "onnxruntime"
 OPENVINO: Final = "openvino"
 TENSORRT: Final = "tensorrt"
 TORCH: Final = "torch"
@@ -45,10 +36,6 @@ _TORCH_DEVICES: Final = {
     "MIGraphXExecutionProvider": "cuda",  # What torch's builds for ROCm call it, too.
     "CoreMLExecutionProvider": "mps",
 }
-
-
-class EngineAbsent(SessionError):  # noqa: N818  (no error: the engine is left out, and the reason told)
-    """An engine can't be measured on this machine or for this folder; the message says why."""
 
 
 def session_settings(engine: str, asked: SessionSettings) -> SessionSettings:
@@ -117,81 +104,3 @@ def _compiler() -> str | None:
     named = os.environ.get("CXX")
     names = (named,) if named else ("cl",) if sys.platform == "win32" else ("g++", "clang++")
     return next((found for name in names if (found := shutil.which(name))), None)
-
-
-_BUILD: Final = ("block_out_channels", "layers_per_block", "cross_attention_dim", "in_channels")
-_HUB_ID: Final = re.compile(r"[\w.-]+/[\w.-]+")
-
-
-@dataclass(frozen=True)
-class OriginalCheckpoint:
-    """Where the original is, as diffusers takes it."""
-
-    place: str
-    """A diffusers folder, a `.safetensors` file or a hub id."""
-    revision: str | None = None
-    """Commit of a hub id."""
-
-
-def named_checkpoint(text: str) -> OriginalCheckpoint:
-    """Return the checkpoint that the user names.
-
-    Raises `UsageError` if there is nothing of that name, and it is no hub id.
-    """
-    path = Path(text).expanduser()
-    if (path / INDEX_FILE).is_file() or path.is_file():
-        return OriginalCheckpoint(str(path.absolute()))
-    if path.is_dir():
-        raise UsageError(f"--checkpoint: {path} has no {INDEX_FILE}, so it is no folder of diffusers")
-    if _HUB_ID.fullmatch(text):
-        return OriginalCheckpoint(text)
-    raise UsageError(f"--checkpoint: {text} is neither a folder, nor a file, nor a hub id (OWNER/NAME)")
-
-
-def recorded_checkpoint(folder: Path) -> OriginalCheckpoint:
-    """Return the checkpoint that a folder's record names.
-
-    Records of files and folders have the name alone, without the path: it is looked for where the output lies, one
-    folder further up, in the current folder, and among what comes with the package. A folder of that name counts if its
-    UNet is built like the output's. Raises `EngineAbsent` if it is not found.
-    """
-    record = OutputRecord.read(folder)
-    if record is None:
-        raise EngineAbsent(
-            f"{folder / RECORD_FILE} does not say what the folder was made of; name the original with --checkpoint"
-        )
-    source = record.source
-    if source.kind == "hub" and source.file is None:
-        return OriginalCheckpoint(source.name, source.commit)
-    name = source.file or source.name
-    for place in dict.fromkeys(_places(folder)):
-        if _is_original(place / name, folder):
-            return OriginalCheckpoint(str(place / name))
-    raise EngineAbsent(f"the folder was made of {name!r}, which is neither near it nor here; name it with --checkpoint")
-
-
-def _places(folder: Path) -> Iterator[Path]:
-    folder = folder.resolve()
-    yield folder.parent
-    yield folder.parent.parent
-    yield Path.cwd()
-    yield Path(olivelike.__file__).parent / "data"
-
-
-def _is_original(place: Path, folder: Path) -> bool:
-    if place.is_file():
-        return True
-    if not (place / INDEX_FILE).is_file() or (place / RECORD_FILE).exists():
-        return False
-    denoiser = denoiser_among([one.name for one in folder.glob("*")]) or ""
-    built, wanted = (_read(path / denoiser / "config.json") for path in (place, folder))
-    return all(built.get(key) == wanted[key] for key in _BUILD if key in wanted)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """Return a JSON object; empty if there is none that can be read."""
-    try:
-        content = read_json(path)
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}

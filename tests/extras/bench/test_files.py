@@ -10,11 +10,13 @@ import sys
 import pytest
 
 from olivelike.errors import UsageError
-from olivelike.measure.bench.bench_report import BenchReport, append_rows, check_csv, compare, read_report
-from olivelike.measure.bench.engines import EngineAbsent, recorded_checkpoint
-from olivelike.measure.bench.row import COLUMNS, Row, percentile
-from olivelike.model.records.origin import Origin
-from tests.fixtures.sample_records import write_output_record
+from olivelike.extras.bench.bench_report import BenchReport, append_rows, check_csv, compare, read_report
+from olivelike.extras.bench.bench_settings import BenchSettings, check
+from olivelike.extras.bench.row import COLUMNS, Machine, Row, make_row, percentile, with_speeds
+from olivelike.extras.bench.torch_engine import TorchJob
+from olivelike.measure.contest.contest import Measured
+from olivelike.measure.contest.engine import decode_job, encode_job
+from tests.fixtures.bench_samples import ONE_THREAD
 
 
 def row(**values):
@@ -91,8 +93,8 @@ def test_a_file_in_a_folder_that_may_not_be_written_is_refused(tmp_path, monkeyp
 APPENDS = """
 import sys
 from pathlib import Path
-from olivelike.measure.bench.bench_report import append_rows
-from olivelike.measure.bench.row import COLUMNS, Row
+from olivelike.extras.bench.bench_report import append_rows
+from olivelike.extras.bench.row import COLUMNS, Row
 for number in range(20):
     append_rows(Path(sys.argv[1]), [Row(**dict.fromkeys(COLUMNS, f"{sys.argv[2]}-{number}")) for _ in range(3)])
 """
@@ -157,19 +159,39 @@ def test_percentiles_are_values_that_were_measured():
     assert percentile([], 50) is None
 
 
-def test_the_original_is_looked_for_near_the_folder(tmp_path):
-    folder = tmp_path / "models" / "painter"
-    folder.mkdir(parents=True)
-    write_output_record(folder, source=Origin("folder", "checkpoint"))
-    with pytest.raises(EngineAbsent, match="made of 'checkpoint', which is neither near it nor here"):
-        recorded_checkpoint(folder)
-    (tmp_path / "checkpoint").mkdir()
-    (tmp_path / "checkpoint" / "model_index.json").write_text("{}")
-    assert recorded_checkpoint(folder).place == str(tmp_path / "checkpoint")
-    (folder / "unet").mkdir()
-    (folder / "unet" / "config.json").write_text('{"block_out_channels": [320, 640]}')
-    with pytest.raises(EngineAbsent, match="made of 'checkpoint'"):
-        recorded_checkpoint(folder)
-    write_output_record(folder, source=Origin("hub", "some/painter", commit="abc"))
-    found = recorded_checkpoint(folder)
-    assert (found.place, found.revision) == ("some/painter", "abc")
+def test_a_row_of_what_failed_says_why_and_has_no_latency(small_pipeline):
+    checked = check(BenchSettings(small_pipeline, sessions=ONE_THREAD))
+    row = make_row("torch", 4, checked, Measured(status="died", message="was killed"), Machine())
+    assert (row.status, row.error, row.batch_size) == ("died", "was killed", 4)
+    assert row.median_latency is None
+    assert row.first_run_memory_MB is None
+
+
+def test_a_job_for_torch_comes_out_of_json_as_it_went_in(tmp_path):
+    job = TorchJob("torch", tmp_path, ONE_THREAD, (64, 32), 20, safety=True, checkpoint="a/b", torch_dtype="float16")
+    assert decode_job(encode_job(job)) == job
+
+
+def timed(engine, latency, batch_size=1):
+    return Row(engine=engine, batch_size=batch_size, median_latency=latency)
+
+
+def test_speeds_are_against_torch_at_the_same_batch_size():
+    rows = with_speeds(
+        [
+            timed("onnxruntime", 0.5),
+            timed("torch", 1.0),
+            timed("openvino", None),
+            timed("onnxruntime", 2.0, 4),
+            timed("torch", 3.0, 4),
+        ]
+    )
+    assert [one.speed for one in rows] == [2.0, 1.0, None, 1.5, 1.0]
+    assert {one.speed_against for one in rows} == {"torch", None}
+
+
+def test_without_torch_they_are_against_the_first_and_one_alone_has_none():
+    first, second = with_speeds([timed("onnxruntime", 0.5), timed("openvino", 0.25)])
+    assert (first.speed, second.speed, second.speed_against) == (1.0, 2.0, "onnxruntime")
+    (alone,) = with_speeds([timed("onnxruntime", 0.5)])
+    assert alone.speed is None

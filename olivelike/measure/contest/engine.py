@@ -1,4 +1,4 @@
-"""What goes to a child: the job that it opens, and the turns that it runs; and what each took, by `Stopwatch`."""
+"""What a child opens and runs turn by turn, and what a turn took, by `Stopwatch`."""
 
 from __future__ import annotations
 
@@ -6,50 +6,43 @@ import base64
 import pickle
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from dataclasses import dataclass
+from typing import Final, Literal, Protocol, cast
 
-if TYPE_CHECKING:
-    from olivelike.measure.bench.bench_settings import TorchDtype
-    from olivelike.runtime.sessions.session_settings import SessionSettings
+from olivelike.errors import SessionError
 
 Stage = Literal["text_encoder", "vae_decoder", "safety_checker"]
 
-
-@dataclass(frozen=True)
-class PipelineJob:
-    """Pictures by an engine, from an optimised folder or from what it was made of."""
-
-    engine: str
-    folder: Path
-    """The optimised pipeline; torch takes scheduler and precision from it."""
-    sessions: SessionSettings
-    size: tuple[int, int]
-    """Width and height."""
-    steps: int
-    safety: bool
-    checkpoint: str | None = None
-    """What torch runs: a folder, a file or a hub id."""
-    revision: str | None = None
-    """Commit of a hub id."""
-    torch_dtype: TorchDtype | None = None
-    channels_last: bool = False
-    """Whether torch keeps the UNet's weights in the order that some convolutions are faster in."""
+ONNXRUNTIME: Final = "onnxruntime"
+"""The engine that nobody has to name."""
 
 
-@dataclass(frozen=True)
-class NetworkJob:
-    """A single network on random inputs."""
-
-    model: Path
-    """The ONNX file."""
-    sessions: SessionSettings
-    sizes: Mapping[str, int] = field(default_factory=dict)
-    """Sizes of its dynamic dimensions, by name."""
+class EngineAbsent(SessionError):  # noqa: N818  (no error: the engine is left out, and the reason told)
+    """An engine can't be measured on this machine or for this folder; the message says why."""
 
 
-Job = PipelineJob | NetworkJob
+class Engine(Protocol):
+    """What a child has opened."""
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """`version`, `provider` and `dtype`, for the table."""
+
+    def run(self, turn: Turn) -> Timing:
+        """Run once."""
+
+    def device_bytes(self) -> int | None:
+        """Return the device memory that its allocator has had at most; `None` if it does not know."""
+
+
+class Job(Protocol):
+    """What a child opens its engine by; a value, which goes to it as a pickle."""
+
+    def start(self) -> Engine:
+        """Open the engine, in a child.
+
+        Raises `EngineAbsent` if it can't be measured here, and `OlivelikeError` if it can't open what it should.
+        """
 
 
 @dataclass(frozen=True)
@@ -59,16 +52,6 @@ class Turn:
     prompt: str = ""
     seed: int = 0
     batch_size: int = 1
-
-
-def encode_job(job: Job) -> dict[str, Any]:
-    """Return a job as JSON values."""
-    return {"job": base64.b64encode(pickle.dumps(job)).decode("ascii")}
-
-
-def decode_job(content: Mapping[str, Any]) -> Job:
-    """Return what `encode_job` encoded; a child has it from its parent alone, so it may be a pickle."""
-    return cast("Job", pickle.loads(base64.b64decode(content["job"])))  # noqa: S301  (its parent's own)
 
 
 @dataclass(frozen=True)
@@ -146,3 +129,13 @@ class Stopwatch:
     def _now(self) -> float:
         self._synchronize()
         return time.perf_counter()
+
+
+def encode_job(job: Job) -> dict[str, str]:
+    """Return a job as JSON values."""
+    return {"job": base64.b64encode(pickle.dumps(job)).decode("ascii")}
+
+
+def decode_job(content: Mapping[str, str]) -> Job:
+    """Return what `encode_job` encoded; a child has it from its parent alone, so it may be a pickle."""
+    return cast("Job", pickle.loads(base64.b64decode(content["job"])))  # noqa: S301  (its parent's own)
