@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import UsageError
 from olivelike.extras.bench.whole_pictures import bench_prompts
+from olivelike.measure.contest.contest import in_turns
 from olivelike.measure.report.fidelity_report import FidelityReport, FidelityRow, Role
 from olivelike.runtime.jobs import plan_jobs
 from olivelike.runtime.jobs.prompt_lines import PromptLine, read_options
@@ -118,11 +119,14 @@ def compare_methods(
             raise UsageError(f"--method {contender.way.text!r}: draws {contender.size}, not {reference.size} pixels")
     ordered = [reference, *_with_controls(reference, contenders[1:], listen)]
     texts = bench_prompts(count) if prompts is None else prompts
-    for number, prompt in enumerate(texts):
-        listen(f"picture {number + 1} of {count}")
-        turn = number % len(ordered)
-        for contender in (*ordered[turn:], *ordered[:turn]):
-            contender.draw(prompt, SEED + number)
+
+    def turns() -> Iterator[tuple[int, str]]:
+        for number, prompt in enumerate(texts):
+            listen(f"picture {number + 1} of {count}")
+            yield number, prompt
+
+    for contender, (number, prompt) in in_turns(ordered, turns()):
+        contender.draw(prompt, SEED + number)
     rows = tuple(contender.row(reference, texts, judge) for contender in ordered)
     notes = tuple(dict.fromkeys(note for contender in ordered for note in contender.notes))
     return FidelityReport(folder.resolve().name, reference.size, rows, notes)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import queue
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from olivelike.engine.execute.json_child import JsonChild, how_it_ended
 from olivelike.measure.contest.engine import Job, Timing, Turn, encode_job
 from olivelike.measure.contest.memory import NvidiaDriver, Peaks, Surroundings, open_driver, surveying, watching
 
+C = TypeVar("C")
+T = TypeVar("T")
 EventName = Literal["opening", "opened", "warmed_up", "measuring", "measured", "failed"]
 Status = Literal["absent", "out of memory", "failed", "died", "timed out", "interrupted"]
 _WATCHED_RUNS = 2
@@ -120,14 +122,20 @@ def contest(
                     contender.run(turn, measured=False)
                 contender.tell("warmed_up")
             _tell_what_is_left(contenders, len(turns), listen)
-            for number, turn in enumerate(turns):
-                first = number % max(len(contenders), 1)
-                for contender in contenders[first:] + contenders[:first]:
-                    contender.run(turn, measured=True)
+            for contender, turn in in_turns(contenders, turns):
+                contender.run(turn, measured=True)
             look()
         except KeyboardInterrupt:
             raise ContestInterrupted({contender.name: contender.measured for contender in contenders}) from None
         return {contender.name: contender.measured for contender in contenders}
+
+
+def in_turns(contenders: Sequence[C], turns: Iterable[T]) -> Iterator[tuple[C, T]]:
+    """Yield each contender with each turn; who begins changes from one turn to the next, so that a drift hits all."""
+    for number, turn in enumerate(turns):
+        first = number % max(len(contenders), 1)
+        for contender in (*contenders[first:], *contenders[:first]):
+            yield contender, turn
 
 
 def _tell_what_is_left(contenders: Sequence[_Contender], turns: int, listen: Callable[[Event], None]) -> None:
