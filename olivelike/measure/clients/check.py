@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Literal
 
 from olivelike._text import did_you_mean
 from olivelike.errors import UsageError
 from olivelike.measure.clients.client_folder import ClientFolder, Unreadable
-from olivelike.measure.clients.python_clients import DIFFUSERS, OPTIMUM
-from olivelike.measure.clients.web_client import WEB
-from olivelike.measure.clients.windows_clients import A1111, CSHARP, ONNXSTACK
-
-if TYPE_CHECKING:
-    from olivelike.measure.clients.requirement import Requirement
-
-CLIENTS: Final[Mapping[str, tuple[Requirement, ...]]] = {
-    "diffusers": DIFFUSERS,
-    "optimum": OPTIMUM,
-    "csharp": CSHARP,
-    "onnxstack": ONNXSTACK,
-    "a1111-dml": A1111,
-    "web": WEB,
-}
-"""What each client insists on; the names are those of the layouts."""
+from olivelike.measure.clients.requirements import CLIENTS
 
 Status = Literal["ok", "failed", "advice"]
 
@@ -83,13 +68,13 @@ def check_client(path: str | Path, client: str) -> CheckResult:
     if client not in CLIENTS:
         raise UsageError(f"unknown client {client!r}; {did_you_mean(client, CLIENTS, 'clients')}")
     folder = ClientFolder(Path(path))
-    return CheckResult(client, str(path), tuple(_judge(folder, CLIENTS[client])))
+    return CheckResult(client, str(path), tuple(_judge(folder, client)))
 
 
-def _judge(folder: ClientFolder, requirements: tuple[Requirement, ...]) -> Iterator[Verdict]:
+def _judge(folder: ClientFolder, client: str) -> Iterator[Verdict]:
     """Yield a verdict for each requirement; of those that can't be judged for one reason, for the first alone."""
     told: set[str] = set()
-    for requirement in requirements:
+    for requirement in CLIENTS[client]:
         if requirement.where is not None and not folder.has(requirement.where):
             continue
         try:
@@ -103,4 +88,5 @@ def _judge(folder: ClientFolder, requirements: tuple[Requirement, ...]) -> Itera
             yield Verdict(requirement.what, "ok")
         else:
             status: Status = "advice" if requirement.only_advised else "failed"
-            yield Verdict(requirement.what, status, problem, requirement.remedy)
+            remedy = requirement.remedy or f"run the workflow with `layout: {client}`"
+            yield Verdict(requirement.what, status, problem, remedy)

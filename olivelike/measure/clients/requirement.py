@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 Problem = str | None
 """Why a folder does not meet a requirement; `None` if it does."""
+Shape = tuple[int | None, ...]
+"""`None` stands for any size."""
 
 
 @dataclass(frozen=True)
@@ -20,16 +22,22 @@ class Requirement:
 
     what: str
     problem: Callable[[ClientFolder], Problem]
-    remedy: str
+    remedy: str = ""
+    """By default the workflow is to be run with the client's layout."""
     only_advised: bool = False
     """The client works without it, but worse; the remedy says what is lost."""
     where: str | None = None
     """A component: where the folder has none, it is not asked for."""
 
 
-def has_file(path: str, remedy: str) -> Requirement:
+def unless(right: bool, reason: str) -> Problem:
+    """Return a reason unless all is right."""
+    return None if right else reason
+
+
+def has_file(path: str, remedy: str = "") -> Requirement:
     """A file that must exist."""
-    return Requirement(f"{path} exists", lambda folder: None if folder.has(path) else "it is missing", remedy)
+    return Requirement(f"{path} exists", lambda folder: unless(folder.has(path), "it is missing"), remedy)
 
 
 def loads(component: str, remedy: str = "run the workflow with this component") -> Requirement:
@@ -43,51 +51,30 @@ def loads(component: str, remedy: str = "run the workflow with this component") 
 
 
 def takes(
-    component: str,
-    name: str,
-    dtypes: Sequence[str],
-    remedy: str,
-    *,
-    shape: tuple[int | None, ...] | None = None,
-    where: str | None = None,
+    component: str, name: str, *dtypes: str, shape: Shape | None = None, remedy: str = "", where: str | None = None
 ) -> Requirement:
-    """An input of one of these types that accepts a shape; `None` in it stands for any size."""
-
-    def problem(folder: ClientFolder) -> Problem:
-        return _misfit(folder.input(component, name), dtypes, shape)
-
-    wanted = [f"is {' or '.join(dtypes)}"] if dtypes else []
-    wanted += [f"accepts {_spelled(shape)}"] if shape is not None else []
-    return Requirement(f"{component}: input {name} {' and '.join(wanted)}", problem, remedy, where=where)
+    """An input of one of these types that accepts a shape."""
+    what = f"{component}: input {name} {_wanted(dtypes, shape, 'accepts')}"
+    return Requirement(what, lambda folder: _misfit(folder.input(component, name), dtypes, shape), remedy, where=where)
 
 
 def gives(
-    component: str,
-    position: int,
-    dtypes: Sequence[str],
-    remedy: str,
-    *,
-    shape: tuple[int | None, ...] | None = None,
-    where: str | None = None,
+    component: str, position: int, *dtypes: str, shape: Shape | None = None, remedy: str = "", where: str | None = None
 ) -> Requirement:
     """An output, by position, of one of these types that may have a shape."""
-
-    def problem(folder: ClientFolder) -> Problem:
-        return _misfit(folder.output(component, position), dtypes, shape)
-
     place = {0: "first", 1: "second", -1: "last"}[position]
-    wanted = [f"is {' or '.join(dtypes)}"] if dtypes else []
-    wanted += [f"has shape {_spelled(shape)}"] if shape is not None else []
-    return Requirement(f"{component}: the {place} output {' and '.join(wanted)}", problem, remedy, where=where)
+    what = f"{component}: the {place} output {_wanted(dtypes, shape, 'has shape')}"
+    return Requirement(
+        what, lambda folder: _misfit(folder.output(component, position), dtypes, shape), remedy, where=where
+    )
 
 
 def feeds(
     component: str,
-    wanted: Sequence[str],
-    remedy: str,
-    *,
+    *wanted: str,
     in_order: bool = False,
     more: Collection[str] = (),
+    remedy: str = "",
     where: str | None = None,
 ) -> Requirement:
     """Inputs that must be there, and no other than `more`; `in_order` if the client goes by position."""
@@ -95,10 +82,19 @@ def feeds(
     def problem(folder: ClientFolder) -> Problem:
         names = [value.name for value in folder.model(component).inputs]
         right = names[: len(wanted)] == list(wanted) if in_order else set(wanted) <= set(names)
-        return None if right and set(names) <= {*wanted, *more} else f"they are {', '.join(names)}"
+        return unless(right and set(names) <= {*wanted, *more}, f"they are {', '.join(names)}")
 
     order = ", in this order" if in_order else ""
     return Requirement(f"{component}: the inputs are {', '.join(wanted)}{order}", problem, remedy, where=where)
+
+
+def first_output(component: str, name: str, *, where: str | None = None) -> Requirement:
+    """The name of the output that a client takes for granted."""
+    return Requirement(
+        f"{component}: {name} is the first output",
+        lambda folder: unless((found := folder.output(component).name) == name, f"the first is {found}"),
+        where=where,
+    )
 
 
 def setting(path: str, key: str, value: object, remedy: str) -> Requirement:
@@ -106,7 +102,7 @@ def setting(path: str, key: str, value: object, remedy: str) -> Requirement:
 
     def problem(folder: ClientFolder) -> Problem:
         found = folder.json(path).get(key, value) if folder.has(path) else value
-        return None if found == value else f"it is {found!r}"
+        return unless(found == value, f"it is {found!r}")
 
     return Requirement(f"{path}: {key} is {value!r}", problem, remedy)
 
@@ -116,15 +112,15 @@ def clip_vocabulary(remedy: str) -> Requirement:
 
     def problem(folder: ClientFolder) -> Problem:
         vocabulary = folder.json("tokenizer/vocab.json")
-        ids = [vocabulary.get(token) for token in ("<|startoftext|>", "<|endoftext|>")]
-        return None if ids == [49406, 49407] else f"start and end are {ids[0]} and {ids[1]}"
+        start, end = (vocabulary.get(token) for token in ("<|startoftext|>", "<|endoftext|>"))
+        return unless((start, end) == (49406, 49407), f"start and end are {start} and {end}")
 
     return Requirement(
         "tokenizer/vocab.json is that of CLIP: a text starts with 49406, ends with 49407", problem, remedy
     )
 
 
-def data_file(components: Sequence[str], name: str, loss: str, remedy: str) -> Requirement:
+def data_file(components: Sequence[str], name: str, loss: str) -> Requirement:
     """A name of data files; `loss` is what another one costs."""
 
     def problem(folder: ClientFolder) -> Problem:
@@ -134,10 +130,15 @@ def data_file(components: Sequence[str], name: str, loss: str, remedy: str) -> R
                     return f"that of {component} is {file.location}; {loss}"
         return None
 
-    return Requirement(f"data files are called {name}", problem, remedy, only_advised=True)
+    return Requirement(f"data files are called {name}", problem, only_advised=True)
 
 
-def _misfit(value: TensorInfo, dtypes: Sequence[str], shape: tuple[int | None, ...] | None) -> Problem:
+def _wanted(dtypes: Sequence[str], shape: Shape | None, verb: str) -> str:
+    kinds = [f"is {' or '.join(dtypes)}"] if dtypes else []
+    return " and ".join([*kinds, *([f"{verb} {_spelled(shape)}"] if shape is not None else [])])
+
+
+def _misfit(value: TensorInfo, dtypes: Sequence[str], shape: Shape | None) -> Problem:
     if dtypes and value.dtype not in dtypes:
         return f"it is {value.dtype}"
     if shape is None or value.shape is None:
@@ -146,7 +147,7 @@ def _misfit(value: TensorInfo, dtypes: Sequence[str], shape: tuple[int | None, .
         wanted is None or not isinstance(size, int) or size == wanted
         for size, wanted in zip(value.shape, shape, strict=True)
     )
-    return None if fits else f"its shape is {_spelled(value.shape)}"
+    return unless(fits, f"its shape is {_spelled(value.shape)}")
 
 
 def _spelled(shape: Sequence[object]) -> str:
