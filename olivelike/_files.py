@@ -23,7 +23,7 @@ _BINARY = getattr(os, "O_BINARY", 0)
 _REPLACE_PAUSES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
 _POLL_SECONDS = 0.02
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""What `OSError.errno` says of a disk, a quota or a file that has no room."""
+"""Values of `OSError.errno` for a disk, a quota or a file that has no room."""
 _REFUSED = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 

@@ -23,7 +23,7 @@ _PUT_OFF: Final[Mapping[str, Callable[[], ModuleType]]] = {
     "scipy.stats": lambda: import_module("scipy.stats"),
     "requests": lambda: import_module("requests"),
 }
-"""What imports each module, by its name; the names are literal for what follows imports to know the code of a node."""
+"""Import of each module, by its name; the names are literal for what follows imports to know the code of a node."""
 
 
 class _PutOff(ModuleType):
@@ -43,7 +43,7 @@ class _PutOff(ModuleType):
 
 
 class _Distributions(Mapping[str, list[str]]):
-    """Which distributions have each top-level package: what `importlib.metadata` says, once it is asked for."""
+    """Distributions of each top-level package: what `importlib.metadata` says, once it is asked for."""
 
     @cached_property
     def _found(self) -> Mapping[str, list[str]]:

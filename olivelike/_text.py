@@ -1,4 +1,4 @@
-"""What messages have in common: the nearest valid name, and numbers with their units."""
+"""Common parts of messages: the nearest valid name, and numbers with their units."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     import datetime as dt
 
 _LISTED = 24
-"""How many valid names a message lists."""
+"""Most valid names that a message lists."""
 _NAMES = 1000
-"""How many names of a folder are looked at."""
+"""Most names of a folder that are looked at."""
 
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 _MINUTE = 60

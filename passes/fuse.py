@@ -30,7 +30,7 @@ class Fuse(Pass):
     removed_options: ClassVar = MappingProxyType(dict.fromkeys(("precision", "force_fp32", "known_overflows"), _KNOWN))
     resources: ClassVar = Resources(memory_bytes=300 << 20)
     rules: ClassVar[tuple[Rule, ...]] = ()
-    """Those that plugins add."""
+    """Rules that plugins add."""
 
     attention: bool = True
     """MultiHeadAttention in place of attention with its head split and merge."""

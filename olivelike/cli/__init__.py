@@ -11,7 +11,7 @@ import time
 
 _RARELY = 1_000_000
 _SHORT_SECONDS = 3.0
-"""What takes longer is no matter of imports any more."""
+"""Seconds; a command that takes longer is slow by something else than imports."""
 
 
 def main() -> None:

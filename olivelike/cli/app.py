@@ -23,7 +23,7 @@ from olivelike.cli.stdout import write_line
 from olivelike.errors import Interrupted, OlivelikeError, UsageError
 
 _Mistake: Any = typer.BadParameter.__base__
-"""What typer raises for a command line that it can't read; it exports this kind of it alone."""
+"""Error of typer for a command line that it can't read; it exports this kind of it alone."""
 
 READER_LEFT = 141
 """Exit status when nobody reads the output any more: what shells give for SIGPIPE."""

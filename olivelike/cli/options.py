@@ -107,7 +107,7 @@ Json = Annotated[bool, typer.Option("--json", help="Write JSON to standard outpu
 
 @dataclass(frozen=True)
 class FileOptions:
-    """What is said of a workflow file beside its path."""
+    """Options of a workflow file beside its path."""
 
     overrides: Annotated[
         list[str] | None,
@@ -128,7 +128,7 @@ class FileOptions:
 
 @dataclass(frozen=True)
 class WorkflowOptions(FileOptions):
-    """What is said of a workflow whose nodes are placed: also its adapters and its store."""
+    """Options of a workflow whose nodes are placed: also its adapters and its store."""
 
     loras: Annotated[
         list[str] | None,
@@ -149,7 +149,7 @@ Combination = Annotated[
 
 @dataclass(frozen=True)
 class NodeOptions:
-    """Which of a workflow's nodes."""
+    """Options that select a workflow's nodes."""
 
     only: Annotated[
         list[str] | None, typer.Option(metavar="COMPONENT", help="Take this component alone; may be repeated.")
@@ -162,7 +162,7 @@ class NodeOptions:
 
 @dataclass(frozen=True)
 class LimitOptions:
-    """What a run may use."""
+    """Options for what a run may use."""
 
     workers: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Processes at once; by default one per core, 4 at most.")
@@ -335,7 +335,7 @@ CustomOperators = Annotated[
 
 @dataclass(frozen=True)
 class ProviderOptions:
-    """Which provider runs networks, and how."""
+    """Options for the provider that runs networks."""
 
     providers: Annotated[
         list[str] | None,
@@ -402,7 +402,7 @@ class ProviderOptions:
 
 @dataclass(frozen=True)
 class LoadOptions(ProviderOptions):
-    """The same, and what ONNX Runtime makes of a network as it loads."""
+    """Options for the provider, and for what ONNX Runtime makes of a network as it loads."""
 
     dimensions: Annotated[
         list[str] | None,

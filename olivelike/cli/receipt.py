@@ -24,12 +24,12 @@ _SETTLED_SECONDS = 2.0
 _VALID_SECONDS = 86_400.0
 """After a day the store is told anew what is in use, so that it is not collected."""
 _MOST = 64
-"""How many receipts are kept."""
+"""Number of receipts that are kept."""
 _VOLATILE = frozenset({"_", "COLUMNS", "LINES", "OLDPWD", "PWD", "SHLVL", "TERM", "TERM_SESSION_ID", "WINDOWID"})
 """Variables that say where a command was typed, and nothing about what it does."""
 
 _ASKING_OTHERS = frozenset({"socket.connect", "socket.getaddrinfo", "subprocess.Popen", "os.system", "os.posix_spawn"})
-"""What others say is in no file."""
+"""Events of asking others, whose answers are in no file."""
 _stat, _lstat = os.stat, os.lstat
 """These, which look without being noted."""
 
@@ -37,7 +37,7 @@ _WAYS = ("followed", "unfollowed", "listed", "used")
 """How a run looks at a path: at what it leads to, at a link itself, into a folder, or to note its use."""
 
 _answers: list[str] = []
-"""What the runs of this process told that had nothing to do."""
+"""Answers of this process's runs that had nothing to do."""
 
 
 def note_answer(told: str) -> None:

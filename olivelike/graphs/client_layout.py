@@ -45,7 +45,7 @@ _INPUTS: Final = {
     "preview_decoder": ("latent_sample",),
     "safety_checker": ("clip_input", "images"),
 }
-"""What clients feed by name, or in this order."""
+"""Inputs that clients feed by name, or in this order."""
 _FIRST_OUTPUTS: Final = {
     "text_encoder": ("last_hidden_state", "pooler_output"),
     "text_encoder_2": ("text_embeds", "last_hidden_state"),
@@ -55,7 +55,7 @@ _FIRST_OUTPUTS: Final = {
     "preview_decoder": ("sample",),
     "safety_checker": ("out_images", "has_nsfw_concepts"),
 }
-"""What clients take, by name or by position."""
+"""Outputs that clients take, by name or by position."""
 _ONE_OUTPUT: Final = frozenset({"unet", "vae_decoder"})
 """Networks whose output is known by its place; that of a VAE encoder may be a latent or its distribution."""
 _UNET_DIMS: Final = {

@@ -1,4 +1,4 @@
-"""Which values of a network may be rounded to 8 bits, and how a graph shows what they are when it runs."""
+"""Values of a network that may be rounded to 8 bits, and graphs that show them as they run."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from olivelike.model.targets import Target
 
 _OPSET = 21
-"""Of DequantizeLinear in blocks."""
+"""First opset whose DequantizeLinear has `block_size`."""
 _FINER = {4: 8, 8: 12}
 """Bits of a weight in `fine_blocks`."""
 _FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})

@@ -32,7 +32,7 @@ ActivationType = Literal["uint8", "int8", "fp8"]
 """`uint8` has a zero point, `int8` and `fp8` (E4M3) are symmetric."""
 
 _LEAST_OPSET = 19
-"""Of QuantizeLinear with scales in half precision, and to float8."""
+"""First opset whose QuantizeLinear has scales in half precision, and float8."""
 _LEAST_VALUES = 4096
 """A smaller weight costs no time."""
 _LEAST_RANGE = 1e-6

@@ -77,7 +77,7 @@ class Drawing(Protocol):
     """Draws what calibration draws, once more: how far off pictures are tells more than how far off an output is."""
 
     digest: str
-    """Of all that decides what is drawn: part of the question, where a comparison is remembered."""
+    """Digest of all that decides what is drawn: part of the question, where a comparison is remembered."""
 
     def compare(self, graph: ir.Model) -> Mapping[str, float | None]:
         """Draw with a graph in place of the component's, on the CPU, and compare with what is drawn in float.
@@ -115,7 +115,7 @@ class LoraInput:
     weight: float
     """How strongly it counts in this component; never 0."""
     adapter: str | None = None
-    """Which adapter, where the file holds several."""
+    """Name of the adapter, where the file holds several."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class IpAdapterInput:
 
 @dataclass(frozen=True)
 class PrecisionPlan:
-    """What a graph will be computed in, as later steps of its chain decide: it is fused in float32 before that."""
+    """The precision that a graph will be computed in by later steps; it is fused in float32 before that."""
 
     precision: Precision = "fp32"
     float32_operators: tuple[str, ...] = ()
@@ -156,7 +156,7 @@ class Context:
     target: Target | None = None
     """Set only if the pass lists `target` in `reads`."""
     precision: PrecisionPlan = PrecisionPlan()
-    """What later steps convert the graph to. Float32 unless the pass lists `precision` in `reads`."""
+    """Precision that later steps convert the graph to. Float32 unless the pass lists `precision` in `reads`."""
     loras: tuple[LoraInput, ...] = ()
     """Set only if the pass lists `loras` in `reads`."""
     embeddings: tuple[EmbeddingInput, ...] = ()
@@ -167,14 +167,14 @@ class Context:
     """Architecture and weights as they were loaded, with the workflow's LoRAs and textual inversions: what a result is
     right by, whatever passes have done to the weights. Set only if the pass lists `original` in `reads`."""
     calibration: Mapping[str, Observed] | None = None
-    """What was seen, as the pipeline drew, of values that may be rounded to 8 bits, by their names in the graph. Set
-    only if the pass lists `calibration` in `reads`."""
+    """Ranges, seen as the pipeline drew, of values that may be rounded to 8 bits, by their names in the graph. Set only
+    if the pass lists `calibration` in `reads`."""
     drawing: Drawing | None = None
     """Set only if the pass lists `drawing` in `reads`."""
     cache: Cache = field(default_factory=Cache)
     """For passes that try things out: a trial that was made once need not be made again."""
     reported: Json = field(default_factory=dict)
-    """What `report` was told so far; the engine keeps it in the run record."""
+    """Facts that `report` was told so far; the engine keeps it in the run record."""
 
     def report(self, **facts: Any) -> None:
         """Put JSON values into the run record, by name: counts, decisions, warnings. A later value replaces one."""

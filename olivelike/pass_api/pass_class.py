@@ -20,14 +20,14 @@ PASS_API = 1
 """Version of what a pass is promised; see `docs/passes.md`."""
 
 ADAPTERS = ("loras", "embeddings", "ip_adapter")
-"""What a workflow adds to a checkpoint: a pass that reads one of them changes weights because someone asked for it."""
+"""A workflow's additions to a checkpoint: a pass that reads one of them changes weights because someone asked for it."""
 INPUTS = ("target", "precision", *ADAPTERS, "original", "calibration", "drawing")
-"""What a pass may read beside facets."""
+"""Inputs that a pass may read beside facets."""
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What one execution of a pass is expected to need."""
+    """Expected memory and provider of one execution of a pass."""
 
     memory_bytes: int = 1 << 30
     """Peak resident memory, interpreter and libraries included."""

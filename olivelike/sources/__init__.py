@@ -1,4 +1,4 @@
-"""Where a pipeline comes from: folders and hub ids, read as tables without copying a weight byte.
+"""Sources of pipelines: folders and hub ids, read as tables without copying a weight byte.
 
 Opening a source needs no library but the standard one (a hub id that is not cached needs `huggingface_hub`).
 `olivelike.sources.names.adapt` asks diffusers and transformers what the stored names mean; it runs in a worker.

@@ -35,7 +35,7 @@ class SourceFiles(Protocol):
 
     @property
     def origin(self) -> Origin:
-        """Where the files come from, for the record."""
+        """Origin of the files, for the record."""
 
     @property
     def where(self) -> str:

@@ -17,7 +17,7 @@ _CROSS_ATTENTION_DIM = 1280
 _LATENT_CHANNELS = 4
 _HIDDEN_SIZE = 512
 _PROJECTION_DIM = 512
-"""What diffusers and transformers take where a config says nothing."""
+"""Width that diffusers and transformers take where a config says nothing."""
 _PLACE_NUMBERS = (5, 6)
 """Numbers beside the pooled text: sizes and crops of XL's base, those and a score of its refiner."""
 

@@ -25,9 +25,9 @@ Opened = TypeVar("Opened")
 
 CLASS: Final = ("transformers", "CLIPVisionModelWithProjection")
 _PLACES: Final = ("models/image_encoder", "sdxl_models/image_encoder", "image_encoder")
-"""Where encoders lie in h94/IP-Adapter: adapters in `sdxl_models/` may be for the one in `models/`."""
+"""Folders of encoders in h94/IP-Adapter: adapters in `sdxl_models/` may be for the one in `models/`."""
 _DEFAULTS: Final = {"projection_dim": 512, "hidden_size": 768}
-"""Of transformers' `CLIPVisionConfig`."""
+"""Defaults of transformers' `CLIPVisionConfig`."""
 
 
 @dataclass(frozen=True)

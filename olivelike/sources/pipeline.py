@@ -67,11 +67,11 @@ class PipelineSource:
     extras: Mapping[str, Path]
     """Relative path → file of what is no network: tokenizers, scheduler, feature extractor."""
     few_steps: FewSteps | None = None
-    """What it was distilled to, where its scheduler is to be made the right one for that."""
+    """Kind of few-step model that it is, where its scheduler is to be made the right one for that."""
     ip_adapter: IpAdapterFile | None = None
     """The IP-Adapter beside it."""
     left_out: tuple[str, ...] = ()
-    """What of its files nothing is made of, in words."""
+    """Parts of its files that nothing is made of, in words."""
 
     def distilled(self, few_steps: FewSteps | None) -> PipelineSource:
         """Return the pipeline with the scheduler that so few steps want; `None` changes nothing."""
@@ -336,9 +336,9 @@ class SourceSpec:
     revision: str | None = None
     """Branch, tag or commit of the repository; `None` is its main branch."""
     variant: str | None = None
-    """Which of several weight files, such as `fp16`."""
+    """Variant of the weight files, such as `fp16`."""
     prediction: Prediction | None = None
-    """What the UNet of a single file predicts; `None` goes by the file. A folder's scheduler says it."""
+    """Prediction of a single file's UNet; `None` goes by the file. A folder's scheduler says it."""
     vae: SourceSpec | None = None
     """Another VAE: its folder, a pipeline's folder, one file, or a hub id."""
     preview: SourceSpec | None = None

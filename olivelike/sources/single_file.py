@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _LISTED = 3
 _EDM_SCALING = 0.5
-"""Of Playground 2.5's VAE, as diffusers has it."""
+"""Scaling of Playground 2.5's VAE, as diffusers has it."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,10 @@ class SingleFile:
     header: Header
     identity: Identity
     prediction: Prediction
-    """What its UNet predicts: as told, as it says itself, or as is usual for its family."""
+    """Prediction of its UNet: as told, as it says itself, or as is usual for its family."""
     zero_snr: bool
     few_steps: FewSteps | None
-    """What it was distilled to: by its structure, its metadata, or as a last hint its name."""
+    """Kind of few-step model that it is: by its structure, its metadata, or as a last hint its name."""
 
     @classmethod
     def open(cls, path: Path, prediction: Prediction | None, read_pickle: ReadPickle | None) -> SingleFile:
@@ -67,7 +67,7 @@ class SingleFile:
 
     @property
     def origin(self) -> Origin:
-        """Where the pipeline comes from, for the record."""
+        """Origin of the pipeline, for the record."""
         found = self.identity
         identified = Identification(
             found.family, found.inpainting, self.prediction, self.zero_snr, tuple(found.reasons)
@@ -76,7 +76,7 @@ class SingleFile:
 
     @property
     def index(self) -> Config:
-        """What would be the pipeline's `model_index.json`; a component that the file lacks is null."""
+        """Content of the pipeline's `model_index.json`; a component that the file lacks is null."""
         family, inpainting = self._family, self.identity.inpainting
         scheduler, _ = self._scheduler
         index: Json = {
@@ -97,7 +97,7 @@ class SingleFile:
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """What of the file nothing is made of, in words."""
+        """Parts of the file that nothing is made of, in words."""
         left = unclaimed(self.identity, self.header.tensors)
         if not left:
             return ()

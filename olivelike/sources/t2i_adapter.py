@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 CLASS: Final = ("diffusers", "T2IAdapter")
 _FOLDERS: Final = ("t2i_adapter", "adapter")
-"""Where such a network is in a pipeline's folder."""
+"""Folders of such a network in a pipeline's folder."""
 _COLOURS: Final = (1, 3)
 """Channels of pictures that lead: grey, or RGB."""
 _ORIGINAL_LAYERS: Final = 2

@@ -31,7 +31,7 @@ class Action:
     parts: dict[str, int]
     """Size in bytes of every object that the result needs, by digest: outputs and tensors."""
     facts: Json
-    """What the pass reported: counts, decisions, warnings."""
+    """Report of the pass: counts, decisions, warnings."""
     seconds: float
     peak_memory_bytes: int
     created: str
@@ -125,7 +125,7 @@ def _is_shallow(value: object) -> bool:
 
 
 _MOST: Final = (1 << 63) - 1
-"""Of bytes and of seconds; more is no measurement."""
+"""Most bytes or seconds; more is no measurement."""
 _FIELDS: Final[Mapping[str, Callable[[Any], bool]]] = {
     "key": is_digest,
     "inputs": _is_shallow,
@@ -138,4 +138,4 @@ _FIELDS: Final[Mapping[str, Callable[[Any], bool]]] = {
     "peak_memory_bytes": _is_count,
     "created": _is_moment,
 }
-"""What tells that a field of a record is one; each may come from another machine."""
+"""Tests of each field of a record; each may come from another machine."""

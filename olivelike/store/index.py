@@ -58,7 +58,7 @@ class Index:
         self._guard = threading.Lock()
         self._cache: Cache | None = None
         self._waiting: threading.Thread | None = None
-        """What asked last and has no answer yet."""
+        """The thread that asked last and has no answer yet."""
 
     def recall(self, namespace: str, key: str) -> Any:
         """Return what was remembered, or `None`."""

@@ -1,4 +1,4 @@
-"""What garbage collection leaves alone: the roots of live runs, and pins."""
+"""Results that garbage collection leaves alone: the roots of live runs, and pins."""
 
 from __future__ import annotations
 

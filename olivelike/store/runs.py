@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 KIND = "run/1"
 """Kind of the sealed record."""
 KEPT_RUNS = 200
-"""How many run records, with their logs, garbage collection leaves."""
+"""Number of run records, with their logs, that garbage collection leaves."""
 
 
 def new_run_id() -> str:

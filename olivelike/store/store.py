@@ -278,7 +278,7 @@ class Store(Objects):
 
     @cached_property
     def _logs(self) -> StoreFolder:
-        """Where logs go: a store that can't be written has them in the system's temporary folder."""
+        """Folder of logs: a store that can't be written has them in the system's temporary folder."""
         if self.writable:
             return self._folder
         place = Path(tempfile.mkdtemp(prefix="olivelike-logs-"))

@@ -50,7 +50,7 @@ class StoreSize:
 
 @dataclass(frozen=True)
 class GcReport:
-    """What garbage collection removed and left, without what dead processes had left."""
+    """Counts of what garbage collection removed and left, without what dead processes had left."""
 
     bytes_before: int
     bytes_after: int
@@ -169,14 +169,14 @@ def _drop(folder: StoreFolder, files: Files, changed_before: float) -> int:
 
 
 class _Sweep:
-    """What lies in the store at one moment, and what refers to it."""
+    """Files of the store at one moment, and what refers to them."""
 
     def __init__(self, folder: StoreFolder, objects: dict[Path, os.stat_result], records: Files) -> None:
         self._folder = folder
         self._fs = folder.fs
         self._objects = objects
         self.others_since = folder.claims.others_since()
-        """What was written or used after this may be in use by another process."""
+        """Time after which whatever was written or used may be in use by another process."""
         self.actions = {action.key: action for action in actions.readable(folder, sorted(records))}
         self.keys, self._digests = roots.protected(folder)
         self._counts = Counter(part for action in self.actions.values() for part in action.parts)
@@ -256,7 +256,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """What `verify` read and found."""
+    """Counts of what `verify` read and found."""
 
     objects: int
     bytes: int

@@ -1,4 +1,4 @@
-"""What the folders of `make_checkpoint` say beside their weights: as published, and at small widths.
+"""Configs in the folders of `make_checkpoint`: as published, and at small widths.
 
 The `full` values are those of the published pipelines (`olivelike.sources.identify.published`), with what only SD 1.5's
 own folder says in `olivelike/data/published/sd15_folder.json`. The `tiny` ones keep every structural choice of SD 1.5
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Size = Literal["tiny", "small", "full"]
 Family = Literal["sd15", "sd15_inpainting", "sd21", "sd21_base", "sdxl", "sdxl_refiner"]
 Config = Json
-"""What one JSON file holds."""
+"""Content of one JSON file."""
 
 _PUBLISHED = Path(__file__).parents[1] / "data" / "published"
 _SD15_FOLDER: Final[dict[str, Config]] = json.loads((_PUBLISHED / "sd15_folder.json").read_bytes())

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 SHELF_VARIABLE = "OLIVELIKE_TESTING_SHELF"
 """Names a folder with graphs of test networks, which `olivelike shelf add --shelf` writes."""
 _MOST_BYTES = 256 << 20
-"""What the shared folder may take; graphs of older code are collected first."""
+"""Most bytes of the shared folder; graphs of older code are collected first."""
 
 
 def traced_graph(architecture: Architecture) -> Graph:

@@ -1,4 +1,4 @@
-"""What the pipeline draws before networks are rounded to 8 bits: `calibration:` of a workflow, with its prompts."""
+"""Pictures that are drawn before networks are rounded to 8 bits: `calibration:` of a workflow, with its prompts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PROMPTS: Final[tuple[str, ...]] = (
     "a narrow street in Kyoto at night, rain, neon signs, wide angle",
     "a white cat asleep on a purple sofa, pencil drawing",
 )
-"""What is drawn where a workflow names nothing: things, people and places, plain and detailed, in several styles."""
+"""Prompts where a workflow names none: things, people and places, plain and detailed, in several styles."""
 _MOST: Final = 1024
 
 

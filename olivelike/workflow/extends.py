@@ -19,7 +19,7 @@ PIPELINE_KEYS = ("source", "vae", "preview")
 
 
 _MADE = "the workflow that was made for this command"
-"""What messages call a text that lies in no file."""
+"""Name in messages of a text that lies in no file."""
 
 
 def read_with_bases(place: Place, findings: Findings) -> Mapping:

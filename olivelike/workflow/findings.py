@@ -24,7 +24,7 @@ class Document:
     label: str
     """How messages name it."""
     lines: tuple[str, ...] = ()
-    """What messages may quote."""
+    """Lines that messages may quote."""
     path: Path | None = None
     """`None` for a `--set` argument."""
 

@@ -45,7 +45,7 @@ class LoadedWorkflow:
     sweep: dict[str, dict[str, tuple[Step, ...]]] = field(default_factory=dict)
     """The chains of each variant, by its name, in place of `steps`."""
     combination: str | None = None
-    """Which one of a `matrix` this is."""
+    """Name of the combination of a `matrix` that this is."""
 
     @property
     def variants(self) -> dict[str | None, LoadedWorkflow]:

@@ -40,11 +40,11 @@ class UnnamedCombinationError(UsageError):
 
 @dataclass(frozen=True)
 class Axis:
-    """What varies, and how."""
+    """One axis of a matrix: its name, and its values."""
 
     name: str
     values: dict[str, Mapping]
-    """What each value lays over the workflow, by its name."""
+    """Keys that each value lays over the workflow, by its name."""
 
 
 @dataclass(frozen=True)

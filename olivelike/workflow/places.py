@@ -1,4 +1,4 @@
-"""Where a workflow file lies, what the texts in it name, and the workflow files that are shipped.
+"""Places of workflow files, names in their texts, and the workflow files that are shipped.
 
 Paths come from text that people wrote. Unlike pathlib, nothing here raises for text that can be no path.
 """
@@ -30,7 +30,7 @@ class Place:
 
     path: Path
     project_folder: Path
-    """Where relative sources and outputs start."""
+    """Folder where relative sources and outputs start."""
     text: str | None = None
     """The content, where it is in no file; `path` then is what records call it."""
 

@@ -44,7 +44,7 @@ After adding a pass: `olivelike schema --plugin plugins --output workflows/workf
 
 @dataclass(frozen=True)
 class Project:
-    """What was made."""
+    """Files of a new project."""
 
     workflow: Path
     plugins: Path

@@ -1,4 +1,4 @@
-"""What a workflow file may say (`WorkflowFile`, and its JSON schema), and what it means once resolved (`Workflow`)."""
+"""Keys of a workflow file (`WorkflowFile`, and its JSON schema), and what they mean once resolved (`Workflow`)."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ class Embedding(_Section):
 
 @dataclass(frozen=True)
 class Calibration:
-    """What the pipeline draws before networks are rounded to 8 bits."""
+    """Prompts and settings of what the pipeline draws before networks are rounded to 8 bits."""
 
     prompts: tuple[str, ...]
     steps: int
@@ -170,11 +170,11 @@ class Calibration:
     size: tuple[int, int] | None
     """Width and height in pixels; `None` is half of what the UNet was trained on, where that leaves 256."""
     seed: int
-    """Of the first prompt's picture; the next ones have those that follow."""
+    """Seed of the first prompt's picture; the next ones have those that follow."""
     own_prompts: bool = False
     """Whether the workflow names them: one that draws what is unsafe is refused then, and left out otherwise."""
     components: tuple[str, ...] = ()
-    """Those that are observed."""
+    """Components that are observed."""
 
 
 @dataclass(frozen=True)
@@ -197,7 +197,7 @@ class Step:
     instance: Pass
     position: Position
     precision: PrecisionPlan | None = None
-    """What the steps behind this one convert the graph to, if the pass reads it."""
+    """Precision that the steps behind this one convert the graph to, if the pass reads it."""
 
 
 @dataclass(frozen=True)
@@ -207,17 +207,17 @@ class Workflow:
     name: str
     source: Source
     vae: Vae | None
-    """Where the VAE comes from, if not from the source."""
+    """Another VAE than the source's own."""
     preview: Vae | None
-    """Where the tiny VAE comes from that decodes previews."""
+    """The tiny VAE that decodes previews."""
     loras: tuple[Lora, ...]
     embeddings: tuple[Embedding, ...]
     target: Target
     outputs: tuple[Output, ...]
     controlnets: tuple[Vae, ...] = ()
-    """Where ControlNets come from: the first becomes the component `controlnet`, the next one `controlnet_2`."""
+    """ControlNets beside the source: the first becomes the component `controlnet`, the next one `controlnet_2`."""
     t2i_adapters: tuple[Vae, ...] = ()
-    """Where T2I-Adapters come from: `t2i_adapter`, `t2i_adapter_2`."""
+    """T2I-Adapters beside the source: `t2i_adapter`, `t2i_adapter_2`."""
     ip_adapter: IpAdapter | None = None
     calibration: Calibration | None = None
 

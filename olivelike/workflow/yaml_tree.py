@@ -154,7 +154,7 @@ _SYNTAX_REMEDIES: Final = {
     "expected escape sequence": _BACKSLASH,
     "found character '\\t'": "indent with spaces, not with tabs",
 }
-"""What to do, by a part of what the parser says."""
+"""Remedies, by a part of what the parser says."""
 
 
 def _syntax_error(error: yaml.MarkedYAMLError, document: Document) -> WorkflowError:

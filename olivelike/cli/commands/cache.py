@@ -29,7 +29,7 @@ _SHOWN_DIGITS = 12
 _SHOWN_NODES = 5
 _GRACE_SECONDS = 3600.0
 _BESIDE = {"README.md", ".gitignore"}
-"""What may lie in a store's folder beside its own folders."""
+"""Files that may lie in a store's folder beside its own folders."""
 
 
 Url = Annotated[

@@ -72,7 +72,7 @@ class PictureOptions(make_dataclass("RequestOptions", _request_options(), frozen
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """Who draws, if not this process."""
+    """Servers or clusters that draw in place of this process."""
 
     cluster: shared.DrawingCluster = None
     server: Annotated[

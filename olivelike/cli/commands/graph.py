@@ -9,7 +9,7 @@ from olivelike.cli import options as shared
 
 
 class Format(StrEnum):
-    """What the picture is written in."""
+    """Format of the picture."""
 
     MERMAID = "mermaid"
     DOT = "dot"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _SMALLEST = 64
 """Pixels of a side."""
 _SHOWN_MS = 0.005
-"""What rounds to a hundredth."""
+"""Least milliseconds that are shown; they round to a hundredth."""
 
 
 @shared.with_groups

@@ -11,7 +11,7 @@ from olivelike.cli import options as shared
 
 @dataclass(frozen=True)
 class AccessOptions:
-    """Who may use the server."""
+    """Hosts, keys and origins that may use the server."""
 
     host: Annotated[str, typer.Option(metavar="ADDRESS", help="Where to listen; other machines reach 0.0.0.0.")] = (
         "127.0.0.1"

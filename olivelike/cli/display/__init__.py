@@ -1,1 +1,1 @@
-"""What commands show: to people and to programs."""
+"""Output of commands, for people and for programs."""

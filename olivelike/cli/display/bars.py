@@ -1,4 +1,4 @@
-"""What is drawn while nodes run: a line for the whole run, and one for each node that runs."""
+"""Bars that are drawn while nodes run: a line for the whole run, and one for each node that runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person sees of the combinations of a matrix: a line as each ends, and one table; programs get JSON."""
+"""Display of the combinations of a matrix: a line as each ends, and one table; programs get JSON."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _STATUSES = ("hit", "shelf", "miss", "pending", "uncached")
 _SHOWN = 5
-"""How many of many combinations an error names."""
+"""Most combinations that an error names."""
 
 
 def show_fleet_plan(workflow: str | Place, options: Options, json: bool) -> None:

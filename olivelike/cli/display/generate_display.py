@@ -1,4 +1,4 @@
-"""What `olivelike generate` says, to people and to programs."""
+"""Output of `olivelike generate`, for people and for programs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Lines:
         self._size: tuple[int, int] | None = None
         self._speed = _Speed()
         self._speed_text = ""
-        """Of a batch whose end tells it: of several, where nobody watches."""
+        """Speed of a batch whose end tells it: of several, where nobody watches."""
         self._checked = False
         self._passed = self._seen = 0
         self._many = False

@@ -1,4 +1,4 @@
-"""What `--help` shows beyond what typer writes: commands in groups, an example of each."""
+"""Additions to what typer writes for `--help`: commands in groups, an example of each."""
 
 from __future__ import annotations
 

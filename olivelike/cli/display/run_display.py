@@ -1,4 +1,4 @@
-"""What a person sees of a plan and of a run: a line per node, with bars or a word now and then; programs get JSON."""
+"""Display of a plan and of a run: a line per node, with bars or a word now and then; programs get JSON."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from olivelike.workflow.places import Place
 
 _KNOWN = ("hit", "shelf")
-"""Of what does not run."""
+"""Statuses of nodes that do not run."""
 _STATUSES = ("hit", "shelf", "miss", "pending", "uncached")
 _WIDE = 100
 """Columns of a terminal from which on bytes and memory of each node are shown too."""
@@ -157,7 +157,7 @@ class RunDisplay:
         self._next: dict[str, float] = {}
         """When to say again that a node runs, in seconds since it began."""
         self._at: dict[str, Json] = {}
-        """What a node last told of how far it is."""
+        """Last word of each node on how far it is."""
         self._early: list[tuple[str, str]] | None = []
         """Lines that wait for the first, which says how much is to be done."""
         self._counts: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""What rules read off values and nodes: shapes, constants, attributes, who computes and who uses what.
+"""Facts that rules read off values and nodes: shapes, constants, attributes, who computes and who uses what.
 
 Sizes of dynamic dimensions are formulas over names, such as `8*decoder_height`. `(2*h + 2)*(2*w + 2)` and `4*(h + 1)*(w
 + 1)` are one size. To tell, a formula is brought to a normal form: a polynomial with integer coefficients over names

@@ -50,7 +50,7 @@ _RULES: Final = (
     "normalize_pad_format_conv_rule", "fuse_pad_into_conv_rule",
     "remove_optional_bias_from_conv_rule", "remove_optional_bias_from_gemm_rule",
 )  # fmt: skip
-"""Of onnxscript's common rules, in the order of its optimiser, those for operators that these networks may have.
+"""Common rules of onnxscript for operators that these networks may have, in the order of its optimiser.
 
 `slice_split_rule` is left out: it looks through the whole graph for each node, which took 7 s for a UNet."""
 _NEWER: Final = {"materialize_reshape_shape_rule": (0, 7, 1)}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from olivelike.model import Architecture
 
 PREFIX = "network."
-"""What a wrapped module's parameter names start with; the rest is the library's own name."""
+"""Beginning of a wrapped module's parameter names; the rest is the library's own name."""
 
 
 def build_network(architecture: Architecture) -> torch.nn.Module:

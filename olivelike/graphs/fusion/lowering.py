@@ -1,4 +1,4 @@
-"""What the target can't read becomes simpler standard operators, and the model's versions come down."""
+"""Lowering: operators that the target can't read become simpler ones, and the model's versions come down."""
 
 from __future__ import annotations
 

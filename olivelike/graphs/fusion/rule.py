@@ -1,4 +1,4 @@
-"""What a rule of `fuse` is, and what it is told and tells while it runs."""
+"""Rules of `fuse`, and what each is told and tells while it runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Scope:
     editor: GraphEditor
     target: Target
     precision: Precision
-    """What the graph will be computed in: it is fused in float32 and converted afterwards."""
+    """Precision that the graph will be computed in: it is fused in float32 and converted afterwards."""
     float32_operators: frozenset[str] = frozenset()
     """Operators that stay in float32 all the same."""
     fused: Counter[str] = field(default_factory=Counter)
@@ -75,14 +75,14 @@ class Rule:
     default: bool = True
     """Whether the rule runs unless it is switched off; approximations do not."""
     before: str = "cleanup"
-    """Of a plugin's rule: the built-in one that it runs in front of."""
+    """Built-in rule that a plugin's rule runs in front of."""
 
     @property
     def name(self) -> str:
-        """That of the function; also the option of `fuse` that switches the rule."""
+        """Name of the function; also the option of `fuse` that switches the rule."""
         return self.apply.__name__
 
     @property
     def matches(self) -> str:
-        """What the rule matches and writes: the first line of its function's docstring."""
+        """Match and result of the rule: the first line of its function's docstring."""
         return (self.apply.__doc__ or self.name).strip().splitlines()[0]

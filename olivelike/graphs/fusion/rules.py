@@ -55,7 +55,7 @@ Residual sums join a norm if they can, and BiasAdd takes the rest."""
 
 
 _SPOILED: Final = (PassError, ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
-"""What rules raise on a graph that is not valid."""
+"""Errors of rules on a graph that is not valid."""
 
 
 def fuse(

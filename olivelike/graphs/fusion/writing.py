@@ -1,4 +1,4 @@
-"""What rules write in place of what they match, image layouts (NCHW and NHWC), and the biases of linear layers."""
+"""Nodes that rules write in place of others, image layouts (NCHW and NHWC), and the biases of linear layers."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class Border:
     """An input or output of a network inside a larger graph."""
 
     name: str
-    """That the network itself has for it."""
+    """Name that the network itself has for it."""
     value: str
     """The value in the larger graph."""
     dtype: str

@@ -79,12 +79,12 @@ class NetworkNodes:
 
     nodes: int
     in_loop: int
-    """Those that run in each step."""
+    """Nodes that run in each step."""
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """What an ONNX file holds."""
+    """Contents of an ONNX file."""
 
     path: str
     ir_version: int
@@ -92,12 +92,12 @@ class Inspection:
     opsets: Mapping[str, int]
     """Opset by domain; the standard one is `ai.onnx`."""
     inputs: tuple[TensorInfo, ...]
-    """What a caller feeds, in order; parameters of a weightless graph are not among them."""
+    """Values that a caller feeds, in order; parameters of a weightless graph are not among them."""
     outputs: tuple[TensorInfo, ...]
     nodes: int
     """Nodes of the graph and its subgraphs; bodies of functions are not counted."""
     weight_nodes: int
-    """Those of a weightless graph that depend on parameters alone, and end when the graph gets its weights."""
+    """Nodes of a weightless graph that depend on parameters alone, and end when the graph gets its weights."""
     operators: Mapping[str, Mapping[str, int]]
     """Node counts by domain, then operator, most frequent first."""
     functions: tuple[str, ...]
@@ -110,9 +110,9 @@ class Inspection:
     left_to_cpu: Mapping[str, tuple[LeftNode, ...]]
     """By target, the nodes that its provider has no kernel for."""
     networks: Mapping[str, NetworkNodes] = field(default_factory=dict)
-    """Of a model that holds several, by component."""
+    """Networks of a model that holds several, by component."""
     kept_weights: tuple[KeptWeights, ...] = ()
-    """Of a quantised model, what its layers keep their weights in."""
+    """Formats in which layers of a quantised model keep their weights."""
 
     def to_json(self) -> Json:
         """Return everything as JSON values."""
@@ -169,7 +169,7 @@ def _data_file(file: DataFile) -> str:
 
 
 _UNLESS: Final = {WINDOWSML.name: ", unless Windows ML takes its DirectML, as it does for target directml"}
-"""What else may run nodes that a target's own table does not know."""
+"""Other runners of nodes that a target's own table does not know."""
 
 
 def _placement(target: str, left: tuple[LeftNode, ...]) -> Iterator[str]:
@@ -199,7 +199,7 @@ def _reasons(left: Iterable[LeftNode]) -> Iterator[str]:
 logging.getLogger("onnx_ir").addHandler(logging.NullHandler())
 
 _MISFITS = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, OverflowError, DecodeError)
-"""What `onnx_ir` raises for messages that are read and make no model; its parts are made as they are asked for."""
+"""Errors of `onnx_ir` for messages that are read and make no model; its parts are made as they are asked for."""
 _DTYPE_NAMES = {"FLOAT": "float32", "DOUBLE": "float64"}
 
 

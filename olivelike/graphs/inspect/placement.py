@@ -1,4 +1,4 @@
-"""Which nodes of a graph a target's provider would leave to the CPU, and why.
+"""Nodes of a graph that a target's provider would leave to the CPU, and why.
 
 Asked are the providers whose registries can be listed, with every operator that has a kernel.
 

@@ -35,13 +35,13 @@ class KeptWeights:
     form: str
     """Such as `8 bits` for weights that are widened, `int8` for those that are multiplied by as such, or `float32`."""
     blocks: tuple[int, ...]
-    """How many weights share a scale; none where it is those of a channel, or of a tensor."""
+    """Number of weights that share a scale; none where it is those of a channel, or of a tensor."""
     layers: int
     """Convolutions, linear layers, and tables of embeddings."""
     weights: int
     """Their values, without biases."""
     names: tuple[str, ...]
-    """Of their tensors, the largest first."""
+    """Names of their tensors, the largest first."""
 
     @property
     def in_float(self) -> bool:

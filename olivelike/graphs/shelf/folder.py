@@ -19,10 +19,11 @@ from olivelike._untrusted import RefusedError, open_file
 from olivelike.digest import canonical_json, digest_bytes
 
 VERSION: Final = 1
-"""Of what `load` and `convert` make; raised when another answer becomes right. Entries of another one are not asked."""
+"""Version of what `load` and `convert` make; raised when another answer becomes right. Entries of another one are not
+asked."""
 SUFFIX: Final = ".shelf"
 _MOST_BYTES: Final = 64 << 20
-"""Of an answer: the graph of SDXL's UNet has 3 MB, so that a file of zeros can't fill the memory."""
+"""Most bytes of an answer: the graph of SDXL's UNet has 3 MB, so that a file of zeros can't fill the memory."""
 _FIRST_LINE: Final = 1 << 16
 _FILTERS: Final = ({"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "dict_size": 1 << 24},)
 
@@ -35,7 +36,7 @@ class Damage(Exception):  # noqa: N818  (what was found, not what was asked)
 
 @dataclass(frozen=True)
 class Entry:
-    """What the first line of a file says."""
+    """The first line of a file."""
 
     kind: EntryKind
     """A weightless graph, or a table of stored names."""
@@ -45,7 +46,7 @@ class Entry:
     """Such as `unet`; both halves of a VAE share a table of names, of the `vae`."""
     class_name: str
     about: str
-    """What it was made from, in words."""
+    """Source that it was made from, in words."""
     digest: str
     """SHA-256 of the answer."""
     size: int
@@ -53,7 +54,7 @@ class Entry:
     made_with: Mapping[str, str] = field(default_factory=dict)
     """Versions of the libraries."""
     architecture: str = ""
-    """Of a graph: the architecture that was traced, as `Architecture.to_bytes` gives it."""
+    """For a graph, the architecture that was traced, as `Architecture.to_bytes` gives it."""
     version: int = VERSION
 
     @property
@@ -67,7 +68,7 @@ _FIELDS: Final[Mapping[str, type]] = {
     **dict.fromkeys(("size", "version"), int),
     "made_with": dict,
 }
-"""What the first line may hold; of another version what is known here."""
+"""Fields of the first line; of another version what is known here."""
 
 
 def file_name(kind: EntryKind, question: str) -> str:

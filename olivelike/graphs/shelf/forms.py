@@ -1,4 +1,4 @@
-"""What of a network decides an answer: its form, from which everything is left out that changes no graph.
+"""The part of a network that decides an answer: its form, from which everything is left out that changes no graph.
 
 Configs are completed as the libraries complete them, by the defaults of their classes, which ship as data. A key of
 which nothing is known makes a form of its own (`exact`), so that it is never taken for a published one.
@@ -59,7 +59,7 @@ _BOOKKEEPING: Final = frozenset(
 _TRAINING: Final = frozenset(
     {"decay", "min_decay", "inv_gamma", "power", "update_after_step", "optimization_step", "use_ema_warmup"}
 )
-"""What an average of weights left in the config of a UNet or a VAE; diffusers ignores it."""
+"""Keys that an average of weights left in the config of a UNet or a VAE; diffusers ignores it."""
 _GENERATION: Final[JsonView] = {
     "add_cross_attention": False, "bad_words_ids": None, "begin_suppress_tokens": None, "chunk_size_feed_forward": 0,
     "cross_attention_hidden_size": None, "decoder_start_token_id": None, "diversity_penalty": 0.0, "do_sample": False,
@@ -75,7 +75,7 @@ _GENERATION: Final[JsonView] = {
     "tie_encoder_decoder": False, "tie_word_embeddings": True, "tokenizer_class": None, "top_k": 50, "top_p": 1.0,
     "torchscript": False, "typical_p": 1.0, "use_bfloat16": False, "use_cache": True,
 }  # fmt: skip
-"""What transformers 4 wrote into every config, with the value that says nothing; CLIP's networks read none of it.
+"""Keys that transformers 4 wrote into every config, with the value that says nothing; CLIP's networks read none of it.
 
 In a tower that is not for text, `bos_token_id`, `eos_token_id` and `pad_token_id` are such, too."""
 _TOKEN_IDS: Final = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}

@@ -1,4 +1,4 @@
-"""What all shelves together know, asked as the engine plans."""
+"""Answers of all shelves together, asked as the engine plans."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ VARIABLE: Final = "OLIVELIKE_SHELF"
 
 @dataclass(frozen=True)
 class Answer:
-    """What a node would have made."""
+    """Results that a node would have made."""
 
     made: Mapping[str, bytes]
     """By name, as the node's own job names it."""
@@ -42,7 +42,7 @@ class Shelf:
         """Ask the folders at `paths`, the first of them first."""
         self._folders = [ShelfFolder(path) for path in paths]
         self.damages: list[str] = []
-        """What was found damaged so far, each with file and reason; it counts as absent."""
+        """Damages found so far, each with file and reason; it counts as absent."""
 
     def adaptation(self, checkpoint: Checkpoint) -> Adaptation | None:
         """Return what `load` makes of a network stored for torch, or `None`.

@@ -1,1 +1,1 @@
-"""What is added to networks: LoRAs, which are merged into weights, and embeddings (textual inversions)."""
+"""Additions to networks: LoRAs, which are merged into weights, and embeddings (textual inversions)."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _LAYER: Final = re.compile(r"ip_adapter\.(\d+)\.to_([kv])_ip\.weight")
 _KEYS: Final = ".attn2.to_k.weight"
 _TOKENS: Final = 4
-"""Of a classic adapter, as diffusers takes for granted."""
+"""Tokens of a classic adapter, as diffusers takes for granted."""
 _HEAD: Final = 64
 """Width of a resampler's heads, likewise."""
 
@@ -40,7 +40,7 @@ class IpAdapterFile:
 
     path: Path
     tensors: Mapping[str, RawTensor]
-    """Those of the projection, by their names in the file."""
+    """Tensors of the projection, by their names in the file."""
     layers: tuple[Mapping[str, RawTensor], ...]
     """For each cross-attention its weights of keys, `k`, and values, `v`."""
     projection: Config
@@ -54,12 +54,12 @@ class IpAdapterFile:
 
     @property
     def width(self) -> int:
-        """Of the tokens: that of the text that the UNet attends to."""
+        """Width of the tokens: that of the text that the UNet attends to."""
         return self.layers[0]["k"].shape[1]
 
     @property
     def encoder_width(self) -> int:
-        """Of what it takes from the image encoder: embeddings, or hidden states."""
+        """Width of what it takes from the image encoder: embeddings, or hidden states."""
         arguments = self.projection["arguments"]
         return int(arguments.get("image_embed_dim") or arguments["embed_dims"])
 

@@ -1,4 +1,4 @@
-"""Which network a name in a LoRA file is of, and which layer: any prefix before any spelling.
+"""Network and layer of a name in a LoRA file: any prefix before any spelling.
 
 Trainers put a prefix of their own before names of layers that others gave, so two tables that know nothing of each
 other tell them. Names are compared with their dots as underscores, as kohya writes them.
@@ -30,7 +30,7 @@ _NETWORKS = {
     "conditioner_embedders_0_model": "text_encoder_2",
     "conditioner_embedders_1": "text_encoder_2",
 }
-"""What names a network → component."""
+"""Spelling of a network's name → component."""
 _ROOTS = {
     "unet": ("down_blocks", "mid_block", "up_blocks", "conv_in", "conv_out", "time_embedding", "add_embedding",
              "input_blocks", "middle_block", "output_blocks", "time_embed", "label_emb", "out"),
@@ -39,7 +39,7 @@ _ROOTS = {
 """Component → what its layers begin with, for names that say no network."""
 
 _WRAPPER = r"(?:base_model_model|lora|lycoris|module|model|pipe|text_encoders|transformer(?!_blocks))_"
-"""What a program puts before or behind the name of a network, and says nothing."""
+"""Words that programs put before or behind a network's name, and that say nothing."""
 _NAMED = "|".join(sorted(_NETWORKS, key=len, reverse=True))
 _PREFIX = re.compile(rf"(?:{_WRAPPER})*(?:(?P<network>{_NAMED})_(?:(?:{_WRAPPER})|(?:clip_l|clip_g)_)*)?")
 

@@ -55,11 +55,11 @@ class LoraModule(Difference):
     """The factors that change one layer of one network."""
 
     name: str
-    """What the stored names begin with, such as `lora_unet_mid_block_attentions_0_proj_in`."""
+    """Beginning of the stored names, such as `lora_unet_mid_block_attentions_0_proj_in`."""
     component: str
     """`unet`, `text_encoder` or `text_encoder_2`."""
     spelling: str
-    """Which convention spells the name: `kohya`, `diffusers`, `peft`, `peft_native`."""
+    """Convention that spells the name: `kohya`, `diffusers`, `peft`, `peft_native`."""
     path: str
     """The name without what says which network it is in; a kohya name keeps its underscores."""
     bare: bool
@@ -100,7 +100,7 @@ class LoraFile:
     format: str
     """How its names are spelled: `diffusers`, `peft`, `peft_native`, `kohya`; joined by `+` if mixed."""
     kinds: frozenset[str]
-    """What occurs: `lora`, `locon` (factors of convolutions), `loha`, `lokr`, `dora`."""
+    """Kinds that occur: `lora`, `locon` (factors of convolutions), `loha`, `lokr`, `dora`."""
     modules: Mapping[str, LoraModule]
     """By name, in order of name."""
     tensors: Mapping[str, RawTensor]
@@ -126,7 +126,7 @@ class LoraFile:
 
     @property
     def few_steps(self) -> FewSteps | None:
-        """What it distils a UNet to, by its metadata, or as a last hint its name; those change the UNet alone."""
+        """Kind of few-step model that it makes of a UNet, by its metadata, or else by its name; those change it alone."""
         return None if self.components != {"unet"} else few_steps_of_metadata(self.metadata) or self._named
 
     @property

@@ -1,4 +1,4 @@
-"""What a stored name of a LoRA file means, and what a file is whose names are no LoRA's that can be merged.
+"""Meanings of stored names in a LoRA file, and of files whose names are no LoRA's that can be merged.
 
 A name says network and layer (`layer_names`), role, adapter, and by its role and prefix who spells so:
 

@@ -1,4 +1,4 @@
-"""Which file of a path is the LoRA, by the names that diffusers and PEFT give, and what their configs state.
+"""The LoRA among the files of a path, by the names that diffusers and PEFT give, and what their configs state.
 
 Rank and alpha are in `adapter_config.json`, or in diffusers' JSON in a header.
 
@@ -111,7 +111,7 @@ def _config_beside(weights: Path) -> Path | None:
 
 @dataclass(frozen=True)
 class Settings:
-    """What a config says about the adapter of one component."""
+    """A config's word on the adapter of one component."""
 
     rank: int | None = None
     alpha: float | None = None

@@ -55,7 +55,7 @@ class _Part:
 
 @dataclass(frozen=True)
 class Change:
-    """What LoRAs of a weight other than 0 do to one parameter."""
+    """The change of one parameter by LoRAs of a weight other than 0."""
 
     component: str
     parameter: str

@@ -46,7 +46,7 @@ class RawTensor:
 
 @dataclass(frozen=True)
 class Header:
-    """What a safetensors file says about itself."""
+    """A safetensors file's word on itself."""
 
     tensors: Mapping[str, RawTensor]
     metadata: Mapping[str, str]

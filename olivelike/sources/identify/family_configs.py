@@ -203,7 +203,7 @@ class _UnetLevels:
     down: list[list[int]]
     """For each level, for each of its layers, the number of transformer blocks; 0 without attention."""
     middle: int | None
-    """The same of the middle; `None` if there is none."""
+    """Widths of the middle; `None` if there is none."""
     up: list[list[int]]
     """The same on the way out, innermost level first."""
 

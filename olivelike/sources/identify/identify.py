@@ -100,7 +100,7 @@ _METADATA_WORDS = ("modelspec.prediction_type", "modelspec.predict_key")
 
 @dataclass(frozen=True)
 class StatedPrediction:
-    """What a file states."""
+    """Prediction that a file states."""
 
     value: Prediction | None
     zero_snr: bool
@@ -133,18 +133,18 @@ def read_prediction(names: Collection[str], metadata: Mapping[str, str]) -> Stat
 Shapes = dict[str, tuple[int, ...]]
 
 _LORA_MARKS = (".oft_blocks", ".oft_diag")
-"""Of adapters that are like LoRAs, and have no names of theirs."""
+"""Marks of adapters that are like LoRAs, and have no names of theirs."""
 _EMBEDDING_NAMES = frozenset({"emb_params", "clip_l", "clip_g"})
 _EMBEDDING_PREFIX = "string_to_param."
 _UNET_PREFIXES = ("model.diffusion_model.", "diffusion_model.", "")
 LONE_UNET = ("input_blocks.", "middle_block.", "output_blocks.", "time_embed.", "label_emb.", "out.")
-"""What names of a UNet without a prefix begin with; marks such as `v_pred` may stand beside it."""
+"""Beginnings of a UNet's names without a prefix; marks such as `v_pred` may stand beside it."""
 _VAE_PREFIXES = ("first_stage_model.", "vae.", "")
 _TEXT_PREFIXES = (
     (re.compile(r"conditioner\.embedders\.(0\.model|1)\.|(.*\.)?clip_g\.|text_encoder_2\."), "text_encoder_2"),
     (re.compile(r"(cond_stage_model|conditioner\.embedders\.0|text_encoder)\.|(.*\.)?clip_[lh]\."), "text_encoder"),
 )
-"""What names of a text encoder begin with → its folder."""
+"""Beginning of a text encoder's names → its folder."""
 _LEFTOVERS = re.compile(
     r"v_pred|ztsnr|edm_\w+|global_step|(sqrt_|log_one_minus_|posterior_)?\w*(alphas_cumprod|betas?|variance|mean_coef)\w*"
     r"|logvar|lvlb_weights|scale_factor|model_ema\.(decay|num_updates)|denoiser\..*|(first_stage_model\.)?loss\..*"

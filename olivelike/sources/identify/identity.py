@@ -1,4 +1,4 @@
-"""What a weight file is, as a value."""
+"""The identity of a weight file, as a value."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PLACES: dict[Kind, str] = {
     "t2i_adapter": "name it under `t2i_adapters:`",
     "ip_adapter": "name it as `ip_adapter:`",
 }
-"""Where in a workflow a file of a kind belongs."""
+"""Place in a workflow of a file of each kind."""
 _KINDS: dict[Kind, str] = {
     "checkpoint": "a checkpoint",
     "unet": "a UNet alone",
@@ -57,9 +57,9 @@ class Part:
     folder: str
     """As in a pipeline folder: `unet`, `vae`, `text_encoder`, `text_encoder_2`."""
     converter: Converter
-    """Which of diffusers' converters knows its names."""
+    """Converter of diffusers that knows its names."""
     prefix: str
-    """What the names of its tensors begin with."""
+    """Beginning of the names of its tensors."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ _UNREAD = Precision("", {})
 
 @dataclass(frozen=True)
 class Identity:
-    """What a weight file is, judged by names, shapes and metadata of its tensors, never by the file's name."""
+    """Kind and family of a file, judged by names, shapes and metadata of its tensors, never by the file's name."""
 
     kind: Kind
     family: str | None = None
@@ -93,7 +93,7 @@ class Identity:
     naming: Naming | None = None
     inpainting: bool = False
     prediction: Prediction | None = None
-    """What the file says that its UNet predicts; `None` if it does not say."""
+    """Prediction of its UNet, as the file says it; `None` if it does not say."""
     expected_prediction: Prediction | None = None
     """`prediction`, else what the family's networks predict; `None` without a UNet."""
     zero_snr: bool = False
@@ -102,11 +102,11 @@ class Identity:
     """The components, for original names."""
     precision: Precision = _UNREAD
     few_steps: FewSteps | None = None
-    """What it was distilled to, by structure or metadata."""
+    """Kind of few-step model that it is, by structure or metadata."""
     edm: bool = False
     """It was trained as EDM, and holds mean and deviation of its latents, as Playground 2.5."""
     reasons: tuple[str, ...] = ()
-    """What each finding rests on, for a person."""
+    """Evidence for each finding, for a person."""
 
     def part(self, folder: str) -> Part | None:
         """Return the part that goes into a folder of the pipeline; `None` if the file lacks it."""

@@ -13,7 +13,7 @@ _OTHERS: Final[Mapping[str, str]] = {
     "image_proj.perceiver_resampler.": "IP-Adapter FaceID Plus, which takes what insightface makes of a face",
     "image_proj.norm.weight": "IP-Adapter FaceID, which takes what insightface makes of a face",
 }
-"""What occurs in one kind only → that kind; a classic adapter has a norm too, beside `image_proj.proj.weight`."""
+"""Name that occurs in one kind only → that kind; a classic adapter has a norm too, beside `image_proj.proj.weight`."""
 _FORMS: Final = {"image_proj.proj.weight": "", "image_proj.latents": " Plus", "image_proj.proj.3.weight": " Full Face"}
 
 

@@ -1,4 +1,4 @@
-"""What the published pipelines of each family say beside their weights, for checkpoints in one file.
+"""Published configs of each family, for checkpoints in one file.
 
 Configs of networks are those of the repositories named below. `family_configs` replaces widths, depths and counts in
 them by what a file's shapes say; what no shape tells (heads, groups, activations, scaling factor) stays.

@@ -45,7 +45,7 @@ class TinyHalf:
     component: str
     """`vae_encoder` or `vae_decoder`."""
     prefix: str
-    """What the names of its tensors begin with; the number of the layer follows."""
+    """Beginning of the names of its tensors; the number of the layer follows."""
     original: TinyConverter | None
     """The converter for names of the original code; `None` for those of diffusers."""
 

@@ -1,4 +1,4 @@
-"""What a weight file is, for people: kind, family, precision, what a LoRA changes, and its hashes.
+"""Facts about a weight file, for people: kind, family, precision, what a LoRA changes, and its hashes.
 
 Also what trainers leave in a LoRA's header: trigger words, names, the base that it was trained on.
 """
@@ -32,7 +32,7 @@ _MOST = 20
 
 @dataclass(frozen=True)
 class WeightFileInfo:
-    """What was found in a weight file, from its header alone."""
+    """Findings in a weight file, from its header alone."""
 
     path: Path
     size: int
@@ -45,7 +45,7 @@ class WeightFileInfo:
 
     @property
     def few_steps(self) -> FewSteps | None:
-        """What a checkpoint or LoRA was distilled to; as a last hint its name says so."""
+        """Kind of few-step model of a checkpoint or LoRA; as a last hint its name says so."""
         if self.identity.kind == "lora":
             return None if self.lora is None else self.lora.few_steps
         named = few_steps_of_path(self.path) if self.identity.kind in ("checkpoint", "unet") else None
@@ -53,7 +53,7 @@ class WeightFileInfo:
 
     @property
     def data_start(self) -> int | None:
-        """Where a safetensors file's tensors begin, in bytes; `None` for pickled files."""
+        """Offset of a safetensors file's tensors, in bytes; `None` for pickled files."""
         if self.path.suffix != ".safetensors":
             return None
         return min((tensor.offset for tensor in self.header.tensors.values()), default=self.size)
@@ -143,7 +143,7 @@ class FileHashes:
     """
 
     sha256: str
-    """Of the whole file."""
+    """Digest of the whole file."""
     auto_v1: str
     """First 8 digits of the SHA-256 of 64 KiB at 1 MiB: the oldest model hash."""
     auto_v2: str

@@ -1,1 +1,1 @@
-"""What diffusers and transformers make of stored names: which stored tensor each parameter is."""
+"""Stored names as diffusers and transformers read them: which stored tensor each parameter is."""

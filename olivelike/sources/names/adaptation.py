@@ -1,4 +1,4 @@
-"""What a stored checkpoint means to its library: architecture, and which stored tensor each parameter is."""
+"""A stored checkpoint as its library reads it: architecture, and which stored tensor each parameter is."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def stored_prefix(converter: str, names: Collection[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StoredView:
-    """Where a parameter lies in a stored tensor: all of it, or a part in one piece."""
+    """Place of a parameter in a stored tensor: all of it, or a part in one piece."""
 
     name: str
     """The stored tensor."""
     shape: tuple[int, ...]
-    """Of the parameter."""
+    """Shape of the parameter."""
     start: int = 0
     """First element, in row-major order of the stored tensor."""
     transposed: bool = False

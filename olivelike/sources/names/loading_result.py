@@ -1,4 +1,4 @@
-"""What a library's loading code made of stored names and shapes."""
+"""Results of a library's loading code for stored names and shapes."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What code a pass is: the imports that its modules follow, their digests, and the versions of their libraries."""
+"""The code of a pass: the imports that its modules follow, their digests, and the versions of their libraries."""

@@ -1,4 +1,4 @@
-"""What code a result is made by: a module, the local modules that it imports, and versions of the other ones.
+"""The code that makes a result: a module, the local modules that it imports, and versions of the other ones.
 
 Nothing is imported to compute it. Names are stable when a project moves: `olivelike.passes.float16` for installed
 modules, `.sharpen` for modules of a plugin, `tint` for helpers beside it.
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from olivelike.workflow.passes.registry import PassEntry
 
 _MOST_BYTES = 1 << 30
-"""Of a module; some of compiled code have 100 MB."""
+"""Most bytes of a module; some of compiled code have 100 MB."""
 ABSENT = "absent"
 """Stands for the digest of an imported module that is not there, such as an optional one."""
 
@@ -49,7 +49,7 @@ _REMEDIES: Mapping[Kind, str] = {
 
 @dataclass(frozen=True)
 class CodeDigest:
-    """What code a pass consists of."""
+    """Modules and libraries of a pass's code, with its digest."""
 
     digest: str | None
     """SHA-256 over `modules`; `None` if part of the code can't be known, so results must not be cached."""
@@ -156,15 +156,15 @@ class _Walk:
         self._targets = Targets(self._local)
         self.modules: dict[str, str] = {}
         self.files: set[Path] = set()
-        """Of the modules that are not olivelike's."""
+        """Files of the modules that are not olivelike's."""
         self.tools: set[str] = set()
         self.problems: list[str] = []
         """Why some of the code can't be known."""
         self.found: list[tuple[Path, Unfollowable]] = []
-        """What else is in it that may decide a result."""
+        """Other things in it that may decide a result."""
         self._start = module
         self._own_file: Path | None = None
-        """That of the first module."""
+        """File of the first module."""
         self._is_shared = False
         """Whether another module imports it."""
 

@@ -15,7 +15,7 @@ from typing import Final
 from olivelike.errors import MissingError
 
 LOADERS = frozenset({"import_module", "__import__", "spec_from_file_location", "run_path", "run_module"})
-"""What loads code under a name that may be computed."""
+"""Functions that load code under a name that may be computed."""
 _BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 _FLAG = "TYPE_CHECKING"
 
@@ -28,7 +28,7 @@ class Import:
     """Leading dots: 0 for an absolute import."""
     module: str
     names: tuple[str, ...]
-    """What `from module import …` lists; each may be a submodule. Empty for `import module`."""
+    """Names that `from module import …` lists; each may be a submodule. Empty for `import module`."""
 
 
 @dataclass(frozen=True)

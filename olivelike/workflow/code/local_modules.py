@@ -1,4 +1,4 @@
-"""Which modules are a pass's own code, which of them an import statement reaches, and where their files are.
+"""Modules of a pass's own code: those that an import statement reaches, and their files.
 
 Nothing is imported to tell. Of code that is not ours all is taken that a statement runs or hands out: the packages
 around a module, whole. Modules of olivelike have no effect when they are imported, so a name counts with the module

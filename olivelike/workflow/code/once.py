@@ -1,4 +1,4 @@
-"""What is read once where several workflows are planned together: code as it is when it is first looked at."""
+"""Things read once where several workflows are planned together: code as it is when it is first looked at."""
 
 from __future__ import annotations
 

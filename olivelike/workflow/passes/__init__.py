@@ -1,4 +1,4 @@
-"""Where passes come from: the built-in ones, installed plugins, and the plugins of a workflow."""
+"""Sources of passes: the built-in ones, installed plugins, and the plugins of a workflow."""
 
 from olivelike.workflow.passes.new_pass import new_pass
 from olivelike.workflow.passes.plugin_files import resolve_plugin

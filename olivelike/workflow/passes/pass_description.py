@@ -1,4 +1,4 @@
-"""What a pass does, reads, writes and can be told, as `olivelike passes` shows it."""
+"""Descriptions of passes, what they read, write and can be told, as `olivelike passes` shows it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class PassOption:
 
 @dataclass(frozen=True)
 class PassDescription:
-    """What a pass says of itself; `None` where it says nothing."""
+    """A pass's word on itself; `None` where it says nothing."""
 
     name: str
     purpose: str

@@ -279,7 +279,7 @@ class RuleEntry:
     origin: str
     """For people, as that of a pass."""
     plugin: str
-    """What finds the rule again in another process."""
+    """Reference that finds the rule again in another process."""
 
 
 @dataclass(frozen=True)
@@ -293,9 +293,9 @@ class PassEntry:
     origin: str
     """For people: `built-in`, `entry point of DISTRIBUTION` or `plugin PATH`."""
     plugin: str | None
-    """What `Registry.load_pass` needs to find it again in another process; `None` for a built-in pass."""
+    """Reference with which `Registry.load_pass` finds it again in another process; `None` for a built-in pass."""
     rules: tuple[RuleEntry, ...] = ()
-    """Those that plugins add to the pass."""
+    """Rules that plugins add to the pass."""
 
     @property
     def rule_plugins(self) -> list[str]:
