@@ -9,4 +9,4 @@ WRITERS = {
     "package": "olivelike.extras.deploy.joined_package:package_outputs",
     "page": "olivelike.extras.deploy.web_page:export_web",
 }
-SERVED = {"triton": "olivelike.extras.deploy.triton_model:TritonModel"}
+SERVED = {"triton": "olivelike.extras.deploy.triton_loop:TritonModel"}

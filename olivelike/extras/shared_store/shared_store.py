@@ -133,13 +133,13 @@ class SharedStore:
 
     def share(self, store: Store, listener: Listener, run_id: str) -> Unshared:
         """Return what a run asks, fetches from, and gives what it made."""
-        from olivelike.extras.shared_store.sharing import Sharing
+        from olivelike.extras.shared_store.run_sharing import Sharing
 
         return Sharing(self.address, store, listener, run_id)
 
     def look(self, store: Store) -> Unshared:
         """Return what a plan asks; it changes nothing anywhere."""
-        from olivelike.extras.shared_store.sharing import Sharing
+        from olivelike.extras.shared_store.run_sharing import Sharing
 
         return Sharing(replace(self.address, read_only=True), store, lambda _: None, "plan")
 

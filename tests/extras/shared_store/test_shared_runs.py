@@ -153,8 +153,8 @@ def test_a_plan_tells_what_would_be_fetched_and_changes_nothing(first, machine, 
     ],
 )
 def test_a_bucket_that_fails_costs_one_warning_and_no_result(first, machine, bucket, mode, only, monkeypatch):
-    monkeypatch.setattr("olivelike.extras.shared_store.sharing._PATIENCE_SECONDS", 1.0)
-    monkeypatch.setattr("olivelike.extras.shared_store.sharing._CONTACT_SECONDS", 2.0)
+    monkeypatch.setattr("olivelike.extras.shared_store.run_sharing._PATIENCE_SECONDS", 1.0)
+    monkeypatch.setattr("olivelike.extras.shared_store.run_sharing._CONTACT_SECONDS", 2.0)
     monkeypatch.setattr("olivelike.extras.shared_store.requests._PAUSES", (0.05,))
     second = machine("second")
     bucket.mode, bucket.only = mode, only
@@ -240,7 +240,7 @@ def test_who_is_not_allowed_to_write_still_reads(first, machine, bucket, monkeyp
 
 @pytest.mark.slow
 def test_what_takes_longer_to_fetch_than_to_make_is_made(first, machine, bucket, monkeypatch):
-    monkeypatch.setattr("olivelike.extras.shared_store.sharing._PATIENCE_SECONDS", 2.0)
+    monkeypatch.setattr("olivelike.extras.shared_store.run_sharing._PATIENCE_SECONDS", 2.0)
     second = machine("second")
     bucket.mode, bucket.only, bucket.slow_seconds = "slow", "/objects/", 2.0
     second.run(shared_cache=url(bucket), only=("text_encoder",))
