@@ -32,8 +32,6 @@ def check_cheap_steps(request: Request, folder: PipelineFolder) -> None:
     Raises `UsageError` for a value that can't be had, and `SourceError` if the folder lacks the shallow graph.
     """
     steps = int(request.steps * (request.strength or 1.0)) if request.init_image is not None else request.steps
-    if request.cache_interval < 1:
-        raise UsageError(f"cache_interval is {request.cache_interval}; it must be at least 1, which is every step")
     if request.cache_interval > max(steps, 1):
         raise UsageError(
             f"cache_interval {request.cache_interval} is beyond the {steps} steps, so that only the first would be "

@@ -11,8 +11,9 @@ import re
 import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt, MaxLen
 
@@ -604,6 +605,30 @@ def asked_fields() -> Iterator[tuple[str, Asked]]:
     for one in sorted(fields(Request), key=lambda one: one.name in Recorded.__dataclass_fields__):
         if (asked := one.metadata.get("asked")) is not None:
             yield one.name, replace(asked, name=asked.name or one.name.replace("_", "-"))
+
+
+@lru_cache(maxsize=1)
+def least_values() -> Mapping[str, int]:
+    """Return the least value of each count: whole numbers of at least 0 or 1, seeds aside."""
+    found = _bounds(int, Ge)
+    return {name: least for name, least in found.items() if least >= 0}
+
+
+@lru_cache(maxsize=1)
+def shares() -> tuple[str, ...]:
+    """Return the fields that are shares, from 0 to 1."""
+    least, most = _bounds(float, Ge), _bounds(float, Le)
+    return tuple(name for name in least if (least[name], most.get(name)) == (0, 1))
+
+
+def _bounds(kind: type, bound: type[Ge | Le]) -> dict[str, Any]:
+    found = {}
+    for name, hint in get_type_hints(Choices, include_extras=True).items():
+        for part in (hint, *get_args(hint)):
+            for one in getattr(part, "__metadata__", ()) if getattr(part, "__origin__", None) is kind else ():
+                if isinstance(one, bound):
+                    found[name] = one.ge if isinstance(one, Ge) else one.le
+    return found
 
 
 def axes() -> Iterator[str]:

@@ -14,7 +14,7 @@ from olivelike.runtime.pipeline.controls import check_control_sizes, check_contr
 from olivelike.runtime.pipeline.image_prompt import check_image_prompt
 from olivelike.runtime.pipeline.latents import begin_batch
 from olivelike.runtime.pipeline.masked_area import part_of_picture
-from olivelike.runtime.pipeline.request import DRAWN_SEEDS, SEEDS, Request, ResolvedRequest
+from olivelike.runtime.pipeline.request import DRAWN_SEEDS, SEEDS, Request, ResolvedRequest, least_values, shares
 from olivelike.runtime.schedulers.make_scheduler import check_scheduler
 
 if TYPE_CHECKING:
@@ -24,11 +24,10 @@ if TYPE_CHECKING:
 
 _STRENGTH: Final = 0.8
 _ASPECT_TOLERANCE: Final = 0.02
-_MOST_IMAGES: Final = 100_000
-"""Of a prompt; each has its place in memory before the first one is drawn."""
-_MOST_STEPS: Final = 10_000
-"""Ten times as many as networks are trained on; a picture's record, from anyone, may ask for more."""
-_MOST_BLUR: Final = 1024
+_MOST: Final = {"num_images": 100_000, "steps": 10_000, "mask_blur": 1024}
+"""Beyond what a server takes. Each picture of a prompt has its place in memory before the first one is drawn; steps are
+ten times as many as networks are trained on; a picture's record, from anyone, may ask for more.
+"""
 _MOST_TIMES: Final = 8
 _ORIENTATION: Final = 0x0112
 _ON_ITS_SIDE: Final = frozenset({5, 6, 7, 8})
@@ -96,18 +95,11 @@ def _exceeds_memory(request: ResolvedRequest, folder: PipelineFolder) -> bool:
 def _check_counts(request: Request) -> None:
     if not request.prompts:
         raise UsageError('no prompt is given; an empty one, "", is allowed')
-    for name, value, least, most in (
-        ("num_images", request.num_images, 1, _MOST_IMAGES),
-        ("batch_size", request.batch_size, 1, None),
-        ("steps", request.steps, 1, _MOST_STEPS),
-        ("clip_skip", request.clip_skip, 0, None),
-        ("retry_unsafe", request.retry_unsafe, 0, None),
-        ("mask_blur", request.mask_blur or 0, 0, _MOST_BLUR),
-        ("inpaint_padding", request.inpaint_padding, 0, None),
-    ):
-        if value < least:
+    for name, least in least_values().items():
+        if (value := getattr(request, name)) is not None and value < least:
             raise UsageError(f"{name} is {value}; it must be at least {least}")
-        if most is not None and value > most:
+    for name, most in _MOST.items():
+        if (value := getattr(request, name)) is not None and value > most:
             raise UsageError(f"{name} is {value}; it must be at most {most:,}")
     if request.seeds is not None and len(request.seeds) != len(request.prompts):
         raise UsageError(f"{len(request.prompts)} prompts have {len(request.seeds)} seeds; give each one, or none")
@@ -136,12 +128,8 @@ def _check_ranges(request: Request) -> None:
         raise UsageError(f"strength {strength:g} is not above 0 and at most 1")
     if strength is not None and request.init_image is None:
         raise UsageError("strength is given without an initial picture to apply it to; give one, or drop it")
-    for name, value in (
-        ("guidance_rescale", request.guidance_rescale),
-        ("eta", request.eta),
-        ("variation_strength", request.variation_strength),
-    ):
-        if not 0 <= value <= 1:
+    for name in shares():
+        if not 0 <= (value := getattr(request, name)) <= 1:
             raise UsageError(f"{name} {value:g} is not between 0 and 1")
     if request.variation_seed is not None and not request.variation_strength:
         raise UsageError(
