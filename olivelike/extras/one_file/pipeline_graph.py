@@ -105,7 +105,7 @@ class _Pipeline:
         self._graph, self._networks, self._facts = graph, networks, facts
         self._writer = Writer(graph, "pipeline/")
         self._encoders = [name for name in TEXT_ENCODERS if name in networks]
-        self._is_xl = "unet" in networks and "text_embeds" in networks["unet"].inputs
+        self._pools = "unet" in networks and "text_embeds" in networks["unet"].inputs
         self._texts: dict[str, tuple[Number, Number]] = {}
         """By tokenizer, or text encoder if there are none: negative prompts and prompts."""
 
@@ -214,12 +214,12 @@ class _Pipeline:
             states.append(rows[0])
             pooled = rows[1] if len(rows) > 1 else pooled
         joined = states[0] if len(states) == 1 else writer.op("Concat", *states, axis=2)
-        return joined, pooled if self._is_xl else None
+        return joined, pooled if self._pools else None
 
     def _layer(self, network: Network) -> str:
         """Return the output that the UNet was trained on: SDXL's on the last layer but one."""
         layers = sum(name.startswith("hidden_states.") for name in network.outputs) - 1
-        return f"hidden_states.{layers - 1}" if self._is_xl else "last_hidden_state"
+        return f"hidden_states.{layers - 1}" if self._pools else "last_hidden_state"
 
     def _per_picture(self, rows: Number, negative: Number, pictures: Number, ids: Number, encoder: int) -> Number:
         """Return rows of negative prompts as often as there are pictures, then those of the prompts."""
