@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from olivelike.families import FAMILIES
 from olivelike.families.denoiser_forms import FORMS, DenoiserForm, GuidanceInput
-from olivelike.families.family import Family, Latents, Sizes, TextPart
+from olivelike.families.family import Family, Latents, Published, Sizes, TextPart
 from olivelike.runtime import Request, open_pipeline
 from olivelike.runtime.pipeline import pipeline_folder
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
@@ -75,6 +75,8 @@ TOY = Family(
     latents=Latents(channels=CHANNELS, factor=8, scaling=SCALING, preview=(), shift=SHIFT),
     sizes=Sizes(default=64, unit=16),
     widths=(),
+    published=Published({}, {}, "EulerDiscreteScheduler", "toy.json"),
+    matches=lambda *_: False,
     sample="hidden_states",
     timestep="1 - sigma",
 )
