@@ -60,6 +60,10 @@ def test_the_pages_for_browsers_are_installed(names: set[str]) -> None:
     assert {path.relative_to(ROOT).as_posix() for page in pages for path in page.iterdir()} <= names
 
 
+def test_the_template_of_reports_is_installed(names: set[str]) -> None:
+    assert {f"olivelike/measure/report/{name}" for name in ("page.html", "style.css")} <= names
+
+
 def test_every_module_is_installed(names: set[str]) -> None:
     modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "olivelike").rglob("*.py")}
     assert modules <= names

@@ -43,8 +43,8 @@ def golden() -> str:
     """Return what was listed, without the names of extras whose folder is gone."""
     tree = ast.parse(Path(olivelike.__file__).read_text(encoding="utf-8"))
     gone = _seen(tree) - set(dir(olivelike))
-    lines = GOLDEN.read_text(encoding="utf-8").splitlines(keepends=True)
-    return "".join(line for line in lines if not gone & set(re.findall(r"^(?:def |class )?(\w+)", line)))
+    blocks = re.findall(r"^\S.*\n(?:    .*\n)*", GOLDEN.read_text(encoding="utf-8"), re.MULTILINE)
+    return "".join(block for block in blocks if not gone & set(re.findall(r"\A(?:def |class )?(\w+)", block)))
 
 
 def _seen(tree: ast.Module) -> set[str]:

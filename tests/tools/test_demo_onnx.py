@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 import olivelike
-from olivelike.extras.bench.fidelity import SEED, compare_methods, read_method
 from olivelike.runtime import Request, open_pipeline
 from tools.train_demo.captions.caption_reading import read_picture
 from tools.train_demo.captions.evaluation import random_captions, score_pictures, share_right
@@ -60,9 +59,10 @@ def test_95_of_100_captions_are_drawn_right(pipeline):
 
 
 def test_93_of_100_captions_are_drawn_right_in_4_steps(project):
-    folder = project / "models" / "demo_fast"
-    fast = read_method("--fast", folder)
-    report = compare_methods(project / "models" / "demo", [fast], prompts=random_captions(200, SEED), judge=share_right)
+    fidelity = pytest.importorskip("olivelike.extras.bench.fidelity")
+    fast = fidelity.read_method("--fast", project / "models" / "demo_fast")
+    captions = random_captions(200, fidelity.SEED)
+    report = fidelity.compare_methods(project / "models" / "demo", [fast], prompts=captions, judge=share_right)
     reference, method, _ = report.rows
     assert (reference.steps, method.steps) == (50, 4)
     assert method.captions_right >= 0.93, report
