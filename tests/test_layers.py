@@ -166,3 +166,41 @@ def test_no_room_has_a_single_file() -> None:
 def test_no_file_name_means_three_things() -> None:
     names = [path.name for path in modules() if path.name not in {"__init__.py", "extra.py"}]
     assert not {name for name in names if names.count(name) > 2}
+
+
+NAMING_THE_UNET = {
+    "olivelike/engine/plan/building.py",
+    "olivelike/families/networks/unet.py",
+    "olivelike/families/sd1.py",
+    "olivelike/measure/clients/requirements.py",
+    "olivelike/model/client_layouts.py",
+    "olivelike/runtime/prompts/syntax.py",
+    "olivelike/sources/identify/family_configs.py",
+    "olivelike/sources/identify/identity.py",
+    "olivelike/sources/identify/weight_file.py",
+    "olivelike/sources/names/adapt.py",
+    "olivelike/sources/names/adaptation.py",
+    "olivelike/sources/single_file.py",
+    "olivelike/testing/checkpoint_configs.py",
+    "olivelike/testing/checkpoints.py",
+    "olivelike/testing/controlnets.py",
+    "olivelike/testing/ip_adapters.py",
+    "olivelike/testing/lora_files.py",
+    "olivelike/testing/single_file_writer.py",
+    "olivelike/testing/t2i_adapters.py",
+    "olivelike/workflow/loader.py",
+    "olivelike/workflow/passes/new_pass.py",
+    "olivelike/workflow/passes/registry.py",
+    "passes/controlnet_inputs.py",
+    "passes/ip_adapter.py",
+    "passes/t2i_adapter_inputs.py",
+}
+"""Modules with the component's name in their code: families and networks, words of files, clients of Stable Diffusion,
+templates for pass authors, writers of test files. All others ask `olivelike.families`; the list may only shrink."""
+
+
+def test_the_denoiser_is_named_in_few_modules() -> None:
+    paths = [path for path in (*modules(), *(ROOT / "passes").glob("*.py")) if "extras" not in path.parts]
+    texts = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in paths}
+    assert {name for name, text in texts.items() if re.search("[\"']unet[\"']", text)} <= NAMING_THE_UNET
+    assert not [name for name, text in texts.items() if "is_xl" in text]

@@ -150,6 +150,10 @@ class Family:
     """Whether diffusers' pipeline tells the scheduler that it begins at its first timestep."""
     zeros_for_no_text: bool = False
     """Whether `force_zeros_for_empty_prompt` of an index is followed."""
+    lora_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Component → words for it in the names of a LoRA's tensors."""
+    lora_layers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Component → beginnings of its layers, for names that say no network."""
     guides: frozenset[str] = frozenset()
     """Kinds of guides whose inputs its denoiser has joints for."""
     caches: frozenset[str] = frozenset()

@@ -32,6 +32,20 @@ def has_linear_projections(shapes: Shapes) -> bool:
     return any(name.endswith(".proj_in.weight") and len(shape) == 2 for name, shape in shapes.items())
 
 
+LORA_NAMES: Final = {
+    "unet": ("unet", "diffusion_model"),
+    "text_encoder": (
+        "te", "te1", "text_encoder", "text_encoder_1", "cond_stage_model", "clip_l", "conditioner_embedders_0",
+    ),
+}  # fmt: skip
+LORA_LAYERS: Final = {
+    "unet": (
+        "down_blocks", "mid_block", "up_blocks", "conv_in", "conv_out", "time_embedding", "add_embedding",
+        "input_blocks", "middle_block", "output_blocks", "time_embed", "label_emb", "out",
+    ),
+    "text_encoder": ("text_model", "encoder_layers", "text_projection", "resblocks"),
+}  # fmt: skip
+
 FAMILY: Final = Family(
     name="sd1",
     title="Stable Diffusion 1.x",
@@ -46,6 +60,8 @@ FAMILY: Final = Family(
     published=Published(INDEX, {"tokenizer": "pad_end"}, "PNDMScheduler", "sd1.json"),
     matches=_matches,
     takes_masks=True,
+    lora_names=LORA_NAMES,
+    lora_layers=LORA_LAYERS,
     guides=GUIDES,
     caches=CACHES,
 )

@@ -75,8 +75,8 @@ FAMILY: Final = Family(
     title="Stable Diffusion XL",
     pipelines=("StableDiffusionXLPipeline", "StableDiffusionXLInpaintPipeline"),
     owns=_owns,
-    denoiser="unet",
-    denoiser_class="UNet2DConditionModel",
+    denoiser=sd1.FAMILY.denoiser,
+    denoiser_class=sd1.FAMILY.denoiser_class,
     texts=(TextPart("text_encoder", "tokenizer", 768, back=1, normed=False), SECOND_TEXT),
     latents=LATENTS,
     sizes=Sizes(default=1024, unit=32),
@@ -94,6 +94,17 @@ FAMILY: Final = Family(
     takes_masks=True,
     begins_at_once=True,
     zeros_for_no_text=True,
+    lora_names={
+        **sd1.LORA_NAMES,
+        "text_encoder_2": (
+            "te2",
+            "text_encoder_2",
+            "clip_g",
+            "conditioner_embedders_0_model",
+            "conditioner_embedders_1",
+        ),
+    },
+    lora_layers=sd1.LORA_LAYERS,
     guides=sd1.GUIDES,
     caches=sd1.CACHES,
 )

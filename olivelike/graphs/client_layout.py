@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import onnx_ir as ir
 
 from olivelike.errors import PassError
+from olivelike.families import DENOISERS
 from olivelike.graphs.adapted import unmark_adapted
 from olivelike.graphs.controlled import unmark_controlled
 from olivelike.graphs.editing.values import evaluate, renamed, spaced
@@ -36,7 +37,7 @@ _DTYPES: Final = {
 _INPUTS: Final = {
     "text_encoder": ("input_ids",),
     "text_encoder_2": ("input_ids",),
-    "unet": ("sample", "timestep", "encoder_hidden_states"),
+    **dict.fromkeys(DENOISERS, ("sample", "timestep", "encoder_hidden_states")),
     **dict.fromkeys(CONTROLNETS, ("sample", "timestep", "encoder_hidden_states")),
     **dict.fromkeys(T2I_ADAPTERS, (ADAPTER_PICTURE,)),
     IMAGE_ENCODER: ("pixel_values",),
@@ -49,14 +50,14 @@ _INPUTS: Final = {
 _FIRST_OUTPUTS: Final = {
     "text_encoder": ("last_hidden_state", "pooler_output"),
     "text_encoder_2": ("text_embeds", "last_hidden_state"),
-    "unet": ("out_sample",),
+    **dict.fromkeys(DENOISERS, ("out_sample",)),
     "vae_encoder": ("latent_sample",),
     "vae_decoder": ("sample",),
     "preview_decoder": ("sample",),
     "safety_checker": ("out_images", "has_nsfw_concepts"),
 }
 """Outputs that clients take, by name or by position."""
-_ONE_OUTPUT: Final = frozenset({"unet", "vae_decoder"})
+_ONE_OUTPUT: Final = frozenset({*DENOISERS, "vae_decoder"})
 """Networks whose output is known by its place; that of a VAE encoder may be a latent or its distribution."""
 _UNET_DIMS: Final = {
     "sample": ("unet_sample_batch", "unet_sample_channels", "unet_sample_height", "unet_sample_width"),
@@ -65,7 +66,9 @@ _UNET_DIMS: Final = {
 }
 """Names by which clients fix the UNet's dynamic dimensions."""
 _CHANNELS = "unet_sample_channels"
-_IMAGES: Final = {"unet": ("sample", 8), "vae_encoder": ("sample", 1), "vae_decoder": ("latent_sample", 8)}
+_IMAGES: Final = {
+    **dict.fromkeys(DENOISERS, ("sample", 8)), "vae_encoder": ("sample", 1), "vae_decoder": ("latent_sample", 8),
+}  # fmt: skip
 """By network the input with height and width, and how many pixels one of its rows is."""
 
 
@@ -105,7 +108,7 @@ def lay_out(model: ir.Model, component: str, layout: Layout, size: tuple[int, in
         if wanted is not None and wanted != value.dtype:
             _cast_output(graph, value, wanted)
             changed += 1
-    if component == "unet":
+    if component in DENOISERS:
         _name_dims(graph, layout)
     if size is not None:
         _fix_size(graph, component, size)
@@ -128,7 +131,7 @@ def _name_inputs(graph: ir.Graph, component: str, layout: Layout) -> None:
             f"{', '.join(map(str, by_name))}; export it anew with `convert`"
         )
     extra = [name for name in by_name if name not in wanted]
-    if extra and component == "unet" and layout.only_unet_inputs:
+    if extra and component in DENOISERS and layout.only_unet_inputs:
         raise PassError(
             f"layout {layout.name}: the UNet has an input {extra[0]!r}, which this client does not feed: it knows "
             "pipelines of SD 1.x and 2.x alone; choose another layout"
@@ -158,7 +161,7 @@ def _fit_input(graph: ir.Graph, value: ir.Value, component: str, layout: Layout)
     """Give an input the type and rank that the client feeds; tell whether it had another."""
     assert value.dtype is not None
     dtype, shape = value.dtype, value.shape
-    is_timestep = component == "unet" and value.name == "timestep"
+    is_timestep = component in DENOISERS and value.name == "timestep"
     if is_timestep and layout.timestep:
         dtype = _DTYPES[layout.timestep]
     elif component in CONTROLNETS and value.name == STRENGTH:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeGuard, TypeVar
 
 from olivelike._extras import needed
 from olivelike.errors import SourceError
-from olivelike.families import COMPONENTS, family_of_index
+from olivelike.families import COMPONENTS, denoiser_among, family_of_folder, family_of_index
 from olivelike.model.families import (
     CONTROLNETS,
     IMAGE_ENCODER,
@@ -119,7 +119,7 @@ def open_source(
     )
     vae_config = configs["vae"]
     if controlnets or adapters:
-        unet, factor = configs["unet"] or {}, pixels_per_latent(vae_config)
+        unet, factor = configs["denoiser"] or {}, pixels_per_latent(vae_config)
         opened = {name: open_controlnet(one, name, unet, pickles) for name, one in controlnets.items()}
         opened |= {name: open_t2i_adapter(one, name, unet, factor, pickles) for name, one in adapters.items()}
         found = {name: checkpoint for name, (checkpoint, _) in opened.items() if name in wanted}
@@ -131,7 +131,7 @@ def open_source(
         )
         source = replace(source, origin=origin, checkpoints={**source.checkpoints, **found})
     if spec.ip_adapter is not None:
-        source = _with_ip_adapter(source, spec.ip_adapter, configs["unet"] or {}, wanted, pickles)
+        source = _with_ip_adapter(source, spec.ip_adapter, configs["denoiser"] or {}, wanted, pickles)
     if spec.preview is not None and PREVIEW in wanted:
         source = replace(
             source, checkpoints={**source.checkpoints, PREVIEW: open_preview(spec.preview, vae_config, pickles)}
@@ -154,7 +154,7 @@ def _with_ip_adapter(
 ) -> PipelineSource:
     """Return a pipeline with an IP-Adapter, which has to fit its UNet."""
     opened = open_ip_adapter(spec, own, source.origin.place, read_pickle)
-    unet = source.checkpoints.get("unet")
+    unet = source.checkpoints.get(denoiser_among(source.checkpoints) or "")
     if unet is not None and unet.graph is not None:
         raise SourceError(
             f"{source.origin.place}: its UNet is a graph that somebody else exported, and an IP-Adapter changes its "
@@ -207,12 +207,12 @@ def _network_folders(files: SourceFiles) -> set[str]:
 def _open_file(
     path: Path, spec: SourceSpec, wanted: list[str], read_pickle: ReadPickle | None
 ) -> tuple[PipelineSource, Mapping[str, Config | None]]:
-    """Read a single file; return the pipeline, and configs of the `vae` and the `unet`, also where it lacks them."""
+    """Read a single file; return the pipeline, and configs of `vae` and `denoiser`, also where it lacks them."""
     file = SingleFile.open(path, spec.prediction, read_pickle)
     checkpoints = {name: file.checkpoint(name) for name in wanted}
     configs = {
         "vae": file.config("vae") if spec.needs_vae else None,
-        "unet": file.config("unet") if spec.needs_unet else None,
+        "denoiser": file.config(file.family.denoiser) if spec.needs_unet else None,
     }
     source = PipelineSource(file.origin, file.index, checkpoints, file.extras, left_out=file.left_out)
     return source.distilled(file.few_steps), configs
@@ -221,12 +221,12 @@ def _open_file(
 def _read_folder(
     files: SourceFiles, spec: SourceSpec, wanted: list[str], read_pickle: ReadPickle | None
 ) -> tuple[PipelineSource, Mapping[str, Config | None]]:
-    """Read a folder or repository; return the pipeline, and configs of `vae` and `unet` where they are asked for."""
+    """Read a folder or repository; return the pipeline, and configs of `vae` and `denoiser` if asked for."""
     index = read_json(files, INDEX_FILE) if INDEX_FILE in files.names("") else {}
-    asked = {"vae": spec.needs_vae, "unet": spec.needs_unet}
+    asked = {"vae": ("vae", spec.needs_vae), "denoiser": (family_of_folder(index, (), {}).denoiser, spec.needs_unet)}
     configs = {
-        name: read_json(files, f"{name}/config.json") if asks and "config.json" in files.names(name) else None
-        for name, asks in asked.items()
+        part: read_json(files, f"{name}/config.json") if asks and "config.json" in files.names(name) else None
+        for part, (name, asks) in asked.items()
     }
     if is_onnx_pipeline(index, files):
         return _read_onnx_folder(files, index, wanted), {**configs, "vae": None}

@@ -77,7 +77,7 @@ class SingleFile:
     @property
     def index(self) -> Config:
         """Content of the pipeline's `model_index.json`; a component that the file lacks is null."""
-        family, inpainting = self._family, self.identity.inpainting
+        family, inpainting = self.family, self.identity.inpainting
         scheduler, _ = self._scheduler
         index: Json = {
             "_class_name": family.pipelines[inpainting],
@@ -93,7 +93,7 @@ class SingleFile:
     def extras(self) -> dict[str, Path]:
         """The files beside the networks, by relative path: those of this package."""
         _, scheduler = self._scheduler
-        return dict(sorted({**tokenizer_files(self._family), "scheduler/scheduler_config.json": scheduler}.items()))
+        return dict(sorted({**tokenizer_files(self.family), "scheduler/scheduler_config.json": scheduler}.items()))
 
     @property
     def left_out(self) -> tuple[str, ...]:
@@ -112,9 +112,9 @@ class SingleFile:
         """
         part = self.identity.part(folder)
         if part is None:
-            return self._family.published.configs[folder]
+            return self.family.published.configs[folder]
         shapes = {name: tensor.shape for name, tensor in self.header.tensors.items()}
-        config = derive_config(self._family, part, shapes, self.prediction)
+        config = derive_config(self.family, part, shapes, self.prediction)
         if folder != "vae" or not self.identity.edm:
             return config
         with open_file(self.path) as file:
@@ -130,7 +130,7 @@ class SingleFile:
         part = self.identity.part(folder)
         if part is None:
             raise self._lacks(component)
-        library, class_name = network_class(self._family, folder)
+        library, class_name = network_class(self.family, folder)
         tensors = {
             name: (tensor, self.path)
             for name, tensor in self.header.tensors.items()
@@ -141,13 +141,12 @@ class SingleFile:
     @property
     def _scheduler(self) -> tuple[str, Path]:
         return (
-            EDM_SCHEDULER
-            if self.identity.edm
-            else scheduler_file(self._family, self.prediction, zero_snr=self.zero_snr)
+            EDM_SCHEDULER if self.identity.edm else scheduler_file(self.family, self.prediction, zero_snr=self.zero_snr)
         )
 
     @property
-    def _family(self) -> Family:
+    def family(self) -> Family:
+        """Facts of the family that it is of."""
         assert self.identity.family is not None, "a checkpoint is of a family"
         return FAMILIES[self.identity.family]
 
@@ -157,7 +156,7 @@ class SingleFile:
         remedy = f"drop {component} from `components:`"
         if folder == "vae":
             remedy = f"add `vae:` with a VAE for {self.identity.network}, or {remedy}"
-        elif folder in self._family.published.configs:
+        elif folder in self.family.published.configs:
             remedy = f"get the whole checkpoint, or {remedy}"
         return SourceError(f"{self.path}: this file has no {component} (it holds: {held}); {remedy}")
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _TIME_IDS = 6
 """Length of SDXL's `time_ids`: original size, crop's corner, target size."""
+COMPONENT: Final = "unet"
 IMAGE_PROMPT: Final = "image_prompt"
 """In the config of a UNet: it has an IP-Adapter. Libraries do not know it."""
 _REFINER_TIME_IDS = 5
@@ -196,4 +197,6 @@ def check_unet(component: str, class_name: str, config: Config) -> None:
             )
 
 
-NETWORKS: Final = (Network("UNet2DConditionModel", ("unet",), unet_interface, _forward, check_unet, _uneven, _prepare),)
+NETWORKS: Final = (
+    Network("UNet2DConditionModel", (COMPONENT,), unet_interface, _forward, check_unet, _uneven, _prepare),
+)

@@ -14,28 +14,11 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
-_NETWORKS = {
-    "unet": "unet",
-    "diffusion_model": "unet",
-    "te": "text_encoder",
-    "te1": "text_encoder",
-    "text_encoder": "text_encoder",
-    "text_encoder_1": "text_encoder",
-    "cond_stage_model": "text_encoder",
-    "clip_l": "text_encoder",
-    "conditioner_embedders_0": "text_encoder",
-    "te2": "text_encoder_2",
-    "text_encoder_2": "text_encoder_2",
-    "clip_g": "text_encoder_2",
-    "conditioner_embedders_0_model": "text_encoder_2",
-    "conditioner_embedders_1": "text_encoder_2",
-}
+from olivelike.families import DENOISERS, FAMILIES
+
+_NETWORKS = {word: name for one in FAMILIES.values() for name, words in one.lora_names.items() for word in words}
 """Spelling of a network's name → component."""
-_ROOTS = {
-    "unet": ("down_blocks", "mid_block", "up_blocks", "conv_in", "conv_out", "time_embedding", "add_embedding",
-             "input_blocks", "middle_block", "output_blocks", "time_embed", "label_emb", "out"),
-    "text_encoder": ("text_model", "encoder_layers", "text_projection", "resblocks"),
-}  # fmt: skip
+_ROOTS = {name: roots for one in [*FAMILIES.values()][::-1] for name, roots in one.lora_layers.items()}
 """Component → what its layers begin with, for names that say no network."""
 
 _WRAPPER = r"(?:base_model_model|lora|lycoris|module|model|pipe|text_encoders|transformer(?!_blocks))_"
@@ -109,7 +92,7 @@ def spelled_layers(component: str, parameters: Collection[str]) -> dict[str, str
     A name that could stand for two parameters is left out.
     """
     layers = [name.removesuffix(".weight") for name in parameters if name.endswith(".weight")]
-    spell: Callable[[str], Iterator[str]] = _UNetSpelling(layers) if component == "unet" else _text_spellings
+    spell: Callable[[str], Iterator[str]] = _UNetSpelling(layers) if component in DENOISERS else _text_spellings
     found: dict[str, str] = {}
     ambiguous: set[str] = set()
     for layer in layers:

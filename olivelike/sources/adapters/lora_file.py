@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from olivelike.errors import SourceError
-from olivelike.families import FAMILIES, family_of_text_width
+from olivelike.families import DENOISERS, FAMILIES, family_of_text_width
 from olivelike.model.few_steps import FewSteps, few_steps_of_metadata, few_steps_of_path
 from olivelike.sources.adapters.layer_names import flat_name
 
@@ -126,8 +126,9 @@ class LoraFile:
 
     @property
     def few_steps(self) -> FewSteps | None:
-        """Kind of few-step model that it makes of a UNet, by its metadata, or else by its name; those change it alone."""
-        return None if self.components != {"unet"} else few_steps_of_metadata(self.metadata) or self._named
+        """Kind of few-step model that it makes of a denoiser, by metadata, or else by name; those change it alone."""
+        alone = len(self.components) == 1 and not self.components.isdisjoint(DENOISERS)
+        return (few_steps_of_metadata(self.metadata) or self._named) if alone else None
 
     @property
     def _named(self) -> FewSteps | None:
@@ -149,7 +150,7 @@ class WeightedLora:
 
 def cross_attention_dim_of(modules: Iterable[LoraModule]) -> int | None:
     """Return the width of the prompt's vectors that the UNet's modules read; `None` if none reads them."""
-    readers = [m for m in modules if m.component == "unet" and m.layer.endswith(_PROMPT_READERS)]
+    readers = [m for m in modules if m.component in DENOISERS and m.layer.endswith(_PROMPT_READERS)]
     return readers[0].columns if readers else None
 
 
@@ -163,7 +164,7 @@ def family_of(modules: Iterable[LoraModule]) -> str | None:
     if any(name.startswith("lora_te1_") for name in names) or any(m.component == "text_encoder_2" for m in known):
         return "sdxl"
     # With kohya's prefix, trainers name the UNet's blocks so for XL alone; for 1.x and 2.x they use diffusers' names.
-    if any(m.component == "unet" and m.spelling == "kohya" and m.layer.startswith(_ORIGINAL) for m in known):
+    if any(m.component in DENOISERS and m.spelling == "kohya" and m.layer.startswith(_ORIGINAL) for m in known):
         return "sdxl"
     texts = {m.columns for m in known if m.component == "text_encoder" and m.layer.endswith(_TEXT_INPUTS)}
     if FAMILIES["sd2"].text_width in texts:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from olivelike.families import FAMILIES, TEXT_ENCODERS, family_of_text_width
+from olivelike.families.networks.unet import COMPONENT
 from olivelike.model.few_steps import FewSteps, few_steps_of_metadata
 from olivelike.sources.adapters.lora_keys import parse_key
 from olivelike.sources.identify.identity import Identity, Kind, Naming, Part, Precision
@@ -253,7 +254,7 @@ def _original(shapes: Shapes, metadata: Mapping[str, str], unet_prefix: str) -> 
         other = "a UNet with classes of its own (label_emb.weight)"
     if other is not None:
         return _unsupported("checkpoint", other, f"the UNet's first convolution is {conv_in}")
-    parts = [Part("unet", "unet", unet_prefix), *_text_parts(shapes)]
+    parts = [Part(COMPONENT, COMPONENT, unet_prefix), *_text_parts(shapes)]
     vae = _vae_part(shapes)
     if vae is not None and vae.prefix:
         parts.append(vae)
@@ -267,7 +268,7 @@ def _original(shapes: Shapes, metadata: Mapping[str, str], unet_prefix: str) -> 
     if "time_embed.cond_proj.weight" in unet:
         few_steps = FewSteps("lcm", reason="its UNet takes the guidance as an input")
     expected = stated.value or ("epsilon" if inpainting or few_steps else FAMILIES[family].prediction)
-    kind: Kind = "checkpoint" if len(parts) > 1 else "unet"
+    kind: Kind = "checkpoint" if len(parts) > 1 else COMPONENT
     return Identity(
         kind,
         family=family,
@@ -321,7 +322,7 @@ def _lone_network(shapes: Shapes) -> Identity:
     if "decoder.conv_in.weight" in names and any(name.startswith("decoder.up_blocks.") for name in names):
         return _lone_vae(shapes, "", "diffusers", ())
     if "conv_in.weight" in names and any(name.startswith("down_blocks.") for name in names):
-        return Identity("unet", naming="diffusers", reasons=("unet: names of its blocks",))
+        return Identity(COMPONENT, naming="diffusers", reasons=("unet: names of its blocks",))
     if texts or any("encoder.layers.0.self_attn." in name for name in names):
         return Identity(
             "text_encoder",
