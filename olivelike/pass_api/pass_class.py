@@ -20,7 +20,7 @@ PASS_API = 1
 """Version of what a pass is promised; see `docs/passes.md`."""
 
 ADAPTERS = ("loras", "embeddings", "ip_adapter")
-"""A workflow's additions to a checkpoint: a pass that reads one of them changes weights because someone asked for it."""
+"""A workflow's additions to a checkpoint: a pass that reads one of them changes weights as someone asked."""
 INPUTS = ("target", "precision", *ADAPTERS, "original", "calibration", "drawing")
 """Inputs that a pass may read beside facets."""
 
