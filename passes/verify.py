@@ -39,7 +39,7 @@ class Verify(Pass):
             VerificationError: when an output is too far off, or has a value that is not finite.
         """
         from olivelike.families.networks.unet import with_image_prompt
-        from olivelike.graphs.image_prompt import takes_image_prompt
+        from olivelike.graphs.image_attention import takes_image_prompt
         from olivelike.graphs.shallow import cut_shallow, has_cached_features
         from olivelike.measure.verify.evaluation import Evaluation
         from olivelike.measure.verify.original import LIMITS, Original, parameter_reader, precision_of

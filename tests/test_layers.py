@@ -191,9 +191,7 @@ NAMING_THE_UNET = {
     "olivelike/workflow/loader.py",
     "olivelike/workflow/passes/new_pass.py",
     "olivelike/workflow/passes/registry.py",
-    "passes/controlnet_inputs.py",
-    "passes/ip_adapter.py",
-    "passes/t2i_adapter_inputs.py",
+    "passes/guide_inputs.py",
 }
 """Modules with the component's name in their code: families and networks, words of files, clients of Stable Diffusion,
 templates for pass authors, writers of test files. All others ask `olivelike.families`; the list may only shrink."""

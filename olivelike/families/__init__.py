@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from olivelike.families import refiner, sd1, sd2, sdxl
 from olivelike.families.family import Family, HalfPolicy
-from olivelike.model.families import CONTROLNETS, IMAGE_ENCODER, PREVIEW, SAFETY_CHECKER, T2I_ADAPTERS, VAES
+from olivelike.model.families import PREVIEW, SAFETY_CHECKER, VAES
+from olivelike.model.guides import GUIDE_COMPONENTS
 
 if TYPE_CHECKING:
     from olivelike._untrusted import JsonView
@@ -23,7 +24,7 @@ TEXT_ENCODERS: Final = tuple(dict.fromkeys(text.component for one in FAMILIES.va
 DENOISERS: Final = tuple(dict.fromkeys(family.denoiser for family in FAMILIES.values()))
 """Components that are called at each step; a pipeline has one of them."""
 COMPONENTS: Final = (
-    *TEXT_ENCODERS, *DENOISERS, *CONTROLNETS, *T2I_ADAPTERS, IMAGE_ENCODER, *VAES, SAFETY_CHECKER, PREVIEW,
+    *TEXT_ENCODERS, *DENOISERS, *GUIDE_COMPONENTS, *VAES, SAFETY_CHECKER, PREVIEW,
 )  # fmt: skip
 """All networks, by the names of their folders, in the order of workflows."""
 TEXT_TO_PICTURE: Final = (*TEXT_ENCODERS, *DENOISERS, "vae_decoder")

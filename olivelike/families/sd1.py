@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from olivelike.families.family import Family, Latents, Published, Shapes, Sizes, TextPart
+from olivelike.model import guides
 
 LATENTS: Final = Latents(
     channels=4,
@@ -17,7 +18,7 @@ LATENTS: Final = Latents(
         (-0.2120, -0.2616, -0.7177),
     ),
 )
-GUIDES: Final = frozenset({"controlnet", "t2i_adapter", "ip_adapter"})
+GUIDES: Final = frozenset(guides.GUIDES)
 INDEX: Final = {"feature_extractor": [None, None], "requires_safety_checker": False, "safety_checker": [None, None]}
 CACHES: Final = frozenset({"deepcache"})
 

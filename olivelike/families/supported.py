@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from olivelike.errors import SourceError
 from olivelike.families.network import shown
 from olivelike.families.networks import classes_of, network_of
-from olivelike.model.families import CONTROLNETS, T2I_ADAPTERS
+from olivelike.model.guides import GUIDES, guide_kind
 
 if TYPE_CHECKING:
     from olivelike.families.family import Family
@@ -30,14 +30,8 @@ _REASONS: Final = {
     "UMT5EncoderModel": "it reads no CLIP tokens and has no pooled output",
     "CLIPTextModelWithProjection": "it has no pooled output beside the projected one",
     "CLIPTextModel": "it has no projected output",
-    "ControlNetModel": "it is a ControlNet; name it under `controlnets:`",
-    "T2IAdapter": "it is a T2I-Adapter; name it under `t2i_adapters:`",
-    "ControlNetUnionModel": "it takes several pictures and the kind of each",
-    "ControlNetXSAdapter": "it changes the UNet's own layers",
-    "SparseControlNetModel": "it makes videos",
-    "SD3ControlNetModel": "it is for Stable Diffusion 3",
-    "FluxControlNetModel": "it is for FLUX",
-    "MultiControlNetModel": "it is several networks; name each of them under `controlnets:`",
+    **{kind.network[1]: f"it is {kind.one}; {kind.place}" for kind in GUIDES.values() if not kind.is_prompt},
+    **{name: why for kind in GUIDES.values() for name, why in kind.refused.items()},
 }
 """Why a class can't stand where another one is expected, for those that are met."""
 
@@ -83,14 +77,14 @@ def check_network(component: str, class_name: str, config: Config, family: Famil
         family: Of the pipeline, if it is known.
     """
     class_name = class_name if class_name.isidentifier() else shown(class_name)
+    kind = guide_kind(component)
     allowed = classes_of(component, family)
     if allowed and class_name not in allowed:
         reason = f": {_REASONS[class_name]}" if class_name in _REASONS else ""
-        leads = component in CONTROLNETS or component in T2I_ADAPTERS
-        key = "components" if not leads else "controlnets" if component in CONTROLNETS else "t2i_adapters"
+        key = "components" if kind is None or kind.is_prompt else kind.key
         raise SourceError(
             f"{component}: {class_name} is not supported here{reason}; use a checkpoint with "
-            f"{' or '.join(allowed)}, or drop {'it' if leads else component} from `{key}:`"
+            f"{' or '.join(allowed)}, or drop {component if key == 'components' else 'it'} from `{key}:`"
         )
     if problem := next(_wrong_sizes(config), None):
         raise SourceError(f"{component}: the config of {class_name} has {problem}; get its config.json again")

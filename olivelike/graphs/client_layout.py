@@ -14,14 +14,12 @@ import onnx_ir as ir
 
 from olivelike.errors import PassError
 from olivelike.families import DENOISERS
-from olivelike.graphs.adapted import unmark_adapted
-from olivelike.graphs.controlled import unmark_controlled
 from olivelike.graphs.editing.values import evaluate, renamed, spaced
-from olivelike.graphs.image_prompt import remove_image_prompt
+from olivelike.graphs.guided_graphs import remove_guide
 from olivelike.graphs.shallow import remove_cached_features
 from olivelike.model.client_layouts import DEFAULT
-from olivelike.model.families import ADAPTER_PICTURE, CONTROLNETS, IMAGE_ENCODER, STRENGTH, T2I_ADAPTERS
 from olivelike.model.graph import parameter_inputs, real_inputs
+from olivelike.model.guides import GUIDE_COMPONENTS, GUIDES, STRENGTH
 
 if TYPE_CHECKING:
     from olivelike.model.client_layouts import Layout
@@ -34,13 +32,16 @@ _DTYPES: Final = {
     "int32": ir.DataType.INT32,
     "int64": ir.DataType.INT64,
 }
+_UNET_INPUTS: Final = ("sample", "timestep", "encoder_hidden_states")
 _INPUTS: Final = {
     "text_encoder": ("input_ids",),
     "text_encoder_2": ("input_ids",),
-    **dict.fromkeys(DENOISERS, ("sample", "timestep", "encoder_hidden_states")),
-    **dict.fromkeys(CONTROLNETS, ("sample", "timestep", "encoder_hidden_states")),
-    **dict.fromkeys(T2I_ADAPTERS, (ADAPTER_PICTURE,)),
-    IMAGE_ENCODER: ("pixel_values",),
+    **dict.fromkeys(DENOISERS, _UNET_INPUTS),
+    **{
+        component: _UNET_INPUTS if kind.in_each_step else (kind.picture,)
+        for kind in GUIDES.values()
+        for component in kind.components
+    },
     "vae_encoder": ("sample",),
     "vae_decoder": ("latent_sample",),
     "preview_decoder": ("latent_sample",),
@@ -88,12 +89,9 @@ def lay_out(model: ir.Model, component: str, layout: Layout, size: tuple[int, in
         How many inputs and outputs have another type or rank, and how many another name.
     """
     graph = model.graph
-    if not layout.controlnets:
-        unmark_controlled(model)
-    if not layout.t2i_adapters:
-        unmark_adapted(model)
-    if not layout.ip_adapters:
-        remove_image_prompt(model)
+    for kind in GUIDES.values():
+        if layout.name not in kind.clients:
+            remove_guide(model, kind)
     if layout.name != DEFAULT:
         remove_cached_features(model)  # Clients take all outputs, and none of them knows what to do with these.
     names = {value: value.name for value in (*graph.inputs, *graph.outputs)}
@@ -164,7 +162,7 @@ def _fit_input(graph: ir.Graph, value: ir.Value, component: str, layout: Layout)
     is_timestep = component in DENOISERS and value.name == "timestep"
     if is_timestep and layout.timestep:
         dtype = _DTYPES[layout.timestep]
-    elif component in CONTROLNETS and value.name == STRENGTH:
+    elif component in GUIDE_COMPONENTS and value.name == STRENGTH:
         dtype = _DTYPES[layout.conditioning_scale]
     elif dtype in _FLOATS and layout.floats:
         dtype = _DTYPES[layout.floats]

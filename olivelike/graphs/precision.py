@@ -18,8 +18,8 @@ from onnx_ir.passes.common import ShapeInferencePass
 
 from olivelike._text import did_you_mean
 from olivelike.errors import PassError
-from olivelike.model.families import IMAGE_STRENGTH, STRENGTH
 from olivelike.model.graph import BLOCK_KEY, OPERATOR_KEY, PARAMETER_KEY, in_block, weight_values
+from olivelike.model.guides import IMAGE_STRENGTH, STRENGTH
 from olivelike.model.half_values import HALVES, to_half
 from olivelike.model.targets import TARGETS, Target, float32_inputs
 

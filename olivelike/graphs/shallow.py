@@ -6,22 +6,17 @@ layers before them made in an earlier step: those are cut out of the whole graph
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 import onnx_ir as ir
 
 from olivelike.errors import PassError
-from olivelike.graphs.editing.values import evaluate
+from olivelike.graphs.joints import joints_of, named_shape
 from olivelike.model.families import CACHED_FEATURES
-from olivelike.model.graph import weight_values
 
 _MARK: Final = "olivelike.cached_features"
 """Metadata key of a model with a shallow part; its value is the branch."""
 _SAMPLE, _PREDICTION = "sample", "out_sample"
-_RANK: Final = 4
-_SIDE: Final = 1 << 10
-"""Height and width at which sizes of features are looked at, a multiple of what networks halve."""
 
 
 def add_cached_features(model: ir.Model, branch: int) -> dict[str, int]:
@@ -94,40 +89,3 @@ def cut_shallow(model: ir.Model) -> ir.Model:
     for name in [name for name, value in graph.initializers.items() if not value.uses()]:
         del graph.initializers[name]
     return model
-
-
-def joints_of(graph: ir.Graph) -> list[ir.Node]:
-    """Return where a UNet's features of the way down come in: images, joined in pairs, those of the way down second."""
-    weights = weight_values(graph)
-    return [
-        node
-        for node in graph
-        if node.op_type == "Concat"
-        and len(node.inputs) == 2
-        and all(
-            value is not None and value not in weights and value.shape is not None and len(value.shape) == _RANK
-            for value in node.inputs
-        )
-    ]
-
-
-def named_shape(features: ir.Shape | None, sample: ir.Shape | None) -> ir.Shape:
-    """Return the shape of a UNet's features in names of the sample's dimensions.
-
-    A half of them, rounded up, is `unet_sample_height/2`. Raises `PassError` for a size that does not follow from them.
-    """
-    assert features is not None
-    assert sample is not None
-    known = {dim.value for dim in sample if isinstance(dim, ir.SymbolicDim)}
-    dims: list[int | str] = []
-    for dim in features:
-        if isinstance(dim, int):
-            dims.append(dim)
-            continue
-        names = known.intersection(re.findall(r"\w+", dim.value or ""))
-        if len(names) != 1:
-            raise PassError(f"a size of the UNet's features is unknown: {features}; convert the network anew")
-        (name,) = names
-        share = _SIDE // evaluate(str(dim.value), lambda _: _SIDE)
-        dims.append(f"{name}" if share == 1 else f"{name}/{share}")
-    return ir.Shape(dims)

@@ -15,13 +15,13 @@ from olivelike.errors import SourceError, UsageError
 from olivelike.families import DENOISERS
 from olivelike.graphs.editing.values import evaluate
 from olivelike.model.adapter_features import downscale_factor
-from olivelike.model.families import ADAPTER_PICTURE, CONTROL_PICTURE, CONTROLNETS
+from olivelike.model.guides import CONTROL_KINDS
 
 if TYPE_CHECKING:
     from olivelike.families.network import Input
     from olivelike.model.architecture import Config
 
-GUIDED: Final = (*DENOISERS, *CONTROLNETS)
+GUIDED: Final = (*DENOISERS, *(name for kind in CONTROL_KINDS if kind.in_each_step for name in kind.components))
 """Components that run on negative prompts and prompts."""
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -68,11 +68,11 @@ def random_inputs(inputs: Sequence[Input], case: Case, config: Config, seed: int
     for value in inputs:
         pairs = zip(value.dims, value.example, strict=True)
         sizes = [size if dim is None else case.size(value.name, dim) for dim, size in pairs]
-        if value.name == CONTROL_PICTURE:  # In pixels, of which there are as many per latent as in the trace.
-            times = value.example[-1] // inputs[0].example[-1]
-            sizes[-2:] = [size and size * times for size in sizes[-2:]]
-        if value.name == ADAPTER_PICTURE:
-            sizes[-2:] = [size and size * downscale_factor(config) for size in sizes[-2:]]
+        kind = next((kind for kind in CONTROL_KINDS if kind.picture == value.name), None)
+        if kind is not None:
+            # In pixels, of which there are as many per latent as in the trace.
+            each = value.example[-1] // inputs[0].example[-1] if kind.in_each_step else downscale_factor(config)
+            sizes[-2:] = [size and size * each for size in sizes[-2:]]
         shapes[value.name] = value.dtype, tuple(size for size in sizes if size is not None)
     return random_values(shapes, config.get("vocab_size", 0), seed)
 

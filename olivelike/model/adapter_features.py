@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from olivelike.model.guides import MIDDLE
+
 if TYPE_CHECKING:
     from olivelike.model.architecture import Config
 
-MIDDLE: Final = -1
-"""In place of a connection's number: behind the middle."""
 _CHANNELS: Final = (320, 640, 1280, 1280)
 _DOWNSCALE: Final = 8
 TYPES: Final = ("full_adapter", "full_adapter_xl", "light_adapter")

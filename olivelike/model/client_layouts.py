@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from olivelike.model.families import CONTROLNETS, IMAGE_ENCODER, MODEL_FILE, PIPELINE_FILE, SAFETY_CHECKER, T2I_ADAPTERS
+from olivelike.model.families import MODEL_FILE, PIPELINE_FILE, SAFETY_CHECKER
+from olivelike.model.guides import guide_kind
 
 LayoutName = Literal[
     "diffusers", "optimum", "csharp", "onnxstack", "a1111-dml", "web", "single", "single-ids", "triton", "ortpackage"
@@ -50,14 +51,8 @@ class Layout:
     """Names in the formulas of output dimensions stand between spaces."""
     only_unet_inputs: bool = False
     """The client feeds the UNet of SD 1.x and 2.x, and can't feed that of SDXL."""
-    controlnets: bool = False
-    """The client feeds ControlNets, and the UNet with what they give: `unet/controlnet.onnx`."""
-    ip_adapters: bool = False
-    """The client makes tokens of a picture, and feeds the UNet with them: `unet/ip_adapter.onnx`."""
     conditioning_scale: Literal["float32", "float64"] = "float32"
-    """Type of a ControlNet's strength."""
-    t2i_adapters: bool = False
-    """The client feeds T2I-Adapters, and the UNet with what they give: `unet/t2i_adapter.onnx`."""
+    """Type of a guide's strength."""
     components: tuple[str, ...] | None = None
     """Networks that the client reads; `None` for all. Where it does not read all, the folder is no pipeline: it has no
     index, tokenizer or scheduler."""
@@ -91,12 +86,8 @@ class Layout:
 
     def has(self, component: str) -> bool:
         """Tell whether the folder holds this network."""
-        if component in CONTROLNETS:
-            return self.controlnets
-        if component in T2I_ADAPTERS:
-            return self.t2i_adapters
-        if component == IMAGE_ENCODER:
-            return self.ip_adapters
+        if (kind := guide_kind(component)) is not None:
+            return self.name in kind.clients
         return self.components is None or component in self.components
 
     def network_folder(self, component: str, target: str) -> str:
@@ -119,7 +110,7 @@ _OPTIMUM = "optimum.onnxruntime.modeling_diffusion"
 LAYOUTS: Final[Mapping[str, Layout]] = {
     layout.name: layout
     for layout in (
-        Layout("diffusers", controlnets=True, t2i_adapters=True, ip_adapters=True),
+        Layout("diffusers"),
         # Bound outputs get their sizes by evaluating formulas whose names stand between spaces.
         Layout(
             "optimum",
@@ -142,7 +133,7 @@ LAYOUTS: Final[Mapping[str, Layout]] = {
             onnx_tokenizer=True,
             needed=(SAFETY_CHECKER,),
         ),
-        Layout("onnxstack", data_file="model.onnx.data", controlnets=True, conditioning_scale="float64"),
+        Layout("onnxstack", data_file="model.onnx.data", conditioning_scale="float64"),
         Layout(
             "a1111-dml",
             floats="float16",

@@ -48,7 +48,7 @@ def open_controlnet(
 
     Args:
         spec: a folder with `config.json` and weights, a file, or a hub id.
-        component: what it becomes: one of `CONTROLNETS`.
+        component: what it becomes: one of its kind's components.
         own: config of the pipeline's UNet; empty if nobody knows it.
         read_pickle: reads the table of a pickled file; `None` refuses such files.
 

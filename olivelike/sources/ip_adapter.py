@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from olivelike._text import did_you_mean_path
 from olivelike.errors import SourceError
 from olivelike.families.supported import check_network
-from olivelike.model.families import IMAGE_ENCODER
+from olivelike.model.guides import IMAGE_ENCODER
 from olivelike.model.records.origin import Origin
 from olivelike.sources.adapters.ip_adapter_file import IpAdapterFile, read_ip_adapter
 from olivelike.sources.checkpoint import Checkpoint, FolderFiles, SourceFiles, read_checkpoint, read_json

@@ -15,17 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeGuard, TypeVar
 from olivelike._extras import needed
 from olivelike.errors import SourceError
 from olivelike.families import COMPONENTS, denoiser_among, family_of_folder, family_of_index
-from olivelike.model.families import (
-    CONTROLNETS,
-    IMAGE_ENCODER,
-    INDEX_FILE,
-    PREVIEW,
-    SAFETY_CHECKER,
-    T2I_ADAPTERS,
-    VAES,
-    Prediction,
-    torch_folder,
-)
+from olivelike.model.families import INDEX_FILE, PREVIEW, SAFETY_CHECKER, VAES, Prediction, torch_folder
+from olivelike.model.guides import CONTROLNET, IMAGE_ENCODER, T2I_ADAPTER
 from olivelike.sources.checkpoint import (
     WEIGHT_SUFFIXES,
     Checkpoint,
@@ -104,8 +95,8 @@ def open_source(
     wanted = list(components)
     pickles = read_pickle if allow_pickle else None
     replaced = [name for name in wanted if spec.vae is not None and name in VAES]
-    controlnets = dict(zip(CONTROLNETS, spec.controlnets, strict=False))
-    adapters = dict(zip(T2I_ADAPTERS, spec.t2i_adapters, strict=False))
+    controlnets = dict(zip(CONTROLNET.components, spec.controlnets, strict=False))
+    adapters = dict(zip(T2I_ADAPTER.components, spec.t2i_adapters, strict=False))
     elsewhere = [*replaced, *([PREVIEW] if spec.preview is not None else []), *controlnets, *adapters]
     elsewhere += [IMAGE_ENCODER] if spec.ip_adapter is not None else []
     own = [name for name in wanted if name not in elsewhere]
@@ -187,7 +178,7 @@ def available_components(
     found = {name for name in COMPONENTS if torch_folder(name) in folders or name in folders}
     if spec.preview is not None:
         found.add(PREVIEW)
-    found.update((*CONTROLNETS[: len(spec.controlnets)], *T2I_ADAPTERS[: len(spec.t2i_adapters)]))
+    found.update((*CONTROLNET.components[: len(spec.controlnets)], *T2I_ADAPTER.components[: len(spec.t2i_adapters)]))
     # Without an IP-Adapter an image encoder makes nothing that a UNet takes.
     found = found | {IMAGE_ENCODER} if spec.ip_adapter is not None else found - {IMAGE_ENCODER}
     if spec.vae is None:

@@ -43,7 +43,7 @@ def open_t2i_adapter(
 
     Args:
         spec: a folder with `config.json` and weights, a file, or a hub id.
-        component: what it becomes: one of `T2I_ADAPTERS`.
+        component: what it becomes: one of its kind's components.
         own: config of the pipeline's UNet; empty if nobody knows it.
         vae_factor: pixels per latent, along one side.
         read_pickle: reads the table of a pickled file; `None` refuses such files.

@@ -59,7 +59,7 @@ def make_ip_adapter(
     from diffusers import UNet2DConditionModel
     from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
 
-    from olivelike.graphs.image_prompt import cross_attentions
+    from olivelike.graphs.image_attention import cross_attentions
 
     unet = json.loads((Path(pipeline) / "unet" / "config.json").read_bytes())
     vision = CLIPVisionConfig(**_VISION[size], hidden_act="gelu")

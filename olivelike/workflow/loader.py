@@ -6,11 +6,11 @@ import os
 from collections.abc import Collection, Iterator, Sequence as SequenceOf
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, cast
 
 from olivelike._text import did_you_mean
 from olivelike.errors import PluginError, UsageError
-from olivelike.model.families import CONTROLNETS, IMAGE_ENCODER, T2I_ADAPTERS
+from olivelike.model.guides import CONTROL_KINDS, IMAGE_ENCODER
 from olivelike.model.targets import Target, find_target
 from olivelike.workflow.calibration_prompts import resolve_calibration
 from olivelike.workflow.extends import PIPELINE_KEYS, apply_overrides
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from olivelike.workflow.passes.allowed_plugins import Ask
     from olivelike.workflow.yaml_tree import Node
 
-_LEADING: Final = (("controlnets", "ControlNets", CONTROLNETS), ("t2i_adapters", "T2I-Adapters", T2I_ADAPTERS))
 """Keys of networks that lead the UNet, what they are, and what they become."""
 
 
@@ -99,19 +98,20 @@ def load_workflow(
     target = _target(root, findings)
     for key in PIPELINE_KEYS:
         _check_source(root.entries.get(key), key, findings)
-    for key, title, kind in _LEADING:
+    for kind in CONTROL_KINDS:
+        key = kind.key
         named = root.entries.get(key)
         if not isinstance(named, Sequence):
             continue
         for number, item in enumerate(named.items):
             _check_source(item, f"{key}.{number}", findings)
-        leading = kind[: len(named.items)]
+        leading = kind.components[: len(named.items)]
         steps = with_unets_chain(steps, leading, registry)
         sweep = {name: with_unets_chain(chains, leading, registry) for name, chains in sweep.items()}
-        if steps and leading and kind[0] not in steps:
+        if steps and leading and leading[0] not in steps:
             findings.add(
                 root.keys[key],
-                f"nothing says which passes run on {title}; add `{kind[0]}: [convert, fuse]` to `components`",
+                f"nothing says which passes run on {kind.some}; add `{leading[0]}: [convert, fuse]` to `components`",
             )
     if _inner(root, "ip_adapter") is not None:
         _check_source(_inner(root, "ip_adapter", "image_encoder"), "ip_adapter.image_encoder", findings)

@@ -15,7 +15,8 @@ from pydantic_core import core_schema
 from olivelike._untrusted import Json  # noqa: TC001  (pydantic reads it)
 from olivelike.families import COMPONENTS, LORA_COMPONENTS, TOKENIZERS
 from olivelike.model.client_layouts import DEFAULT, LayoutName
-from olivelike.model.families import CONTROLNETS, T2I_ADAPTERS, Prediction
+from olivelike.model.families import Prediction  # noqa: TC001  (pydantic reads it)
+from olivelike.model.guides import GUIDES
 from olivelike.model.targets import Precision, Target  # noqa: TC001  (pydantic reads it)
 from olivelike.workflow.places import FileRef, file_ref, source_path
 
@@ -296,13 +297,13 @@ class WorkflowFile(_Section):
     )
     controlnets: list[ControlNet] = Field(
         default_factory=list,
-        max_length=len(CONTROLNETS),
+        max_length=len(GUIDES["controlnet"].components),
         description="ControlNets that become the components `controlnet`, `controlnet_2` and so on: hub ids, folders, "
         "files, or maps.",
     )
     t2i_adapters: list[T2iAdapter] = Field(
         default_factory=list,
-        max_length=len(T2I_ADAPTERS),
+        max_length=len(GUIDES["t2i_adapter"].components),
         description="T2I-Adapters that become the components `t2i_adapter`, `t2i_adapter_2` and so on: hub ids, "
         "folders, files, or maps.",
     )

@@ -11,7 +11,8 @@ from olivelike.families import (
     family_of_text_width,
 )
 from olivelike.families.networks import classes_of
-from olivelike.model.families import CONTROLNETS, T2I_ADAPTERS, torch_folder
+from olivelike.model.families import torch_folder
+from olivelike.model.guides import GUIDE_COMPONENTS
 
 
 def test_each_family_has_the_widths_and_factors_of_its_published_configs() -> None:
@@ -41,7 +42,7 @@ def test_each_family_has_its_text_encoders_and_one_folder_for_both_halves_of_the
         for text in family.texts:
             assert FAMILIES[name].published.configs[text.component]["hidden_size"] == text.width
     assert {torch_folder(name) for name in COMPONENTS} - FAMILIES["sdxl"].published.configs.keys() == {
-        "safety_checker", "preview_decoder", "image_encoder", *CONTROLNETS, *T2I_ADAPTERS
+        "safety_checker", "preview_decoder", "image_encoder", *GUIDE_COMPONENTS
     }  # fmt: skip
 
 

@@ -9,16 +9,18 @@ import onnx_ir as ir
 import pytest
 
 from olivelike.errors import PassError
-from olivelike.model.families import CONTROLLED_FILE, MID_RESIDUAL, down_residual
+from olivelike.model.guides import CONTROLNET, guided_file
 from olivelike.testing import run_pass
 from olivelike.testing.parity import compare_with_torch, materialize_model, open_on_cpu, torch_network
 from olivelike.workflow.passes import Registry
 from tests.fixtures.little_controlnets import controlnet_model, little_controlnet
 from tests.fixtures.little_pipeline import little_model
 
+CONTROLLED_FILE = guided_file(["controlnet"])
+
 NAMES = ("controlnet_inputs", "deepcache", "float16", "bfloat16", "fuse", "layout")
 PASSES = {name: Registry.built_in().get(name).cls for name in NAMES}
-RESIDUALS = [*(down_residual(number) for number in range(4)), MID_RESIDUAL]
+RESIDUALS = [*(CONTROLNET.gives.format(number) for number in range(4)), CONTROLNET.gives_middle]
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +111,7 @@ def test_nothing_is_written_twice_and_the_plain_graph_stays_as_it_is(tmp_path):
         assert (folder / name).read_bytes() == (cached / name).read_bytes()
     assert [value.name for value in ir.load(folder / CONTROLLED_FILE).graph.outputs] == ["out_sample"]
     shapes = {value.name: str(value.shape) for value in ir.load(folder / CONTROLLED_FILE).graph.inputs}
-    assert shapes[MID_RESIDUAL] == "[unet_sample_batch,32,unet_sample_height/2,unet_sample_width/2]"
+    assert shapes[CONTROLNET.gives_middle] == "[unet_sample_batch,32,unet_sample_height/2,unet_sample_width/2]"
 
 
 def test_a_controlnet_is_that_of_torch(controlnet):

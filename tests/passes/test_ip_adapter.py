@@ -11,8 +11,8 @@ import onnx_ir as ir
 import pytest
 
 from olivelike.errors import PassError, SourceError, VerificationError
-from olivelike.graphs.image_prompt import cross_attentions
-from olivelike.model.families import CONTROLLED_FILE, IMAGE_PROMPT_FILE, IMAGE_STRENGTH, IMAGE_TOKENS, LEADERS, led_file
+from olivelike.graphs.image_attention import cross_attentions
+from olivelike.model.guides import GUIDES, IMAGE_STRENGTH, IMAGE_TOKENS, guided_file
 from olivelike.pass_api import IpAdapterInput
 from olivelike.testing import run_pass
 from olivelike.testing.ip_adapters import make_ip_adapter
@@ -21,6 +21,9 @@ from olivelike.testing.parity import compare_with_torch, materialize_model, open
 from olivelike.workflow.passes import Registry
 from tests.fixtures.little_ip_adapters import image_encoder_model, little_ip_adapter
 from tests.fixtures.little_pipeline import little_checkpoint, little_model
+
+CONTROLLED_FILE = guided_file(["controlnet"])
+IMAGE_PROMPT_FILE = guided_file(["ip_adapter"])
 
 NAMES = ("ip_adapter", "controlnet_inputs", "deepcache", "float16", "fuse", "layout", "t2i_adapter_inputs", "verify")
 PASSES = {name: Registry.built_in().get(name).cls for name in NAMES}
@@ -135,7 +138,7 @@ def test_nothing_is_written_twice_and_the_plain_graph_stays_as_it_is(tmp_path, l
     ("about", "plain"), [("Stable Diffusion 1.4 and 1.5", 32), ("Stable Diffusion XL base, SDXL-Turbo", 140)]
 )
 def test_at_real_sizes_each_cross_attention_is_fused_twice(about, plain):
-    from olivelike.graphs.image_prompt import KINDS, add_image_prompt, image_parameter
+    from olivelike.graphs.image_attention import KINDS, add_image_prompt, image_parameter
     from olivelike.graphs.shelf import BUILT_IN
     from olivelike.graphs.shelf.folder import ShelfFolder
     from olivelike.model import Graph, Model
@@ -232,9 +235,9 @@ def test_what_does_not_fit_is_refused(adapter):
 def test_all_that_leads_a_unet_leads_it_together(tmp_path, adapter, unet):
     model = run_pass(PASSES["t2i_adapter_inputs"], run_pass(PASSES["controlnet_inputs"], unet), target="cpu")
     folder = written(model, tmp_path / "unet")
-    led = {led_file(some) for count in (1, 2, 3) for some in combinations(LEADERS, count)}
+    led = {guided_file(some) for count in (1, 2, 3) for some in combinations(GUIDES, count)}
     assert {path.name for path in folder.glob("*.onnx")} == {"model.onnx", *led}
-    session = opened(folder, tmp_path / "led", led_file(LEADERS))
+    session = opened(folder, tmp_path / "led", guided_file(GUIDES))
     values, wanted = expected(adapter, little_checkpoint("attending"))
     sizes = {"batch": 2, "height": 16, "width": 24}
     for value in session.get_inputs():

@@ -9,8 +9,8 @@ import onnx_ir as ir
 import pytest
 
 from olivelike.errors import PassError
-from olivelike.model.adapter_features import MIDDLE, given_features, taken_features
-from olivelike.model.families import ADAPTED_FILE, CONTROLLED_FILE, MID_RESIDUAL, adapter_feature, down_residual
+from olivelike.model.adapter_features import given_features, taken_features
+from olivelike.model.guides import CONTROLNET, MIDDLE, T2I_ADAPTER, guided_file
 from olivelike.testing import run_pass
 from olivelike.testing.models import traced_graph
 from olivelike.testing.parity import compare_with_torch, materialize_model, open_on_cpu, torch_network
@@ -18,11 +18,14 @@ from olivelike.workflow.passes import Registry
 from tests.fixtures.little_pipeline import little_model
 from tests.fixtures.little_t2i_adapters import little_t2i_adapter, t2i_adapter_model
 
+ADAPTED_FILE = guided_file(["t2i_adapter"])
+CONTROLLED_FILE = guided_file(["controlnet"])
+
 NAMES = ("controlnet_inputs", "deepcache", "float16", "fuse", "layout", "t2i_adapter_inputs")
 PASSES = {name: Registry.built_in().get(name).cls for name in NAMES}
 SHAPES = {"attending": [(16, 1), (32, 2), (32, 4)], "attending_xl": [(16, 2), (32, 2), (32, 4), (32, 4)]}
 """Channels of what each UNet takes, and how many latents one of them is."""
-RESIDUALS = [*(down_residual(number) for number in range(6)), MID_RESIDUAL]
+RESIDUALS = [*(CONTROLNET.gives.format(number) for number in range(6)), CONTROLNET.gives_middle]
 RESIDUAL_SHAPES = [(16, 1), (16, 1), (16, 2), (32, 2), (32, 4), (32, 4), (32, 4)]
 
 
@@ -40,7 +43,7 @@ def feeds(kind, rows=2, height=16, width=24):
         **({"text_embeds": normal(rows, 16), "time_ids": normal(rows, 6)} if xl else {}),
     }
     features = {
-        adapter_feature(number): normal(rows, channels, height // scale, width // scale)
+        T2I_ADAPTER.gives.format(number): normal(rows, channels, height // scale, width // scale)
         for number, (channels, scale) in enumerate(SHAPES[kind])
     }
     residuals = {
@@ -89,7 +92,7 @@ def expected(kind, given, features, residuals=None):
             down_intrablock_additional_residuals=list(added.values()),
             added_cond_kwargs=conditions or None,
             down_block_additional_residuals=tuple(more.values())[:-1] if more else None,
-            mid_block_additional_residual=more.get(MID_RESIDUAL),
+            mid_block_additional_residual=more.get(CONTROLNET.gives_middle),
         ).sample.numpy()
 
 
@@ -152,7 +155,7 @@ def test_nothing_is_written_twice_and_other_graphs_stay_as_they_are(tmp_path):
     graph = ir.load(folder / ADAPTED_FILE).graph
     assert [value.name for value in graph.outputs] == ["out_sample"]
     shapes = {value.name: str(value.shape) for value in graph.inputs}
-    assert shapes[adapter_feature(2)] == "[unet_sample_batch,32,unet_sample_height/4,unet_sample_width/4]"
+    assert shapes[T2I_ADAPTER.gives.format(2)] == "[unet_sample_batch,32,unet_sample_height/4,unet_sample_width/4]"
 
 
 def test_where_features_go_follows_from_published_configs():
@@ -180,7 +183,7 @@ def test_a_t2i_adapter_is_that_of_torch(kind, seed):
     compare_with_torch(run_pass(PASSES["float16"], fused, target="cuda")).require(2e-2)
     graph = run_pass(PASSES["layout"], model, profile="diffusers").graph.to_ir().graph
     assert [value.name for value in graph.inputs if not value.metadata_props] == ["adapter_input"]
-    assert [value.name for value in graph.outputs] == [adapter_feature(n) for n in range(len(SHAPES[kind]))]
+    assert [value.name for value in graph.outputs] == [T2I_ADAPTER.gives.format(n) for n in range(len(SHAPES[kind]))]
 
 
 def test_other_clients_feed_none_and_what_is_no_unet_is_refused():

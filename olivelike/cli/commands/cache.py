@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from olivelike._extras import needed
 from olivelike._text import listed
 from olivelike._untrusted import Json
 from olivelike.cli import options as shared
@@ -289,6 +288,8 @@ def _shared(place: str | None) -> "Backend | None":
 
 def _of_shared(command: str) -> "Callable[..., None]":
     """Return what an extra does of a command for a shared store."""
+    from olivelike._extras import needed
+
     do: Callable[..., None] = needed("CACHE", command, "a shared store")
     return do
 

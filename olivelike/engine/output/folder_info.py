@@ -16,10 +16,9 @@ from olivelike.engine.output.lost_values import lost_values
 from olivelike.errors import SourceError
 from olivelike.families import missing_networks
 from olivelike.model.client_layouts import PACKAGE
-from olivelike.model.families import INDEX_FILE, PIPELINE
+from olivelike.model.families import INDEX_FILE, ONNX_SUFFIXES, PIPELINE, WEIGHT_FILE_SUFFIXES
 from olivelike.model.records.card_marks import CARD_FILE, is_outdated, read_card
 from olivelike.model.records.output import RECORD_FILE, OutputRecord
-from olivelike.sources.files.weight_table import ONNX_SUFFIXES, WEIGHT_FILE_SUFFIXES
 
 if TYPE_CHECKING:
     from olivelike.model.records.origin import LoraRecord, Origin

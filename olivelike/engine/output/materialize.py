@@ -25,8 +25,8 @@ from onnx_ir.traversal import RecursiveGraphIterator
 from olivelike.engine.output.data_files import DataFiles, HashedFile, Place
 from olivelike.engine.output.derivation import Array, Evaluator, Expression, derive, parameters
 from olivelike.errors import PassError
-from olivelike.graphs.image_prompt import is_image_parameter
-from olivelike.graphs.led_unets import led_unets
+from olivelike.graphs.guided_graphs import guided_graphs
+from olivelike.graphs.image_attention import is_image_parameter
 from olivelike.graphs.shallow import cut_shallow, has_cached_features
 from olivelike.model.families import MODEL_FILE, SHALLOW_FILE
 from olivelike.model.graph import BLOCK_KEY, PARAMETER_KEY, QUANTISE_DOMAIN, weight_values
@@ -159,9 +159,9 @@ def materialize(
             _replace(model.graph, value, whole.tensor(), derived)
     _drop_parameters(model.graph)
     model.opset_imports.pop(QUANTISE_DOMAIN, None)
-    led = led_unets(model)
+    guided = guided_graphs(model)
     result.files = {model_file: _write(model, folder / model_file), **data.facts()}
-    result.files |= {name: _write(graph, folder / name) for name, graph in led}
+    result.files |= {name: _write(graph, folder / name) for name, graph in guided}
     if has_cached_features(model):
         result.files[SHALLOW_FILE] = _write(cut_shallow(model), folder / SHALLOW_FILE)
     return result

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from olivelike.families import COMPONENTS, TOKENIZERS
 from olivelike.model.client_layouts import DEFAULT, LAYOUTS, Layout
-from olivelike.model.families import CONTROLNETS, IMAGE_ENCODER, PREVIEW, SAFETY_CHECKER, T2I_ADAPTERS
+from olivelike.model.families import PREVIEW, SAFETY_CHECKER
+from olivelike.model.guides import CONTROL_KINDS, GUIDE_COMPONENTS, IMAGE_ENCODER
 
 if TYPE_CHECKING:
     from olivelike._untrusted import Json, JsonView
@@ -36,8 +37,8 @@ def index(source_index: Config, components: Iterable[str], layout: Layout = LAYO
         "_class_name": _pipeline_class(source_index.get("_class_name", "StableDiffusionPipeline"), layout),
         "_diffusers_version": version("diffusers"),
     }
-    # No ONNX pipeline class has a place for a second decoder, nor for what leads the UNet.
-    beside = (*TOKENIZERS, *CONTROLNETS, *T2I_ADAPTERS, IMAGE_ENCODER, PREVIEW)
+    # diffusers' ONNX pipelines have no place for guides, nor for a second decoder.
+    beside = (*TOKENIZERS, *GUIDE_COMPONENTS, PREVIEW)
     networks = [name for name in components if name not in beside]
     content |= {name: list(layout.network_classes.get(name, ("diffusers", "OnnxRuntimeModel"))) for name in networks}
     for name, entry in source_index.items():
@@ -51,7 +52,9 @@ def index(source_index: Config, components: Iterable[str], layout: Layout = LAYO
 
 
 def _pipeline_class(class_name: str, layout: Layout) -> str:
-    torch_name = class_name.removeprefix("Onnx").removeprefix("ORT").replace("ControlNet", "").replace("Adapter", "")
+    torch_name = class_name.removeprefix("Onnx").removeprefix("ORT")
+    for kind in CONTROL_KINDS:  # They are in the middle of a class's name, without what stands before a hyphen.
+        torch_name = torch_name.replace(kind.title.rpartition("-")[2], "")
     if torch_name not in _PIPELINES:
         return class_name
     return _PIPELINES[torch_name] if layout.pipeline_prefix == "Onnx" else f"ORT{torch_name}"

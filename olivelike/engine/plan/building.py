@@ -9,27 +9,20 @@ from typing import TYPE_CHECKING
 
 from olivelike.engine.output.packages import package_of
 from olivelike.engine.plan.calibrated import is_calibrated, with_calibration
-from olivelike.engine.plan.node import (
-    ADD_EMBEDDINGS,
-    CONTROLNET_INPUTS,
-    CONVERT,
-    IP_ADAPTER,
-    LAYOUT,
-    ONNX_TOKENIZER,
-    T2I_ADAPTER_INPUTS,
-    Node,
-)
+from olivelike.engine.plan.node import ADD_EMBEDDINGS, LAYOUT, ONNX_TOKENIZER, Node
 from olivelike.engine.plan.variants import merge_variants
 from olivelike.errors import UsageError, WorkflowError
 from olivelike.families import TOKENIZER_OF, TOKENIZERS
 from olivelike.model.client_layouts import DEFAULT, LAYOUTS
-from olivelike.model.families import CONTROLNETS, IMAGE_ENCODER, PIPELINE, T2I_ADAPTERS
+from olivelike.model.families import PIPELINE
+from olivelike.model.guides import GUIDES
 from olivelike.workflow import Step
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from olivelike.engine.plan.adapters import Adapters
+    from olivelike.model.guides import GuideKind
     from olivelike.workflow import LoadedWorkflow, Output
 
 
@@ -184,17 +177,13 @@ def _ending(chain: Sequence[Node], output: Output, suffix: str, workflow: Loaded
 def _active(component: str, steps: Sequence[Step], workflow: LoadedWorkflow, adapters: Adapters) -> Sequence[Step]:
     """Return the steps that have something to do for a component.
 
-    Textual inversions belong to the source, so the step that adds them comes first without being written. ControlNets
-    and T2I-Adapters bring the step with them that has the UNet take what they give; it comes last. An IP-Adapter's
-    comes behind `convert`.
+    Textual inversions belong to the source, so the step that adds them comes first without being written. Guides bring
+    the step with them that has the UNet take what they give.
     """
-    if component == "unet" and workflow.workflow.ip_adapter is not None:
-        steps = _with_ip_adapter(steps, workflow)
-    for kind, name in ((CONTROLNETS, CONTROLNET_INPUTS), (T2I_ADAPTERS, T2I_ADAPTER_INPUTS)):
-        led = component == "unet" and not {*kind}.isdisjoint(workflow.steps)
-        if led and not any(step.pass_name == name for step in steps):
-            entry = workflow.registry.get(name)
-            steps = [*steps, Step(name, entry.cls(), steps[-1].position)]
+    if component == "unet":
+        for kind in GUIDES.values():
+            if not {*kind.components}.isdisjoint(workflow.steps):
+                steps = _with_guide(steps, kind, workflow)
     if adapters.loras_of(component) and not any("loras" in step.instance.reads for step in steps):
         names = ", ".join(str(lora.file.path.name) for lora in adapters.loras_of(component))
         raise WorkflowError(
@@ -212,18 +201,20 @@ def _active(component: str, steps: Sequence[Step], workflow: LoadedWorkflow, ada
     ]
 
 
-def _with_ip_adapter(steps: Sequence[Step], workflow: LoadedWorkflow) -> Sequence[Step]:
-    """Return a UNet's chain with the step that gives it an IP-Adapter."""
-    if any(step.pass_name == IP_ADAPTER for step in steps):
+def _with_guide(steps: Sequence[Step], kind: GuideKind, workflow: LoadedWorkflow) -> Sequence[Step]:
+    """Return a UNet's chain with the step that a kind of guides brings with it."""
+    if any(step.pass_name == kind.step for step in steps):
         return steps
-    place = next((place for place, step in enumerate(steps, 1) if step.pass_name == CONVERT), None)
-    if place is None:
+    place = len(steps)
+    if kind.behind is not None:
+        place = next((place for place, step in enumerate(steps, 1) if step.pass_name == kind.behind), 0)
+    if not place:
         raise WorkflowError(
-            f"{steps[0].position}: an IP-Adapter changes the attention of the graph that `convert` makes, and the "
-            "chain of unet has no such step; add it, or drop `ip_adapter`"
+            f"{steps[0].position}: {kind.one} changes the attention of the graph that `{kind.behind}` makes, and the "
+            f"chain of unet has no such step; add it, or drop `{kind.key}`"
         )
-    entry = workflow.registry.get(IP_ADAPTER)
-    return [*steps[:place], Step(IP_ADAPTER, entry.cls(), steps[place - 1].position), *steps[place:]]
+    entry = workflow.registry.get(kind.step)
+    return [*steps[:place], Step(kind.step, entry.cls(), steps[place - 1].position), *steps[place:]]
 
 
 def _length(chain: Sequence[Node], until: str | None) -> int:
@@ -238,17 +229,13 @@ def _check_components(workflow: LoadedWorkflow, outputs: Sequence[Output], only:
         if component not in components:
             known = ", ".join(components)
             raise UsageError(f"--only {component}: the workflow has no such component; it has {known}")
-    for kind, title, key in (
-        (CONTROLNETS, "ControlNets", "controlnets"),
-        (T2I_ADAPTERS, "T2I-Adapters", "t2i_adapters"),
-        ((IMAGE_ENCODER,), "an IP-Adapter", "ip_adapter"),
-    ):
-        if {*components} & {*kind} and not any(LAYOUTS[output.layout].has(kind[0]) for output in outputs):
-            fed = [layout.name for layout in LAYOUTS.values() if layout.has(kind[0])]
+    for kind in GUIDES.values():
+        if {*components} & {*kind.components} and not any(output.layout in kind.clients for output in outputs):
+            fed = [layout for layout in LAYOUTS if layout in kind.clients]
             choice = f"one of the layouts {', '.join(fed)}" if len(fed) > 1 else f"the layout {fed[0]}"
             raise UsageError(
-                f"the workflow has {title}, and no client of its layouts feeds any ({outputs[0].layout}); choose "
-                f"{choice}, or drop `{key}`"
+                f"the workflow has {kind.some}, and no client of its layouts feeds any ({outputs[0].layout}); choose "
+                f"{choice}, or drop `{kind.key}`"
             )
     for output in outputs:
         if only and LAYOUTS[output.layout].one_file:

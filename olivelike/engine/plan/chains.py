@@ -8,8 +8,8 @@ from olivelike._untrusted import read_json
 from olivelike.engine.plan.node import changes_network
 from olivelike.errors import SourceError
 from olivelike.families import LORA_COMPONENTS, TOKENIZERS
+from olivelike.model.families import WEIGHT_FILE_SUFFIXES
 from olivelike.pass_api import INPUTS
-from olivelike.sources.files.weight_table import WEIGHT_FILE_SUFFIXES
 from olivelike.workflow.findings import Findings
 
 if TYPE_CHECKING:

@@ -21,14 +21,6 @@ CONVERT = "convert"
 ADD_EMBEDDINGS = "add_embeddings"
 """The pass that textual inversions bring with them."""
 
-CONTROLNET_INPUTS = "controlnet_inputs"
-"""The pass that ControlNets bring with them."""
-T2I_ADAPTER_INPUTS = "t2i_adapter_inputs"
-"""The pass that T2I-Adapters do."""
-
-IP_ADAPTER = "ip_adapter"
-"""The pass that an IP-Adapter brings with it."""
-
 CALIBRATE, CALIBRATION = "calibrate", "calibration"
 """The kind of the node that draws, and what passes read of it."""
 DRAWING = "drawing"

@@ -19,7 +19,7 @@ from olivelike.engine.output.asset_table import not_of_source, read_assets
 from olivelike.engine.plan.node import CALIBRATION
 from olivelike.errors import OlivelikeError
 from olivelike.model import Architecture, Weights
-from olivelike.model.families import first_of_kind
+from olivelike.model.guides import first_of_kind
 from olivelike.model.weights import ITEM_SIZES
 from olivelike.sources import Adaptation
 

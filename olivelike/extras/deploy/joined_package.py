@@ -32,7 +32,8 @@ from olivelike.extras.deploy.ort_package import (
 from olivelike.extras.deploy.package_targets import VARIANT_PROVIDERS
 from olivelike.families import TOKENIZERS
 from olivelike.model.client_layouts import DEFAULT, PACKAGE
-from olivelike.model.families import CONTROLNETS, INDEX_FILE, MODEL_FILE
+from olivelike.model.families import INDEX_FILE, MODEL_FILE
+from olivelike.model.guides import guide_kind
 from olivelike.model.records.output import FileFacts, OutputFile, OutputRecord
 
 _LAYOUTS = (DEFAULT, "ortpackage")
@@ -169,8 +170,11 @@ def _check_together(parts: Sequence[_Part]) -> None:
             raise UsageError(
                 f"{other} and {folder} are both for {part.target}; a package has one variant for each target"
             )
-        if nets := [name for name in part.components if name in CONTROLNETS]:
-            raise UsageError(f"{folder}: has {nets[0]}; a package holds no ControlNets: make the output without them")
+        for name in part.components:
+            if (kind := guide_kind(name)) is not None:
+                raise UsageError(
+                    f"{folder}: has {name}; a package holds no {kind.title}s: make the output without them"
+                )
         if record.source.name != first.record.source.name:
             raise UsageError(
                 f"{folder} is made from {one_line(str(record.source.name))}, {first.folder} from "

@@ -8,19 +8,7 @@ from olivelike.errors import SourceError
 from olivelike.families.network import Input, Interface, Network, shown
 from olivelike.families.networks.unet import check_unet, takes_pooled_text, unet_interface
 from olivelike.model.adapter_features import TYPES, given_features
-from olivelike.model.families import (
-    ADAPTER_PICTURE,
-    CONTROL_PICTURE,
-    CONTROLNETS,
-    IMAGE_ENCODER,
-    IMAGE_TOKENS,
-    MID_RESIDUAL,
-    NO_IMAGE_TOKENS,
-    STRENGTH,
-    T2I_ADAPTERS,
-    adapter_feature,
-    down_residual,
-)
+from olivelike.model.guides import CONTROLNET, IMAGE_TOKENS, IP_ADAPTER, MIDDLE, NO_IMAGE_TOKENS, STRENGTH, T2I_ADAPTER
 
 if TYPE_CHECKING:
     import torch
@@ -41,10 +29,10 @@ def _controlnet(config: Config) -> Interface:
         (
             latents,
             *others,
-            Input(CONTROL_PICTURE, "float32", dims, (batch, 3, height * times, width * times)),
+            Input(CONTROLNET.picture, "float32", dims, (batch, 3, height * times, width * times)),
             Input(STRENGTH, "float32", (None,), (1,)),
         ),
-        (*(down_residual(number) for number in range(connections)), MID_RESIDUAL),
+        tuple(CONTROLNET.input(*place) for place in enumerate([*range(connections), MIDDLE])),
     )
 
 
@@ -54,15 +42,15 @@ def _t2i_adapter(config: Config) -> Interface:
     side = max(feature.scale for feature in features)
     dims = ("adapter_batch", None, "adapter_height", "adapter_width")
     return Interface(
-        (Input(ADAPTER_PICTURE, "float32", dims, (2, config["in_channels"], side * 2, side * 3)),),
-        tuple(adapter_feature(number) for number in range(len(features))),
+        (Input(T2I_ADAPTER.picture, "float32", dims, (2, config["in_channels"], side * 2, side * 3)),),
+        tuple(T2I_ADAPTER.gives.format(number) for number in range(len(features))),
     )
 
 
 def _image_encoder(config: Config) -> Interface:
     """Return an image encoder's interface: of an embedding, tokens of no picture are those of zeros in its place."""
     size, projection = config["image_size"], config["image_projection"]
-    pixels = Input("pixel_values", "float32", ("image_batch", None, None, None), (2, 3, size, size))
+    pixels = Input(IP_ADAPTER.picture, "float32", ("image_batch", None, None, None), (2, 3, size, size))
     pooled = projection["class_name"] == "ImageProjection"
     return Interface((pixels,), (IMAGE_TOKENS, NO_IMAGE_TOKENS) if pooled else (IMAGE_TOKENS,))
 
@@ -140,7 +128,9 @@ def _check_adapter(component: str, class_name: str, config: Config) -> None:
 
 
 NETWORKS: Final = (
-    Network("ControlNetModel", CONTROLNETS, _controlnet, _controlnet_forward, _check_controlnet),
-    Network("T2IAdapter", T2I_ADAPTERS, _t2i_adapter, lambda network: _forward_t2i_adapter, _check_adapter),  # noqa: ARG005
-    Network("CLIPVisionModelWithProjection", (IMAGE_ENCODER,), _image_encoder, lambda network: _forward_image_encoder),  # noqa: ARG005
+    Network(CONTROLNET.network[1], CONTROLNET.components, _controlnet, _controlnet_forward, _check_controlnet),
+    Network(
+        T2I_ADAPTER.network[1], T2I_ADAPTER.components, _t2i_adapter, lambda _: _forward_t2i_adapter, _check_adapter
+    ),
+    Network(IP_ADAPTER.network[1], IP_ADAPTER.components, _image_encoder, lambda _: _forward_image_encoder),
 )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError
 from olivelike.families.network import Input, Interface, Network, shown
-from olivelike.model.families import IMAGE_STRENGTH, IMAGE_TOKENS
+from olivelike.model.guides import IMAGE_STRENGTH, IMAGE_TOKENS
 
 if TYPE_CHECKING:
     import torch

@@ -22,7 +22,7 @@ from olivelike.measure.clients.requirement import (
     takes,
     unless,
 )
-from olivelike.model.families import CONTROLNETS, STRENGTH
+from olivelike.model.guides import GUIDES, STRENGTH
 
 if TYPE_CHECKING:
     from olivelike.graphs.inspect import Inspection
@@ -31,7 +31,7 @@ _NETWORKS: Final = FAMILIES["sd1"].networks
 _SCALING: Final = FAMILIES["sd1"].latents.scaling
 _WIDTH: Final = FAMILIES["sd1"].text_width
 _SECOND: Final = "text_encoder_2"
-_CONTROLNET: Final = CONTROLNETS[0]
+(_GUIDE,) = (kind.components[0] for kind in GUIDES.values() if "onnxstack" in kind.clients)
 _UNET: Final = ("sample", "timestep", "encoder_hidden_states")
 _FLOATS: Final = ("float32", "float16", "bfloat16")
 _TOKENIZER: Final = "fetch the source's tokenizer, and run the workflow again"
@@ -281,7 +281,7 @@ _ONNXSTACK: Final = (
     gives("vae_decoder", 0, *_FLOATS, shape=(1, 3, None, None)),
     takes(_SECOND, "input_ids", "int32", shape=(1, 77), where=_SECOND),
     gives(_SECOND, 0, *_FLOATS, shape=(1, None), where=_SECOND),
-    takes(_CONTROLNET, STRENGTH, "float64", shape=(1,), where=_CONTROLNET),
+    takes(_GUIDE, STRENGTH, "float64", shape=(1,), where=_GUIDE),
     data_file(_NETWORKS, "model.onnx.data", "its tools copy model.onnx with model.onnx.data"),
 )
 """OnnxStack and Amuse. Inputs and outputs go by position; floats are converted to what the graph wants, ids are not.

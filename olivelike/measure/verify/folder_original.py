@@ -91,7 +91,7 @@ class Originals:
         adapter = self.source.ip_adapter
         assert adapter is not None
         from olivelike.graphs.export.torch_network import build_network
-        from olivelike.graphs.image_prompt import cross_attentions, image_parameter
+        from olivelike.graphs.image_attention import cross_attentions, image_parameter
 
         names = self.source.checkpoint(denoiser).tensors
         blocks = cross_attentions(name for name, _ in build_network(architecture).named_parameters())

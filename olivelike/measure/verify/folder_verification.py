@@ -16,17 +16,8 @@ from olivelike.families import DENOISERS, TEXT_ENCODERS, TEXT_TO_PICTURE, TOKENI
 from olivelike.measure.report.page import VERIFICATION_FILE
 from olivelike.measure.verify.folder_original import Originals, merged_loras, spec_of
 from olivelike.model.client_layouts import is_package, several_targets
-from olivelike.model.families import (
-    CONTROLNETS,
-    IMAGE_ENCODER,
-    IMAGE_PROMPT_FILE,
-    MODEL_FILE,
-    PIPELINE,
-    PIPELINE_FILE,
-    PREVIEW,
-    SHALLOW_FILE,
-    T2I_ADAPTERS,
-)
+from olivelike.model.families import MODEL_FILE, PIPELINE, PIPELINE_FILE, PREVIEW, SHALLOW_FILE
+from olivelike.model.guides import GUIDES, guided_file
 from olivelike.model.records.output import OutputRecord
 from olivelike.model.records.reading import to_json
 from olivelike.workflow.long_form import ip_adapter_of, require_names, text_source
@@ -198,8 +189,8 @@ def verify_folder(
     if (several := several_targets(record.layout)) is not None:
         raise SourceError(f"{folder}: {several}")
     # Where a tiny VAE for previews comes from is not recorded; the pass `verify` compares it as it is made.
-    unnamed = {PREVIEW, *CONTROLNETS[len(controlnets) :], *T2I_ADAPTERS[len(t2i_adapters) :]}
-    unnamed |= set() if ip_adapter is not None else {IMAGE_ENCODER}
+    named = {"controlnets": controlnets, "t2i_adapters": t2i_adapters, "ip_adapter": [ip_adapter] if ip_adapter else []}
+    unnamed = {PREVIEW, *(name for kind in GUIDES.values() for name in kind.components[len(named[kind.key]) :])}
     present = [name for name in networks_of(record) if name not in unnamed]
     left_out = () if components else tuple(name for name in networks_of(record) if name in unnamed - {PREVIEW})
     for name in components:
@@ -358,9 +349,9 @@ def verify_component(
     elif (part := path.with_name(SHALLOW_FILE)).is_file():
         shallow = prepared(part, load(part))
     found = original.compare(prepared(path, model), precision_of(model), only=only, shallow=shallow)
-    other = path.with_name(IMAGE_PROMPT_FILE)
+    other = path.with_name(guided_file(["ip_adapter"]))
     if component not in DENOISERS or originals.source.ip_adapter is None or not other.is_file():
         return found
     original = Original(*originals.image_prompt(), samples=samples, seed=seed)
     shown = original.compare(prepared(other, load(other)), precision_of(model))
-    return found.joined(shown, IMAGE_PROMPT_FILE)
+    return found.joined(shown, guided_file(["ip_adapter"]))

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError, UsageError
 from olivelike.families.denoiser_forms import EncodedText, Inputs
-from olivelike.model.families import IMAGE_TOKENS, MODEL_FILE
+from olivelike.model.families import MODEL_FILE
+from olivelike.model.guides import IMAGE_TOKENS
 from olivelike.runtime.pipeline.prompt_cost import batch_texts, check_cost
 from olivelike.runtime.prompts.text_kinds import TextReader, encode_prompts
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     import torch
 
     from olivelike.families.family import TextPart
-    from olivelike.runtime.pipeline.image_prompt import ImagePrompt
+    from olivelike.runtime.pipeline.guides_in_use import ImagePrompt
     from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
     from olivelike.runtime.pipeline.request import ResolvedRequest
     from olivelike.runtime.sessions.session import Network

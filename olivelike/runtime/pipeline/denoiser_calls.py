@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import SourceError
 from olivelike.families.denoiser_forms import taken_moment
-from olivelike.model.families import CACHED_FEATURES, IMAGE_STRENGTH
-from olivelike.runtime.pipeline.adapter_leads import AdapterInputs, AdapterLead, Leading
-from olivelike.runtime.pipeline.controls import ControlCalls, Lead, is_residual
+from olivelike.model.families import CACHED_FEATURES
+from olivelike.model.guides import IMAGE_STRENGTH
+from olivelike.runtime.pipeline.guides_in_use import NO_GUIDES, Guide, GuideInputs, Guides, is_guide_input
 
 if TYPE_CHECKING:
     import torch
@@ -34,12 +34,8 @@ class DenoiserNetworks:
     whole: Network
     shallow: Network | None = None
     """What `deepcache` cut out of it; `None` where each step is a full one."""
-    leads: Sequence[Leading] = ()
-    """Pictures that lead; the whole denoiser then takes what their ControlNets and T2I-Adapters give."""
-    guess: bool = False
-    """Whether they lead prompts alone."""
-    image_strength: float | None = None
-    """How strongly pictures lead that are a prompt; the whole denoiser then takes their tokens."""
+    guides: Guides = NO_GUIDES
+    """What leads beside the text: the whole denoiser takes what they give."""
 
 
 class DenoiserCalls:
@@ -66,7 +62,7 @@ class DenoiserCalls:
         guided: bool,
         reuse: bool = False,
         apart: bool = False,
-        leads: Sequence[Leading] = (),
+        guides: Sequence[Guide] = (),
     ) -> torch.Tensor:
         """Return what the denoiser predicts, in a buffer that the next call overwrites.
 
@@ -77,7 +73,7 @@ class DenoiserCalls:
             guided: also run on the negative prompts, where there are any.
             reuse: take the deep layers' features from the step before, if the rows and what leads them are the same.
             apart: call the denoiser for negative prompts, then for prompts, rather than for both at once.
-            leads: those that are active in this step.
+            guides: those that are active in this step.
 
         Returns:
             A row for each negative prompt, if `guided`, and then for each prompt.
@@ -94,7 +90,7 @@ class DenoiserCalls:
             alone, given = len(places) == 1, (self._networks, self._folder, self._start)
             self._spans = [_Span(*given, self._rows[place], place, self._plain, alone, negatives) for place in places]
         reuse = reuse and before is not None and before[0] == places and before[1] is conditions
-        found = [span.run(scaled, moment, conditions, shallow=reuse, leads=leads) for span in self._spans]
+        found = [span.run(scaled, moment, conditions, shallow=reuse, guides=guides) for span in self._spans]
         return found[0] if len(found) == 1 else torch.cat(found)
 
 
@@ -125,9 +121,7 @@ class _Span:
         `negatives`, how many of all rows are of negative prompts.
         """
         own = max(min(negatives, place.stop) - place.start, 0)
-        controls = [lead for lead in networks.leads if isinstance(lead, Lead)]
-        self._controls = ControlCalls(controls, own, guess=networks.guess) if controls else None
-        self._adapters = AdapterInputs()
+        self._guides = GuideInputs(networks.guides, own)
         self._networks, self._start, self._rows, self._place = networks, start, rows, place
         self._family, self._form = folder.family, folder.form
         self._plain, self._alone = plain, alone
@@ -139,7 +133,7 @@ class _Span:
         """How far behind the last of them they are foretold, by row; `None` behind the only one."""
 
     def run(
-        self, scaled: torch.Tensor, moment: torch.Tensor, conditions: Inputs, *, shallow: bool, leads: Sequence[Leading]
+        self, scaled: torch.Tensor, moment: torch.Tensor, conditions: Inputs, *, shallow: bool, guides: Sequence[Guide]
     ) -> torch.Tensor:
         network = self._networks.shallow if shallow and self._networks.shallow is not None else self._networks.whole
         call = self._call(network, conditions)
@@ -155,11 +149,9 @@ class _Span:
         timestep.copy_(told if timestep.is_floating_point() else told.round())
         if network is self._networks.shallow:
             call.inputs[CACHED_FEATURES].copy_(self._features_at(float(moment)))
-        if self._controls is not None:
+        if self._networks.guides.controls:
             leading = {name: value[self._place] for name, value in conditions.items()}
-            controls = [lead for lead in leads if isinstance(lead, Lead)]
-            self._controls.fill(call, sample[:, : scaled.shape[1]], moment, leading, controls)
-        self._adapters.fill(call, [lead for lead in leads if isinstance(lead, AdapterLead)])
+            self._guides.fill(call, sample[:, : scaled.shape[1]], moment, leading, guides)
         call.run()
         prediction, *features = call.outputs.values()
         if features:
@@ -215,21 +207,20 @@ class _Span:
             own = dict(zip(shallow.input(sample).dims, taken, strict=True))
             features = tuple(_size(dim, own) for dim in shallow.input(CACHED_FEATURES).dims)
             (inputs if network is shallow else outputs)[CACHED_FEATURES] = features
-        if self._networks.leads:
+        if self._networks.guides.controls:
             inputs |= {
                 name: tuple(_size(dim, sizes) for dim in spec.dims)
                 for name, spec in network.session.inputs.items()
-                if is_residual(name)
+                if is_guide_input(name)
             }
-        if self._networks.image_strength is not None:
+        if self._networks.guides.image_strength is not None:
             inputs[IMAGE_STRENGTH] = (1,)
         if unknown := [name for name in network.session.inputs if name not in inputs]:
             raise SourceError(
                 f"{network.component}/model.onnx: takes {', '.join(unknown)}, which this pipeline has nothing for"
             )
         call = network.prepare(inputs, outputs)
-        if self._networks.image_strength is not None:
-            call.inputs[IMAGE_STRENGTH].fill_(self._networks.image_strength)
+        self._guides.prepare(call)
         if start.channels is not None:
             call.inputs[sample][:, channels:].copy_(start.channels[self._rows])
         return call

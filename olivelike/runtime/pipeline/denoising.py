@@ -91,10 +91,10 @@ def denoise(
         runs_negative = guided and (step in within or terms is not None)
         scaled, conditions = scheduler.scale_model_input(latents, moment), conditioning.at(step)
         reuse = not runs_whole(step, steps, request.cache_interval)
-        leads = [lead for lead in networks.leads if lead.is_active(number, len(start.timesteps))]
+        guides = [guide for guide in networks.guides.controls if guide.is_active(number, len(start.timesteps))]
         with halves.timed() if runs_negative else nullcontext():
             output = calls.predict(
-                scaled, moment, conditions, guided=runs_negative, reuse=reuse, apart=halves.apart, leads=leads
+                scaled, moment, conditions, guided=runs_negative, reuse=reuse, apart=halves.apart, guides=guides
             )
         # Schedulers keep predictions of earlier steps, so the buffer itself must not reach them.
         prediction = output.to(latents.dtype)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from olivelike._text import size
 from olivelike.errors import UsageError
-from olivelike.model.families import DERIVED_FILES, MODEL_FILE, SAFETY_CHECKER, SHALLOW_FILE, led_file
+from olivelike.model.families import DERIVED_FILES, MODEL_FILE, SAFETY_CHECKER, SHALLOW_FILE
+from olivelike.model.guides import guided_file
 from olivelike.runtime.sessions.open_session import import_engine, open_session
 from olivelike.runtime.sessions.session import Network, Session, read_model_file
 
@@ -38,8 +39,8 @@ class _Entry:
 
 
 def denoiser_name(denoiser: str, leaders: Collection[str]) -> str:
-    """Return the name of the denoiser that some of `LEADERS` lead."""
-    return f"{denoiser}/{Path(led_file(leaders)).stem}" if leaders else denoiser
+    """Return the name of the denoiser that some of `GUIDES` lead."""
+    return f"{denoiser}/{Path(guided_file(leaders)).stem}" if leaders else denoiser
 
 
 def shallow_name(denoiser: str) -> str:
@@ -102,7 +103,7 @@ class Networks:
         return self._get(component, self._folder.network(component))
 
     def denoiser(self, leaders: Collection[str] = ()) -> Network:
-        """Return the denoiser that some of `LEADERS` lead, the plain one without any; another one is closed first.
+        """Return the denoiser that some of `GUIDES` lead, the plain one without any; another one is closed first.
 
         Raises what `get` raises.
         """

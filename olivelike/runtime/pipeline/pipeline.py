@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from olivelike.errors import SourceError, UsageError
-from olivelike.model.families import IMAGE_ENCODER, PREVIEW, SAFETY_CHECKER
+from olivelike.model.families import PREVIEW, SAFETY_CHECKER
+from olivelike.model.guides import IMAGE_ENCODER
 from olivelike.runtime.pipeline.conditioning import encode
-from olivelike.runtime.pipeline.controls import leaders, make_leads
 from olivelike.runtime.pipeline.denoiser_calls import DenoiserNetworks
 from olivelike.runtime.pipeline.denoising import DenoisingCallbacks, Step, denoise
-from olivelike.runtime.pipeline.image_prompt import encode_image_prompt
+from olivelike.runtime.pipeline.guides_in_use import encode_image_prompt, guide_names, guide_networks, prepare_guides
 from olivelike.runtime.pipeline.latents import (
     BatchState,
     Start,
@@ -116,10 +116,13 @@ def _first_networks(folder: PipelineFolder, request: Request | None) -> list[str
     encoders, denoiser = [part.component for part in folder.texts], folder.family.denoiser
     if request is None:
         return [*encoders, denoiser]
-    leading = {folder.leading[control.net] for control in request.controls if control.net is not None}
-    image = [IMAGE_ENCODER] if request.ip_adapter_images else []
     shallow = [shallow_name(denoiser)] if request.cache_interval > 1 else []
-    return [*encoders, denoiser_name(denoiser, leaders(request, folder)), *sorted(leading), *image, *shallow]
+    return [
+        *encoders,
+        denoiser_name(denoiser, guide_names(request, folder)),
+        *guide_networks(request, folder),
+        *shallow,
+    ]
 
 
 class Pipeline:
@@ -338,21 +341,19 @@ class Pipeline:
     def _denoised(
         self, prompts: Sequence[str], state: BatchState, start: Start, callbacks: DenoisingCallbacks
     ) -> torch.Tensor:
-        request, names = state.request, self.folder.leading if state.request.controls else {}
-        shown = bool(request.ip_adapter_images)
+        request, beside = state.request, guide_networks(state.request, self.folder)
+        shown = IMAGE_ENCODER in beside
         image = encode_image_prompt(request, self.folder, self._networks.get(IMAGE_ENCODER)) if shown else None
         encoders = [
             (open_text(self.folder.path, part), self._networks.get(part.component)) for part in self.folder.texts
         ]
         conditioning = encode(prompts, request, self.folder, encoders, image)
         del encoders  # They may be closed for the denoiser.
-        used = {control.net: names[control.net] for control in request.controls if control.net is not None}
-        denoiser = self._networks.denoiser(leaders(request, self.folder))
-        nets = {name: self._networks.get(component) for name, component in used.items()}
-        leads = make_leads(request, self.folder, nets) if request.controls else ()
+        denoiser = self._networks.denoiser(guide_names(request, self.folder))
+        nets = {name: self._networks.get(name) for name in beside if name != IMAGE_ENCODER}
+        guides = prepare_guides(request, self.folder, nets)
         shallow = self._networks.shallow() if request.cache_interval > 1 else None
-        strength = request.ip_adapter_scale if shown else None
-        networks = DenoiserNetworks(denoiser, shallow, leads, request.control_guess, strength)
+        networks = DenoiserNetworks(denoiser, shallow, guides)
         return denoise(start, conditioning, state, networks, self._decoder, callbacks)
 
     def _enlarged(self, latents: torch.Tensor, state: BatchState) -> torch.Tensor:

@@ -20,20 +20,9 @@ from olivelike.errors import SessionError, SourceError
 from olivelike.families import DENOISERS, TEXT_ENCODERS, denoiser_among, family_of_folder
 from olivelike.families.denoiser_forms import FORMS
 from olivelike.model.client_layouts import is_package
-from olivelike.model.families import (
-    CONTROLNETS,
-    IMAGE_ENCODER,
-    INDEX_FILE,
-    LEADERS,
-    MODEL_FILE,
-    PIPELINE_FILE,
-    PREVIEW,
-    SAFETY_CHECKER,
-    SHALLOW_FILE,
-    T2I_ADAPTERS,
-    led_file,
-)
+from olivelike.model.families import INDEX_FILE, MODEL_FILE, PIPELINE_FILE, PREVIEW, SAFETY_CHECKER, SHALLOW_FILE
 from olivelike.model.few_steps import ENOUGH, FewSteps
+from olivelike.model.guides import CONTROL_KINDS, GUIDE_COMPONENTS, GUIDES, IMAGE_ENCODER, guided_file
 from olivelike.model.records.output import RECORD_FILE, OutputRecord
 from olivelike.model.targets import TARGETS, TargetChoice
 from olivelike.runtime.sessions.providers import CPU, find_provider, require_provider
@@ -50,10 +39,6 @@ _FLOAT: Final = 4
 _CONFIGS: Final = ("vae_decoder/config.json", "scheduler/scheduler_config.json")
 _CHECKPOINTS: Final = frozenset({".safetensors", ".ckpt", ".pt", ".pth"})
 _WEIGHTS: Final = _CHECKPOINTS | {".bin"}
-_LEADERS: Final = (
-    ("ControlNets", "`controlnets:`"), ("T2I-Adapters", "`t2i_adapters:`"), ("IP-Adapters", "`ip_adapter:`"),
-)  # fmt: skip
-"""Of each of `LEADERS`: what people call it, and the workflow's key."""
 _AGAIN: Final = "make the folder again with `olivelike run` or `olivelike convert`"
 
 
@@ -179,7 +164,7 @@ class PipelineFolder:
     @cached_property
     def leading(self) -> dict[str, str]:
         """Component of each ControlNet and T2I-Adapter, by the name that people call it, which the record has."""
-        there = [name for name in (*CONTROLNETS, *T2I_ADAPTERS) if self.has(name)]
+        there = [name for kind in CONTROL_KINDS for name in kind.components if self.has(name)]
         names = self.recorded.leading_names if there else {}
         return {names.get(component, component): component for component in there}
 
@@ -246,7 +231,7 @@ class PipelineFolder:
         """Return the model files of the networks that are there, with or without the safety checker."""
         names = [part.component for part in self.texts]
         names += [self.family.denoiser, "vae_decoder", "vae_encoder", PREVIEW]
-        names += [*CONTROLNETS, *T2I_ADAPTERS, IMAGE_ENCODER, *([SAFETY_CHECKER] if safety else [])]
+        names += [*GUIDE_COMPONENTS, *([SAFETY_CHECKER] if safety else [])]
         return {name: self.model(name) for name in names if self.has(name)}
 
     def model(self, component: str) -> Path:
@@ -279,15 +264,15 @@ class PipelineFolder:
         return path
 
     def led_denoiser(self, leaders: Collection[str]) -> Path:
-        """Return the file of the denoiser that some of `LEADERS` lead; without any, the plain one.
+        """Return the file of the denoiser that some of `GUIDES` lead; without any, the plain one.
 
         Raises `SourceError` if it is not there.
         """
         if not leaders:
             return self.model(self.family.denoiser)
-        path = self.path / self.family.denoiser / led_file(leaders)
+        path = self.path / self.family.denoiser / guided_file(leaders)
         if not path.is_file():
-            asked = [words for leader, words in zip(LEADERS, _LEADERS, strict=True) if leader in leaders]
+            asked = [(f"{kind.title}s", f"`{kind.key}:`") for name, kind in GUIDES.items() if name in leaders]
             titles, keys = (" and ".join(words) for words in zip(*asked, strict=True))
             raise SourceError(
                 f"{self.path}: has no {path.parent.name}/{path.name}, which {titles} lead; name one under {keys} in "

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import UsageError
 from olivelike.runtime.pipeline.cheap_steps import check_cheap_steps
-from olivelike.runtime.pipeline.controls import check_control_sizes, check_controls
-from olivelike.runtime.pipeline.image_prompt import check_image_prompt
+from olivelike.runtime.pipeline.guides_in_use import check_control_sizes, check_guides
 from olivelike.runtime.pipeline.latents import begin_batch
 from olivelike.runtime.pipeline.masked_area import part_of_picture
 from olivelike.runtime.pipeline.request import DRAWN_SEEDS, SEEDS, Request, ResolvedRequest, least_values, shares
@@ -47,8 +46,7 @@ def resolve_defaults(
     _check_ranges(request)
     _check_mask(request)
     _check_enlarging(request)
-    request = check_controls(request, folder)
-    check_image_prompt(request, folder)
+    request = check_guides(request, folder)
     size = _size(request, folder)
     _check_shapes(request, size)
     for drawn in {size, hires_size(replace(request, size=size), folder)}:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from olivelike.errors import SourceError
 from olivelike.families import FAMILIES, family_of_text_width
-from olivelike.model.families import IMAGE_PROJECTION
+from olivelike.model.guides import IMAGE_PROJECTION
 from olivelike.sources.files.weight_table import RawTensor, ReadPickle, check_dtype, read_weight_table
 from olivelike.sources.identify.identify import identify
 from olivelike.sources.identify.identity import PLACES

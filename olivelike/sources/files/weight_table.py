@@ -20,6 +20,7 @@ from typing import Any, BinaryIO, Final, NoReturn
 from olivelike._text import did_you_mean_path
 from olivelike._untrusted import Json, open_file, parse_json
 from olivelike.errors import SourceError
+from olivelike.model.families import ONNX_SUFFIXES, WEIGHT_FILE_SUFFIXES
 from olivelike.model.weights import ITEM_SIZES
 
 _LENGTH_BYTES = 8
@@ -230,10 +231,6 @@ def _not_safetensors(path: Path, why: str) -> NoReturn:
 
 ReadPickle = Callable[[Path], Mapping[str, RawTensor]]
 """Returns the table of a pickled file."""
-ONNX_SUFFIXES = (".onnx", ".onnx.data", ".onnx_data", ".pb")
-"""How ONNX models and the files with their weights end."""
-WEIGHT_FILE_SUFFIXES = (".safetensors", ".ckpt", ".pt", ".pth", ".bin")
-"""How weight files end that are read, pickled ones included."""
 _PICTURES = (b"\x89PNG", b"\xff\xd8\xff")
 _HEAD = 512
 _LFS = b"version https://git-lfs"

@@ -18,7 +18,7 @@ from olivelike._light_diffusers import light_diffusers
 from olivelike.errors import SourceError
 from olivelike.families.supported import check_network, refused_config
 from olivelike.model import Architecture, Weights
-from olivelike.model.families import IMAGE_ENCODER, IMAGE_PROJECTION, first_of_kind
+from olivelike.model.guides import IMAGE_ENCODER, IMAGE_PROJECTION, first_of_kind
 from olivelike.sources.names.adaptation import PREFIXES, Adaptation, StoredView, bind, stored_prefix
 from olivelike.sources.names.loading_result import quiet
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError
-from olivelike.model.families import IMAGE_PROJECTION
+from olivelike.model.guides import IMAGE_PROJECTION
 from olivelike.sources.names.adaptation import StoredView
 
 if TYPE_CHECKING:

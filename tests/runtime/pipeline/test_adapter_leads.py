@@ -13,12 +13,14 @@ import pytest
 from torch_pipelines import SCHEDULERS, assert_alike, psnr, torch_pipeline
 
 from olivelike.errors import SourceError, UsageError
-from olivelike.model.families import ADAPTED_FILE
+from olivelike.model.guides import guided_file
 from olivelike.runtime import Request, open_pipeline
 from olivelike.runtime.pipeline.request import Control
 from tests.fixtures.little_controlnets import make_controlnet
 from tests.fixtures.little_pipeline import little_checkpoint
 from tests.fixtures.little_t2i_adapters import NAMES, little_adapted, make_t2i_adapter
+
+ADAPTED_FILE = guided_file(["t2i_adapter"])
 
 torch = pytest.importorskip("torch")
 

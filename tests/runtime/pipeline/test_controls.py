@@ -13,10 +13,10 @@ import pytest
 from torch_pipelines import SCHEDULERS, assert_alike, psnr, torch_pipeline
 
 from olivelike.errors import SourceError, UsageError
-from olivelike.model.families import CONTROLLED_FILE
+from olivelike.model.guides import guided_file
 from olivelike.runtime import Request, open_pipeline
-from olivelike.runtime.pipeline.controls import find_edges
 from olivelike.runtime.pipeline.denoiser_calls import _size
+from olivelike.runtime.pipeline.guides_in_use import find_edges
 from olivelike.runtime.pipeline.request import Control
 from olivelike.testing.models import traced_graph
 from olivelike.testing.parity import materialize_model
@@ -172,7 +172,7 @@ def test_xl_is_led_as_by_torch(settings, drawing, guess):
 
 def test_zeros_give_the_bits_of_the_plain_unet():
     folder = little_controlled() / "unet"
-    plain, led = (onnxruntime.InferenceSession(folder / name) for name in ("model.onnx", CONTROLLED_FILE))
+    plain, led = (onnxruntime.InferenceSession(folder / name) for name in ("model.onnx", guided_file(["controlnet"])))
     random = np.random.default_rng(3)
     sizes = {"unet_sample_batch": 3, "unet_sample_height": 16, "unet_sample_width": 24}
     given = {
@@ -237,6 +237,6 @@ def test_what_can_not_be_led_is_refused(led, pipeline, drawing, picture, mask):
 
 def test_a_folder_whose_unet_takes_no_residuals_says_what_to_do(tmp_path, drawing):
     folder = shutil.copytree(little_controlled(), tmp_path / "led")
-    (folder / "unet" / CONTROLLED_FILE).unlink()
+    (folder / "unet" / guided_file(["controlnet"])).unlink()
     with pytest.raises(SourceError, match=r"no unet/controlnet\.onnx, which ControlNets lead"):
         open_pipeline(folder).resolve_defaults(ask(Control(drawing, "edges")))

@@ -12,12 +12,14 @@ import pytest
 from torch_pipelines import SCHEDULERS, assert_alike, psnr, torch_pipeline
 
 from olivelike.errors import SourceError, UsageError
-from olivelike.model.families import IMAGE_PROMPT_FILE, IMAGE_STRENGTH, IMAGE_TOKENS
+from olivelike.model.guides import IMAGE_STRENGTH, IMAGE_TOKENS, guided_file
 from olivelike.runtime import Request, open_pipeline
 from olivelike.runtime.pipeline.request import Control
 from tests.fixtures.little_controlnets import make_controlnet
 from tests.fixtures.little_ip_adapters import little_ip_adapter, little_prompted
 from tests.fixtures.little_pipeline import little_checkpoint
+
+IMAGE_PROMPT_FILE = guided_file(["ip_adapter"])
 
 torch = pytest.importorskip("torch")
 

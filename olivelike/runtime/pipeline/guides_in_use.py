@@ -1,0 +1,420 @@
+"""Guides as a request uses them: control pictures, and pictures that are a prompt.
+
+As diffusers' pipelines have them. ControlNets (https://arxiv.org/abs/2302.05543) run before the UNet in each step:
+strengths, shares of the steps, guess mode, several at once by their sum (`MultiControlNetModel`). T2I-Adapters
+(https://arxiv.org/abs/2302.08453) run once: `adapter_conditioning_scale` is the strength, and
+`adapter_conditioning_factor` the share of the steps up to which they lead; several add up (`MultiAdapter`).
+An IP-Adapter's image encoder (https://arxiv.org/abs/2308.06721) makes tokens of a picture, which the UNet attends to
+beside the text; several pictures are more tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final
+
+from olivelike._text import did_you_mean
+from olivelike.errors import MissingError, SourceError, UsageError
+from olivelike.model.guides import (
+    CONTROL_KINDS,
+    GUIDES,
+    IMAGE_ENCODER,
+    IMAGE_STRENGTH,
+    IMAGE_TOKENS,
+    NO_IMAGE_TOKENS,
+    STRENGTH,
+    GuideKind,
+    guide_kind,
+)
+from olivelike.runtime.pipeline.safety import Preprocessing
+from olivelike.runtime.pipeline.vae import upright
+
+if TYPE_CHECKING:
+    import torch
+    from PIL.Image import Image
+
+    from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
+    from olivelike.runtime.pipeline.request import Control, Request, ResolvedRequest
+    from olivelike.runtime.sessions.session import Call, Network
+
+_FIRST_SHARE: Final = 0.1
+"""Of the outermost residual in guess mode; the shares grow evenly in logarithm to 1, that of the middle."""
+_MOST_STRENGTH: Final = 10
+"""Of a picture that leads, either way."""
+_EDGES: Final = (100, 200)
+"""Thresholds of the Canny detector, as in A1111's extension and diffusers' guide."""
+_SIDE: Final = 224
+_BICUBIC: Final = 3
+_MEAN: Final = (0.48145466, 0.4578275, 0.40821073)
+_DEVIATION: Final = (0.26862954, 0.26130258, 0.27577711)
+"""Of CLIP's training, defaults of `CLIPImageProcessor`."""
+_MOST: Final = 16
+"""Pictures of a prompt."""
+
+
+def check_guides(request: Request, folder: PipelineFolder) -> Request:
+    """Check the pictures that lead; return the request with the name of each control picture's network.
+
+    Raises `UsageError` for what can't be had, and `SourceError` if the folder's UNet does not take what they give.
+    """
+    request = _with_controls(request, folder)
+    _check_prompt(request, folder)
+    return request
+
+
+def guide_names(request: Request, folder: PipelineFolder) -> list[str]:
+    """Return which of `GUIDES` lead the UNet to a request's pictures."""
+    used = {kind.name for kind in map(guide_kind, guide_networks(request, folder)) if kind is not None}
+    return [name for name in GUIDES if name in used]
+
+
+def guide_networks(request: Request, folder: PipelineFolder) -> list[str]:
+    """Return the components of the networks that a request's pictures need beside the UNet."""
+    controls = {folder.leading[control.net] for control in request.controls if control.net is not None}
+    return [*sorted(controls), *([IMAGE_ENCODER] if request.ip_adapter_images else [])]
+
+
+def check_control_sizes(size: tuple[int, int], request: Request, folder: PipelineFolder) -> None:
+    """Check that pictures of a size can be led.
+
+    Raises `UsageError` if a network of a control picture gives nothing for it, and `SourceError` if its config is that
+    of another network.
+    """
+    for component in guide_networks(request, folder):
+        kind = guide_kind(component)
+        if kind is None or kind.in_each_step or kind.is_prompt:
+            continue
+        from olivelike.families.supported import check_network
+        from olivelike.model.adapter_features import downscale_factor
+
+        config = folder.config(component)
+        try:
+            check_network(component, kind.network[1], config)
+        except SourceError as error:
+            raise SourceError(f"{folder.path / component / 'config.json'}: {error}") from error
+        unit = downscale_factor(config)
+        if size[0] % unit or size[1] % unit:
+            raise UsageError(
+                f"size {size[0]}x{size[1]}: {kind.one} of this pipeline takes sides that are multiples of {unit} "
+                "pixels; take such a size, or drop its control picture"
+            )
+
+
+def _with_controls(request: Request, folder: PipelineFolder) -> Request:
+    if not request.controls:
+        if request.control_guess:
+            raise UsageError("control_guess is given without a picture that leads; give one, or drop it")
+        return request
+    names = folder.leading
+    if not names:
+        first, *others = CONTROL_KINDS
+        under = ", ".join(f"or {kind.one} under `{kind.key}:`" for kind in others)
+        raise UsageError(
+            f"{folder.path} has no {first.title}, which a control picture needs; name one under `{first.key}:`, "
+            f"{under}, in its workflow and run it again"
+        )
+    request = replace(request, controls=tuple(_checked(control, names) for control in request.controls))
+    folder.led_denoiser(used := guide_names(request, folder))
+    if request.control_guess and not any(GUIDES[name].in_each_step for name in used):
+        guessing = " or ".join(f"{kind.title}s" for kind in CONTROL_KINDS if kind.in_each_step)
+        there = " and ".join(f"{GUIDES[name].title}s" for name in used if not GUIDES[name].is_prompt)
+        raise UsageError(f"control_guess is about {guessing}, and only {there} lead; drop it")
+    if request.cache_interval > 1:
+        one, *more = (kind.one for kind in CONTROL_KINDS)
+        raise UsageError(
+            f"cache_interval leaves out the layers that {one} leads, or {' or '.join(more)}; take cache_interval 1 "
+            "with control pictures"
+        )
+    if request.inpaint_area == "masked":
+        raise UsageError(
+            "inpaint_area masked draws a part of the picture, and a control picture leads all of it; take inpaint_area "
+            "whole"
+        )
+    return request
+
+
+def _checked(control: Control, names: Mapping[str, str]) -> Control:
+    there = [kind.title for kind in dict.fromkeys(map(guide_kind, names.values())) if kind is not None]
+    titles = " and ".join(f"{title}s" for title in there)
+    if control.net is None and len(names) > 1:
+        raise UsageError(
+            f"the pipeline has {len(names)} {titles}; say which one a control picture is for: {', '.join(names)}"
+        )
+    net = control.net or next(iter(names))
+    if net not in names:
+        by_component = {component: name for name, component in names.items()}
+        if net not in by_component:
+            raise UsageError(f"the pipeline has no {' or '.join(there)} {net!r}; {did_you_mean(net, names, titles)}")
+        net = by_component[net]
+    if not abs(control.strength) <= _MOST_STRENGTH:
+        raise UsageError(
+            f"the strength of a control picture, {control.strength:g}, is no number from {-_MOST_STRENGTH} to "
+            f"{_MOST_STRENGTH}; 1 is what its network was trained for"
+        )
+    if not 0 <= control.start < control.end <= 1:
+        raise UsageError(
+            f"a control picture leads from {control.start:g} to {control.end:g}: these are no two shares of the steps, "
+            "the first below the second, both between 0 and 1"
+        )
+    if control.preprocessor == "canny" and find_spec("cv2") is None:
+        raise MissingError("edges (canny) are found by OpenCV; run `pip install 'olivelike[canny]'`")
+    return replace(control, net=net)
+
+
+def _check_prompt(request: Request, folder: PipelineFolder) -> None:
+    if not abs(request.ip_adapter_scale) <= _MOST_STRENGTH:
+        raise UsageError(
+            f"ip_adapter_scale {request.ip_adapter_scale:g} is no number from {-_MOST_STRENGTH} to {_MOST_STRENGTH}"
+        )
+    if not request.ip_adapter_images:
+        if request.ip_adapter_scale != 1:
+            raise UsageError("ip_adapter_scale is given without a picture that it is about; give one, or drop it")
+        return
+    if len(request.ip_adapter_images) > _MOST:
+        raise UsageError(f"{len(request.ip_adapter_images)} pictures are a prompt; take at most {_MOST}")
+    if not folder.has(IMAGE_ENCODER):
+        raise UsageError(
+            f"{folder.path} has no IP-Adapter, which a picture as a prompt needs; name one as `ip_adapter:` in its "
+            "workflow and run it again"
+        )
+    folder.led_denoiser(guide_names(request, folder))
+    if request.cache_interval > 1:
+        raise UsageError(
+            "cache_interval leaves out layers in which the UNet attends to a picture; take cache_interval 1 with "
+            "ip_adapter_images"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Guide:
+    """A control picture in use."""
+
+    kind: GuideKind
+    control: Control
+    network: Network
+    pixels: torch.Tensor
+    """Of shape (1, channels, height, width), from 0 to 1."""
+    is_pooled: bool = False
+    """Whether its residuals are means over the picture, which lead prompts alone."""
+    features: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    """Residuals that are the same in each step, by input of the UNet: one row, float32, times the strength."""
+
+    def is_active(self, step: int, steps: int) -> bool:
+        """Say whether it leads a step, counted from 0, of so many: from beginning to end of it."""
+        return step / steps >= self.control.start and (step + 1) / steps <= self.control.end
+
+
+@dataclass(frozen=True, eq=False)
+class Guides:
+    """All that leads the UNet in a batch beside the text; it then takes what their networks give."""
+
+    controls: Sequence[Guide] = ()
+    guess: bool = False
+    """Whether control pictures lead prompts alone, by shares that grow towards the middle."""
+    image_strength: float | None = None
+    """Strength of pictures that are a prompt; `None` without any."""
+
+
+NO_GUIDES: Final = Guides()
+
+
+def prepare_guides(request: ResolvedRequest, folder: PipelineFolder, networks: Mapping[str, Network]) -> Guides:
+    """Prepare the pictures that lead a request, at its size; `networks` are by component.
+
+    Networks that give the same in each step run here.
+    """
+    strength = request.ip_adapter_scale if request.ip_adapter_images else None
+    return Guides(
+        [_prepared(one, request, folder, networks) for one in request.controls], request.control_guess, strength
+    )
+
+
+def _prepared(
+    control: Control, request: ResolvedRequest, folder: PipelineFolder, networks: Mapping[str, Network]
+) -> Guide:
+    from diffusers.image_processor import VaeImageProcessor
+
+    from olivelike.model.adapter_features import downscale_factor, given_features
+
+    assert control.net is not None
+    component, (width, height) = folder.leading[control.net], request.size
+    kind, network, config = guide_kind(component), networks[component], folder.config(component)
+    assert kind is not None
+    image = find_edges(control.image) if control.preprocessor == "canny" else upright(control.image)
+    grey = network.input(kind.picture).dims[1] == 1
+    unit = folder.vae_factor if kind.in_each_step else downscale_factor(config)
+    processor: Any = VaeImageProcessor(
+        vae_scale_factor=unit, do_convert_rgb=not grey, do_convert_grayscale=grey, do_normalize=False
+    )
+    pixels = processor.preprocess(image, width=width, height=height)
+    if kind.in_each_step:
+        return Guide(kind, control, network, pixels, is_pooled=bool(config.get("global_pool_conditions")))
+    shapes: dict[str, tuple[int, ...]] = {
+        kind.input(number, one.connection): (1, one.channels, -(-height // one.scale), -(-width // one.scale))
+        for number, one in enumerate(given_features(config))
+    }
+    call = network.prepare({kind.picture: tuple(pixels.shape)}, shapes)
+    call.inputs[kind.picture].copy_(pixels)
+    call.run()
+    features = {name: call.outputs[name].float() * control.strength for name in shapes}
+    return Guide(kind, control, network, pixels, features=features)
+
+
+def find_edges(image: Image) -> Image:
+    """Return the edges of a picture, white on black, by the Canny detector, in RGB."""
+    import cv2
+    import numpy as np
+    from PIL import Image as Images
+
+    edges = cv2.Canny(np.asarray(upright(image).convert("L")), *_EDGES)
+    return Images.fromarray(edges).convert("RGB")
+
+
+def is_guide_input(name: str) -> bool:
+    """Say whether an input of a UNet is a residual of a guide."""
+    return any(kind.is_given(name) for kind in CONTROL_KINDS)
+
+
+class GuideInputs:
+    """What guides give, in the inputs of the UNet's call for rows that go through it at once.
+
+    Args:
+        guides: all that lead.
+        negatives: how many of the rows, the first ones, are of negative prompts.
+    """
+
+    def __init__(self, guides: Guides, negatives: int) -> None:
+        self._image_strength = guides.image_strength
+        self._kinds = list(dict.fromkeys(guide.kind for guide in guides.controls))
+        self._guess = guides.guess or any(guide.is_pooled for guide in guides.controls)
+        self._skipped = negatives if self._guess else 0
+        self._written: dict[str, tuple[Mapping[str, torch.Tensor], list[Guide]]] = {}
+
+    def prepare(self, unet: Call) -> None:
+        """Put what stays the same into a new call."""
+        if self._image_strength is not None:
+            unet.inputs[IMAGE_STRENGTH].fill_(self._image_strength)
+
+    def fill(
+        self, unet: Call, sample: torch.Tensor, moment: torch.Tensor, leading: Mapping[str, torch.Tensor],
+        guides: Sequence[Guide],
+    ) -> None:  # fmt: skip
+        """Put the residuals of a step into the inputs of the UNet's call.
+
+        Args:
+            unet: its inputs are what guides give, and others.
+            sample: latents of all rows, as the UNet takes them.
+            moment: the timestep.
+            leading: what else leads the rows, by the names of inputs.
+            guides: those that are active in this step.
+        """
+        for kind in self._kinds:
+            residuals = {name: value for name, value in unet.inputs.items() if kind.is_given(name)}
+            mine = [guide for guide in guides if guide.kind is kind]
+            if kind.in_each_step:
+                self._fill_anew(residuals, sample, moment, leading, mine)
+            elif not self._is_written(unet, kind, mine):
+                _fill_once(residuals, mine)
+                self._written[kind.name] = unet.inputs, mine
+
+    def _is_written(self, unet: Call, kind: GuideKind, guides: list[Guide]) -> bool:
+        before = self._written.get(kind.name)
+        return before is not None and before[0] is unet.inputs and before[1] == guides
+
+    def _fill_anew(
+        self, residuals: Mapping[str, torch.Tensor], sample: torch.Tensor, moment: torch.Tensor,
+        leading: Mapping[str, torch.Tensor], guides: Sequence[Guide],
+    ) -> None:  # fmt: skip
+        rows = slice(self._skipped, len(sample))
+        if not guides or rows.start >= rows.stop:
+            for value in residuals.values():
+                value.zero_()
+            return
+        for number, guide in enumerate(guides):
+            call = self._run(guide, residuals, sample[rows], moment, {name: v[rows] for name, v in leading.items()})
+            shares = self._shares(guide, len(residuals))
+            for (name, target), share in zip(residuals.items(), shares, strict=True):
+                given = call.outputs[name] if share == 1 else call.outputs[name] * share
+                if number:
+                    target[rows].add_(given)
+                else:
+                    target[: rows.start].zero_()
+                    target[rows].copy_(given)
+
+    def _run(
+        self, guide: Guide, residuals: Mapping[str, torch.Tensor], sample: torch.Tensor, moment: torch.Tensor,
+        leading: Mapping[str, torch.Tensor],
+    ) -> Call:  # fmt: skip
+        network, rows = guide.network, len(sample)
+        known = network.session.inputs
+        given = {
+            "sample": sample, **{name: value for name, value in leading.items() if name in known},
+            guide.kind.picture: guide.pixels.expand(rows, -1, -1, -1),
+        }  # fmt: skip
+        shapes = {name: tuple(value.shape) for name, value in given.items()}
+        shapes |= {name: (1,) * len(network.input(name).dims) for name in ("timestep", STRENGTH) if name in known}
+        sizes = {
+            name: (rows, value.shape[1], *((1, 1) if guide.is_pooled else value.shape[2:]))
+            for name, value in residuals.items()
+        }
+        call = network.prepare(shapes, sizes)
+        for name, value in given.items():
+            call.inputs[name].copy_(value)
+        timestep = call.inputs["timestep"]
+        timestep.copy_(moment if timestep.is_floating_point() else moment.round())
+        if STRENGTH in call.inputs:
+            call.inputs[STRENGTH].fill_(guide.control.strength)
+        call.run()
+        return call
+
+    def _shares(self, guide: Guide, count: int) -> list[float]:
+        """Return what each residual is multiplied by here; the middle's is the last."""
+        own = 1.0 if STRENGTH in guide.network.session.inputs else guide.control.strength
+        if not self._guess or guide.is_pooled:
+            return [own] * count
+        return [own * _FIRST_SHARE ** (1 - number / (count - 1)) for number in range(count)]
+
+
+def _fill_once(residuals: Mapping[str, torch.Tensor], guides: Sequence[Guide]) -> None:
+    """Put sums of features into all rows, zeros where none lead."""
+    for name, target in residuals.items():
+        target.zero_()
+        if given := [guide.features[name] for guide in guides]:
+            target.copy_(sum(given[1:], given[0]))
+
+
+@dataclass(frozen=True, eq=False)
+class ImagePrompt:
+    """Tokens of pictures, and of none, each of shape (1, tokens, width)."""
+
+    tokens: torch.Tensor
+    negative: torch.Tensor
+    """For negative prompts."""
+
+
+def encode_image_prompt(request: ResolvedRequest, folder: PipelineFolder, network: Network) -> ImagePrompt:
+    """Return the tokens of a request's pictures; `network` is the image encoder."""
+    import torch
+
+    side = folder.config(IMAGE_ENCODER).get("image_size", _SIDE)
+    preprocessing = Preprocessing(side, (side, side), _BICUBIC, 1 / 255, (_MEAN, _DEVIATION))
+    pixels = [torch.from_numpy(preprocessing.pixels(upright(image))) for image in request.ip_adapter_images]
+    names = [name for name in (IMAGE_TOKENS, NO_IMAGE_TOKENS) if name in network.session.outputs]
+    found = [_encode(network, one, names) for one in pixels]
+    tokens = torch.cat([one[0] for one in found], dim=1)
+    # Where no output says it, no picture is one of zeros, behind the preprocessing.
+    nothing = found[0][1] if len(names) > 1 else _encode(network, torch.zeros_like(pixels[0]), names)[0]
+    return ImagePrompt(tokens, nothing.repeat(1, len(pixels), 1))
+
+
+def _encode(network: Network, pixels: torch.Tensor, names: Sequence[str]) -> list[torch.Tensor]:
+    outputs: dict[str, tuple[int, ...]] = {}
+    for name in names:
+        _, tokens, width = network.output(name).dims
+        outputs[name] = (1, int(tokens), int(width))
+    call = network.prepare({"pixel_values": tuple(pixels.shape)}, outputs)
+    call.inputs["pixel_values"].copy_(pixels)
+    call.run()
+    return [call.outputs[name].clone() for name in names]  # The buffers are used again.
