@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args, get_
 
 from annotated_types import Ge, Gt, Le, Lt, MaxLen
 
-from olivelike._files import hold_paths
 from olivelike.errors import SafetyError, UsageError
 
 if TYPE_CHECKING:
@@ -566,6 +565,8 @@ class Request(Choices):
 
     def __post_init__(self) -> None:
         """Take text for the path too."""
+        from olivelike._files import hold_paths
+
         hold_paths(self, "upscaler")
 
     @property
