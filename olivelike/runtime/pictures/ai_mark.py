@@ -18,7 +18,7 @@ COMPOSITE: Final = "compositeWithTrainedAlgorithmicMedia"
 _NAMES: Final = {MADE: "made by AI", COMPOSITE: "another picture, in part made by AI"}
 _VOCABULARY: Final = "http://cv.iptc.org/newscodes/digitalsourcetype/"
 _MOST_BYTES: Final = 1 << 20
-"""Of XMP that is looked at."""
+"""Most bytes of XMP that are looked at."""
 # As an element, as an attribute, and as a resource; no XML parser, which would expand what strangers declare.
 _SAID: Final = re.compile(
     rb"""DigitalSourceType[^<\w]{1,40}(?:rdf:resource\s{0,8}=\s{0,8}["'])?"""

@@ -1,4 +1,4 @@
-"""What of a recipe is not taken over, in one sentence, for all who show a recipe or act on one: page, commands, API."""
+"""Parts of a recipe that are not taken over, in one sentence, for page, commands and API."""
 
 from __future__ import annotations
 

@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     from PIL import Image
 
 MOST_BYTES = 256 << 20
-"""Of a picture file."""
+"""Most bytes of a picture file."""
 MOST_PIXELS = 1 << 26
 """8192x8192; a file of a few KB can claim any number."""
 _MOST_ACROSS = 1 << 16
 """Pixels of a side; a line of 60 million takes any resampling's memory."""
 _ASCII = b"ASCII\0\0\0"
 _UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, zlib.error, struct.error)
-"""What Pillow raises for damaged files."""
+"""Errors of Pillow for damaged files."""
 _INPUT_FORMATS: Final = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")
 """Pillow knows more, such as PostScript, for which it starts another program."""
 _INPUT_SUFFIXES: Final = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".gif"})
@@ -60,7 +60,7 @@ class PictureFile:
     width: int
     height: int
     record: PictureRecord | None
-    """What made it; `None` if the file does not say."""
+    """Record of what made it; `None` if the file does not say."""
     own: bool
     """Whether the record is olivelike's, and not read from what another program wrote."""
     parameters: str | None

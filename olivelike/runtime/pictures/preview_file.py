@@ -1,4 +1,4 @@
-"""What pictures look like while they are drawn, in a file that is written again and again."""
+"""Previews of pictures while they are drawn, in a file that is written again and again."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class _Form:
     flat: Callable[[dict[str, Any]], dict[str, Any]] = dict
     """Makes one level of names of what it wrote."""
     own_syntax: re.Pattern[str] | None = None
-    """What in its prompts weighs words, and is read otherwise here."""
+    """Syntax of its prompts that weighs words, and is read otherwise here."""
 
 
 def read_recipe(texts: Mapping[str, str], where: str) -> tuple[str, PictureRecord] | None:

@@ -14,7 +14,7 @@ from typing import Final
 from olivelike.errors import SessionError
 
 _SECONDS: Final = 60.0
-"""That opening a network and one small run may take; the largest upscalers take some."""
+"""Most seconds for opening a network and one small run; the largest upscalers take some."""
 
 
 def try_upscaler(path: Path, height: int, width: int) -> tuple[int, ...]:

@@ -150,7 +150,7 @@ Piece = tuple[str, str | None, str]
 
 @dataclass(frozen=True)
 class NamePattern:
-    """Where pictures go."""
+    """Names of picture files."""
 
     parts: tuple[tuple[Piece, ...], ...]
     """The pieces of each folder, and of the file's name."""
@@ -267,7 +267,7 @@ def _safe(name: str) -> str:
 _PAPER: Final = "white"
 _INK: Final = "black"
 _LEAST_WIDTH: Final = 128
-"""Of a column, so that small pictures have room for words."""
+"""Least width of a column, so that small pictures have room for words."""
 _MOST_LINES: Final = 3
 _GAP: Final = 8
 

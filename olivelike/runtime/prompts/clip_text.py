@@ -80,11 +80,11 @@ class Chunks:
     weights: tuple[tuple[float, ...], ...]
     """A weight for each id; 1 for start, end and padding."""
     tokens: int
-    """How many ids stand for the prompt's text."""
+    """Number of ids that stand for the prompt's text."""
 
     @property
     def chunks(self) -> int:
-        """How many rows there are."""
+        """Number of rows."""
         return len(self.ids)
 
     def padded(self, count: int, tokenizer: PromptTokenizer) -> Chunks:
@@ -153,11 +153,11 @@ def _row(tokens: Sequence[Token], tokenizer: PromptTokenizer) -> tuple[tuple[int
 
 
 _ROWS = 64
-"""That an encoder takes in a call."""
+"""Most rows that an encoder takes in a call."""
 _CLIP_LENGTH = 77
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.json", "merges.txt", "tokenizer_config.json", "special_tokens_map.json")
 _MOST_BYTES = 32 << 20
-"""Of a vocabulary; CLIP's has 2 MB."""
+"""Most bytes of a vocabulary; CLIP's has 2 MB."""
 _MOST_TOKENS = 300_000
 """CLIP has 49,408, and some vectors of textual inversions."""
 

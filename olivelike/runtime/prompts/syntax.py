@@ -174,7 +174,7 @@ class LoraTag:
     """A LoRA that a prompt asks for."""
 
     name: str
-    """Of its file, without suffix."""
+    """Name of its file, without suffix."""
     text_weight: float
     """For the text encoders."""
     unet_weight: float
@@ -354,9 +354,9 @@ class PromptTerm:
     """One part of a prompt."""
 
     weight: float
-    """What its guidance is multiplied by."""
+    """Factor of its guidance."""
     texts: tuple[str, ...]
-    """What it says at each step."""
+    """Its text at each step."""
 
 
 def read_terms(prompt: str, steps: int, *, prompt_weights: bool = True) -> tuple[PromptTerm, ...]:

@@ -23,11 +23,11 @@ class Tokens(Protocol):
 
     @property
     def chunks(self) -> int:
-        """How many rows of ids it is."""
+        """Number of its rows of ids."""
 
     @property
     def tokens(self) -> int:
-        """How many ids stand for its words."""
+        """Number of ids that stand for its words."""
 
 
 class TextReader(Protocol):

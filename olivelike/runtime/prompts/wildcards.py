@@ -26,7 +26,7 @@ _DEEPEST: Final = 50
 _MOST_CHOICES: Final = 10_000
 """Choices that one prompt may lead to: files may name each other so that each line doubles them."""
 _MOST_BYTES: Final = 16 << 20
-"""Of a file; lists of artists and the like have some 100 KB."""
+"""Most bytes of a file; lists of artists and the like have some 100 KB."""
 
 
 class Wildcards:

@@ -32,7 +32,7 @@ _SINGLE_STEP = "DPMSolverSinglestepScheduler"
 
 
 class Scheduler(Protocol):
-    """What a denoising loop uses of a scheduler of diffusers."""
+    """The part of a scheduler of diffusers that a denoising loop uses."""
 
     timesteps: torch.Tensor
     """One for each call of the network, once `set_timesteps` was called."""

@@ -123,7 +123,7 @@ DEFAULT_SCHEDULES: Mapping[str, str] = {
     **dict.fromkeys(("DPM++ 2M", "DPM++ SDE", "DPM2", "DPM2 a"), "Karras"),
     **dict.fromkeys(("DPM++ 2M SDE", "DPM++ 2M SDE Heun", "DPM++ 3M SDE"), "Exponential"),
 }
-"""What A1111, since 1.9, takes for the schedule type `Automatic`; for others the plain one."""
+"""Schedules that A1111, since 1.9, takes for the schedule type `Automatic`; for others the plain one."""
 
 PLAIN_SCHEDULES = ("Uniform", "Normal", "Simple")
 """A1111's schedule types that space noise levels as a class of diffusers does by itself."""
@@ -137,7 +137,7 @@ class SchedulerChoice:
     """A scheduler that was asked for by name."""
 
     class_name: str
-    """Of diffusers."""
+    """Name of its class in diffusers."""
     options: Options = ()
     """Settings that the name fixes; the rest comes from the folder."""
     needs: tuple[str, ...] = ()

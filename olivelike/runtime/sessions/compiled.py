@@ -1,4 +1,4 @@
-"""What engines compile of networks, kept for the next time in one folder that anybody may look at and clear.
+"""Networks that engines have compiled, kept for the next time in one folder that anybody may look at and clear.
 
 An engine writes into a folder of its process's own. What is there once the network is open, and again when its session
 ends, is published under a key by a rename, with a list of its files. A list that files do not agree with counts as
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _LOG: Final = logging.getLogger(__name__)
 _LIST: Final = "whole.json"
 _WORK: Final = "tmp"
-"""Where folders of live processes are."""
+"""Folder of the folders of live processes."""
 _SETTLED_NS: Final = 2_000_000_000
 """A file that changed more recently can change again without a visible change of its times."""
 _KEPT_TIMES: Final = 4
@@ -133,7 +133,7 @@ def clear_compiled(root: Path) -> int:
 
 
 class _Kept:
-    """What is kept of one network, in a folder of this process's own."""
+    """Compiled files of one network, in a folder of this process's own."""
 
     def __init__(self, root: Path, key: str, source: Mapping[str, Any]) -> None:
         self._root, self._published, self._source = root, root / key, dict(source)

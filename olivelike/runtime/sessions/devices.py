@@ -98,7 +98,7 @@ def _described_devices(provider: str) -> Iterator[Device]:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a session's tensors are."""
+    """Device of a session's tensors."""
 
     device: int | None = None
     """Number of the CUDA device; `None` for the CPU."""

@@ -1,4 +1,4 @@
-"""What engines raise: which classes, what they say, and the `SessionError` that it becomes."""
+"""Errors of engines: their classes, what they say, and the `SessionError` that it becomes."""
 
 from __future__ import annotations
 

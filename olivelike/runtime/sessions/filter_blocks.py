@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _LEAST: Final = 4 << 20
 """Numbers of all filters; ONNX Runtime reorders fewer in less than a tenth of a second."""
 _MOST_BYTES: Final = 64 << 20
-"""Of a graph whose weights are in data files."""
+"""Most bytes of a graph whose weights are in data files."""
 _BLOCK: Final = 16
 """Channels of the largest."""
 _FIRST: Final = 0x3F800000
@@ -49,7 +49,7 @@ _THREADS: Final = 4
 
 @dataclass(frozen=True)
 class Order:
-    """Where a filter's numbers are."""
+    """Order of a filter's numbers."""
 
     block: int
     """Channels of a block: of the output, and of the input too where `both`."""
@@ -124,7 +124,7 @@ class RewrittenModel:
     content: bytes
     """Serialised; its data files are the model's."""
     filters: Mapping[str, tuple[_Filter, Order]]
-    """Which filter of the model an initializer is, and in which order."""
+    """Filter of the model that each initializer is, and its order."""
     others: Collection[str]
     """Initializers that are in data files as before."""
 

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 _MARK: Final = b".lower"
 """Ends the names of lower bits; a file without it is not parsed."""
 _MOST_BYTES: Final = 64 << 20
-"""Of a graph whose weights are in data files."""
+"""Most bytes of a graph whose weights are in data files."""
 _PIECE_VALUES: Final = 1 << 18
-"""That are widened at a time: they stay in the cache from one step to the next."""
+"""Number of values that are widened at a time: they stay in the cache from one step to the next."""
 _THREADS: Final = 4
 
 _BYTES: Final = ("Mul", ("Cast", "lower"), "sixteenth")

@@ -59,7 +59,7 @@ class OpenVinoSession(Session):
     ) -> None:
         super().__init__(network, inputs, outputs, f"OpenVINO {device}", "cpu", moves_inputs=False)
         self.weights = weights
-        """Those that the compiled network still reads."""
+        """Weights that the compiled network still reads."""
         self.failed = Event()
         self._compiled = compiled
 

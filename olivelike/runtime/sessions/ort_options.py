@@ -125,13 +125,13 @@ def _set_policy(options: Any, policy: str = "PREFER_GPU", **others: str) -> None
 
 @dataclass(frozen=True)
 class Opening:
-    """What `InferenceSession` takes, and what has to be there with it."""
+    """Arguments of `InferenceSession`, and what has to live as long as it."""
 
     model: str | bytes
     options: Any
     """`SessionOptions`."""
     arrays: Mapping[str, Array] = field(default_factory=dict)
-    """What initializers are made of; the session reads them for as long as it lives."""
+    """Arrays of initializers; the session reads them for as long as it lives."""
     wait: Callable[[], None] = lambda: None
     """Returns when the arrays are full; raises `SessionError` if a data file can't be read."""
     was_folded: bool = False

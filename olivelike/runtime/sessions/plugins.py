@@ -39,7 +39,7 @@ class Plugin:
 
     module: str
     names: tuple[str, ...]
-    """Of its providers, as ONNX Runtime spells them."""
+    """Names of its providers, as ONNX Runtime spells them."""
     library: str
 
     def __str__(self) -> str:
@@ -92,11 +92,6 @@ def find_plugin(name: str) -> Plugin | None:
     if broken is not None:
         raise broken
     return None
-
-
-def registered(module: str) -> bool:
-    """Return whether ONNX Runtime has loaded a plugin in this process."""
-    return module in _REGISTERED
 
 
 def registered_provider(name: str) -> Plugin | None:

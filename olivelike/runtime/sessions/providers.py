@@ -19,7 +19,7 @@ from olivelike.runtime.sessions.engine_errors import onnxruntime_errors
 
 CPU: Final = "CPUExecutionProvider"
 PLUGIN: Final = "plugin:"
-"""What the names of providers that we do not know begin with."""
+"""Beginning of the names of providers that we do not know."""
 CUDA: Final = "CUDAExecutionProvider"
 TENSORRT: Final = "TensorrtExecutionProvider"
 DIRECTML: Final = "DmlExecutionProvider"
@@ -35,7 +35,7 @@ class Provider:
     name: str
     """As ONNX Runtime spells it; `OpenVINO` for the package."""
     package: str
-    """What to install to have it."""
+    """Package to install to have it."""
     plugin: str = ""
     """The module that brings it, where the user named one."""
 

@@ -21,7 +21,7 @@ _LEAST_BYTES: Final = 32 << 20
 
 
 class MappedFiles:
-    """Where one session has files mapped, for as long as it is open."""
+    """Addresses where one session has files mapped, for as long as it is open."""
 
     def __init__(self) -> None:
         self.ranges: list[tuple[int, int]] = []

@@ -1,4 +1,4 @@
-"""What the pipeline asks of an inference engine: one network, opened for one device, and its buffers.
+"""The pipeline's demands on an inference engine: one network, opened for one device, and its buffers.
 
 Tensors that go in and out are torch's: on the CPU, or on the GPU that the session runs on (`tensor_device`), where the
 engine reads and writes them in place.
@@ -81,12 +81,12 @@ class EngineCalls:
 
 
 ENGINE_CALLS = EngineCalls()
-"""Those of this process, which is what signals are for."""
+"""Calls of this process, which is what signals are for."""
 
 
 @dataclass(frozen=True)
 class Opened:
-    """What a session was opened with."""
+    """Model, settings and device that a session was opened with."""
 
     path: Path
     settings: SessionSettings
@@ -127,11 +127,11 @@ class Session(ABC):
     provider: str
     """The execution provider that is asked first for each node, or the OpenVINO device."""
     tensor_device: str
-    """Where bound tensors live: `cpu`, or `cuda:0` and the like."""
+    """Device of bound tensors: `cpu`, or `cuda:0` and the like."""
     moves_inputs: bool
     """Whether each run takes inputs to another memory, unless they are bound as constant."""
     opened: Opened | None = None
-    """What it was opened with, if it is a whole network."""
+    """Model and settings that it was opened with, if it is a whole network."""
 
     def bind(
         self, inputs: Mapping[str, torch.Tensor], outputs: Mapping[str, torch.Tensor], constant: Collection[str] = ()
@@ -230,7 +230,7 @@ class Network:
 
     @property
     def device(self) -> str:
-        """Where its tensors live, as torch names it."""
+        """Device of its tensors, as torch names it."""
         return self.session.tensor_device
 
     def input(self, name: str) -> ValueSpec:

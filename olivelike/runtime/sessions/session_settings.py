@@ -38,7 +38,7 @@ class SessionSettings:
     dimensions: Mapping[str, int] = field(default_factory=dict)
     """Sizes for dynamic dimensions, by the dimension's name; names that a network does not have are passed over."""
     optimization: OptimizationLevel = "all"
-    """What ONNX Runtime may rewrite as it loads."""
+    """Rewriting that ONNX Runtime may do as it loads."""
     intra_threads: int = 0
     """Threads within an operator; 0 lets the engine decide."""
     inter_threads: int = 0
@@ -57,7 +57,7 @@ class SessionSettings:
     written_order: bool = False
     """Run operators in the order in which they are written, where ONNX Runtime has one of its own."""
     compiled: Path | None = None
-    """Where engines keep what they compile of networks, for the next time; nowhere by default."""
+    """Folder where engines keep what they compile of networks, for the next time; nowhere by default."""
     keep_compiled: bool = False
     """Keep there networks of the CPU, too, with their weights: up to twice the bytes that those have in float32."""
     kept: Path | None = None
