@@ -32,7 +32,7 @@ class Calibrated(Pass):
     resources: ClassVar = Resources(memory_bytes=600 << 20, weights_scale=0.27)
 
     method: Literal["min_max", "percentile", "entropy"] = "min_max"
-    """What of the values that calibration saw is kept: all, all but a few on both sides, or what tells most."""
+    """Share of the values from calibration that is kept: all, all but a few on both sides, or what tells most."""
 
     percentile: Annotated[float, Field(gt=50, le=100, allow_inf_nan=False)] = 99.99
     """For `percentile`: how many of 100 values are kept."""

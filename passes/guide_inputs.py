@@ -1,4 +1,4 @@
-"""What has a UNet take what guides give: `controlnet_inputs`, `t2i_adapter_inputs`, `ip_adapter`."""
+"""Passes that let a UNet take what guides give: `controlnet_inputs`, `t2i_adapter_inputs`, `ip_adapter`."""
 
 from __future__ import annotations
 

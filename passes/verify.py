@@ -30,7 +30,7 @@ class Verify(Pass):
     """Number of random inputs, of different sizes."""
 
     seed: Annotated[int, Field(ge=0)] = 0
-    """Of the first input; the others have the numbers after it."""
+    """Seed of the first input; the others have the numbers after it."""
 
     def run(self, model: Model, context: Context) -> Model:
         """Return the model as it is; the figures go into the run record.

@@ -1,1 +1,1 @@
-"""What the core does without; each folder is one extra."""
+"""Features that the core does without; each folder is one extra."""

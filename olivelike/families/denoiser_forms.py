@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EncodedText:
-    """What a text encoder makes of texts or of rows of ids; a row for each."""
+    """Output of a text encoder for texts or for rows of ids; a row for each."""
 
     hidden: torch.Tensor
     """Hidden states, of shape (rows, tokens, width)."""
@@ -53,7 +53,7 @@ class DenoiserForm:
     """How a denoiser takes texts, latents and guidance, and gives its prediction."""
 
     encode: Callable[[Mapping[str, EncodedText]], Inputs] = join_widths
-    """What the denoiser takes of texts, a row for each; given by component, those that a folder has."""
+    """Makes the denoiser's inputs of encoded texts, a row for each; given by component, those that a folder has."""
     grid_inputs: Callable[[int, int, Inputs], Inputs] = lambda *_: {}
     """Height and width of the latents, and what was encoded → inputs that all rows and steps share, as positions."""
     guidance_input: Callable[[JsonView], GuidanceInput | None] = lambda _: None
@@ -65,7 +65,7 @@ class DenoiserForm:
 
 
 _TIMESTEPS: Final = 1000
-"""That networks are trained on."""
+"""Number of timesteps that networks are trained on."""
 
 
 def taken_moment(family: Family, timestep: torch.Tensor) -> torch.Tensor:

@@ -36,14 +36,14 @@ class TextPart:
     length: int = 77
     """Tokens of a chunk, with those at its ends."""
     back: int = 0
-    """How many layers before the last one the states lie that the denoiser was trained on."""
+    """Number of layers from the last one back to the states that the denoiser was trained on."""
     normed: bool = True
     """Whether states of an earlier layer pass the norm behind the last one."""
 
 
 @dataclass(frozen=True)
 class Latents:
-    """What a VAE makes of pictures."""
+    """Form of what a VAE makes of pictures."""
 
     channels: int
     factor: int
@@ -71,7 +71,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class HalfPolicy:
-    """What of a network stays in float32, and why; `reason` goes into the run record."""
+    """Parts of a network that stay in float32, and why; `reason` goes into the run record."""
 
     whole: bool = False
     """The whole graph stays in float32."""
@@ -82,7 +82,7 @@ class HalfPolicy:
 
 @dataclass(frozen=True)
 class Published:
-    """What the published pipeline says beside its weights, and a checkpoint in one file does not hold."""
+    """Facts of the published pipeline beside its weights, which a checkpoint in one file does not hold."""
 
     index: JsonView
     """Further settings of `model_index.json`, such as `force_zeros_for_empty_prompt`."""
@@ -145,7 +145,7 @@ class Family:
     takes_masks: bool = False
     """Whether there are denoisers of it that take a mask and the masked picture behind the channels of latents."""
     timestep: Literal["steps", "sigma", "1 - sigma"] = "steps"
-    """What it takes for a timestep of 1000: 1000 itself, the share of noise, or that of the picture."""
+    """Input that it takes for a timestep of 1000: 1000 itself, the share of noise, or that of the picture."""
     begins_at_once: bool = False
     """Whether diffusers' pipeline tells the scheduler that it begins at its first timestep."""
     zeros_for_no_text: bool = False

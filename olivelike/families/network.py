@@ -1,4 +1,4 @@
-"""What a class of networks takes and gives in a component's place, as clients expect it, and how torch runs it.
+"""Inputs and outputs of a class of networks in a component's place, as clients expect them, and how torch runs it.
 
 Names follow the folders that diffusers, optimum and the DirectML clients load; see `docs/clients.md`.
 """

@@ -1,4 +1,4 @@
-"""Which networks of a pipeline are supported: classes, options of their configs, and sizes that a network can have.
+"""Support for networks of a pipeline: their classes, options of their configs, and sizes that a network can have.
 
 Asked as a source is opened, before weights are fetched or anything is built, and again where a network is built.
 """
@@ -93,7 +93,7 @@ def check_network(component: str, class_name: str, config: Config, family: Famil
 
 
 REFUSALS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
-"""What libraries raise for a config that they do not understand."""
+"""Errors of libraries for a config that they do not understand."""
 
 
 def refused_config(component: str, class_name: str, error: Exception, *, from_one_file: bool = False) -> str:

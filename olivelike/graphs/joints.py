@@ -1,4 +1,4 @@
-"""Where a UNet's way down meets its way up, and inputs that are added there: what guides give, and cached features.
+"""Joints of a UNet's way down and its way up, and inputs that are added there: what guides give, and cached features.
 
 A joint is a `Concat` of images: what goes up, and what comes from the way down. Residuals of ControlNets
 (https://arxiv.org/abs/2302.05543) are added to what comes in at one; features of T2I-Adapters

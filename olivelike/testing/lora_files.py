@@ -131,7 +131,7 @@ def make_lora(
 
 @dataclass(frozen=True)
 class _Writing:
-    """What all modules of a file have in common."""
+    """Facts that all modules of a file have in common."""
 
     style: _Style
     components: frozenset[str]

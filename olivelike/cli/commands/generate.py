@@ -42,7 +42,7 @@ def _request_options() -> "Iterator[tuple[str, Any, Any]]":
 
 @dataclass(frozen=True)
 class PictureOptions(make_dataclass("RequestOptions", _request_options(), frozen=True)):  # type: ignore[misc]
-    """What pictures are asked for: fields of a `Request`, and its size as two numbers."""
+    """Options for pictures: fields of a `Request`, and its size as two numbers."""
 
     width: Annotated[int | None, typer.Option(metavar="N", help="In pixels, with --height in place of --size.")] = None
     height: Annotated[int | None, typer.Option(metavar="N", help="In pixels, with --width.")] = None

@@ -189,7 +189,7 @@ def _check(path: Path, model: onnx.ModelProto) -> None:
 
 
 OPSET: Final = 23
-"""What `convert` writes too: the first opset with `Attention`."""
+"""Opset that `convert` writes too, the first with `Attention`."""
 _IR_VERSION = 11
 
 

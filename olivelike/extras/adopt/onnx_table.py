@@ -40,7 +40,7 @@ _NODE_BYTES = 1024
 
 @dataclass(frozen=True)
 class OnnxTable:
-    """What an ONNX file holds, split in weights and graph."""
+    """Content of an ONNX file, split in weights and graph."""
 
     tensors: Mapping[str, tuple[RawTensor, Path]]
     """Weight → tensor and the file that holds it, which is the model file or a data file beside it.

@@ -52,9 +52,9 @@ class Row:
     variant: str
     component: str
     precision: str | None = None
-    """Of the graph: `fp32` or `fp16`."""
+    """Precision of the graph: `fp32` or `fp16`."""
     size_bytes: int | None = None
-    """Of its files."""
+    """Size of its files."""
     average_latency: float | None = None
     """In seconds."""
     median_latency: float | None = None
@@ -73,7 +73,7 @@ class Row:
     note: str = ""
     """Why something is not known."""
     weights: str | None = None
-    """Of a quantised graph, which share of the weights is in which type."""
+    """Share of each type in the weights of a quantised graph."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
@@ -82,13 +82,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Ablation:
-    """What the variants of a workflow cost."""
+    """Costs of a workflow's variants."""
 
     workflow: str
     """Its name."""
     rows: tuple[Row, ...]
     error: OlivelikeError | None = None
-    """What stopped a variant; its rows say which."""
+    """Error that stopped a variant; its rows say which."""
     fidelity: FidelityReport | None = None
     """Pictures of the variants, the first one the reference, if they were asked for."""
 

@@ -1,4 +1,4 @@
-"""What a benchmark gives, as JSON and CSV too, and how it compares with an earlier one."""
+"""Report of a benchmark, as JSON and CSV too, and its comparison with an earlier one."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _ALIKE: Final = (
 )  # fmt: skip
 """Rows that agree in these measured the same thing."""
 _PLANNED: Final = ("engine", "height", "width", "steps", "batch_size", "disable_safety_checker")
-"""Those that are known before anything is measured."""
+"""Columns of these that are known before anything is measured."""
 _LOCK_SECONDS: Final = 60
 _MOST_BYTES: Final = 256 << 20
-"""Of a file that rows are added to."""
+"""Most bytes of a file that rows are added to."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def read_report(path: Path) -> BenchReport:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The same thing, measured twice."""
+    """Two measurements of one thing."""
 
     engine: str
     batch_size: int

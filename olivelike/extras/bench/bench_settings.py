@@ -27,7 +27,7 @@ LONGEST: Final = 7 * 24 * 3600
 
 @dataclass(frozen=True)
 class BenchSettings:
-    """What to measure. Defaults are those of the benchmark script that ONNX Runtime comes with."""
+    """Choices of what to measure. Defaults are those of the benchmark script that ONNX Runtime comes with."""
 
     folder: Path
     """A pipeline as `olivelike run` writes it."""
@@ -49,7 +49,7 @@ class BenchSettings:
     sessions: SessionSettings | None = None
     """Provider, device, threads and options; `None` is what the folder's target asks for."""
     checkpoint: str | None = None
-    """What torch runs: a diffusers folder, a `.safetensors` file or a hub id; `None` looks where the folder says."""
+    """Checkpoint for torch: diffusers folder, `.safetensors` file or hub id; `None` looks where the folder says."""
     torch_dtype: TorchDtype | None = None
     """Precision of torch; `None` is the folder's on a GPU, float32 on the CPU."""
     interleave: bool = True

@@ -1,4 +1,4 @@
-"""What the benchmark found as tables for people: engines, ways of drawing, and variants."""
+"""Results of the benchmark as tables for people: engines, ways of drawing, and variants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the benchmark gives: two commands."""
+"""Declaration of the benchmark: two commands."""
 
 from olivelike._extras import Command
 

@@ -43,7 +43,7 @@ class Method:
     """A way of drawing."""
 
     text: str
-    """What the table calls it."""
+    """Name in the table."""
     folder: Path
     """The pipeline that it draws with."""
     fields: RequestFields = field(default_factory=RequestFields)

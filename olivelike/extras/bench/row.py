@@ -21,7 +21,7 @@ Value = str | int | float | bool | None
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What a row was measured on; nothing in it names the machine."""
+    """Software and hardware that a row was measured on; nothing in it names the machine."""
 
     folder: str | None = None
     """Name of the pipeline's folder."""
@@ -108,7 +108,7 @@ class Row(Machine):
 _MACHINE_COLUMNS: Final = tuple(column.name for column in fields(Machine))
 COLUMNS: Final = (*(column.name for column in fields(Row) if column.name not in _MACHINE_COLUMNS), *_MACHINE_COLUMNS)
 _MIB: Final = 2**20
-"""What that script counts in."""
+"""Unit of memory in that script."""
 
 
 def make_row(engine: str, batch_size: int, checked: Checked, measured: Measured, machine: Machine) -> Row:

@@ -219,10 +219,10 @@ _WARMUP: Final = 2
 
 @dataclass(frozen=True)
 class Measurement:
-    """What a network takes on this machine."""
+    """Time and memory that a network takes on this machine."""
 
     seconds: tuple[float, ...]
-    """Of each measured run."""
+    """Time of each measured run."""
     load_seconds: float
     """Until it is open, imports included."""
     peak_resident_bytes: int
@@ -231,7 +231,7 @@ class Measurement:
     """The most on the GPU; `None` without one, or if the driver does not say."""
     provider: str
     version: str
-    """Of ONNX Runtime or OpenVINO."""
+    """Version of ONNX Runtime or OpenVINO."""
 
     @property
     def median(self) -> float:

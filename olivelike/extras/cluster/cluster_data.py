@@ -34,7 +34,7 @@ _readers: Final[set[int]] = set()
 
 @dataclass(frozen=True)
 class Reply:
-    """What a worker answers, as `packed` takes it."""
+    """Answer of a worker, as `packed` takes it."""
 
     value: Any = None
     error: str | None = None
@@ -43,7 +43,7 @@ class Reply:
 
 
 class ForeignError(Exception):
-    """What stands for a thing that is no data; each name in a pickle has a kind of its own."""
+    """Stand-in for a thing that is no data; each name in a pickle has a kind of its own."""
 
     source = ""
     """Module and name of the thing."""

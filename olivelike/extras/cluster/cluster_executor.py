@@ -41,7 +41,7 @@ _WAIT_SECONDS: Final = 60
 """How long a job waits for a worker that can do it, where there is none at all."""
 _LOOK_SECONDS: Final = 1.0
 _MOST_LOSSES: Final = 25
-"""How many workers a job may lose before it is taken to be what kills them."""
+"""Most workers that a job may lose before it is taken to be what kills them."""
 _SHOWN: Final = 5
 _MOST_SECONDS: Final = 1e12
 _MOST_SAID: Final = 300
@@ -53,7 +53,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class _Told:
-    """What a worker tells of a job that it does."""
+    """Message of a worker on a job that it does."""
 
     advanced: Advanced | None = None
     log: str = ""
@@ -92,7 +92,7 @@ class ClusterExecutor:
 
     @property
     def size(self) -> int:
-        """How many jobs the workers do at once now."""
+        """Number of jobs that the workers do at once now."""
         self._workers.look()
         threads = sum(site.threads for site in self._workers.sites.values()) or 1
         return min(threads, self._most or threads)
@@ -357,7 +357,7 @@ def _answered(outcome: Outcome, who: str) -> Done | Failed:
 
 @dataclass(frozen=True)
 class _Written:
-    """What a job that writes a folder reports: see `Materialized`."""
+    """Report of a job that writes a folder: see `Materialized`."""
 
     files: Mapping[str, FileFacts]
     derivations: Mapping[str, Mapping[str, object]]

@@ -1,4 +1,4 @@
-"""What a worker of a Dask cluster does for a run on another machine: takes what a job needs, does it, gives the result.
+"""Work of a Dask cluster's worker for a run on another machine: takes what a job needs, does it, gives the result.
 
 A worker that sees the run's own folders (a local cluster, a file share) works in them. Any other one, and one that was
 given `$OLIVELIKE_CACHE_DIR`, has a store of its own: objects and source files go there under their digests, once.
@@ -54,7 +54,7 @@ class Parcel:
     """A job, and what it needs of the machine that sends it."""
 
     name: str
-    """Of this attempt; what is told meanwhile is told under it."""
+    """Name of this attempt; what is told meanwhile is told under it."""
     worker: str
     """Id of the Dask worker that it is for: one that was started anew at the same address has lost what it was sent."""
     job: Mapping[str, Any]
@@ -79,12 +79,12 @@ class Outcome:
     written: Mapping[str, tuple[int, str]]
     """Size and digest of each file in the folder, by relative path; empty where the folder is seen from over there."""
     folder: str | None
-    """Where those files lie, until `forget`."""
+    """Folder of those files, until `forget`."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What `describe` answers."""
+    """Answer of `describe`."""
 
     worker: str
     host: str

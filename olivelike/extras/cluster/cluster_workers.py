@@ -84,7 +84,7 @@ class ClusterWorkers:
         self.are_ours = _LOCAL.fullmatch(address) is not None
         """Whether the workers are parts of this process: they see its files, and run what it runs."""
         self.sites: dict[str, Site] = {}
-        """Those that can do our work, by address; changed under `changed`."""
+        """Workers that can do our work, by address; changed under `changed`."""
         self._refused: dict[str, str] = {}
         self.changed = threading.Condition()
         try:

@@ -44,10 +44,10 @@ class DrawingCluster:
         self._workers = ClusterWorkers(address, folder)
         self._taken: set[str] = set()
         self._digests: dict[str, tuple[tuple[int, ...], str]] = {}
-        """Of each file as it was when it was read, by path."""
+        """State and digest of each file as it was when it was read, by path."""
         self._guard = threading.Lock()
         self._children: set[ClusterChild] = set()
-        """Those that have a worker."""
+        """Children that have a worker."""
         self._closed = threading.Event()
         threading.Thread(target=self._watch, name="workers", daemon=True).start()
 
@@ -58,7 +58,7 @@ class DrawingCluster:
 
     @property
     def size(self) -> int:
-        """How many workers there are now."""
+        """Number of workers now."""
         with contextlib.suppress(OlivelikeError):  # The scheduler may come back.
             self._workers.look()
         return len(self._workers.sites)
@@ -136,7 +136,7 @@ class ClusterChild:
         self._name = f"painter-{secrets.token_hex(8)}"
         self._messages: queue.SimpleQueue[Mapping[str, Any]] = queue.SimpleQueue()
         self._told: queue.SimpleQueue[Mapping[str, Any] | None] = queue.SimpleQueue()
-        """What the process said, `None` after the last."""
+        """Messages of the process, `None` after the last."""
         self._stopped, self._guard = threading.Event(), threading.Lock()
         self._status: int | None = None
         self._gallery = Path()

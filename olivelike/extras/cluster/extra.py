@@ -1,4 +1,4 @@
-"""What the cluster gives: an executor of jobs, processes that draw for a server, and a server for one command."""
+"""Declaration of the cluster: an executor of jobs, processes that draw for a server, and a server for one command."""
 
 EXECUTORS = {
     "jobs": "olivelike.extras.cluster.cluster_executor:ClusterExecutor",

@@ -1,4 +1,4 @@
-"""What a worker of a Dask cluster does to draw for a server: a process that draws, its files, its pictures' way back.
+"""Work of a Dask cluster's worker that draws for a server: a process that draws, its files, its pictures' way back.
 
 A worker that sees the server's folders draws into its gallery. Any other one has the files that orders name under a
 root of its own, at the same paths, and what it draws is fetched from there.

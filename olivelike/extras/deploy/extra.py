@@ -1,4 +1,4 @@
-"""What deployment gives: packages by what layouts call them, what commands write of outputs, Triton's loop."""
+"""Declaration of deployment: packages by what layouts call them, what commands write of outputs, Triton's loop."""
 
 PACKAGES = {
     "triton": "olivelike.extras.deploy.triton_files:TritonRepository",

@@ -48,7 +48,7 @@ class ModelPackage:
     files: int
     bytes: int
     shared_bytes: int
-    """What would be stored again if each target had its own."""
+    """Bytes that would be stored again if each target had its own."""
     left: tuple[str, ...] = ()
     """Files that the package no longer has, left alone since they were changed."""
 

@@ -1,4 +1,4 @@
-"""What a package asks of a workflow, before anything is made: targets that its reader runs, and all networks."""
+"""Checks of a workflow for a package, before anything is made: targets that its reader runs, and all networks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pipeline takes and gives that Triton serves: the tensors of its requests, and of its networks."""
+"""Inputs and outputs of a pipeline that Triton serves: the tensors of its requests, and of its networks."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ PIPELINE_INPUTS: Final = (
     TensorSpec("height", "int32", (1,)),
     TensorSpec("scheduler", "string", (1,)),
 )
-"""What a request has; all but the prompt may be left out."""
+"""Inputs of a request; all but the prompt may be left out."""
 PIPELINE_OUTPUTS: Final = (
     TensorSpec("images", "uint8", ("pictures", "height", "width", 3)),
     TensorSpec("seeds", "int64", ("pictures",)),
     TensorSpec("has_nsfw_concepts", "bool", ("pictures",)),
 )
-"""What comes back; the last with a safety checker alone."""
+"""Outputs of a request; the last with a safety checker alone."""

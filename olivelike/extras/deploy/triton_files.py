@@ -42,7 +42,7 @@ _TYPES: Final = {
     "float16": "TYPE_FP16", "float32": "TYPE_FP32", "float64": "TYPE_FP64", "int32": "TYPE_INT32",
     "int64": "TYPE_INT64", "uint8": "TYPE_UINT8", "bool": "TYPE_BOOL", "string": "TYPE_STRING",
 }  # fmt: skip
-"""What Triton calls the types that its back end for ONNX Runtime takes, by numpy name."""
+"""Triton's names for the types that its back end for ONNX Runtime takes, by numpy name."""
 _PROGRAM: Final = '''\
 """The loop of this pipeline, for Triton's Python back end: `pip install olivelike` into the Python that runs it."""
 

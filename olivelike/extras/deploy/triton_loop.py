@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _MOST_PICTURES = 64
-"""That one request may ask for; they are one batch."""
+"""Most pictures that one request may ask for; they are one batch."""
 _AGAIN = "run the workflow that made the repository again"
 
 
@@ -50,7 +50,7 @@ class TritonModel:
     """A model of Triton's Python back end, which calls `initialize`, then `execute` for requests."""
 
     folder: ClassVar[Path]
-    """Where the configs, tokenizers and `networks.json` lie."""
+    """Folder of the configs, tokenizers and `networks.json`."""
 
     def initialize(self, args: Mapping[str, str]) -> None:  # noqa: ARG002  (Triton hands them over)
         """Open what is no network; the server loads those by itself.

@@ -1,4 +1,4 @@
-"""What a page needs of a pipeline beside its networks, as JSON: the schedule, and a manifest of all files."""
+"""Facts of a pipeline that a page needs beside its networks, as JSON: the schedule, and a manifest of all files."""
 
 from __future__ import annotations
 

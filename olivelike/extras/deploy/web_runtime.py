@@ -34,12 +34,12 @@ FILES: Final = {
 }
 """SHA-256 of what a page loads: the first three for wasm, the others for WebGPU."""
 _SHA512: Final = "q0y+JrrtukXSzsBWEMccVfqX25LRmosXHF+CaRJmg8pZClzcV7svNc4rKY3jL02Vb7QmRMDs1SigqR4CXAfKYQ=="
-"""Of the tarball, as the registry gives it under `integrity`."""
+"""Digest of the tarball, as the registry gives it under `integrity`."""
 _PACKAGE: Final = "onnxruntime-web"
 _TARBALL: Final = f"{_PACKAGE}/-/{_PACKAGE}-{VERSION}.tgz"
 _REGISTRY: Final = "https://registry.npmjs.org"
 _MOST_BYTES: Final = 64 << 20
-"""Of the tarball, which has 33 MB, or of a file of it."""
+"""Most bytes of the tarball, which has 33 MB, or of a file of it."""
 _SECONDS: Final = 60
 _REMEDY: Final = f"`npm pack {_PACKAGE}@{VERSION}` gives it: name that file with --onnxruntime-web"
 

@@ -1,4 +1,4 @@
-"""What CLIP's image processor does to pictures, as nodes; `olivelike.runtime.pipeline.safety` does it with Pillow."""
+"""Steps of CLIP's image processor as nodes; `olivelike.runtime.pipeline.safety` does it with Pillow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pipeline in one file takes: the node that writes it, and its job."""
+"""Declaration of a pipeline in one file: the node that writes it, and its job."""
 
 KINDS = {"one_file": "olivelike.extras.one_file.one_file_node:OneFileNode"}
 JOBS = {"OneFileJob": "olivelike.extras.one_file.one_file_node:OneFileJob"}

@@ -1,4 +1,4 @@
-"""What a pipeline's configs say that is no network, for its graph as one file."""
+"""Reading of a pipeline's configs, but for its networks, for its graph as one file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OPTIONS: Final[Mapping[str, Any]] = {
     "solver_order": 2,
     "solver_type": "midpoint",
 }
-"""What the samplers' names fix, as in `generate`."""
+"""Settings that the samplers' names fix, as in `generate`."""
 _PREPROCESSOR: Final = "feature_extractor/preprocessor_config.json"
 
 

@@ -45,7 +45,7 @@ _SIZES: Final = 6
 
 @dataclass(frozen=True)
 class PipelineFacts:
-    """What a pipeline's configs say that is no network."""
+    """Facts of a pipeline's configs beside its networks."""
 
     schedules: Sequence[Schedule]
     alphas: np.ndarray[Any, Any]
@@ -354,7 +354,7 @@ class _Pipeline:
 
     @property
     def _unit(self) -> int:
-        """What sides of latents are multiples of: the UNet doubles sizes on its way up, whatever they were."""
+        """Divisor of the sides of latents: the UNet doubles sizes on its way up, whatever they were."""
         graph = self._networks["unet"].model.graph
         return int(2 ** sum(node.op_type == "Resize" and len(node.inputs) == _SCALED for node in graph))
 

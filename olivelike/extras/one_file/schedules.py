@@ -35,7 +35,7 @@ SCHEDULERS: Final[Mapping[str, str]] = {
 """A1111's name, which the file's input `scheduler` takes → class of diffusers; those of the loop."""
 
 NOISE: Final = frozenset({"Euler a", "LCM"})
-"""Those that add noise in each step but the last."""
+"""Samplers that add noise in each step but the last."""
 
 COLUMNS: Final = ("t", "s", "p", "q", "a", "b", "c", "n")
 
@@ -119,13 +119,13 @@ def coefficients(
 
 @dataclass(frozen=True)
 class _Facts:
-    """What all formulas have."""
+    """Values that all formulas use."""
 
     writer: Writer
     steps: Number
     """Float64 of shape (1,)."""
     index: Number
-    """Of each step: 0, 1, …; float64 of shape (steps,)."""
+    """Number of each step: 0, 1, …; float64 of shape (steps,)."""
     trained: int
     """Timesteps that the network was trained on."""
     alphas: Number

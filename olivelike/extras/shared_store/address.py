@@ -18,7 +18,7 @@ _SHORTEST_SECONDS, _LONGEST_SECONDS = 0.1, 3600.0
 
 @dataclass(frozen=True)
 class Address:
-    """Where a shared store is, and how it is used."""
+    """Place of a shared store, and how it is used."""
 
     url: str
     """As fsspec takes it; it may hold a password."""

@@ -30,7 +30,7 @@ _AT_ONCE: Final = 16
 
 @dataclass(frozen=True)
 class SharedSize:
-    """What a shared store holds."""
+    """Content of a shared store, counted."""
 
     results: int
     objects: int
@@ -39,24 +39,24 @@ class SharedSize:
 
 @dataclass(frozen=True)
 class SharedGcReport:
-    """What a collection removed and left."""
+    """Result of a collection: what it removed and left."""
 
     bytes_before: int
     bytes_after: int
     results_removed: int
     objects_removed: int
     live_runs: int
-    """How many runs were at work meanwhile."""
+    """Number of runs that were at work meanwhile."""
 
 
 @dataclass(frozen=True)
 class SharedVerifyReport:
-    """What reading everything found."""
+    """Result of reading everything."""
 
     objects: int
     bytes: int
     problems: dict[str, str] = field(default_factory=dict)
-    """What is wrong, by path."""
+    """Damage by path, in words."""
 
 
 def measure(shared: SharedStore) -> SharedSize:
@@ -92,7 +92,7 @@ def collect(
 
 
 class _Collection:
-    """What lies in a shared store at one moment, what refers to it, and what of it is to go."""
+    """State of a shared store at one moment: its files, what refers to them, and which of them are to go."""
 
     def __init__(self, folder: RemoteFolder, now: float) -> None:
         self._folder, self._now = folder, now
@@ -103,7 +103,7 @@ class _Collection:
         known = [lease for _, lease in self._leases if lease is not None]
         self.live = [lease for lease in known if lease.is_live(now)]
         self._since = min((lease.began for lease in self.live), default=now)
-        """What was put or used since then may be about to be used."""
+        """Moment since which files that were put or used may be about to be used."""
         self._protected = {key for lease in self.live for key in lease.keys}
         self._protected |= {key for keys in read_pins(folder).values() for key in keys}
         self._used: dict[str, float] = {}

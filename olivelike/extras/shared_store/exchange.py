@@ -20,7 +20,7 @@ _AT_ONCE: Final = 4
 
 @dataclass(frozen=True)
 class Exchanged:
-    """What went in one direction."""
+    """Results and bytes that went in one direction."""
 
     results: int
     there: int
@@ -31,12 +31,12 @@ class Exchanged:
 
 @dataclass(frozen=True)
 class Exchange:
-    """What an exchange did."""
+    """Result of an exchange."""
 
     given: Exchanged
     fetched: Exchanged
     problems: list[str]
-    """What could not be exchanged, and why; it was left."""
+    """Lines on what could not be exchanged, and why; it was left."""
 
 
 def exchange(

@@ -1,4 +1,4 @@
-"""What the shared store gives: a backend by the kind of its URL, and what `olivelike cache` does with it."""
+"""Declaration of the shared store: a backend by the kind of its URL, and what `olivelike cache` does with it."""
 
 STORES = dict.fromkeys(
     ("s3", "gs", "az", "abfs", "http", "https", "file"), "olivelike.extras.shared_store.shared_store:open_shared_store"

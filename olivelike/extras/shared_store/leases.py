@@ -1,4 +1,4 @@
-"""Who uses a shared store now, and what was used when; told without trusting anybody's clock.
+"""Leases on a shared store: who uses it now, and what was used when, told without trusting anybody's clock.
 
 A run writes its lease as it begins, again every few minutes, and once more at its end. Moments are those at which the
 other side says that a file was put; a lease tells only how many seconds before that its run began.
@@ -28,7 +28,7 @@ _KIND: Final = "lease/1"
 
 @dataclass(frozen=True)
 class Lease:
-    """What a run told of itself; moments are by the other side's clock."""
+    """Message of a run about itself; moments are by the other side's clock."""
 
     began: float
     told: float

@@ -1,4 +1,4 @@
-"""Which results a workflow needs, as far as that is known before it has run."""
+"""Results that a workflow needs, as far as they are known before it has run."""
 
 from __future__ import annotations
 

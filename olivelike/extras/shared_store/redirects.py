@@ -1,4 +1,4 @@
-"""Where an HTTP store may lead: to other paths of its own host, and nowhere else."""
+"""Redirects of an HTTP store: they may lead to other paths of its own host, and nowhere else."""
 
 from __future__ import annotations
 

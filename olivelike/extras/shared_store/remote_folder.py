@@ -23,9 +23,9 @@ some 100 KB."""
 _WHOLE: Final = frozenset({"s3", "gs", "az", "abfs"})
 """Kinds whose files are there when they are whole, and not before."""
 _PART_BYTES: Final = 8 << 20
-"""What a large file is sent and fetched in; several are in memory at once."""
+"""Size of the parts in which a large file is sent and fetched; several are in memory at once."""
 _MANY: Final = 1000
-"""How many files one request removes."""
+"""Most files that one request removes."""
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ _PATIENCE_SECONDS: Final = 5.0
 _CONTACT_SECONDS: Final = 10.0
 """How long to wait for the first answer: until then libraries are loaded and lines opened."""
 _WORTH: Final = 2.0
-"""How many times as long as making it a fetch that was begun may take."""
+"""Most time of a fetch that was begun, as a multiple of the time for making the result."""
 _LAST_SECONDS: Final = 30.0
 """How long the end of a run waits for what it gives, if making that took no longer."""
 _GOODBYE_SECONDS: Final = 5.0
@@ -67,7 +67,7 @@ class Sharing(Unshared):
         self._asks, self._gives = True, self._shared.writable
         self._has_told_wrong = False
         self._problems: list[str] = []
-        """What is to be told."""
+        """Problems that the user is told of at the end."""
         known = store.recall_json(_SPEED, str(address))
         self._known_speed = float(known) if isinstance(known, (int, float)) and known > 0 else None
 

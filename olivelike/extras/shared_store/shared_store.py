@@ -32,7 +32,7 @@ _TELLING_BYTES: Final = 1 << 20
 
 
 class Traffic:
-    """What went over the line in one direction; threads add to it."""
+    """Bytes, results and seconds on the line in one direction; threads add to them."""
 
     def __init__(self) -> None:
         self.bytes = 0

@@ -11,7 +11,7 @@ _SCORES: Final = 1 << 26
 """Scores at once: 256 MB in float32."""
 _CONTRIB: Final = "com.microsoft"
 _BETWEEN: Final = frozenset({"Mul", "Div", "Cast"})
-"""What may stand between the products and Softmax, and between Softmax and the values."""
+"""Operators that may stand between the products and Softmax, and between Softmax and the values."""
 
 
 def attend_in_parts(

@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 _POINTWISE: Final = frozenset(
     {"Add", "Mul", "Sub", "Div", "Sigmoid", "Tanh", "Clip", "Cast", "Identity", "QuickGelu", "Swish", "Constant", "Pad"}
 )
-"""What looks at one pixel; a Pad belongs to the convolution behind it, which counts for both."""
+"""Operators that look at one pixel; a Pad belongs to the convolution behind it, which counts for both."""
 _LAYOUTS: Final = ([0, 2, 3, 1], [0, 3, 1, 2])
 _ROWS, _ROWS_OF_NHWC = 2, 1
 _BYTES: Final = {TensorProto.FLOAT16: 2, TensorProto.BFLOAT16: 2}
 _MISFITS: Final = (OSError, DecodeError, LookupError, ValueError, TypeError, StopIteration, RecursionError)
-"""What reading a graph raises whose parts do not fit together."""
+"""Errors from reading a graph whose parts do not fit together."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Image:
     scale: Fraction
     """Its rows for a row of what the network takes; columns are the same."""
     axis: int
-    """Of its rows: 2 in NCHW, 1 in NHWC."""
+    """Axis of its rows: 2 in NCHW, 1 in NHWC."""
     element: int
     """Its ONNX type."""
 
@@ -81,7 +81,7 @@ class Segment:
     inputs: tuple[Image, ...]
     outputs: tuple[Image, ...]
     norms: tuple[Norm, ...]
-    """Those whose factor and offset it takes."""
+    """Norms whose factor and offset it takes."""
     constants: tuple[str, ...]
     margin: int | None
     """Rows of its inputs that its outputs see above and below their own; `None` if it needs the whole picture."""

@@ -1,4 +1,4 @@
-"""What strips give: how a network is cut, and a run of it on strips of a picture."""
+"""Declaration of strips: a network's cut, and a run of it on strips of a picture."""
 
 STRIPS = {
     "cut": "olivelike.extras.strips.run_in_strips:find_cut",

@@ -35,7 +35,7 @@ class Norm:
 
     result: str
     value: str
-    """What it normalises, an image."""
+    """Image that it normalises."""
     groups: int
     epsilon: float
     weight: Array

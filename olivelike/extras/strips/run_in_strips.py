@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 _ELEMENTS: Final = 1 << 24
-"""Of a strip's largest value: 64 MB in float32."""
+"""Elements of a strip's largest value: 64 MB in float32."""
 _MARGINS: Final = 8
 """Times as many rows as a margin that a strip has at least: margins are computed twice."""
 _VALUES: Final = 6
@@ -167,9 +167,9 @@ class _Rows:
     strips: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = field(default_factory=dict)
     """By the number of their first row, and the memory of each that is to be used again."""
     moments: _Moments | None = None
-    """Of what is normalised."""
+    """Mean and variance of what is normalised."""
     into: torch.Tensor | None = None
-    """What rows are written to, if not to strips."""
+    """Tensor that rows are written to, if not to strips."""
 
     def read(self, first: int, into: torch.Tensor) -> None:
         """Fill a tensor with rows, from a first one on."""
@@ -251,7 +251,7 @@ class _Moments:
         self.count = 0
         self.mean = torch.zeros(groups, dtype=torch.float64)
         self.squares = torch.zeros(groups, dtype=torch.float64)
-        """Of differences from the mean, summed."""
+        """Sums of the squares of differences from the mean."""
 
     def add(self, part: torch.Tensor) -> None:
         """Count values of shape (1, channels, rows, columns) in."""

@@ -28,7 +28,7 @@ class Lora(Protocol):
 
     @property
     def name(self) -> str:
-        """Of its file."""
+        """Name of its file."""
 
     @property
     def hash(self) -> str:
@@ -40,7 +40,7 @@ class Lora(Protocol):
 
     @property
     def few_steps(self) -> FewSteps | None:
-        """What it distils the UNet to."""
+        """Steps and guidance that it distils the UNet to."""
 
 
 def few_steps_of(folder: PipelineFolder, loras: Sequence[Lora]) -> FewSteps | None:

@@ -39,7 +39,7 @@ class Opened:
     request: ResolvedRequest
     """The first that they will make."""
     pictures: int
-    """How many there will be in all."""
+    """Number of pictures of all jobs."""
     checked: bool
     """Whether a safety checker looks at them."""
     safety: bool
@@ -54,7 +54,7 @@ class StepDone:
     """Its batch is counted among all that are planned."""
     size: tuple[int, int] | None
     prompts: Sequence[str]
-    """Of the batch, each once."""
+    """Prompts of the batch, each once."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What the user should know of jobs before they are drawn, and the records that their pictures carry."""
+"""Notes for the user on jobs that are not drawn yet, and the records that their pictures carry."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from olivelike.runtime.pipeline.request import RequestFields
 
 HASH_DIGITS: Final = 10
-"""Of a checkpoint's SHA-256, as A1111 prints it."""
+"""Digits of a checkpoint's SHA-256, as A1111 prints it."""
 _OTHERWISE: Final = frozenset({"seed", "scheduler", "init_image", "mask", "upscaler", "controls", "ip_adapter_images"})
 _ALIKE: Final = tuple(
     one.name for one in fields(Request) if one.name in PictureRecord.__dataclass_fields__ and one.name not in _OTHERWISE

@@ -1,4 +1,4 @@
-"""What a folder is asked to draw, as jobs: every choice made and checked, pictures put together that can be."""
+"""Plan of what a folder draws, as jobs: every choice made and checked, pictures put together that can be."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ class Job:
     """The request's prompts with the tags that were taken out of them."""
     loras: tuple[Lora, ...]
     record: PictureRecord
-    """What its pictures have in common, as far as it is known before networks are open."""
+    """Facts that its pictures have in common, as far as they are known before networks are open."""
 
     @property
     def batches(self) -> int:
-        """How many batches it takes."""
+        """Number of batches that it takes."""
         return -(-len(self.request.seeded_prompts) // self.request.batch_size)
 
     def prompts(self, batch: int) -> list[str]:
@@ -82,12 +82,12 @@ class JobPlan:
     jobs: tuple[Job, ...]
     """At least one."""
     notes: tuple[str, ...]
-    """What the user should know before it begins."""
+    """Lines that the user should read before it begins."""
     lora_files: LoraFiles | None
 
     @property
     def pictures(self) -> int:
-        """How many there will be."""
+        """Number of pictures of all jobs."""
         return sum(len(job.request.seeded_prompts) for job in self.jobs)
 
 
@@ -214,7 +214,7 @@ class _Planner:
     shown: tuple[UsedFile, ...] = ()
     before_torch: Callable[[ResolvedRequest], object] = lambda _: None
     notes: dict[str, None] = field(default_factory=dict)
-    """What was made fast, in lines."""
+    """Lines that say which fields were set to be fast; a line comes once."""
 
     def jobs(self, asked: Request, lines: Sequence[PromptLine]) -> Iterator[Job]:
         if not lines:

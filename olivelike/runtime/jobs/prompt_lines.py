@@ -25,7 +25,7 @@ class PromptLine:
 
     prompt: str
     fields: RequestFields = field(default_factory=RequestFields)
-    """Of a request."""
+    """Fields of a request that the line sets."""
     place: str | None = None
     """File and line, for messages."""
 
@@ -117,7 +117,7 @@ _READ: Final[Mapping[str, tuple[str, Asked]]] = {
 _TEXTS: Final = {
     "prompt": "prompt", "negative_prompt": "negative_prompt", "negative-prompt": "negative_prompt",
 }  # fmt: skip
-"""Those whose text goes on to the next option."""
+"""Options whose text goes on to the next option."""
 
 
 _TRAINERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {

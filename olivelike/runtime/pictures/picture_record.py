@@ -1,4 +1,4 @@
-"""What made a picture, as a value, and as the two texts that are kept in the picture: JSON, and A1111's.
+"""Record of what made a picture, as a value, and as the two texts that are kept in the picture: JSON, and A1111's.
 
 A1111's has prompt, negative prompt, and a last line of settings, as `create_infotext` of its `modules/processing.py`
 writes them; `recipe_text` reads it.
@@ -39,7 +39,7 @@ class UsedFile:
     hash: str | None = None
     """Hexadecimal SHA-256 or its beginning; of a LoRA the first 12 digits of A1111's AutoV3."""
     weight: float | None = None
-    """Of a LoRA."""
+    """Factor of a LoRA."""
 
 
 def _read_loras(text: str) -> tuple[UsedFile, ...]:
@@ -88,7 +88,7 @@ class PictureRecord(Recorded):
     """A1111's schedule type; `None` for the plain one."""
     guidance_scale: float | None = _told(None, "guidance", written=Written("CFG scale", read_number))
     seed: int | None = _told(None, "seed", written=Written("Seed", read_seed))
-    """Of this very picture."""
+    """Seed of this very picture."""
     width: int | None = _told(None, "made at", "{width}x{height}")
     height: int | None = _told(None)
     strength: float | None = _told(None, "strength", written=Written("Denoising strength", read_number, None))
@@ -107,7 +107,7 @@ class PictureRecord(Recorded):
     other: Mapping[str, str] = field(default_factory=dict, metadata={"told": Told(None, always=True)})
     """Further fields that A1111 wrote, as text."""
     upscaler: UsedFile | None = _told(None, "upscaler", later=True)
-    """What enlarged it: between the two, with `hires`; else in the end."""
+    """Network that enlarged it: between the two, with `hires`; else in the end."""
     controls: tuple[UsedControl, ...] = _told((), "led by", later=True)
     """Pictures that led it."""
     ip_adapter_images: tuple[UsedFile, ...] = _told((), "shown", later=True)
@@ -327,7 +327,7 @@ EXIF_IFD: Final = 0x8769
 IMAGE_DESCRIPTION: Final = 0x010E
 USER_COMMENT: Final = 0x9286
 UNICODE: Final = b"UNICODE\0"
-"""What a `UserComment` in UTF-16 begins with; EXIF 2.3, section 4.6.5."""
+"""Beginning of a `UserComment` in UTF-16; EXIF 2.3, section 4.6.5."""
 
 _QUALITY: Final = 95
 

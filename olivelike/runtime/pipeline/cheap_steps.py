@@ -73,7 +73,7 @@ def guided_steps(interval: tuple[float, float] | None, steps: int) -> range:
 
 
 _TRIALS: Final = 3
-"""Of each way; the first of each makes buffers and does not count."""
+"""Tries of each way; the first of each makes buffers and does not count."""
 
 
 class GuidanceCalls:

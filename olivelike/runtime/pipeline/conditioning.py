@@ -30,7 +30,7 @@ class Terms:
 
     weights: tuple[float, ...]
     pictures: tuple[int, ...]
-    """Which picture each row belongs to."""
+    """Picture that each row belongs to."""
 
 
 def terms_of(weights: Sequence[Sequence[float]]) -> Terms | None:
@@ -43,7 +43,7 @@ def terms_of(weights: Sequence[Sequence[float]]) -> Terms | None:
 
 @dataclass(frozen=True, eq=False)
 class Conditioning:
-    """What leads the pictures of a batch from step to step: inputs with a row for each row, negative prompts first."""
+    """Inputs that lead a batch's pictures from step to step, with a row for each row, negative prompts first."""
 
     steps: tuple[Inputs, ...]
     """For each step; the same value as long as the texts stay."""

@@ -33,9 +33,9 @@ class DenoiserNetworks:
 
     whole: Network
     shallow: Network | None = None
-    """What `deepcache` cut out of it; `None` where each step is a full one."""
+    """Outermost part, which `deepcache` cut out of it; `None` where each step is a full one."""
     guides: Guides = NO_GUIDES
-    """What leads beside the text: the whole denoiser takes what they give."""
+    """Guides that lead beside the text; the whole denoiser takes their inputs."""
 
 
 class DenoiserCalls:
@@ -128,7 +128,7 @@ class _Span:
         self._held: dict[Network, tuple[Inputs, Call]] = {}
         self._led_by: Inputs | None = None
         self._features: list[tuple[float, torch.Tensor]] = []
-        """Of the last two whole steps: the timestep, and what went up into the last layers."""
+        """Timesteps of the last two whole steps, each with what went up into the last layers."""
         self._reach: torch.Tensor | None = None
         """How far behind the last of them they are foretold, by row; `None` behind the only one."""
 

@@ -41,7 +41,7 @@ class Step:
 
 @dataclass(frozen=True)
 class DenoisingCallbacks:
-    """What is called after each step of a batch, and what may stop it."""
+    """Functions that are called after each step of a batch, and one that may stop it."""
 
     batch: int
     batches: int

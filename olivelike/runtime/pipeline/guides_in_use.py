@@ -40,16 +40,16 @@ if TYPE_CHECKING:
     from olivelike.runtime.sessions.session import Call, Network
 
 _FIRST_SHARE: Final = 0.1
-"""Of the outermost residual in guess mode; the shares grow evenly in logarithm to 1, that of the middle."""
+"""Share of the outermost residual in guess mode; the shares grow evenly in logarithm to 1, that of the middle."""
 _MOST_STRENGTH: Final = 10
-"""Of a picture that leads, either way."""
+"""Largest strength of a picture that leads, of either sign."""
 _EDGES: Final = (100, 200)
 """Thresholds of the Canny detector, as in A1111's extension and diffusers' guide."""
 _SIDE: Final = 224
 _BICUBIC: Final = 3
 _MEAN: Final = (0.48145466, 0.4578275, 0.40821073)
 _DEVIATION: Final = (0.26862954, 0.26130258, 0.27577711)
-"""Of CLIP's training, defaults of `CLIPImageProcessor`."""
+"""Deviation of CLIP's training pictures; with `_MEAN`, defaults of `CLIPImageProcessor`."""
 _MOST: Final = 16
 """Pictures of a prompt."""
 
@@ -195,7 +195,7 @@ class Guide:
     control: Control
     network: Network
     pixels: torch.Tensor
-    """Of shape (1, channels, height, width), from 0 to 1."""
+    """Picture of shape (1, channels, height, width), from 0 to 1."""
     is_pooled: bool = False
     """Whether its residuals are means over the picture, which lead prompts alone."""
     features: Mapping[str, torch.Tensor] = field(default_factory=dict)
@@ -278,7 +278,7 @@ def is_guide_input(name: str) -> bool:
 
 
 class GuideInputs:
-    """What guides give, in the inputs of the UNet's call for rows that go through it at once.
+    """Writing of what guides give into the inputs of the UNet's call, for rows that go through it at once.
 
     Args:
         guides: all that lead.

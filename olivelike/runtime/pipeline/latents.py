@@ -1,4 +1,4 @@
-"""What denoising starts from: noise, a picture with noise, or a picture with a hole, where the mask is white.
+"""Latents that denoising starts from: noise, a picture with noise, or a picture with a hole, where the mask is white.
 
 After `StableDiffusionPipeline`, `StableDiffusionImg2ImgPipeline` and `StableDiffusionInpaintPipeline` of diffusers.
 
@@ -34,12 +34,12 @@ _ALIKE: Final = 0.9995
 
 @dataclass(frozen=True, eq=False)
 class BatchState:
-    """What all that makes a batch of pictures needs."""
+    """Values that every part of drawing a batch needs."""
 
     request: ResolvedRequest
     folder: PipelineFolder
     scheduler: Scheduler
-    """Of diffusers, with its timesteps set."""
+    """Scheduler of diffusers, with its timesteps set."""
     seeds: tuple[int, ...]
     """One for each picture."""
     variations: tuple[int, ...]
@@ -47,7 +47,7 @@ class BatchState:
     sources: list[torch.Generator]
     """Generators of these seeds."""
     device: str
-    """Where latents live."""
+    """Device of latents."""
 
     @property
     def latent_size(self) -> tuple[int, int]:
@@ -124,16 +124,16 @@ def seed_of_attempt(seed: int, attempt: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Start:
-    """Where the loop begins."""
+    """Beginning of the denoising loop."""
 
     latents: torch.Tensor
-    """Of shape (pictures, channels, height, width), float32."""
+    """Float32 of shape (pictures, channels, height, width)."""
     timesteps: torch.Tensor
-    """Those that are left to run."""
+    """Timesteps that are left to run."""
     channels: torch.Tensor | None = None
     """Mask and masked picture, which an inpainting denoiser takes after the latents: (pictures, 5, height, width)."""
     blend: Blend | None = None
-    """What keeps the rest of the picture, for a denoiser that knows no masks."""
+    """Blending that keeps the rest of the picture, for a denoiser that knows no masks."""
 
 
 def from_noise(state: BatchState, channels: int) -> Start:

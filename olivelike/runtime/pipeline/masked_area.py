@@ -22,14 +22,14 @@ Box = tuple[int, int, int, int]
 
 @dataclass(frozen=True, eq=False)
 class PutBack:
-    """Where what was drawn goes."""
+    """Place of a drawn part in its original."""
 
     original: Image
     """RGB."""
     mask: Image
     """Grey, of its size: how much of what was drawn is seen."""
     box: Box | None
-    """Of the original, what was drawn; `None` for all of it."""
+    """Part of the original that was drawn; `None` for all of it."""
 
     def apply(self, drawn: Image) -> Image:
         """Return the original with what was drawn; without a box, at the size of that."""

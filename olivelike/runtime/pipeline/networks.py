@@ -34,7 +34,7 @@ class _Entry:
     """A network that is open, or being opened."""
 
     bytes: int
-    """Of its weights' files."""
+    """Size of its weights' files."""
     network: Future[Network] = field(default_factory=Future)
 
 

@@ -54,7 +54,7 @@ class ObservedPicture:
     """Black if it was flagged."""
     flagged: bool
     latents: np.ndarray[Any, Any]
-    """Of shape (channels, height, width), float32."""
+    """Float32 of shape (channels, height, width)."""
 
 
 def draw_observed(
@@ -100,7 +100,7 @@ class _Drawing:
     def __init__(self, folder: PipelineFolder, prefix: str, observe: Observe, first: int) -> None:
         self._folder, self._prefix, self._observe, self._first = folder, prefix, observe, first
         self._number = first
-        """Of the picture that networks are run for."""
+        """Number of the picture that networks are run for."""
 
     def denoise(self, requests: Sequence[Request], on_step: OnStep) -> list[torch.Tensor]:
         """Return the latents of each picture, with a first axis of 1; the networks go as this returns."""

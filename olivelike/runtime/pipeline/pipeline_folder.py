@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _VAE_LEVELS: Final = 4
 _DECODER_CHANNELS: Final = (128, 256)
-"""Of a VAE without a config."""
+"""Widths of the first two levels of a VAE without a config."""
 _FLOAT: Final = 4
 _CONFIGS: Final = ("vae_decoder/config.json", "scheduler/scheduler_config.json")
 _CHECKPOINTS: Final = frozenset({".safetensors", ".ckpt", ".pt", ".pth"})
@@ -44,18 +44,18 @@ _AGAIN: Final = "make the folder again with `olivelike run` or `olivelike conver
 
 @dataclass(frozen=True)
 class RecordedFacts:
-    """What the record of an output says that whoever draws with it asks for; the rest of it is large."""
+    """Facts of an output's record that drawing asks for; the rest of the record is large."""
 
     target: TargetChoice | None = None
     """One that is known here."""
     sha256: str = ""
-    """Of the checkpoint."""
+    """Digest of the checkpoint."""
     few_steps: FewSteps | None = None
-    """What the last distilling LoRA, or the checkpoint, is for."""
+    """Steps and guidance that the last distilling LoRA, or the checkpoint, is for."""
     any_size: frozenset[str] = frozenset()
     """Components that take latents of any size."""
     ip_adapter: str | None = None
-    """What people call it."""
+    """Name that people call it by."""
     leading_names: Mapping[str, str] = field(default_factory=dict)
     """Component of a ControlNet or T2I-Adapter → what people call it."""
 
@@ -139,24 +139,24 @@ class PipelineFolder:
 
     @property
     def size_unit(self) -> int:
-        """What each side of a picture is a multiple of: the graph doubles sizes on its way up, whatever they were."""
+        """Divisor of each side of a picture: the graph doubles sizes on its way up, whatever they were."""
         levels = len(self.denoiser.get("block_out_channels", self.family.widths))
         return int(self.vae_factor * 2 ** (levels - 1)) if levels else self.family.sizes.unit
 
     @property
     def recorded(self) -> RecordedFacts:
-        """What its record says; nothing, for folders that others made."""
+        """Facts of its record; none, for folders that others made."""
         return recorded_facts(self.path)
 
     @cached_property
     def least_unit(self) -> int:
-        """What each side is a multiple of if the denoiser is of `any_size`, which its record says."""
+        """Divisor of each side if the denoiser is of `any_size`, which its record says."""
         any_size = self.family.denoiser in self.recorded.any_size
         return int(self.vae_factor if any_size else self.size_unit)
 
     @cached_property
     def ip_adapter(self) -> str | None:
-        """What people call the IP-Adapter, if there is one."""
+        """Name that people call the IP-Adapter by, if there is one."""
         if not self.has(IMAGE_ENCODER):
             return None
         return self.recorded.ip_adapter or "ip_adapter"
@@ -177,12 +177,12 @@ class PipelineFolder:
 
     @property
     def scaling_factor(self) -> float:
-        """What latents are divided by before the VAE decodes them."""
+        """Divisor of latents before the VAE decodes them."""
         return float(self.vae.get("scaling_factor") or self.family.latents.scaling)
 
     @property
     def shift_factor(self) -> float:
-        """What is taken from latents before they are scaled behind the VAE's encoder."""
+        """Number that is subtracted from latents before they are scaled behind the VAE's encoder."""
         shift = self.vae.get("shift_factor")
         return float(self.family.latents.shift if shift is None else shift)
 

@@ -1,4 +1,4 @@
-"""What the prompts of a batch cost, bounded before anything is encoded.
+"""Cost of a batch's prompts, bounded before anything is encoded.
 
 A text is read in chunks of 75 tokens. In each step the denoiser attends to parts times chunks, all parts being as long
 as the longest; of all steps that differ these are held at once. A prompt of 20 KB can ask for thousands: by `BREAK`, by
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     from olivelike.runtime.pipeline.request import Request
 
 MOST_CHUNKS: Final = 64
-"""Of a picture at one step: 512x512 pixels attend to so many (4,928 tokens) as they do to themselves (4,096)."""
+"""Most chunks of a picture at one step: 512x512 pixels attend to their 4,928 tokens as to their own 4,096."""
 MOST_PARTS: Final = 8
-"""Of a prompt: the denoiser's rows, each of which costs what a picture of a batch does. With 16 the demo takes 2.6
-times its memory at rest to draw 512x512 pixels, with 64 chunks 1.5 times."""
+"""Most parts of a prompt: the denoiser's rows, each of which costs what a picture of a batch does. With 16 the demo
+takes 2.6 times its memory at rest to draw 512x512 pixels, with 64 chunks 1.5 times."""
 _MOST_STEPPED: Final = 1024
 """Chunks of a picture over all steps that differ: 240 MB of SD 1.5's states."""
 
 
 @dataclass(frozen=True)
 class BatchTexts:
-    """What the prompts of a batch say at each step."""
+    """Texts of a batch's prompts at each step."""
 
     parts: tuple[tuple[PromptTerm, ...], ...]
-    """Those of each picture's prompt."""
+    """Parts of each picture's prompt."""
     against: tuple[str, ...]
     """The negative prompt at each step; empty where there is none to encode."""
     guided: bool

@@ -1,4 +1,4 @@
-"""What to make, as a `Request`, and what was made.
+"""Values of pictures: `Request` says what to make, `Batch` what was made.
 
 The fields of a request are declared here alone. Options of `generate`, lines of prompts, orders at a server, records of
 pictures, texts for other programs and what `info` tells are derived from them.
@@ -74,7 +74,7 @@ def parse_flag(text: str) -> bool:
 
 @dataclass(frozen=True)
 class OneOf:
-    """What reads one of some words; it raises `UsageError` for others."""
+    """Reader of one of some words; it raises `UsageError` for others."""
 
     words: tuple[str, ...]
 
@@ -134,7 +134,7 @@ class Asked:
     read: Callable[[str], Any]
     """Gives the value of a text; raises `ValueError` or `UsageError`."""
     help: str
-    """What the option is for; empty where another option of the command says it."""
+    """Purpose of the option; empty where another option of the command says it."""
     metavar: str | None = None
     """Stands for the value in `--help`."""
     name: str = ""
@@ -156,11 +156,11 @@ class Entered:
 
     label: str
     group: Literal["picture", "control", "more"] | None = None
-    """Where its input is put, behind those of the group that are declared before; `None` has a place in the page."""
+    """Group of its input, behind those that are declared before; `None` is for one with its own place in the page."""
     step: float = 1
     """From one number to the next, as its buttons go."""
     value: Any = None
-    """What it holds at first, where the default leaves it open."""
+    """Its first content, where the default leaves it open."""
     words: tuple[str, ...] = ()
     """For people, of the words that there are to choose from."""
     hint: str = ""
@@ -222,7 +222,7 @@ class Control:
     """A picture that leads, by a ControlNet or a T2I-Adapter."""
 
     image: Image
-    """What that is made for, such as edges; stretched to the picture's size."""
+    """Picture of the kind that the network is made for, such as edges; stretched to the picture's size."""
     net: str | None = None
     """Name of that; `None` is the only one that the pipeline has."""
     strength: float = 1.0
@@ -235,7 +235,7 @@ class Control:
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
-    """What people choose of pictures in plain values, as requests, orders at a server and records of pictures have it.
+    """Choices of people for pictures in plain values, as requests, orders at a server and records of pictures have it.
 
     Files have the fields in this order.
     """
@@ -346,7 +346,7 @@ class Recorded:
         about="variation_strength",
         entered=Entered("Variation seed", group="more"),
     )
-    """That seed, of each prompt's first picture; the next ones have those that follow, and keep `seed`. Of a record, of
+    """Other seed of each prompt's first picture; the next ones have those that follow, and keep `seed`. In a record, of
     this very picture."""
     hires: Annotated[float, Gt(1), Le(8)] | None = choice(
         None,
@@ -426,19 +426,19 @@ class Recorded:
 
 @dataclass(frozen=True, kw_only=True)
 class Choices(Recorded):
-    """What requests and orders at a server have alike, with bounds for orders. Defaults are diffusers' pipelines'."""
+    """Fields that requests and orders at a server share, with bounds for orders. Defaults are diffusers' pipelines'."""
 
     negative_prompt: Annotated[str, MaxLen(20_000)] | None = choice(
         None, Asked(str, "What not to show.", "TEXT"), entered=Entered("Negative prompt")
     )
-    """What the pictures are led away from; `None` is the empty text, or zeros where SDXL was trained so."""
+    """Text that the pictures are led away from; `None` is the empty text, or zeros where SDXL was trained so."""
     num_images: Annotated[int, Ge(1), Le(100)] = choice(
         1, Asked(int, "Pictures for each prompt; 1 by default.", "N"), entered=Entered("Pictures")
     )
     batch_size: Annotated[int, Ge(1), Le(64)] = choice(
         1, Asked(int, "Pictures made at once; 1 by default.", "N"), entered=Entered("At once")
     )
-    """How many pictures are made at once."""
+    """Number of pictures that are made at once."""
     steps: Annotated[int, Ge(1), Le(10_000)] = choice(
         50, Asked(int, "Steps; 50 by default, or with --fast few.", "N"), entered=Entered("Steps"), axis=True
     )
@@ -472,7 +472,7 @@ class Choices(Recorded):
         entered=Entered("Seed"),
         axis=True,
     )
-    """Of each prompt's first picture; the next ones have the seeds that follow. `None` draws one."""
+    """Seed of each prompt's first picture; the next ones have the seeds that follow. `None` draws one."""
     strength: Annotated[float, Gt(0), Le(1)] | None = choice(
         None,
         Asked(
@@ -542,7 +542,7 @@ class Request(Choices):
     seeds: tuple[int, ...] | None = None
     """The seed of each prompt's first picture, in place of one for all."""
     variation_seeds: tuple[int, ...] | None = None
-    """The same of each prompt, in place of one for all."""
+    """Variation seed of each prompt's first picture, in place of one for all."""
     size: tuple[int, int] | None = choice(
         None,
         Asked(parse_size, "In pixels; by default the initial picture's, or what the UNet was trained on.", "WxH"),
@@ -553,7 +553,7 @@ class Request(Choices):
     init_image: Image | None = None
     """Picture to start from."""
     mask: Image | None = None
-    """Where to paint: white. Needs `init_image`; stretched to the picture's size."""
+    """Picture that is white where to paint. Needs `init_image`; stretched to the picture's size."""
     upscaler: Path | None = choice(
         None, Asked(Path, "ONNX super-resolution model: enlarges pictures, or with --hires between the two.", "FILE")
     )
@@ -687,7 +687,7 @@ class Batch:
 
     @property
     def passed(self) -> int:
-        """How many pictures are not flagged."""
+        """Number of pictures that are not flagged."""
         return sum(not picture.flagged for picture in self.pictures)
 
 

@@ -30,7 +30,7 @@ ten times as many as networks are trained on; a picture's record, from anyone, m
 _MOST_TIMES: Final = 8
 _ORIENTATION: Final = 0x0112
 _ON_ITS_SIDE: Final = frozenset({5, 6, 7, 8})
-"""Of EXIF's orientation."""
+"""Values of EXIF's orientation with width and height swapped."""
 
 
 def resolve_defaults(

@@ -23,7 +23,7 @@ _LARGEST_SIDE: Final = 4096
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """What transformers' `CLIPImageProcessor` does to a picture, in the same order and rounding.
+    """Steps of transformers' `CLIPImageProcessor` on a picture, in its order and with its rounding.
 
     Written out here because its import takes longer than the demo model needs for a picture.
     """

@@ -123,7 +123,7 @@ class _Tiles:
     """Parts of one size that cover a picture and overlap by a quarter; one part, if it is no larger."""
 
     corners: tuple[tuple[int, int], ...]
-    """Of each, in latents."""
+    """First row and column of each part, in latents."""
     size: tuple[int, int]
     """Height and width of each, in latents."""
     scales: tuple[int, int]
@@ -250,10 +250,10 @@ def upright(image: Image) -> Image:
 
 @dataclass(frozen=True, eq=False)
 class Preview:
-    """What the latents of a step look like; nothing is computed until it is asked for."""
+    """Look of a step's latents; nothing is computed until it is asked for."""
 
     latents: torch.Tensor
-    """What the scheduler takes the finished latents to be, or the noisy ones if it does not say."""
+    """Finished latents as the scheduler foresees them, or the noisy ones if it does not."""
     decoder: Callable[[], Network]
     """Opens the VAE's decoder."""
     folder: PipelineFolder
