@@ -109,12 +109,12 @@ _PLACES: Final = {
     3: ("batch", "sequence"),
     4: ("batch", "channels", "height", "width"),
 }
-"""What the axes of a tensor usually are, by its rank."""
+"""Usual axes of a tensor, by its rank."""
 
 
 @dataclass(frozen=True)
 class PictureSizes:
-    """What pictures make of dynamic dimensions."""
+    """Sizes that pictures give to dynamic dimensions."""
 
     batch_size: int = 1
     """Pictures at once."""

@@ -1,4 +1,4 @@
-"""What a pipeline in one file is fed to be measured: a prompt, its scheduler, and noise."""
+"""Inputs for measuring a pipeline in one file: a prompt, its scheduler, and noise."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 EXTENSIONS: Final = "onnxruntime_extensions"
 STEPS: Final = 2
-"""Of a measured run; the seed of its noise is 0."""
+"""Steps of a measured run; the seed of its noise is 0."""
 _CONTRIB: Final = "ai.onnx.contrib"
 _SIDE: Final = 512
 _FACTOR: Final = 8

@@ -1,4 +1,4 @@
-"""Where the checkpoint is that an optimised folder was made of."""
+"""Place of the checkpoint that an optimised folder was made of."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class OriginalAbsent(SourceError):  # noqa: N818  (callers say what to do withou
 
 @dataclass(frozen=True)
 class OriginalCheckpoint:
-    """Where the original is, as diffusers takes it."""
+    """Place of the original, as diffusers takes it."""
 
     place: str
     """A diffusers folder, a `.safetensors` file or a hub id."""

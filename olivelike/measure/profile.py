@@ -40,9 +40,9 @@ class OperatorTime:
     """Without its ending: `CPU`, `CUDA`, `Dml`."""
     nodes: int
     milliseconds: float
-    """Of all nodes together, each with its median over all runs."""
+    """Sum over all nodes, each with its median over all runs."""
     share: float
-    """Of the time of all nodes, from 0 to 1."""
+    """Part of the time of all nodes, from 0 to 1."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class NetworkProfile:
     operators: tuple[OperatorTime, ...]
     """Slowest first."""
     runs: int
-    """How many were measured, after one that was not."""
+    """Count of runs that were measured, after one that was not."""
     note: str | None = None
     """Why the figures are not to be trusted, if anything speaks against them."""
 
@@ -83,7 +83,7 @@ class FolderProfile:
     runtime: str
     """Name and version."""
     runs: int
-    """How many runs of each network were measured at least."""
+    """Count of measured runs of each network, at least."""
     networks: tuple[NetworkProfile, ...]
 
     def to_json(self) -> dict[str, Any]:

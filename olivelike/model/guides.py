@@ -70,7 +70,7 @@ class GuideKind:
 
     @property
     def place(self) -> str:
-        """What to do with a file of that kind."""
+        """Advice on where to name a file of that kind."""
         return f"name it {'under' if len(self.components) > 1 else 'as'} `{self.key}:`"
 
     def input(self, number: int, connection: int) -> str:

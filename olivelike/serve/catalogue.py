@@ -1,4 +1,4 @@
-"""What is served: folders with pipelines, LoRAs, textual inversions and wildcards, by name.
+"""Catalogue of all that is served: folders with pipelines, LoRAs, textual inversions and wildcards, by name.
 
 Everything is looked up when it is asked for, and read again when its files have changed.
 """
@@ -30,7 +30,7 @@ from olivelike.sources.adapters.open_lora import open_lora
 from olivelike.sources.files.pickled import read_pickle_table
 
 _PICTURES: Final = (".preview.png", ".png", ".jpg", ".jpeg", ".webp")
-"""What a LoRA's thumbnail is called behind the LoRA's own name, as A1111 has it."""
+"""Endings that make a LoRA's own name that of its thumbnail, as A1111 has it."""
 _MOST_TOKENIZER: Final = 64 << 20
 
 

@@ -14,7 +14,7 @@ _MOST = 10_000
 
 
 class Feed:
-    """Where events are published; used in one event loop alone."""
+    """Channel that events are published on; used in one event loop alone."""
 
     def __init__(self) -> None:
         self._listeners: set[Listener] = set()

@@ -1,4 +1,4 @@
-"""What the page knows of a request's fields and of records, from their declarations."""
+"""Facts for the page on a request's fields and on records, from their declarations."""
 
 from __future__ import annotations
 

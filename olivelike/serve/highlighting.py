@@ -1,4 +1,4 @@
-"""Where in a prompt is syntax, for those who colour it; and how many tokens it has."""
+"""Spans of syntax in a prompt, for those who colour it, and its count of tokens."""
 
 from __future__ import annotations
 

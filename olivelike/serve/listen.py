@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
 _MOST_HEADER_BYTES: Final = 32 << 10
-"""That wait to be whole; httptools, the other parser, has no bound."""
+"""Bytes of a header that wait until it is whole; httptools, the other parser, has no bound."""
 _HEADER_SECONDS: Final = 30.0
-"""That a client has for a whole header, from its connection or from the first byte of its next request on."""
+"""Seconds that a client has for a whole header, from its connection or from the first byte of its next request on."""
 _MOST_CONNECTIONS: Final = 512
 """Open at once, of the 1,024 descriptors that a process usually has."""
 _MOST_OF_ADDRESS: Final = 128
-"""Of these; a browser opens 6, and a proxy may have all."""
+"""Connections of one address among these; a browser opens 6, and a proxy may have all."""
 _FOLDED: Final = re.compile(rb"\n[ \t]")
 """A header that goes on in the next line, which RFC 9112 has servers refuse."""
 _ORIGIN: Final = re.compile(r"[a-zA-Z][\w+.-]*://[^/?#\s]+")

@@ -1,4 +1,4 @@
-"""What a client may ask for: an `Order`, checked as far as no pipeline is needed for it."""
+"""Request of a client: an `Order`, checked as far as no pipeline is needed for it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ControlChoice(_Value, frozen=True):
 
 
 class Axis(_Value, frozen=True):
-    """What changes along a side of an X/Y plot."""
+    """Field that changes along a side of an X/Y plot."""
 
     field: Literal[(*axes(), *AXES)]  # type: ignore[valid-type]
     """`prompt_sr` puts each value in the place of the first one in the prompts; `lora` adds `NAME:WEIGHT`."""

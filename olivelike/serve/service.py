@@ -1,4 +1,4 @@
-"""What every API of the server calls: jobs, pictures, models; it knows no HTTP.
+"""Service that every API of the server calls: jobs, pictures, models; it knows no HTTP.
 
 All of it runs in one event loop. Methods that are not `async` return at once.
 """

@@ -18,14 +18,14 @@ _LEAST_BODY = 64 << 10
 
 @dataclass(frozen=True)
 class ServeSettings:
-    """What is served, to whom, and within which bounds. Requests change none of it."""
+    """Settings for what is served, to whom, and within which bounds. Requests change none of them."""
 
     folders: tuple[Path, ...] = ()
     """Optimised folders."""
     models_dirs: tuple[Path, ...] = ()
     """Folders of optimised folders; what appears in one is served at once."""
     gallery: Path = Path("gallery")
-    """Where pictures, uploads and the journal are."""
+    """Folder of pictures, uploads and the journal."""
     host: str = "127.0.0.1"
     port: int = 7860
     """0 takes a free one."""
@@ -34,7 +34,7 @@ class ServeSettings:
     """Beside `loras/` here and beside the folders."""
     wildcard_dirs: tuple[Path, ...] = ()
     upscaler_dirs: tuple[Path, ...] = ()
-    """Where ONNX files of networks are that enlarge pictures, for A1111's API."""
+    """Folders of ONNX files of networks that enlarge pictures, for A1111's API."""
     ignore_unsupported: bool = False
     """Whether what A1111's API can't do here is left out and told of in the answer, in place of being refused."""
     allow_pickle: bool = False
@@ -61,7 +61,7 @@ class ServeSettings:
     """Seconds that a job may be drawn."""
     max_queue: int = 200
     max_images: int = 100
-    """Of a job, cells of a plot included."""
+    """Pictures of a job, cells of a plot included."""
     max_side: int = 2048
     max_steps: int = 500
     max_body: int = 64 << 20

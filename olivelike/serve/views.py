@@ -48,7 +48,7 @@ class PictureView(_View):
     seed: int | None
     prompt: str
     first_seed: int | None
-    """Of its first attempt."""
+    """Seed of its first attempt."""
     attempts: int
     flagged: bool | None
     """Whether the safety checker made it black; `None` if none looked."""
@@ -80,7 +80,7 @@ class JobView(_View):
     order: Order | None
     """With its seed; of a job of pictures."""
     run: dict[str, Any] | None
-    """Of a run: what was asked for, and what is known of it."""
+    """Request and findings of a run; `None` for a job of pictures."""
     step: int
     """Done so far, of all batches."""
     steps_total: int
@@ -132,13 +132,13 @@ class LoraView(_View):
     path: str
     """Below its folder."""
     family: str | None
-    """Of the networks that it fits, such as `sd1`; `None` if it can't be read."""
+    """Family of the networks that it fits, such as `sd1`; `None` if it can't be read."""
     metadata: dict[str, str]
     thumbnail: str | None
 
 
 class RecipeView(_View):
-    """What made a picture."""
+    """Recipe that a picture was made by."""
 
     record: dict[str, Any]
     left_out: str | None

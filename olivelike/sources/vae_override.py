@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _CLASS: Final = ("diffusers", "AutoencoderKL")
 _USUAL_SCALING: Final = FAMILIES["sd1"].latents.scaling
-"""Of a config that names none: the default of `AutoencoderKL`."""
+"""Scaling for a config that names none: the default of `AutoencoderKL`."""
 _USUAL_CHANNELS: Final = 4
 _LARGEST: Final = 1 << 26
 """Bytes of a tiny VAE's file; larger ones are not published, and not hashed to be looked up."""

@@ -75,7 +75,7 @@ class Vae(_Section):
 
 
 class Source(Vae):
-    """Where the pipeline comes from: either `hub` or `path`."""
+    """Origin of the pipeline: either `hub` or `path`."""
 
     path: SourcePath | None = Field(
         default=None,
@@ -241,7 +241,7 @@ class TargetSection(_Section):
 
 
 class CalibrationSection(_Section):
-    """What the pipeline draws, in float, before `int8` or `fp8` rounds what passes through its networks."""
+    """Pictures that the pipeline draws, in float, before `int8` or `fp8` rounds what passes through its networks."""
 
     prompts: list[str] | str | None = Field(
         None,

@@ -41,7 +41,7 @@ class CheckResult:
 
     @property
     def failed(self) -> int:
-        """How many requirements are not met."""
+        """Count of requirements that are not met."""
         return sum(verdict.status == "failed" for verdict in self.verdicts)
 
     def to_json(self) -> dict[str, Any]:

@@ -18,7 +18,7 @@ Shape = tuple[int | None, ...]
 
 @dataclass(frozen=True)
 class Requirement:
-    """What must be so, how to tell, and what to do if it is not."""
+    """Demand of a client, the check of it, and the remedy if it is not met."""
 
     what: str
     problem: Callable[[ClientFolder], Problem]

@@ -54,7 +54,7 @@ _OPTIMUM_CLASSES: Final = tuple(
 )
 _RUNTIME_MODEL: Final = ["diffusers", "OnnxRuntimeModel"]
 _MOST_BYTES: Final = 0x7FE00000
-"""Of a buffer in Chrome."""
+"""Largest buffer in Chrome."""
 
 
 def _class_name(folder: ClientFolder) -> object:

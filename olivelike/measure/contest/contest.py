@@ -32,14 +32,14 @@ class Event:
     """Empty as all begin to be measured."""
     pid: int
     text: str = ""
-    """Of a failure, why."""
+    """Reason for a failure."""
     seconds: float = 0.0
-    """That it took; of `measuring`, what all measured runs will take, by the last ones before."""
+    """Time that it took; of `measuring`, that all measured runs will take, by the last ones before."""
 
 
 @dataclass
 class Measured:
-    """What was measured of one child so far."""
+    """Measurements of one child so far."""
 
     facts: Mapping[str, str] = field(default_factory=dict)
     load_seconds: float | None = None
@@ -47,7 +47,7 @@ class Measured:
     warmup: list[Timing] = field(default_factory=list)
     timings: list[Timing] = field(default_factory=list)
     surroundings: Surroundings = field(default_factory=Surroundings)
-    """What went on beside the measured runs."""
+    """Work of others beside the measured runs."""
     status: Literal["ok"] | Status = "ok"
     message: str = ""
     """Why it is not ok."""
@@ -58,7 +58,7 @@ class Measured:
     peak_bytes: int | None = None
     """The most that its process had resident, as the operating system counted it; `None` if it never answered."""
     rest_bytes: int | None = None
-    """What its process had resident as it last answered."""
+    """Memory that its process had resident as it last answered."""
     device_bytes: int | None = None
     """The most on the GPU: by the driver, else by the engine's allocator."""
 
@@ -82,7 +82,7 @@ class ContestInterrupted(KeyboardInterrupt):
     def __init__(self, measured: dict[str, Measured]) -> None:
         super().__init__()
         self.measured = measured
-        """What was measured until then, by name."""
+        """Measurements until then, by name."""
 
 
 def contest(

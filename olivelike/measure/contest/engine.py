@@ -1,4 +1,4 @@
-"""What a child opens and runs turn by turn, and what a turn took, by `Stopwatch`."""
+"""Engines that a child opens and runs turn by turn, and a turn's times, by `Stopwatch`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class EngineAbsent(SessionError):  # noqa: N818  (no error: the engine is left o
 
 
 class Engine(Protocol):
-    """What a child has opened."""
+    """Opened engine of a child."""
 
     @property
     def facts(self) -> dict[str, str]:
@@ -36,7 +36,7 @@ class Engine(Protocol):
 
 
 class Job(Protocol):
-    """What a child opens its engine by; a value, which goes to it as a pickle."""
+    """Order that a child opens its engine by; a value, which goes to it as a pickle."""
 
     def start(self) -> Engine:
         """Open the engine, in a child.

@@ -33,7 +33,7 @@ class GpuState:
     name: str | None
     driver: str | None
     clock_mhz: int | None
-    """Of the multiprocessors."""
+    """Clock of the multiprocessors."""
     memory_clock_mhz: int | None
 
 
@@ -118,11 +118,11 @@ class Peaks:
     """The most that was seen, in bytes; 0 before anything was."""
 
     resident: int = 0
-    """Of the process."""
+    """Bytes of the process."""
     tree: int = 0
-    """Of the process and all that it started, at the same time; pages that they share count for each."""
+    """Bytes of the process and all that it started, at the same time; pages that they share count for each."""
     device: int | None = None
-    """On GPUs, of these processes alone; `None` if the driver does not say."""
+    """Bytes on GPUs, of these processes alone; `None` if the driver does not say."""
 
 
 @contextlib.contextmanager
@@ -200,10 +200,10 @@ _BUSY: Final = 10.0
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What went on beside measured runs."""
+    """Work of others beside measured runs."""
 
     seconds: float = 0.0
-    """Of the runs, by the clock."""
+    """Time of the runs, by the clock."""
     other_seconds: float = 0.0
     """CPU seconds of processes that are not ours in that time."""
     loads: tuple[float, ...] = ()

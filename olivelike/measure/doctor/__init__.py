@@ -1,4 +1,4 @@
-"""What this machine can do for olivelike, and what is broken; printing is the command line's work.
+"""Diagnosis of this machine: what olivelike can do on it, and what is broken; printing is the command line's work.
 
 The probes are processes that import this package, too: names are imported at their first use.
 """

@@ -90,12 +90,12 @@ TIMEOUT_SECONDS = 60.0
 _REMOTE = {"AzureExecutionProvider": "sends requests to a server, runs nothing itself"}
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _REASONS = (r"with error: (.+)", r"was false\. (.+)", r"Failed to create \w+\. (.+)")
-"""What ONNX Runtime's log says when a provider can't start, best first."""
+"""Patterns for the reason in ONNX Runtime's log why a provider can't start, best first."""
 
 
 @dataclass(frozen=True)
 class ProviderCheck:
-    """What became of a session with one node on an execution provider."""
+    """Outcome of a session with one node on an execution provider."""
 
     name: str
     status: Status
@@ -181,7 +181,7 @@ class Folder:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What was found."""
+    """Findings on the machine."""
 
     versions: dict[str, str]
     host: HostRecord
@@ -191,7 +191,7 @@ class Diagnosis:
     folders: tuple[Folder, ...]
     findings: tuple[Finding, ...]
     starts: tuple[Start, ...] = ()
-    """Of an optimised folder, if one was named."""
+    """Starts of an optimised folder, if one was named."""
 
     @property
     def broken(self) -> bool:

@@ -1,4 +1,4 @@
-"""What a run's record says by itself, and pictures and results against the original that steps and `verify` leave."""
+"""Sections on what a run's record says by itself, and on pictures and results against the original."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a report is made of, as values; `page.html` has a way of writing each, and nothing else writes markup.
+"""Parts of a report, as values; `page.html` has a way of writing each, and nothing else writes markup.
 
 Text of strangers is text here: the template escapes all of it.
 """
@@ -109,7 +109,7 @@ class Tiles(Block):
 
 @dataclass(frozen=True)
 class Hint(Block):
-    """What could still be measured, and by which command."""
+    """Measurement that is still open, and the command for it."""
 
     text: str
     command: str | Command
@@ -124,7 +124,7 @@ class Heading(Block):
 
 @dataclass(frozen=True)
 class Failure(Block):
-    """What a step, or the run, ended with."""
+    """Error that a step, or the run, ended with."""
 
     name: str
     error: str

@@ -1,4 +1,4 @@
-"""What `bench --method` finds: time of a picture against what it lost."""
+"""Findings of `bench --method`: time of a picture against what it lost."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class FidelityRow:
     steps: int
     pictures: int
     median_seconds: float
-    """Of a picture, from the prompt on, without the safety checker."""
+    """Time of a picture, from the prompt on, without the safety checker."""
     speed: float
-    """How many times as fast as the reference."""
+    """Ratio of the reference's time to this one."""
     psnr: float | None = None
     """In dB, of the median picture against the reference's of the same seed; `None` for equal ones."""
     worst_psnr: float | None = None
-    """Of the picture that is least like the reference's."""
+    """PSNR of the picture that is least like the reference's."""
     ssim: float | None = None
     """Mean over the pictures."""
     captions_right: float | None = None

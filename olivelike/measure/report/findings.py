@@ -1,4 +1,4 @@
-"""What steps leave in a run's record, and commands beside it, as values.
+"""Facts that steps leave in a run's record, and commands beside it, as values.
 
 Any pass may leave any facts, so what is not as expected counts as absent.
 """
@@ -41,12 +41,12 @@ class Kept:
     weights: int
     blocks: tuple[int, ...] = ()
     names: tuple[str, ...] = ()
-    """Of those in float."""
+    """Names of the weights in float."""
 
 
 @dataclass(frozen=True)
 class Quantised:
-    """What a step that quantises left."""
+    """Facts that a step that quantises left."""
 
     kept_weights: tuple[Kept, ...]
 
@@ -62,13 +62,13 @@ class Figures:
 
     @property
     def error(self) -> float:
-        """What is not finite is larger than any number."""
+        """Relative error; infinity for one that is not finite."""
         return math.inf if self.relative_error is None else self.relative_error
 
 
 @dataclass(frozen=True)
 class Verified:
-    """What `olivelike verify` found of an output."""
+    """Findings of `olivelike verify` on an output."""
 
     components: Mapping[str, object] = field(default_factory=dict)
     folder: str = ""
@@ -85,7 +85,7 @@ class OperatorTime:
     nodes: int = 0
     milliseconds: float = 0.0
     share: float = 0.0
-    """Of the time of all nodes, from 0 to 1."""
+    """Part of the time of all nodes, from 0 to 1."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class NetworkProfile:
 
 @dataclass(frozen=True)
 class Profile:
-    """What `olivelike profile` measured."""
+    """Measurements of `olivelike profile`."""
 
     runtime: str = ""
     runs: int | None = None
@@ -140,7 +140,7 @@ class BenchRow:
 
 @dataclass(frozen=True)
 class Bench:
-    """What `olivelike bench` measured."""
+    """Measurements of `olivelike bench`."""
 
     rows: tuple[BenchRow, ...] = ()
 
@@ -152,15 +152,15 @@ class Bench:
 
 
 _ORIGINALS = frozenset({"default", "compile", "xformers"})
-"""What the column `provider` says of engines that run the original in torch."""
+"""Values of the column `provider` for engines that run the original in torch."""
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What lies beside a report."""
+    """Results of commands that lie beside a report."""
 
     folder: Path
-    """Where pictures are."""
+    """Folder of the pictures."""
     profile: Profile
     verified: Verified
     bench: Bench

@@ -1,4 +1,4 @@
-"""What came of a run: sizes, errors, speed, nodes, operators before and after fusion; a row for each output."""
+"""Outcome of a run: sizes, errors, speed, nodes, operators before and after fusion; a row for each output."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ Tile = tuple[str, str, str | Command]
 
 @dataclass(frozen=True)
 class _Outcome:
-    """What is known of one output."""
+    """Facts that are known of one output."""
 
     size: int
-    """Of its files in bytes; 0 if they are not known."""
+    """Sum of its files in bytes; 0 if they are not known."""
     nodes: tuple[int, int] | None
-    """Of its graphs that were fused, before and after."""
+    """Count in its graphs that were fused, before and after."""
     fused: str
-    """How many that is, where it is not all of them."""
+    """Count of these graphs, where it is not all of them."""
     gained: tuple[str, ...]
     """Operators that fusion made more of, the most first; of graphs that it made larger."""
     verified: tuple[tuple[str, Figures], ...]

@@ -34,13 +34,13 @@ _UNPRINTABLE: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufffe\uffff\u
 _ENDS: Final = {"ok": "ended well", "failed": "failed", "interrupted": "was interrupted"}
 REPORT_FILE: Final = "report.html"
 PROFILE_FILE: Final = "profile.json"
-"""What `olivelike profile` measured: `FolderProfile.to_json`."""
+"""Measurements of `olivelike profile`: `FolderProfile.to_json`."""
 BENCH_FILE: Final = "bench.json"
-"""What `olivelike bench` measured: `BenchReport.to_json`."""
+"""Measurements of `olivelike bench`: `BenchReport.to_json`."""
 FIDELITY_FILE: Final = "fidelity.json"
-"""What `olivelike bench --method` measured: `FidelityReport.to_json`."""
+"""Measurements of `olivelike bench --method`: `FidelityReport.to_json`."""
 VERIFICATION_FILE: Final = "verification.json"
-"""What `olivelike verify` found: figures by name in `components`, and `pictures`, which name their files."""
+"""Findings of `olivelike verify`: figures by name in `components`, and `pictures`, which name their files."""
 _BESIDE: Final = (PROFILE_FILE, VERIFICATION_FILE, BENCH_FILE, FIDELITY_FILE)
 _PLACES: Final = frozenset({"file", "project", "output", "outputs", "path", "log", "folder"})
 """Keys whose values are paths, or lists of them."""
@@ -50,15 +50,15 @@ _QUOTED: Final = re.compile(r"""(['"`])((?:/|[A-Za-z]:[\\/]|\\\\)[^'"`\n]*)\1"""
 _ABSOLUTE: Final = re.compile(
     r"""(?<![\w.:/\\~…-])(?:/|[A-Za-z]:[\\/]|\\\\)(?:[^\s/\\:*?"'`<>|,;()\[\]{}]+[\\/])+[^\s/\\:*?"'`<>|,;()\[\]{}]*"""
 )
-"""Of a path with a space, this finds what is before it; those that the record names are found whole."""
+"""Pattern of a path; of one with a space it finds the part before it. Paths that the record names are found whole."""
 
 
 @dataclass(frozen=True)
 class Beside:
-    """What lies beside a report: JSON of commands, `None` where one was not run."""
+    """Results that lie beside a report: JSON of commands, `None` where one was not run."""
 
     folder: Path
-    """Where pictures are."""
+    """Folder of the pictures."""
     profile: object = None
     verification: object = None
     bench: object = None

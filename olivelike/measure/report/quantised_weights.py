@@ -1,4 +1,4 @@
-"""What steps left of weights that they quantised: how many in which type, which stay in float, and what it costs."""
+"""Record of weights that steps quantised: how many in which type, which stay in float, and what it costs."""
 
 from __future__ import annotations
 

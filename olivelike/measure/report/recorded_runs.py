@@ -23,7 +23,7 @@ class RecordedRun:
 
     record: RunRecord
     folder: Path
-    """Where its logs and its report are."""
+    """Folder of its logs and its report."""
 
     @property
     def id(self) -> str:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     Read = Callable[[str], Array]
 
 PROMPT: Final = "a photo of an astronaut riding a horse"
-"""What compared pictures show by default."""
+"""Prompt of compared pictures by default."""
 _SIDES = ("original", "optimised")
 
 
@@ -63,13 +63,13 @@ class FolderVerification:
 
     folder: Path
     against: Mapping[str, Any]
-    """Where the checkpoint came from."""
+    """Origin of the checkpoint."""
     components: tuple[ComponentVerdict, ...]
     pictures: tuple[Likeness, ...]
     pictures_skipped: str | None
     """Why no pictures were compared, where they can't be made here."""
     failures: tuple[str, ...]
-    """What is further off than asked for, a sentence each."""
+    """Sentences, one for each part that is further off than asked for."""
     not_compared: tuple[str, ...] = ()
     """Networks beside the source's, of which nothing said what they were made of."""
 

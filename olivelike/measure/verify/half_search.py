@@ -1,4 +1,4 @@
-"""Which blocks of a network must stay in float32 for half precision to be right."""
+"""Search for the blocks of a network that must stay in float32 for half precision to be right."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class HalfSearch:
     """
 
     precision, step = "fp16", "float16"
-    """What is tried, and the step that does it; other searches have others."""
+    """Precision that is tried, and the step that does it; other searches have others."""
 
     def __init__(
         self, model: Model, context: Context, convert: Convert, *, limit: float, samples: int, seed: int

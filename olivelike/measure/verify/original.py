@@ -1,4 +1,4 @@
-"""What the original in torch makes of seeded inputs, a layer in memory at a time; how far graphs are off."""
+"""Outputs of the original in torch for seeded inputs, a layer in memory at a time; how far graphs are off."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Figures:
     worst: float
     """Largest absolute difference of one element."""
     worst_at: tuple[int, ...]
-    """Where that element is."""
+    """Index of that element."""
     cosine: float
     """Cosine of the angle between the two, flattened."""
     nan: int

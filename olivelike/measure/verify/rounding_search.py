@@ -1,4 +1,4 @@
-"""Which blocks of a network must stay in float for computing in eight bits, int8 or float8, to be right."""
+"""Search for blocks of a network that must stay in float for computing in eight bits, int8 or float8, to be right."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class RoundingSearch(HalfSearch):
 
 
 class DrawingSearch(RoundingSearch):
-    """The same, with a limit on what is drawn: blocks are ranked by outputs, and few sets of them draw."""
+    """Search with a limit on what is drawn: blocks are ranked by outputs, and few sets of them draw."""
 
     def __init__(
         self, model: Model, context: Context, convert: Convert, *, of: Literal["latents", "pictures"],

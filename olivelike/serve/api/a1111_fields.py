@@ -18,7 +18,7 @@ _MOST_CHARACTERS: Final = 60
 
 @dataclass(frozen=True)
 class Field:
-    """What becomes of a field or an option here."""
+    """Treatment of a field or an option of A1111's here."""
 
     default: Any
     """A1111's."""
@@ -28,7 +28,7 @@ class Field:
     also: tuple[Any, ...] = ()
     """Other values that mean what is done here."""
     acts: Situation = ""
-    """Where alone it changes a picture there, as `SITUATIONS` says; everywhere by default."""
+    """The only situation, of `SITUATIONS`, in which it changes a picture there; any by default."""
 
     def is_plain(self, value: Any) -> bool:
         """Whether a value asks for nothing but what is done here."""
@@ -45,7 +45,7 @@ SITUATIONS: Final[Mapping[Situation, str]] = {
     "mask": "with a mask",
     "hires": "with `enable_hr`",
 }
-"""Where a field acts, in words."""
+"""Words for the situations in which a field acts."""
 
 
 def asked_for(given: Mapping[str, Any], fields: Mapping[str, Field], here: Collection[str]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What A1111's API takes: null for a default, numbers as text, truth as 0 or 1.
+"""Requests of A1111's API: null for a default, numbers as text, truth as 0 or 1.
 
 What is done here is a field of a form. `a1111_fields` has all others: those that would make another picture there are
 refused with such values, or left out where the operator says so; the rest is named in the answer.
@@ -51,7 +51,7 @@ class _Form(BaseModel):
 
     @property
     def unread(self) -> dict[str, Any]:
-        """What was given beside the fields of the form."""
+        """Values that were given beside the fields of the form."""
         return self.model_extra or {}
 
     def wrong(self, here: set[Situation]) -> Iterator[str]:
@@ -95,7 +95,7 @@ class Overrides(Options):
 
 
 class Drawing(_Form):
-    """What both ways to draw take."""
+    """Fields that both ways to draw take."""
 
     prompt: str = ""
     negative_prompt: str = ""
@@ -130,7 +130,7 @@ class Drawing(_Form):
 
     @property
     def situations(self) -> set[Situation]:
-        """What holds of the request, of `SITUATIONS`."""
+        """Situations, of `SITUATIONS`, that the request is in."""
         return {found for scheduler in self.samplers for found in situations_of(scheduler)}
 
     @property
@@ -197,7 +197,7 @@ class TextToImage(Drawing):
 
     @property
     def situations(self) -> set[Situation]:
-        """What holds of the request, of `SITUATIONS`."""
+        """Situations, of `SITUATIONS`, that the request is in."""
         second: set[Situation] = {"hires"} if self.enable_hr else set()
         return super().situations | second
 
@@ -267,13 +267,13 @@ class ImageToImage(Drawing):
 
     @property
     def situations(self) -> set[Situation]:
-        """What holds of the request, of `SITUATIONS`."""
+        """Situations, of `SITUATIONS`, that the request is in."""
         here: set[Situation] = {"picture", "mask"} if self.mask else {"picture"}
         return super().situations | here
 
     @property
     def blur(self) -> int:
-        """How soft the mask's edge is, in pixels."""
+        """Softness of the mask's edge, in pixels."""
         return self.mask_blur_x if self.mask_blur is None else self.mask_blur
 
     def settled(self, *, lenient: bool) -> tuple[Self, list[str]]:

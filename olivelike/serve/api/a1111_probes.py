@@ -1,4 +1,4 @@
-"""What programs ask to see whether A1111 is there, and a page that lists all routes."""
+"""Routes that programs ask to see whether A1111 is there, and a page that lists all routes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What A1111's API keeps between requests: options, each client's model, and previews while somebody looks."""
+"""State that A1111's API keeps between requests: options, each client's model, and previews while somebody looks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST_CLIENTS: Final = 1000
 
 
 class WebUI:
-    """What A1111 has as options, and the last preview of each job, gathered while somebody asks for progress."""
+    """Options as A1111 has them, and the last preview of each job, gathered while somebody asks for progress."""
 
     def __init__(self) -> None:
         self.suffix = ".png"

@@ -1,4 +1,4 @@
-"""What can be asked for, over HTTP: models, LoRAs, schedulers, the bounds of every field, and the syntax of prompts."""
+"""Lists of all that a request may name: models, LoRAs, schedulers, bounds of every field, and the syntax of prompts."""
 
 from __future__ import annotations
 

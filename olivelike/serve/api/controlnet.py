@@ -35,7 +35,7 @@ _PICTURES: Final = (
 """Modules of units whose picture is a prompt: which image encoder there is, the folder says."""
 _MODES: Final = ("Balanced", "My prompt is more important", "ControlNet is more important")
 _VERSION: Final = 2
-"""Of the extension's API."""
+"""Version of the extension's API."""
 
 controlnet_router: Final = APIRouter(prefix="/controlnet", route_class=StrictRoute, tags=["A1111"])
 

@@ -1,4 +1,4 @@
-"""What the APIs of others have in common: an order that is drawn while its client waits."""
+"""Drawing for the APIs of others: an order that is drawn while its client waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may ask, from where, and how much: a pure ASGI layer around the whole server.
+"""Bounds on who may ask, from where, and how much: a pure ASGI layer around the whole server.
 
 A page of a stranger must not reach a server on loopback through the visitor's browser: neither by its own origin
 (`Origin`), nor by a name that it lets point here (`Host`, "DNS rebinding"). Everything is checked before a byte of the
@@ -49,15 +49,15 @@ _HEADERS: Final = {
         b"frame-ancestors 'none'"
     ),
 }
-"""Of every answer that does not say otherwise."""
+"""Policy of every answer that does not say otherwise."""
 
 
 @dataclass(frozen=True)
 class GuardRules:
-    """What the operator allows."""
+    """Visitors, origins and amounts that the operator allows."""
 
     host: str = "127.0.0.1"
-    """What the server is bound to."""
+    """Address that the server is bound to."""
     allow_hosts: frozenset[str] = frozenset()
     """Further names that it is reached by; `*` for any."""
     allow_origins: frozenset[str] = frozenset()
@@ -72,7 +72,7 @@ class GuardRules:
 
 @dataclass(frozen=True)
 class Visitor:
-    """Who asks."""
+    """Sender of a request."""
 
     client: str
     """Name of the key or the user; without any, the address."""

@@ -53,7 +53,7 @@ _STARTED: Final = int(time.time())
 
 
 class Wanted(BaseModel):
-    """What a request for pictures says; fields that are not here are ignored."""
+    """Fields of a request for pictures; fields that are not here are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 

@@ -1,4 +1,4 @@
-"""What is refused, in the words of the API that was asked: OpenAI's, A1111's, or the server's own."""
+"""Refusals in the words of the API that was asked: OpenAI's, A1111's, or the server's own."""
 
 from __future__ import annotations
 

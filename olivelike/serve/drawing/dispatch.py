@@ -27,10 +27,10 @@ from olivelike.serve.settings import ServeSettings
 from olivelike.serve.views import Event
 
 _INSIDE: Final = frozenset({"answer", "folder", "folders", "grown"})
-"""What the process that draws tells the server alone."""
+"""Keys of answers that the process that draws means for the server alone."""
 _TIDYING_SECONDS: Final = 600.0
 _FOLLOWING_SECONDS: Final = 5.0
-"""How often workers that have come are looked for."""
+"""Seconds between two looks for workers that have come are looked for."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Dispatcher:
         """Jobs by how they ended, `pictures`, `seconds` of drawing, and `starts` of the process that draws."""
         self._cluster = None if settings.cluster is None else _cluster(settings.cluster, gallery.folder / INDEX)
         self.painters: list[Painter] = []
-        """Those that draw."""
+        """Processes that draw."""
         self.planner = self._new_painter(None)
         """Plans orders, and draws where there is no cluster."""
         if self._cluster is None:
@@ -335,4 +335,4 @@ _PICTURE: Final = (
     "id", "path", "number", "width", "height", "seed", "first_seed", "attempts", "prompt", "model", "flagged", "record",
     "parameters",
 )  # fmt: skip
-"""What is told of a picture, as its row has it."""
+"""Columns of a picture's row that clients are told."""

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _PREVIEW_SECONDS: Final = 0.12
 _EVENT_SECONDS: Final = 0.1
 _STEP_SECONDS: Final = 1.0
-"""That a step may take after a cancel; then its engine is ended."""
+"""Seconds that a step may take after a cancel; then its engine is ended."""
 _LARGE: Final = 256 * 256
 """Pixels of a batch whose steps may take so long; calls that can be ended take 40 µs more each."""
 

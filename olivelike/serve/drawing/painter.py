@@ -12,7 +12,7 @@ from olivelike.engine.execute.json_child import JsonChild, how_it_ended
 from olivelike.errors import SessionError, error_of
 
 MODULE: Final = "olivelike.serve.drawing.painting"
-"""Of the child."""
+"""Module that the child runs."""
 _GRACE: Final = 5.0
 """Seconds that a child has to end a job; then it is ended itself."""
 _TAIL: Final = 2000

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 Answer = Callable[[Mapping[str, Any]], None]
 _PLANS: Final = 4
-"""That are kept until they are drawn; others are planned again, in milliseconds."""
+"""Plans that are kept until they are drawn; others are planned again, in milliseconds."""
 _GROWN: Final = 3
-"""What a large picture leaves behind is used again by the next; so many times what libraries and open folders have, and
-`_ROOM` beside it, is far more."""
+"""Growth of memory, in times that of libraries and open folders with `_ROOM` beside it, that is too much: a large
+picture leaves memory behind, but the next one uses it again."""
 _ROOM: Final = 1 << 30
 _LOG: Final = logging.getLogger("olivelike.serve")
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Files:
-    """Where planning finds what orders name."""
+    """Places where planning finds what orders name."""
 
     models: Mapping[str, Path]
     """Folders by the names in the order."""
@@ -44,7 +44,7 @@ class Part:
     plan: JobPlan
     job: Job
     numbers: tuple[int, ...]
-    """Of its pictures, among all of the order."""
+    """Numbers of its pictures, among all of the order."""
 
     @property
     def steps(self) -> int:
@@ -59,12 +59,12 @@ class OrderPlan:
 
     parts: tuple[Part, ...]
     cells: tuple[Cell, ...]
-    """Of each picture, by its number."""
+    """Cell of each picture, by its number."""
     notes: tuple[str, ...]
 
     @property
     def batches(self) -> int:
-        """How many there are."""
+        """Count of batches in all parts."""
         return sum(part.job.batches for part in self.parts)
 
     @property

@@ -19,7 +19,7 @@ class Cell:
     order: Order
     """Without axes."""
     across: str
-    """What `x` is here."""
+    """Words for the value of `x` here."""
     down: str
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SessionChoice:
-    """What the operator says of sessions, as texts of the command line."""
+    """Options of sessions, as texts of the command line."""
 
     providers: tuple[str, ...] = ()
     provider_options: tuple[str, ...] = ()
@@ -78,7 +78,7 @@ class WarmPipelines:
 
     @property
     def bytes(self) -> int:
-        """Of the files of folders that are open."""
+        """Size of the files of folders that are open."""
         return sum(warm.bytes for warm in self._open.values())
 
     def get(

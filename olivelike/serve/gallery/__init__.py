@@ -1,1 +1,1 @@
-"""What a server keeps: pictures, uploads and jobs, as files and SQLite below one folder."""
+"""Keeping of pictures, uploads and jobs, as files and SQLite below one folder."""

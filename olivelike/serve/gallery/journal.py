@@ -40,16 +40,16 @@ class JobRow:
     asked: dict[str, Any]
     """The order, or what a run was asked for."""
     plan: dict[str, Any]
-    """What was found out before it was queued."""
+    """Facts found out before it was queued."""
     started: float | None = None
     finished: float | None = None
     folder: str | None = None
-    """Where its pictures go, below the gallery."""
+    """Folder of its pictures, below the gallery."""
     first: int | None = None
     """Number of its first picture's file there."""
     error: dict[str, Any] | None = None
     found: dict[str, Any] | None = None
-    """What a run found."""
+    """Findings of a run."""
 
 
 _COLUMNS: Final = tuple(field.name for field in fields(JobRow))

@@ -1,4 +1,4 @@
-"""What clients see of the gallery: pictures and their small forms, searched by recipe, and what clients sent."""
+"""View of the gallery for clients: pictures and their small forms, searched by recipe, and what clients sent."""
 
 from __future__ import annotations
 

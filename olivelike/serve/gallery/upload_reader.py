@@ -20,11 +20,11 @@ from olivelike.serve.gallery.uploads import add_upload
 from olivelike.serve.views import UploadView
 
 _SECONDS: Final = 20.0
-"""That reading a picture may take; one of 12 million pixels takes one."""
+"""Seconds that reading a picture may take; one of 12 million pixels takes one."""
 _PATIENCE: Final = 120.0
 """Seconds that the child may take to start."""
 _MOST_BYTES: Final = 1 << 30
-"""Of a request's body that lies in the folder; `--max-body` has refused larger ones."""
+"""Size of a request's body that lies in the folder; `--max-body` has refused larger ones."""
 
 
 class UploadReader:

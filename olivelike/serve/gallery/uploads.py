@@ -20,7 +20,7 @@ _ORIENTATION: Final = 0x0112
 _KEPT: Final = 200
 """Files, those that jobs still need beside them."""
 KEPT_BYTES: Final = 2 << 30
-"""Of all files together; noise of 67 million pixels has 200 MB as a PNG."""
+"""Size of all files together; noise of 67 million pixels has 200 MB as a PNG."""
 _KEPT_SECONDS: Final = 24 * 3600.0
 
 

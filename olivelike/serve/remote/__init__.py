@@ -1,1 +1,1 @@
-"""What `generate --server` does."""
+"""Work of `generate --server`."""

@@ -23,7 +23,7 @@ _MOST_PICTURE: Final = 256 << 20
 _LONGEST: Final = 500
 """Letters of a server's message."""
 _UNREACHABLE: Final = (OSError, http.client.HTTPException)
-"""What the standard library raises for a server that is not there, or breaks off."""
+"""Errors of the standard library for a server that is not there, or breaks off."""
 
 
 class BusyError(MissingError):

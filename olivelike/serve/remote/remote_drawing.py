@@ -1,4 +1,4 @@
-"""What `generate --server` does: orders to a running server, its pictures into files here."""
+"""Drawing by `generate --server`: orders to a running server, its pictures into files here."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class _Job:
     before: int
     """Batches of all orders before it."""
     step: int = 0
-    """Of the present batch."""
+    """Steps done of the present batch."""
     began: bool = False
     ended: bool = False
     later: list[Mapping[str, Any]] = field(default_factory=list)
@@ -115,10 +115,10 @@ class _Drawing:
         self._batches = sum(order.batches for order in plan.orders)
         self._waiting = deque(plan.orders)
         self._jobs: dict[str, _Job] = {}
-        """Those that have not ended, by their id."""
+        """Jobs that have not ended, by their id."""
         self._begun = 0
         self._loras: tuple[_Named, ...] | None = None
-        """Of what was opened last."""
+        """LoRAs of the pipeline that was opened last."""
         self._is_open = False
         self._told: set[str] = set()
         self.written: list[Path] = []

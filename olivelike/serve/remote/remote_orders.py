@@ -1,4 +1,4 @@
-"""What `generate --server` asks a server for: an order for each line of prompts, and the pictures to start from."""
+"""Requests of `generate --server` to a server: an order for each line of prompts, and the pictures to start from."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from olivelike.serve.remote.client import Server
 
 _MOST_BYTES: Final = 256 << 20
-"""Of a picture that is sent; servers take less."""
+"""Size of a picture that is sent; servers take less."""
 
 
 @dataclass(frozen=True)
 class RemoteOrder:
-    """What one line of prompts asks a server for."""
+    """Request that one line of prompts makes of a server."""
 
     body: Mapping[str, Any]
     """An `Order`."""
@@ -35,7 +35,7 @@ class RemoteOrder:
 
     @property
     def batches(self) -> int:
-        """How many batches it takes."""
+        """Count of batches that it takes."""
         return -(-int(self.body.get("num_images", 1)) // int(self.body.get("batch_size", 1)))
 
 
@@ -55,7 +55,7 @@ class RemotePlan:
 
     @property
     def pictures(self) -> int:
-        """How many there will be."""
+        """Count of pictures that there will be."""
         return sum(int(order.body.get("num_images", 1)) for order in self.orders)
 
 

@@ -1,4 +1,4 @@
-"""What a client may have run: listed workflows and conversions of listed checkpoints, by name, as command lines."""
+"""Runs that a client may ask for: listed workflows and conversions of listed checkpoints, by name, as command lines."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _WEIGHTS: Final = frozenset({".safetensors"})
 _PICKLED: Final = frozenset({".ckpt", ".pt", ".bin"})
 _MOST_NAMES: Final = 2000
 _MOST_BYTES: Final = 1 << 20
-"""Of a workflow file whose first lines are shown."""
+"""Size of a workflow file whose first lines are shown."""
 
 
 class _Value(BaseModel):
@@ -33,7 +33,7 @@ class _Value(BaseModel):
 
 
 class RunSettings(_Value):
-    """What of a workflow a client may override: no paths, no sources, no plugins, no options of passes."""
+    """Settings of a workflow that a client may override: no paths, no sources, no plugins, no options of passes."""
 
     target: Name | None = None
     """An execution provider, of `olivelike.model.targets`."""
@@ -82,7 +82,7 @@ class RunView(BaseModel):
     id: str
     kind: Literal["run"] = "run"
     name: str
-    """Of the workflow or conversion, and of the folder that it writes."""
+    """Name of the workflow or conversion, and of the folder that it writes."""
     state: Literal["queued", "running", "done", "failed", "cancelled", "interrupted"]
     position: int | None
     """In the queue; 0 runs next."""
@@ -116,7 +116,7 @@ def runs_are_allowed(settings: ServeSettings) -> bool:
 
 
 class Listings:
-    """What the operator has put where it may be named."""
+    """Files that the operator has put where they may be named."""
 
     def __init__(self, settings: ServeSettings, lora_files: Callable[[], Mapping[str, Path]]) -> None:
         self._settings, self._lora_files = settings, lora_files

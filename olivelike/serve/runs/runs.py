@@ -64,7 +64,7 @@ class Runs:
         self._came = asyncio.Event()
         self._planning = asyncio.Lock()
         self._plans = 0
-        """That are being made, or wait for it."""
+        """Count of plans that are being made, or wait for it."""
         self._running: str | None = None
         self._child: Process | None = None
         self._cancelled: set[str] = set()

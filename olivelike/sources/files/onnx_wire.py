@@ -21,7 +21,7 @@ _LONGEST_VARINT: Final = 10
 _MOST_FIELDS: Final = 1_000_000
 """Fields that are looked at in one file; the UNet of SDXL has some 100,000."""
 MOST_BYTES: Final = 128 << 20
-"""Of a graph without its weights; exporters' notes make it some 50 MB."""
+"""Size of a graph without its weights; exporters' notes make it some 50 MB."""
 DEEPEST_GRAPH: Final = 20
 """Graphs within nodes within graphs; ONNX's own reader stops at 33."""
 
@@ -37,11 +37,11 @@ class Field:
     number: int
     wire: int
     head: int
-    """Where its key begins."""
+    """Offset of its key."""
     start: int
-    """Where its value begins."""
+    """Offset of its value."""
     end: int
-    """Where its value ends."""
+    """Offset behind its value."""
     value: int = 0
     """The number, for wire type `VARINT`."""
 

@@ -205,7 +205,7 @@ class _UnetLevels:
     middle: int | None
     """Widths of the middle; `None` if there is none."""
     up: list[list[int]]
-    """The same on the way out, innermost level first."""
+    """Widths on the way out, innermost level first."""
 
 
 def _layer_number(text: str) -> int:
