@@ -288,7 +288,8 @@ class GuideInputs:
     def __init__(self, guides: Guides, negatives: int) -> None:
         self._image_strength = guides.image_strength
         self._kinds = list(dict.fromkeys(guide.kind for guide in guides.controls))
-        self._guess = guides.guess or any(guide.is_pooled for guide in guides.controls)
+        running = [guide for guide in guides.controls if guide.kind.in_each_step]
+        self._guess = guides.guess or (bool(running) and running[0].is_pooled)  # As `MultiControlNetModel`: the first.
         self._skipped = negatives if self._guess else 0
         self._written: dict[str, tuple[Mapping[str, torch.Tensor], list[Guide]]] = {}
 

@@ -13,10 +13,10 @@ import pytest
 from torch_pipelines import SCHEDULERS, assert_alike, psnr, torch_pipeline
 
 from olivelike.errors import SourceError, UsageError
-from olivelike.model.guides import guided_file
+from olivelike.model.guides import CONTROLNET, guided_file
 from olivelike.runtime import Request, open_pipeline
 from olivelike.runtime.pipeline.denoiser_calls import _size
-from olivelike.runtime.pipeline.guides_in_use import find_edges
+from olivelike.runtime.pipeline.guides_in_use import Guide, GuideInputs, Guides, find_edges
 from olivelike.runtime.pipeline.request import Control
 from olivelike.testing.models import traced_graph
 from olivelike.testing.parity import materialize_model
@@ -149,6 +149,13 @@ def test_conditions_that_are_means_over_the_picture_lead_prompts_alone(settings,
     result = open_pipeline(folder, settings).generate(ask(Control(drawing, "edges", 0.9)))
     expected = paint_led((2,), pooled=True, image=drawing, controlnet_conditioning_scale=0.9)
     assert_alike(result, expected)
+
+
+@pytest.mark.parametrize("pooled", [(False, True), (True, False)])
+def test_the_first_network_says_whether_prompts_alone_are_led_as_in_diffusers(drawing, pooled):
+    guides = [Guide(CONTROLNET, Control(drawing), None, torch.zeros(1, 3, 8, 8), is_pooled=one) for one in pooled]
+    inputs = GuideInputs(Guides(guides), negatives=2)
+    assert (inputs._guess, inputs._skipped) == (pooled[0], 2 * pooled[0])
 
 
 def test_half_precision_is_near_torch(settings, drawing):
