@@ -11,7 +11,7 @@ import math
 import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import onnx_ir as ir
@@ -19,6 +19,9 @@ from onnx_ir.traversal import RecursiveGraphIterator
 
 from olivelike.errors import PassError
 from olivelike.model.targets import CONTRIB_DOMAIN, TARGETS
+
+if TYPE_CHECKING:
+    from olivelike.graphs.editing.values import Attributes
 
 _LOWEST = -3.4028234663852886e38
 _END = sys.maxsize
@@ -268,7 +271,7 @@ class Body:
         return write
 
     def write(
-        self, op_type: str, operands: Sequence[Operand], attributes: Mapping[str, Any], outputs: int = 1
+        self, op_type: str, operands: Sequence[Operand], attributes: Attributes, outputs: int = 1
     ) -> Sequence[ir.Value]:
         """Append a node of the standard domain and return its outputs."""
         inputs = [operand if isinstance(operand, ir.Value) else self._constant(operand) for operand in operands]
@@ -289,7 +292,7 @@ class Body:
         return self._append("Constant", [], {"value": ir.tensor(np.array(number, dtype))}, 1)[0]
 
     def _append(
-        self, op_type: str, inputs: Sequence[ir.Value], attributes: Mapping[str, Any], outputs: int
+        self, op_type: str, inputs: Sequence[ir.Value], attributes: Attributes, outputs: int
     ) -> Sequence[ir.Value]:
         node = ir.node(op_type, inputs, attributes, num_outputs=outputs)
         for index, value in enumerate(node.outputs):

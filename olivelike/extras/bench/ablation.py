@@ -7,7 +7,7 @@ import io
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from olivelike._text import did_you_mean
 from olivelike.engine.preparation import make_resolver, prepare
@@ -33,6 +33,7 @@ from olivelike.runtime.sessions.session import check_dimensions
 from olivelike.runtime.sessions.session_settings import SessionSettings, choose_providers
 
 if TYPE_CHECKING:
+    from olivelike._untrusted import Json, JsonView
     from olivelike.engine.execute.events import Event, Listener
     from olivelike.engine.plan.node import Node
     from olivelike.engine.prepared import Options, Prepared
@@ -75,7 +76,7 @@ class Row:
     weights: str | None = None
     """Share of each type in the weights of a quantised graph."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return the fields as JSON values."""
         return asdict(self)
 
@@ -92,7 +93,7 @@ class Ablation:
     fidelity: FidelityReport | None = None
     """Pictures of the variants, the first one the reference, if they were asked for."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return the name and the rows as JSON values."""
         found = {"workflow": self.workflow, "rows": [row.to_json() for row in self.rows]}
         return found if self.fidelity is None else {**found, "fidelity": self.fidelity.to_json()}
@@ -291,10 +292,10 @@ def _shown(prepared: Prepared, components: Collection[str]) -> list[str]:
     return [denoiser] if denoiser else (everywhere or present)[:1]
 
 
-def _stored_facts(prepared: Prepared) -> dict[str, Mapping[str, Any]]:
+def _stored_facts(prepared: Prepared) -> dict[str, JsonView]:
     """Return the facts of each node whose result is stored."""
     resolver = make_resolver(prepared)
-    found: dict[str, Mapping[str, Any]] = {}
+    found: dict[str, JsonView] = {}
     for node in prepared.nodes:
         if node.component in TOKENIZERS:
             continue
@@ -308,7 +309,7 @@ def _stored_facts(prepared: Prepared) -> dict[str, Mapping[str, Any]]:
     return found
 
 
-def _with_figures(row: Row, node: Node, nodes: Mapping[str, Node], facts: Mapping[str, Mapping[str, Any]]) -> Row:
+def _with_figures(row: Row, node: Node, nodes: Mapping[str, Node], facts: Mapping[str, JsonView]) -> Row:
     """Return a row with the figures of the last step `verify` before a node."""
     parent = nodes.get(node.parent or "")
     while parent is not None and parent.name != "verify":

@@ -8,12 +8,12 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pydantic import TypeAdapter, ValidationError
 
 from olivelike._files import held
-from olivelike._untrusted import read_bytes, read_json
+from olivelike._untrusted import Json, read_bytes, read_json
 from olivelike.cli.stdout import require_writable
 from olivelike.errors import UsageError
 from olivelike.extras.bench.row import COLUMNS, Row, Value
@@ -53,7 +53,7 @@ class BenchReport:
         """The rows of engines that failed, died or hung."""
         return tuple(row for row in self.rows if row.status != "ok")
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return everything as JSON values."""
         return {
             "kind": _KIND,
@@ -100,7 +100,7 @@ class Comparison:
         """Whether it is slower than allowed."""
         return self.change > self.allowed
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return everything as JSON values."""
         return {**asdict(self), "change": round(self.change, 2), "slower": self.slower}
 

@@ -72,7 +72,7 @@ class TorchEngine:
         """Make a batch of pictures."""
         import torch
 
-        def on_step(_pipeline: Any, _number: int, _timestep: Any, _tensors: Any) -> dict[str, Any]:
+        def on_step(_pipeline: Any, _number: int, _timestep: Any, _tensors: Any) -> dict[str, object]:
             self._stopwatch.step()
             return {}
 

@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from olivelike._untrusted import open_file, read_bytes
+from olivelike._untrusted import Json, JsonView, open_file, read_bytes
 from olivelike.digest import digest_file
 from olivelike.engine.execute.executor import Advanced, Demand, Failed
 from olivelike.engine.execute.process_executor import ProcessExecutor
@@ -57,8 +57,8 @@ class Parcel:
     """Name of this attempt; what is told meanwhile is told under it."""
     worker: str
     """Id of the Dask worker that it is for: one that was started anew at the same address has lost what it was sent."""
-    job: Mapping[str, Any]
-    demand: Mapping[str, Any]
+    job: JsonView
+    demand: JsonView
     shares: bool
     """Whether the worker sees the folders of the run."""
     links: Mapping[str, str]
@@ -135,7 +135,7 @@ def _failure(error: Exception) -> bytes:
     return packed(asdict(Reply(error=word, text=f"{type(error).__name__}: {error}")))
 
 
-def describe(probe: str, token: str, dask_worker: Any) -> dict[str, Any]:
+def describe(probe: str, token: str, dask_worker: Any) -> Json:
     """Return what a run wants to know of a worker; the first thing that it asks.
 
     Args:
@@ -334,7 +334,7 @@ def _bench(parcel: Parcel) -> Iterator[tuple[Job, Path | None]]:
         if parcel.folder is not None:
             written.mkdir()
             here[parcel.folder] = str(written)
-        message: dict[str, Any] = _with_paths(parcel.job, here)
+        message: Json = _with_paths(parcel.job, here)
         message["place"] |= {"store": str(store.root), "log": str(home / "job.log")}
         if "stamps" in message:  # Digests were checked as the files came.
             message["stamps"] = {}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, get_type_hints
 
 from pydantic import TypeAdapter
 
-from olivelike._untrusted import one_line, open_file
+from olivelike._untrusted import JsonView, one_line, open_file
 from olivelike.engine.execute.executor import LIGHT, Demand
 from olivelike.engine.run_record import versions
 from olivelike.errors import MissingError, SessionError, UsageError, error_of
@@ -42,7 +42,7 @@ class Site:
     """A worker of the cluster, as we know it."""
 
     address: str
-    facts: Mapping[str, Any]
+    facts: JsonView
     threads: int
     busy: dict[str, int] = field(default_factory=dict)
     """Expected bytes of what it does for us, by name."""
@@ -217,7 +217,7 @@ class ClusterWorkers:
                     self._refused[address] = reason
                 self.changed.notify_all()
 
-    def _describe(self, address: str) -> Mapping[str, Any]:
+    def _describe(self, address: str) -> JsonView:
         """Return what a worker says of itself; raises as `ask`."""
         from olivelike.extras.cluster import cluster_site
 
@@ -248,7 +248,7 @@ class ClusterWorkers:
         return self.sites.get(site.address) is site
 
 
-def _difference(facts: Mapping[str, Any]) -> str | None:
+def _difference(facts: JsonView) -> str | None:
     """Return why a worker would not give the same results, `None` if it would."""
     if "lack" in facts:
         return f"{facts['lack']}; install olivelike there"

@@ -7,12 +7,12 @@ import queue
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from olivelike._files import file_identity, write_whole
-from olivelike._untrusted import one_line
+from olivelike._untrusted import Json, JsonView, one_line
 from olivelike.digest import digest_file
 from olivelike.errors import OlivelikeError, SessionError
 from olivelike.extras.cluster import painting_site
@@ -63,7 +63,7 @@ class DrawingCluster:
             self._workers.look()
         return len(self._workers.sites)
 
-    def child(self, log: Path, hear: Callable[[dict[str, Any]], None], end: Callable[[int], None]) -> ClusterChild:
+    def child(self, log: Path, hear: Callable[[Json], None], end: Callable[[int], None]) -> ClusterChild:
         """Return a process on a worker that has none yet, as soon as there is one; as `JsonChild`."""
         return ClusterChild(self, self._workers, log, hear, end)
 
@@ -128,14 +128,14 @@ class ClusterChild:
         cluster: DrawingCluster,
         workers: ClusterWorkers,
         log: Path,
-        hear: Callable[[dict[str, Any]], None],
+        hear: Callable[[Json], None],
         end: Callable[[int], None],
     ) -> None:
         self._cluster, self._workers, self._log = cluster, workers, log
         self._hear, self._end = hear, end
         self._name = f"painter-{secrets.token_hex(8)}"
-        self._messages: queue.SimpleQueue[Mapping[str, Any]] = queue.SimpleQueue()
-        self._told: queue.SimpleQueue[Mapping[str, Any] | None] = queue.SimpleQueue()
+        self._messages: queue.SimpleQueue[JsonView] = queue.SimpleQueue()
+        self._told: queue.SimpleQueue[JsonView | None] = queue.SimpleQueue()
         """Messages of the process, `None` after the last."""
         self._stopped, self._guard = threading.Event(), threading.Lock()
         self._status: int | None = None
@@ -151,7 +151,7 @@ class ClusterChild:
         """There is none here."""
         return
 
-    def send(self, message: Mapping[str, Any]) -> None:
+    def send(self, message: JsonView) -> None:
         """Tell the process; of one that has died, `end` is called and this says nothing."""
         self._messages.put(message)
 
@@ -211,7 +211,7 @@ class ClusterChild:
         while not self._stopped.is_set():
             if self._status is not None:
                 return self._status
-            message: Mapping[str, Any] | None = None
+            message: JsonView | None = None
             try:
                 message = self._messages.get(timeout=_LISTEN_SECONDS)
             except queue.Empty:
@@ -225,11 +225,11 @@ class ClusterChild:
             told = time.monotonic()
         return _KILLED
 
-    def _note_gallery(self, message: Mapping[str, Any]) -> None:
+    def _note_gallery(self, message: JsonView) -> None:
         if "draw" in message:
             self._gallery = Path(message["draw"]["gallery"])
 
-    def _place(self, site: Site, message: Mapping[str, Any]) -> None:
+    def _place(self, site: Site, message: JsonView) -> None:
         """Send what a job reads, or the folder that is to be opened."""
         if "draw" in message:
             draw = message["draw"]

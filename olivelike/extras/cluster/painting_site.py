@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from olivelike._untrusted import Json, JsonView  # noqa: TC001 - the reader looks types up
 from olivelike.engine.execute.json_child import JsonChild
 from olivelike.extras.cluster.cluster_site import ReplacedError, home_folder, own_store
 from olivelike.serve.drawing.painter import MODULE
@@ -27,7 +28,7 @@ _painters: Final[dict[str, _SitePainter]] = {}
 class _SitePainter:
     """The process of one server on this worker."""
 
-    def __init__(self, name: str, settings: Mapping[str, Any], root: Path | None, tell: Callable[[Any], None]) -> None:
+    def __init__(self, name: str, settings: JsonView, root: Path | None, tell: Callable[[Any], None]) -> None:
         self._root, self._tell = root, tell
         self._log = home_folder() / f"{name}.log"
         self._gallery: Path | None = None
@@ -39,7 +40,7 @@ class _SitePainter:
         self._child = JsonChild(MODULE, self._log, self._answer, self._end)
         self.send(settings)
 
-    def send(self, message: Mapping[str, Any]) -> None:
+    def send(self, message: JsonView) -> None:
         """Tell the process, with paths as they are here."""
         here = self._mapped(dict(message), ("uploads", "loras", "wildcards", "folder"))
         if "draw" in message:
@@ -50,7 +51,7 @@ class _SitePainter:
                 self._clear(message["draw"])
         self._child.send(here)
 
-    def _clear(self, draw: Mapping[str, Any]) -> None:
+    def _clear(self, draw: JsonView) -> None:
         """Remove what earlier jobs have drawn, fetched long ago, but for what a job needs."""
         needed = {self._under_root(path) for path in draw["reads"]}
         needed |= {Path(self._under_root(draw["gallery"]), path) for path in draw["done"].values()}
@@ -80,8 +81,8 @@ class _SitePainter:
         if self._root is not None:
             shutil.rmtree(self._root, ignore_errors=True)
 
-    def _answer(self, answer: dict[str, Any]) -> None:
-        more: dict[str, Any] = {}
+    def _answer(self, answer: Json) -> None:
+        more: Json = {}
         if self._root is not None:
             if "folders" in answer:
                 answer["folders"] = [self._there(folder) for folder in answer["folders"]]
@@ -96,7 +97,7 @@ class _SitePainter:
             words = self._log.read_text(encoding="utf-8", errors="replace")[-_TAIL:]
             self._tell({"ended": status, "words": words})
 
-    def _mapped(self, message: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    def _mapped(self, message: Json, names: tuple[str, ...]) -> Json:
         for name in names if self._root is not None else ():
             match message.get(name):
                 case str() as path:
@@ -121,7 +122,7 @@ class _SitePainter:
         return str(Path("/", Path(path).relative_to(self._root)))
 
 
-async def start_painter(name: str, worker: str, settings: Mapping[str, Any], *, shares: bool, dask_worker: Any) -> None:
+async def start_painter(name: str, worker: str, settings: JsonView, *, shares: bool, dask_worker: Any) -> None:
     """Start the process that draws for a server.
 
     Args:
@@ -147,7 +148,7 @@ async def start_painter(name: str, worker: str, settings: Mapping[str, Any], *, 
     loop.create_task(_watch(name, painter))  # noqa: RUF006  (it ends with the process)
 
 
-async def tell_painter(name: str, message: Mapping[str, Any] | None) -> None:
+async def tell_painter(name: str, message: JsonView | None) -> None:
     """Tell the process something, or only that the server is there.
 
     Raises:

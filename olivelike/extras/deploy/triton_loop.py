@@ -11,7 +11,7 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from olivelike._untrusted import read_json
+from olivelike._untrusted import Json, JsonView, read_json
 from olivelike.errors import Interrupted, OlivelikeError, SourceError, UsageError
 from olivelike.extras.deploy.served import NETWORKS_FILE, PIPELINE_INPUTS
 from olivelike.extras.deploy.triton_session import TritonSession, triton_backend
@@ -122,7 +122,7 @@ def open_served(path: Path) -> Pipeline:
     return Pipeline(folder, SessionSettings(), safety=True, initializers={}, shared=networks)
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> Json:
     try:
         content = read_json(path)
     except (OSError, ValueError) as error:
@@ -132,7 +132,7 @@ def _read(path: Path) -> dict[str, Any]:
     return content
 
 
-def _specs(described: Sequence[Mapping[str, Any]]) -> list[ValueSpec]:
+def _specs(described: Sequence[JsonView]) -> list[ValueSpec]:
     return [ValueSpec(one["name"], one["dtype"], tuple(one["dims"])) for one in described]
 
 

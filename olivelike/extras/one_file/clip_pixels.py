@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import onnx_ir as ir
@@ -11,6 +11,7 @@ import onnx_ir as ir
 from olivelike.errors import PassError
 
 if TYPE_CHECKING:
+    from olivelike._untrusted import JsonView
     from olivelike.extras.one_file.arithmetic import Number
 
 _KINDS: Final = {2: "linear", 3: "cubic"}
@@ -19,7 +20,7 @@ _CUBIC: Final = -0.5
 """Pillow's coefficient."""
 
 
-def clip_pixels(pictures: Number, config: Mapping[str, Any]) -> Number:
+def clip_pixels(pictures: Number, config: JsonView) -> Number:
     """Return pictures as CLIP sees them: float32 of shape (pictures, 3, height, width).
 
     Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from olivelike.engine.execute.stored_tensors import TensorFiles
 from olivelike.engine.kinds.joined import JoinedJob, JoinedNode
@@ -15,6 +15,7 @@ from olivelike.model import Graph, Weights
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from olivelike._untrusted import Json
     from olivelike.engine.kinds.kind import Assignment, Job, Needs, Workbench, Workplace
     from olivelike.engine.plan.node import Node
     from olivelike.sources import PipelineSource
@@ -71,7 +72,7 @@ class OneFileNode(JoinedNode):
     libraries = ("diffusers",)
     """Schedulers have the defaults of its release."""
 
-    def options(self, node: Node) -> dict[str, Any]:
+    def options(self, node: Node) -> Json:
         """Return the names of the files."""
         return node.file_names
 

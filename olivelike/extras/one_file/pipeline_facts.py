@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from olivelike.engine.output.alphas import SCHEDULER_FILE, alphas_of
 from olivelike.engine.output.scheduler_defaults import defaults_of
@@ -16,9 +16,10 @@ from olivelike.families import TEXT_ENCODERS, TOKENIZER_OF, denoiser_among
 from olivelike.model.scheduler_settings import SIGMAS, taken_over
 
 if TYPE_CHECKING:
+    from olivelike._untrusted import JsonView
     from olivelike.model import Architecture
 
-_OPTIONS: Final[Mapping[str, Any]] = {
+_OPTIONS: Final[JsonView] = {
     **dict.fromkeys(SIGMAS, False),
     "algorithm_type": "dpmsolver++",
     "solver_order": 2,
@@ -29,7 +30,7 @@ _PREPROCESSOR: Final = "feature_extractor/preprocessor_config.json"
 
 
 def pipeline_facts(
-    index: Mapping[str, Any], assets: Mapping[str, bytes], architectures: Mapping[str, Architecture]
+    index: JsonView, assets: Mapping[str, bytes], architectures: Mapping[str, Architecture]
 ) -> PipelineFacts:
     """Return what a pipeline is beside its networks.
 

@@ -25,6 +25,7 @@ from olivelike.model.families import SAFETY_CHECKER
 from olivelike.model.graph import FACTOR_KEY, SIZE_KEY
 
 if TYPE_CHECKING:
+    from olivelike._untrusted import JsonView
     from olivelike.model import Graph
 
 FLAGS: Final = "has_nsfw_concepts"
@@ -50,11 +51,11 @@ class PipelineFacts:
     schedules: Sequence[Schedule]
     alphas: np.ndarray[Any, Any]
     """Products of alphas per timestep, float32."""
-    vae: Mapping[str, Any]
+    vae: JsonView
     """Config of the VAE."""
     guidance_width: int | None = None
     """Width of the guidance's embedding, for a UNet that takes it as an input, as LCM's do."""
-    preprocessor: Mapping[str, Any] | None = None
+    preprocessor: JsonView | None = None
     """Config of the safety checker's image processor."""
     sample_size: int | Sequence[int] | None = None
     """Height and width of the latents that the UNet was trained on."""

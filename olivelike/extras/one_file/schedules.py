@@ -22,6 +22,8 @@ from olivelike.errors import PassError
 from olivelike.extras.one_file.arithmetic import Number, Writer
 
 if TYPE_CHECKING:
+    from olivelike._untrusted import JsonView
+
     Table = tuple[list[Number], Number]
     """Columns of shape (steps,) and the factor of the initial noise, of shape (1,), all float64."""
 
@@ -59,7 +61,7 @@ class Schedule:
     """A scheduler with its settings, those of its class filled in."""
 
     name: str
-    settings: Mapping[str, Any]
+    settings: JsonView
 
 
 def check_schedules(schedules: Sequence[Schedule]) -> None:
@@ -132,7 +134,7 @@ class _Facts:
     sigmas: Number
     scheduler: Number
 
-    def timesteps(self, settings: Mapping[str, Any], *, more: int = 0, rounded: bool = True) -> Number:
+    def timesteps(self, settings: JsonView, *, more: int = 0, rounded: bool = True) -> Number:
         """Return the timesteps; `more` of them are spaced, of which the last are left out."""
         spacing, steps = settings["timestep_spacing"], self.steps + more
         if spacing == "trailing":
@@ -180,7 +182,7 @@ def _scalar(value: Number) -> Number:
     return value.writer.op("Squeeze", value, value.writer.integers(0))
 
 
-def _foretold(settings: Mapping[str, Any], signal: Number, noise: Number) -> tuple[Number | float, Number | float]:
+def _foretold(settings: JsonView, signal: Number, noise: Number) -> tuple[Number | float, Number | float]:
     """Return p and q for latents that are so much signal and so much noise."""
     match settings["prediction_type"]:
         case "epsilon":
@@ -197,7 +199,7 @@ def _foretold(settings: Mapping[str, Any], signal: Number, noise: Number) -> tup
     )
 
 
-def _ddim(settings: Mapping[str, Any], facts: _Facts) -> Table:
+def _ddim(settings: JsonView, facts: _Facts) -> Table:
     """https://arxiv.org/abs/2010.02502, formula 12 with eta 0."""
     times = facts.timesteps(settings)
     final = 1.0 if settings["set_alpha_to_one"] else facts.alphas.slice(0, 1)
@@ -211,12 +213,12 @@ def _ddim(settings: Mapping[str, Any], facts: _Facts) -> Table:
     return columns, facts.writer.constant([1.0])
 
 
-def _sigma_scale(settings: Mapping[str, Any], sigmas: Number) -> Number:
+def _sigma_scale(settings: JsonView, sigmas: Number) -> Number:
     first = sigmas.slice(0, 1)
     return (first * first + 1.0).sqrt() if settings["timestep_spacing"] == "leading" else first
 
 
-def _euler(settings: Mapping[str, Any], facts: _Facts) -> Table:
+def _euler(settings: JsonView, facts: _Facts) -> Table:
     """Algorithm 2 of https://arxiv.org/abs/2206.00364 without churn."""
     times = facts.timesteps(settings, rounded=False)
     here = facts.sigma(times)
@@ -227,7 +229,7 @@ def _euler(settings: Mapping[str, Any], facts: _Facts) -> Table:
     return columns, _sigma_scale(settings, here)
 
 
-def _euler_ancestral(settings: Mapping[str, Any], facts: _Facts) -> Table:
+def _euler_ancestral(settings: JsonView, facts: _Facts) -> Table:
     """k-diffusion's `sample_euler_ancestral`: down to less noise than the next step has, and fresh noise on top."""
     times = facts.timesteps(settings, rounded=False)
     here = facts.sigma(times)
@@ -240,7 +242,7 @@ def _euler_ancestral(settings: Mapping[str, Any], facts: _Facts) -> Table:
     return columns, _sigma_scale(settings, here)
 
 
-def _dpm_multistep(settings: Mapping[str, Any], facts: _Facts) -> Table:
+def _dpm_multistep(settings: JsonView, facts: _Facts) -> Table:
     """DPM-Solver++(2M), algorithm 2 of https://arxiv.org/abs/2211.01095; first and last step are of first order."""
     times = facts.timesteps(settings, more=0 if settings["timestep_spacing"] == "trailing" else 1)
     here = facts.sigma(times)
@@ -264,7 +266,7 @@ def _dpm_multistep(settings: Mapping[str, Any], facts: _Facts) -> Table:
     return columns, facts.writer.constant([1.0])
 
 
-def _lcm(settings: Mapping[str, Any], facts: _Facts) -> Table:
+def _lcm(settings: JsonView, facts: _Facts) -> Table:
     """https://arxiv.org/abs/2310.04378, algorithm 3: to the picture and back to noise, on the distilled timesteps."""
     writer, original = facts.writer, settings["original_inference_steps"]
     asked = writer.op("Equal", facts.scheduler, writer.integers(list(_FORMULAS).index("LCM")))
@@ -292,7 +294,7 @@ def _lcm(settings: Mapping[str, Any], facts: _Facts) -> Table:
     return columns, writer.constant([1.0])
 
 
-_FORMULAS: Final[Mapping[str, Callable[[Mapping[str, Any], _Facts], Table]]] = {
+_FORMULAS: Final[Mapping[str, Callable[[JsonView, _Facts], Table]]] = {
     "DDIM": _ddim,
     "Euler": _euler,
     "Euler a": _euler_ancestral,

@@ -1,7 +1,7 @@
 """`olivelike cache` on a store that several machines share: exchange with it, its size, check and collection."""
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -11,6 +11,7 @@ from olivelike.cli.stdout import write_error, write_found
 from olivelike.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
+    from olivelike._untrusted import Json
     from olivelike.extras.shared_store.exchange import Exchanged
     from olivelike.extras.shared_store.shared_store import SharedStore
 
@@ -95,7 +96,7 @@ def gc(there: "SharedStore", cap: int | None, older_than: str | None, grace: flo
     told = f"{there.address}: removed {removed}, freed {of_size(freed)}; {of_size(report.bytes_after)} left"
     if report.live_runs:
         told += f"; {count(report.live_runs, 'run')} at work, whose results stay"
-    value: dict[str, Any] = {"address": str(there.address), **asdict(report), "bytes_freed": freed}
+    value: Json = {"address": str(there.address), **asdict(report), "bytes_freed": freed}
     write_found(value, [told], json=json)
 
 

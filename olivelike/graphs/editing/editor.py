@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from olivelike.graphs.editing.values import Dims, dims_of
+from olivelike.graphs.editing.values import Attributes, Dims, dims_of
 from olivelike.model.graph import BLOCK_KEY, is_barrier, weight_values
 
 CONTRIB = "com.microsoft"
@@ -42,7 +41,7 @@ class GraphEditor:
         *,
         before: ir.Node,
         name: str,
-        attributes: dict[str, Any] | None = None,
+        attributes: Attributes | None = None,
         domain: str = "",
         dtype: ir.DataType | None = None,
         block: str | None = None,

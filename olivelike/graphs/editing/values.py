@@ -13,11 +13,14 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 if TYPE_CHECKING:
     import numpy as np
     import onnx_ir as ir
+
+Attributes: TypeAlias = dict[str, Any]
+"""Values of a node's attributes by name, as `onnx_ir.node` takes them."""
 
 Dim = int | str | None
 """A size, the name or formula of a dynamic one, or `None` if nothing is known."""

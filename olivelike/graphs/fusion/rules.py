@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import onnx
 import onnx_ir as ir
@@ -27,6 +27,7 @@ from olivelike.graphs.fusion.tokens import image_tokens
 from olivelike.graphs.fusion.transposes import cleanup, nhwc_conv, transposes
 
 if TYPE_CHECKING:
+    from olivelike._untrusted import Json
     from olivelike.model.targets import Precision, Target
 
 RULES: Final = (
@@ -65,7 +66,7 @@ def fuse(
     precision: Precision | None = None,
     float32_operators: Iterable[str] = (),
     more: Sequence[Rule] = (),
-) -> dict[str, Any]:
+) -> Json:
     """Rewrite a weightless model for a target, in place.
 
     Raises `UsageError` when `switches` names no rule, or one of `more` runs before none, and `PassError` when a rule
@@ -102,7 +103,7 @@ def fuse(
 
 def _apply(
     model: ir.Model, rules: Iterable[Rule], settings: tuple[Target, Precision, frozenset[str]], *, check_each: bool
-) -> tuple[dict[str, Any], GraphEditor]:
+) -> tuple[Json, GraphEditor]:
     """Apply rules to a model, in place; return the facts of `fuse`, and the editor that has the model now."""
     editor = GraphEditor(model)
     before = _operator_counts(editor)

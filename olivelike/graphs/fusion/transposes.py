@@ -8,12 +8,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from olivelike.graphs.editing.editor import CONTRIB
 from olivelike.graphs.editing.values import (
+    Attributes,
     Dims,
     attribute,
     constant_array,
@@ -81,7 +82,7 @@ def _write(node: ir.Node, scope: Scope) -> None:
     write_nhwc(scope, "NhwcConv", inputs, node.outputs[0], attributes=attributes_of(node))
 
 
-_Plan = tuple[list["ir.Value | None"], dict[str, Any]]
+_Plan = tuple[list["ir.Value | None"], Attributes]
 """Inputs and attributes of the same operator in NHWC."""
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from olivelike.graphs.editing.editor import CONTRIB, GraphEditor
 from olivelike.graphs.editing.values import (
+    Attributes,
     Dims,
     dims_of,
     is_used_once,
@@ -33,7 +34,7 @@ def to_nhwc_dims(dims: Dims) -> Dims:
     return tuple(dims[axis] for axis in TO_NHWC)
 
 
-def attributes_of(node: ir.Node) -> dict[str, Any]:
+def attributes_of(node: ir.Node) -> Attributes:
     """Return the values of a node's attributes, for another node."""
     return {name: node.attributes[name].value for name in sorted(node.attributes)}
 
@@ -45,7 +46,7 @@ def write(
     result: ir.Value,
     suffix: str = "",
     *,
-    attributes: dict[str, Any] | None = None,
+    attributes: Attributes | None = None,
     domain: str = CONTRIB,
     before: ir.Node | None = None,
     counted: str = "",
@@ -73,7 +74,7 @@ def write_nhwc(
     inputs: Sequence[ir.Value | None],
     result: ir.Value,
     *,
-    attributes: dict[str, Any],
+    attributes: Attributes,
     domain: str = CONTRIB,
     counted: str = "",
 ) -> None:

@@ -10,7 +10,7 @@ from dataclasses import fields
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from olivelike._files import file_identity
 from olivelike._text import size
@@ -57,7 +57,7 @@ def picture_record(
         shown: files of the pictures that are a prompt.
     """
     scheduler, sampler, schedule = _sampling(request.scheduler, json.dumps(folder.scheduler))
-    alike: dict[str, Any] = {name: getattr(request, name) for name in _ALIKE}
+    alike: RequestFields = {name: getattr(request, name) for name in _ALIKE}
     return PictureRecord(
         **alike,
         prompt=request.prompts[0],

@@ -157,7 +157,7 @@ def _options(line: str, place: str) -> PromptLine:
 
 def _trainers_line(line: str, place: str) -> PromptLine:
     prompt, *rest = re.split(r"\s--(?=[a-zA-Z]+(?:\s|$))", line)
-    given: dict[str, Any] = {}
+    given: RequestFields = {}
     for option in rest:
         name, _, value = option.partition(" ")
         if name.lower() not in _TRAINERS:
@@ -187,13 +187,13 @@ def read_options(text: str, place: str) -> RequestFields:
     return _combined(given, place)
 
 
-def _given(line: str, place: str) -> dict[str, Any]:
+def _given(line: str, place: str) -> RequestFields:
     """Return the values of options by the names of their fields."""
     try:
         words = shlex.split(line)
     except ValueError as error:
         raise UsageError(f"{place}: {error}; put quotes around a text with spaces or apostrophes") from error
-    given: dict[str, Any] = {}
+    given: RequestFields = {}
     while words:
         word = words.pop(0)
         name = word.removeprefix("--")
@@ -217,7 +217,7 @@ def _given(line: str, place: str) -> dict[str, Any]:
     return given
 
 
-def _combined(given: dict[str, Any], place: str) -> RequestFields:
+def _combined(given: RequestFields, place: str) -> RequestFields:
     """Put together what takes two options: A1111's sides, and its pictures as so many times a batch."""
     sides = given.pop("width", None), given.pop("height", None)
     if (sides[0] is None) != (sides[1] is None):

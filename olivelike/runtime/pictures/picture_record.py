@@ -18,7 +18,7 @@ from dataclasses import MISSING, Field, asdict, dataclass, field, fields, replac
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Literal, get_type_hints
 
-from olivelike._untrusted import parse_json
+from olivelike._untrusted import Json, parse_json
 from olivelike.errors import SessionError, SourceError, UsageError
 from olivelike.runtime.pictures.ai_mark import XMP_TEXT, source_type, xmp_packet
 from olivelike.runtime.pipeline.request import Recorded, Told, Written, read_number, read_seed, read_whole
@@ -121,7 +121,7 @@ class PictureRecord(Recorded):
                 del values[one.name]
         return json.dumps({"format": _FORMAT, **values}, allow_nan=False)
 
-    def values(self) -> dict[str, Any]:
+    def values(self) -> Json:
         """Return all fields as JSON has them, in the order of files."""
         values = asdict(self)
         return {one.name: values[one.name] for one in fields_of_files()}

@@ -12,9 +12,9 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
-from typing import Any, Final
+from typing import Final
 
-from olivelike._untrusted import one_line
+from olivelike._untrusted import Json, JsonView, one_line
 from olivelike.errors import SourceError
 from olivelike.runtime.pictures.picture_record import LATENT, NEGATIVE, PictureRecord, told_of
 from olivelike.runtime.pipeline.request import read_number
@@ -198,7 +198,7 @@ _CANONICAL: Final = frozenset(_KNOWN.values())
 
 def record_of_settings(record: PictureRecord, settings: Mapping[str, str]) -> PictureRecord:
     """Return a record with settings that have A1111's names; what has no field in it stays among the other ones."""
-    found: dict[str, Any] = {}
+    found: Json = {}
     rest = dict(settings)
     if "Scheduler" in rest and "Schedule type" not in rest:  # as ComfyUI's and Fooocus' writers of this text call it
         rest["Schedule type"] = rest.pop("Scheduler")
@@ -236,7 +236,7 @@ def _enlarged(settings: Mapping[str, str]) -> bool:
     return any(name.startswith("Hires ") for name in settings)
 
 
-def _sampling(found: Mapping[str, Any]) -> dict[str, str | None]:
+def _sampling(found: JsonView) -> dict[str, str | None]:
     """Return the schedule type and the scheduler's name."""
     sampler, schedule = found.get("sampler"), found.get("schedule")
     if not sampler:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from olivelike._untrusted import parse_json
+from olivelike._untrusted import Json, JsonView, parse_json
 from olivelike.errors import SourceError
 from olivelike.runtime.pictures.picture_record import COMMENT, PARAMETERS, PictureRecord, UsedFile
 from olivelike.runtime.pictures.recipe_text import parse_a1111, record_of_settings
@@ -33,12 +33,12 @@ _HINT: Final = "take prompt, seed and the like from it by hand"
 @dataclass(frozen=True)
 class _Form:
     program: str
-    fits: Callable[[Mapping[str, Any]], bool]
+    fits: Callable[[JsonView], bool]
     names: Mapping[str, str]
     """Its names → A1111's; `prompt` and `negative` are the two texts."""
     version: str | None = None
     """Its name for the program's version."""
-    flat: Callable[[dict[str, Any]], dict[str, Any]] = dict
+    flat: Callable[[Json], Json] = dict
     """Makes one level of names of what it wrote."""
     own_syntax: re.Pattern[str] | None = None
     """Syntax of its prompts that weighs words, and is read otherwise here."""
@@ -109,7 +109,7 @@ def _is_comfyui(value: Any) -> bool:
     return nodes or any(isinstance(node, dict) and "class_type" in node for node in value.values())
 
 
-def _read(form: _Form, value: Mapping[str, Any], where: str) -> tuple[str, PictureRecord]:
+def _read(form: _Form, value: JsonView, where: str) -> tuple[str, PictureRecord]:
     """Return a form's program and its recipe, all that has no name of A1111's among the other settings."""
     texts = {"prompt": "", "negative": ""}
     settings: dict[str, str] = {}
@@ -151,7 +151,7 @@ def _lora(name: Any, weight: Any) -> UsedFile:
     return UsedFile(stem, None, read_number(str(weight)))
 
 
-def _swarm(value: dict[str, Any]) -> dict[str, Any]:
+def _swarm(value: Json) -> Json:
     """SwarmUI: numbers may be texts, lists texts with commas; `clipstopatlayer` counts from the end."""
     flat = dict(value["sui_image_params"])
     names, weights = (
@@ -169,7 +169,7 @@ def _swarm(value: dict[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def _fooocus(value: dict[str, Any]) -> dict[str, Any]:
+def _fooocus(value: Json) -> Json:
     """Fooocus: what was drawn is `full_prompt`, with its styles; `resolution` is a pair as text."""
     flat = dict(value)
     for full, plain in (("full_prompt", "prompt"), ("full_negative_prompt", "negative_prompt")):
@@ -191,7 +191,7 @@ def _fooocus(value: dict[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def _invoke(value: dict[str, Any]) -> dict[str, Any]:
+def _invoke(value: Json) -> Json:
     """InvokeAI since 3: models are objects with a name, and `clip_skip` counts what is left out, from 0."""
     flat = dict(value)
     model = flat.pop("model", None) or {}
@@ -212,7 +212,7 @@ def _invoke(value: dict[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def _old_invoke(value: dict[str, Any]) -> dict[str, Any]:
+def _old_invoke(value: Json) -> Json:
     """InvokeAI before 3: the negative prompt stands in the prompt, in brackets at its end."""
     image = dict(value["image"])
     prompt = image.pop("prompt")
@@ -223,7 +223,7 @@ def _old_invoke(value: dict[str, Any]) -> dict[str, Any]:
     return image | {name: value[name] for name in ("model_weights", "app_version") if name in value}
 
 
-def _civitai(value: dict[str, Any]) -> dict[str, Any]:
+def _civitai(value: Json) -> Json:
     """Civitai's generator: a graph, and beside it what was asked for, as JSON in JSON."""
     flat = parse_json(value["extraMetadata"])
     if not isinstance(flat, dict):

@@ -9,10 +9,10 @@ import statistics
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from olivelike._files import file_identity, write_whole
-from olivelike._untrusted import read_json
+from olivelike._untrusted import Json, read_json
 from olivelike.errors import UsageError
 
 if TYPE_CHECKING:
@@ -118,14 +118,14 @@ def _notes() -> Path:
     return user_cache_path("olivelike", appauthor=False) / "guidance_calls.json"
 
 
-def _remembered() -> dict[str, Any]:
+def _remembered() -> Json:
     with contextlib.suppress(OSError, ValueError):
         found = read_json(_notes())
         return found if isinstance(found, dict) else {}
     return {}
 
 
-def _remember(answers: dict[str, Any]) -> None:
+def _remember(answers: Json) -> None:
     with contextlib.suppress(OSError):  # It is found out again.
         _notes().parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_whole(_notes(), json.dumps(answers).encode(), durable=False)

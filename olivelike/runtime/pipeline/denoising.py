@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 from olivelike.errors import Interrupted
 from olivelike.runtime.pipeline.cheap_steps import GuidanceCalls, guided_steps, runs_whole
@@ -115,10 +115,15 @@ def denoise(
     return latents
 
 
-def _step_arguments(state: BatchState, latents: torch.Tensor) -> dict[str, Any]:
+class _StepArguments(TypedDict, total=False):
+    generator: torch.Generator | list[torch.Generator]
+    eta: float
+
+
+def _step_arguments(state: BatchState, latents: torch.Tensor) -> _StepArguments:
     seed_noise(state.scheduler, state.seeds, latents)
     taken = taken_in_steps(state.scheduler)
-    arguments: dict[str, Any] = {}
+    arguments: _StepArguments = {}
     if "generator" in taken:
         # One generator as such: not every scheduler takes a list.
         arguments["generator"] = state.sources if len(state.sources) > 1 else state.sources[0]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from olivelike._files import file_identity
 from olivelike._text import did_you_mean_path
-from olivelike._untrusted import read_json
+from olivelike._untrusted import Json, JsonView, read_json
 from olivelike.errors import SessionError, SourceError
 from olivelike.families import DENOISERS, TEXT_ENCODERS, denoiser_among, family_of_folder
 from olivelike.families.denoiser_forms import FORMS
@@ -96,10 +96,10 @@ class PipelineFolder:
     """A folder as `olivelike run` writes it, with its configs as they are on disk."""
 
     path: Path
-    index: Mapping[str, Any]
-    denoiser: Mapping[str, Any]
-    vae: Mapping[str, Any]
-    scheduler: Mapping[str, Any]
+    index: JsonView
+    denoiser: JsonView
+    vae: JsonView
+    scheduler: JsonView
     vae_tile: int | None = None
     """Latents along a side of the largest picture that the VAE takes whole; `None` for any."""
 
@@ -280,7 +280,7 @@ class PipelineFolder:
             )
         return path
 
-    def config(self, component: str) -> Mapping[str, Any]:
+    def config(self, component: str) -> JsonView:
         """Return the `config.json` of a component; empty if there is none."""
         return _read(self.path / component / "config.json", needed=False)
 
@@ -359,7 +359,7 @@ def _convert_first(path: Path, name: str) -> str:
     return f"optimise it first: olivelike convert {source} -t cpu -o {made}, then olivelike generate {made} PROMPT"
 
 
-def _read(path: Path, *, needed: bool = True) -> dict[str, Any]:
+def _read(path: Path, *, needed: bool = True) -> Json:
     try:
         content = read_json(path)
     except FileNotFoundError:

@@ -587,7 +587,7 @@ class Request(Choices):
                 yield prompt, *self.seeds_of(number, seed, other)
 
 
-def with_meaning(fields_of: Mapping[str, Any], given: Collection[str]) -> RequestFields:
+def with_meaning(fields_of: RequestFields, given: Collection[str]) -> RequestFields:
     """Return fields without those about another one that is neither given nor among them with a value."""
     about = {one.name: one.metadata["about"] for one in fields(Request) if one.metadata.get("about")}
     return {
@@ -637,7 +637,7 @@ def axes() -> Iterator[str]:
     return (one.name for one in fields(Request) if one.metadata.get("axis"))
 
 
-def with_hires(given: dict[str, Any]) -> RequestFields:
+def with_hires(given: RequestFields) -> RequestFields:
     """Return fields that were asked for in words, `hires` without the strength that was said with it."""
     if "hires" in given:
         given["hires"], strength = given["hires"]

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    import numpy as np
     import torch
 
     from olivelike.runtime.sessions.session import Network
@@ -21,7 +22,11 @@ class CutError(SessionError):
 
 
 def find_cut(
-    path: Path, taken: tuple[str, int], made: tuple[str, int], size: tuple[int, int], given: Mapping[str, Any]
+    path: Path,
+    taken: tuple[str, int],
+    made: tuple[str, int],
+    size: tuple[int, int],
+    given: Mapping[str, np.ndarray[Any, Any]],
 ) -> object:
     """Return how a network is cut, for `run_in_strips`.
 

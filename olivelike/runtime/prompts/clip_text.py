@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from olivelike._files import file_identity
-from olivelike._untrusted import CONFIG_BYTES, parse_json, read_bytes
+from olivelike._untrusted import CONFIG_BYTES, Json, parse_json, read_bytes
 from olivelike.errors import SourceError, UsageError
 from olivelike.families.denoiser_forms import EncodedText
 from olivelike.runtime.prompts.syntax import Fragment, PromptPart, parse_prompt
@@ -338,7 +338,7 @@ def _read(path: Path, most: int) -> bytes:
         raise SourceError(f"{path} can't be read: {error.strerror}; fetch the file again") from error
 
 
-def _read_json(path: Path, most: int = CONFIG_BYTES) -> dict[str, Any]:
+def _read_json(path: Path, most: int = CONFIG_BYTES) -> Json:
     """Return a file's object; an empty one if there is no such file, since older folders lack one or the other."""
     if not path.exists():
         return {}

@@ -26,6 +26,8 @@ from olivelike.runtime.schedulers.scheduler_names import (
 if TYPE_CHECKING:
     import torch
 
+    from olivelike._untrusted import Json, JsonView
+
     Rule = tuple[Callable[[Any], bool], str]
 
 _SINGLE_STEP = "DPMSolverSinglestepScheduler"
@@ -36,7 +38,7 @@ class Scheduler(Protocol):
 
     timesteps: torch.Tensor
     """One for each call of the network, once `set_timesteps` was called."""
-    config: Mapping[str, Any]
+    config: JsonView
     order: int
     """Calls of the network that make up a step."""
 
@@ -57,7 +59,7 @@ class Scheduler(Protocol):
         """Return latents with the noise of each timestep."""
 
 
-def check_scheduler(name: str | None, config: Mapping[str, Any]) -> tuple[SchedulerChoice | None, str | None]:
+def check_scheduler(name: str | None, config: JsonView) -> tuple[SchedulerChoice | None, str | None]:
     """Refuse what can be refused before diffusers is imported; return the choice, and the class of the config.
 
     Raises `UsageError` if there is no scheduler of that name, `MissingError` if a package that it needs is not
@@ -81,7 +83,7 @@ def check_scheduler(name: str | None, config: Mapping[str, Any]) -> tuple[Schedu
     return choice, made_for
 
 
-def make_scheduler(name: str | None, config: Mapping[str, Any]) -> Scheduler:
+def make_scheduler(name: str | None, config: JsonView) -> Scheduler:
     """Return a new scheduler for a pipeline.
 
     How the network was trained is taken from the config whatever the class. Another class takes its own defaults for
@@ -153,12 +155,12 @@ def _scheduler_class(name: str | None) -> Any:
 
 
 @lru_cache(maxsize=64)
-def _parameters(cls: type[Any]) -> dict[str, Any]:
+def _parameters(cls: type[Any]) -> Json:
     """Return the settings of a class, with their defaults."""
     return {key: parameter.default for key, parameter in inspect.signature(cls.__init__).parameters.items()}
 
 
-def _defaults(class_name: str | None) -> dict[str, Any]:
+def _defaults(class_name: str | None) -> Json:
     """Return the settings that the folder's class has by itself."""
     with light_diffusers():
         import diffusers
@@ -235,7 +237,7 @@ _RULES: Final[Mapping[str, Rule]] = {
 }  # fmt: skip
 
 
-def check_scheduler_config(config: Mapping[str, Any]) -> None:
+def check_scheduler_config(config: JsonView) -> None:
     """Check the settings that schedulers of diffusers share.
 
     Raises `SourceError` for the first one that no scheduler could work with.

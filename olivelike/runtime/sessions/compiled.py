@@ -29,6 +29,7 @@ from olivelike.runtime.sessions.providers import CPU, OPENVINO, TENSORRT, requir
 from olivelike.runtime.sessions.session_settings import set_options
 
 if TYPE_CHECKING:
+    from olivelike._untrusted import Json, JsonView
     from olivelike.runtime.sessions.session import Session
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
@@ -135,7 +136,7 @@ def clear_compiled(root: Path) -> int:
 class _Kept:
     """Compiled files of one network, in a folder of this process's own."""
 
-    def __init__(self, root: Path, key: str, source: Mapping[str, Any]) -> None:
+    def __init__(self, root: Path, key: str, source: JsonView) -> None:
         self._root, self._published, self._source = root, root / key, dict(source)
         work = root / _WORK
         work.mkdir(parents=True, exist_ok=True)
@@ -225,7 +226,7 @@ def _states(folder: Path) -> dict[str, list[int]]:
     return found
 
 
-def _listed(folder: Path) -> dict[str, Any]:
+def _listed(folder: Path) -> Json:
     """Return what is said of a published folder; nothing if that can't be read."""
     try:
         listed = json.loads((folder / _LIST).read_bytes())

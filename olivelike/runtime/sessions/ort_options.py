@@ -22,6 +22,7 @@ from olivelike.runtime.sessions.session import check_initializers, read_model_fi
 
 if TYPE_CHECKING:
     import numpy as np
+    from onnx import TensorProto
 
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
@@ -330,7 +331,7 @@ def _data_location(path: Path, weights: Path, size: int) -> str:
     return files[0].location
 
 
-def _known(path: Path, initializers: Mapping[str, Array]) -> Mapping[str, Any]:
+def _known(path: Path, initializers: Mapping[str, Array]) -> Mapping[str, TensorProto]:
     """Return a model's initializers by name, if some are to be changed. Raises `SessionError` if arrays do not fit."""
     if not initializers:
         return {}
@@ -340,7 +341,7 @@ def _known(path: Path, initializers: Mapping[str, Array]) -> Mapping[str, Any]:
 
 
 def _exchange(
-    path: Path, known: Mapping[str, Any], initializers: Mapping[str, Array], folded: FoldedModel | None
+    path: Path, known: Mapping[str, TensorProto], initializers: Mapping[str, Array], folded: FoldedModel | None
 ) -> tuple[str | bytes, dict[str, Array]]:
     """Return a model, and what `SessionOptions.add_external_initializers` takes to change its initializers.
 

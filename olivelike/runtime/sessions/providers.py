@@ -9,13 +9,16 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from olivelike._text import did_you_mean
 from olivelike.errors import SessionError, UsageError
 from olivelike.model.targets import ALIASES, TARGETS
 from olivelike.runtime.sessions import plugins
 from olivelike.runtime.sessions.engine_errors import onnxruntime_errors
+
+if TYPE_CHECKING:
+    from olivelike._untrusted import Json
 
 CPU: Final = "CPUExecutionProvider"
 PLUGIN: Final = "plugin:"
@@ -163,7 +166,7 @@ class RuntimeOffer:
     providers: tuple[str, ...]
     """Execution providers, or devices of OpenVINO."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return the fields as JSON values."""
         return asdict(self)
 

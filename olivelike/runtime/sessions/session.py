@@ -26,6 +26,7 @@ from olivelike.errors import SessionError, SourceError, UsageError
 if TYPE_CHECKING:
     import numpy as np
     import torch
+    from onnx import TensorProto
 
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
@@ -301,7 +302,7 @@ def value_specs(values: Iterable[Any], without: Iterable[Any] = ()) -> dict[str,
     return {value.name: _spec(value) for value in values if value.name not in left_out}
 
 
-def check_initializers(path: Path, known: Mapping[str, Any], given: Mapping[str, Array]) -> None:
+def check_initializers(path: Path, known: Mapping[str, TensorProto], given: Mapping[str, Array]) -> None:
     """Check that arrays can take the places of a model's initializers.
 
     Raises `SessionError` for an unknown name, or another dtype or shape. `known` are its initializers, as
