@@ -31,7 +31,7 @@ READER_LEFT = 141
 
 @dataclass
 class Status:
-    """How the process will end."""
+    """Exit code that the process will end with."""
 
     code: int = 0
 

@@ -34,7 +34,7 @@ _stat, _lstat = os.stat, os.lstat
 """These, which look without being noted."""
 
 _WAYS = ("followed", "unfollowed", "listed", "used")
-"""How a run looks at a path: at what it leads to, at a link itself, into a folder, or to note its use."""
+"""Ways in which a run looks at a path: at what it leads to, at a link itself, into a folder, or to note its use."""
 
 _answers: list[str] = []
 """Answers of this process's runs that had nothing to do."""

@@ -50,7 +50,7 @@ def join_widths(texts: Mapping[str, EncodedText]) -> Inputs:
 
 @dataclass(frozen=True)
 class DenoiserForm:
-    """How a denoiser takes texts, latents and guidance, and gives its prediction."""
+    """Form in which a denoiser takes texts, latents and guidance, and gives its prediction."""
 
     encode: Callable[[Mapping[str, EncodedText]], Inputs] = join_widths
     """Makes the denoiser's inputs of encoded texts, a row for each; given by component, those that a folder has."""

@@ -32,7 +32,7 @@ class TextPart:
     stored: Literal["clip", "open_clip"] = "clip"
     """The converter of its names in files of original names."""
     kind: str = "clip"
-    """How texts become tokens, one of `runtime.prompts.text_kinds`: CLIP's have emphasis, and chunks of `length`."""
+    """Way from texts to tokens, one of `runtime.prompts.text_kinds`: CLIP's have emphasis, and chunks of `length`."""
     length: int = 77
     """Tokens of a chunk, with those at its ends."""
     back: int = 0

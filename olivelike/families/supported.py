@@ -33,7 +33,7 @@ _REASONS: Final = {
     **{kind.network[1]: f"it is {kind.one}; {kind.place}" for kind in GUIDES.values() if not kind.is_prompt},
     **{name: why for kind in GUIDES.values() for name, why in kind.refused.items()},
 }
-"""Why a class can't stand where another one is expected, for those that are met."""
+"""Reasons that a class can't stand where another one is expected, for those that are met."""
 
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
 _LARGEST: Final = 1 << 20

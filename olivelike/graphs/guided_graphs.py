@@ -26,7 +26,7 @@ _ON_CPU, _ALL = "cpu", "1"
 
 @dataclass(frozen=True)
 class _Operation:
-    """How a kind of guides enters a graph."""
+    """Rewriting by which a kind of guides enters a graph."""
 
     is_there: Callable[[ir.Model, GuideKind], bool]
     """Tells whether a graph has it, or is to have it."""
@@ -111,4 +111,4 @@ _OPERATIONS: Final = {
         lambda model, _: takes_image_prompt(model), lambda *_: None, lambda model, _: remove_image_prompt(model)
     ),
 }
-"""By where a kind enters."""
+"""Operations by where a kind enters."""

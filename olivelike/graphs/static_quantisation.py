@@ -48,7 +48,7 @@ _SYMMETRIC: Mapping[str, tuple[float, type[np.generic]]] = {
 
 @dataclass(frozen=True)
 class Rounding:
-    """How activations are rounded."""
+    """Type and method by which activations are rounded."""
 
     type: ActivationType
     method: Method = "min_max"

@@ -194,7 +194,7 @@ class _Weights:
     component: str
     config: Config
     shapes: Mapping[str, tuple[int, ...]]
-    """By today's names."""
+    """Shapes of tensors by today's names."""
     seed: int
     layout: Layout
     hollow: bool

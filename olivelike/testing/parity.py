@@ -28,7 +28,7 @@ class Comparison:
     """Relative errors ‖a - b‖ / ‖b‖ against torch in float64."""
 
     errors: Mapping[Case, Mapping[str, float]]
-    """By case and output name; 0 where both are all zero, infinite where only torch is."""
+    """Errors by case and output name; 0 where both are all zero, infinite where only torch is."""
 
     @property
     def worst(self) -> float:

@@ -46,7 +46,7 @@ class AccessOptions:
 
 @dataclass(frozen=True)
 class BoundOptions:
-    """How much may be asked for."""
+    """Bounds of what may be asked for."""
 
     memory_limit: Annotated[
         str | None,

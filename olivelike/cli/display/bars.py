@@ -64,7 +64,7 @@ class Bars:
 
 
 class _Amount(ProgressColumn):
-    """How far a line is, and how long it still takes, as far as that is known."""
+    """Progress of a line, and the time that it still takes, as far as that is known."""
 
     def render(self, task: Task) -> Text:
         return Text(_of_run(task) if task.fields.get("run") else _of_node(task))

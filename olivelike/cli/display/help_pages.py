@@ -61,7 +61,7 @@ _EXAMPLES: Final = {
     "shelf verify": "olivelike shelf verify --fresh",
     "doctor": "olivelike doctor",
 }
-"""By the words of the command."""
+"""Examples by the words of the command."""
 
 
 _OPTION_GROUPS: Final = {

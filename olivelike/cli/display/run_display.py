@@ -155,7 +155,7 @@ class RunDisplay:
         self._ended: set[str] = set()
         self._expected: dict[str, float | None] = {}
         self._next: dict[str, float] = {}
-        """When to say again that a node runs, in seconds since it began."""
+        """Moment to say again that a node runs, in seconds since it began."""
         self._at: dict[str, Json] = {}
         """Last word of each node on how far it is."""
         self._early: list[tuple[str, str]] | None = []

@@ -1,4 +1,4 @@
-"""How numbers and tables look on a terminal."""
+"""Look of numbers and tables on a terminal."""
 
 from __future__ import annotations
 

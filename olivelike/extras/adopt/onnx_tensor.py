@@ -66,7 +66,7 @@ class OnnxTensor:
 
     @property
     def form(self) -> str:
-        """How the values are written, in words."""
+        """Encoding of the values, in words."""
         return f"of type {self.dtype}, not in one piece" if self.dtype else f"of ONNX type {self.data_type}"
 
     @property

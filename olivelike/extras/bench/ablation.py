@@ -63,7 +63,7 @@ class Row:
     """The most that its process had resident."""
     device_memory_bytes: int | None = None
     relative_error: float | None = None
-    """Against torch: the largest over outputs and inputs."""
+    """Largest error against torch, over outputs and inputs."""
     worst: float | None = None
     cosine: float | None = None
     nan: int | None = None
@@ -72,7 +72,7 @@ class Row:
     """Whether its step `verify` let it pass."""
     provider: str | None = None
     note: str = ""
-    """Why something is not known."""
+    """Reason that something is not known."""
     weights: str | None = None
     """Share of each type in the weights of a quantised graph."""
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from olivelike.engine.kinds.kind import Job, Needs
 
 _WAIT_SECONDS: Final = 60
-"""How long a job waits for a worker that can do it, where there is none at all."""
+"""Longest wait of a job for a worker that can do it, where there is none at all."""
 _LOOK_SECONDS: Final = 1.0
 _MOST_LOSSES: Final = 25
 """Most workers that a job may lose before it is taken to be what kills them."""

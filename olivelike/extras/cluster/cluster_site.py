@@ -71,7 +71,7 @@ class Parcel:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a job ended on a worker."""
+    """End of a job on a worker."""
 
     done: Done | None
     failed: Failed | None

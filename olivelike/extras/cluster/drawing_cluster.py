@@ -20,11 +20,11 @@ from olivelike.extras.cluster.cluster_workers import ClusterWorkers, LostError, 
 from olivelike.serve.drawing.painter import LOST
 
 _WORD_SECONDS: Final = 20.0
-"""How often a worker is told that the server is there."""
+"""Interval at which a worker is told that the server is there."""
 _LISTEN_SECONDS: Final = 0.2
-"""How soon an order to stop is noticed."""
+"""Longest time until an order to stop is noticed."""
 _FREE_SECONDS: Final = 2.0
-"""How often a free worker is looked for."""
+"""Interval at which a free worker is looked for."""
 _WATCH_SECONDS: Final = 0.5
 _STOP_SECONDS: Final = 5.0
 _KILLED: Final = -9

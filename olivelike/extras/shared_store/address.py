@@ -26,7 +26,7 @@ class Address:
     """`s3`, `gs`, `az`, `abfs`, `http`, `https` or `file`."""
     read_only: bool
     timeout_seconds: float
-    """How long a request may go without a byte."""
+    """Longest time that a request may go without a byte."""
 
     @property
     def extra(self) -> str | None:

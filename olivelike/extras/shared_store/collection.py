@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from olivelike.store.actions import Action
 
 GRACE_SECONDS: Final = 24 * 3600.0
-"""How long what nothing needs is left alone: somebody may be about to record it."""
+"""Time for which files that nothing needs are left alone: somebody may be about to record it."""
 _LEASE_SECONDS: Final = 400 * 24 * 3600.0
-"""How long an ended lease is kept for what it tells of use."""
+"""Time for which an ended lease is kept for what it tells of use."""
 _AT_ONCE: Final = 16
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 FOLDER: Final = "leases"
 LIVE_SECONDS: Final = 900.0
-"""How long a lease holds after it was written."""
+"""Time for which a lease holds after it was written."""
 _RENEWED_SECONDS: Final = 240.0
 _KIND: Final = "lease/1"
 
@@ -32,7 +32,7 @@ class Lease:
 
     began: float
     told: float
-    """When it was last written."""
+    """Moment of its last writing."""
     ended: bool
     keys: frozenset[str]
     """Results that it has used or made."""

@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from olivelike.store import Action, Store
 
 _PATIENCE_SECONDS: Final = 5.0
-"""How long to wait for a word about a result, if making it takes no longer."""
+"""Longest wait for a word about a result, if making it takes no longer."""
 _CONTACT_SECONDS: Final = 10.0
-"""How long to wait for the first answer: until then libraries are loaded and lines opened."""
+"""Longest wait for the first answer: until then libraries are loaded and lines opened."""
 _WORTH: Final = 2.0
 """Most time of a fetch that was begun, as a multiple of the time for making the result."""
 _LAST_SECONDS: Final = 30.0
-"""How long the end of a run waits for what it gives, if making that took no longer."""
+"""Longest wait at the end of a run for what it gives, if making that took no longer."""
 _GOODBYE_SECONDS: Final = 5.0
 _SPEED: Final = "shared-speed/1"
 """Kind of the hint that keeps how fast an address was, in bytes per second."""

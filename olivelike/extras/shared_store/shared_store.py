@@ -28,7 +28,7 @@ _MARK_KIND: Final = "shared-store/1"
 _AT_ONCE: Final = 4
 """Transfers of one result at once."""
 _TELLING_BYTES: Final = 1 << 20
-"""How much must have moved to say how fast."""
+"""Least bytes that must have moved to say how fast."""
 
 
 class Traffic:
@@ -38,14 +38,14 @@ class Traffic:
         self.bytes = 0
         self.results = 0
         self.seconds = 0.0
-        """During which something was on its way."""
+        """Time during which something was on its way."""
         self._moving = 0
         self._since = 0.0
         self._guard = threading.Lock()
 
     @property
     def bytes_per_second(self) -> float | None:
-        """How fast it went; `None` if too little did."""
+        """Speed so far; `None` if too little went."""
         return self.bytes / self.seconds if self.seconds > 0 and self.bytes >= _TELLING_BYTES else None
 
     def add(self, count: int) -> None:

@@ -95,7 +95,7 @@ class Cut:
     images: Mapping[str, Image]
     """All values between segments, by name."""
     norms: Mapping[str, Norm]
-    """By what they normalise."""
+    """Norms by what they normalise."""
     _values: NetworkValues
 
     @cached_property

@@ -165,7 +165,7 @@ class _Rows:
     image: Image
     memory: _Memory
     strips: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = field(default_factory=dict)
-    """By the number of their first row, and the memory of each that is to be used again."""
+    """Strips by the number of their first row, each with its memory that is to be used again."""
     moments: _Moments | None = None
     """Mean and variance of what is normalised."""
     into: torch.Tensor | None = None

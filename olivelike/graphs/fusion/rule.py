@@ -26,9 +26,9 @@ class Scope:
     float32_operators: frozenset[str] = frozenset()
     """Operators that stay in float32 all the same."""
     fused: Counter[str] = field(default_factory=Counter)
-    """How often each operator was written."""
+    """Number of times that each operator was written."""
     left: Counter[str] = field(default_factory=Counter)
-    """Why matches were left alone, and how often."""
+    """Reasons that matches were left alone, and how often."""
 
     def precision_of(self, op_type: str) -> Precision:
         """Return what an operator will be computed in."""

@@ -105,10 +105,10 @@ class Inspection:
     weightless: bool
     """Parameters are graph inputs."""
     parameters: Mapping[str, Parameters]
-    """By dtype."""
+    """Parameters by dtype."""
     data_files: tuple[DataFile, ...]
     left_to_cpu: Mapping[str, tuple[LeftNode, ...]]
-    """By target, the nodes that its provider has no kernel for."""
+    """Nodes that a target's provider has no kernel for, by target."""
     networks: Mapping[str, NetworkNodes] = field(default_factory=dict)
     """Networks of a model that holds several, by component."""
     kept_weights: tuple[KeptWeights, ...] = ()

@@ -32,7 +32,7 @@ class Opening:
 
 @dataclass(frozen=True)
 class Opened:
-    """They are open."""
+    """Event: the networks are open."""
 
     provider: str
     """Execution provider of the UNet."""

@@ -94,7 +94,7 @@ class JobPlan:
 @dataclass(frozen=True)
 class _Picture:
     line: int
-    """Whose options it has."""
+    """Number of the line whose options it has."""
     prompt: str
     written: str
     seed: int

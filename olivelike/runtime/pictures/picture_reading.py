@@ -68,9 +68,9 @@ class PictureFile:
     source_type: str | None = None
     """IPTC's digital source type, such as `trainedAlgorithmicMedia`: whether it says that AI made it."""
     program: str | None = None
-    """Whose form the recipe has, such as `A1111` or `SwarmUI`."""
+    """Program whose form the recipe has, such as `A1111` or `SwarmUI`."""
     unread: str | None = None
-    """Why there is no record though there is a recipe."""
+    """Reason that there is no record though there is a recipe."""
 
 
 def is_picture(path: Path) -> bool:

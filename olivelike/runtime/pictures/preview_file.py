@@ -22,7 +22,7 @@ _SHARE: Final = 10
 
 @dataclass
 class Pace:
-    """When the next preview is due: not sooner than `least` seconds, nor while the last one is a tenth of the time."""
+    """Pace of previews: none sooner than after `least` seconds, nor while the last one is a tenth of the time."""
 
     least: float = 0.0
     _next: float = field(default=0.0, init=False)

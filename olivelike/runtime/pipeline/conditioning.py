@@ -50,7 +50,7 @@ class Conditioning:
     guided: bool
     """Whether the rows begin with a negative prompt for each picture."""
     terms: Terms | None
-    """How the rows of prompts belong to pictures; `None` if each picture has one, of weight 1."""
+    """Owners and weights of the rows of prompts; `None` if each picture has one, of weight 1."""
 
     def at(self, step: int) -> Inputs:
         """Return what leads a step, counted from 0; schedulers with a step more than asked repeat the last."""

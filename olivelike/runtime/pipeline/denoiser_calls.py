@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from olivelike.runtime.sessions.session import Call, Network
 
 _FARTHEST: Final = 0.5
-"""How far behind the last whole step features are foretold, at most, as a share of what lies between the last two."""
+"""Farthest that features are foretold behind the last whole step, as a share of what lies between the last two."""
 _STEADY, _ERRATIC = 0.15, 0.3
 """Changes between whole steps, as a share of the features: below the one they are foretold, from the other on not."""
 
@@ -130,7 +130,7 @@ class _Span:
         self._features: list[tuple[float, torch.Tensor]] = []
         """Timesteps of the last two whole steps, each with what went up into the last layers."""
         self._reach: torch.Tensor | None = None
-        """How far behind the last of them they are foretold, by row; `None` behind the only one."""
+        """Distance behind the last of them at which they are foretold, by row; `None` behind the only one."""
 
     def run(
         self, scaled: torch.Tensor, moment: torch.Tensor, conditions: Inputs, *, shallow: bool, guides: Sequence[Guide]

@@ -1,4 +1,4 @@
-"""Why pictures have values that are no numbers: weights that are none, by file and tensor; else a network."""
+"""Reasons that pictures have values that are no numbers: weights that are none, by file and tensor; else a network."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ class PipelineFolder:
 
     @property
     def form(self) -> DenoiserForm:
-        """How its denoiser takes texts, latents and guidance."""
+        """Form in which its denoiser takes texts, latents and guidance."""
         return FORMS[self.family.name]
 
     @property

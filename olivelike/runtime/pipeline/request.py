@@ -105,7 +105,7 @@ def read_whole(text: str) -> int:
 
 @dataclass(frozen=True)
 class Written:
-    """How A1111's text of a picture has a field."""
+    """Form of a field in A1111's text of a picture."""
 
     name: str
     read: Callable[[str], Any] | None = None
@@ -116,7 +116,7 @@ class Written:
 
 @dataclass(frozen=True)
 class Told:
-    """How a record of a picture tells a field."""
+    """Words for a field where a picture's record is shown."""
 
     label: str | None
     """For people; `None` where it is told together with another one."""
@@ -129,7 +129,7 @@ class Told:
 
 @dataclass(frozen=True)
 class Asked:
-    """How people ask for a field."""
+    """Option or word by which people ask for a field."""
 
     read: Callable[[str], Any]
     """Gives the value of a text; raises `ValueError` or `UsageError`."""
@@ -152,7 +152,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Entered:
-    """How the server's page asks for a field."""
+    """Input of the server's page for a field."""
 
     label: str
     group: Literal["picture", "control", "more"] | None = None
@@ -421,7 +421,7 @@ class Recorded:
     ip_adapter_scale: Annotated[float, Ge(-10), Le(10)] = choice(
         1.0, Asked(float, ""), told=Told("shown with"), about="ip_adapter_images"
     )
-    """How strongly pictures lead that are a prompt beside the text."""
+    """Strength of pictures that are a prompt beside the text."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -453,7 +453,7 @@ class Choices(Recorded):
         entered=Entered("Guidance"),
         axis=True,
     )
-    """How strongly the prompt leads; at 1 and below, the UNet runs on the prompt alone."""
+    """Strength of the prompt; at 1 and below, the UNet runs on the prompt alone."""
     scheduler: Annotated[str, MaxLen(300)] | None = choice(
         None,
         Asked(
@@ -492,7 +492,7 @@ class Choices(Recorded):
         Asked(int, "Draw a flagged picture again up to N times, with a new seed each; 0 by default.", "N"),
         entered=Entered("Draw flagged again", group="more"),
     )
-    """How often a picture that the safety checker flags is drawn again, with a new seed."""
+    """Number of times that a picture which the safety checker flags is drawn again, with a new seed."""
     guidance_calls: Literal["one", "two", "faster"] = choice(
         "one",
         Asked(

@@ -279,4 +279,4 @@ _REFUSED = {
     **dict.fromkeys(map(_plain, ("EDMEuler", "EDMDPMSolver")), _EDM_BY_NAME),
     **dict.fromkeys(map(_plain, _NOT_IN_DIFFUSERS), "is a sampler that diffusers has no class for"),
 }
-"""How names begin that people ask for, and why they can't be had."""
+"""Beginnings of names that people ask for, and why they can't be had."""

@@ -1,4 +1,4 @@
-"""Why a network could not be opened: what its file asks for against what the runtime offers."""
+"""Reasons that a network could not be opened: what its file asks for against what the runtime offers."""
 
 from __future__ import annotations
 

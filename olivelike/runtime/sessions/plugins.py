@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 _FOREIGN: Final = re.compile(r"cannot open shared object file|error 126|image not found")
-"""How systems say that a library lacks another one."""
+"""Messages of systems that a library lacks another one."""
 _REMEDY: Final = "install the package again, in the version that this ONNX Runtime asks for"
 
 WINDOWS_ML: Final = "WindowsML"

@@ -25,7 +25,7 @@ class ProviderChoice:
 
 @dataclass(frozen=True)
 class SessionSettings:
-    """How networks are opened and run; the same for all networks of a pipeline."""
+    """Settings with which all networks of a pipeline are opened and run."""
 
     providers: tuple[ProviderChoice, ...] = (ProviderChoice(find_provider("cpu")),)
     """In order of preference. The CPU takes what is left, named or not."""
