@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
-from olivelike._untrusted import read_json
+from olivelike._untrusted import Json, read_json
 from olivelike.errors import SourceError, UsageError
 from olivelike.families import DENOISERS
 from olivelike.graphs.editing.values import evaluate
@@ -196,7 +196,7 @@ def sizes_of(
     return PictureSizes(batch_size, height or trained[0], width or trained[1], factor, guided)
 
 
-def read_config(folder: Path) -> dict[str, Any]:
+def read_config(folder: Path) -> Json:
     """Return the `config.json` of a network; empty if there is none. Raises `SourceError` if it can't be read."""
     path = folder / "config.json"
     try:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -64,7 +64,7 @@ def one_file_inputs(
     trained = known if len(known) == 2 else [_SIDE, _SIDE]
     factor = (_numbers(metadata.get(FACTOR_KEY, "")) or [_FACTOR])[0]
     sides = (height or trained[1]) // factor, (width or trained[0]) // factor
-    fixed: dict[str, Any] = {
+    fixed: dict[str, Array] = {
         "scheduler": np.array(["Euler"], object),
         "steps": np.array([steps], np.int64),
         "guidance": np.array([7.5], np.float32),

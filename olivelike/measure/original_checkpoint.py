@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from olivelike._untrusted import read_json
+from olivelike._untrusted import Json, read_json
 from olivelike.data import demo_folder
 from olivelike.errors import SourceError, UsageError
 from olivelike.families import denoiser_among
@@ -90,7 +90,7 @@ def _is_original(place: Path, folder: Path) -> bool:
     return all(built.get(key) == wanted[key] for key in _BUILD if key in wanted)
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> Json:
     """Return a JSON object; empty if there is none that can be read."""
     try:
         content = read_json(path)

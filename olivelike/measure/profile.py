@@ -28,6 +28,7 @@ from olivelike.runtime.sessions.providers import OPENVINO
 from olivelike.runtime.sessions.session import ValueSpec, check_dimensions
 
 if TYPE_CHECKING:
+    from olivelike._untrusted import Json
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
 
@@ -86,7 +87,7 @@ class FolderProfile:
     """Count of measured runs of each network, at least."""
     networks: tuple[NetworkProfile, ...]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return everything as JSON values."""
         networks = [
             {**asdict(network), "between_nodes": network.between_nodes, "providers": network.providers}
@@ -231,7 +232,7 @@ def _feeds(model: Path, name: str, inputs: Iterable[ValueSpec], sizes: PictureSi
         raise SessionError(f"{model}: no memory for its inputs: {error}; {_OTHER_SIZES}") from error
 
 
-def summarise(events: Sequence[dict[str, Any]], warm_up: int = 1) -> tuple[list[float], tuple[OperatorTime, ...]]:
+def summarise(events: Sequence[Json], warm_up: int = 1) -> tuple[list[float], tuple[OperatorTime, ...]]:
     """Return the seconds of each run, and what each operator type takes: the medians of its nodes, added up.
 
     A run that other work held up, or one node of it, thus decides nothing.

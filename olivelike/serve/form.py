@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import MISSING, fields
-from typing import Any
 
+from olivelike._untrusted import Json
 from olivelike.runtime.pictures.picture_record import fields_of_files, told_of
 from olivelike.runtime.pipeline.request import Request, axes
 from olivelike.serve.orders import AXES, Order
 
 
-def bounds() -> dict[str, dict[str, Any]]:
+def bounds() -> dict[str, Json]:
     """Return default, bounds, type and words of an order's fields by their names, as its schema has them."""
     return {name: _bounds(schema) for name, schema in Order.model_json_schema()["properties"].items()}
 
 
-def _bounds(schema: dict[str, Any]) -> dict[str, Any]:
+def _bounds(schema: Json) -> Json:
     one = next((one for one in schema.get("anyOf", [schema]) if one.get("type") != "null"), schema)
     least = one.get("minimum", one.get("exclusiveMinimum"))
     found = {"min": least, "max": one.get("maximum"), "type": one.get("type"), "enum": one.get("enum")}
     return {"default": schema.get("default"), **{name: value for name, value in found.items() if value is not None}}
 
 
-def form() -> dict[str, Any]:
+def form() -> Json:
     """Return what the page makes its form, its plots and its recipes of, as JSON.
 
     `fields` are those that the form has: name, label, group, bounds, the field that it is `about`, and whether a record

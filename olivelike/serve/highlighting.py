@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+from olivelike._untrusted import Json
 from olivelike.runtime.jobs.job_notes import unread
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
 from olivelike.runtime.pipeline.prompt_cost import BatchTexts, check_cost
@@ -29,11 +30,11 @@ _PARTNERS: Final = {")": "(", "]": "[", "}": "{"}
 _NUMBER: Final = re.compile(r"\s*([+-]?(?:\d{1,9}\.?\d{0,9}|\.\d{1,9}))\s*")
 _STRONGER: Final = 1.1
 
-Span = dict[str, Any]
+Span = Json
 """`start`, `end` in characters, `kind`, and `weight` of a bracket."""
 
 
-def read_tokens(folder: Path, text: str, *, negative: bool, wildcards: Sequence[Path]) -> dict[str, Any]:
+def read_tokens(folder: Path, text: str, *, negative: bool, wildcards: Sequence[Path]) -> Json:
     """Return what a prompt is to the text encoders of a folder, its syntax, and what in it is taken as words.
 
     Raises `UsageError` for a prompt that can't be read, and `SourceError` for a folder that can't.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import fields
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from olivelike._untrusted import Json
 from olivelike.errors import SourceError, UsageError
 from olivelike.runtime.pictures.left_out import left_out
 from olivelike.runtime.pictures.picture_record import PictureRecord, record_from_json
@@ -25,7 +26,7 @@ class RecipeQuestion(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     text: Annotated[str, Field(max_length=1 << 20)] | None = None
-    record: dict[str, Any] | None = None
+    record: Json | None = None
 
     @model_validator(mode="after")
     def _one(self) -> Self:

@@ -10,7 +10,7 @@ import secrets
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from olivelike._text import did_you_mean
 from olivelike.errors import SourceError, UsageError
@@ -40,6 +40,7 @@ from olivelike.serve.views import (
 )
 
 if TYPE_CHECKING:
+    from olivelike._untrusted import Json
     from olivelike.serve.runs.runs import Runs
 
 
@@ -219,7 +220,7 @@ class Service:
         """Return the textual inversions that a folder knows."""
         return self.catalogue.embeddings(model)
 
-    async def read_prompt(self, model: str | None, text: str, *, negative: bool = False) -> dict[str, Any]:
+    async def read_prompt(self, model: str | None, text: str, *, negative: bool = False) -> Json:
         """Return a prompt's tokens and syntax, as `read_tokens` does."""
         folder = self.catalogue.folder(model or self.current_model or "")
         wildcards = self.settings.wildcard_dirs

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from olivelike._untrusted import Json
 from olivelike.errors import UsageError
 from olivelike.serve.orders import Order
 
@@ -15,7 +16,7 @@ JobState = Literal["queued", "drawing", "done", "failed", "cancelled"]
 ENDED: Final = frozenset({"done", "failed", "cancelled"})
 """States that last, and the events that tell of them."""
 
-Event = dict[str, Any]
+Event = Json
 """`type`, `job`, and what the type has: JSON."""
 
 
@@ -53,7 +54,7 @@ class PictureView(_View):
     flagged: bool | None
     """Whether the safety checker made it black; `None` if none looked."""
     created: str
-    record: dict[str, Any] | None
+    record: Json | None
     parameters: str | None
     """A1111's text."""
 
@@ -79,7 +80,7 @@ class JobView(_View):
     finished: str | None
     order: Order | None
     """With its seed; of a job of pictures."""
-    run: dict[str, Any] | None
+    run: Json | None
     """Request and findings of a run; `None` for a job of pictures."""
     step: int
     """Done so far, of all batches."""
@@ -140,7 +141,7 @@ class LoraView(_View):
 class RecipeView(_View):
     """Recipe that a picture was made by."""
 
-    record: dict[str, Any]
+    record: Json
     left_out: str | None
     """A sentence on what of it the page does not take over."""
 
@@ -151,7 +152,7 @@ class UploadView(_View):
     id: str
     width: int
     height: int
-    record: dict[str, Any] | None
+    record: Json | None
     parameters: str | None
     left_out: str | None = None
     """A sentence on what of the recipe the page does not take over."""
@@ -164,6 +165,6 @@ def iso(seconds: float | None) -> str | None:
     return None if seconds is None else dt.datetime.fromtimestamp(seconds, dt.UTC).isoformat(timespec="milliseconds")
 
 
-def record_of(text: str | None) -> dict[str, Any] | None:
+def record_of(text: str | None) -> Json | None:
     """Return what made a picture, of its JSON."""
     return json.loads(text) if text else None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, GetPydanticSchema, ValidationInfo
 from pydantic_core import core_schema
 
-from olivelike._untrusted import Json  # noqa: TC001  (pydantic reads it)
+from olivelike._untrusted import Json
 from olivelike.families import COMPONENTS, LORA_COMPONENTS, TOKENIZERS
 from olivelike.model.client_layouts import DEFAULT, LayoutName
 from olivelike.model.families import Prediction  # noqa: TC001  (pydantic reads it)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from olivelike._untrusted import JsonView  # noqa: TC001 - readers look types up
+from olivelike._untrusted import JsonView
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from olivelike._extras import load
-from olivelike._untrusted import Json, JsonView  # noqa: TC001 - readers look types up
+from olivelike._untrusted import Json, JsonView
 from olivelike.engine.keys import work_key
 from olivelike.errors import PassError
 from olivelike.model.families import DERIVED_FILES

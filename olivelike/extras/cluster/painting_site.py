@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from olivelike._untrusted import Json, JsonView  # noqa: TC001 - the reader looks types up
+from olivelike._untrusted import Json, JsonView
 from olivelike.engine.execute.json_child import JsonChild
 from olivelike.extras.cluster.cluster_site import ReplacedError, home_folder, own_store
 from olivelike.serve.drawing.painter import MODULE

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from olivelike._text import did_you_mean
+from olivelike._untrusted import Json
 from olivelike.errors import UsageError
 from olivelike.measure.clients.client_folder import ClientFolder, Unreadable
 from olivelike.measure.clients.requirements import CLIENTS
@@ -44,7 +45,7 @@ class CheckResult:
         """Count of requirements that are not met."""
         return sum(verdict.status == "failed" for verdict in self.verdicts)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return the result as JSON values."""
         return {
             "client": self.client,

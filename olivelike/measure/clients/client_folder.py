@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from olivelike._untrusted import read_json
+from olivelike._untrusted import Json, read_json
 from olivelike.errors import SourceError
 from olivelike.graphs.inspect import Inspection, inspect_model
 from olivelike.model.families import INDEX_FILE, MODEL_FILE
@@ -31,7 +31,7 @@ class ClientFolder:
         self._models: dict[str, Inspection | str] = {}
 
     @cached_property
-    def index(self) -> dict[str, Any]:
+    def index(self) -> Json:
         """The content of `model_index.json`."""
         return self.json(INDEX_FILE)
 
@@ -39,7 +39,7 @@ class ClientFolder:
         """Tell whether a file or folder is there."""
         return (self.path / relative).exists()
 
-    def json(self, relative: str) -> dict[str, Any]:
+    def json(self, relative: str) -> Json:
         """Return the content of a JSON file. Raises `Unreadable` if it is missing or holds no JSON object."""
         try:
             content = read_json(self.path / relative)

@@ -8,8 +8,9 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
+from olivelike._untrusted import Json, JsonView
 from olivelike.engine.execute.json_child import JsonChild, how_it_ended
 from olivelike.measure.contest.engine import Job, Timing, Turn, encode_job
 from olivelike.measure.contest.memory import NvidiaDriver, Peaks, Surroundings, open_driver, surveying, watching
@@ -153,7 +154,7 @@ class _Contender:
         self.name, self.child, self.measured = name, child, Measured()
         self._limit, self._driver, self._listen = limit, driver, listen
 
-    def open(self, job: dict[str, Any]) -> None:
+    def open(self, job: Json) -> None:
         self.tell("opening")
         with watching(self.child.pid, self._driver) as self.measured.first:
             answer = self._ask(job)
@@ -189,7 +190,7 @@ class _Contender:
         if name == "failed" or self.measured.status == "ok":
             self._listen(Event(name, self.name, self.child.pid, text, seconds))
 
-    def _ask(self, message: dict[str, Any]) -> dict[str, Any] | None:
+    def _ask(self, message: Json) -> Json | None:
         try:
             answer = self.child.ask(message, self._limit)
         except ChildFailure as failure:
@@ -231,13 +232,13 @@ class Child:
 
     def __init__(self, log: Path) -> None:
         self._log = log
-        self._answers: queue.SimpleQueue[dict[str, Any] | int] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[Json | int] = queue.SimpleQueue()
         put = self._answers.put
         self._process = JsonChild("olivelike.measure.contest.contest_worker", log, put, put)
         self.pid = self._process.pid
         self.stop = self._process.stop
 
-    def ask(self, message: Mapping[str, Any], limit: float) -> dict[str, Any]:
+    def ask(self, message: JsonView, limit: float) -> Json:
         """Send a message and wait for its answer.
 
         Raises `ChildFailure` if there is no answer, or it says that something failed. A child that takes longer than

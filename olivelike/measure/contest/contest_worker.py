@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Final
 
 import psutil
 
+from olivelike._untrusted import Json, JsonView
 from olivelike.engine.execute.json_child import serve
 from olivelike.errors import OlivelikeError
 from olivelike.measure.contest.engine import Engine, EngineAbsent, Turn, decode_job
@@ -25,7 +26,7 @@ class _Worker:
     def __init__(self) -> None:
         self._engine: Engine | None = None
 
-    def handle(self, message: dict[str, Any], answer: Callable[[Mapping[str, Any]], None]) -> None:
+    def handle(self, message: Json, answer: Callable[[JsonView], None]) -> None:
         try:
             found = self._answer(message)
         except (Exception, SystemExit) as error:  # noqa: BLE001  (the worker boundary)
@@ -33,7 +34,7 @@ class _Worker:
             found = _failure(error)
         answer({**found, "peak_bytes": peak_resident_bytes(), "resident_bytes": psutil.Process().memory_info().rss})
 
-    def _answer(self, message: dict[str, Any]) -> dict[str, Any]:
+    def _answer(self, message: Json) -> Json:
         if self._engine is not None:
             timing = self._engine.run(Turn(**message))
             return {"timing": asdict(timing), "device_bytes": self._engine.device_bytes()}

@@ -24,6 +24,7 @@ from olivelike.model.targets import TARGETS
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
+    from olivelike._untrusted import Json
     from olivelike.model.records.run_record import HostRecord
 
 
@@ -198,7 +199,7 @@ class Diagnosis:
         """Whether something must be repaired before olivelike can work."""
         return any(finding.severity == "broken" for finding in self.findings)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return everything as JSON values."""
         return {"broken": self.broken, **asdict(self)}
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
+
+from olivelike._untrusted import Json
 
 _KIND: Final = "fidelity/1"
 
@@ -54,6 +56,6 @@ class FidelityReport:
     rows: tuple[FidelityRow, ...]
     notes: tuple[str, ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return everything as JSON values."""
         return {"kind": _KIND, **asdict(self)}

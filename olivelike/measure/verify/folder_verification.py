@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -25,6 +25,7 @@ from olivelike.workflow.long_form import ip_adapter_of, require_names, text_sour
 if TYPE_CHECKING:
     import numpy as np
 
+    from olivelike._untrusted import Json, JsonView
     from olivelike.measure.report.recorded_runs import RecordedRun
     from olivelike.measure.verify.original import Verification
     from olivelike.measure.verify.picture_comparison import Likeness
@@ -52,7 +53,7 @@ class ComponentVerdict:
         """Whether it is near enough."""
         return self.verification.within(self.limit)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return figures, limit and verdict as JSON values."""
         return {**self.verification.to_json(), "limit": self.limit, "passed": self.passed}
 
@@ -62,7 +63,7 @@ class FolderVerification:
     """How far an output folder is from the checkpoint that it was made of."""
 
     folder: Path
-    against: Mapping[str, Any]
+    against: JsonView
     """Origin of the checkpoint."""
     components: tuple[ComponentVerdict, ...]
     pictures: tuple[Likeness, ...]
@@ -78,7 +79,7 @@ class FolderVerification:
         """Whether everything is near enough."""
         return not self.failures
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return figures and verdicts as JSON values."""
         return {
             "folder": str(self.folder),

@@ -17,6 +17,7 @@ from olivelike.model.graph import block_of
 from olivelike.model.half_values import HALF_MAX
 
 if TYPE_CHECKING:
+    from olivelike._untrusted import Json
     from olivelike.model import Model
     from olivelike.pass_api import Context
 
@@ -56,9 +57,9 @@ class HalfSearch:
         self._limit, self._samples, self._seed = limit, samples, seed
         self._read = parameter_reader(self._weights, context.tensors)
         self._original_outputs: Original | None = None
-        self._tried: dict[tuple[str, ...], dict[str, Any]] = {}
+        self._tried: dict[tuple[str, ...], Json] = {}
 
-    def run(self) -> tuple[tuple[str, ...], dict[str, Any]]:
+    def run(self) -> tuple[tuple[str, ...], Json]:
         """Find the fewest blocks that must stay in float32.
 
         Raises `VerificationError` when no choice of blocks is enough.
@@ -67,7 +68,7 @@ class HalfSearch:
             The blocks, as `force_fp32_blocks` takes them, and what the run record should hold.
         """
         blocks: tuple[str, ...] = ()
-        facts: dict[str, Any] = {}
+        facts: Json = {}
         if not self._is_right(()):
             if not self._is_right(_EVERYTHING):
                 figures = _described(self._try(_EVERYTHING))
@@ -82,7 +83,7 @@ class HalfSearch:
         trials = len(self._tried)
         return blocks, {"kept_fp32_blocks": list(blocks), **self._try(blocks), **facts, "trials": trials}
 
-    def _search(self) -> tuple[tuple[str, ...], dict[str, Any]]:
+    def _search(self) -> tuple[tuple[str, ...], Json]:
         """Return the blocks that must stay in float32, and why these were tried first."""
         largest = self._reach()
         reach = {alone(block, largest): value for block, value in largest.items()}
@@ -103,13 +104,13 @@ class HalfSearch:
         error = found["relative_error"]
         return not found["nan"] and not found["inf"] and error is not None and error <= self._limit
 
-    def _try(self, blocks: tuple[str, ...]) -> dict[str, Any]:
+    def _try(self, blocks: tuple[str, ...]) -> Json:
         """Return the figures of the network with these blocks in float32 and all else in half precision."""
         key = tuple(sorted(blocks))
         if key not in self._tried:
             graph = self._convert(key)
 
-            def compare() -> dict[str, Any]:
+            def compare() -> Json:
                 evaluation = Evaluation(graph, parameter=self._read)
                 found = self._original().compare(evaluation, self.precision).to_json()
                 return {name: found[name] for name in ("relative_error", "worst", "cosine", "nan", "inf")}
@@ -123,19 +124,19 @@ class HalfSearch:
         """Return the largest absolute value in each block of the float32 graph."""
         graph = self._graph
 
-        def watch() -> dict[str, Any]:
+        def watch() -> Json:
             peaks = PeakMagnitude()
             self._original().watch(Evaluation(graph.to_ir(), parameter=self._read), peaks.observe)
             return peaks.largest
 
         return self._remembered("reach/1", graph, watch)
 
-    def _remembered(self, kind: str, graph: Graph, find: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    def _remembered(self, kind: str, graph: Graph, find: Callable[[], Json]) -> Json:
         digests = [self._architecture.digest, self._weights.digest, graph.digest]
         return self._recalled([kind, *digests, self._samples, self._seed], find)
 
-    def _recalled(self, question: list[Any], find: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        known: dict[str, Any] | None = self._context.cache.get(question)
+    def _recalled(self, question: list[Any], find: Callable[[], Json]) -> Json:
+        known: Json | None = self._context.cache.get(question)
         if known is None:
             known = find()
             self._context.cache.put(question, known)
@@ -153,7 +154,7 @@ def alone(block: str, blocks: Iterable[str]) -> str:
     return f"={block}" if any(other.startswith(f"{block}.") for other in blocks) else block
 
 
-def _described(figures: dict[str, Any]) -> str:
+def _described(figures: Json) -> str:
     bad = [f"{figures[kind]} {name}" for kind, name in (("nan", "NaN"), ("inf", "Inf")) if figures[kind]]
     return " and ".join(bad) or f"relative error {figures['relative_error']:.1e}"
 

@@ -10,13 +10,13 @@ import html
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from olivelike._files import write_whole
 from olivelike._text import count, size
-from olivelike._untrusted import one_line, read_bytes
+from olivelike._untrusted import JsonView, one_line, read_bytes
 from olivelike.errors import UsageError
 from olivelike.families import TEXT_ENCODERS, missing_networks
 from olivelike.graphs.inspect.inspect import inspect_model
@@ -92,7 +92,7 @@ def _front(found: FolderVerification, record: OutputRecord) -> Iterator[str]:
     yield "---"
 
 
-def _license(against: Mapping[str, Any], record: OutputRecord) -> dict[str, str]:
+def _license(against: JsonView, record: OutputRecord) -> dict[str, str]:
     """Return what the source's own card says of its license, if all weights are the source's and it is near."""
     alone = not (record.loras or record.embeddings or record.source.vae or record.source.ip_adapter)
     if not alone or against.get("kind") != "folder" or not against.get("path"):

@@ -22,6 +22,7 @@ from olivelike.model.graph import BLOCK_KEY
 from olivelike.model.half_values import HALVES
 
 if TYPE_CHECKING:
+    from olivelike._untrusted import Json
     from olivelike.measure.verify.evaluation import Observer
     from olivelike.model import Architecture, Weights
     from olivelike.pass_api import Progress, TensorAccess
@@ -56,7 +57,7 @@ class Figures:
         """Tell whether the output is finite, and no further off than `limit`."""
         return self.is_finite and self.relative_error <= limit
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return the figures as JSON values; what is not finite is `None`."""
         return {
             "relative_error": _number(self.relative_error),
@@ -101,7 +102,7 @@ def relative_error(actual: Array, expected: Array) -> float:
     return compare(actual, expected).relative_error
 
 
-def summary(figures: Iterable[Figures]) -> dict[str, Any]:
+def summary(figures: Iterable[Figures]) -> Json:
     """Return the worst of each figure over several outputs, as JSON values."""
     found = list(figures)
     return {
@@ -149,7 +150,7 @@ class Sample:
     seed: int
     outputs: Mapping[str, Figures]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return the sample as JSON values."""
         return {
             "case": str(self.case),
@@ -185,7 +186,7 @@ class Verification:
         """Tell whether every output is finite and no further off than `limit`."""
         return all(figures.within(limit) for figures in self.figures)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return the worst figures, and those of each sample, as JSON values."""
         found = {**summary(self.figures), "precision": self.precision}
         if self.origin is not None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from olivelike._untrusted import read_json
+from olivelike._untrusted import Json, read_json
 from olivelike.errors import SourceError
 from olivelike.families import family_of_folder
 from olivelike.graphs.export.torch_network import build_network
@@ -48,7 +48,7 @@ class Likeness:
     ssim: float
     """Structural similarity, 1 for equal pictures."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return the figures as JSON values; the PSNR of equal pictures is `None`."""
         psnr = self.psnr if math.isfinite(self.psnr) else None
         return {"prompt": self.prompt, "seed": self.seed, "psnr": psnr, "ssim": self.ssim}
@@ -148,7 +148,7 @@ def torch_pipeline(originals: Originals) -> Any:
 
     source = originals.source
     family = family_of_folder(source.index, source.checkpoints, {})
-    parts: dict[str, Any] = {
+    parts: dict[str, object] = {
         "vae": _network(originals, "vae_decoder"),
         family.denoiser: _network(originals, family.denoiser),
         "scheduler": _scheduler(originals),
@@ -159,7 +159,7 @@ def torch_pipeline(originals: Originals) -> Any:
             parts[text.tokenizer] = _tokenizer(originals, text.tokenizer)
     cls = getattr(diffusers, family.pipelines[0])
     taken = signature(cls).parameters
-    off: dict[str, Any] = {"safety_checker": None, "feature_extractor": None}
+    off: dict[str, object] = {"safety_checker": None, "feature_extractor": None}
     off |= {"requires_safety_checker": False, "add_watermarker": False}
     options = {name: value for name, value in off.items() if name in taken}
     if family.zeros_for_no_text:

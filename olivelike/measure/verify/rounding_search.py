@@ -11,6 +11,7 @@ from olivelike.model import Graph
 from olivelike.model.graph import block_of
 
 if TYPE_CHECKING:
+    from olivelike._untrusted import Json
     from olivelike.measure.verify.half_search import Convert
     from olivelike.model import Model
     from olivelike.pass_api import Context
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 def fewest_in_float(
     model: Model, context: Context, convert: Convert, *, of: Literal["outputs", "latents", "pictures"],
     min_psnr: float, **limits: Any,
-) -> tuple[tuple[str, ...], dict[str, Any]]:  # fmt: skip
+) -> tuple[tuple[str, ...], Json]:  # fmt: skip
     """Find the fewest blocks that must stay in float.
 
     Args:
@@ -48,7 +49,7 @@ class RoundingSearch(HalfSearch):
         super().__init__(model, context, convert, **limits)
         self.precision = self.step = rounded_to(convert(()).graph) or "int8"
 
-    def _search(self) -> tuple[tuple[str, ...], dict[str, Any]]:
+    def _search(self) -> tuple[tuple[str, ...], Json]:
         """Rank blocks by what each one costs alone, and leave the fewest in float, the dearest first.
 
         Raises `VerificationError` when nothing could be in eight bits.
@@ -103,9 +104,9 @@ class DrawingSearch(RoundingSearch):
         """
         super().__init__(model, context, convert, **limits)
         self._of, self._min_psnr, self._drawing = of, min_psnr, context.require_drawing()
-        self._drawn: dict[tuple[str, ...], dict[str, Any]] = {}
+        self._drawn: dict[tuple[str, ...], Json] = {}
 
-    def run(self) -> tuple[tuple[str, ...], dict[str, Any]]:
+    def run(self) -> tuple[tuple[str, ...], Json]:
         """Find the fewest blocks that must stay in float; the record says what is drawn with them, and without."""
         blocks, facts = super().run()
         without = {"without": {**facts["without"], **self._draw(())}} if "without" in facts else {}
@@ -117,7 +118,7 @@ class DrawingSearch(RoundingSearch):
             return found["psnr"] is None or found["psnr"] >= self._min_psnr
         return found["latents_error"] is not None and found["latents_error"] <= self._limit
 
-    def _draw(self, blocks: tuple[str, ...]) -> dict[str, Any]:
+    def _draw(self, blocks: tuple[str, ...]) -> Json:
         key = tuple(sorted(blocks))
         if key not in self._drawn:
             graph = self._convert(key)

@@ -6,11 +6,11 @@ import html
 import json
 import math
 import re
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from fastapi import APIRouter, Request
 
+from olivelike._untrusted import Json, JsonView
 from olivelike.errors import UsageError
 from olivelike.runtime.pipeline.request import asked_fields
 from olivelike.runtime.schedulers.scheduler_names import find_scheduler
@@ -56,7 +56,7 @@ _OURS: Final = re.compile(rf"\b({'|'.join(_THEIRS)})\b")
 
 
 @a1111_router.post("/txt2img")
-async def txt2img(request: Request, asked: TextToImage) -> dict[str, Any]:
+async def txt2img(request: Request, asked: TextToImage) -> Json:
     """Draw pictures for a prompt; with `enable_hr`, each again at a larger size, from its enlarged form."""
     service = service_of(request)
     asked, warnings = asked.settled(lenient=service.settings.ignore_unsupported)
@@ -83,7 +83,7 @@ async def txt2img(request: Request, asked: TextToImage) -> dict[str, Any]:
 
 
 @a1111_router.post("/img2img")
-async def img2img(request: Request, asked: ImageToImage) -> dict[str, Any]:
+async def img2img(request: Request, asked: ImageToImage) -> Json:
     """Draw pictures that start from one, all of it or where a mask is white."""
     service = service_of(request)
     asked, warnings = asked.settled(lenient=service.settings.ignore_unsupported)
@@ -109,14 +109,14 @@ async def img2img(request: Request, asked: ImageToImage) -> dict[str, Any]:
 
 
 @a1111_router.post("/extra-single-image")
-async def extra_single_image(request: Request, asked: Extras) -> dict[str, Any]:
+async def extra_single_image(request: Request, asked: Extras) -> Json:
     """Enlarge a picture."""
     told = _told(request, asked)
     return {"html_info": told, "image": await _extra(request, asked, asked.image)}
 
 
 @a1111_router.post("/extra-batch-images")
-async def extra_batch_images(request: Request, asked: ManyExtras) -> dict[str, Any]:
+async def extra_batch_images(request: Request, asked: ManyExtras) -> Json:
     """Enlarge pictures."""
     told = _told(request, asked)
     return {"html_info": told, "images": [await _extra(request, asked, one.data) for one in asked.imageList]}
@@ -214,7 +214,7 @@ def _prepared(asked: ImageToImage, most: int) -> tuple[bytes, bytes | None, tupl
 
 
 async def _second_pass(
-    request: Request, asked: TextToImage, pictures: list[PictureView], led: Mapping[str, Any]
+    request: Request, asked: TextToImage, pictures: list[PictureView], led: JsonView
 ) -> list[PictureView]:
     """Draw each picture again at the larger size."""
     service = service_of(request)
@@ -250,7 +250,7 @@ def _second_order(request: Request, again: TextToImage, asked: TextToImage, **mo
 
 async def _answer(
     request: Request, asked: Drawing, order: Order, pictures: list[PictureView], warnings: list[str]
-) -> dict[str, Any]:
+) -> Json:
     service = service_of(request)
     suffix = asked.override_settings.suffix or webui_of(request).suffix
     images = [to_base64(await service.picture_bytes(one.id, suffix)) for one in pictures] if asked.send_images else []
@@ -258,7 +258,7 @@ async def _answer(
     return {"images": images, "parameters": asked.kept, "info": info}
 
 
-def _info(service: Service, asked: Drawing, order: Order, pictures: list[PictureView]) -> dict[str, Any]:
+def _info(service: Service, asked: Drawing, order: Order, pictures: list[PictureView]) -> Json:
     """Return what A1111's `Processed.js` has; of an interrupted request, what was asked for."""
     found = find_model(service, order.model)
     first = pictures[0] if pictures else None

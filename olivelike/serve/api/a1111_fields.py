@@ -10,6 +10,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from olivelike._untrusted import JsonView
+
 State = Literal["done", "no effect", "refused"]
 Situation = Literal["", "noise", "ancestral", "DDIM", "UniPC", "Beta", "picture", "mask", "hires"]
 _MOST_NAMED: Final = 20
@@ -48,7 +50,7 @@ SITUATIONS: Final[Mapping[Situation, str]] = {
 """Words for the situations in which a field acts."""
 
 
-def asked_for(given: Mapping[str, Any], fields: Mapping[str, Field], here: Collection[str]) -> Iterator[str]:
+def asked_for(given: JsonView, fields: Mapping[str, Field], here: Collection[str]) -> Iterator[str]:
     """Return the names of what is given, is refused, and would change the picture.
 
     Args:
@@ -62,7 +64,7 @@ def asked_for(given: Mapping[str, Any], fields: Mapping[str, Field], here: Colle
             yield name
 
 
-def idle(given: Mapping[str, Any], fields: Mapping[str, Field]) -> Iterator[str]:
+def idle(given: JsonView, fields: Mapping[str, Field]) -> Iterator[str]:
     """Return the names of what is given and does nothing here: unlisted, or another value than A1111's default."""
     for name, value in given.items():
         field = fields.get(name)
@@ -95,7 +97,7 @@ def _same(value: Any, default: Any) -> bool:
     return bool(value == default)
 
 
-def _fields(state: State, note: str, names: Mapping[str, Any], **more: Any) -> dict[str, Field]:
+def _fields(state: State, note: str, names: Mapping[str, object], **more: Any) -> dict[str, Field]:
     return {name: Field(default, state, note, **more) for name, default in names.items()}
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fastapi import APIRouter, Request
 
+from olivelike._untrusted import Json
 from olivelike.errors import OlivelikeError
 from olivelike.runtime.pictures.picture_reading import read_picture_data
 from olivelike.runtime.pictures.picture_record import a1111_parameters
@@ -29,7 +30,7 @@ lists_router: Final = APIRouter(route_class=StrictRoute)
 
 
 @lists_router.get("/options")
-async def options(request: Request) -> dict[str, Any]:
+async def options(request: Request) -> Json:
     """Return the options that exist here."""
     webui, found = webui_of(request), find_model(service_of(request), model_of(request))
     return {
@@ -66,7 +67,7 @@ async def set_options(request: Request, asked: Options) -> dict[str, list[str]] 
 
 
 @lists_router.get("/sd-models")
-async def sd_models(request: Request) -> list[dict[str, Any]]:
+async def sd_models(request: Request) -> list[Json]:
     """List the folders that can draw."""
     return [
         {
@@ -79,14 +80,14 @@ async def sd_models(request: Request) -> list[dict[str, Any]]:
 
 
 @lists_router.get("/samplers")
-async def samplers() -> list[dict[str, Any]]:
+async def samplers() -> list[Json]:
     """List the samplers whose packages are installed."""
     names = [name for name in SAMPLERS if all(map(find_spec, find_scheduler(name).needs))]
     return [{"name": name, "aliases": SAMPLER_ALIASES[name], "options": {}} for name in names]
 
 
 @lists_router.get("/schedulers")
-async def schedulers() -> list[dict[str, Any]]:
+async def schedulers() -> list[Json]:
     """List the schedule types."""
     return [
         {"name": name, "label": label, "aliases": None, "default_rho": None, "need_inner_model": False}
@@ -96,7 +97,7 @@ async def schedulers() -> list[dict[str, Any]]:
 
 
 @lists_router.get("/upscalers")
-async def upscalers(request: Request) -> list[dict[str, Any]]:
+async def upscalers(request: Request) -> list[Json]:
     """List what enlarges pictures."""
     files = {
         name: path.name for name, path in service_of(request).catalogue.upscalers().items() if name not in UPSCALERS
@@ -114,14 +115,14 @@ async def latent_upscale_modes() -> list[dict[str, str]]:
 
 
 @lists_router.get("/loras")
-async def loras(request: Request) -> list[dict[str, Any]]:
+async def loras(request: Request) -> list[Json]:
     """List the LoRAs that prompts may name."""
     found = service_of(request).loras()
     return [{"name": one.name, "alias": one.alias, "path": one.path, "metadata": one.metadata} for one in found]
 
 
 @lists_router.get("/embeddings")
-async def embeddings(request: Request) -> dict[str, Any]:
+async def embeddings(request: Request) -> Json:
     """List the textual inversions that the current folder knows."""
     service = service_of(request)
     loaded = {
@@ -140,7 +141,7 @@ async def scripts() -> dict[str, list[str]]:
 
 
 @lists_router.get("/cmd-flags")
-async def cmd_flags() -> dict[str, Any]:
+async def cmd_flags() -> Json:
     """Return the flags that programs look at."""
     return {"api": True, "nowebui": False, "medvram": False, "lowvram": False}
 
@@ -166,14 +167,14 @@ for _path in ("refresh-checkpoints", "refresh-vae", "refresh-loras", "refresh-em
 
 
 @lists_router.post("/unload-checkpoint")
-async def unload_checkpoint(request: Request) -> dict[str, Any]:
+async def unload_checkpoint(request: Request) -> Json:
     """Give back the memory that open folders take."""
     await service_of(request).unload()
     return {}
 
 
 @lists_router.get("/memory")
-async def memory() -> dict[str, Any]:
+async def memory() -> Json:
     """Return how much memory there is, in bytes."""
     import psutil
 
@@ -185,7 +186,7 @@ async def memory() -> dict[str, Any]:
 
 
 @lists_router.post("/png-info")
-async def png_info(asked: PngInfo) -> dict[str, Any]:
+async def png_info(asked: PngInfo) -> Json:
     """Return what a picture says of itself."""
     data = from_base64(asked.image.strip(), "image")
     found = await in_turn(lambda: read_picture_data(data, "image"))
@@ -206,11 +207,11 @@ async def interrogate() -> None:
 
 
 @lists_router.get("/progress")
-async def progress(request: Request, *, skip_current_image: bool = False) -> dict[str, Any]:
+async def progress(request: Request, *, skip_current_image: bool = False) -> Json:
     """Return how far the job is that this client waits for."""
     service, webui = service_of(request), webui_of(request)
     job = _own(service, client_of(request))
-    state: dict[str, Any] = {
+    state: Json = {
         "skipped": False, "interrupted": False, "stopping_generation": False, "job": "", "job_count": 0,
         "job_timestamp": "0", "job_no": 0, "sampling_step": 0, "sampling_steps": 0,
     }  # fmt: skip
@@ -233,7 +234,7 @@ async def progress(request: Request, *, skip_current_image: bool = False) -> dic
 
 
 @lists_router.post("/interrupt")
-async def interrupt(request: Request) -> dict[str, Any]:
+async def interrupt(request: Request) -> Json:
     """End the job that this client waits for: the one that is drawn, else the first of its own."""
     service = service_of(request)
     with contextlib.suppress(OlivelikeError):  # It may end by itself meanwhile.

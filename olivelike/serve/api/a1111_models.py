@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field as Bounds, model_validator
 
+from olivelike._untrusted import Json
 from olivelike.serve.api.a1111_fields import (
     BATCH_EXTRAS,
     EXTRAS,
@@ -50,7 +51,7 @@ class _Form(BaseModel):
         return {k: v for k, v in values.items() if v is not None} if isinstance(values, dict) else values
 
     @property
-    def unread(self) -> dict[str, Any]:
+    def unread(self) -> Json:
         """Values that were given beside the fields of the form."""
         return self.model_extra or {}
 
@@ -117,7 +118,7 @@ class Drawing(_Form):
     denoising_strength: Share | None = None
     override_settings: Overrides = Overrides()
     override_settings_restore_afterwards: bool = True
-    alwayson_scripts: dict[str, Any] = {}
+    alwayson_scripts: Json = {}
     send_images: bool = True
     save_images: bool = False
     do_not_save_samples: bool = False
@@ -134,7 +135,7 @@ class Drawing(_Form):
         return {found for scheduler in self.samplers for found in situations_of(scheduler)}
 
     @property
-    def kept(self) -> dict[str, Any]:
+    def kept(self) -> Json:
         """All fields that A1111 has, as it answers with them: what is done, and its defaults of all else."""
         done = self.model_dump(exclude=set(self.unread) | {"override_settings"})
         settings = self.override_settings.model_dump(exclude_unset=True)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import html
 import secrets
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 from fastapi import APIRouter, Request, Response
 
+from olivelike._untrusted import Json
 from olivelike.serve.api.drawing import service_of
 from olivelike.serve.views import ENDED
 
@@ -22,7 +23,7 @@ _HEAD: Final = """<!doctype html>
 
 
 @probes_router.get("/internal/ping")
-async def ping() -> dict[str, Any]:
+async def ping() -> Json:
     """Say that the server answers."""
     return {}
 
@@ -34,7 +35,7 @@ async def app_id() -> dict[str, int]:
 
 
 @probes_router.get("/queue/status")
-async def queue_status(request: Request) -> dict[str, Any]:
+async def queue_status(request: Request) -> Json:
     """Return how long the queue is, as Gradio says it."""
     dispatcher = service_of(request).dispatcher
     drawn = sum(dispatcher.counts[state] for state in ENDED)
@@ -52,7 +53,7 @@ async def docs(request: Request) -> Response:
     return Response("".join(_page(request.app.openapi())), media_type="text/html; charset=utf-8")
 
 
-def _page(described: dict[str, Any]) -> Iterator[str]:
+def _page(described: Json) -> Iterator[str]:
     yield _HEAD
     sections: dict[str, list[str]] = {}
     for path, operations in described["paths"].items():

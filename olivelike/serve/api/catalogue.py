@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from importlib.metadata import version
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import FileResponse, JSONResponse
 from pydantic import BaseModel, ConfigDict
 
+from olivelike._untrusted import Json
 from olivelike.errors import SourceError
 from olivelike.runtime.schedulers.scheduler_names import scheduler_names
 from olivelike.serve.api.native import TheService
@@ -95,7 +96,7 @@ async def options(service: TheService, model: Annotated[str | None, Query(max_le
     )
 
 
-def _fields(service: TheService, model: ModelView) -> dict[str, Any]:
+def _fields(service: TheService, model: ModelView) -> Json:
     """Return the fields as the order's own schema has them, with what folder and operator say on top."""
     fields = bounds()
     limits = service.settings

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from olivelike._untrusted import Json
 from olivelike.serve.api.a1111_state import model_of
 from olivelike.serve.api.drawing import find_model, service_of
 from olivelike.serve.api.images import from_base64, in_turn, png, upright
@@ -45,7 +46,7 @@ class ControlNetUnit(BaseModel):
 
     model_config = ConfigDict(extra="ignore")
     enabled: bool = True
-    image: str | dict[str, Any] = ""
+    image: str | Json = ""
     """Base64, or a map with it as `image`; older clients call it `input_image`."""
     mask: str | None = None
     module: str = "none"
@@ -80,14 +81,14 @@ class ControlNetUnit(BaseModel):
         return None if self.model in ("", "None") else self.model.partition(" [")[0]
 
 
-async def controls_of(service: Service, scripts: dict[str, Any], model: str | None) -> dict[str, Any]:
+async def controls_of(service: Service, scripts: Json, model: str | None) -> Json:
     """Return fields of an order for the units of a request that `model` draws.
 
     Raises `RequestRefusedError` for what is not here.
     """
     units = _units(scripts)
     _check_adapter(find_model(service, model), units)
-    controls: list[dict[str, Any]] = []
+    controls: list[Json] = []
     shown: list[str] = []
     for unit in units:
         text = unit.image.get("image") if isinstance(unit.image, dict) else unit.image
@@ -105,7 +106,7 @@ async def controls_of(service: Service, scripts: dict[str, Any], model: str | No
                 "preprocessor": unit.module.lower(),
             }
         )
-    found: dict[str, Any] = {}
+    found: Json = {}
     if controls:
         found = {"controls": controls, "control_guess": any(unit.guesses for unit in units if not unit.is_prompt)}
     if shown:
@@ -118,12 +119,12 @@ def _pixels(text: str) -> bytes:
     return png(upright(from_base64(text, "image"), "image").convert("RGB"))
 
 
-def check_units(scripts: dict[str, Any]) -> None:
+def check_units(scripts: Json) -> None:
     """Raise `RequestRefusedError` for a unit that is not here. Other scripts are not looked at."""
     _units(scripts)
 
 
-def _units(scripts: dict[str, Any]) -> list[ControlNetUnit]:
+def _units(scripts: Json) -> list[ControlNetUnit]:
     units: list[ControlNetUnit] = []
     for script in (script for name, script in scripts.items() if name.lower() == SCRIPT):
         listed = script.get("args", []) if isinstance(script, dict) else None
@@ -197,7 +198,7 @@ async def module_list(request: Request) -> dict[str, list[str]]:
 
 
 @controlnet_router.get("/control_types")
-async def control_types(request: Request) -> dict[str, Any]:
+async def control_types(request: Request) -> Json:
     """Return all modules and models as one type."""
     models = (await model_list(request))["model_list"]
     found = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from email.message import Message
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
@@ -14,6 +14,8 @@ from olivelike.serve.api.refusals import RequestRefusedError
 if TYPE_CHECKING:
     from pydantic import BaseModel
     from starlette.requests import Request
+
+    from olivelike._untrusted import Json
 
 Files = dict[str, list[bytes]]
 _MOST_FILES: Final = 17
@@ -48,7 +50,7 @@ async def read_form(request: Request) -> tuple[dict[str, str], Files]:
     return fields, dict(files)
 
 
-def form_of(fields: type[BaseModel], *files: str) -> dict[str, Any]:
+def form_of(fields: type[BaseModel], *files: str) -> Json:
     """Return what OpenAPI says of a form."""
     schema = fields.model_json_schema(ref_template="#/components/schemas/{model}")
     schema.pop("$defs", None)

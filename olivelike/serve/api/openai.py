@@ -19,7 +19,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from olivelike._untrusted import parse_json
+from olivelike._untrusted import Json, parse_json
 from olivelike.errors import OlivelikeError, UsageError
 from olivelike.runtime.jobs.job_notes import LARGE
 from olivelike.serve.api.drawing import draw, find_model, make_order, require_done, service_of
@@ -128,19 +128,19 @@ _Wanted = TypeVar("_Wanted", bound=Wanted)
 
 
 @openai_router.get("/models")
-async def models(request: Request) -> dict[str, Any]:
+async def models(request: Request) -> Json:
     """List the folders that are served."""
     return {"object": "list", "data": [_model(model) for model in service_of(request).models()]}
 
 
 @openai_router.get("/models/{name}")
-async def model(request: Request, name: str) -> dict[str, Any]:
+async def model(request: Request, name: str) -> Json:
     """Describe a folder."""
     return _model(_chosen(service_of(request), name))
 
 
 @openai_router.post("/images/generations", response_model=None)
-async def generations(request: Request, wanted: Prompted) -> dict[str, Any] | Response:
+async def generations(request: Request, wanted: Prompted) -> Json | Response:
     """Draw pictures for a prompt."""
     chosen = _chosen(service_of(request), wanted.model)
     asked = wanted.width_and_height
@@ -149,7 +149,7 @@ async def generations(request: Request, wanted: Prompted) -> dict[str, Any] | Re
 
 
 @openai_router.post("/images/edits", response_model=None, openapi_extra=form_of(Prompted, "image", "mask"))
-async def edits(request: Request) -> dict[str, Any] | Response:
+async def edits(request: Request) -> Json | Response:
     """Draw a picture anew, or what its mask leaves transparent."""
     fields, files = await read_form(request)
     wanted = _read(Prompted, fields)
@@ -158,7 +158,7 @@ async def edits(request: Request) -> dict[str, Any] | Response:
 
 
 @openai_router.post("/images/variations", response_model=None, openapi_extra=form_of(Wanted, "image"))
-async def variations(request: Request) -> dict[str, Any] | Response:
+async def variations(request: Request) -> Json | Response:
     """Draw a picture anew, most of it as it was."""
     fields, files = await read_form(request)
     wanted = _read(Wanted, fields)
@@ -168,7 +168,7 @@ async def variations(request: Request) -> dict[str, Any] | Response:
     return await _answer(request, wanted, order, "image_edit")
 
 
-async def _answer(request: Request, wanted: Wanted, order: Order, kind: str) -> dict[str, Any] | Response:
+async def _answer(request: Request, wanted: Wanted, order: Order, kind: str) -> Json | Response:
     service = service_of(request)
     if wanted.stream:
         job = await service.submit(order, client_of(request))
@@ -181,7 +181,7 @@ async def _answer(request: Request, wanted: Wanted, order: Order, kind: str) -> 
     pictures = _safe(job)
     data = []
     for picture in pictures:
-        entry: dict[str, Any] = {"seed": picture.seed}
+        entry: Json = {"seed": picture.seed}
         if picture.prompt != wanted.prompt:
             entry["revised_prompt"] = picture.prompt
         if wanted.as_url:
@@ -334,7 +334,7 @@ def _chosen(service: Service, name: str | None) -> ModelView:
     return found
 
 
-def _model(found: ModelView) -> dict[str, Any]:
+def _model(found: ModelView) -> Json:
     return {"id": found.name, "object": "model", "created": _STARTED, "owned_by": "olivelike"}
 
 
@@ -353,7 +353,7 @@ async def _b64(service: Service, picture: PictureView, wanted: Wanted) -> str:
     return to_base64(await service.picture_bytes(picture.id, suffix, quality=wanted.output_compression))
 
 
-async def _usage(service: Service, order: Order | None) -> dict[str, Any]:
+async def _usage(service: Service, order: Order | None) -> Json:
     """Return the prompt's tokens; pictures have none here."""
     count = await service.tokens(order.model, order.prompt) if order else 0
     details = {"text_tokens": count, "image_tokens": 0}

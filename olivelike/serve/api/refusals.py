@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from olivelike._untrusted import parse_json
+from olivelike._untrusted import Json, parse_json
 from olivelike.errors import (
     MissingError,
     OlivelikeError,
@@ -85,7 +85,7 @@ def refusal(
         param: name of the parameter that is wrong.
     """
     message = message.encode("utf-8", "replace").decode()
-    body: dict[str, Any] = {"error": {"code": code, "message": message}}
+    body: Json = {"error": {"code": code, "message": message}}
     if path.startswith("/v1/"):
         status = 400 if status == 422 else status
         kind, code = _OPENAI.get(status, ("invalid_request_error" if status < 500 else "server_error", code))

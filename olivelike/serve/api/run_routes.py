@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Depends, Query, Response
 from fastapi.responses import FileResponse, JSONResponse, StreamingResponse
 
+from olivelike._untrusted import Json
 from olivelike.errors import SourceError
 from olivelike.model.targets import TARGETS
 from olivelike.serve.api.native import Client, TheService, events_of
@@ -31,7 +32,7 @@ TheRuns = Annotated[Runs, Depends(runs_of)]
 
 
 @router.get("/api/workflows")
-def workflows(runs: TheRuns) -> dict[str, Any]:
+def workflows(runs: TheRuns) -> Json:
     """Return the workflows that may be run, and what a conversion may say."""
     listed = runs.listings.workflows()
     settings = [
@@ -44,13 +45,13 @@ def workflows(runs: TheRuns) -> dict[str, Any]:
 
 
 @router.get("/api/checkpoints")
-def checkpoints(runs: TheRuns) -> dict[str, Any]:
+def checkpoints(runs: TheRuns) -> Json:
     """Return the checkpoints that may be converted."""
     return {"checkpoints": [{"name": name} for name in runs.listings.checkpoints()]}
 
 
 @router.post("/api/runs/plan")
-async def plan(order: RunOrder, runs: TheRuns) -> dict[str, Any]:
+async def plan(order: RunOrder, runs: TheRuns) -> Json:
     """Return what a run would do."""
     return {"lines": await runs.plan(order)}
 
@@ -62,19 +63,19 @@ async def submit(order: RunOrder, runs: TheRuns, client: Client) -> Response:
 
 
 @router.get("/api/runs")
-async def listing(runs: TheRuns, limit: Annotated[int, Query(ge=1, le=500)] = 50) -> dict[str, Any]:
+async def listing(runs: TheRuns, limit: Annotated[int, Query(ge=1, le=500)] = 50) -> Json:
     """Return the newest runs."""
     return {"runs": [view.model_dump(mode="json") for view in runs.runs(limit)]}
 
 
 @router.get("/api/runs/{run}")
-async def run(run: str, runs: TheRuns) -> dict[str, Any]:
+async def run(run: str, runs: TheRuns) -> Json:
     """Return a run."""
     return runs.run(run).model_dump(mode="json")
 
 
 @router.post("/api/runs/{run}/cancel")
-async def cancel(run: str, runs: TheRuns, service: TheService) -> dict[str, Any]:
+async def cancel(run: str, runs: TheRuns, service: TheService) -> Json:
     """End a run."""
     runs.run(run)
     service.cancel(run)

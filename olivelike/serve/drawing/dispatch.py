@@ -7,12 +7,12 @@ import contextlib
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from olivelike._extras import needed
+from olivelike._untrusted import Json, JsonView
 from olivelike.errors import OlivelikeError
 from olivelike.serve.catalogue import Catalogue
 from olivelike.serve.drawing.painter import ChildEnded, ChildLost, Painter, Workers
@@ -49,7 +49,7 @@ class Running:
 
     painter: Painter
     progress: Progress | None = None
-    why: dict[str, Any] | None = None
+    why: Json | None = None
     """Why it was ended, if it was not its client who did."""
 
 
@@ -150,7 +150,7 @@ class Dispatcher:
         names = {cell.order.model for cell in cells(order)}
         return {name: str(self._catalogue.folder(name)) for name in names if name is not None}
 
-    def _painting_settings(self, cluster: Workers | None) -> dict[str, Any]:
+    def _painting_settings(self, cluster: Workers | None) -> Json:
         import psutil
 
         settings = self._settings
@@ -178,7 +178,7 @@ class Dispatcher:
         number = len(self.painters) + (cluster is not None)
         log = self._gallery.folder / INDEX / (f"painter-{number}.log" if number else "painter.log")
 
-        def hear(answer: Mapping[str, Any]) -> None:
+        def hear(answer: JsonView) -> None:
             self._open[number] = answer.get("folders", self._open.get(number, []))
             self.counts["starts"] += answer["answer"] == "ready"
 
@@ -214,7 +214,7 @@ class Dispatcher:
         began = time.monotonic()
         limit = asyncio.get_running_loop().call_later(self._settings.time_limit, self._end_late, job)
         running = self.running[job] = Running(painter)
-        error: dict[str, Any] | None = None
+        error: Json | None = None
         try:
             await self._have_drawn(job, painter)
         except ChildLost as lost:
@@ -280,7 +280,7 @@ class Dispatcher:
             running.why = {"code": "session", "message": message}
             running.painter.stop(job)
 
-    def _heard(self, job: str, answer: Mapping[str, Any]) -> None:
+    def _heard(self, job: str, answer: JsonView) -> None:
         """Write down and tell what is said of the running job."""
         told: Event = {"type": answer["answer"], **{key: answer[key] for key in answer if key not in _INSIDE}}
         match answer["answer"]:

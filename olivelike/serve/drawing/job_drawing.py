@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from olivelike._files import write_whole
 from olivelike.errors import Interrupted, StoreError
@@ -26,6 +26,7 @@ from olivelike.serve.gallery.picture_id import picture_id
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+    from olivelike._untrusted import Json, JsonView
     from olivelike.runtime.pipeline.denoising import Step
     from olivelike.runtime.pipeline.pipeline import Pipeline
     from olivelike.serve.drawing.warm import WarmPipelines
@@ -43,7 +44,7 @@ class DrawMessage:
     """A job to be drawn."""
 
     job: str
-    order: Mapping[str, Any]
+    order: JsonView
     models: Mapping[str, str]
     gallery: str
     folder: str
@@ -63,7 +64,7 @@ class JobDrawing:
     def __init__(
         self,
         message: DrawMessage,
-        plan: Callable[[str, Mapping[str, Any], Mapping[str, str]], OrderPlan],
+        plan: Callable[[str, JsonView, Mapping[str, str]], OrderPlan],
         warm: WarmPipelines,
         tell: Callable[..., object],
         previews: Callable[[], bool],
@@ -190,7 +191,7 @@ class JobDrawing:
         assert self._began is not None
         done = self._steps_done + part.steps * step.number / step.total
         left = (now - self._began) / done * (self._steps - done)
-        more: dict[str, Any] = {}
+        more: Json = {}
         if step.number == 1:
             first = place + (step.batch - 1) * part.job.request.batch_size
             more["prompts"] = part.job.prompts(first // part.job.request.batch_size + 1)
@@ -237,7 +238,7 @@ class JobDrawing:
         values = dict.fromkeys(("number", "seed", "first_seed", "flagged", "record"))
         self._write("sheet", name, sheet, record, {**values, "attempts": 1})
 
-    def _write(self, answer: str, name: str, image: Image, record: PictureRecord, values: Mapping[str, Any]) -> str:
+    def _write(self, answer: str, name: str, image: Image, record: PictureRecord, values: JsonView) -> str:
         """Write a picture and tell the parent; return its path below the gallery."""
         path = f"{self.message.folder}/{name}"
         data = encode_picture(image, ".png", record, sheet=answer == "sheet", metadata=self._metadata)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from olivelike._untrusted import Json, JsonView
 from olivelike.engine.execute.json_child import JsonChild, how_it_ended
 from olivelike.errors import SessionError, error_of
 
@@ -40,7 +41,7 @@ class Child(Protocol):
     def pid(self) -> int | None:
         """Its process id, if it runs on this machine."""
 
-    def send(self, message: Mapping[str, Any]) -> None:
+    def send(self, message: JsonView) -> None:
         """Tell it; of one that has died, `end` is called and this says nothing."""
 
     def stop(self) -> None:
@@ -57,7 +58,7 @@ class Workers(Protocol):
     def size(self) -> int:
         """Number of machines now."""
 
-    def child(self, log: Path, hear: Callable[[dict[str, Any]], None], end: Callable[[int], None]) -> Child:
+    def child(self, log: Path, hear: Callable[[Json], None], end: Callable[[int], None]) -> Child:
         """Start a process on a machine that has none yet, as soon as there is one."""
 
     def close(self) -> None:
@@ -68,11 +69,7 @@ class Painter:
     """A child that draws, started again when it dies; used in one event loop."""
 
     def __init__(
-        self,
-        settings: Mapping[str, Any],
-        log: Path,
-        hear: Callable[[Mapping[str, Any]], None],
-        cluster: Workers | None = None,
+        self, settings: JsonView, log: Path, hear: Callable[[JsonView], None], cluster: Workers | None = None
     ) -> None:
         """Take what the child is told first.
 
@@ -91,9 +88,9 @@ class Painter:
         self._starts = 0
         """How often a child was started; what an earlier one says is not heard any more."""
         self._ready = False
-        self._questions: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._questions: dict[int, asyncio.Future[Json]] = {}
         self._asked = 0
-        self._drawing: asyncio.Queue[Mapping[str, Any] | ChildEnded] | None = None
+        self._drawing: asyncio.Queue[JsonView | ChildEnded] | None = None
         self._job: str | None = None
         self._closed = False
         self.previews = False
@@ -125,7 +122,7 @@ class Painter:
                 with contextlib.suppress(RuntimeError):  # The loop has ended, and with it the server.
                     loop.call_soon_threadsafe(what, number, value)
 
-            def hear(answer: Mapping[str, Any]) -> None:
+            def hear(answer: JsonView) -> None:
                 soon(self._heard, answer)
 
             def end(status: int) -> None:
@@ -140,21 +137,21 @@ class Painter:
                 self._child.send({"do": "previews", "wanted": True})
         return self._child
 
-    async def plan(self, **arguments: Any) -> dict[str, Any]:
+    async def plan(self, **arguments: Any) -> Json:
         """Return what the child finds out of an order, as `Painting` takes it.
 
         Raises the `OlivelikeError` that it answers with, and `SessionError` if it dies of it, twice.
         """
         return await self._answer_to("plan", arguments, _PATIENCE)
 
-    async def enlarge(self, *, seconds: float, **arguments: Any) -> dict[str, Any]:
+    async def enlarge(self, *, seconds: float, **arguments: Any) -> Json:
         """Let the child enlarge a picture within so many seconds, as `Painting` takes it. Raises as `plan`."""
         return await self._answer_to("enlarge", arguments, seconds)
 
-    async def _answer_to(self, question: str, arguments: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+    async def _answer_to(self, question: str, arguments: JsonView, seconds: float) -> Json:
         for _ in range(2):
             self._asked += 1
-            future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+            future: asyncio.Future[Json] = asyncio.get_running_loop().create_future()
             self._questions[self._asked] = future
             try:
                 self.start().send({"do": question, "number": self._asked, "arguments": arguments})
@@ -168,7 +165,7 @@ class Painter:
                     self._child.stop()
         raise SessionError(f"the process that draws {why}")
 
-    async def draw(self, message: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
+    async def draw(self, message: JsonView) -> AsyncIterator[JsonView]:
         """Return what the child tells while it draws a job; the last one is one of `LAST`.
 
         Raises `ChildEnded` if it dies.
@@ -240,7 +237,7 @@ class Painter:
         if number == self._starts and self._child is not None and drawing is self._drawing is not None:
             self._child.stop()
 
-    def _heard(self, number: int, answer: Mapping[str, Any]) -> None:
+    def _heard(self, number: int, answer: JsonView) -> None:
         if number != self._starts:
             return
         match answer["answer"]:

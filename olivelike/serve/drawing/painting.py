@@ -18,6 +18,7 @@ import psutil
 
 from olivelike._files import file_identity
 from olivelike._light_diffusers import light_diffusers
+from olivelike._untrusted import Json, JsonView
 from olivelike.engine.execute.json_child import serve
 from olivelike.errors import Interrupted, OlivelikeError, SessionError, UsageError
 from olivelike.runtime.pictures.picture_reading import MOST_PIXELS, open_image
@@ -30,7 +31,7 @@ from olivelike.serve.orders import Order
 if TYPE_CHECKING:
     from olivelike.runtime.pictures.upscaling import Upscaler
 
-Answer = Callable[[Mapping[str, Any]], None]
+Answer = Callable[[JsonView], None]
 _PLANS: Final = 4
 """Plans that are kept until they are drawn; others are planned again, in milliseconds."""
 _GROWN: Final = 3
@@ -43,7 +44,7 @@ _LOG: Final = logging.getLogger("olivelike.serve")
 class Painting:
     """The state of the child."""
 
-    def __init__(self, settings: Mapping[str, Any], answer: Answer) -> None:
+    def __init__(self, settings: JsonView, answer: Answer) -> None:
         self._answer, self._lock = answer, threading.Lock()
         self._files = {
             "uploads": Path(settings["uploads"]),
@@ -64,7 +65,7 @@ class Painting:
         self.previews = False
         threading.Thread(target=self._draw_all, name="drawing", daemon=True).start()
 
-    def handle(self, message: Mapping[str, Any]) -> None:
+    def handle(self, message: JsonView) -> None:
         """Do what the parent asks for, but for drawing, which another thread does."""
         match message["do"]:
             case "plan":
@@ -94,14 +95,14 @@ class Painting:
         with self._lock:
             self._answer({"answer": answer, **values})
 
-    def plan(self, job: str, order: Mapping[str, Any], models: Mapping[str, str]) -> OrderPlan:
+    def plan(self, job: str, order: JsonView, models: Mapping[str, str]) -> OrderPlan:
         """Return the plan of a job, made now if it is not kept."""
         folders = {name: Path(folder) for name, folder in models.items()}
         self._models.update(folders.values())
         found = self._plans.pop(job, None)
         return found or plan_order(Order.model_validate(order), Files(models=folders, **self._files))
 
-    def _answer_by(self, work: Callable[..., dict[str, Any]], message: Mapping[str, Any]) -> None:
+    def _answer_by(self, work: Callable[..., Json], message: JsonView) -> None:
         try:
             value = work(**message["arguments"])
         except OlivelikeError as error:
@@ -115,7 +116,7 @@ class Painting:
         else:
             self.tell("told", number=message["number"], value=value)
 
-    def _refuse(self, message: Mapping[str, Any], word: str, why: str) -> None:
+    def _refuse(self, message: JsonView, word: str, why: str) -> None:
         self.tell("refused", number=message["number"], word=word, message=self._placeless(why))
 
     def _placeless(self, text: str) -> str:
@@ -126,7 +127,7 @@ class Painting:
             text = text.replace(folder, Path(folder).name)
         return text
 
-    def _planned(self, job: str, order: Mapping[str, Any], models: Mapping[str, str]) -> dict[str, Any]:
+    def _planned(self, job: str, order: JsonView, models: Mapping[str, str]) -> Json:
         plan = self.plan(job, order, models)
         self._plans[job] = plan
         while len(self._plans) > _PLANS:
@@ -136,7 +137,7 @@ class Painting:
             "reads": plan.reads,
         }  # fmt: skip
 
-    def _enlarged(self, upload: str, upscaler: str, folder: str | None) -> dict[str, Any]:
+    def _enlarged(self, upload: str, upscaler: str, folder: str | None) -> Json:
         from olivelike.runtime.pictures.upscaling import Upscaler
         from olivelike.serve.gallery.uploads import add_upload
 
@@ -201,7 +202,7 @@ def _memory() -> int:
     return int(psutil.Process().memory_info().rss)
 
 
-def _tuples(values: Mapping[str, Any]) -> dict[str, Any]:
+def _tuples(values: JsonView) -> Json:
     return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
 
@@ -215,7 +216,7 @@ def main() -> None:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     painting: list[Painting] = []
 
-    def handle(message: dict[str, Any], answer: Answer) -> None:
+    def handle(message: Json, answer: Answer) -> None:
         if painting:
             painting[0].handle(message)
             return

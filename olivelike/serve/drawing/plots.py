@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -44,7 +43,7 @@ def _changed(order: Order, axis: Axis | None, value: str | float | None) -> Orde
     if axis is None or value is None:
         return order
     what = f"axis {axis.field}: {value!r}"
-    changes: dict[str, Any]
+    changes: dict[str, object]
     if axis.field == "size":
         width, height = parse_size(str(value))
         changes = {"width": width, "height": height}

@@ -133,7 +133,7 @@ class Gallery:
         return list(self._rows("job = ? ORDER BY sheet, number", job))
 
     def search(
-        self, words: Sequence[str], exact: Mapping[str, Any], *, before: int | None = None, limit: int = 50
+        self, words: Sequence[str], exact: Mapping[str, str | int], *, before: int | None = None, limit: int = 50
     ) -> tuple[list[PictureRow], int | None]:
         """Return the newest pictures, and the `before` that gives the older ones.
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
+from olivelike._untrusted import Json
 from olivelike.serve.gallery.database import open_database
 from olivelike.serve.orders import Order
 from olivelike.serve.views import JobState
@@ -37,9 +38,9 @@ class JobRow:
     state: JobState
     created: float
     """Seconds since 1970."""
-    asked: dict[str, Any]
+    asked: Json
     """The order, or what a run was asked for."""
-    plan: dict[str, Any]
+    plan: Json
     """Facts found out before it was queued."""
     started: float | None = None
     finished: float | None = None
@@ -47,8 +48,8 @@ class JobRow:
     """Folder of its pictures, below the gallery."""
     first: int | None = None
     """Number of its first picture's file there."""
-    error: dict[str, Any] | None = None
-    found: dict[str, Any] | None = None
+    error: Json | None = None
+    found: Json | None = None
     """Findings of a run."""
 
 
@@ -61,7 +62,7 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self._database, self.was_damaged = open_database(path, _SCHEMA, _check_rows)
-        self._unwritten: dict[str, dict[str, Any]] = {}
+        self._unwritten: dict[str, Json] = {}
         """Changes of jobs that a full disk keeps from being written, until the next one is."""
         self._database.execute(
             "DELETE FROM jobs WHERE state IN ('done', 'failed', 'cancelled') AND number <= "
@@ -84,7 +85,7 @@ class Journal:
                 self._database.execute(f"UPDATE jobs SET {places} WHERE id = ?", (*written, one))  # noqa: S608
                 del self._unwritten[one]
 
-    def end(self, job: str, state: JobState, error: dict[str, Any] | None = None) -> None:
+    def end(self, job: str, state: JobState, error: Json | None = None) -> None:
         """Write down how a job has ended."""
         self.update(job, state=state, finished=time.time(), error=error)
 

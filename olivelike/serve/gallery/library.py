@@ -8,7 +8,7 @@ import io
 import re
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from olivelike._files import write_whole
 from olivelike._untrusted import open_file, read_bytes
@@ -51,7 +51,7 @@ class Library:
 
         `seed:7`, `size:64x64`, `model:NAME`, `steps:20` and `job:ID` are words too.
         """
-        exact: dict[str, Any] = {"model": model} if model else {}
+        exact: dict[str, str | int] = {"model": model} if model else {}
         words = _TERM.sub("", text).split()
         for name, value in _TERM.findall(text):
             if name == "steps":

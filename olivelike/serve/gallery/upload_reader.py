@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from olivelike._files import write_whole
-from olivelike._untrusted import read_bytes
+from olivelike._untrusted import JsonView, read_bytes
 from olivelike.engine.execute.json_child import JsonChild, serve
 from olivelike.errors import OlivelikeError, StoreError, UsageError, error_of
 from olivelike.serve.gallery.uploads import add_upload
@@ -34,7 +34,7 @@ class UploadReader:
         """Take where uploads are kept, and what gets the child's words."""
         self._folder, self._log = folder, log
         self._child: JsonChild | None = None
-        self._answers: asyncio.Queue[Mapping[str, Any]] = asyncio.Queue()
+        self._answers: asyncio.Queue[JsonView] = asyncio.Queue()
         self._turn = asyncio.Semaphore(1)
 
     async def add(self, data: bytes) -> UploadView:
@@ -56,12 +56,12 @@ class UploadReader:
         if child is not None:
             child.stop()
 
-    def _start(self) -> tuple[JsonChild, asyncio.Queue[Mapping[str, Any]]]:
+    def _start(self) -> tuple[JsonChild, asyncio.Queue[JsonView]]:
         """Return a child, and where its own answers come; those of one that was ended are heard by nobody."""
         loop = asyncio.get_running_loop()
-        answers: asyncio.Queue[Mapping[str, Any]] = asyncio.Queue()
+        answers: asyncio.Queue[JsonView] = asyncio.Queue()
 
-        def hear(answer: Mapping[str, Any]) -> None:
+        def hear(answer: JsonView) -> None:
             with contextlib.suppress(RuntimeError):  # The loop has ended, and with it the server.
                 loop.call_soon_threadsafe(answers.put_nowait, answer)
 
@@ -93,7 +93,7 @@ class UploadReader:
         return UploadView.model_validate(answer["view"])
 
 
-def _handle(message: Mapping[str, Any], answer: Callable[[Mapping[str, Any]], None]) -> None:
+def _handle(message: JsonView, answer: Callable[[JsonView], None]) -> None:
     if not message:
         answer({"ready": True})
         return

@@ -12,7 +12,7 @@ import urllib.request
 from collections.abc import Generator
 from typing import IO, Any, Final
 
-from olivelike._untrusted import one_line, parse_json
+from olivelike._untrusted import Json, one_line, parse_json
 from olivelike.errors import MissingError, OlivelikeError, SourceError, UsageError, error_of
 
 _SECONDS: Final = 60.0
@@ -92,7 +92,7 @@ class Server:
         with self._open("GET", f"/files/{_quoted(picture)}.png", None) as answer:
             return self._read(answer, _MOST_PICTURE)
 
-    def events(self) -> Generator[dict[str, Any]]:
+    def events(self) -> Generator[Json]:
         """Return the events of all jobs until the server ends them; an empty one for each line that is none.
 
         The first comes when the server listens for us.

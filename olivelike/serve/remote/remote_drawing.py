@@ -7,10 +7,10 @@ import io
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from olivelike.errors import Interrupted, MissingError, OlivelikeError, UsageError
 from olivelike.runtime.jobs.job_drawing import DrawEvent, Opened, Opening, PictureWritten, SheetWritten, StepDone
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from PIL import Image
 
+    from olivelike._untrusted import JsonView
     from olivelike.model.few_steps import FewSteps
     from olivelike.runtime.pictures import PictureWriter
     from olivelike.runtime.pictures.writer import SheetPicture
@@ -49,7 +50,7 @@ class _Job:
     """Steps done of the present batch."""
     began: bool = False
     ended: bool = False
-    later: list[Mapping[str, Any]] = field(default_factory=list)
+    later: list[JsonView] = field(default_factory=list)
     """Batches that were drawn while pictures of earlier orders were waited for."""
     seen: set[str] = field(default_factory=set)
     """Ids of pictures that are written."""
@@ -182,7 +183,7 @@ class _Drawing:
             self._told.add(note)
             self._on_note(note)
 
-    def _take(self, event: Mapping[str, Any], job: _Job) -> None:
+    def _take(self, event: JsonView, job: _Job) -> None:
         if event.get("type") in ("step", "batch") and job is not next(iter(self._jobs.values())):
             job.later += [event] if event["type"] == "batch" else []
             return
@@ -206,14 +207,14 @@ class _Drawing:
         while (first := next(iter(self._jobs), None)) is not None and self._jobs[first].ended:
             self._catch_up(first)
 
-    def _opening(self, event: Mapping[str, Any]) -> None:
+    def _opening(self, event: JsonView) -> None:
         """Say once what opens, and again when other LoRAs do."""
         loras = tuple(_Named(str(lora["name"]), str(lora["text"])) for lora in event.get("loras") or ())
         if loras != self._loras:
             self._loras, self._is_open = loras, False
             self._on_event(Opening(Path(self._plan.model), loras))
 
-    def _open(self, job: _Job, event: Mapping[str, Any]) -> None:
+    def _open(self, job: _Job, event: JsonView) -> None:
         """Say what draws, behind what opens: a warm pipeline opens nothing."""
         job.began = True
         self._opening(event)
@@ -224,7 +225,7 @@ class _Drawing:
             checked = event.get("checked") is not False
             self._on_event(Opened(str(event.get("provider")), asked, self._plan.pictures, checked, safety=True))
 
-    def _step(self, job: _Job, event: Mapping[str, Any]) -> None:
+    def _step(self, job: _Job, event: JsonView) -> None:
         total, number = int(event["steps"]), int(event["step"])
         if number <= job.step:
             job.step = 0
@@ -263,7 +264,7 @@ class _Drawing:
         if self._sheet:
             self.cells.append(SheetPicture(image, record.prompt, f"seed {seed}"))
 
-    def _end_batch(self, job: _Job, event: Mapping[str, Any]) -> None:
+    def _end_batch(self, job: _Job, event: JsonView) -> None:
         number = job.before + int(event["batch"])
         pictures, job.batch, job.step = tuple(job.batch), [], 0
         self._on_event(Batch(number, self._batches, pictures, float(event.get("seconds") or 0), ""))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
-from olivelike._untrusted import read_bytes
+from olivelike._untrusted import Json, JsonView, read_bytes
 from olivelike.errors import UsageError
 from olivelike.runtime.jobs.control_files import ControlFile, recorded_controls, recorded_image_prompt
 from olivelike.runtime.jobs.job_notes import image_notes, model_notes, recorded_fields
@@ -28,7 +28,7 @@ _MOST_BYTES: Final = 256 << 20
 class RemoteOrder:
     """Request that one line of prompts makes of a server."""
 
-    body: Mapping[str, Any]
+    body: JsonView
     """An `Order`."""
     place: str | None
     """File and line, for messages."""
@@ -154,7 +154,7 @@ def plan_orders(
     return RemotePlan(model, tuple(orders), (used[0], used[1]), tuple(notes), tuple(led_by), tuple(shown))
 
 
-def _lora(text: str) -> dict[str, Any]:
+def _lora(text: str) -> Json:
     name, colon, weight = text.rpartition(":")
     try:
         choice = {"name": name, "weight": float(weight)} if colon else {"name": text}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from olivelike._text import did_you_mean
-from olivelike._untrusted import read_bytes
+from olivelike._untrusted import Json, read_bytes
 from olivelike.errors import SourceError, UsageError, WorkflowError
 from olivelike.model.targets import TARGETS, Precision
 from olivelike.runtime.pictures.writer import slug
@@ -89,7 +89,7 @@ class RunView(BaseModel):
     created: str
     started: str | None
     finished: str | None
-    order: dict[str, Any]
+    order: Json
     """The `RunOrder`."""
     progress: dict[str, int]
     """`done` and `total` nodes, once they are known."""

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike._text import size
-from olivelike._untrusted import parse_json, terminal_text
+from olivelike._untrusted import Json, JsonView, parse_json, terminal_text
 from olivelike.errors import OlivelikeError, PassError, SourceError, StoreError, UsageError, VerificationError
 from olivelike.serve.gallery.journal import JobRow
 from olivelike.serve.runs.run_orders import Listings, RunOrder, RunView
@@ -275,10 +275,10 @@ class Runs:
             why = f"the process was ended by signal {-status}" if status < 0 else terminal_text(str(said))
             self._end(run, "failed", word, why)
 
-    async def _follow(self, run: str, child: Process, path: Path) -> Mapping[str, Any]:
+    async def _follow(self, run: str, child: Process, path: Path) -> JsonView:
         """Keep the child's events and tell them; return the last."""
         assert child.stdout is not None
-        number, event = 0, dict[str, Any]()
+        number, event = 0, Json()
         with path.open("ab") as kept:
             while line := await child.stdout.readline():
                 if (said := _read(line)) is None:
@@ -299,7 +299,7 @@ class Runs:
         return [name for name, folder in self._catalogue.folders().items() if folder in paths]
 
 
-def _read(line: bytes) -> dict[str, Any] | None:
+def _read(line: bytes) -> Json | None:
     with contextlib.suppress(ValueError):
         event = parse_json(line, halves=True)
         if isinstance(event, dict) and "event" in event:
@@ -307,11 +307,11 @@ def _read(line: bytes) -> dict[str, Any] | None:
     return None
 
 
-def _event(run: str, number: int, event: Mapping[str, Any]) -> Event:
+def _event(run: str, number: int, event: JsonView) -> Event:
     return {"type": "run", "job": run, "run": run, "number": number, "text": _said(event), "event": event}
 
 
-def _said(event: Mapping[str, Any]) -> str:
+def _said(event: JsonView) -> str:
     """Return a line for people, as `olivelike run` writes it; empty for what needs no line."""
     node = event.get("node")
     match event["event"]:
