@@ -22,7 +22,7 @@ from olivelike.sources.identify.identify import identify
 if TYPE_CHECKING:
     from olivelike._untrusted import Json
     from olivelike.model.architecture import Config
-    from olivelike.sources.pipeline import SourceSpec
+    from olivelike.sources.source_spec import SourceSpec
 
 CLASS: Final = ("diffusers", "ControlNetModel")
 _HINTS: Final = "input_hint_block.0.weight"

@@ -19,7 +19,7 @@ from olivelike.sources.hub import fetch_hub_file, open_hub
 if TYPE_CHECKING:
     from olivelike.model.architecture import Config
     from olivelike.sources.files.weight_table import ReadPickle
-    from olivelike.sources.pipeline import SourceSpec
+    from olivelike.sources.source_spec import IpAdapterSpec
 
 Opened = TypeVar("Opened")
 
@@ -28,19 +28,6 @@ _PLACES: Final = ("models/image_encoder", "sdxl_models/image_encoder", "image_en
 """Folders of encoders in h94/IP-Adapter: adapters in `sdxl_models/` may be for the one in `models/`."""
 _DEFAULTS: Final = {"projection_dim": 512, "hidden_size": 768}
 """Defaults of transformers' `CLIPVisionConfig`."""
-
-
-@dataclass(frozen=True)
-class IpAdapterSpec:
-    """An IP-Adapter as a workflow names it: either `path` or `hub`."""
-
-    path: Path | None = None
-    hub: str | None = None
-    name: str | None = None
-    """File within the repository."""
-    revision: str | None = None
-    image_encoder: SourceSpec | None = None
-    """Its image encoder's folder or repository; `None` looks near the file."""
 
 
 @dataclass(frozen=True)

@@ -7,20 +7,19 @@ its model file; most have a data file beside it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 from olivelike._extras import needed
 from olivelike.errors import SourceError
 from olivelike.families import COMPONENTS, denoiser_among, family_of_folder, family_of_index
-from olivelike.model.families import INDEX_FILE, PREVIEW, SAFETY_CHECKER, VAES, Prediction, torch_folder
+from olivelike.model.families import INDEX_FILE, PREVIEW, SAFETY_CHECKER, VAES, torch_folder
 from olivelike.model.guides import CONTROLNET, IMAGE_ENCODER, T2I_ADAPTER
 from olivelike.sources.checkpoint import (
     WEIGHT_SUFFIXES,
     Checkpoint,
-    FolderFiles,
     SourceFiles,
     missing_file,
     missing_main_file,
@@ -29,7 +28,6 @@ from olivelike.sources.checkpoint import (
 )
 from olivelike.sources.controlnet import open_controlnet
 from olivelike.sources.files.pickled import read_pickle_table
-from olivelike.sources.hub import open_hub
 from olivelike.sources.ip_adapter import open_ip_adapter
 from olivelike.sources.single_file import SingleFile
 from olivelike.sources.t2i_adapter import open_t2i_adapter, pixels_per_latent
@@ -41,7 +39,7 @@ if TYPE_CHECKING:
     from olivelike.model.records.origin import Origin
     from olivelike.sources.adapters.ip_adapter_file import IpAdapterFile
     from olivelike.sources.files.weight_table import ReadPickle
-    from olivelike.sources.ip_adapter import IpAdapterSpec
+    from olivelike.sources.source_spec import IpAdapterSpec, SourceSpec
 
 _EXTRA_SUFFIXES = (".json", ".txt", ".model", ".jinja")
 
@@ -311,58 +309,3 @@ def is_onnx_pipeline(index: Config, files: SourceFiles) -> bool:
 def onnx_files(files: SourceFiles, folder: str) -> list[str]:
     """Return the names of a folder's ONNX models."""
     return sorted(name for name in files.names(folder) if name.endswith(".onnx"))
-
-
-Opened = TypeVar("Opened")
-
-
-@dataclass(frozen=True)
-class SourceSpec:
-    """A source as a workflow names it: either `path` or `hub` is set."""
-
-    path: Path | None = None
-    """A diffusers folder, or a checkpoint in one file."""
-    hub: str | None = None
-    """A repository, such as `stable-diffusion-v1-5/stable-diffusion-v1-5`."""
-    revision: str | None = None
-    """Branch, tag or commit of the repository; `None` is its main branch."""
-    variant: str | None = None
-    """Variant of the weight files, such as `fp16`."""
-    prediction: Prediction | None = None
-    """Prediction of a single file's UNet; `None` goes by the file. A folder's scheduler says it."""
-    vae: SourceSpec | None = None
-    """Another VAE: its folder, a pipeline's folder, one file, or a hub id."""
-    preview: SourceSpec | None = None
-    """A tiny VAE for previews, in the same forms."""
-    controlnets: tuple[SourceSpec, ...] = ()
-    """ControlNets beside it: folders, files or hub ids."""
-    t2i_adapters: tuple[SourceSpec, ...] = ()
-    """T2I-Adapters, in the same forms."""
-    ip_adapter: IpAdapterSpec | None = None
-    """An IP-Adapter beside it, with its image encoder."""
-
-    @property
-    def needs_unet(self) -> bool:
-        """Whether something beside it has to fit the UNet."""
-        return bool(self.controlnets or self.t2i_adapters or self.ip_adapter)
-
-    @property
-    def needs_vae(self) -> bool:
-        """Whether something beside it has to fit the VAE."""
-        return bool(self.vae or self.preview or self.t2i_adapters)
-
-    @property
-    def is_file(self) -> bool:
-        """Whether it is a checkpoint in one file."""
-        return self.path is not None and self.path.is_file()
-
-    def open(self, read_file: Callable[[Path], Opened], read_files: Callable[[SourceFiles], Opened]) -> Opened:
-        """Call `read_file` with the path of a single file, or `read_files` with those of a folder or repository.
-
-        Raises `SourceError` if the folder or repository can't be had, or what is called raises.
-        """
-        if self.path is not None:
-            return read_file(self.path) if self.is_file else read_files(FolderFiles.local(self.path))
-        if self.hub is None:
-            raise SourceError("neither a folder, a file nor a hub id is named; set `source:`, or leave `vae:` out")
-        return open_hub(self.hub, self.revision, read_files)

@@ -23,7 +23,7 @@ from olivelike.sources.identify.identify import identify
 if TYPE_CHECKING:
     from olivelike.model.adapter_features import Feature
     from olivelike.model.architecture import Config
-    from olivelike.sources.pipeline import SourceSpec
+    from olivelike.sources.source_spec import SourceSpec
 
 CLASS: Final = ("diffusers", "T2IAdapter")
 _FOLDERS: Final = ("t2i_adapter", "adapter")

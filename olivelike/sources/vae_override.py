@@ -21,7 +21,7 @@ from olivelike.sources.identify.tiny_vae import TINY_CLASS, tiny_config, tiny_fa
 
 if TYPE_CHECKING:
     from olivelike.model.architecture import Config
-    from olivelike.sources.pipeline import SourceSpec
+    from olivelike.sources.source_spec import SourceSpec
 
 _CLASS: Final = ("diffusers", "AutoencoderKL")
 _USUAL_SCALING: Final = FAMILIES["sd1"].latents.scaling

@@ -23,7 +23,7 @@ from olivelike.workflow.places import FileRef, file_ref, source_path
 if TYPE_CHECKING:
     from olivelike.pass_api import Pass, PrecisionPlan
     from olivelike.sources import SourceSpec
-    from olivelike.sources.ip_adapter import IpAdapterSpec
+    from olivelike.sources.source_spec import IpAdapterSpec
     from olivelike.workflow.findings import Position
     from olivelike.workflow.passes import Registry
     from olivelike.workflow.passes.registry import PassEntry
@@ -121,7 +121,7 @@ class IpAdapter(_Section):
 
     def spec(self) -> IpAdapterSpec:
         """Return what `open_source` wants to know of it."""
-        from olivelike.sources.ip_adapter import IpAdapterSpec
+        from olivelike.sources.source_spec import IpAdapterSpec
 
         encoder = None if self.image_encoder is None else self.image_encoder.spec()
         return IpAdapterSpec(self.file.path, self.file.hub, self.file.name, self.revision, encoder)

@@ -16,7 +16,7 @@ from olivelike.model.records.origin import Origin
 from olivelike.sources import SourceSpec, available_components, open_source
 from olivelike.sources.files.weight_table import read_weight_table
 from olivelike.sources.identify.identify import identify
-from olivelike.sources.ip_adapter import IpAdapterSpec
+from olivelike.sources.source_spec import IpAdapterSpec
 from olivelike.testing.checkpoints import make_checkpoint
 from olivelike.testing.controlnets import make_controlnet
 from olivelike.testing.ip_adapters import make_ip_adapter

@@ -1,0 +1,82 @@
+"""Sources as a workflow names them, before anything is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from olivelike.errors import SourceError
+from olivelike.sources.checkpoint import FolderFiles, SourceFiles
+from olivelike.sources.hub import open_hub
+
+if TYPE_CHECKING:
+    from olivelike.model.families import Prediction
+
+Opened = TypeVar("Opened")
+
+
+@dataclass(frozen=True)
+class SourceSpec:
+    """A source as a workflow names it: either `path` or `hub` is set."""
+
+    path: Path | None = None
+    """A diffusers folder, or a checkpoint in one file."""
+    hub: str | None = None
+    """A repository, such as `stable-diffusion-v1-5/stable-diffusion-v1-5`."""
+    revision: str | None = None
+    """Branch, tag or commit of the repository; `None` is its main branch."""
+    variant: str | None = None
+    """Variant of the weight files, such as `fp16`."""
+    prediction: Prediction | None = None
+    """Prediction of a single file's UNet; `None` goes by the file. A folder's scheduler says it."""
+    vae: SourceSpec | None = None
+    """Another VAE: its folder, a pipeline's folder, one file, or a hub id."""
+    preview: SourceSpec | None = None
+    """A tiny VAE for previews, in the same forms."""
+    controlnets: tuple[SourceSpec, ...] = ()
+    """ControlNets beside it: folders, files or hub ids."""
+    t2i_adapters: tuple[SourceSpec, ...] = ()
+    """T2I-Adapters, in the same forms."""
+    ip_adapter: IpAdapterSpec | None = None
+    """An IP-Adapter beside it, with its image encoder."""
+
+    @property
+    def needs_unet(self) -> bool:
+        """Whether something beside it has to fit the UNet."""
+        return bool(self.controlnets or self.t2i_adapters or self.ip_adapter)
+
+    @property
+    def needs_vae(self) -> bool:
+        """Whether something beside it has to fit the VAE."""
+        return bool(self.vae or self.preview or self.t2i_adapters)
+
+    @property
+    def is_file(self) -> bool:
+        """Whether it is a checkpoint in one file."""
+        return self.path is not None and self.path.is_file()
+
+    def open(self, read_file: Callable[[Path], Opened], read_files: Callable[[SourceFiles], Opened]) -> Opened:
+        """Call `read_file` with the path of a single file, or `read_files` with those of a folder or repository.
+
+        Raises `SourceError` if the folder or repository can't be had, or what is called raises.
+        """
+        if self.path is not None:
+            return read_file(self.path) if self.is_file else read_files(FolderFiles.local(self.path))
+        if self.hub is None:
+            raise SourceError("neither a folder, a file nor a hub id is named; set `source:`, or leave `vae:` out")
+        return open_hub(self.hub, self.revision, read_files)
+
+
+@dataclass(frozen=True)
+class IpAdapterSpec:
+    """An IP-Adapter as a workflow names it: either `path` or `hub`."""
+
+    path: Path | None = None
+    hub: str | None = None
+    name: str | None = None
+    """File within the repository."""
+    revision: str | None = None
+    image_encoder: SourceSpec | None = None
+    """Its image encoder's folder or repository; `None` looks near the file."""
