@@ -141,7 +141,7 @@ def test_swapped_weights_open_the_file(network, keeping, is_from_there):
 
 def test_another_processor_or_version_compiles_anew(network, keeping, monkeypatch, is_from_there):
     open_session(network, keeping)
-    monkeypatch.setattr(compiled, "processor", lambda: ["of another kind"])
+    monkeypatch.setattr("olivelike.runtime.sessions.devices.processor", lambda: ["of another kind"])
     assert not is_from_there(open_session(network, keeping))
     monkeypatch.setattr("onnxruntime.__version__", "2031.1")
     monkeypatch.setattr(compiled, "version", lambda _: "2031.1")

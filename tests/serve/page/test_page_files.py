@@ -11,11 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from olivelike.serve.form import form
+
 PAGE = Path(__file__).parents[3] / "olivelike" / "data" / "serve"
 FILES = sorted(PAGE.iterdir())
 MODULES = [path for path in FILES if path.suffix == ".js"]
 NAMED = {"input", "select", "textarea"}
 VOID = {"meta", "link", "img", "input"}
+DECLARED = "./declared.js"
+"""Module that the server makes of a request's declaration."""
 
 
 class Elements(HTMLParser):
@@ -64,7 +68,7 @@ def test_no_module_makes_markup_or_code_of_text(path: Path) -> None:
         r"(?:inner|outer)HTML\s*[=+]|insertAdjacentHTML|document\.write|\beval\(|new Function|DOMParser", text
     )
     imported = re.findall(r"\bfrom \"(.+?)\"|\bimport\(\"(.+?)\"\)", text)
-    assert {name for pair in imported for name in pair if name} <= {f"./{other.name}" for other in MODULES}
+    assert {name for pair in imported for name in pair if name} <= {*(f"./{other.name}" for other in MODULES), DECLARED}
 
 
 def test_a_policy_without_inline_code_or_styles_holds(elements: Elements) -> None:
@@ -88,7 +92,7 @@ def test_what_the_document_names_is_there(elements: Elements) -> None:
         for name in ("for", "aria-labelledby", "aria-describedby"):
             assert set((attributes.get(name) or "").split()) <= set(ids)
     used = {name for path in MODULES for name in re.findall(r"\$\(\"([a-z_-]+)\"\)", path.read_text(encoding="utf-8"))}
-    assert used - {"side"} <= set(ids)
+    assert used - {"side"} <= {*ids, *(field["name"] for field in form()["fields"])}
 
 
 def test_every_field_has_a_label_with_words(elements: Elements) -> None:
@@ -129,7 +133,9 @@ def test_node_parses_every_module(node: str) -> None:
     assert answer.returncode == 0, answer.stderr
 
 
-def test_values_of_a_plot_are_read_as_a1111_reads_them(node: str) -> None:
+def test_values_of_a_plot_are_read_as_a1111_reads_them(node: str, tmp_path: Path) -> None:
+    page = shutil.copytree(PAGE, tmp_path / "page")
+    (page / "declared.js").write_text(f"export const FORM = {json.dumps(form())};\n")
     cases = {
         "steps": {
             "5, 10": [5, 10], "1-5": [1, 2, 3, 4, 5], "5-3": [5, 4, 3], "10-50 (+20)": [10, 30, 50],
@@ -140,7 +146,7 @@ def test_values_of_a_plot_are_read_as_a1111_reads_them(node: str) -> None:
         "size": {"64x64, 128x64": ["64x64", "128x64"]},
     }  # fmt: skip
     script = f"""
-        import {{ axisOf }} from {json.dumps((PAGE / "plot.js").as_uri())};
+        import {{ axisOf }} from {json.dumps((page / "plot.js").as_uri())};
         const cases = {json.dumps(cases)};
         for (const [field, texts] of Object.entries(cases)) for (const text of Object.keys(texts)) {{
           texts[text] = axisOf(field, text).values;
