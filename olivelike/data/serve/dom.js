@@ -57,3 +57,6 @@ export function typeOver(input, text, from = 0, to = input.value.length) {
   input.setRangeText(text, from, to, "end");
   input.dispatchEvent(new Event("input", { bubbles: true }));
 }
+
+/** A number, or its text where JavaScript has no such whole number: a seed may have 64 bits. */
+export const exact = (text) => (/^\d+$/.test(text) && !Number.isSafeInteger(Number(text)) ? text : Number(text));

@@ -1,7 +1,7 @@
 // The fields of the form: what they hold, their bounds, what is kept of them, and the order that they make.
 
 import { FORM } from "./declared.js";
-import { $, make, settled, typeOver } from "./dom.js";
+import { $, exact, make, settled, typeOver } from "./dom.js";
 
 const KEY = "olivelike.form";
 const fields = () => [...document.querySelectorAll("#form [data-field]")];
@@ -43,9 +43,6 @@ export function setField(name, value) {
   set(input, value);
   input.dispatchEvent(new Event("input", { bubbles: true }));
 }
-
-/** A number, or its text where JavaScript has no such whole number: a seed may have 64 bits. */
-export const exact = (text) => (/^\d+$/.test(text) && !Number.isSafeInteger(Number(text)) ? text : Number(text));
 
 /** Return the fields as the server takes them; an empty one is left to its default. */
 export function readFields() {

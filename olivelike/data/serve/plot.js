@@ -1,8 +1,7 @@
 // X/Y plots: an axis' field and values, read as A1111's script reads them.
 
 import { FORM } from "./declared.js";
-import { $, make } from "./dom.js";
-import { exact } from "./form.js";
+import { $, exact, make } from "./dom.js";
 
 const AXES = Object.fromEntries(FORM.axes.map((one) => [one.name, one]));
 
