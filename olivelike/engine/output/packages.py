@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,22 +37,22 @@ class Packaged:
     """Width and height of the only pictures that the networks make."""
 
 
-class Package:
+class Package(ABC):
     """A layout's package: what `PACKAGES` of an extra gives, by the name that the layout has of it."""
 
     names: Collection[str] = ()
     """Files beside networks and pipeline that are known before anything is made."""
 
-    def check(self, output: Output, workflow: LoadedWorkflow, only: Collection[str]) -> None:
+    def check(self, output: Output, workflow: LoadedWorkflow, only: Collection[str]) -> None:  # noqa: B027  (optional)
         """Refuse, before anything is made, what could not be read as such a package; raises `UsageError`."""
 
+    @abstractmethod
     def files(self, package: Packaged) -> dict[str, bytes]:
         """Return all files beside the networks, by relative path.
 
         Raises:
             SourceError: if a network's file is missing, or the package can't hold it.
         """
-        raise NotImplementedError
 
     def facts(self, path: Path, record: OutputRecord) -> Mapping[str, str]:  # noqa: ARG002
         """Return what `info` tells of such a folder beyond its record."""
