@@ -18,7 +18,7 @@ from olivelike.engine.run import run
 from olivelike.measure.contest.contest import contest
 from olivelike.measure.contest.engine import ONNXRUNTIME, Turn
 from olivelike.measure.contest.runtime_engine import NetworkJob, PipelineJob
-from olivelike.model.families import PIPELINE_FILE
+from olivelike.model.components import PIPELINE_FILE
 from olivelike.runtime import SessionSettings
 
 LIMIT = 3600.0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import Field
 
 from olivelike.families import TEXT_TO_PICTURE
-from olivelike.model.families import SAFETY_CHECKER
+from olivelike.model.components import SAFETY_CHECKER
 from olivelike.pass_api import Context, Pass, Resources
 
 if TYPE_CHECKING:

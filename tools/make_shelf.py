@@ -28,7 +28,7 @@ from olivelike.graphs.shelf.filling import add_network
 from olivelike.graphs.shelf.folder import file_name
 from olivelike.graphs.shelf.forms import DEFAULTS_FILE, complete, graph_question
 from olivelike.model import Architecture
-from olivelike.model.families import VAES
+from olivelike.model.components import VAES
 from olivelike.sources import Checkpoint, PipelineSource, SourceSpec, available_components, open_source
 from olivelike.sources.controlnet import open_controlnet
 from olivelike.sources.vae_override import open_vae

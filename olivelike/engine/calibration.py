@@ -20,7 +20,7 @@ from olivelike.errors import PassError
 from olivelike.graphs.functions import with_functions
 from olivelike.graphs.probes import PROBE, add_probes
 from olivelike.model import Graph, Model
-from olivelike.model.families import INDEX_FILE
+from olivelike.model.components import INDEX_FILE
 from olivelike.model.observations import Observed, Observer
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from olivelike.engine.prepared import DEFAULTS
 from olivelike.engine.run import run
 from olivelike.errors import UsageError
 from olivelike.families import COMPONENTS, COMPUTED, LORA_COMPONENTS
-from olivelike.model.families import HALF_PASSES, QUANTISING_PASSES
+from olivelike.model.components import HALF_PASSES, QUANTISING_PASSES
 from olivelike.model.targets import find_target
 from olivelike.sources import Checkpoint, available_components, open_source
 from olivelike.workflow.long_form import ip_adapter_of, parse_lora, require_names, text_source

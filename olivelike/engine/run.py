@@ -40,7 +40,7 @@ from olivelike.errors import (
     UsageError,
     error_of,
 )
-from olivelike.model.families import PIPELINE
+from olivelike.model.components import PIPELINE
 from olivelike.model.records.output import JOURNAL_FILE
 from olivelike.store import Root, new_run_id
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from olivelike.families import refiner, sd1, sd2, sdxl
 from olivelike.families.family import Family, HalfPolicy
-from olivelike.model.families import PREVIEW, SAFETY_CHECKER, VAES
+from olivelike.model.components import PREVIEW, SAFETY_CHECKER, VAES
 from olivelike.model.guides import GUIDE_COMPONENTS
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from olivelike._untrusted import JsonView
 
 if TYPE_CHECKING:
     from olivelike.model.architecture import Architecture
-    from olivelike.model.families import Prediction
+    from olivelike.model.components import Prediction
 
 Shapes = Mapping[str, tuple[int, ...]]
 Owns = Callable[[JsonView, Collection[str], JsonView], bool]

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from olivelike.errors import PassError
 from olivelike.graphs.joints import joints_of, named_shape
-from olivelike.model.families import CACHED_FEATURES
+from olivelike.model.components import CACHED_FEATURES
 
 _MARK: Final = "olivelike.cached_features"
 """Metadata key of a model with a shallow part; its value is the branch."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from olivelike.model.families import PIPELINE_FILE
+from olivelike.model.components import PIPELINE_FILE
 from olivelike.model.graph import FACTOR_KEY, SIZE_KEY
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from olivelike._untrusted import Json, read_json
 from olivelike.data import demo_folder
 from olivelike.errors import SourceError, UsageError
 from olivelike.families import denoiser_among
-from olivelike.model.families import INDEX_FILE
+from olivelike.model.components import INDEX_FILE
 from olivelike.model.records.output import RECORD_FILE, OutputRecord
 
 _BUILD: Final = ("block_out_channels", "layers_per_block", "cross_attention_dim", "in_channels")

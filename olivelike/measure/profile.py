@@ -21,7 +21,7 @@ from olivelike.measure.contest.memory import noise, surveying
 from olivelike.measure.network_sizes import Array, PictureSizes, random_values, read_config, sizes_of
 from olivelike.measure.one_file_inputs import is_one_file, one_file_inputs, with_operators
 from olivelike.model.client_layouts import several_targets
-from olivelike.model.families import PIPELINE_FILE
+from olivelike.model.components import PIPELINE_FILE
 from olivelike.model.records.output import OutputRecord
 from olivelike.runtime.pipeline.pipeline_folder import read_folder_target, target_settings
 from olivelike.runtime.sessions.providers import OPENVINO

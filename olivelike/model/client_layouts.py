@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from olivelike.model.families import MODEL_FILE, PIPELINE_FILE, SAFETY_CHECKER
+from olivelike.model.components import MODEL_FILE, PIPELINE_FILE, SAFETY_CHECKER
 from olivelike.model.guides import guide_kind
 
 LayoutName = Literal[

@@ -18,7 +18,7 @@ from olivelike._untrusted import read_json
 from olivelike.engine.output.swap import lora_folders
 from olivelike.errors import OlivelikeError, SourceError
 from olivelike.families import DENOISERS
-from olivelike.model.families import INDEX_FILE
+from olivelike.model.components import INDEX_FILE
 from olivelike.model.records.output import RECORD_FILE
 from olivelike.runtime.jobs.job_notes import HASH_DIGITS
 from olivelike.runtime.pipeline.pipeline_folder import open_folder

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from olivelike.errors import SourceError
 from olivelike.families import TEXT_ENCODERS, TOKENIZER_OF, denoiser_among, family_of_folder
-from olivelike.model.families import VAES, torch_folder
+from olivelike.model.components import VAES, torch_folder
 
 if TYPE_CHECKING:
     from olivelike.model.architecture import Config

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from olivelike._untrusted import read_bytes
 from olivelike.errors import SourceError
-from olivelike.model.families import INDEX_FILE
+from olivelike.model.components import INDEX_FILE
 from olivelike.model.records.origin import Origin
 from olivelike.sources.checkpoint import FolderFiles, SourceFiles
 

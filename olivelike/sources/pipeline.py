@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeGuard
 from olivelike._extras import needed
 from olivelike.errors import SourceError
 from olivelike.families import COMPONENTS, denoiser_among, family_of_folder, family_of_index
-from olivelike.model.families import INDEX_FILE, PREVIEW, SAFETY_CHECKER, VAES, torch_folder
+from olivelike.model.components import INDEX_FILE, PREVIEW, SAFETY_CHECKER, VAES, torch_folder
 from olivelike.model.guides import CONTROLNET, IMAGE_ENCODER, T2I_ADAPTER
 from olivelike.sources.checkpoint import (
     WEIGHT_SUFFIXES,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from olivelike._untrusted import Json, open_file
 from olivelike.errors import SourceError
 from olivelike.families import FAMILIES
-from olivelike.model.families import Prediction, torch_folder
+from olivelike.model.components import Prediction, torch_folder
 from olivelike.model.few_steps import FewSteps, few_steps_of_path
 from olivelike.model.records.origin import Identification, Origin
 from olivelike.sources.checkpoint import Checkpoint

@@ -12,7 +12,7 @@ from olivelike.sources.checkpoint import FolderFiles, SourceFiles
 from olivelike.sources.hub import open_hub
 
 if TYPE_CHECKING:
-    from olivelike.model.families import Prediction
+    from olivelike.model.components import Prediction
 
 Opened = TypeVar("Opened")
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from olivelike.digest import digest_file
 from olivelike.errors import SourceError
 from olivelike.families import FAMILIES
-from olivelike.model.families import INDEX_FILE, PREVIEW, VAES
+from olivelike.model.components import INDEX_FILE, PREVIEW, VAES
 from olivelike.model.records.origin import Origin
 from olivelike.sources.checkpoint import Checkpoint, SourceFiles, read_checkpoint, read_json
 from olivelike.sources.files.weight_table import Header, ReadPickle, read_weight_table

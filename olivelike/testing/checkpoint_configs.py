@@ -24,7 +24,7 @@ from olivelike.families import FAMILIES
 from olivelike.sources.identify.published import network_class, scheduler_file
 
 if TYPE_CHECKING:
-    from olivelike.model.families import Prediction
+    from olivelike.model.components import Prediction
 
 Size = Literal["tiny", "small", "full"]
 Family = Literal["sd15", "sd15_inpainting", "sd21", "sd21_base", "sdxl", "sdxl_refiner"]

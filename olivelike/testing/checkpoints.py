@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from olivelike._files import write_whole
 from olivelike._light_diffusers import light_diffusers
-from olivelike.model.families import INDEX_FILE
+from olivelike.model.components import INDEX_FILE
 from olivelike.testing.checkpoint_configs import (
     INDEX,
     KINDS,

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from olivelike.errors import SourceError, UsageError
-from olivelike.model.families import INDEX_FILE
+from olivelike.model.components import INDEX_FILE
 from olivelike.testing.checkpoints import Array, Dtype, random_parameter, write_safetensors
 
 if TYPE_CHECKING:

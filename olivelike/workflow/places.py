@@ -13,7 +13,7 @@ from pathlib import Path, PureWindowsPath
 
 from olivelike._text import did_you_mean, did_you_mean_path
 from olivelike.errors import WorkflowError
-from olivelike.model.families import WEIGHT_FILE_SUFFIXES
+from olivelike.model.components import WEIGHT_FILE_SUFFIXES
 
 SUFFIXES = (".yaml", ".yml")
 _FOLDER = "workflows"

@@ -15,7 +15,7 @@ from pydantic_core import core_schema
 from olivelike._untrusted import Json
 from olivelike.families import COMPONENTS, LORA_COMPONENTS, TOKENIZERS
 from olivelike.model.client_layouts import DEFAULT, LayoutName
-from olivelike.model.families import Prediction  # noqa: TC001  (pydantic reads it)
+from olivelike.model.components import Prediction  # noqa: TC001  (pydantic reads it)
 from olivelike.model.guides import GUIDES
 from olivelike.model.targets import Precision, Target  # noqa: TC001  (pydantic reads it)
 from olivelike.workflow.places import FileRef, file_ref, source_path

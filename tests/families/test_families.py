@@ -11,7 +11,7 @@ from olivelike.families import (
     family_of_text_width,
 )
 from olivelike.families.networks import classes_of
-from olivelike.model.families import torch_folder
+from olivelike.model.components import torch_folder
 from olivelike.model.guides import GUIDE_COMPONENTS
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from olivelike.errors import PassError
 from olivelike.graphs.shallow import has_cached_features
-from olivelike.model.families import CACHED_FEATURES, SHALLOW_FILE
+from olivelike.model.components import CACHED_FEATURES, SHALLOW_FILE
 from olivelike.testing import run_pass
 from olivelike.testing.parity import materialize_model, open_on_cpu
 from olivelike.workflow.passes import Registry

@@ -13,7 +13,7 @@ from stored_values import values
 
 from olivelike.digest import digest_file
 from olivelike.errors import SourceError
-from olivelike.model.families import PREVIEW
+from olivelike.model.components import PREVIEW
 from olivelike.model.records.origin import Origin
 from olivelike.sources import SourceSpec, available_components, open_source
 from olivelike.sources.identify import tiny_vae

@@ -9,7 +9,7 @@ import typer
 from olivelike.cli import options as shared
 from olivelike.errors import SourceError
 from olivelike.model.client_layouts import DEFAULT, LayoutName
-from olivelike.model.families import Prediction
+from olivelike.model.components import Prediction
 from olivelike.model.targets import TARGETS, find_target
 
 

@@ -11,7 +11,7 @@ from olivelike.engine.kinds.joined import JoinedJob, JoinedNode
 from olivelike.engine.kinds.kind import Estimate
 from olivelike.engine.plan.node import CALIBRATION
 from olivelike.errors import SafetyError
-from olivelike.model.families import SAFETY_CHECKER
+from olivelike.model.components import SAFETY_CHECKER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

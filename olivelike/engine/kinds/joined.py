@@ -11,7 +11,7 @@ from olivelike.engine.kinds.model_node import ModelJob, ModelNode, weights_diges
 from olivelike.engine.output.asset_table import read_assets
 from olivelike.families import TOKENIZERS
 from olivelike.model import FACETS, Model, Weights
-from olivelike.model.families import PIPELINE
+from olivelike.model.components import PIPELINE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,7 +12,7 @@ from olivelike._extras import load
 from olivelike._untrusted import Json, JsonView
 from olivelike.engine.keys import work_key
 from olivelike.errors import PassError
-from olivelike.model.families import DERIVED_FILES
+from olivelike.model.components import DERIVED_FILES
 
 if TYPE_CHECKING:
     import logging

@@ -16,7 +16,7 @@ from olivelike.errors import PassError, SourceError
 from olivelike.families import TOKENIZERS
 from olivelike.model import Weights
 from olivelike.model.client_layouts import DEFAULT, LAYOUTS
-from olivelike.model.families import MODEL_FILE
+from olivelike.model.components import MODEL_FILE
 from olivelike.model.records.output import LOST, OutputRecord
 
 if TYPE_CHECKING:

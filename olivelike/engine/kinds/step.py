@@ -20,7 +20,7 @@ from olivelike.engine.plan.node import CALIBRATION, CONVERT, DRAWING
 from olivelike.errors import PassError
 from olivelike.graphs.shelf import Answer
 from olivelike.model import FACETS, Architecture, Model
-from olivelike.model.families import PIPELINE
+from olivelike.model.components import PIPELINE
 from olivelike.pass_api import Cache
 
 if TYPE_CHECKING:

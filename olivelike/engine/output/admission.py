@@ -12,7 +12,7 @@ from olivelike.engine.output.publication import Existing, check_is_ours, check_p
 from olivelike.errors import SourceError, UsageError
 from olivelike.families import TOKENIZERS
 from olivelike.model.client_layouts import LAYOUTS, PACKAGE, PAGE
-from olivelike.model.families import INDEX_FILE, MODEL_FILE, PIPELINE
+from olivelike.model.components import INDEX_FILE, MODEL_FILE, PIPELINE
 from olivelike.model.records.output import FileFacts, OutputRecord, is_plain
 from olivelike.workflow.places import exists
 

@@ -20,7 +20,7 @@ from olivelike.engine.plan.planner import ancestors
 from olivelike.errors import PassError
 from olivelike.families import TOKENIZER_OF
 from olivelike.model.client_layouts import LAYOUTS
-from olivelike.model.families import INDEX_FILE, MODEL_FILE, PIPELINE
+from olivelike.model.components import INDEX_FILE, MODEL_FILE, PIPELINE
 from olivelike.model.records.output import LOST, ComponentRecord, FileFacts, OutputFile, OutputRecord, StepRecord
 
 if TYPE_CHECKING:

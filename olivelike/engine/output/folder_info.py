@@ -16,7 +16,7 @@ from olivelike.engine.output.lost_values import lost_values
 from olivelike.errors import SourceError
 from olivelike.families import missing_networks
 from olivelike.model.client_layouts import PACKAGE
-from olivelike.model.families import INDEX_FILE, ONNX_SUFFIXES, PIPELINE, WEIGHT_FILE_SUFFIXES
+from olivelike.model.components import INDEX_FILE, ONNX_SUFFIXES, PIPELINE, WEIGHT_FILE_SUFFIXES
 from olivelike.model.records.card_marks import CARD_FILE, is_outdated, read_card
 from olivelike.model.records.output import RECORD_FILE, OutputRecord
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from olivelike.families import COMPONENTS, TOKENIZERS
 from olivelike.model.client_layouts import DEFAULT, LAYOUTS, Layout
-from olivelike.model.families import PREVIEW, SAFETY_CHECKER
+from olivelike.model.components import PREVIEW, SAFETY_CHECKER
 from olivelike.model.guides import CONTROL_KINDS, GUIDE_COMPONENTS, IMAGE_ENCODER
 
 if TYPE_CHECKING:

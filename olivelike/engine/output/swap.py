@@ -24,7 +24,7 @@ from olivelike._untrusted import open_file, read_json
 from olivelike.errors import SourceError, UsageError
 from olivelike.families import DENOISERS, TEXT_ENCODERS, denoiser_among
 from olivelike.model.client_layouts import is_package
-from olivelike.model.families import PIPELINE
+from olivelike.model.components import PIPELINE
 from olivelike.model.records.output import OutputRecord
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from olivelike.engine.plan.variants import merge_variants
 from olivelike.errors import UsageError, WorkflowError
 from olivelike.families import TOKENIZER_OF, TOKENIZERS
 from olivelike.model.client_layouts import DEFAULT, LAYOUTS
-from olivelike.model.families import PIPELINE
+from olivelike.model.components import PIPELINE
 from olivelike.model.guides import GUIDES
 from olivelike.workflow import Step
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from olivelike.engine.plan.node import CALIBRATE, CALIBRATION, CONVERT, DRAWING, Node
 from olivelike.errors import WorkflowError
 from olivelike.families import TEXT_ENCODERS, TEXT_TO_PICTURE, missing_networks
-from olivelike.model.families import PIPELINE, SAFETY_CHECKER
+from olivelike.model.components import PIPELINE, SAFETY_CHECKER
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

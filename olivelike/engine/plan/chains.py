@@ -8,7 +8,7 @@ from olivelike._untrusted import read_json
 from olivelike.engine.plan.node import changes_network
 from olivelike.errors import SourceError
 from olivelike.families import LORA_COMPONENTS, TOKENIZERS
-from olivelike.model.families import WEIGHT_FILE_SUFFIXES
+from olivelike.model.components import WEIGHT_FILE_SUFFIXES
 from olivelike.pass_api import INPUTS
 from olivelike.workflow.findings import Findings
 

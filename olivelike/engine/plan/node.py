@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from olivelike.families import TOKENIZERS
 from olivelike.model.client_layouts import DEFAULT, LAYOUTS, TOKENIZER_FILE
-from olivelike.model.families import PIPELINE, PIPELINE_FILE
+from olivelike.model.components import PIPELINE, PIPELINE_FILE
 from olivelike.pass_api import ADAPTERS
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from olivelike.digest import digest_bytes
 from olivelike.errors import SourceError
 from olivelike.extras.adopt.onnx_table import read_onnx_table
 from olivelike.families import COMPONENTS
-from olivelike.model.families import MODEL_FILE
+from olivelike.model.components import MODEL_FILE
 from olivelike.sources.checkpoint import Checkpoint, SourceFiles, missing_file, read_json
 from olivelike.sources.pipeline import ONNX_CLASS, onnx_files
 

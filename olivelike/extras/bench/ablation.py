@@ -27,7 +27,7 @@ from olivelike.extras.bench.fidelity import Method, compare_methods
 from olivelike.families import TOKENIZERS, denoiser_among
 from olivelike.graphs.inspect.inspect import inspect_model
 from olivelike.graphs.inspect.quantised import shares
-from olivelike.model.families import MODEL_FILE, PIPELINE
+from olivelike.model.components import MODEL_FILE, PIPELINE
 from olivelike.runtime.pipeline.pipeline_folder import target_settings
 from olivelike.runtime.sessions.session import check_dimensions
 from olivelike.runtime.sessions.session_settings import SessionSettings, choose_providers

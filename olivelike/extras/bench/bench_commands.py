@@ -103,7 +103,7 @@ def bench(
     marked, and the exit status is 3. Ctrl-C ends it with the rows so far.
     """
     from olivelike.errors import UsageError
-    from olivelike.model.families import PIPELINE_FILE
+    from olivelike.model.components import PIPELINE_FILE
 
     if (folder / PIPELINE_FILE).is_file():
         about_folders = {

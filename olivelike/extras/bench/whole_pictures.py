@@ -27,7 +27,7 @@ from olivelike.measure.contest.engine import ONNXRUNTIME, EngineAbsent, Turn
 from olivelike.measure.contest.memory import gpu_of, open_driver
 from olivelike.measure.contest.runtime_engine import NetworkJob, PipelineJob
 from olivelike.measure.original_checkpoint import OriginalAbsent, named_checkpoint, recorded_checkpoint
-from olivelike.model.families import MODEL_FILE, PIPELINE_FILE
+from olivelike.model.components import MODEL_FILE, PIPELINE_FILE
 from olivelike.runtime.sessions.providers import OPENVINO
 from olivelike.runtime.sessions.session_settings import SessionSettings
 

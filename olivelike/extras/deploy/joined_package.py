@@ -32,7 +32,7 @@ from olivelike.extras.deploy.ort_package import (
 from olivelike.extras.deploy.package_targets import VARIANT_PROVIDERS
 from olivelike.families import TOKENIZERS
 from olivelike.model.client_layouts import DEFAULT, PACKAGE
-from olivelike.model.families import INDEX_FILE, MODEL_FILE
+from olivelike.model.components import INDEX_FILE, MODEL_FILE
 from olivelike.model.guides import guide_kind
 from olivelike.model.records.output import FileFacts, OutputFile, OutputRecord
 

@@ -29,7 +29,7 @@ from olivelike.engine.output.pipeline_files import to_json
 from olivelike.extras.deploy.package_checks import check_whole
 from olivelike.extras.deploy.package_targets import VARIANT_PROVIDERS
 from olivelike.model.client_layouts import PACKAGE
-from olivelike.model.families import MODEL_FILE
+from olivelike.model.components import MODEL_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -26,7 +26,7 @@ from olivelike.errors import SourceError
 from olivelike.extras.deploy.package_checks import check_triton, check_whole
 from olivelike.extras.deploy.package_targets import PRECISION_MODES, TRITON_TARGETS
 from olivelike.extras.deploy.served import NETWORKS_FILE, PIPELINE_INPUTS, PIPELINE_OUTPUTS, TensorSpec
-from olivelike.model.families import PIPELINE, SAFETY_CHECKER
+from olivelike.model.components import PIPELINE, SAFETY_CHECKER
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -16,7 +16,7 @@ from olivelike.errors import Interrupted, OlivelikeError, SourceError, UsageErro
 from olivelike.extras.deploy.served import NETWORKS_FILE, PIPELINE_INPUTS
 from olivelike.extras.deploy.triton_session import TritonSession, triton_backend
 from olivelike.families import DENOISERS
-from olivelike.model.families import INDEX_FILE
+from olivelike.model.components import INDEX_FILE
 from olivelike.runtime.pipeline.pipeline import Pipeline
 from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
 from olivelike.runtime.pipeline.request import Request, RequestFields

@@ -21,7 +21,7 @@ from olivelike.extras.deploy.web_runtime import VERSION, find_runtime
 from olivelike.families import TEXT_ENCODERS, TEXT_TO_PICTURE, TOKENIZER_OF
 from olivelike.graphs.inspect import inspect_model
 from olivelike.model.client_layouts import PAGE
-from olivelike.model.families import INDEX_FILE, SAFETY_CHECKER
+from olivelike.model.components import INDEX_FILE, SAFETY_CHECKER
 from olivelike.model.records.output import FileFacts, OutputFile, OutputRecord
 
 PAGE_FILES: Final = Path(__file__).with_name("web")

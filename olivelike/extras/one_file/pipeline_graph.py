@@ -21,7 +21,7 @@ from olivelike.families import TEXT_ENCODERS, TOKENIZER_OF, TOKENIZERS
 from olivelike.graphs.client_layout import lay_out
 from olivelike.graphs.inspect.borders import write_borders
 from olivelike.model.client_layouts import LAYOUTS
-from olivelike.model.families import SAFETY_CHECKER
+from olivelike.model.components import SAFETY_CHECKER
 from olivelike.model.graph import FACTOR_KEY, SIZE_KEY
 
 if TYPE_CHECKING:

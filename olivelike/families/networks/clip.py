@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.families.network import Input, Interface, Network
-from olivelike.model.families import SAFETY_CHECKER
+from olivelike.model.components import SAFETY_CHECKER
 
 if TYPE_CHECKING:
     import torch

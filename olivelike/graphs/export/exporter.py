@@ -22,7 +22,7 @@ from olivelike.graphs.export.torch_network import (
     stored_values,
     wrap,
 )
-from olivelike.model.families import PREVIEW
+from olivelike.model.components import PREVIEW
 from olivelike.model.graph import BLOCK_KEY, PARAMETER_KEY, Graph
 
 if TYPE_CHECKING:

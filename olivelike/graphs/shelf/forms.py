@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.digest import digest_json
 from olivelike.graphs.shelf.folder import VERSION
-from olivelike.model.families import PREVIEW
+from olivelike.model.components import PREVIEW
 from olivelike.sources.names.adaptation import stored_prefix
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from olivelike._untrusted import Json, read_json
 from olivelike.errors import SourceError
 from olivelike.graphs.inspect import Inspection, inspect_model
-from olivelike.model.families import INDEX_FILE, MODEL_FILE
+from olivelike.model.components import INDEX_FILE, MODEL_FILE
 from olivelike.model.targets import TARGETS
 
 if TYPE_CHECKING:

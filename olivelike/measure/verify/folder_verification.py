@@ -16,7 +16,7 @@ from olivelike.families import DENOISERS, TEXT_ENCODERS, TEXT_TO_PICTURE, TOKENI
 from olivelike.measure.report.page import VERIFICATION_FILE
 from olivelike.measure.verify.folder_original import Originals, merged_loras, spec_of
 from olivelike.model.client_layouts import is_package, several_targets
-from olivelike.model.families import MODEL_FILE, PIPELINE, PIPELINE_FILE, PREVIEW, SHALLOW_FILE
+from olivelike.model.components import MODEL_FILE, PIPELINE, PIPELINE_FILE, PREVIEW, SHALLOW_FILE
 from olivelike.model.guides import GUIDES, guided_file
 from olivelike.model.records.output import OutputRecord
 from olivelike.model.records.reading import to_json

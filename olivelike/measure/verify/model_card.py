@@ -21,7 +21,7 @@ from olivelike.errors import UsageError
 from olivelike.families import TEXT_ENCODERS, missing_networks
 from olivelike.graphs.inspect.inspect import inspect_model
 from olivelike.graphs.inspect.quantised import shares
-from olivelike.model.families import PIPELINE
+from olivelike.model.components import PIPELINE
 from olivelike.model.records.card_marks import CARD_FILE, END, begin, read_card, with_part
 from olivelike.model.records.output import OutputRecord
 

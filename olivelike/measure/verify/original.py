@@ -17,7 +17,7 @@ from olivelike.families.networks import interface_of
 from olivelike.graphs.export.torch_network import build_network, stored_values, wrap
 from olivelike.graphs.inspect.quantised import quantised_precision
 from olivelike.measure.network_sizes import CASES, Case, random_inputs
-from olivelike.model.families import CACHED_FEATURES, SHALLOW_FILE
+from olivelike.model.components import CACHED_FEATURES, SHALLOW_FILE
 from olivelike.model.graph import BLOCK_KEY
 from olivelike.model.half_values import HALVES
 

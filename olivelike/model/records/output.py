@@ -13,7 +13,7 @@ from olivelike._text import did_you_mean_path
 from olivelike._untrusted import read_json
 from olivelike.errors import SourceError
 from olivelike.model.client_layouts import DEFAULT
-from olivelike.model.families import DERIVED_FILES, PIPELINE, PIPELINE_FILE
+from olivelike.model.components import DERIVED_FILES, PIPELINE, PIPELINE_FILE
 from olivelike.model.records.origin import EmbeddingRecord, LoraRecord, Origin, adapter_from_1, origin_from_1
 from olivelike.model.records.reading import NewerRecordError, RecordError, read_version, to_json
 from olivelike.model.targets import TargetChoice  # noqa: TC001 - the reader looks types up

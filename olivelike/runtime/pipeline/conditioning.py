@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError, UsageError
 from olivelike.families.denoiser_forms import EncodedText, Inputs
-from olivelike.model.families import MODEL_FILE
+from olivelike.model.components import MODEL_FILE
 from olivelike.model.guides import IMAGE_TOKENS
 from olivelike.runtime.pipeline.prompt_cost import batch_texts, check_cost
 from olivelike.runtime.prompts.text_kinds import TextReader, encode_prompts

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import SourceError
 from olivelike.families.denoiser_forms import taken_moment
-from olivelike.model.families import CACHED_FEATURES
+from olivelike.model.components import CACHED_FEATURES
 from olivelike.model.guides import IMAGE_STRENGTH
 from olivelike.runtime.pipeline.guides_in_use import NO_GUIDES, Guide, GuideInputs, Guides, is_guide_input
 

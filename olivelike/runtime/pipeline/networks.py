@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from olivelike._text import size
 from olivelike.errors import UsageError
-from olivelike.model.families import DERIVED_FILES, MODEL_FILE, SAFETY_CHECKER, SHALLOW_FILE
+from olivelike.model.components import DERIVED_FILES, MODEL_FILE, SAFETY_CHECKER, SHALLOW_FILE
 from olivelike.model.guides import guided_file
 from olivelike.runtime.sessions.open_session import import_engine, open_session
 from olivelike.runtime.sessions.session import Network, Session, read_model_file

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import onnx_ir as ir
 
 from olivelike.graphs.inspect.quantised import rounded_to
-from olivelike.model.families import SAFETY_CHECKER
+from olivelike.model.components import SAFETY_CHECKER
 from olivelike.runtime.pipeline.pipeline import Pipeline
 from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder, open_folder
 from olivelike.runtime.pipeline.safety import SafetyCheck, black, read_preprocessing

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from olivelike.errors import SourceError, UsageError
-from olivelike.model.families import PREVIEW, SAFETY_CHECKER
+from olivelike.model.components import PREVIEW, SAFETY_CHECKER
 from olivelike.model.guides import IMAGE_ENCODER
 from olivelike.runtime.pipeline.conditioning import encode
 from olivelike.runtime.pipeline.denoiser_calls import DenoiserNetworks

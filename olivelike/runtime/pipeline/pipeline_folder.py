@@ -20,7 +20,7 @@ from olivelike.errors import SessionError, SourceError
 from olivelike.families import DENOISERS, TEXT_ENCODERS, denoiser_among, family_of_folder
 from olivelike.families.denoiser_forms import FORMS
 from olivelike.model.client_layouts import is_package
-from olivelike.model.families import INDEX_FILE, MODEL_FILE, PIPELINE_FILE, PREVIEW, SAFETY_CHECKER, SHALLOW_FILE
+from olivelike.model.components import INDEX_FILE, MODEL_FILE, PIPELINE_FILE, PREVIEW, SAFETY_CHECKER, SHALLOW_FILE
 from olivelike.model.few_steps import ENOUGH, FewSteps
 from olivelike.model.guides import CONTROL_KINDS, GUIDE_COMPONENTS, GUIDES, IMAGE_ENCODER, guided_file
 from olivelike.model.records.output import RECORD_FILE, OutputRecord

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from olivelike._light_diffusers import light_diffusers
-from olivelike.model.families import PREVIEW
+from olivelike.model.components import PREVIEW
 from olivelike.runtime.pictures.picture_record import to_pictures
 
 if TYPE_CHECKING:

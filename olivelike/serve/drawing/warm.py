@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from olivelike._files import file_identity
-from olivelike.model.families import INDEX_FILE
+from olivelike.model.components import INDEX_FILE
 from olivelike.model.records.output import RECORD_FILE
 from olivelike.runtime.pipeline.networks import least_memory_limit
 from olivelike.runtime.pipeline.pipeline import Pipeline, open_pipeline

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, Final, NoReturn
 from olivelike._text import did_you_mean_path
 from olivelike._untrusted import Json, open_file, parse_json
 from olivelike.errors import SourceError
-from olivelike.model.families import ONNX_SUFFIXES, WEIGHT_FILE_SUFFIXES
+from olivelike.model.components import ONNX_SUFFIXES, WEIGHT_FILE_SUFFIXES
 from olivelike.model.weights import ITEM_SIZES
 
 _LENGTH_BYTES = 8

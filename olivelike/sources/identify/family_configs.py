@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from olivelike._untrusted import Json
     from olivelike.families.family import Family
     from olivelike.model.architecture import Config
-    from olivelike.model.families import Prediction
+    from olivelike.model.components import Prediction
     from olivelike.sources.identify.identity import Part
 
 Shapes = dict[str, tuple[int, ...]]

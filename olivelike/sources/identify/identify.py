@@ -25,7 +25,7 @@ from olivelike.sources.identify.tiny_vae import NETWORK, TinyHalf, tiny_config, 
 from olivelike.sources.names.adaptation import text_encoder_at
 
 if TYPE_CHECKING:
-    from olivelike.model.families import Prediction
+    from olivelike.model.components import Prediction
     from olivelike.sources.files.weight_table import RawTensor
 
 _OTHER_NETWORKS: dict[str, tuple[str, ...]] = {

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from olivelike._untrusted import Json
-    from olivelike.model.families import Prediction
+    from olivelike.model.components import Prediction
     from olivelike.model.few_steps import FewSteps
 
 Kind = Literal[

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from olivelike.families.family import Family
-    from olivelike.model.families import Prediction
+    from olivelike.model.components import Prediction
 
 _PUBLISHED = Path(__file__).parents[2] / "data" / "published"
 

@@ -9,7 +9,7 @@ from olivelike.engine.output.assets import normalise_assets
 from olivelike.engine.output.materialize import materialize
 from olivelike.engine.output.output_files import write_file
 from olivelike.engine.output.pipeline_files import component_config, index
-from olivelike.model.families import INDEX_FILE
+from olivelike.model.components import INDEX_FILE
 from olivelike.sources import SourceSpec, open_source
 
 if TYPE_CHECKING:

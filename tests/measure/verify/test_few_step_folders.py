@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 from olivelike.measure.verify.folder_verification import verify_folder
-from olivelike.model.families import SHALLOW_FILE
+from olivelike.model.components import SHALLOW_FILE
 from olivelike.testing import run_pass
 from olivelike.testing.parity import materialize_model
 from olivelike.workflow.passes import Registry

@@ -10,7 +10,7 @@ import pytest
 from torch_pipelines import assert_alike, paint, torch_pipeline
 
 from olivelike.errors import SourceError, UsageError
-from olivelike.model.families import SHALLOW_FILE
+from olivelike.model.components import SHALLOW_FILE
 from olivelike.runtime import Request, open_pipeline
 from olivelike.runtime.pipeline import cheap_steps
 from olivelike.testing import run_pass

@@ -16,7 +16,7 @@ from torch_pipelines import paint, psnr
 from olivelike.digest import digest_file
 from olivelike.engine.output.materialize import materialize
 from olivelike.engine.output.pipeline_files import component_config
-from olivelike.model.families import PREVIEW, VAES
+from olivelike.model.components import PREVIEW, VAES
 from olivelike.runtime import Request, open_pipeline
 from olivelike.runtime.pictures.preview_file import PreviewFile
 from olivelike.runtime.pipeline.pipeline_folder import open_folder

@@ -1,4 +1,4 @@
-"""Names of the components of pipelines, of their files, and of what goes in and out of them."""
+"""Names of the components of pipelines, of their files, and of what goes in and out of them; families have a room."""
 
 from __future__ import annotations
 
