@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from olivelike.engine.preparation import pin as pin, plan as plan, validate as validate
     from olivelike.engine.prepared import Options as Options
     from olivelike.engine.run import run as run
-    from olivelike.engine.run_record import RunResult as RunResult
+    from olivelike.engine.run_result import RunResult as RunResult
     from olivelike.errors import OlivelikeError as OlivelikeError
     from olivelike.extras.bench.ablation import Ablation as Ablation, ablate as ablate
     from olivelike.extras.bench.bench_report import BenchReport as BenchReport
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from olivelike.graphs.inspect import Inspection as Inspection, inspect_model as inspect_model
     from olivelike.measure.clients import CheckResult as CheckResult, check_client as check_client
     from olivelike.measure.doctor import Diagnosis as Diagnosis, diagnose as diagnose
-    from olivelike.measure.profile import FolderProfile as FolderProfile, profile_folder as profile_folder
+    from olivelike.measure.profiling import FolderProfile as FolderProfile, profile_folder as profile_folder
     from olivelike.measure.report import write_report as write_report
     from olivelike.measure.report.graph_drawing import to_dot as to_dot, to_mermaid as to_mermaid, to_svg as to_svg
     from olivelike.measure.report.recorded_runs import (

@@ -25,8 +25,8 @@ from olivelike.data import demo_controlnet
 from olivelike.families.networks import classes_of
 from olivelike.graphs.shelf import BUILT_IN, Damage, ShelfFolder
 from olivelike.graphs.shelf.filling import add_network
-from olivelike.graphs.shelf.folder import file_name
-from olivelike.graphs.shelf.forms import DEFAULTS_FILE, complete, graph_question
+from olivelike.graphs.shelf.network_forms import DEFAULTS_FILE, complete, graph_question
+from olivelike.graphs.shelf.shelf_folder import file_name
 from olivelike.model import Architecture
 from olivelike.model.components import VAES
 from olivelike.sources import Checkpoint, PipelineSource, SourceSpec, available_components, open_source

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from olivelike.engine.execute.events import Listener
     from olivelike.engine.prepared import Options
     from olivelike.engine.run import ReportWriter
-    from olivelike.engine.run_record import RunResult
+    from olivelike.engine.run_result import RunResult
     from olivelike.workflow import IpAdapter
 
 

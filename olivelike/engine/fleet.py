@@ -25,7 +25,7 @@ from olivelike.engine.explanation import Explanation, explain_plan
 from olivelike.engine.preparation import Pin, pin, plan_prepared, prepare, validate
 from olivelike.engine.prepared import DEFAULTS, EarlierRuns, Options
 from olivelike.engine.run import ReportWriter, make_executor, run
-from olivelike.engine.run_record import readable_runs
+from olivelike.engine.run_result import readable_runs
 from olivelike.errors import Interrupted, OlivelikeError, StoreError, WorkflowError
 from olivelike.store import new_run_id
 from olivelike.workflow.code.once import read_once
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from olivelike.engine.kinds.kind import Job
     from olivelike.engine.plan.planner import Plan
     from olivelike.engine.prepared import Prepared
-    from olivelike.engine.run_record import RunResult
+    from olivelike.engine.run_result import RunResult
     from olivelike.workflow import LoadedWorkflow
 
 PARALLEL: Final = 8

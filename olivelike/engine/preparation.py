@@ -18,7 +18,7 @@ from olivelike.engine.plan.inputs import Inputs
 from olivelike.engine.plan.planner import make_plan
 from olivelike.engine.plan.resolver import Resolver
 from olivelike.engine.prepared import DEFAULTS, EarlierRuns, History, Options, Prepared
-from olivelike.engine.run_record import readable_runs
+from olivelike.engine.run_result import readable_runs
 from olivelike.errors import StoreError, UsageError
 from olivelike.families import TOKENIZERS
 from olivelike.graphs.shelf import open_shelf
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from olivelike.engine.plan.forecast import Forecast
     from olivelike.engine.plan.planner import Plan
     from olivelike.workflow import IpAdapter, Source, Vae
-    from olivelike.workflow.schema import Workflow
+    from olivelike.workflow.workflow_file import Workflow
 
 _PICKLE_TABLE = "pickle/2"
 """Kind of remembered table; the first did not know of compressed archives."""
@@ -105,7 +105,7 @@ def _layout_warnings(prepared: Prepared) -> Iterator[str]:
 def forecast(prepared: Prepared) -> Forecast:
     """Return how long nodes are expected to take, from what runs on a machine like this one took."""
     from olivelike.engine.plan.forecast import Forecast
-    from olivelike.engine.run_record import host
+    from olivelike.engine.run_result import host
 
     here = replace(host(), release="")  # What does not change when the system is brought up to date.
     latest = prepared.history.latest(_RECENT)

@@ -29,7 +29,7 @@ from olivelike.engine.preparation import (
     worker_count,
 )
 from olivelike.engine.prepared import DEFAULTS
-from olivelike.engine.run_record import RunResult, run_record
+from olivelike.engine.run_result import RunResult, run_record
 from olivelike.errors import (
     DamagedError,
     Interrupted,

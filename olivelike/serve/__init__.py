@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from olivelike._lazy import names_from
 
 if TYPE_CHECKING:
-    from olivelike.serve.app import create_app
+    from olivelike.serve.application import create_app
     from olivelike.serve.listen import serve
     from olivelike.serve.settings import ServeSettings
 

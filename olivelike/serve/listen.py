@@ -42,7 +42,7 @@ def serve(settings: ServeSettings, on_ready: Callable[[str], None] = lambda _: N
     Args:
         on_ready: is called with the URL once requests are answered.
     """
-    from olivelike.serve.app import create_app
+    from olivelike.serve.application import create_app
 
     with listening(settings) as listener:
         host, port = listener.getsockname()[:2]

@@ -41,7 +41,7 @@ from olivelike.serve.views import (
 
 if TYPE_CHECKING:
     from olivelike._untrusted import Json
-    from olivelike.serve.runs.runs import Runs
+    from olivelike.serve.runs.workflow_jobs import Runs
 
 
 class Service:

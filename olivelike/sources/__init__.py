@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from olivelike.sources.files.weight_table import Header, RawTensor, read_header
     from olivelike.sources.hub import known_digest
     from olivelike.sources.names.adaptation import Adaptation, StoredView, bind
-    from olivelike.sources.pipeline import PipelineSource, available_components, open_source
+    from olivelike.sources.opened_source import PipelineSource, available_components, open_source
     from olivelike.sources.source_spec import SourceSpec
 
 __all__ = [

@@ -11,7 +11,7 @@ from olivelike.model.components import VAES, torch_folder
 
 if TYPE_CHECKING:
     from olivelike.model.architecture import Config
-    from olivelike.sources.pipeline import PipelineSource
+    from olivelike.sources.opened_source import PipelineSource
 
 _CROSS_ATTENTION_DIM = 1280
 _LATENT_CHANNELS = 4

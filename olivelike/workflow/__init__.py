@@ -2,7 +2,7 @@
 
 from olivelike.workflow.loader import LoadedWorkflow, default_cache_dir, load_workflow
 from olivelike.workflow.places import FileRef, shipped_names
-from olivelike.workflow.schema import (
+from olivelike.workflow.workflow_file import (
     Calibration,
     Embedding,
     IpAdapter,

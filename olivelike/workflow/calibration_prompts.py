@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from olivelike._untrusted import read_bytes
 from olivelike.errors import UsageError
 from olivelike.workflow.places import absolute
-from olivelike.workflow.schema import Calibration, CalibrationSection
+from olivelike.workflow.workflow_file import Calibration, CalibrationSection
 from olivelike.workflow.yaml_tree import Mapping
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from olivelike.errors import WorkflowError
 from olivelike.workflow.findings import Document, Findings, Position, file_label
 from olivelike.workflow.long_form import expand_short_forms
 from olivelike.workflow.places import SUFFIXES, Place, find_workflow
-from olivelike.workflow.schema import WorkflowFile
+from olivelike.workflow.workflow_file import WorkflowFile
 from olivelike.workflow.yaml_tree import Mapping, Node, Scalar, Sequence, kind_of, parse_yaml, read_document
 
 _LONGEST_CHAIN = 20

@@ -19,8 +19,8 @@ from olivelike.workflow.long_form import parse_lora
 from olivelike.workflow.matrix import UnnamedCombinationError, is_of_matrix, read_matrix
 from olivelike.workflow.passes import Registry, resolve_plugin
 from olivelike.workflow.places import Place, absolute, find_workflow, is_hub_id, may_be_path
-from olivelike.workflow.schema import Output, Step, Workflow, WorkflowFile
 from olivelike.workflow.validation import resolve_components, resolve_sweep, validate, with_unets_chain
+from olivelike.workflow.workflow_file import Output, Step, Workflow, WorkflowFile
 from olivelike.workflow.yaml_tree import Mapping, Scalar, Sequence
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from olivelike.errors import UsageError
 from olivelike.workflow.places import absolute, exists, file_ref, is_path, source_path
-from olivelike.workflow.schema import IpAdapter, Lora, Source
+from olivelike.workflow.workflow_file import IpAdapter, Lora, Source
 from olivelike.workflow.yaml_tree import Mapping, Node, Scalar, Sequence
 
 if TYPE_CHECKING:

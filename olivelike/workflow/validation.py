@@ -20,7 +20,7 @@ from olivelike.families import COMPONENTS, TOKENIZERS, denoiser_among
 from olivelike.pass_api import PrecisionPlan
 from olivelike.workflow.extends import merge
 from olivelike.workflow.passes.plugin_files import explain_import
-from olivelike.workflow.schema import Lora, Step
+from olivelike.workflow.workflow_file import Lora, Step
 from olivelike.workflow.yaml_tree import Mapping, Node, Scalar, Sequence, kind_of, plain
 
 if TYPE_CHECKING:

@@ -42,6 +42,6 @@ def test_the_examples_are_understood(cli, example, monkeypatch):
 
 
 def _result():
-    from olivelike.engine.run_record import RunResult
+    from olivelike.engine.run_result import RunResult
 
     return RunResult("run", "ok", 1, 1, 0, 0.1, 0, ())

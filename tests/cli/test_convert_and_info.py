@@ -91,7 +91,7 @@ def test_convert_tells_the_record_what_was_typed(cli, project, monkeypatch):
 
 
 def _done():
-    from olivelike.engine.run_record import RunResult
+    from olivelike.engine.run_result import RunResult
 
     return RunResult("run", "ok", 1, 1, 0, 0.1, 0, ())
 

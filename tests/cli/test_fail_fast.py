@@ -9,7 +9,7 @@ import pytest
 
 from olivelike.engine.prepared import Options
 from olivelike.engine.run import run
-from olivelike.engine.run_record import RunResult
+from olivelike.engine.run_result import RunResult
 from olivelike.errors import PassError
 
 SWEEP = """\

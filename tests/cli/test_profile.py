@@ -56,7 +56,7 @@ def test_a_profile_is_added_to_the_report_of_the_run_that_wrote_the_folder(proje
 
 
 def test_a_folder_that_no_run_wrote_has_no_report_to_add_to(project, cli, monkeypatch):
-    monkeypatch.setattr("olivelike.measure.profile.profile_folder", None)  # It is told before anything is measured.
+    monkeypatch.setattr("olivelike.measure.profiling.profile_folder", None)  # It is told before anything is measured.
     result = cli("profile", FOLDER, "--threads", "1", "--runs", "1", "--report")
     assert result.status == 2
     assert f"no run that wrote {FOLDER}" in result.err

@@ -11,7 +11,7 @@ from rich.console import Console
 from olivelike.cli.display.bars import Bars
 from olivelike.cli.display.run_display import RunDisplay
 from olivelike.engine.execute.events import Event
-from olivelike.engine.run_record import RunResult
+from olivelike.engine.run_result import RunResult
 
 
 def result(*, hits: int = 0, executed: int = 0, outputs: tuple[Path, ...] = ()) -> RunResult:

@@ -9,7 +9,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from olivelike.engine.run_record import readable_runs
+from olivelike.engine.run_result import readable_runs
 from olivelike.measure.report.recorded_runs import RecordedRun
 from olivelike.model.records.origin import EmbeddingRecord, LoraRecord, Origin
 from olivelike.model.records.output import RECORD_FILE, ComponentRecord, OutputFile

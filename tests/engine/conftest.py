@@ -15,7 +15,7 @@ import pytest
 from olivelike.engine.execute.executor import ExecutorMaker
 from olivelike.engine.prepared import Options
 from olivelike.engine.run import run
-from olivelike.engine.run_record import RunResult
+from olivelike.engine.run_result import RunResult
 from olivelike.errors import OlivelikeError
 from olivelike.graphs.export import export_component
 from olivelike.graphs.shelf import Shelf

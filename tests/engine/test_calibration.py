@@ -16,7 +16,7 @@ from olivelike.engine.convert_request import ConvertRequest, draft
 from olivelike.engine.output.swap import swap_loras
 from olivelike.engine.preparation import plan, prepare
 from olivelike.engine.prepared import Options
-from olivelike.engine.run_record import readable_runs
+from olivelike.engine.run_result import readable_runs
 from olivelike.errors import PassError, SafetyError, UsageError, WorkflowError
 from olivelike.graphs.inspect import inspect_model
 from olivelike.measure.contest.runtime_engine import kept_in, weights_dtype

@@ -159,7 +159,7 @@ def test_nothing_is_copied_of_what_can_not_be_trusted(
             digest = record["components"][name]["facets"]["weights"]
             next((project.folder / "cache" / "objects").rglob(f"*{digest[2:]}*")).unlink()
     if spoil == "other code":
-        monkeypatch.setattr("olivelike.engine.kinds.materialize.MaterializeNode.libraries", ("numpy",))
+        monkeypatch.setattr("olivelike.engine.kinds.materialize_node.MaterializeNode.libraries", ("numpy",))
     project.run("loras=[loras/two.safetensors]", **options)
     assert not copied
 

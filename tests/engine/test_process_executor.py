@@ -12,7 +12,7 @@ from olivelike.digest import canonical_json
 from olivelike.engine.execute import process_executor
 from olivelike.engine.execute.executor import Answer, Demand, Executor, Failed
 from olivelike.engine.execute.process_executor import ProcessExecutor
-from olivelike.engine.kinds.assets import TokenizerJob
+from olivelike.engine.kinds.asset_nodes import TokenizerJob
 from olivelike.engine.kinds.kind import Workplace
 from olivelike.errors import DamagedError, SourceError
 from olivelike.store import Store

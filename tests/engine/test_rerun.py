@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from olivelike.engine.run_record import readable_runs
+from olivelike.engine.run_result import readable_runs
 from olivelike.errors import UsageError
 from olivelike.runtime.pipeline.pipeline_folder import read_folder_target, target_settings
 from olivelike.store import Store

@@ -16,7 +16,7 @@ from olivelike.digest import digest_bytes
 from olivelike.engine.preparation import plan
 from olivelike.engine.prepared import Options
 from olivelike.engine.run import run as run_workflow
-from olivelike.engine.run_record import RunResult, readable_runs
+from olivelike.engine.run_result import RunResult, readable_runs
 from olivelike.graphs.shelf import BUILT_IN, Shelf, ShelfFolder
 from olivelike.model import Architecture, Graph
 from olivelike.store import Store
@@ -132,7 +132,7 @@ def test_a_damaged_entry_is_told_and_traced_instead(workflow, tmp_path, monkeypa
     for path, entry in ShelfFolder(shelf).entries():
         if entry.kind == "graph" and entry.component == "text_encoder":
             path.write_bytes(path.read_bytes()[:-9] + bytes(9))
-    monkeypatch.setattr("olivelike.graphs.shelf.shelf.BUILT_IN", shelf)
+    monkeypatch.setattr("olivelike.graphs.shelf.shelves.BUILT_IN", shelf)
     traced = []  # What a trace gives is the matter of the test of a fresh one.
     monkeypatch.setattr(
         "olivelike.graphs.export.export_component",

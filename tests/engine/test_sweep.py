@@ -7,7 +7,7 @@ from collections import Counter
 import onnx
 import pytest
 
-from olivelike.engine.run_record import readable_runs
+from olivelike.engine.run_result import readable_runs
 from olivelike.errors import SourceError, UsageError
 from olivelike.model.records.output import OutputRecord
 from olivelike.store import Store

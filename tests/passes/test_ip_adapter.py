@@ -140,7 +140,7 @@ def test_nothing_is_written_twice_and_the_plain_graph_stays_as_it_is(tmp_path, l
 def test_at_real_sizes_each_cross_attention_is_fused_twice(about, plain):
     from olivelike.graphs.image_attention import KINDS, add_image_prompt, image_parameter
     from olivelike.graphs.shelf import BUILT_IN
-    from olivelike.graphs.shelf.folder import ShelfFolder
+    from olivelike.graphs.shelf.shelf_folder import ShelfFolder
     from olivelike.model import Graph, Model
 
     shelf = ShelfFolder(BUILT_IN)

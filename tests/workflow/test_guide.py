@@ -10,7 +10,7 @@ from olivelike.model.targets import TARGETS
 from olivelike.workflow import load_workflow
 from olivelike.workflow.matrix import read_combinations
 from olivelike.workflow.places import find_workflow
-from olivelike.workflow.schema import WorkflowFile
+from olivelike.workflow.workflow_file import WorkflowFile
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "workflows.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```yaml\n(.*?)```", GUIDE, re.DOTALL)

@@ -296,7 +296,7 @@ def _of_shared(command: str) -> "Callable[..., None]":
 
 def _users(store: "Store") -> dict[str, dict[str, list[str]]]:
     """Return the nodes and workflows that earlier runs had each key for, the latest first."""
-    from olivelike.engine.run_record import readable_runs
+    from olivelike.engine.run_result import readable_runs
 
     found: dict[str, dict[str, list[str]]] = {}
     for record in readable_runs(store):

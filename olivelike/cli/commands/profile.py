@@ -10,7 +10,7 @@ from olivelike.cli import options as shared
 from olivelike.cli.options import LoadOptions
 
 if TYPE_CHECKING:
-    from olivelike.measure.profile import FolderProfile, NetworkProfile
+    from olivelike.measure.profiling import FolderProfile, NetworkProfile
 
 _SMALLEST = 64
 """Pixels of a side."""
@@ -54,7 +54,7 @@ def profile(
     """
     from olivelike.cli.stdout import write_found
     from olivelike.errors import UsageError
-    from olivelike.measure.profile import profile_folder
+    from olivelike.measure.profiling import profile_folder
     from olivelike.measure.report.page import PROFILE_FILE
 
     width, height = shared.chosen_sides(pixels, width, height)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from olivelike.engine.execute.events import Event
     from olivelike.engine.plan.planner import Plan, PlannedNode
     from olivelike.engine.prepared import Options
-    from olivelike.engine.run_record import RunResult
+    from olivelike.engine.run_result import RunResult
     from olivelike.workflow.places import Place
 
 _KNOWN = ("hit", "shelf")

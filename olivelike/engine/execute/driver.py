@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from olivelike.engine.execute.sharing import Unshared
     from olivelike.engine.keys import Key
     from olivelike.engine.kinds.kind import Done
-    from olivelike.engine.plan.explain import Earlier
+    from olivelike.engine.plan.explanation import Earlier
     from olivelike.engine.plan.forecast import Forecast
     from olivelike.engine.plan.node import Node
     from olivelike.engine.plan.resolver import Resolver, Shelved

@@ -9,10 +9,10 @@ from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from olivelike._extras import needed
-from olivelike.engine.kinds.assets import AssetsNode, TokenizerNode
+from olivelike.engine.kinds.asset_nodes import AssetsNode, TokenizerNode
 from olivelike.engine.kinds.calibrate import CalibrateNode
 from olivelike.engine.kinds.load import LoadNode
-from olivelike.engine.kinds.materialize import MaterializeNode
+from olivelike.engine.kinds.materialize_node import MaterializeNode
 from olivelike.engine.kinds.step import StepNode
 from olivelike.engine.plan.node import CALIBRATE
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from olivelike.digest import digest_file
-from olivelike.engine.kinds.assets import ASSETS, objects_of_assets
+from olivelike.engine.kinds.asset_nodes import ASSETS, objects_of_assets
 from olivelike.engine.kinds.model_node import ModelJob, ModelNode, weights_digest
 from olivelike.engine.output.asset_table import read_assets
 from olivelike.families import TOKENIZERS

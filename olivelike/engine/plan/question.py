@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from olivelike._untrusted import one_line, parse_json
 from olivelike.engine.keys import digest_of_inputs
 from olivelike.engine.kinds import kind_of
-from olivelike.engine.kinds.assets import ASSETS
+from olivelike.engine.kinds.asset_nodes import ASSETS
 from olivelike.engine.output.asset_table import not_of_source, read_assets
 from olivelike.engine.plan.node import CALIBRATION
 from olivelike.errors import OlivelikeError

@@ -11,7 +11,7 @@ from olivelike.extras.adopt.onnx_table import read_onnx_table
 from olivelike.families import COMPONENTS
 from olivelike.model.components import MODEL_FILE
 from olivelike.sources.checkpoint import Checkpoint, SourceFiles, missing_file, read_json
-from olivelike.sources.pipeline import ONNX_CLASS, onnx_files
+from olivelike.sources.opened_source import ONNX_CLASS, onnx_files
 
 _LIBRARY: Final = "onnx"
 

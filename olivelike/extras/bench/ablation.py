@@ -25,7 +25,7 @@ from olivelike.errors import (
 from olivelike.extras.bench import measure_folders
 from olivelike.extras.bench.fidelity import Method, compare_methods
 from olivelike.families import TOKENIZERS, denoiser_among
-from olivelike.graphs.inspect.inspect import inspect_model
+from olivelike.graphs.inspect.inspection import inspect_model
 from olivelike.graphs.inspect.quantised import shares
 from olivelike.model.components import MODEL_FILE, PIPELINE
 from olivelike.runtime.pipeline.pipeline_folder import target_settings
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from olivelike.engine.execute.events import Event, Listener
     from olivelike.engine.plan.node import Node
     from olivelike.engine.prepared import Options, Prepared
-    from olivelike.engine.run_record import RunResult
+    from olivelike.engine.run_result import RunResult
     from olivelike.measure.report.fidelity_report import FidelityReport
     from olivelike.model.records.run_record import NodeRecord
     from olivelike.workflow.places import Place

@@ -15,7 +15,7 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Final
 
-from olivelike.engine.run_record import host, versions
+from olivelike.engine.run_result import host, versions
 from olivelike.errors import Interrupted, SessionError, UsageError
 from olivelike.extras.bench.bench_report import BenchReport, Skipped
 from olivelike.extras.bench.bench_settings import LONGEST, BenchSettings, Checked, check

@@ -43,7 +43,7 @@ def cluster_server(settings: ServeSettings, loras: Sequence[LiveLora]) -> Iterat
         raise MissingError(
             f"drawing on a cluster takes {error.name}; run `pip install 'olivelike[serve,cluster]'`"
         ) from None
-    from olivelike.serve.app import create_app
+    from olivelike.serve.application import create_app
     from olivelike.serve.listen import listening, make_server
 
     folders, texts = _named(loras)

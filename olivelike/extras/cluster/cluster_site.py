@@ -145,7 +145,7 @@ def describe(probe: str, token: str, dask_worker: Any) -> Json:
     """
     import psutil
 
-    from olivelike.engine.run_record import versions
+    from olivelike.engine.run_result import versions
 
     shares = False
     with contextlib.suppress(OSError):

@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 
 from olivelike._untrusted import JsonView, one_line, open_file
 from olivelike.engine.execute.executor import LIGHT, Demand
-from olivelike.engine.run_record import versions
+from olivelike.engine.run_result import versions
 from olivelike.errors import MissingError, SessionError, UsageError, error_of
 from olivelike.extras.cluster.cluster_data import LOST, DataConnection, ForeignError, Reply, unpacked
 from olivelike.extras.cluster.cluster_site import Facts

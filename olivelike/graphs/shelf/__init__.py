@@ -11,8 +11,8 @@ libraries: a binary cache, never another way of computing. Folders of a team's o
 | `filling` | what puts answers on a shelf; it needs the libraries |
 """
 
-from olivelike.graphs.shelf.folder import VERSION, Damage, Entry, ShelfFolder
-from olivelike.graphs.shelf.shelf import BUILT_IN, Answer, Shelf, folders, open_shelf, own_folder
+from olivelike.graphs.shelf.shelf_folder import VERSION, Damage, Entry, ShelfFolder
+from olivelike.graphs.shelf.shelves import BUILT_IN, Answer, Shelf, folders, open_shelf, own_folder
 
 __all__ = [
     "BUILT_IN", "VERSION", "Answer", "Damage", "Entry", "Shelf", "ShelfFolder", "folders", "open_shelf", "own_folder",

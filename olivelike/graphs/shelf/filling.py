@@ -7,8 +7,8 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
 
 from olivelike.digest import digest_bytes
-from olivelike.graphs.shelf.folder import Damage, Entry, EntryKind, ShelfFolder
-from olivelike.graphs.shelf.forms import graph_question, names_question, stored_form
+from olivelike.graphs.shelf.network_forms import graph_question, names_question, stored_form
+from olivelike.graphs.shelf.shelf_folder import Damage, Entry, EntryKind, ShelfFolder
 from olivelike.model import Architecture
 from olivelike.sources import Adaptation
 

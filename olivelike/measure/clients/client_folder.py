@@ -13,7 +13,7 @@ from olivelike.model.components import INDEX_FILE, MODEL_FILE
 from olivelike.model.targets import TARGETS
 
 if TYPE_CHECKING:
-    from olivelike.graphs.inspect.inspect import TensorInfo
+    from olivelike.graphs.inspect.inspection import TensorInfo
 
 
 class Unreadable(Exception):  # noqa: N818  (a reason, caught by the check)

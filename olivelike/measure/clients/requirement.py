@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from olivelike.graphs.inspect.inspect import TensorInfo
+    from olivelike.graphs.inspect.inspection import TensorInfo
     from olivelike.measure.clients.client_folder import ClientFolder
 
 Problem = str | None

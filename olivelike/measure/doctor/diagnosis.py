@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from olivelike.engine.run_record import host, versions
+from olivelike.engine.run_result import host, versions
 from olivelike.measure.doctor.starts import Start, measure_starts
 from olivelike.model.targets import TARGETS
 

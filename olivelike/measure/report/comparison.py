@@ -25,7 +25,7 @@ from olivelike.measure.report.content import (
     moment,
     shown,
 )  # fmt: skip
-from olivelike.measure.report.findings import Findings, Fusion, Quantised, Verified, fusion, quantised
+from olivelike.measure.report.step_facts import Findings, Fusion, Quantised, Verified, fusion, quantised
 from olivelike.model.records.reading import part_of_json
 
 if TYPE_CHECKING:

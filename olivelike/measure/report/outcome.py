@@ -23,7 +23,16 @@ from olivelike.measure.report.content import (
     Tiles,
     shown,
 )
-from olivelike.measure.report.findings import Bench, Figures, Findings, Fusion, NetworkProfile, Profile, figures, fusion
+from olivelike.measure.report.step_facts import (
+    Bench,
+    Figures,
+    Findings,
+    Fusion,
+    NetworkProfile,
+    Profile,
+    figures,
+    fusion,
+)
 
 if TYPE_CHECKING:
     from olivelike.measure.report.fidelity_report import FidelityReport

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from olivelike._text import count
 from olivelike.measure.report.content import Fold, Section, Table
-from olivelike.measure.report.findings import Figures, Kept, Verified, figures, quantised
+from olivelike.measure.report.step_facts import Figures, Kept, Verified, figures, quantised
 
 if TYPE_CHECKING:
     from olivelike.model.records.run_record import NodeRecord, RunRecord

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from olivelike._text import did_you_mean, listed
-from olivelike.engine.run_record import recorded_runs
+from olivelike.engine.run_result import recorded_runs
 from olivelike.errors import UsageError
 from olivelike.measure.report.page import write_report
 

@@ -19,7 +19,7 @@ from olivelike._text import count, size
 from olivelike._untrusted import JsonView, one_line, read_bytes
 from olivelike.errors import UsageError
 from olivelike.families import TEXT_ENCODERS, missing_networks
-from olivelike.graphs.inspect.inspect import inspect_model
+from olivelike.graphs.inspect.inspection import inspect_model
 from olivelike.graphs.inspect.quantised import shares
 from olivelike.model.components import PIPELINE
 from olivelike.model.records.card_marks import CARD_FILE, END, begin, read_card, with_part

@@ -14,11 +14,11 @@ from olivelike._untrusted import Json, JsonView
 from olivelike.errors import UsageError
 from olivelike.runtime.pipeline.request import asked_fields
 from olivelike.runtime.schedulers.scheduler_names import find_scheduler
+from olivelike.serve.api.a1111_guides import controls_of
 from olivelike.serve.api.a1111_lists import lists_router
 from olivelike.serve.api.a1111_models import LATENT_MODES, Drawing, Extras, ImageToImage, ManyExtras, TextToImage
 from olivelike.serve.api.a1111_samplers import scheduler_of
 from olivelike.serve.api.a1111_state import model_of, webui_of
-from olivelike.serve.api.controlnet import controls_of
 from olivelike.serve.api.drawing import find_model, make_order, require_done, service_of
 from olivelike.serve.api.guards import client_of
 from olivelike.serve.api.images import (

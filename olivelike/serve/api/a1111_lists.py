@@ -13,10 +13,10 @@ from olivelike.errors import OlivelikeError
 from olivelike.runtime.pictures.picture_reading import read_picture_data
 from olivelike.runtime.pictures.picture_record import a1111_parameters
 from olivelike.runtime.schedulers.scheduler_names import SAMPLERS, find_scheduler
+from olivelike.serve.api.a1111_guides import SCRIPT
 from olivelike.serve.api.a1111_models import LATENT_MODES, Options, PngInfo
 from olivelike.serve.api.a1111_samplers import SAMPLER_ALIASES, SCHEDULE_NAMES
 from olivelike.serve.api.a1111_state import model_of, webui_of
-from olivelike.serve.api.controlnet import SCRIPT
 from olivelike.serve.api.drawing import find_model, service_of
 from olivelike.serve.api.guards import client_of
 from olivelike.serve.api.images import UPSCALERS, from_base64, in_turn, png, to_base64, upright

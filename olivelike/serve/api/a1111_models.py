@@ -26,8 +26,8 @@ from olivelike.serve.api.a1111_fields import (
     idle,
     in_one,
 )
+from olivelike.serve.api.a1111_guides import SCRIPT, check_units
 from olivelike.serve.api.a1111_samplers import scheduler_of, situations_of
-from olivelike.serve.api.controlnet import SCRIPT, check_units
 from olivelike.serve.api.refusals import RequestRefusedError, refused
 from olivelike.serve.orders import Finite
 

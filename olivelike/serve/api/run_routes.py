@@ -13,7 +13,7 @@ from olivelike.model.targets import TARGETS
 from olivelike.serve.api.native import Client, TheService, events_of
 from olivelike.serve.api.refusals import StrictRoute
 from olivelike.serve.runs.run_orders import RunOrder, description
-from olivelike.serve.runs.runs import Runs
+from olivelike.serve.runs.workflow_jobs import Runs
 
 router = APIRouter(route_class=StrictRoute)
 _PRECISIONS: Final = ("fp32", "fp16", "bf16")

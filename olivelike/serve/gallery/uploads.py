@@ -12,7 +12,7 @@ from typing import Final
 from olivelike._files import write_whole
 from olivelike.errors import OlivelikeError, SourceError, StoreError, UsageError
 from olivelike.runtime.pictures.picture_reading import PictureFile, decode_image, is_picture_data, read_picture_data
-from olivelike.serve.recipes import left_out_on_the_page
+from olivelike.serve.recipe_views import left_out_on_the_page
 from olivelike.serve.views import UploadView, record_of
 
 _MODES: Final = frozenset({"1", "L", "LA", "P", "RGB", "RGBA"})

@@ -19,7 +19,7 @@ from olivelike.families.networks.unet import COMPONENT
 from olivelike.model.few_steps import FewSteps, few_steps_of_metadata
 from olivelike.sources.adapters.lora_keys import parse_key
 from olivelike.sources.identify.identity import Identity, Kind, Naming, Part, Precision
-from olivelike.sources.identify.ip_adapters import ip_adapter_identity
+from olivelike.sources.identify.ip_adapter_kinds import ip_adapter_identity
 from olivelike.sources.identify.leading import identify_leading, leading_kind
 from olivelike.sources.identify.tiny_vae import NETWORK, TinyHalf, tiny_config, tiny_halves
 from olivelike.sources.names.adaptation import text_encoder_at

@@ -17,11 +17,11 @@ import pytest
 from olivelike._extras import load, offered
 from olivelike.engine import keys as formulas
 from olivelike.engine.kinds import KINDS as KIND, kind_of
-from olivelike.engine.kinds.assets import AssetsJob, TokenizerJob
+from olivelike.engine.kinds.asset_nodes import AssetsJob, TokenizerJob
 from olivelike.engine.kinds.calibrate import CalibrateJob
 from olivelike.engine.kinds.kind import Job
 from olivelike.engine.kinds.load import LoadJob
-from olivelike.engine.kinds.materialize import MaterializeJob
+from olivelike.engine.kinds.materialize_node import MaterializeJob
 from olivelike.engine.kinds.step import StepJob, StepNode
 from olivelike.engine.plan.node import Node
 from olivelike.workflow.code.imports import tool_versions

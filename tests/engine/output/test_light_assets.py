@@ -11,7 +11,7 @@ import pytest
 
 from olivelike.data import demo_folder
 from olivelike.engine.execute.worker import do
-from olivelike.engine.kinds.assets import AssetsJob
+from olivelike.engine.kinds.asset_nodes import AssetsJob
 from olivelike.engine.kinds.kind import Workplace
 from olivelike.engine.output import fallback_assets
 from olivelike.families import FAMILIES

@@ -12,7 +12,7 @@ import pytest
 from olivelike.errors import SourceError
 from olivelike.extras.adopt.onnx_source import open_onnx_component
 from olivelike.sources.checkpoint import FolderFiles
-from olivelike.sources.pipeline import is_onnx_pipeline
+from olivelike.sources.opened_source import is_onnx_pipeline
 from tests.fixtures.torchscript_pipeline import make_onnx_pipeline
 
 

@@ -14,7 +14,7 @@ import pytest
 from olivelike.cli.app import run_command_line
 from olivelike.errors import OlivelikeError, SourceError, UsageError
 from olivelike.extras.deploy.joined_package import package_outputs
-from olivelike.measure.profile import profile_folder
+from olivelike.measure.profiling import profile_folder
 from olivelike.measure.verify.folder_verification import verify_folder
 from olivelike.model.client_layouts import LAYOUTS
 from olivelike.model.records.output import OutputRecord

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from olivelike.graphs.shelf import BUILT_IN, Shelf, ShelfFolder
-from olivelike.graphs.shelf.folder import VERSION
-from olivelike.graphs.shelf.forms import INERT, complete, form_of, graph_question
+from olivelike.graphs.shelf.network_forms import INERT, complete, form_of, graph_question
+from olivelike.graphs.shelf.shelf_folder import VERSION
 from olivelike.model import Architecture
 from olivelike.sources import SourceSpec, open_source
 from olivelike.sources.names.adapt import adapt

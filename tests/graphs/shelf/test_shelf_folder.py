@@ -87,7 +87,7 @@ def test_a_shared_folder_that_cannot_be_read_is_told_and_harms_nothing(folder, n
     def refuse(*_):
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr("olivelike.graphs.shelf.folder.open_file", refuse)
+    monkeypatch.setattr("olivelike.graphs.shelf.shelf_folder.open_file", refuse)
     monkeypatch.setattr(type(DISK), "names", refuse)
     with pytest.raises(Damage, match="can't be read"):
         folder.read("graph", QUESTION)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from olivelike.measure.profile import NetworkProfile, _run, summarise
+from olivelike.measure.profiling import NetworkProfile, _run, summarise
 
 
 def run(begin: int, *kernels: tuple[str, str, int]) -> list[dict]:
@@ -69,7 +69,7 @@ def test_quick_networks_run_more_often_unless_a_number_is_asked_for(asked, times
 
 
 def test_slow_networks_run_three_times(monkeypatch):
-    monkeypatch.setattr("olivelike.measure.profile._ENOUGH_SECONDS", 0.0)
+    monkeypatch.setattr("olivelike.measure.profiling._ENOUGH_SECONDS", 0.0)
     done: list[int] = []
     _run(lambda: done.append(1), None)
     assert len(done) == 3

@@ -55,7 +55,7 @@ def test_a_record_of_a_later_version_is_refused_by_whoever_reads_it(tmp_path):
 
 
 def test_a_run_of_a_later_version_is_named_where_runs_are_asked_for_and_else_left_out(tmp_path):
-    from olivelike.engine.run_record import readable_runs, recorded_runs
+    from olivelike.engine.run_result import readable_runs, recorded_runs
     from olivelike.store import Store
 
     store = Store.open(tmp_path)

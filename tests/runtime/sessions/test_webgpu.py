@@ -21,7 +21,7 @@ from olivelike.families.networks import interface_of
 from olivelike.graphs.fusion import fuse
 from olivelike.graphs.precision import HalfPrecision
 from olivelike.graphs.shelf import BUILT_IN, ShelfFolder
-from olivelike.graphs.shelf.folder import Entry
+from olivelike.graphs.shelf.shelf_folder import Entry
 from olivelike.measure.network_sizes import random_inputs
 from olivelike.measure.verify.original import run_torch
 from olivelike.model import Graph

@@ -9,19 +9,19 @@ from importlib.metadata import version
 from fastapi import FastAPI
 
 from olivelike.serve.api.a1111 import a1111_router
+from olivelike.serve.api.a1111_guides import controlnet_router
 from olivelike.serve.api.a1111_probes import probes_router
-from olivelike.serve.api.catalogue import router as catalogue
-from olivelike.serve.api.controlnet import controlnet_router
-from olivelike.serve.api.gallery import router as gallery
+from olivelike.serve.api.catalogue_routes import router as catalogue
+from olivelike.serve.api.gallery_routes import router as gallery
 from olivelike.serve.api.guards import GuardRules, Guards
 from olivelike.serve.api.health import router as health
 from olivelike.serve.api.native import router as native
 from olivelike.serve.api.openai import openai_router
-from olivelike.serve.api.page import router as page
+from olivelike.serve.api.page_routes import router as page
 from olivelike.serve.api.refusals import add_handlers
 from olivelike.serve.api.run_routes import router as runs
 from olivelike.serve.runs.run_orders import runs_are_allowed
-from olivelike.serve.runs.runs import Runs
+from olivelike.serve.runs.workflow_jobs import Runs
 from olivelike.serve.service import Service
 from olivelike.serve.settings import ServeSettings
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import UsageError
 from olivelike.families.supported import check_network
-from olivelike.graphs.shelf.folder import Damage, EntryKind, ShelfFolder, file_name
-from olivelike.graphs.shelf.forms import complete, graph_question, names_question, stored_form
+from olivelike.graphs.shelf.network_forms import complete, graph_question, names_question, stored_form
+from olivelike.graphs.shelf.shelf_folder import Damage, EntryKind, ShelfFolder, file_name
 from olivelike.model import Architecture
 from olivelike.sources import Adaptation, StoredView
 

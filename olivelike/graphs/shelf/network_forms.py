@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.digest import digest_json
-from olivelike.graphs.shelf.folder import VERSION
+from olivelike.graphs.shelf.shelf_folder import VERSION
 from olivelike.model.components import PREVIEW
 from olivelike.sources.names.adaptation import stored_prefix
 

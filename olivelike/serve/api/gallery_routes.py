@@ -12,7 +12,7 @@ from fastapi.responses import FileResponse, JSONResponse
 from olivelike.serve.api.native import TheService, answer
 from olivelike.serve.api.refusals import StrictRoute
 from olivelike.serve.gallery.library import picture_view
-from olivelike.serve.recipes import RecipeQuestion, read_question
+from olivelike.serve.recipe_views import RecipeQuestion, read_question
 
 router = APIRouter(route_class=StrictRoute)
 _TYPES: Final = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".webp": "image/webp"}
