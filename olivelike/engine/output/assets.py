@@ -14,6 +14,7 @@ from olivelike.engine.output.clip_tokenizer import ClipTokenizer, UnknownFormErr
 from olivelike.engine.output.pipeline_files import current_name, to_json
 from olivelike.engine.output.scheduler_defaults import with_defaults
 from olivelike.errors import SourceError
+from olivelike.families import family_of_folder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,7 +44,8 @@ def normalise_assets(
 ) -> dict[str, bytes]:
     """Return the content of every file that goes beside the networks, by relative path.
 
-    Each tokenizer gets `vocab.json` and `merges.txt`, which clients without Python read.
+    Each tokenizer of byte pairs gets `vocab.json` and `merges.txt`, which clients without Python read; the family says
+    which are of another kind.
 
     Args:
         index: The source's `model_index.json`.
@@ -52,10 +54,11 @@ def normalise_assets(
         few_steps: What the networks were distilled to: decides how the scheduler is set.
 
     Raises:
-        SourceError: when a config is no JSON, a tokenizer has neither the two files nor a `tokenizer.json`, or tokens
-            can't be added to it.
+        SourceError: when a config is no JSON, a tokenizer has neither the two files nor a `tokenizer.json`, it is of
+            another kind than its family says, or tokens can't be added to it.
     """
     added = added or {}
+    kinds = {text.tokenizer: text.kind for text in family_of_folder(index, (), {}).texts}
     if absent := added.keys() - {relative.partition("/")[0] for relative in files}:
         raise SourceError(f"the source has no {min(absent)}, which `embeddings:` add tokens to; fetch it, or drop them")
     contents = {relative: read_bytes(path, _MOST_BYTES) for relative, path in files.items()}
@@ -68,17 +71,20 @@ def normalise_assets(
         elif name == "preprocessor_config.json":
             contents[relative] = to_json(_image_processor(_parse(relative, data)))
     for folder in sorted({relative.partition("/")[0] for relative in contents}):
-        if folder.startswith("tokenizer"):
+        if not folder.startswith("tokenizer"):
+            continue
+        byte_pairs = kinds.get(folder, "clip") == "clip"
+        if byte_pairs:
             contents |= _vocabulary(folder, contents)
-            entry = index.get(folder)
-            if isinstance(entry, list) and entry[1] in _CLIP_TOKENIZERS:
-                whole = _saved_today(folder, contents, added.get(folder))
-                contents = {name: data for name, data in contents.items() if not name.startswith(f"{folder}/")}
-                contents |= whole | _vocabulary(folder, whole)
-            elif folder in added:
-                raise SourceError(
-                    f"the source's {folder} is no CLIP tokenizer, so `embeddings:` can't add tokens to it"
-                )
+        else:
+            _check_unigram(folder, contents)
+        entry = index.get(folder)
+        if byte_pairs and isinstance(entry, list) and entry[1] in _CLIP_TOKENIZERS:
+            whole = _saved_today(folder, contents, added.get(folder))
+            contents = {name: data for name, data in contents.items() if not name.startswith(f"{folder}/")}
+            contents |= whole | _vocabulary(folder, whole)
+        elif folder in added:
+            raise SourceError(f"the source's {folder} is no CLIP tokenizer, so `embeddings:` can't add tokens to it")
     return dict(sorted(contents.items()))
 
 
@@ -122,6 +128,19 @@ def _vocabulary(folder: str, contents: Mapping[str, bytes]) -> dict[str, bytes]:
     pairs = [merge if isinstance(merge, str) else " ".join(merge) for merge in merges]
     lines = "\n".join(["#version: 0.2", *pairs]) + "\n"
     return {names[0]: json.dumps(vocabulary, ensure_ascii=False).encode(), names[1]: lines.encode()}
+
+
+def _check_unigram(folder: str, contents: Mapping[str, bytes]) -> None:
+    """Refuse a folder without a `tokenizer.json` of T5's kind, which the runtime reads; its other files stay."""
+    name = f"{folder}/tokenizer.json"
+    if name not in contents:
+        raise SourceError(
+            f"the source's {folder} has no tokenizer.json, and a SentencePiece model alone is not read here; load the "
+            "folder with transformers' AutoTokenizer and save it, which writes one"
+        )
+    model = _parse(name, contents[name]).get("model")
+    if not isinstance(model, dict) or model.get("type") != "Unigram" or not isinstance(model.get("vocab"), list):
+        raise SourceError(f"the source's {name} is no unigram tokenizer, as T5's is; fetch the file again")
 
 
 def _clip_vocabulary(merges: bytes, where: str) -> dict[str, int]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ from olivelike.runtime.pipeline.pipeline_folder import recorded_facts
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+    from olivelike.families.family import TextPart
     from olivelike.measure.verify.folder_original import Originals
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
@@ -156,7 +157,7 @@ def torch_pipeline(originals: Originals) -> Any:
     for text in family.texts:
         if text.component in source.checkpoints:
             parts[text.component] = _network(originals, text.component)
-            parts[text.tokenizer] = _tokenizer(originals, text.tokenizer)
+            parts[text.tokenizer] = _tokenizer(originals, text)
     cls = getattr(diffusers, family.pipelines[0])
     taken = signature(cls).parameters
     off: dict[str, object] = {"safety_checker": None, "feature_extractor": None}
@@ -197,13 +198,17 @@ def _scheduler(originals: Originals) -> Any:
     return cls.from_config(config if few_steps is None else few_steps.scheduler_config(config))
 
 
-def _tokenizer(originals: Originals, name: str) -> Any:
-    from transformers import CLIPTokenizer
+_TOKENIZERS: Final = {"clip": "CLIPTokenizer", "t5": "T5Tokenizer"}
+"""Kind of text → class of transformers that reads it."""
 
-    files = {key: path for key, path in originals.source.extras.items() if key.startswith(f"{name}/")}
+
+def _tokenizer(originals: Originals, text: TextPart) -> Any:
+    import transformers
+
+    files = {key: path for key, path in originals.source.extras.items() if key.startswith(f"{text.tokenizer}/")}
     if not files:
-        raise SourceError(f"the source has no {name}, so its pictures can't be made")
+        raise SourceError(f"the source has no {text.tokenizer}, so its pictures can't be made")
     with tempfile.TemporaryDirectory(prefix="olivelike-tokenizer-") as folder:
         for key, path in files.items():
             shutil.copyfile(path, Path(folder, key.rpartition("/")[2]))
-        return CLIPTokenizer.from_pretrained(folder, local_files_only=True)
+        return getattr(transformers, _TOKENIZERS[text.kind]).from_pretrained(folder, local_files_only=True)

@@ -15,14 +15,11 @@ is a shell around it and takes a second to import.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import lru_cache
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from olivelike._files import file_identity
 from olivelike._untrusted import CONFIG_BYTES, Json, parse_json, read_bytes
 from olivelike.errors import SourceError, UsageError
 from olivelike.families.denoiser_forms import EncodedText
@@ -155,7 +152,6 @@ def _row(tokens: Sequence[Token], tokenizer: PromptTokenizer) -> tuple[tuple[int
 _ROWS = 64
 """Most rows that an encoder takes in a call."""
 _CLIP_LENGTH = 77
-_TOKENIZER_FILES = ("tokenizer.json", "vocab.json", "merges.txt", "tokenizer_config.json", "special_tokens_map.json")
 _MOST_BYTES = 32 << 20
 """Most bytes of a vocabulary; CLIP's has 2 MB."""
 _MOST_TOKENS = 300_000
@@ -207,16 +203,20 @@ class PromptTokenizer:
         Returns:
             Hidden states of shape (texts, chunks · length, width), and the pooled output of each first chunk.
         """
-        import torch
+        return encode_chunks([text.padded(chunks, self) for text in texts], encoder)
 
-        padded = [text.padded(chunks, self) for text in texts]
-        rows = list(dict.fromkeys(row for text in padded for row in text.ids))
-        number = {row: index for index, row in enumerate(rows)}
-        output = _in_turn(torch.tensor(rows, dtype=torch.int32), encoder)
-        places = [[number[row] for row in text.ids] for text in padded]
-        hidden = [weighted(output.hidden[own], text.weights) for own, text in zip(places, padded, strict=True)]
-        pooled = None if output.pooled is None else output.pooled[[own[0] for own in places]]
-        return EncodedText(torch.cat(hidden), pooled)
+
+def encode_chunks(texts: Sequence[Chunks], encoder: TextEncoder) -> EncodedText:
+    """Encode texts of as many chunks each, as `PromptTokenizer.encode` returns them."""
+    import torch
+
+    rows = list(dict.fromkeys(row for text in texts for row in text.ids))
+    number = {row: index for index, row in enumerate(rows)}
+    output = _in_turn(torch.tensor(rows, dtype=torch.int32), encoder)
+    places = [[number[row] for row in text.ids] for text in texts]
+    hidden = [weighted(output.hidden[own], text.weights) for own, text in zip(places, texts, strict=True)]
+    pooled = None if output.pooled is None else output.pooled[[own[0] for own in places]]
+    return EncodedText(torch.cat(hidden), pooled)
 
 
 def _in_turn(ids: torch.Tensor, encoder: TextEncoder) -> EncodedText:
@@ -229,20 +229,6 @@ def _in_turn(ids: torch.Tensor, encoder: TextEncoder) -> EncodedText:
     return EncodedText(torch.cat([output.hidden for output in outputs]), torch.cat(pooled) if pooled else None)
 
 
-def shared_tokenizer(folder: Path) -> PromptTokenizer:
-    """Return `open_tokenizer` of a folder, opened once as long as its files are the same."""
-    stamps = []
-    for name in _TOKENIZER_FILES:
-        with suppress(OSError):
-            stamps.append((name, file_identity((folder / name).stat())))
-    return _kept_tokenizer(folder, tuple(stamps))
-
-
-@lru_cache(maxsize=8)
-def _kept_tokenizer(folder: Path, stamps: object) -> PromptTokenizer:  # noqa: ARG001  (they are what it is kept by)
-    return open_tokenizer(folder)
-
-
 def open_tokenizer(folder: Path) -> PromptTokenizer:
     """Open `tokenizer/` or `tokenizer_2/` of a pipeline's folder.
 
@@ -251,31 +237,57 @@ def open_tokenizer(folder: Path) -> PromptTokenizer:
     if not folder.is_dir():
         raise SourceError(f"{folder} is no folder; a pipeline needs its tokenizer: make the folder again")
     settings = _read_json(folder / "tokenizer_config.json")
-    special = {**_read_json(folder / "special_tokens_map.json"), **settings}
     backend = _open_backend(folder)
     backend.no_padding()
     backend.no_truncation()
     vocabulary = backend.get_vocab(with_added_tokens=True)
-
-    def find(role: str, otherwise: str) -> int:
-        token = special.get(role) or otherwise
-        content = token.get("content") if isinstance(token, dict) else token
-        if content not in vocabulary:
-            raise SourceError(f"{folder}: its {role} {content!r} is not in its vocabulary; fetch its files again")
-        return vocabulary[content]
-
     end = "<|endoftext|>"
+    special = read_special(folder, backend, {"bos_token": "<|startoftext|>", "eos_token": end, "pad_token": end})
     length = settings.get("model_max_length")
     return PromptTokenizer(
         backend,
-        find("bos_token", "<|startoftext|>"),
-        find("eos_token", end),
-        find("pad_token", end),
+        special["bos_token"],
+        special["eos_token"],
+        special["pad_token"],
         # Files without a limit have a number of thirty digits here.
         length if isinstance(length, int) and 2 < length < 10_000 else _CLIP_LENGTH,
         vocabulary.get(",</w>"),
         _followers(vocabulary, {token.content for token in backend.get_added_tokens_decoder().values()}),
     )
+
+
+def read_special(folder: Path, backend: Tokenizer, otherwise: Mapping[str, str]) -> dict[str, int]:
+    """Return the ids of special tokens by what they are for, as the folder of a tokenizer says.
+
+    Raises `SourceError` if one is not in the vocabulary. `otherwise` has the tokens for a folder that says nothing.
+    """
+    said = {**_read_json(folder / "special_tokens_map.json"), **_read_json(folder / "tokenizer_config.json")}
+    found = {}
+    for role, usual in otherwise.items():
+        token = said.get(role) or usual
+        content = token.get("content") if isinstance(token, dict) else token
+        number = backend.token_to_id(content) if isinstance(content, str) else None
+        if number is None:
+            raise SourceError(f"{folder}: its {role} {content!r} is not in its vocabulary; fetch its files again")
+        found[role] = number
+    return found
+
+
+def read_tokenizer(folder: Path, count: Callable[[Any], int | None]) -> str:
+    """Return a `tokenizer.json` with a model of one kind, as text.
+
+    Raises `SourceError` if it is absent, damaged, too large or of another kind. `count` returns the number of a model's
+    tokens; `None` for one of another kind.
+    """
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        raise SourceError(f"{folder} has no tokenizer.json; fetch its files again")
+    number = count(_read_json(path, _MOST_BYTES).get("model"))
+    if number is None:
+        raise SourceError(f"{path} has a vocabulary of another kind than its text encoder; fetch it again")
+    if number > _MOST_TOKENS:
+        raise SourceError(f"{path} has more than {_MOST_TOKENS:,} tokens; fetch it again")
+    return _read(path, _MOST_BYTES).decode("utf-8-sig")
 
 
 def _open_backend(folder: Path) -> Tokenizer:

@@ -6,11 +6,15 @@ A family says the kind of each of its texts; whoever draws asks `open_text` and 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from olivelike._files import file_identity
 from olivelike.errors import UsageError
-from olivelike.runtime.prompts.clip_text import shared_tokenizer
+from olivelike.runtime.prompts.clip_text import open_tokenizer
+from olivelike.runtime.prompts.t5_text import open_t5
 
 if TYPE_CHECKING:
     from olivelike.families.denoiser_forms import EncodedText
@@ -48,13 +52,29 @@ class TextReader(Protocol):
         """Encode what `read` returned, a row for each text, all as long as so many chunks."""
 
 
-KINDS: Final[dict[str, Callable[[Path], TextReader]]] = {"clip": shared_tokenizer}
-"""Kind → opens the folder of its tokenizer. Raises `SourceError` for one that is damaged, or of another kind."""
+KINDS: Final[dict[str, Callable[[Path, TextPart], TextReader]]] = {
+    "clip": lambda folder, _: open_tokenizer(folder),
+    "t5": open_t5,
+}
+"""Kind → opens the folder of a text's tokenizer. Raises `SourceError` for one that is damaged, or of another kind."""
+_FILES: Final = ("tokenizer.json", "vocab.json", "merges.txt", "tokenizer_config.json", "special_tokens_map.json")
 
 
 def open_text(folder: Path, part: TextPart) -> TextReader:
-    """Open the tokenizer of one text of a pipeline's folder. Raises `SourceError` if it is damaged."""
-    return KINDS[part.kind](folder / part.tokenizer)
+    """Open the tokenizer of one text of a pipeline's folder, once as long as its files are the same.
+
+    Raises `SourceError` if it is damaged.
+    """
+    stamps = []
+    for name in _FILES:
+        with suppress(OSError):
+            stamps.append((name, file_identity((folder / part.tokenizer / name).stat())))
+    return _kept_reader(folder / part.tokenizer, part, tuple(stamps))
+
+
+@lru_cache(maxsize=8)
+def _kept_reader(folder: Path, part: TextPart, stamps: object) -> TextReader:  # noqa: ARG001  (they are what it is kept by)
+    return KINDS[part.kind](folder, part)
 
 
 def encode_prompts(

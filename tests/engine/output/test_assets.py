@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from dataclasses import replace
 
 import diffusers
 import pytest
@@ -17,6 +18,7 @@ from olivelike.sources import SourceSpec, open_source
 from olivelike.sources.identify.published import tokenizer_files
 from olivelike.testing import make_checkpoint
 from olivelike.testing.models import tiny_checkpoint
+from tests.fixtures.t5_tokenizer import write_t5_tokenizer
 
 
 def assets_of(checkpoint):
@@ -148,3 +150,21 @@ def test_a_tokenizer_that_was_cut_off_is_an_error(tmp_path, vocabulary, merges, 
     files = {f"tokenizer/{name}": tmp_path / name for name in ("vocab.json", "merges.txt")}
     with pytest.raises(SourceError, match=message):
         normalise_assets({"tokenizer": ["transformers", "CLIPTokenizer"]}, files)
+
+
+def test_a_tokenizer_of_another_kind_goes_along_as_its_family_says(tmp_path, monkeypatch):
+    write_t5_tokenizer(tmp_path)
+    files = {f"tokenizer/{path.name}": path for path in tmp_path.iterdir()}
+    with pytest.raises(SourceError, match="no byte-pair tokenizer"):
+        normalise_assets({}, files)
+    texts = tuple(replace(text, kind="t5") for text in FAMILIES["sd1"].texts)
+    monkeypatch.setitem(FAMILIES, "sd1", replace(FAMILIES["sd1"], texts=texts))
+    assert normalise_assets({}, files) == {name: path.read_bytes() for name, path in files.items()}
+    with pytest.raises(SourceError, match=r"no CLIP tokenizer, so `embeddings:`"):
+        normalise_assets({}, files, {"tokenizer": {"first": 1, "tokens": ["new"]}})
+    (tmp_path / "tokenizer.json").write_text('{"model": {"type": "BPE"}}')
+    with pytest.raises(SourceError, match="no unigram tokenizer"):
+        normalise_assets({}, files)
+    del files["tokenizer/tokenizer.json"]
+    with pytest.raises(SourceError, match="a SentencePiece model alone is not read"):
+        normalise_assets({}, files)

@@ -233,7 +233,7 @@ def decoder(path):
 def toy_family(monkeypatch):
     monkeypatch.setitem(FAMILIES, "toy", TOY)
     monkeypatch.setitem(FORMS, "toy", FORM)
-    monkeypatch.setitem(text_kinds.KINDS, "words", lambda folder: WordReader())
+    monkeypatch.setitem(text_kinds.KINDS, "words", lambda folder, part: WordReader())
     monkeypatch.setattr(pipeline_folder, "DENOISERS", ("unet", "transformer"))
 
 
