@@ -44,13 +44,13 @@ NO_MODULES = {
         "cached_features",
         "components",
         "controlnet_inputs",
-        "job",
         "json",
         "operator",
         "parameter",
         "pixels_per_latent",
         "size",
         "t2i_adapter_inputs",
+        "task",
     )
 }
 """Texts in the code that look like names of modules."""

@@ -1,6 +1,6 @@
 """The combinations of a workflow's `matrix`, planned and run together: what they share runs once.
 
-Each combination is a run of its own, with its own record and output; all of them give their jobs to one executor, and
+Each combination is a run of its own, with its own record and output; all of them give their tasks to one executor, and
 a node that several need is made by the first and a hit for the others, as it is between runs of different users.
 """
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from olivelike.engine.execute.executor import Executor, ExecutorMaker
-    from olivelike.engine.kinds.kind import Job
+    from olivelike.engine.kinds.kind import Task
     from olivelike.engine.plan.planner import Plan
     from olivelike.engine.prepared import Prepared
     from olivelike.engine.run_result import RunResult
@@ -211,7 +211,7 @@ def run_fleet(
         options: What the front end asks for.
         listener: Receives every event, with its `combination`; one at a time.
         report: Writes the report of each run, as for `run`.
-        executor: What runs the jobs of all; by default worker processes, or the cluster of the options.
+        executor: What runs the tasks of all; by default worker processes, or the cluster of the options.
         most: How many combinations are at work at once.
 
     Raises:
@@ -277,17 +277,17 @@ def _as_they_end(futures: Any) -> Iterator[Future[RunResult | OlivelikeError]]:
 
 
 class _SharedExecutor:
-    """One executor that many runs give their jobs to; a thread of its own speaks with it."""
+    """One executor that many runs give their tasks to; a thread of its own speaks with it."""
 
     def __init__(self, make: Callable[[Any], Executor]) -> None:
         self._make = make
         self._executor: Executor | None = None
         self._lock = threading.Lock()
-        self._tasks: deque[Callable[[Executor], None]] = deque()
+        self._calls: deque[Callable[[Executor], None]] = deque()
         """Calls that wait for the executor."""
-        self._waiting: deque[tuple[Job, Demand]] = deque()
+        self._waiting: deque[tuple[Task, Demand]] = deque()
         self._running: dict[str, int] = {}
-        """Expected bytes of each job, by its name."""
+        """Expected bytes of each task, by its name."""
         self._lent: dict[str, _Lent] = {}
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
@@ -303,11 +303,11 @@ class _SharedExecutor:
             lent = self._lent[name] = _Lent(self, name)
         return lent
 
-    def give(self, job: Job, demand: Demand) -> None:
-        self._tasks.append(lambda _: self._waiting.append((job, demand)))
+    def give(self, task: Task, demand: Demand) -> None:
+        self._calls.append(lambda _: self._waiting.append((task, demand)))
 
     def drop(self, names: Sequence[str]) -> None:
-        """End jobs by their names."""
+        """End tasks by their names."""
 
         def do(executor: Executor) -> None:
             for name in names:
@@ -315,7 +315,7 @@ class _SharedExecutor:
                     executor.cancel(name)
             self._waiting = deque(item for item in self._waiting if item[0].place.node not in names)
 
-        self._tasks.append(do)
+        self._calls.append(do)
 
     @property
     def stopped(self) -> bool:
@@ -332,9 +332,9 @@ class _SharedExecutor:
 
     def _serve(self, executor: Executor) -> None:
         try:
-            while not (self._stopped.is_set() and not self._tasks and not self._running):
-                while self._tasks:
-                    self._tasks.popleft()(executor)
+            while not (self._stopped.is_set() and not self._calls and not self._running):
+                while self._calls:
+                    self._calls.popleft()(executor)
                 self._start_what_fits(executor)
                 answer = executor.next_answer(_LISTEN_SECONDS)
                 if answer is not None:
@@ -348,13 +348,13 @@ class _SharedExecutor:
     def _start_what_fits(self, executor: Executor) -> None:
         limit = executor.memory_limit
         while self._waiting and len(self._running) < executor.size:
-            job, demand = self._waiting[0]
+            task, demand = self._waiting[0]
             used = sum(self._running.values())
             if self._running and used + demand.memory_bytes > (limit or _memory_limit()):
                 return
             self._waiting.popleft()
-            self._running[job.place.node] = demand.memory_bytes
-            executor.submit(job, demand)
+            self._running[task.place.node] = demand.memory_bytes
+            executor.submit(task, demand)
 
     def _pass_on(self, answer: Answer) -> None:
         name, _, node = answer.node.partition("/")
@@ -364,7 +364,7 @@ class _SharedExecutor:
 
 
 class _Lent:
-    """The shared executor as one run sees it: it takes every job at once, and lets it wait."""
+    """The shared executor as one run sees it: it takes every task at once, and lets it wait."""
 
     size = _NO_LIMIT
     memory_limit = _NO_LIMIT
@@ -374,14 +374,14 @@ class _Lent:
         self._nodes: set[str] = set()
         self.answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
 
-    def submit(self, job: Job, demand: Demand = LIGHT) -> None:
-        """Give a job on, under a name that no other run has."""
-        self._nodes.add(job.place.node)
-        named = replace(job, place=replace(job.place, node=f"{self._name}/{job.place.node}"))
+    def submit(self, task: Task, demand: Demand = LIGHT) -> None:
+        """Give a task on, under a name that no other run has."""
+        self._nodes.add(task.place.node)
+        named = replace(task, place=replace(task.place, node=f"{self._name}/{task.place.node}"))
         self._shared.give(named, demand)
 
     def next_answer(self, timeout: float) -> Answer | None:
-        """Return what a job says next."""
+        """Return what a task says next."""
         if self._shared.stopped:
             raise KeyboardInterrupt
         with contextlib.suppress(queue.Empty):
@@ -392,12 +392,12 @@ class _Lent:
         return None
 
     def cancel(self, node: str) -> None:
-        """End a node's job."""
+        """End a node's task."""
         self._nodes.discard(node)
         self._shared.drop([f"{self._name}/{node}"])
 
     def close(self) -> int:
-        """End the jobs of this run; the others go on."""
+        """End the tasks of this run; the others go on."""
         self._shared.drop([f"{self._name}/{node}" for node in self._nodes])
         return self._shared.peak
 

@@ -77,7 +77,7 @@ def run(
         options: What the front end asks for.
         listener: Receives every event.
         report: Writes a report of the run's record into a folder, as `olivelike.measure.report.write_report`.
-        executor: What runs the jobs; by default worker processes.
+        executor: What runs the tasks; by default worker processes.
         alone: Collect the store's garbage at the end.
 
     Returns:
@@ -92,14 +92,14 @@ def run(
 
 
 def make_executor(options: Options, make: ExecutorMaker | None, log: Path) -> Executor:
-    """Return what runs the jobs of a run: what is asked for, a cluster, or worker processes here.
+    """Return what runs the tasks of a run: what is asked for, a cluster, or worker processes here.
 
     Raises:
         MissingError: if the cluster can't be reached, or the extra for it is not here.
         UsageError: if it has no address.
     """
     if make is None and options.cluster is not None:
-        executor: Executor = needed("EXECUTORS", "jobs", "--cluster")(options.cluster, options.workers, log)
+        executor: Executor = needed("EXECUTORS", "tasks", "--cluster")(options.cluster, options.workers, log)
         return executor
     from olivelike.engine.execute import process_executor
 

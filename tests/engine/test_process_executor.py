@@ -1,4 +1,4 @@
-"""Worker processes that die, and those that hold too much; and jobs done in this process."""
+"""Worker processes that die, and those that hold too much; and tasks done in this process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from olivelike.digest import canonical_json
 from olivelike.engine.execute import process_executor
 from olivelike.engine.execute.executor import Answer, Demand, Executor, Failed
 from olivelike.engine.execute.process_executor import ProcessExecutor
-from olivelike.engine.kinds.asset_nodes import TokenizerJob
+from olivelike.engine.kinds.asset_nodes import TokenizerTask
 from olivelike.engine.kinds.kind import Workplace
 from olivelike.errors import DamagedError, SourceError
 from olivelike.store import Store
@@ -20,13 +20,13 @@ from tests.fixtures.inline_executor import InlineExecutor
 
 
 @pytest.fixture
-def job(tmp_path: Path):
-    """Return a job that soon tells that a pipeline has no tokenizer, or, on request, that its table is lost."""
+def task(tmp_path: Path):
+    """Return a task that soon tells that a pipeline has no tokenizer, or, on request, that its table is lost."""
     table = Store.open(tmp_path / "cache").put_bytes(canonical_json({}))
 
-    def make(node: str = "tokenizer", *, lost: bool = False) -> TokenizerJob:
+    def make(node: str = "tokenizer", *, lost: bool = False) -> TokenizerTask:
         place = Workplace(node, "tokenizer", str(tmp_path / "cache"), str(tmp_path / f"{node}.log"))
-        return TokenizerJob(place, "0" * 64 if lost else table)
+        return TokenizerTask(place, "0" * 64 if lost else table)
 
     return make
 
@@ -47,12 +47,12 @@ def processes(tmp_path: Path):
 
 
 @pytest.mark.parametrize("make", [ProcessExecutor, InlineExecutor])
-def test_a_job_says_how_it_ended_and_its_log_tells_more(make, job, tmp_path: Path) -> None:
+def test_a_task_says_how_it_ended_and_its_log_tells_more(make, task, tmp_path: Path) -> None:
     executor = make(1, tmp_path / "log")
     try:
-        executor.submit(job())
+        executor.submit(task())
         found = answer_of(executor)
-        executor.submit(job("other", lost=True))
+        executor.submit(task("other", lost=True))
         lost = answer_of(executor)
     finally:
         assert executor.close() > 0
@@ -68,35 +68,35 @@ def test_a_job_says_how_it_ended_and_its_log_tells_more(make, job, tmp_path: Pat
 
 
 @pytest.mark.parametrize("make", [ProcessExecutor, InlineExecutor])
-def test_a_job_that_is_cancelled_says_nothing(make, job, tmp_path: Path) -> None:
+def test_a_task_that_is_cancelled_says_nothing(make, task, tmp_path: Path) -> None:
     executor = make(1, tmp_path / "log")
     try:
-        executor.submit(job())
+        executor.submit(task())
         executor.cancel("tokenizer")
         assert executor.next_answer(0.2) is None
-        executor.submit(job("other"))
+        executor.submit(task("other"))
         assert answer_of(executor).node == "other"
     finally:
         executor.close()
 
 
-def test_a_worker_is_used_again_and_replaced_when_it_died_while_idle(processes, job) -> None:
-    processes.submit(job())
+def test_a_worker_is_used_again_and_replaced_when_it_died_while_idle(processes, task) -> None:
+    processes.submit(task())
     answer_of(processes)
     (first,) = processes.pids
-    processes.submit(job())
+    processes.submit(task())
     answer_of(processes)
     assert list(processes.pids) == [first]
     psutil.Process(first).kill()
     while psutil.pid_exists(first) and psutil.Process(first).status() != psutil.STATUS_ZOMBIE:
         time.sleep(0.01)
-    processes.submit(job())
+    processes.submit(task())
     assert isinstance(answer_of(processes).content, Failed)
     assert first not in processes.pids
 
 
-def test_a_worker_that_dies_at_work_fails_its_job(processes, job) -> None:
-    processes.submit(job())
+def test_a_worker_that_dies_at_work_fails_its_task(processes, task) -> None:
+    processes.submit(task())
     (pid,) = processes.pids
     psutil.Process(pid).kill()
     content = answer_of(processes).content
@@ -106,10 +106,10 @@ def test_a_worker_that_dies_at_work_fails_its_job(processes, job) -> None:
 
 
 def test_a_worker_that_holds_too_much_is_replaced_only_when_all_places_are_taken(
-    processes, job, monkeypatch: pytest.MonkeyPatch
+    processes, task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run_one(*, heavy: bool) -> None:
-        processes.submit(job(), Demand(heavy=heavy))
+        processes.submit(task(), Demand(heavy=heavy))
         answer_of(processes)
 
     run_one(heavy=False)

@@ -277,7 +277,7 @@ class Driver:
             key=None if key is None else key.digest,
             seconds=None if step is None else self._settings.step_timeout,
         )
-        self._executor.submit(kind_of(node).job(place, assignment), demand)
+        self._executor.submit(kind_of(node).task(place, assignment), demand)
         return True
 
     def _maker(self, key: Key) -> str:

@@ -1,4 +1,4 @@
-"""Runners of jobs: four methods, behind which are worker processes, or an extra."""
+"""Runners of tasks: four methods, behind which are worker processes, or an extra."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from olivelike._untrusted import JsonView
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from olivelike.engine.kinds.kind import Done, Job
+    from olivelike.engine.kinds.kind import Done, Task
 
 
 @dataclass(frozen=True)
 class Demand:
-    """Memory, provider and time that a job asks of its runner."""
+    """Memory, provider and time that a task asks of its runner."""
 
     heavy: bool = False
     """Whether it fills memory with libraries in any case, so that a process that holds much will do."""
@@ -31,7 +31,7 @@ class Demand:
 
 @dataclass(frozen=True)
 class Advanced:
-    """How far a job is: `done` of `total`, in a unit of its own."""
+    """How far a task is: `done` of `total`, in a unit of its own."""
 
     done: int
     total: int
@@ -41,7 +41,7 @@ class Advanced:
 
 @dataclass(frozen=True)
 class Failed:
-    """Why a job has no result."""
+    """Why a task has no result."""
 
     message: str
     error: str
@@ -53,12 +53,12 @@ class Failed:
 
 @dataclass(frozen=True)
 class Answer:
-    """A job's word on how it goes; after `Done` or `Failed` it says no more."""
+    """A task's word on how it goes; after `Done` or `Failed` it says no more."""
 
     node: str
     content: Advanced | Done | Failed
     peak_memory_bytes: int = 0
-    """The most that the job's process had resident while it ran, with what that had before."""
+    """The most that the task's process had resident while it ran, with what that had before."""
     host: str | None = None
     """The machine that did it, if that may be another one."""
 
@@ -67,31 +67,31 @@ LIGHT = Demand()
 
 
 class Executor(Protocol):
-    """Runs jobs, any number at once that whoever submits them thinks right."""
+    """Runs tasks, any number at once that whoever submits them thinks right."""
 
     @property
     def size(self) -> int:
-        """Number of jobs that it does at once now."""
+        """Number of tasks that it does at once now."""
 
     @property
     def memory_limit(self) -> int | None:
         """Bytes that they may take together; `None` for the run's own limit on this machine."""
 
-    def submit(self, job: Job, demand: Demand = LIGHT) -> None:
-        """Begin a job."""
+    def submit(self, task: Task, demand: Demand = LIGHT) -> None:
+        """Begin a task."""
 
     def next_answer(self, timeout: float) -> Answer | None:
-        """Return what a job says next; `None` if none says anything within so many seconds."""
+        """Return what a task says next; `None` if none says anything within so many seconds."""
 
     def cancel(self, node: str) -> None:
-        """End a node's job; it says no more."""
+        """End a node's task; it says no more."""
 
     def close(self) -> int:
-        """End all jobs; return the most bytes that everything together had resident at once."""
+        """End all tasks; return the most bytes that everything together had resident at once."""
 
 
 class ExecutorMaker(Protocol):
     """A class of executors."""
 
     def __call__(self, size: int, log: Path) -> Executor:
-        """Make one for so many jobs at once; what is said outside of them goes to `log`."""
+        """Make one for so many tasks at once; what is said outside of them goes to `log`."""

@@ -1,4 +1,4 @@
-"""Jobs in worker processes: started when first needed, reused while they live, replaced when they die."""
+"""Tasks in worker processes: started when first needed, reused while they live, replaced when they die."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from olivelike._untrusted import Json
-    from olivelike.engine.kinds.kind import Job
+    from olivelike.engine.kinds.kind import Task
 
 _REUSE_BELOW = 700 << 20
-"""A worker that holds more than this is replaced before a job that needs no heavy library."""
+"""A worker that holds more than this is replaced before a task that needs no heavy library."""
 _CONTENTS = {"advanced": Advanced, "done": Done, "failed": Failed}
 
 
 class _Worker(JsonChild):
-    """One child process, and the node whose job it does."""
+    """One child process, and the node whose task it does."""
 
     def __init__(self, heard: queue.SimpleQueue[tuple[_Worker, Json | int]], log: Path) -> None:
         self.node: str | None = None
         self.limit: float | None = None
-        """Seconds that the job may take."""
+        """Seconds that the task may take."""
         self.began = 0.0
         self._heard = heard
         super().__init__("olivelike.engine.execute.worker", log, self._hear, self._hear)
@@ -44,22 +44,22 @@ class ProcessExecutor:
     memory_limit = None
 
     def __init__(self, size: int, log: Path) -> None:
-        """Start nothing yet; what workers say outside of a job goes to `log`."""
+        """Start nothing yet; what workers say outside of a task goes to `log`."""
         self.size, self._log = size, log
         self._workers: list[_Worker] = []
         self._heard: queue.SimpleQueue[tuple[_Worker, Json | int]] = queue.SimpleQueue()
         """Answers, and the status of a process that has ended."""
         self._memory = MemoryWatch(lambda: [worker.pid for worker in list(self._workers)])
 
-    def submit(self, job: Job, demand: Demand = LIGHT) -> None:
-        """Begin a job in a worker that is idle."""
+    def submit(self, task: Task, demand: Demand = LIGHT) -> None:
+        """Begin a task in a worker that is idle."""
         worker = self._idle(heavy=demand.heavy)
-        worker.node, worker.limit, worker.began = job.place.node, demand.seconds, time.monotonic()
+        worker.node, worker.limit, worker.began = task.place.node, demand.seconds, time.monotonic()
         self._memory.begin(worker.pid)
-        worker.send(job.to_json())
+        worker.send(task.to_json())
 
     def next_answer(self, timeout: float) -> Answer | None:
-        """Return what a job says next; a worker that died has failed, and so has one that takes longer than it may."""
+        """Return what a task says next; a worker that died has failed, and so has one that takes longer than it may."""
         if (late := self._late()) is not None:
             return late
         try:
@@ -81,7 +81,7 @@ class ProcessExecutor:
         return Answer(node, content, self._memory.peak_of(worker.pid))
 
     def _late(self) -> Answer | None:
-        """End a worker whose job takes longer than it may, and return that it failed."""
+        """End a worker whose task takes longer than it may, and return that it failed."""
         for worker in self._workers:
             limit, node = worker.limit, worker.node
             if node is not None and limit is not None and time.monotonic() - worker.began > limit:
@@ -94,7 +94,7 @@ class ProcessExecutor:
         return None
 
     def cancel(self, node: str) -> None:
-        """End the worker that does a node's job."""
+        """End the worker that does a node's task."""
         for worker in [worker for worker in self._workers if worker.node == node]:
             self._drop(worker)
 
@@ -106,7 +106,7 @@ class ProcessExecutor:
 
     @property
     def pids(self) -> dict[int, str | None]:
-        """The node whose job each worker does, by process id."""
+        """The node whose task each worker does, by process id."""
         return {worker.pid: worker.node for worker in self._workers}
 
     def _idle(self, *, heavy: bool) -> _Worker:

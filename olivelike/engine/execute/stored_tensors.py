@@ -1,4 +1,4 @@
-"""Tensors of one job: read from source files and the store, written to the store while the pass goes on."""
+"""Tensors of one task: read from source files and the store, written to the store while the pass goes on."""
 
 from __future__ import annotations
 

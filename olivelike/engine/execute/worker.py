@@ -1,4 +1,4 @@
-"""Doing jobs: one, wherever that is; and a worker, a child process that does one after another until its input ends."""
+"""Doing tasks: one, wherever that is; and a worker, a child process that does them one by one until its input ends."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from olivelike.engine.execute.executor import Failed
 from olivelike.engine.execute.json_child import serve
 from olivelike.engine.execute.memory_budget import resident
-from olivelike.engine.kinds import KINDS  # noqa: F401  (their jobs are found by name)
-from olivelike.engine.kinds.kind import Job, Workbench
+from olivelike.engine.kinds import KINDS  # noqa: F401  (their tasks are found by name)
+from olivelike.engine.kinds.kind import Task, Workbench
 from olivelike.errors import OlivelikeError, PassError, VerificationError
 from olivelike.store import Store
 
@@ -30,8 +30,8 @@ _PROGRESS_INTERVAL = 0.1
 
 
 def do(message: Json, answer: Callable[[JsonView], None]) -> None:
-    """Do one job, and answer how far it is and how it ended."""
-    job, last = Job.from_json(message), 0.0
+    """Do one task, and answer how far it is and how it ended."""
+    task, last = Task.from_json(message), 0.0
 
     def progress(done: int, total: int, note: str = "") -> None:
         nonlocal last
@@ -40,18 +40,18 @@ def do(message: Json, answer: Callable[[JsonView], None]) -> None:
             last = now
             answer({"answer": "advanced", "done": done, "total": total, "note": note})
 
-    log = Path(job.place.log)
+    log = Path(task.place.log)
     with _printing_to(log), logging_to(log) as logger:
-        content = attempt(job, logger, progress)
+        content = attempt(task, logger, progress)
         answer({"answer": "failed" if isinstance(content, Failed) else "done", **asdict(content)})
 
 
-def attempt(job: Job, logger: logging.Logger, progress: NotedProgress) -> Done | Failed:
-    """Do a job; whatever it raises is an answer too, since this is the worker's boundary."""
+def attempt(task: Task, logger: logging.Logger, progress: NotedProgress) -> Done | Failed:
+    """Do a task; whatever it raises is an answer too, since this is the worker's boundary."""
     before, start = resident(os.getpid()), time.perf_counter()
-    node, facts, word = job.place.node, {}, PassError.word
+    node, facts, word = task.place.node, {}, PassError.word
     try:
-        done = job.run(Workbench(Store.open(Path(job.place.store)), logger, progress))
+        done = task.run(Workbench(Store.open(Path(task.place.store)), logger, progress))
     except OlivelikeError as error:
         logger.exception("%s failed", node)
         message, word = str(error), error.word
@@ -70,8 +70,8 @@ def attempt(job: Job, logger: logging.Logger, progress: NotedProgress) -> Done |
 
 @contextlib.contextmanager
 def logging_to(path: Path) -> Iterator[logging.Logger]:
-    """Send a job's log to `path`."""
-    logger = logging.getLogger("olivelike.job")
+    """Send a task's log to `path`."""
+    logger = logging.getLogger("olivelike.task")
     logger.setLevel(logging.INFO)
     handler = logging.FileHandler(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
@@ -85,7 +85,7 @@ def logging_to(path: Path) -> Iterator[logging.Logger]:
 
 @contextlib.contextmanager
 def _printing_to(path: Path) -> Iterator[None]:
-    """Send everything that is printed to `path` while a job runs."""
+    """Send everything that is printed to `path` while a task runs."""
     with path.open("a", encoding="utf-8") as file:
         saved = os.dup(1), os.dup(2)
         os.dup2(file.fileno(), 1)

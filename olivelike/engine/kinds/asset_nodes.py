@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from olivelike.digest import canonical_json, digest_file, digest_json
 from olivelike.engine.keys import assets_digest, tokens_digest
-from olivelike.engine.kinds.kind import Estimate, Job, Kind, Needs
+from olivelike.engine.kinds.kind import Estimate, Kind, Needs, Task
 from olivelike.engine.output.asset_table import read_assets
 from olivelike.errors import SourceError
 from olivelike.model import Weights
@@ -32,7 +32,7 @@ ASSETS = "assets"
 
 
 @dataclass(frozen=True)
-class AssetsJob(Job):
+class AssetsTask(Task):
     """Bring tokenizers, scheduler and feature extractor up to date."""
 
     index: Config
@@ -63,7 +63,7 @@ class AssetsJob(Job):
 class AssetsNode(Kind):
     """The files beside the networks, of the whole pipeline."""
 
-    job_type = AssetsJob
+    task_type = AssetsTask
     libraries = ("tokenizers",)
 
     def facets(self, node: Node, upstream: Upstream, inputs: Inputs) -> dict[str, str]:  # noqa: ARG002
@@ -93,16 +93,16 @@ class AssetsNode(Kind):
         """Return what a few small files cost."""
         return Estimate(4_000_000, _MEMORY)
 
-    def job(self, place: Workplace, assignment: Assignment) -> Job:
+    def task(self, place: Workplace, assignment: Assignment) -> Task:
         """Return what a worker is to do."""
         source = assignment.inputs.source
         files = {relative: str(path) for relative, path in source.extras.items()}
         few_steps = None if source.few_steps is None else asdict(source.few_steps)
-        return AssetsJob(place, dict(source.index), files, assignment.inputs.adapters.tokens(source), few_steps)
+        return AssetsTask(place, dict(source.index), files, assignment.inputs.adapters.tokens(source), few_steps)
 
 
 @dataclass(frozen=True)
-class TokenizerJob(Job):
+class TokenizerTask(Task):
     """Take a tokenizer's vocabulary out of the assets."""
 
     assets: str
@@ -135,7 +135,7 @@ def objects_of_assets(store: Store, assets: str) -> frozenset[str]:
 class TokenizerNode(Kind):
     """The beginning of a tokenizer's chain."""
 
-    job_type = TokenizerJob
+    task_type = TokenizerTask
     always_reads = (ASSETS,)
 
     def makes(self, node: Node, upstream: Upstream, inputs: Inputs) -> tuple[frozenset[str], frozenset[str]]:  # noqa: ARG002
@@ -143,6 +143,6 @@ class TokenizerNode(Kind):
         made = frozenset({"architecture", "weights"})
         return made, made
 
-    def job(self, place: Workplace, assignment: Assignment) -> Job:
+    def task(self, place: Workplace, assignment: Assignment) -> Task:
         """Return what a worker is to do."""
-        return TokenizerJob(place, assignment.facets[ASSETS])
+        return TokenizerTask(place, assignment.facets[ASSETS])

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from olivelike.engine.execute.stored_tensors import TensorFiles
-from olivelike.engine.kinds.joined import JoinedJob, JoinedNode
+from olivelike.engine.kinds.joined import JoinedNode, JoinedTask
 from olivelike.engine.kinds.kind import Estimate
 from olivelike.engine.plan.node import CALIBRATION
 from olivelike.errors import SafetyError
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from olivelike._untrusted import Json, JsonView
     from olivelike.engine.calibration import Drawn, FloatPipeline, Observe
-    from olivelike.engine.kinds.kind import Assignment, Done, Job, NotedProgress, Upstream, Workbench, Workplace
+    from olivelike.engine.kinds.kind import Assignment, Done, NotedProgress, Task, Upstream, Workbench, Workplace
     from olivelike.engine.plan.inputs import Inputs
     from olivelike.engine.plan.node import Node
     from olivelike.sources import PipelineSource
@@ -30,7 +30,7 @@ _DECODING = frozenset({"vae_decoder", SAFETY_CHECKER})
 
 
 @dataclass(frozen=True)
-class CalibrateJob(JoinedJob):
+class CalibrateTask(JoinedTask):
     """Draw, and observe."""
 
     settings: JsonView
@@ -120,7 +120,7 @@ def drawn_by(node: Node) -> Json:
 class CalibrateNode(JoinedNode):
     """A node that draws before networks are rounded; it joins their chains as they are in front of that."""
 
-    job_type = CalibrateJob
+    task_type = CalibrateTask
     libraries = ("diffusers", "olivelike", "onnxruntime", "torch")
     """Libraries that draw."""
 
@@ -140,9 +140,9 @@ class CalibrateNode(JoinedNode):
         size = max(decoding, sum(known.values()) - decoding)  # They are never in memory together.
         return Estimate(4_000_000, _MEMORY + size * _FLOAT_BYTES)
 
-    def job(self, place: Workplace, assignment: Assignment) -> Job:
+    def task(self, place: Workplace, assignment: Assignment) -> Task:
         """Return what a worker is to do."""
         settings = self.options(assignment.node)
-        return CalibrateJob(
+        return CalibrateTask(
             place, **self.joined_fields(assignment), observed=settings.pop("components"), settings=settings
         )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from olivelike.digest import digest_file
 from olivelike.engine.kinds.asset_nodes import ASSETS, objects_of_assets
-from olivelike.engine.kinds.model_node import ModelJob, ModelNode, weights_digest
+from olivelike.engine.kinds.model_node import ModelNode, ModelTask, weights_digest
 from olivelike.engine.output.asset_table import read_assets
 from olivelike.families import TOKENIZERS
 from olivelike.model import FACETS, Model, Weights
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class JoinedJob(ModelJob):
-    """A job that takes several models; facets are called `COMPONENT.FACET`."""
+class JoinedTask(ModelTask):
+    """A task that takes several models; facets are called `COMPONENT.FACET`."""
 
     assets: str
     """Digest of the table of assets."""
@@ -69,7 +69,7 @@ class JoinedNode(ModelNode):
         return joined_facets(node, upstream, inputs)
 
     def joined_fields(self, assignment: Assignment) -> Json:
-        """Return the fields of a `JoinedJob`."""
+        """Return the fields of a `JoinedTask`."""
         return joined_fields(assignment.node, assignment.upstream, assignment.facets, assignment.inputs)
 
 
@@ -95,7 +95,7 @@ def joined_facets(node: Node, upstream: Upstream, inputs: Inputs) -> dict[str, s
 
 
 def joined_fields(node: Node, upstream: Upstream, facets: Mapping[str, str], inputs: Inputs) -> Json:
-    """Return the fields of a `JoinedJob` for what `joined_facets` has."""
+    """Return the fields of a `JoinedTask` for what `joined_facets` has."""
     networks = [name for name in _joined(node) if name not in TOKENIZERS]
     files = {path for component in networks for path in inputs.weight_files(component)}
     # Merged weights are read from the checkpoint and the LoRAs, whenever they are.

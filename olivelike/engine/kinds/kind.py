@@ -1,4 +1,4 @@
-"""The base of every kind of node: the part that plans it, and the job that a worker does for it."""
+"""The base of every kind of node: the part that plans it, and the task that a worker does for it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Workplace:
-    """Component, node, store and log of a job."""
+    """Component, node, store and log of a task."""
 
     node: str
     component: str
@@ -60,7 +60,7 @@ class Workplace:
 
 @dataclass(frozen=True)
 class Needs:
-    """Files, objects and plugins that a job uses, which go along when another machine does it."""
+    """Files, objects and plugins that a task uses, which go along when another machine does it."""
 
     objects: frozenset[str] = frozenset()
     """Digests of objects of the store."""
@@ -74,7 +74,7 @@ class Needs:
     """The model file and the first data file that it writes there."""
 
     def writes(self, name: str) -> bool:
-        """Tell whether a file that a job reports is one that it may write there."""
+        """Tell whether a file that a task reports is one that it may write there."""
         model, data = self.file_names
         stem, _, suffix = data.rpartition(".")
         return (
@@ -84,29 +84,29 @@ class Needs:
 
 
 @dataclass(frozen=True)
-class Job(ABC):
+class Task(ABC):
     """One node, ready to run in another process: JSON values alone, never pickled objects."""
 
     place: Workplace
 
     def to_json(self) -> Json:
-        """Return the job as JSON values, with the name of its class."""
-        return {"job": type(self).__name__, **asdict(self)}
+        """Return the task as JSON values, with the name of its class."""
+        return {"task": type(self).__name__, **asdict(self)}
 
     @staticmethod
-    def from_json(message: JsonView) -> Job:
+    def from_json(message: JsonView) -> Task:
         """Read what `to_json` gave."""
         fields = dict(message)
-        name, place = fields.pop("job"), Workplace(**fields.pop("place"))
-        found = next((cls for cls in _jobs(Job) if cls.__name__ == name), None)
-        return (found or load("JOBS", name))(place, **fields)
+        name, place = fields.pop("task"), Workplace(**fields.pop("place"))
+        found = next((cls for cls in _tasks(Task) if cls.__name__ == name), None)
+        return (found or load("TASKS", name))(place, **fields)
 
     def needs(self, store: Store) -> Needs:  # noqa: ARG002  (overridden)
         """Return what it uses of this machine; `store` is the one that it was planned with."""
         return Needs()
 
-    def elsewhere(self) -> Job:
-        """Return the job without what would only spare this machine work."""
+    def elsewhere(self) -> Task:
+        """Return the task without what would only spare this machine work."""
         return self
 
     @abstractmethod
@@ -120,15 +120,15 @@ class Job(ABC):
         """
 
 
-def _jobs(root: Any) -> Iterator[Callable[..., Job]]:
+def _tasks(root: Any) -> Iterator[Callable[..., Task]]:
     for cls in root.__subclasses__():
         yield cls
-        yield from _jobs(cls)
+        yield from _tasks(cls)
 
 
 @dataclass(frozen=True)
 class Done:
-    """A job's result."""
+    """A task's result."""
 
     outputs: Mapping[str, str] = field(default_factory=dict)
     """Digest of each thing that the node made, by name."""
@@ -137,7 +137,7 @@ class Done:
     facts: JsonView = field(default_factory=dict)
     seconds: float = 0.0
     memory_before_bytes: int = 0
-    """Resident memory of the worker as it began: imports and what allocators keep of earlier jobs."""
+    """Resident memory of the worker as it began: imports and what allocators keep of earlier tasks."""
 
 
 class NotedProgress(Protocol):
@@ -149,14 +149,14 @@ class NotedProgress(Protocol):
 
 @dataclass(frozen=True)
 class Workbench:
-    """Store, logger and progress that a job is lent where it runs."""
+    """Store, logger and progress that a task is lent where it runs."""
 
     store: Store
     logger: logging.Logger
     progress: NotedProgress
 
     def keep(self, made: Mapping[str, bytes], facts: JsonView | None = None) -> Done:
-        """Store what a job has made, by name."""
+        """Store what a task has made, by name."""
         outputs = {name: self.store.put_bytes(data) for name, data in made.items()}
         return Done(outputs, {outputs[name]: len(data) for name, data in made.items()}, facts or {})
 
@@ -178,8 +178,8 @@ def check_graph(name: str, data: bytes) -> None:
 class Kind(ABC):
     """How nodes of one kind are planned; these defaults fit one that makes small files of the source."""
 
-    job_type: ClassVar[type[Job]]
-    """The job that a worker does for such a node; the code behind its method `run` is in the key."""
+    task_type: ClassVar[type[Task]]
+    """The task that a worker does for such a node; the code behind its method `run` is in the key."""
     libraries: ClassVar[tuple[str, ...]] = ()
     """Distributions whose version changes the result although no import of its code names them."""
     always_reads: ClassVar[tuple[str, ...]] = ()
@@ -206,7 +206,7 @@ class Kind(ABC):
 
     def work(self, node: Node, source: PipelineSource) -> Callable[..., Any]:  # noqa: ARG002
         """Return the function that makes the result."""
-        return self.job_type.run
+        return self.task_type.run
 
     def key(self, node: Node, facets: dict[str, str], inputs: Inputs) -> Key | str:
         """Return the node's key, or why it has none."""
@@ -232,13 +232,13 @@ class Kind(ABC):
         return Estimate(100_000, 800 << 20)
 
     @abstractmethod
-    def job(self, place: Workplace, assignment: Assignment) -> Job:
+    def task(self, place: Workplace, assignment: Assignment) -> Task:
         """Return what a worker is to do."""
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """A node that is to run, and what its job is made from."""
+    """A node that is to run, and what its task is made from."""
 
     node: Node
     inputs: Inputs

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from olivelike._extras import needed
-from olivelike.engine.kinds.kind import Job, Kind
+from olivelike.engine.kinds.kind import Kind, Task
 from olivelike.graphs.shelf import Answer
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class LoadJob(Job):
+class LoadTask(Task):
     """Ask diffusers and transformers what a checkpoint is: the arguments of `adapt`."""
 
     library: str
@@ -50,13 +50,13 @@ def load_facts(found: Adaptation) -> Json:
     return {"parameters": len(found.names), "unused": list(found.unused)}
 
 
-_ADOPT = ("JOBS", "AdoptJob", "a source of ONNX models that another exporter made")
+_ADOPT = ("TASKS", "AdoptTask", "a source of ONNX models that another exporter made")
 
 
 class LoadNode(Kind):
     """The beginning of a network's chain."""
 
-    job_type = LoadJob
+    task_type = LoadTask
 
     def facets(self, node: Node, upstream: Upstream, inputs: Inputs) -> dict[str, str]:  # noqa: ARG002
         """Return the digest of the checkpoint's form."""
@@ -75,15 +75,15 @@ class LoadNode(Kind):
 
     def work(self, node: Node, source: PipelineSource) -> Callable[..., Any]:
         """Return what reads a source of this sort."""
-        return self.job_type.run if source.checkpoint(node.component).graph is None else needed(*_ADOPT).run
+        return self.task_type.run if source.checkpoint(node.component).graph is None else needed(*_ADOPT).run
 
-    def job(self, place: Workplace, assignment: Assignment) -> Job:
+    def task(self, place: Workplace, assignment: Assignment) -> Task:
         """Return what a worker is to do."""
         checkpoint = assignment.inputs.source.checkpoint(place.component)
         if checkpoint.graph is not None:
-            adopt: Callable[..., Job] = needed(*_ADOPT)
+            adopt: Callable[..., Task] = needed(*_ADOPT)
             return adopt(place, str(checkpoint.graph))
         shapes = {name: list(shape) for name, shape in checkpoint.shapes.items()}
-        return LoadJob(
+        return LoadTask(
             place, checkpoint.library, checkpoint.class_name, dict(checkpoint.config), shapes, checkpoint.original
         )

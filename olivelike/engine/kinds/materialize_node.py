@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from olivelike.engine.execute.stored_tensors import TensorFiles
 from olivelike.engine.kinds.kind import Done, Estimate
-from olivelike.engine.kinds.model_node import ModelJob, ModelNode
+from olivelike.engine.kinds.model_node import ModelNode, ModelTask
 from olivelike.engine.output.output_files import explained, facts_of, is_current, write_file
 from olivelike.errors import PassError, SourceError
 from olivelike.families import TOKENIZERS
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from olivelike._untrusted import Json, JsonView
-    from olivelike.engine.kinds.kind import Assignment, Job, Needs, Workbench, Workplace
+    from olivelike.engine.kinds.kind import Assignment, Needs, Task, Workbench, Workplace
     from olivelike.engine.plan.node import Node
     from olivelike.model.architecture import Config
     from olivelike.sources import PipelineSource
@@ -35,7 +35,7 @@ _FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True)
-class MaterializeJob(ModelJob):
+class MaterializeTask(ModelTask):
     """Write a component."""
 
     folder: str
@@ -54,8 +54,8 @@ class MaterializeJob(ModelJob):
         names = {"model_file": MODEL_FILE, "data_file": LAYOUTS[DEFAULT].data_file, **self.file_names}
         return replace(super().needs(store), folder=self.folder, file_names=(names["model_file"], names["data_file"]))
 
-    def elsewhere(self) -> Job:
-        """Return the job that derives all anew: an earlier output lies on this machine."""
+    def elsewhere(self) -> Task:
+        """Return the task that derives all anew: an earlier output lies on this machine."""
         return replace(self, earlier=None)
 
     def run(self, bench: Workbench) -> Done:
@@ -99,7 +99,7 @@ class MaterializeJob(ModelJob):
 class MaterializeNode(ModelNode):
     """The end of a chain in one output, whose own record says what it holds."""
 
-    job_type = MaterializeJob
+    task_type = MaterializeTask
     libraries = ("diffusers", "transformers")
     """Configs have their versions."""
     always_reads = ("architecture", "weights", "graph")
@@ -118,7 +118,7 @@ class MaterializeNode(ModelNode):
         size = int(checkpoint.elements * _FLOAT_BYTES * scale)
         return Estimate(size, _MEMORY + 3 * _FLOAT_BYTES * checkpoint.largest)
 
-    def job(self, place: Workplace, assignment: Assignment) -> Job:
+    def task(self, place: Workplace, assignment: Assignment) -> Task:
         """Return what a worker is to do."""
         node, inputs = assignment.node, assignment.inputs
         checkpoints = inputs.source.checkpoints
@@ -130,7 +130,7 @@ class MaterializeNode(ModelNode):
         if earlier is not None and adaptation is not None:  # The earlier weights may be those without a LoRA.
             bound = inputs.bound_weights(node.component, adaptation)
             fields["tables"] = {bound: inputs.weight_table(node.component, adaptation).to_json()}
-        return MaterializeJob(
+        return MaterializeTask(
             place,
             **fields,
             folder=str(assignment.folder),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from olivelike._untrusted import Json
 from olivelike.engine.keys import CONTENT, embeddings_digest, loras_digest
-from olivelike.engine.kinds.kind import Job, Kind, Needs
+from olivelike.engine.kinds.kind import Kind, Needs, Task
 from olivelike.errors import SourceError
 from olivelike.model import FACETS, Model, Weights
 
@@ -25,8 +25,8 @@ ORIGINAL = "original."
 
 
 @dataclass(frozen=True)
-class ModelJob(Job):
-    """A job that takes a model."""
+class ModelTask(Task):
+    """A task that takes a model."""
 
     facets: Mapping[str, str]
     """Digest of each facet that the node reads, by name; those as loaded behind `original.`."""
@@ -47,7 +47,7 @@ class ModelJob(Job):
         return Model(self.place.component, **self._facets(bench, self.facets))
 
     def read_original(self, bench: Workbench, model: Model) -> Model:
-        """Return the network as it was loaded; the job names those of its facets that are no longer the model's."""
+        """Return the network as it was loaded; the task names those of its facets that are no longer the model's."""
         named = {
             name.removeprefix(ORIGINAL): digest for name, digest in self.facets.items() if name.startswith(ORIGINAL)
         }
@@ -146,7 +146,7 @@ class ModelNode(Kind):
         return found
 
     def model_fields(self, assignment: Assignment) -> Json:
-        """Return the fields of a `ModelJob`."""
+        """Return the fields of a `ModelTask`."""
         node, inputs, upstream = assignment.node, assignment.inputs, assignment.upstream
         reads = self.reads(node)
         takes_weights = bool({"weights", "original"} & set(reads))

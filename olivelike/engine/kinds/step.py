@@ -11,10 +11,10 @@ from olivelike._untrusted import Json, JsonView, parse_json
 from olivelike.digest import canonical_json, digest_json
 from olivelike.engine.execute.stored_tensors import StoredTensors
 from olivelike.engine.keys import pass_key, precision_digest, question_digest
-from olivelike.engine.kinds.calibrate import CalibrateJob, CalibrateNode, drawn_by
+from olivelike.engine.kinds.calibrate import CalibrateNode, CalibrateTask, drawn_by
 from olivelike.engine.kinds.joined import joined_facets, joined_fields, joined_files
 from olivelike.engine.kinds.kind import Done, Estimate, Needs, check_graph
-from olivelike.engine.kinds.model_node import ModelJob, ModelNode
+from olivelike.engine.kinds.model_node import ModelNode, ModelTask
 from olivelike.engine.kinds.returned_tensors import check_parameters, check_places, check_weights
 from olivelike.engine.plan.node import CALIBRATION, CONVERT, DRAWING
 from olivelike.errors import PassError
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from olivelike.engine.keys import Key
-    from olivelike.engine.kinds.kind import Assignment, Job, Upstream, Workbench, Workplace
+    from olivelike.engine.kinds.kind import Assignment, Task, Upstream, Workbench, Workplace
     from olivelike.engine.plan.inputs import Inputs
     from olivelike.engine.plan.node import Node
     from olivelike.model.observations import Observed
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class StepJob(ModelJob):
+class StepTask(ModelTask):
     """Run a pass."""
 
     pass_name: str
@@ -60,7 +60,7 @@ class StepJob(ModelJob):
     ip_adapter: str | None = None
     """The path of the `IpAdapterInput`, if the pass reads it."""
     drawing: JsonView | None = None
-    """The fields of a `CalibrateJob` that draws, if the pass reads that; the files' stamps are this job's."""
+    """The fields of a `CalibrateTask` that draws, if the pass reads that; the files' stamps are this task's."""
 
     def needs(self, store: Store) -> Needs:
         """Return also the plugins that are files, and what drawing needs."""
@@ -68,7 +68,7 @@ class StepJob(ModelJob):
         needs = replace(super().needs(store), plugins=tuple(plugins))
         if self.drawing is None:
             return needs
-        return replace(needs, objects=needs.objects | CalibrateJob(self.place, **self.drawing).needs(store).objects)
+        return replace(needs, objects=needs.objects | CalibrateTask(self.place, **self.drawing).needs(store).objects)
 
     def run(self, bench: Workbench) -> Done:
         """Make the facets that the pass writes."""
@@ -139,7 +139,7 @@ class StepJob(ModelJob):
 
         folder.mkdir()
         # Pictures are no unit of what the pass tells progress of.
-        pipeline = CalibrateJob(self.place, **self.drawing).pipeline(bench, lambda *_: None)
+        pipeline = CalibrateTask(self.place, **self.drawing).pipeline(bench, lambda *_: None)
         return TrialDrawing(pipeline, self.place.component, self.facets[DRAWING], folder)
 
     def _check_same_pass(self, entry: PassEntry, instance: Pass) -> None:
@@ -231,7 +231,7 @@ def checked_facts(name: str, facts: Json) -> Json:
 class StepNode(ModelNode):
     """A step of a chain."""
 
-    job_type = StepJob
+    task_type = StepTask
 
     def reads(self, node: Node) -> tuple[str, ...]:
         """Return what the pass reads; facts of the target are in the key beside the digests."""
@@ -284,7 +284,7 @@ class StepNode(ModelNode):
             memory = max(memory, CalibrateNode().estimate(node, chain, source).memory_bytes)
         return Estimate(2_000_000, memory)
 
-    def job(self, place: Workplace, assignment: Assignment) -> Job:
+    def task(self, place: Workplace, assignment: Assignment) -> Task:
         """Return what a worker is to do."""
         step, inputs, key = _step(assignment.node), assignment.inputs, assignment.key
         entry = inputs.workflow.registry.get(step.pass_name)
@@ -297,7 +297,7 @@ class StepNode(ModelNode):
             drawing = joined_fields(node, upstream, joined_facets(node, upstream, inputs), inputs)
             fields["stamps"] = {**fields["stamps"], **drawing["stamps"]}
             drawing |= {"stamps": {}, "settings": drawn_by(node), "observed": ()}
-        return StepJob(
+        return StepTask(
             place,
             **fields,
             drawing=drawing,

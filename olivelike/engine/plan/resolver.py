@@ -129,7 +129,7 @@ class Resolver:
         return all(map(self.inputs.digests.is_ready, kind_of(node).files(node, upstream, self.inputs)))
 
     def assignment(self, node: Node, key: Key | None, folder: Path | None, *, reuse: bool) -> Assignment:
-        """Return what the job of a node is made from; `folder` is where one with an output writes to."""
+        """Return what the task of a node is made from; `folder` is where one with an output writes to."""
         facets = self.facets(node) or {}
         return Assignment(node, self.inputs, self._upstream(node) or Upstream(), facets, key, folder, reuse)
 

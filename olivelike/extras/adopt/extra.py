@@ -1,4 +1,4 @@
-"""Declaration of adopting: reading other exporters' folders of ONNX models, and the job behind their `load`."""
+"""Declaration of adopting: reading other exporters' folders of ONNX models, and the task behind their `load`."""
 
 SOURCES = {"onnx": "olivelike.extras.adopt.onnx_source:open_onnx_component"}
-JOBS = {"AdoptJob": "olivelike.extras.adopt.adopt_job:AdoptJob"}
+TASKS = {"AdoptTask": "olivelike.extras.adopt.adopt_task:AdoptTask"}

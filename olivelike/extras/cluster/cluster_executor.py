@@ -1,6 +1,6 @@
-"""Jobs on the workers of a Dask cluster, with the same keys and files as on this machine.
+"""Tasks on the workers of a Dask cluster, with the same keys and files as on this machine.
 
-A worker that sees this machine's folders works in them. To any other one goes what a job needs, as objects under their
+A worker that sees this machine's folders works in them. To any other one goes what a task needs, as objects under their
 digests, and its results come back as such. What a lost worker was doing is done again by another one.
 """
 
@@ -35,13 +35,13 @@ from olivelike.store import Store
 if TYPE_CHECKING:
     from distributed import Future
 
-    from olivelike.engine.kinds.kind import Job, Needs
+    from olivelike.engine.kinds.kind import Needs, Task
 
 _WAIT_SECONDS: Final = 60
-"""Longest wait of a job for a worker that can do it, where there is none at all."""
+"""Longest wait of a task for a worker that can do it, where there is none at all."""
 _LOOK_SECONDS: Final = 1.0
 _MOST_LOSSES: Final = 25
-"""Most workers that a job may lose before it is taken to be what kills them."""
+"""Most workers that a task may lose before it is taken to be what kills them."""
 _SHOWN: Final = 5
 _MOST_SECONDS: Final = 1e12
 _MOST_SAID: Final = 300
@@ -53,7 +53,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class _Told:
-    """Message of a worker on a job that it does."""
+    """Message of a worker on a task that it does."""
 
     advanced: Advanced | None = None
     log: str = ""
@@ -63,19 +63,19 @@ _TOLD = TypeAdapter(_Told)
 
 
 class _CancelledError(Exception):
-    """Nobody waits for a job any more."""
+    """Nobody waits for a task any more."""
 
 
 class ClusterExecutor:
-    """Jobs on `tcp://HOST:PORT`, the scheduler of a Dask cluster, or on `local:N`, one of so many processes here."""
+    """Tasks on `tcp://HOST:PORT`, the scheduler of a Dask cluster, or on `local:N`, one of so many processes here."""
 
     def __init__(self, address: str, most: int | None, log: Path) -> None:
         """Connect, and see which workers fit.
 
         Args:
             address: The cluster.
-            most: How many jobs run at once at most; `None` for as many as there are threads.
-            log: Takes what is said outside of jobs.
+            most: How many tasks run at once at most; `None` for as many as there are threads.
+            log: Takes what is said outside of tasks.
 
         Raises:
             MissingError: if Dask is not installed, nothing answers, or there is no worker.
@@ -86,13 +86,13 @@ class ClusterExecutor:
         self._run = secrets.token_hex(6)
         self._cancelled: set[str] = set()
         self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
-        self._threads = ThreadPoolExecutor(256, "cluster-job")
+        self._threads = ThreadPoolExecutor(256, "cluster-task")
         self._store: Store | None = None
         self._peak = 0
 
     @property
     def size(self) -> int:
-        """Number of jobs that the workers do at once now."""
+        """Number of tasks that the workers do at once now."""
         self._workers.look()
         threads = sum(site.threads for site in self._workers.sites.values()) or 1
         return min(threads, self._most or threads)
@@ -102,13 +102,13 @@ class ClusterExecutor:
         """Bytes of memory of all workers together."""
         return sum(site.facts["memory_bytes"] for site in self._workers.sites.values()) or 1
 
-    def submit(self, job: Job, demand: Demand = LIGHT) -> None:
-        """Begin a job as soon as a worker has room."""
-        self._cancelled.discard(job.place.node)
-        self._threads.submit(self._do, job, demand)
+    def submit(self, task: Task, demand: Demand = LIGHT) -> None:
+        """Begin a task as soon as a worker has room."""
+        self._cancelled.discard(task.place.node)
+        self._threads.submit(self._do, task, demand)
 
     def next_answer(self, timeout: float) -> Answer | None:
-        """Return what a job says next."""
+        """Return what a task says next."""
         try:
             answer = self._answers.get(timeout=timeout)
         except queue.Empty:
@@ -117,11 +117,11 @@ class ClusterExecutor:
         return None if answer.node in self._cancelled else answer
 
     def cancel(self, node: str) -> None:
-        """End a node's job."""
+        """End a node's task."""
         self._cancelled.add(node)
 
     def close(self) -> int:
-        """End all jobs; return the most bytes that one of them had resident."""
+        """End all tasks; return the most bytes that one of them had resident."""
         with self._workers.changed:
             self._cancelled |= {node for site in self._workers.sites.values() for node in site.busy}
             self._workers.changed.notify_all()
@@ -129,16 +129,16 @@ class ClusterExecutor:
         self._workers.close()
         return self._peak
 
-    # One job, in a thread of its own
+    # One task, in a thread of its own
 
-    def _do(self, job: Job, demand: Demand) -> None:
-        node, host = job.place.node, None
+    def _do(self, task: Task, demand: Demand) -> None:
+        node, host = task.place.node, None
         try:
             for _ in range(_MOST_LOSSES):
                 site = self._take_site(node, demand)
                 host = site.host
                 try:
-                    answer = self._do_at(site, job, demand)
+                    answer = self._do_at(site, task, demand)
                     break
                 except LostError:
                     self._workers.forget(site)
@@ -159,42 +159,42 @@ class ClusterExecutor:
             answer = Answer(node, Failed(message, PassError.word), host=host)
         self._answers.put(answer)
 
-    def _do_at(self, site: Site, job: Job, demand: Demand) -> Answer:
+    def _do_at(self, site: Site, task: Task, demand: Demand) -> Answer:
         from olivelike.extras.cluster import cluster_site
 
-        store = self._open_store(job)
-        needs = job.needs(store)
+        store = self._open_store(task)
+        needs = task.needs(store)
         links = {path: store.file_digest(Path(path)) for path in needs.files}
-        plugins = self._plugins(site, needs, job)
+        plugins = self._plugins(site, needs, task)
         shares = site.facts["shares"] and self._workers.ask(site, cluster_site.sees, _paths(needs))
-        name = f"olivelike-{job.place.node}-{(demand.key or self._run)[:16]}-{secrets.token_hex(4)}"
+        name = f"olivelike-{task.place.node}-{(demand.key or self._run)[:16]}-{secrets.token_hex(4)}"
         if not shares:
-            job = job.elsewhere()
+            task = task.elsewhere()
             files = {digest: Path(path) for path, digest in links.items()}
             files |= {d: Path(plugin).parent.joinpath(file) if Path(plugin).is_file() else Path(plugin, file)
                       for plugin, found in plugins.items() for file, d in found.items()}  # fmt: skip
-            self._send(site, name, {**{digest: store.object_path(digest) for digest in needs.objects}, **files}, job)
+            self._send(site, name, {**{digest: store.object_path(digest) for digest in needs.objects}, **files}, task)
         parcel = cluster_site.Parcel(
-            name, site.facts["worker"], job.to_json(), asdict(demand), shares, links, plugins, needs.folder
+            name, site.facts["worker"], task.to_json(), asdict(demand), shares, links, plugins, needs.folder
         )
-        outcome = self._watch(site, job, parcel)
-        answer = _answered(outcome, f"{job.place.node}: its worker {site.host}")
+        outcome = self._watch(site, task, parcel)
+        answer = _answered(outcome, f"{task.place.node}: its worker {site.host}")
         if isinstance(answer, Done):
-            written = _written(answer, needs, f"{job.place.node}: its worker {site.host}")
+            written = _written(answer, needs, f"{task.place.node}: its worker {site.host}")
             if not shares:
-                self._fetch(site, store, answer, outcome, written, needs, job)
+                self._fetch(site, store, answer, outcome, written, needs, task)
         if not shares and outcome.folder is not None:
             with contextlib.suppress(LostError):
                 self._workers.ask(site, cluster_site.forget, str(Path(outcome.folder).parent))
-        return Answer(job.place.node, answer, outcome.peak_memory_bytes, site.host)
+        return Answer(task.place.node, answer, outcome.peak_memory_bytes, site.host)
 
-    def _watch(self, site: Site, job: Job, parcel: Any) -> Outcome:
-        """Have a job done, and pass on what is told meanwhile."""
+    def _watch(self, site: Site, task: Task, parcel: Any) -> Outcome:
+        """Have a task done, and pass on what is told meanwhile."""
         from distributed import CancelledError, KilledWorker
 
         from olivelike.extras.cluster import cluster_site
 
-        node = job.place.node
+        node = task.place.node
 
         def hear(event: tuple[float, Any]) -> None:
             try:
@@ -202,7 +202,7 @@ class ClusterExecutor:
             except ValueError:
                 return  # What is told meanwhile decides nothing.
             if said.log:
-                with contextlib.suppress(OSError), Path(job.place.log).open("a", encoding="utf-8") as log:
+                with contextlib.suppress(OSError), Path(task.place.log).open("a", encoding="utf-8") as log:
                     log.write(said.log)
             if (advanced := said.advanced) is not None:
                 if len(advanced.note) > _MOST_SAID or not advanced.note.isprintable():
@@ -211,7 +211,7 @@ class ClusterExecutor:
 
         self._workers.client.subscribe_topic(parcel.name, hear)
         future: Future[Any] = self._workers.client.submit(
-            cluster_site.answer_job, parcel, key=parcel.name, workers=[site.address], pure=False, retries=0
+            cluster_site.answer_task, parcel, key=parcel.name, workers=[site.address], pure=False, retries=0
         )
         try:
             while True:
@@ -241,7 +241,7 @@ class ClusterExecutor:
                 self._workers.ask(site, cluster_site.cancel, name)
             raise _CancelledError
 
-    def _plugins(self, site: Site, needs: Needs, job: Job) -> dict[str, dict[str, str]]:
+    def _plugins(self, site: Site, needs: Needs, task: Task) -> dict[str, dict[str, str]]:
         """Return the files of each plugin, if the worker allows its code.
 
         Raises:
@@ -258,15 +258,15 @@ class ClusterExecutor:
                 f"the worker {site.host} does not allow the code of {plugin}; whoever keeps the worker allows it with "
                 f"{cluster_site.PLUGINS_VARIABLE}={codes[plugin]}, or any code with `any`"
             )
-        return {plugin: _plugin_files(Path(plugin), job) for plugin in needs.plugins}
+        return {plugin: _plugin_files(Path(plugin), task) for plugin in needs.plugins}
 
     # What goes there and comes back
 
-    def _send(self, site: Site, name: str, files: Mapping[str, Path], job: Job) -> None:
+    def _send(self, site: Site, name: str, files: Mapping[str, Path], task: Task) -> None:
         try:
-            self._workers.send(site, name, files, lambda: self._stop_if_cancelled(site, job.place.node, name))
+            self._workers.send(site, name, files, lambda: self._stop_if_cancelled(site, task.place.node, name))
         except FileNotFoundError as error:
-            raise DamagedError(f"{job.place.node}: {error.filename} was lost; run again to remake it") from None
+            raise DamagedError(f"{task.place.node}: {error.filename} was lost; run again to remake it") from None
 
     def _fetch(
         self,
@@ -276,7 +276,7 @@ class ClusterExecutor:
         outcome: Outcome,
         written: Mapping[str, FileFacts],
         needs: Needs,
-        job: Job,
+        task: Task,
     ) -> None:
         for digest, size in done.parts.items():
             if not store.check_object(digest):
@@ -285,10 +285,12 @@ class ClusterExecutor:
                         writer.write(piece)
                     found = writer.commit()
                 if found != digest:
-                    raise DamagedError(f"{job.place.node}: {digest[:12]} came back as {found[:12]}; run again")
+                    raise DamagedError(f"{task.place.node}: {digest[:12]} came back as {found[:12]}; run again")
         if more := sorted(outcome.written.keys() - written.keys()):
             shown = listed([one_line(name)[:100] for name in more], _SHOWN)
-            raise PassError(f"{job.place.node}: its worker {site.host} left files that its job did not report: {shown}")
+            raise PassError(
+                f"{task.place.node}: its worker {site.host} left files that its task does not name: {shown}"
+            )
         for relative, facts in written.items():
             assert needs.folder is not None
             path = Path(needs.folder, relative)
@@ -296,18 +298,18 @@ class ClusterExecutor:
                 for piece in self._workers.fetch(site, str(Path(outcome.folder or "", relative)), facts.size):
                     file.write(piece)
             if digest_file(path) != facts.sha256:
-                raise DamagedError(f"{job.place.node}: {relative} came back damaged; run again")
+                raise DamagedError(f"{task.place.node}: {relative} came back damaged; run again")
 
-    def _open_store(self, job: Job) -> Store:
+    def _open_store(self, task: Task) -> Store:
         with self._workers.changed:
             if self._store is None:
-                self._store = Store.open(Path(job.place.store))
+                self._store = Store.open(Path(task.place.store))
             return self._store
 
     # Workers
 
     def _take_site(self, node: str, demand: Demand) -> Site:
-        """Wait for a worker with room, and note that it has the job.
+        """Wait for a worker with room, and note that it has the task.
 
         Raises:
             SessionError: if no worker can do it.
@@ -334,7 +336,7 @@ class ClusterExecutor:
 
 
 def _answered(outcome: Outcome, who: str) -> Done | Failed:
-    """Return how a worker says that a job ended.
+    """Return how a worker says that a task ended.
 
     Raises:
         PassError: if that is no answer; `who` names the worker.
@@ -351,13 +353,13 @@ def _answered(outcome: Outcome, who: str) -> Done | Failed:
         if min(counts) < 0 or not 0 <= done.seconds < _MOST_SECONDS:
             raise RecordError("it has a size or a time that can't be")
     except (TypeError, ValueError, RecursionError) as error:
-        raise PassError(f"{who} gave no answer to its job: {one_line(str(error))[:200]}; run without it") from None
+        raise PassError(f"{who} gave no answer to its task: {one_line(str(error))[:200]}; run without it") from None
     return answer
 
 
 @dataclass(frozen=True)
 class _Written:
-    """Report of a job that writes a folder: see `Materialized`."""
+    """Report of a task that writes a folder: see `Materialized`."""
 
     files: Mapping[str, FileFacts]
     derivations: Mapping[str, Mapping[str, object]]
@@ -367,7 +369,7 @@ class _Written:
 
 
 def _written(done: Done, needs: Needs, who: str) -> Mapping[str, FileFacts]:
-    """Return the files that a job reports to have written, none where it writes no folder.
+    """Return the files that a task reports to have written, none where it writes no folder.
 
     Raises:
         PassError: if they are not those that it may write; `who` names the worker.
@@ -380,7 +382,7 @@ def _written(done: Done, needs: Needs, who: str) -> Mapping[str, FileFacts]:
         raise PassError(f"{who} did not report what it wrote: {error}; run without it") from None
     for name, facts in files.items():
         if not needs.writes(name) or facts.size < 0:
-            raise PassError(f"{who} reports a file that its job does not write: {one_line(name)[:100]}; run without it")
+            raise PassError(f"{who} reports a file that no task of it writes: {one_line(name)[:100]}; run without it")
     return files
 
 
@@ -388,7 +390,7 @@ def _paths(needs: Needs) -> list[str]:
     return [*needs.files, *needs.plugins, *([] if needs.folder is None else [needs.folder])]
 
 
-def _plugin_files(plugin: Path, job: Job) -> dict[str, str]:
+def _plugin_files(plugin: Path, task: Task) -> dict[str, str]:
     """Return the digest of each file of a plugin that its pass may use, by path relative to its folder.
 
     Those are its modules, and the data files that the pass names.
@@ -400,7 +402,7 @@ def _plugin_files(plugin: Path, job: Job) -> dict[str, str]:
     from olivelike.workflow.passes import Registry
 
     folder = plugin if plugin.is_dir() else plugin.parent
-    entry = Registry.load_pass(job.pass_name, job.plugin, job.rule_plugins)  # type: ignore[attr-defined]
+    entry = Registry.load_pass(task.pass_name, task.plugin, task.rule_plugins)  # type: ignore[attr-defined]
     data = [folder / name for name in entry.cls.files or ()] if entry.plugin == str(plugin) else []
     files = [path for path in {*plugin_sources(plugin), *data} if path.is_relative_to(folder)]
     if sum(path.stat().st_size for path in files) > _MOST_PLUGIN_BYTES:

@@ -1,6 +1,6 @@
 """The cluster of `local:N`: a Dask scheduler and N workers in this process, which no other process can reach.
 
-They speak through memory (`inproc://`), and their HTTP servers are left out, so nothing listens on a socket. Jobs and
+They speak through memory (`inproc://`), and their HTTP servers are left out, so nothing listens on a socket. Tasks and
 pictures are made in child processes of ours as anywhere else.
 """
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def local_cluster(workers: int) -> SpecCluster:
-    """Start so many workers, which do one job each at once."""
+    """Start so many workers, which do one task each at once."""
     from distributed import Scheduler, SpecCluster, Worker
 
     class Deaf:

@@ -1,4 +1,4 @@
-"""Work of a Dask cluster's worker for a run on another machine: takes what a job needs, does it, gives the result.
+"""Work of a Dask cluster's worker for a run on another machine: takes what a task needs, does it, gives the result.
 
 A worker that sees the run's own folders (a local cluster, a file share) works in them. Any other one, and one that was
 given `$OLIVELIKE_CACHE_DIR`, has a store of its own: objects and source files go there under their digests, once.
@@ -24,8 +24,8 @@ from olivelike._untrusted import Json, JsonView, open_file, read_bytes
 from olivelike.digest import digest_file
 from olivelike.engine.execute.executor import Advanced, Demand, Failed
 from olivelike.engine.execute.process_executor import ProcessExecutor
-from olivelike.engine.kinds import KINDS  # noqa: F401  (their jobs are found by name)
-from olivelike.engine.kinds.kind import Done, Job
+from olivelike.engine.kinds import KINDS  # noqa: F401  (their tasks are found by name)
+from olivelike.engine.kinds.kind import Done, Task
 from olivelike.errors import DamagedError, OlivelikeError, PassError
 from olivelike.extras.cluster.cluster_data import LOST, Reply, packed
 from olivelike.store import Store
@@ -51,13 +51,13 @@ _receiving: dict[str, ObjectWriter] = {}
 
 @dataclass(frozen=True)
 class Parcel:
-    """A job, and what it needs of the machine that sends it."""
+    """A task, and what it needs of the machine that sends it."""
 
     name: str
     """Name of this attempt; what is told meanwhile is told under it."""
     worker: str
     """Id of the Dask worker that it is for: one that was started anew at the same address has lost what it was sent."""
-    job: JsonView
+    task: JsonView
     demand: JsonView
     shares: bool
     """Whether the worker sees the folders of the run."""
@@ -71,7 +71,7 @@ class Parcel:
 
 @dataclass(frozen=True)
 class Outcome:
-    """End of a job on a worker."""
+    """End of a task on a worker."""
 
     done: Done | None
     failed: Failed | None
@@ -95,7 +95,7 @@ class Facts:
 
 
 class ReplacedError(Exception):
-    """The worker is another one than the job was sent to."""
+    """The worker is another one than the task was sent to."""
 
 
 async def answer(function: Callable[..., Any], *values: Any, dask_worker: Any, **named: Any) -> bytes:
@@ -116,8 +116,8 @@ async def answer(function: Callable[..., Any], *values: Any, dask_worker: Any, *
         return _failure(error)
 
 
-def answer_job(parcel: Parcel) -> bytes:
-    """Do a job as `do`, and answer as `answer`."""
+def answer_task(parcel: Parcel) -> bytes:
+    """Do a task as `do`, and answer as `answer`."""
     try:
         return _reply(asdict(do(parcel)))
     except Exception as error:  # noqa: BLE001  (the worker boundary)
@@ -229,7 +229,7 @@ def _receive(name: str, digest: str, piece: bytes, last: bool) -> None:
 
 
 async def give(digest_or_path: str, offset: int) -> bytes:
-    """Return a piece of an object of this worker's store, or of a file that a job has written."""
+    """Return a piece of an object of this worker's store, or of a file that a task has written."""
     path = Path(digest_or_path)
     if not path.is_absolute():
         path = own_store().object_path(digest_or_path)
@@ -249,19 +249,19 @@ def end_sides() -> None:
 
 
 async def cancel(name: str) -> None:
-    """End a job, and forget what came for it."""
+    """End a task, and forget what came for it."""
     _cancelled.add(name)
     for key in [key for key in _receiving if key.startswith(f"{name}/")]:
         _receiving.pop(key).__exit__(None, None, None)
 
 
 async def forget(folder: str) -> None:
-    """Remove what a job has written, once it was taken."""
+    """Remove what a task has written, once it was taken."""
     await asyncio.to_thread(shutil.rmtree, folder, True)
 
 
 def do(parcel: Parcel) -> Outcome:
-    """Do a job in a process of its own, in a thread of the Dask worker.
+    """Do a task in a process of its own, in a thread of the Dask worker.
 
     Raises:
         ReplacedError: if this is not the worker that it was sent to.
@@ -271,13 +271,13 @@ def do(parcel: Parcel) -> Outcome:
     worker = get_worker()
     if worker.id != parcel.worker:
         raise ReplacedError
-    with _bench(parcel) as (job, folder):
+    with _bench(parcel) as (task, folder):
         with _LOCK:
             executor = ProcessExecutor(1, home_folder() / "workers.log") if _SIDES.empty() else _SIDES.get()
         said = None
         try:
-            executor.submit(job, Demand(**parcel.demand))
-            for said in _heard(executor, job, parcel):
+            executor.submit(task, Demand(**parcel.demand))
+            for said in _heard(executor, task, parcel):
                 if isinstance(said.content, Advanced):
                     worker.log_event(parcel.name, {"advanced": asdict(said.content)})
         finally:
@@ -292,11 +292,11 @@ def do(parcel: Parcel) -> Outcome:
         return Outcome(done, failed, said.peak_memory_bytes, written, place)
 
 
-def _heard(executor: ProcessExecutor, job: Job, parcel: Parcel) -> Iterator[Any]:
-    """Yield a job's answers, and tell what its log says meanwhile."""
+def _heard(executor: ProcessExecutor, task: Task, parcel: Parcel) -> Iterator[Any]:
+    """Yield a task's answers, and tell what its log says meanwhile."""
     from distributed import get_worker
 
-    log, told = Path(job.place.log), 0
+    log, told = Path(task.place.log), 0
     while True:
         answer = executor.next_answer(_LISTEN_SECONDS)
         if not parcel.shares:
@@ -314,10 +314,10 @@ def _heard(executor: ProcessExecutor, job: Job, parcel: Parcel) -> Iterator[Any]
 
 
 @contextlib.contextmanager
-def _bench(parcel: Parcel) -> Iterator[tuple[Job, Path | None]]:
-    """Yield a job with its paths on this machine, and the folder that it writes."""
+def _bench(parcel: Parcel) -> Iterator[tuple[Task, Path | None]]:
+    """Yield a task with its paths on this machine, and the folder that it writes."""
     if parcel.shares:
-        yield Job.from_json(parcel.job), None if parcel.folder is None else Path(parcel.folder)
+        yield Task.from_json(parcel.task), None if parcel.folder is None else Path(parcel.folder)
         return
     store = own_store()
     home = home_folder() / parcel.name
@@ -334,11 +334,11 @@ def _bench(parcel: Parcel) -> Iterator[tuple[Job, Path | None]]:
         if parcel.folder is not None:
             written.mkdir()
             here[parcel.folder] = str(written)
-        message: Json = _with_paths(parcel.job, here)
-        message["place"] |= {"store": str(store.root), "log": str(home / "job.log")}
+        message: Json = _with_paths(parcel.task, here)
+        message["place"] |= {"store": str(store.root), "log": str(home / "task.log")}
         if "stamps" in message:  # Digests were checked as the files came.
             message["stamps"] = {}
-        yield Job.from_json(message), None if parcel.folder is None else written
+        yield Task.from_json(message), None if parcel.folder is None else written
     finally:
         shutil.rmtree(home / "files", ignore_errors=True)
         if parcel.folder is None:

@@ -104,7 +104,7 @@ class ClusterWorkers:
             cluster_site.end_sides()
 
     def ask(self, site: Site, function: Callable[..., Any], *values: Any, **named: Any) -> Any:
-        """Have a short function run at a worker, beside the job that it does, and return its answer.
+        """Have a short function run at a worker, beside the task that it does, and return its answer.
 
         Raises:
             LostError: if it is not there.

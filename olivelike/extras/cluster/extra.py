@@ -1,7 +1,7 @@
-"""Declaration of the cluster: an executor of jobs, processes that draw for a server, and a server for one command."""
+"""Declaration of the cluster: an executor of tasks, processes that draw for a server, and a server for one command."""
 
 EXECUTORS = {
-    "jobs": "olivelike.extras.cluster.cluster_executor:ClusterExecutor",
+    "tasks": "olivelike.extras.cluster.cluster_executor:ClusterExecutor",
     "pictures": "olivelike.extras.cluster.drawing_cluster:DrawingCluster",
     "command": "olivelike.extras.cluster.cluster_server:cluster_server",
 }

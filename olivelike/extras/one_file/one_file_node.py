@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from olivelike.engine.execute.stored_tensors import TensorFiles
-from olivelike.engine.kinds.joined import JoinedJob, JoinedNode
+from olivelike.engine.kinds.joined import JoinedNode, JoinedTask
 from olivelike.engine.kinds.kind import Done, Estimate
 from olivelike.engine.output.output_files import explained
 from olivelike.model import Graph, Weights
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from olivelike._untrusted import Json
-    from olivelike.engine.kinds.kind import Assignment, Job, Needs, Workbench, Workplace
+    from olivelike.engine.kinds.kind import Assignment, Needs, Task, Workbench, Workplace
     from olivelike.engine.plan.node import Node
     from olivelike.sources import PipelineSource
     from olivelike.store import Store
@@ -26,7 +26,7 @@ _FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True)
-class OneFileJob(JoinedJob):
+class OneFileTask(JoinedTask):
     """Write a pipeline."""
 
     folder: str
@@ -68,7 +68,7 @@ class OneFileJob(JoinedJob):
 class OneFileNode(JoinedNode):
     """The end of all chains in one output."""
 
-    job_type = OneFileJob
+    task_type = OneFileTask
     libraries = ("diffusers",)
     """Schedulers have the defaults of its release."""
 
@@ -83,8 +83,8 @@ class OneFileNode(JoinedNode):
         largest = max((checkpoint.largest for checkpoint in checkpoints), default=0)
         return Estimate(size, _MEMORY + 3 * _FLOAT_BYTES * largest)
 
-    def job(self, place: Workplace, assignment: Assignment) -> Job:
+    def task(self, place: Workplace, assignment: Assignment) -> Task:
         """Return what a worker is to do."""
         assert assignment.folder is not None
         fields = {**self.joined_fields(assignment), **assignment.node.file_names}
-        return OneFileJob(place, **fields, folder=str(assignment.folder))
+        return OneFileTask(place, **fields, folder=str(assignment.folder))

@@ -17,12 +17,12 @@ import pytest
 from olivelike._extras import load, offered
 from olivelike.engine import keys as formulas
 from olivelike.engine.kinds import KINDS as KIND, kind_of
-from olivelike.engine.kinds.asset_nodes import AssetsJob, TokenizerJob
-from olivelike.engine.kinds.calibrate import CalibrateJob
-from olivelike.engine.kinds.kind import Job
-from olivelike.engine.kinds.load import LoadJob
-from olivelike.engine.kinds.materialize_node import MaterializeJob
-from olivelike.engine.kinds.step import StepJob, StepNode
+from olivelike.engine.kinds.asset_nodes import AssetsTask, TokenizerTask
+from olivelike.engine.kinds.calibrate import CalibrateTask
+from olivelike.engine.kinds.kind import Task
+from olivelike.engine.kinds.load import LoadTask
+from olivelike.engine.kinds.materialize_node import MaterializeTask
+from olivelike.engine.kinds.step import StepNode, StepTask
 from olivelike.engine.plan.node import Node
 from olivelike.workflow.code.imports import tool_versions
 from olivelike.workflow.passes import Registry
@@ -32,21 +32,21 @@ ROOT = Path(__file__).parents[3]
 
 OPTIONS = {"layout": [{"profile": "optimum"}], "float16": [{}, {"auto": True}], "int8": [{}, {"auto": True}]}
 KINDS = {
-    "load": (LoadJob, KIND["load"]),
-    "assets": (AssetsJob, KIND["assets"]),
-    "tokenizer": (TokenizerJob, KIND["tokenizer"]),
-    "materialize": (MaterializeJob, KIND["materialize"]),
-    "calibrate": (CalibrateJob, KIND["calibrate"]),
+    "load": (LoadTask, KIND["load"]),
+    "assets": (AssetsTask, KIND["assets"]),
+    "tokenizer": (TokenizerTask, KIND["tokenizer"]),
+    "materialize": (MaterializeTask, KIND["materialize"]),
+    "calibrate": (CalibrateTask, KIND["calibrate"]),
 }
-"""Jobs that are no pass, and the kind of node that they are for."""
-OF_EXTRAS = {"AdoptJob": "load", "OneFileJob": "one_file"}
+"""Tasks that are no pass, and the kind of node that they are for."""
+OF_EXTRAS = {"AdoptTask": "load", "OneFileTask": "one_file"}
 """The same of extras, which may be missing."""
-KINDS |= {name: (load("JOBS", name), kind_of(Node("one", "one", OF_EXTRAS[name], None))) for name in offered("JOBS")}
+KINDS |= {name: (load("TASKS", name), kind_of(Node("one", "one", OF_EXTRAS[name], None))) for name in offered("TASKS")}
 
 
 def codes():
-    for name, (job, kind) in KINDS.items():
-        code = formulas.code_behind(job.run)
+    for name, (task, kind) in KINDS.items():
+        code = formulas.code_behind(task.run)
         yield name, code, tool_versions(kind.libraries, code.tools)
     for entry in Registry.built_in().entries():
         for options in OPTIONS.get(entry.name, [{}]):
@@ -65,7 +65,7 @@ def listed():
 
 def test_the_code_and_libraries_behind_each_kind_of_node_are_pinned():
     expected = json.loads(GOLDEN.read_text(encoding="utf-8"))
-    missing = OF_EXTRAS.keys() - offered("JOBS")
+    missing = OF_EXTRAS.keys() - offered("TASKS")
     assert listed() == {name: code for name, code in expected.items() if name not in missing}, (
         "if the change is meant: python tests/engine/keys/test_makers.py"
     )
@@ -73,18 +73,18 @@ def test_the_code_and_libraries_behind_each_kind_of_node_are_pinned():
 
 @pytest.mark.parametrize("name", KINDS)
 def test_what_a_worker_runs_for_a_node_is_in_its_key(name):
-    """What a job's method imports does the work; what its file imports is machinery, on which no result depends."""
-    job, kind = KINDS[name]
-    file = Path(sys.modules[job.__module__].__file__)
+    """What a task's method imports does the work; what its file imports is machinery, on which no result depends."""
+    task, kind = KINDS[name]
+    file = Path(sys.modules[task.__module__].__file__)
     classes = {node.name: node for node in ast.parse(file.read_text(encoding="utf-8")).body if hasattr(node, "name")}
     imported = {
-        node.module for node in ast.walk(classes[job.__name__]) if isinstance(node, ast.ImportFrom) and node.module
+        node.module for node in ast.walk(classes[task.__name__]) if isinstance(node, ast.ImportFrom) and node.module
     }
     assert imported
-    assert imported <= set(formulas.code_behind(job.run).modules)
+    assert imported <= set(formulas.code_behind(task.run).modules)
     node = Node("unet", "unet", kind_name(kind), None)
-    key = kind.key(node, {}, SimpleNamespace(source=a_source("model.onnx" if name == "AdoptJob" else None)))
-    assert key.modules == dict(formulas.code_behind(job.run).modules)
+    key = kind.key(node, {}, SimpleNamespace(source=a_source("model.onnx" if name == "AdoptTask" else None)))
+    assert key.modules == dict(formulas.code_behind(task.run).modules)
 
 
 def kind_name(kind):
@@ -95,11 +95,11 @@ def a_source(graph):
     return SimpleNamespace(checkpoint=lambda component: SimpleNamespace(graph=graph))
 
 
-def test_every_kind_of_node_has_its_jobs_pinned():
-    pinned = {job for job, _ in KINDS.values()} | {StepJob}
+def test_every_kind_of_node_has_its_tasks_pinned():
+    pinned = {task for task, _ in KINDS.values()} | {StepTask}
     known = {type(kind_of(Node("one", "one", name, None))) for name in {**KIND, **offered("KINDS")}}
     assert known == {type(kind) for _, kind in KINDS.values()} | {StepNode}
-    assert set(concrete(Job)) == pinned
+    assert set(concrete(Task)) == pinned
 
 
 def concrete(root):
@@ -118,11 +118,11 @@ def test_no_key_of_olivelikes_own_code_asks_the_environment_who_installed_what(m
     assert listed()
 
 
-@pytest.mark.skipif("AdoptJob" not in OF_EXTRAS.keys() & offered("JOBS"), reason="the extra is not here")
+@pytest.mark.skipif("AdoptTask" not in OF_EXTRAS.keys() & offered("TASKS"), reason="the extra is not here")
 def test_an_onnx_source_is_keyed_by_what_reads_onnx():
     node = Node("unet.load", "unet", "load", None)
-    assert KIND["load"].work(node, a_source(None)) is LoadJob.run
-    adopt = load("JOBS", "AdoptJob").run
+    assert KIND["load"].work(node, a_source(None)) is LoadTask.run
+    adopt = load("TASKS", "AdoptTask").run
     assert KIND["load"].work(node, a_source(Path("model.onnx"))) is adopt
     found = formulas.code_behind(adopt)
     assert {"olivelike.extras.adopt.onnx_graph", "olivelike.graphs.editing.editor"} <= set(found.modules)

@@ -11,7 +11,7 @@ import pytest
 
 from olivelike.data import demo_folder
 from olivelike.engine.execute.worker import do
-from olivelike.engine.kinds.asset_nodes import AssetsJob
+from olivelike.engine.kinds.asset_nodes import AssetsTask
 from olivelike.engine.kinds.kind import Workplace
 from olivelike.engine.output import fallback_assets
 from olivelike.families import FAMILIES
@@ -76,9 +76,9 @@ def sources(tmp_path_factory):
     return found
 
 
-def work(jobs):
-    """Do named jobs in one fresh process; return name, answer, and the libraries that it has loaded by then."""
-    lines = "\n".join(map(json.dumps, jobs))
+def work(tasks):
+    """Do named tasks in one fresh process; return name, answer, and the libraries that it has loaded by then."""
+    lines = "\n".join(map(json.dumps, tasks))
     done = subprocess.run([sys.executable, "-c", WORKER], input=lines, capture_output=True, text=True, check=True)
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -86,11 +86,11 @@ def work(jobs):
 def test_no_published_pipeline_needs_diffusers_or_transformers_for_its_assets(sources, tmp_path):
     store = Store.open(tmp_path / "store")
     place = Workplace("pipeline.assets", "pipeline", str(store.root), str(tmp_path / "log"))
-    jobs = [
-        [name, AssetsJob(place, dict(index), {file: str(path) for file, path in files.items()}, added).to_json()]
+    tasks = [
+        [name, AssetsTask(place, dict(index), {file: str(path) for file, path in files.items()}, added).to_json()]
         for name, (index, files, added) in sources.items()
     ]
-    answers = work(jobs)
+    answers = work(tasks)
     assert [name for name, _, _ in answers] == list(sources)
     for name, answer, loaded in answers:
         assert answer["answer"] == "done", (name, answer)
@@ -107,9 +107,9 @@ def test_a_scheduler_that_is_not_known_still_comes_from_diffusers(tmp_path, monk
     store = Store.open(tmp_path / "store")
     place = Workplace("pipeline.assets", "pipeline", str(store.root), str(tmp_path / "log"))
     index = {"scheduler": ["diffusers", "DDIMScheduler"]}
-    job = AssetsJob(place, index, {"scheduler/scheduler_config.json": str(config)}, {})
+    task = AssetsTask(place, index, {"scheduler/scheduler_config.json": str(config)}, {})
     answers = []
-    do(job.to_json(), answers.append)
+    do(task.to_json(), answers.append)
     assert asked == ["DDIMScheduler"]
     table = json.loads(store.require_bytes(answers[-1]["outputs"]["assets"], ""))
     saved = json.loads(store.require_bytes(table["scheduler/scheduler_config.json"], ""))

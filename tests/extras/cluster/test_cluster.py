@@ -247,13 +247,13 @@ def test_a_worker_writes_nowhere_but_into_the_output(
 ) -> None:
     known = cluster_site._written
     monkeypatch.setattr(cluster_site, "_written", lambda folder: {**known(folder), "../../../../evil": (4, "0" * 64)})
-    with pytest.raises(PassError, match=r"left files that its job did not report: \.\./\.\./\.\./\.\./evil"):
+    with pytest.raises(PassError, match=r"left files that its task does not name: \.\./\.\./\.\./\.\./evil"):
         run_on(emptied, apart)
     assert not list(tmp_path.rglob("evil"))
 
 
 Made = dict[str, Any]
-"""An `Outcome` as a worker answers it, of a job that has been done."""
+"""An `Outcome` as a worker answers it, of a task that has been done."""
 
 LIES: dict[str, Callable[[Made], object]] = {
     "a file more": lambda made: {**made, "written": {**made["written"], "evil.py": (1, "0" * 64)}},
@@ -293,13 +293,13 @@ def _told(made: Made, **facts: object) -> Made:
     return _done(made, facts={**made["done"]["facts"], **facts})
 
 
-_REAL = cluster_site.answer_job
+_REAL = cluster_site.answer_task
 _change: list[Callable[[Made], object]] = []
 """What a worker makes of its answers in place of honest ones."""
 
 
 def lying(parcel: cluster_site.Parcel) -> object:
-    """Do a job, and lie; it goes to workers by its name."""
+    """Do a task, and lie; it goes to workers by its name."""
     said = unpacked(_REAL(parcel))
     told = _change[-1](said["value"])
     return packed({**said, "value": told}) if isinstance(told, dict) else told
@@ -308,7 +308,7 @@ def lying(parcel: cluster_site.Parcel) -> object:
 @pytest.fixture
 def liars(apart: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The address of workers that lie as `_change` says."""
-    monkeypatch.setattr(cluster_site, "answer_job", lying)
+    monkeypatch.setattr(cluster_site, "answer_task", lying)
     yield apart
     _change.clear()
 
@@ -322,7 +322,7 @@ def _tried(names: Iterable[str], quick: Collection[str]) -> list[Any]:
 
 
 @pytest.mark.parametrize("lie", _tried(LIES, QUICK))
-def test_an_answer_that_is_none_of_its_job_fails_that_job(
+def test_an_answer_that_is_none_of_its_task_fails_that_task(
     emptied: Project, liars: str, lie: str, tmp_path: Path
 ) -> None:
     _change.append(lambda made: LIES[lie](made) if made["written"] else made)

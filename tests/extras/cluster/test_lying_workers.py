@@ -32,12 +32,12 @@ def cluster() -> Iterator[LocalCluster]:
         yield made
 
 
-_REAL = cluster_site.answer_job
+_REAL = cluster_site.answer_task
 _answers: list[Callable[[dict[str, Any]], dict[str, Any]]] = []
 
 
 def lying(parcel: cluster_site.Parcel) -> bytes:
-    """Do a job, and lie; it goes to workers by its name."""
+    """Do a task, and lie; it goes to workers by its name."""
     said = unpacked(_REAL(parcel))
     assert said["error"] is None
     return packed({**said, "value": _answers[0](said["value"])})
@@ -53,10 +53,10 @@ def test_a_lying_worker_harms_nothing(
     cluster_site._store.cache_clear()
     rng, tally = random.Random(4), lying_machines.Tally()
     for number in range(count):
-        change, at, jobs = lying_answers(rng, tmp_path / "box-0" / "victim.txt"), rng.randrange(2), itertools.count()
+        change, at, tasks = lying_answers(rng, tmp_path / "box-0" / "victim.txt"), rng.randrange(2), itertools.count()
 
-        def answer(made: dict[str, Any], change=change, at=at, jobs=jobs) -> dict[str, Any]:
-            return change(made, cluster_site.own_store().put_bytes) if next(jobs) == at else made
+        def answer(made: dict[str, Any], change=change, at=at, tasks=tasks) -> dict[str, Any]:
+            return change(made, cluster_site.own_store().put_bytes) if next(tasks) == at else made
 
         def run(project: Project, _: Path) -> int:
             project.executor = lambda _, log: ClusterExecutor(cluster.scheduler_address, None, log)
@@ -66,7 +66,7 @@ def test_a_lying_worker_harms_nothing(
             return 0
 
         _answers[:] = [answer]
-        monkeypatch.setattr(cluster_site, "answer_job", lying)
+        monkeypatch.setattr(cluster_site, "answer_task", lying)
         lying_machines.try_lie(tmp_path / "box-0", checkpoints, honest, tally, f"lie {number}", run)
     tally.check()
 

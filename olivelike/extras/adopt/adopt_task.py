@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from olivelike.engine.kinds.kind import Job, Needs, check_graph
+from olivelike.engine.kinds.kind import Needs, Task, check_graph
 from olivelike.engine.kinds.load import load_facts
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class AdoptJob(Job):
+class AdoptTask(Task):
     """Read the model file of an ONNX source."""
 
     graph: str
