@@ -50,6 +50,8 @@ class GuideKind:
     """Whether its network runs in each step, rather than once."""
     is_prompt: bool = False
     """Whether its pictures are a prompt; others are control pictures, and name the network that they lead by."""
+    is_file: bool = False
+    """Whether it is a file of weights for the UNet, and its network is named beside it, under the component's name."""
     refused: Mapping[str, str] = field(default_factory=dict)
     """Classes of such names that are not supported, and why."""
 
@@ -123,7 +125,7 @@ T2I_ADAPTER: Final = GuideKind(
 `down_intrablock_additional_residuals` of diffusers' `UNet2DConditionModel`."""
 IP_ADAPTER: Final = GuideKind(
     "ip_adapter", "IP-Adapter", "ip_adapter", (IMAGE_ENCODER,), ("transformers", "CLIPVisionModelWithProjection"),
-    step="ip_adapter", picture="pixel_values", enters="attention", behind="convert", is_prompt=True,
+    step="ip_adapter", picture="pixel_values", enters="attention", behind="convert", is_prompt=True, is_file=True,
 )  # fmt: skip
 """https://arxiv.org/abs/2308.06721: its network is an image encoder."""
 

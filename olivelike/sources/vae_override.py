@@ -16,7 +16,7 @@ from olivelike.sources.checkpoint import Checkpoint, SourceFiles, read_checkpoin
 from olivelike.sources.files.weight_table import Header, ReadPickle, read_weight_table
 from olivelike.sources.hub import known_digest
 from olivelike.sources.identify.identify import identify
-from olivelike.sources.identify.identity import PLACES, Part
+from olivelike.sources.identify.identity import Part
 from olivelike.sources.identify.tiny_vae import TINY_CLASS, tiny_config, tiny_family, tiny_halves
 
 if TYPE_CHECKING:
@@ -108,10 +108,7 @@ def _from_file(path: Path, own: Config | None, read_pickle: ReadPickle | None) -
     if part is None and identity.kind == "vae" and identity.supported:
         part = Part("vae", "vae", "")  # in diffusers' names, which need no converter
     if part is None:
-        why = f" ({'; '.join(identity.reasons)})" if identity.reasons else ""
-        place = PLACES.get(identity.kind, "")
-        remedy = f"{place}; " if place and identity.supported and identity.kind != "vae" else ""
-        raise SourceError(f"{path}: this is {identity.description}{why}; {remedy}`vae:` takes a VAE")
+        raise SourceError(f"{path}: {identity.misplaced}`vae:` takes a VAE")
     if own is None or "block_out_channels" not in own:
         raise SourceError(
             f"{path}: a VAE in one file has no config, and the source has none to go by; name a VAE folder"

@@ -18,7 +18,6 @@ from olivelike.families import FAMILIES, family_of_text_width
 from olivelike.model.guides import IMAGE_PROJECTION
 from olivelike.sources.files.weight_table import RawTensor, ReadPickle, check_dtype, read_weight_table
 from olivelike.sources.identify.identify import identify
-from olivelike.sources.identify.identity import PLACES
 
 if TYPE_CHECKING:
     from olivelike._untrusted import Json
@@ -107,10 +106,7 @@ def read_ip_adapter(path: Path, read_pickle: ReadPickle | None) -> IpAdapterFile
     header = read_weight_table(path, read_pickle)
     identity = identify(header.tensors, header.metadata)
     if identity.kind != "ip_adapter" or not identity.supported:
-        why = f" ({'; '.join(identity.reasons)})" if identity.reasons else ""
-        place = PLACES.get(identity.kind, "")
-        remedy = f"{place}; " if place and identity.kind != "ip_adapter" else ""
-        raise SourceError(f"{path}: this is {identity.description}{why}; {remedy}`ip_adapter:` takes an IP-Adapter")
+        raise SourceError(f"{path}: {identity.misplaced}`ip_adapter:` takes an IP-Adapter")
     own = {name: tensor for name, tensor in header.tensors.items() if name.startswith(IMAGE_PROJECTION)}
     numbered: dict[int, dict[str, RawTensor]] = {}
     for name, tensor in header.tensors.items():

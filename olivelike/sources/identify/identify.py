@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 from olivelike.families import FAMILIES, TEXT_ENCODERS, family_of_text_width
 from olivelike.families.networks.unet import COMPONENT
 from olivelike.model.few_steps import FewSteps, few_steps_of_metadata
+from olivelike.model.guides import GUIDES
 from olivelike.sources.adapters.lora_keys import parse_key
+from olivelike.sources.identify.guide_files import MARKS, identify_guide, marked_guide
 from olivelike.sources.identify.identity import Identity, Kind, Naming, Part, Precision
-from olivelike.sources.identify.ip_adapter_kinds import ip_adapter_identity
-from olivelike.sources.identify.leading import identify_leading, leading_kind
 from olivelike.sources.identify.tiny_vae import NETWORK, TinyHalf, tiny_config, tiny_halves
 from olivelike.sources.names.adaptation import text_encoder_at
 
@@ -57,7 +57,7 @@ _OTHER_NETWORKS: dict[str, tuple[str, ...]] = {
     "AnimateDiff (a motion module)": (".motion_modules.0.temporal_transformer.",),
     "Stable Video Diffusion": (".time_stack.", ".temporal_transformer_blocks."),
     "DeepFloyd IF": ("encoder_pooling.", "add_embedding.pool."),
-    "IP-Adapter": ("ip_adapter.", "image_proj."),
+    **{kind.title: MARKS[kind.name] for kind in GUIDES.values() if kind.is_file and kind.name in MARKS},
     "GLIGEN": (".fuser.attn.",),
     "T5": ("encoder.block.0.layer.0.SelfAttention.",),
 }
@@ -161,7 +161,11 @@ def identify(tensors: Mapping[str, RawTensor], metadata: Mapping[str, str] | Non
         metadata: of the safetensors header.
     """
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
-    return replace(ip_adapter_identity(shapes) or _identify(shapes, metadata or {}), precision=_precision(tensors))
+    guide = marked_guide(shapes)
+    # Its keys have names that those of other networks have, too.
+    is_first = guide is not None and GUIDES[guide].is_file
+    found = identify_guide(guide, shapes) if guide and is_first else _identify(shapes, metadata or {})
+    return replace(found, precision=_precision(tensors))
 
 
 def _identify(shapes: Shapes, metadata: Mapping[str, str]) -> Identity:
@@ -182,7 +186,7 @@ def _identify(shapes: Shapes, metadata: Mapping[str, str]) -> Identity:
 def _is_checkpoint(shapes: Shapes) -> bool:
     """Tell whether a file holds a whole UNet, and no ControlNet that was stored with it."""
     whole = any({f"{p}input_blocks.0.0.weight", f"{p}out.2.weight"} <= shapes.keys() for p in _UNET_PREFIXES)
-    return whole and leading_kind(shapes) is None
+    return whole and marked_guide(shapes) is None
 
 
 def _unsupported(kind: Kind, network: str, reason: str = "") -> Identity:
@@ -201,14 +205,14 @@ def _adapter_kind(shapes: Shapes) -> Kind | None:
     # diffusers stores an embedding's vectors under the token alone.
     if len(shapes) == 1 and all(len(shape) in (1, 2) and "." not in name for name, shape in shapes.items()):
         return "embedding"
-    return leading_kind(shapes)
+    return marked_guide(shapes)
 
 
 def _adapter(kind: Kind, shapes: Shapes, metadata: Mapping[str, str], other: tuple[str, str] | None) -> Identity:
     if other is not None:
         return _unsupported(kind, other[0], f"{other[1]} occurs with {other[0]} only")
-    if kind in ("controlnet", "t2i_adapter"):
-        return identify_leading(kind, shapes)
+    if kind in GUIDES:
+        return identify_guide(kind, shapes)
     family, reason = _embedding_family(shapes) if kind == "embedding" else _lora_family(shapes)
     found = Identity(
         kind,

@@ -6,23 +6,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Literal
 
+from olivelike.model.guides import GUIDES, GuideName
+
 if TYPE_CHECKING:
     from olivelike._untrusted import Json
     from olivelike.model.components import Prediction
     from olivelike.model.few_steps import FewSteps
 
-Kind = Literal[
-    "checkpoint",
-    "unet",
-    "vae",
-    "text_encoder",
-    "lora",
-    "embedding",
-    "controlnet",
-    "t2i_adapter",
-    "ip_adapter",
-    "unknown",
-]
+Kind = Literal["checkpoint", "unet", "vae", "text_encoder", "lora", "embedding", "unknown"] | GuideName
 Naming = Literal["original", "diffusers"]
 Converter = Literal["unet", "vae", "clip", "open_clip"]
 
@@ -31,9 +22,7 @@ PLACES: dict[Kind, str] = {
     "vae": "name it as `vae:` beside a `source:`",
     "lora": "name it under `loras:`",
     "embedding": "name it under `embeddings:`",
-    "controlnet": "name it under `controlnets:`",
-    "t2i_adapter": "name it under `t2i_adapters:`",
-    "ip_adapter": "name it as `ip_adapter:`",
+    **{kind.name: kind.place for kind in GUIDES.values()},
 }
 """Place in a workflow of a file of each kind."""
 _KINDS: dict[Kind, str] = {
@@ -43,9 +32,7 @@ _KINDS: dict[Kind, str] = {
     "text_encoder": "a text encoder",
     "lora": "a LoRA",
     "embedding": "an embedding (textual inversion)",
-    "controlnet": "a ControlNet",
-    "t2i_adapter": "a T2I-Adapter",
-    "ip_adapter": "an IP-Adapter",
+    **{kind.name: kind.one for kind in GUIDES.values()},
     "unknown": "of no kind that is known",
 }
 
