@@ -1,11 +1,12 @@
 // A picture that leads: which one, by which ControlNet or T2I-Adapter of the model, how strongly and for how long.
 
-import { $, make } from "./dom.js";
+import { $, make, newest } from "./dom.js";
 import { fitSize, hasPicture, upload } from "./initial.js";
 import { announce, problem } from "./notices.js";
 
 let picture = null;
 let nets = [];
+const choosing = newest();
 
 /** Show what a model has; without any there is nothing to choose. */
 export function takeControlNets(names = []) {
@@ -29,8 +30,10 @@ export function controlFields() {
 
 async function choose(file) {
   problem($("control-problem"), "");
+  const isNewest = choosing();
   try {
     const { id, width, height } = await upload(file);
+    if (!isNewest()) return;
     forgetControl();
     picture = { id, url: URL.createObjectURL(file) };
     $("control-picture").src = picture.url;

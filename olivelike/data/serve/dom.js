@@ -18,6 +18,15 @@ export function make(tag, { on = {}, data = {}, ...rest } = {}, ...children) {
 /** A button that submits nothing. */
 export const button = (text, click, more = {}) => make("button", { type: "button", on: { click }, ...more }, text);
 
+/** Return a function that each asking calls: its result tells whether none began since, as a late answer may not replace a newer one. */
+export function newest() {
+  let last = 0;
+  return () => {
+    const mine = (last += 1);
+    return () => mine === last;
+  };
+}
+
 /** Call `work` once, when no call came for so long. */
 export function settled(work, milliseconds) {
   let timer = 0;

@@ -1,6 +1,6 @@
 // The pictures of all days: in pages that come as one scrolls, searched by recipe.
 
-import { $, make, settled } from "./dom.js";
+import { $, make, newest, settled } from "./dom.js";
 import { problem } from "./notices.js";
 import { ask, query } from "./server.js";
 import { view } from "./viewer.js";
@@ -9,8 +9,8 @@ const PAGE = 60;
 
 let pictures = [];
 let next = null;
-let asked = 0;
 let loading = false;
+const asking = newest();
 
 const visible = () => !$("view-gallery").hidden;
 
@@ -57,11 +57,11 @@ function tell() {
 }
 
 async function read(before) {
-  const number = (asked += 1);
+  const isNewest = asking();
   loading = true;
   try {
     const found = await ask(query("/api/pictures", { search: $("search").value.trim(), model: $("search-model").value, before, limit: PAGE }));
-    if (number !== asked) return;
+    if (!isNewest()) return;
     if (!before) {
       pictures = [];
       $("gallery-days").replaceChildren();
@@ -75,9 +75,9 @@ async function read(before) {
     problem($("gallery-problem"), "");
     tell();
   } catch (error) {
-    problem($("gallery-problem"), error);
+    if (isNewest()) problem($("gallery-problem"), error);
   } finally {
-    if (number === asked) loading = false;
+    if (isNewest()) loading = false;
   }
 }
 

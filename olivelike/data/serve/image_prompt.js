@@ -1,11 +1,12 @@
 // Pictures as a prompt: which ones, and how strongly they lead, by the model's IP-Adapter.
 
-import { $, make } from "./dom.js";
+import { $, make, newest } from "./dom.js";
 import { upload } from "./initial.js";
 import { announce, problem } from "./notices.js";
 
 let pictures = [];
 let taken = false;
+const choosing = newest();
 
 /** Show what a model has; without an IP-Adapter there is nothing to choose. */
 export function takeIpAdapter(name) {
@@ -21,14 +22,15 @@ export function imagePromptFields() {
 
 async function choose(files) {
   problem($("image-prompt-problem"), "");
+  const isNewest = choosing();
   try {
     const found = [];
     for (const file of files) {
-      const { id } = await upload(file);
-      found.push({ id, name: file.name, url: URL.createObjectURL(file) });
+      found.push({ id: (await upload(file)).id, name: file.name, file });
     }
+    if (!isNewest()) return;
     forgetImagePrompt();
-    pictures = found;
+    pictures = found.map(({ file, ...one }) => ({ ...one, url: URL.createObjectURL(file) }));
     announce(`${found.map(({ name }) => name).join(", ")}: a prompt too.`);
   } catch (error) {
     problem($("image-prompt-problem"), error);

@@ -1,6 +1,6 @@
 // Picture to picture: the initial picture, and the mask that goes with it.
 
-import { $ } from "./dom.js";
+import { $, newest } from "./dom.js";
 import { setField } from "./form.js";
 import { paintMask } from "./mask.js";
 import { announce, problem } from "./notices.js";
@@ -8,6 +8,7 @@ import { ask } from "./server.js";
 
 let picture = null;
 let mask = null;
+const choosing = newest();
 
 let mostBytes = Infinity;
 
@@ -38,8 +39,10 @@ export const hasMask = () => mask !== null;
 /** Start from `blob`; `sent` is what the server answered if it has it already. */
 export async function setInitial(blob, { sent, name = "the picture" } = {}) {
   problem($("init-problem"), "");
+  const isNewest = choosing();
   try {
     const { id, width, height } = sent ?? (await upload(blob));
+    if (!isNewest()) return;
     removeMask();
     if (picture) URL.revokeObjectURL(picture.url);
     picture = { id, width, height, blob, url: URL.createObjectURL(blob) };

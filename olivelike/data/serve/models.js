@@ -1,6 +1,6 @@
 // The model that paints: picker, bounds of the form, schedulers.
 
-import { $, make } from "./dom.js";
+import { $, make, newest } from "./dom.js";
 import { takeControlNets } from "./controls.js";
 import { takeIpAdapter } from "./image_prompt.js";
 import { takeOptions } from "./form.js";
@@ -12,6 +12,7 @@ import { ask, query } from "./server.js";
 let models = [];
 let current = null;
 const pictures = new Map();
+const choosing = newest();
 
 export const model = () => current;
 export const family = () => models.find((one) => one.name === current)?.family ?? null;
@@ -35,18 +36,20 @@ export async function readModels(wanted = current) {
 }
 
 export async function setModel(name) {
+  const isNewest = choosing();
   const changed = current !== null && current !== name;
   current = name;
   show();
   try {
     const options = await ask(query("/api/options", { model: name }));
+    if (!isNewest()) return;
     takeOptions(options);
     takeControlNets(options.controlnets);
     takeIpAdapter(options.ip_adapter);
     recount();
     if (changed) announce(`Model: ${titleOf(name)}`);
   } catch (error) {
-    problem($("order-problem"), error);
+    if (isNewest()) problem($("order-problem"), error);
   }
   document.dispatchEvent(new Event("form-filled"));
 }

@@ -1,6 +1,6 @@
 // The two prompts: how many tokens they have, and colours behind what is more than plain text.
 
-import { $, make, settled, typeOver } from "./dom.js";
+import { $, make, newest, settled, typeOver } from "./dom.js";
 import { problem } from "./notices.js";
 import { ask } from "./server.js";
 
@@ -17,6 +17,7 @@ class Editor {
     this.model = model;
     this.spans = [];
     this.text = "";
+    this.looking = newest();
     this.refresh = settled(() => this.look(), PAUSE);
     this.input.addEventListener("input", () => this.changed());
     this.input.addEventListener("scroll", () => (this.colours.scrollTop = this.input.scrollTop));
@@ -55,17 +56,19 @@ class Editor {
   }
 
   async look() {
+    const isNewest = this.looking();
     const text = this.input.value;
     const model = this.model();
     try {
       const found = await ask("/api/tokens", { method: "POST", json: { model, text, negative: this.negative } });
-      if (text !== this.input.value) return;
+      if (!isNewest() || text !== this.input.value) return;
       this.spans = flatSpans(found.spans, text);
       this.text = text;
       this.paint();
       this.tell(found.encoders);
       this.note(found.notes.join(" "), false);
     } catch (error) {
+      if (!isNewest()) return;
       if (error.status === 422 || error.status === 400) this.note(error.message, true);
       this.count.textContent = "";
     }

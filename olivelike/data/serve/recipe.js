@@ -1,7 +1,7 @@
 // What made a picture: into the form, and as words for people.
 
 import { FORM } from "./declared.js";
-import { $, make } from "./dom.js";
+import { $, make, newest } from "./dom.js";
 import { setField } from "./form.js";
 import { setLoras } from "./loras.js";
 import { model, modelNames, setModel, setScheduler } from "./models.js";
@@ -11,17 +11,21 @@ import { ask } from "./server.js";
 /** Fields that are filled in otherwise: typed over, so that what was there can be had back, or chosen from a list. */
 const TEXTS = new Set(["negative_prompt", "scheduler"]);
 
+const applying = newest();
+
 /** Fill the form in with a record. `leftOut` is the server's sentence on what the form can't take; it is asked for if need be. */
 export async function applyRecipe(record, where = "the picture", leftOut = undefined) {
+  const isNewest = applying();
   const missing = [];
+  const told = leftOut === undefined ? ask("/api/recipes", { method: "POST", json: { record } }).then((found) => found.left_out, (error) => error.message) : leftOut;
   // The form has to be in sight before its texts are typed over.
   location.hash = "#paint";
   await new Promise((shown) => setTimeout(shown));
-  const told = leftOut === undefined ? (await ask("/api/recipes", { method: "POST", json: { record } }).catch((error) => ({ left_out: error.message }))).left_out : leftOut;
   if (record.model && record.model !== model()) {
     if (modelNames().includes(record.model)) await setModel(record.model);
     else missing.push(`the model ${record.model} is not served here`);
   }
+  if (!isNewest()) return;
   setField("prompt", record.prompt ?? "");
   setField("negative_prompt", record.negative_prompt ?? "");
   for (const side of ["width", "height"]) if (record[side]) setField(side, record[side]);
@@ -40,8 +44,9 @@ export async function applyRecipe(record, where = "the picture", leftOut = undef
   $("form").dispatchEvent(new Event("input", { bubbles: true }));
   $("prompt").focus();
   const text = `Recipe of ${where} loaded${missing.length ? `, but ${missing.join(", and ")}` : ""}.`;
+  const lost = await told;
   // What changes the picture stays until it is closed.
-  if (told) notice(`${text} ${told[0].toUpperCase()}${told.slice(1)}.`, [], { stays: true });
+  if (lost) notice(`${text} ${lost[0].toUpperCase()}${lost.slice(1)}.`, [], { stays: true });
   else notice(text);
 }
 

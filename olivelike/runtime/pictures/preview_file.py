@@ -22,10 +22,14 @@ _SHARE: Final = 10
 
 @dataclass
 class Pace:
-    """Pace of previews: none sooner than after `least` seconds, nor while the last one is a tenth of the time."""
+    """Pace of previews: none sooner than after `least` seconds, nor while the last one is a tenth of the time.
+
+    The first one is no measure: it loads what all of them need.
+    """
 
     least: float = 0.0
     _next: float = field(default=0.0, init=False)
+    _loaded: bool = field(default=False, init=False)
 
     def due(self) -> bool:
         """Tell whether it is time for one."""
@@ -33,7 +37,8 @@ class Pace:
 
     def took(self, seconds: float) -> None:
         """Say how long the last one took."""
-        self._next = time.monotonic() + max(self.least, _SHARE * seconds)
+        self._next = time.monotonic() + max(self.least, _SHARE * seconds * self._loaded)
+        self._loaded = True
 
 
 class PreviewFile:

@@ -35,6 +35,7 @@ def test_the_gallery_is_searched_by_recipe_and_pictures_are_deleted(visit: Calla
         opened.page.click("#viewer-download")
     assert download.value.suggested_filename.startswith("78-")
     opened.page.click("#viewer-use")
+    opened.page.locator(".notice", has_text="Recipe of the picture loaded").wait_for()
     assert opened.page.input_value("#prompt") == "a heron at night"
     assert opened.page.input_value("#seed") == "78"
     assert opened.page.input_value("#negative_prompt") == "blurry"
@@ -48,6 +49,38 @@ def test_the_gallery_is_searched_by_recipe_and_pictures_are_deleted(visit: Calla
     opened.page.locator("#gallery-status", has_text="No picture matches").wait_for()
     with opened.server.client() as client:
         assert client.get("/api/pictures?search=heron").json()["pictures"][0]["seed"] == 77
+
+
+def test_a_late_answer_does_not_replace_a_newer_one(visit: Callable[..., Opened]) -> None:
+    opened = visit()
+    opened.server.draw(prompt="an early recipe", steps=1, model="second")
+    opened.server.draw(prompt="a later recipe", steps=1, model="first")
+    held: list[Any] = []
+
+    def hold(route: Any) -> None:
+        held.append(route)
+
+    opened.page.route("**/api/pictures?search=early*", hold)
+    opened.page.route("**/api/options?model=second", hold)
+    for words in ("an early recipe", "a later recipe"):
+        opened.page.click("text=Gallery")
+        with opened.page.expect_request("**/api/pictures?search=early*"):
+            opened.page.fill("#search", "early")
+        opened.page.fill("#search", words)
+        opened.page.click(f"#gallery-days .thumbnail[title^='{words}']")
+        opened.page.click("#viewer-use")
+        opened.page.locator("#view-paint").wait_for()
+    opened.page.locator(".notice", has_text="Recipe of the picture loaded").wait_for()
+    assert len(held) == 3
+    for route in held:
+        route.fulfill(json={"fields": {"steps": {"default": 7}}, "controlnets": ["late"], "pictures": [], "next": None})
+    opened.page.wait_for_timeout(300)
+    assert opened.page.input_value("#prompt") == "a later recipe"
+    assert opened.page.input_value("#steps") == "1"
+    assert opened.page.locator("#control-net option").count() == 0
+    assert opened.page.locator(".notice", has_text="Recipe of").count() == 1
+    opened.page.click("text=Gallery")
+    assert "a later recipe" in str(opened.page.locator("#gallery-days .thumbnail").get_attribute("title"))
 
 
 def test_older_pictures_come_as_one_goes_down(visit: Callable[..., Opened]) -> None:
