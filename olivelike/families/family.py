@@ -29,8 +29,12 @@ class TextPart:
     width: int
     """Numbers of each of its vectors in the published network."""
     class_name: str = "CLIPTextModel"
-    stored: Literal["clip", "open_clip"] = "clip"
-    """The converter of its names in files of original names."""
+    stored: str = "clip"
+    """Way in which files of original names hold it, by the name of a `Stored`."""
+    prefix: str = "cond_stage_model.transformer."
+    """Beginning of its names in the published file."""
+    prefixes: str = r"(cond_stage_model|conditioner\.embedders\.0(?!\.model)|text_encoder)\.|(.*\.)?clip_[lh]\."
+    """Pattern of what programs put before its names in one file."""
     kind: str = "clip"
     """Way from texts to tokens, one of `runtime.prompts.text_kinds`: CLIP's have emphasis, and chunks of `length`."""
     length: int = 77

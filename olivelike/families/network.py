@@ -1,19 +1,25 @@
-"""Inputs and outputs of a class of networks in a component's place, as clients expect them, and how torch runs it.
+"""A class of networks in a component's place: what it takes and gives, how torch runs it, how files hold it.
 
-Names follow the folders that diffusers, optimum and the DirectML clients load; see `docs/clients.md`.
+Names of inputs and outputs follow the folders that diffusers, optimum and the DirectML clients load; see
+`docs/clients.md`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from olivelike.model.architecture import Config
+    from olivelike.model.few_steps import FewSteps
 
+Shapes = Mapping[str, tuple[int, ...]]
+"""Name of a tensor → its shape."""
 _SHOWN: Final = 32
+_LONGEST_NUMBER: Final = 3
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,64 @@ class Interface:
 
 
 @dataclass(frozen=True)
+class Told:
+    """Findings about a denoiser from names and shapes of its tensors."""
+
+    family: str | None
+    reason: str
+    """Evidence for the family; what it is in its place, if that is `None`."""
+    network: str = ""
+    """Network that it is in place of one of a family, in words."""
+    takes_mask: bool = False
+    few_steps: FewSteps | None = None
+    notes: tuple[str, ...] = ()
+    """More of what was found, for a person."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stored:
+    """A way in which files of the original code hold a network; readers, LoRAs and writers of files share it."""
+
+    name: str
+    """Name of the way, which keys and the shelf's questions hold."""
+    to_library: Callable[[Config, dict[str, Any]], Mapping[str, Any]]
+    """Config, tensors by original name → those tensors, or views of them, by the names of the network's library."""
+    prefixes: tuple[str, ...] = ()
+    """Beginnings of all its names, in files that hold more than one network; the usual one first."""
+    prefix_at: Callable[[str], str | None] = lambda name: None  # noqa: ARG005
+    """Tells from the name of a tensor what stands before all of the network's, if that tensor is its first."""
+    expected: str = ""
+    """Beginning of names that `to_library` takes."""
+    marks: tuple[str, ...] = ()
+    """Names that tell such a network, without prefix."""
+    whole: tuple[str, ...] = ()
+    """Names that it has besides, if it is no network that leads it."""
+    roots: tuple[str, ...] = ()
+    """Beginnings of its names where they have no prefix, so that marks such as `v_pred` may stand beside it."""
+    absent: str = ""
+    """Beginning of parameters that such a file does not hold, and that nothing reads."""
+    config: Callable[[Config, Shapes, int | None], Config] = lambda published, shapes, head: {}  # noqa: ARG005
+    """Published config, shapes by original name, channels of the family's heads → settings that the shapes tell.
+
+    Raises `KeyError`, `IndexError` or `ValueError` for a structure that can't be read.
+    """
+    tell: Callable[[Shapes, str | None], Told] = lambda shapes, of_texts: Told(None, "")  # noqa: ARG005
+    """Shapes of a denoiser by original name, family of the text encoders beside it → findings."""
+    original: Callable[[Collection[str]], Callable[[str], str | None]] = lambda names: lambda name: None  # noqa: ARG005
+    """Names of all parameters, or of all layers → the original name for one of them; `None` where it has none."""
+
+    def prefix_among(self, names: Collection[str]) -> str | None:
+        """Return the prefix under which a file holds such a network; `None` if it holds none."""
+        found = (prefix for prefix in (*self.prefixes, "") if all(prefix + mark in names for mark in self.marks))
+        return next(found, None)
+
+    def prefix_of(self, names: Collection[str]) -> str:
+        """Return what all names of a network begin with in its file, before those of the original code."""
+        known = (*self.prefixes, *filter(None, map(self.prefix_at, names)))
+        return next((prefix for prefix in known if all(name.startswith(prefix) for name in names)), "")
+
+
+@dataclass(frozen=True)
 class Network:
     """A class of networks in the place of some components."""
 
@@ -56,6 +120,45 @@ class Network:
     """Gives an interface sizes to trace with that can't be halved, if that makes the network pass sizes on."""
     prepare: Callable[[Any, Config], Any] = lambda network, config: network  # noqa: ARG005
     """Changes a built network by what its config says beyond its library."""
+    stored: tuple[Stored, ...] = ()
+    """Ways in which files of original names hold it."""
+
+
+def renamed(rest: str, names: Mapping[str, str]) -> str | None:
+    """Return a name whose beginning is in a table, with what the table has for it; `None` if none is."""
+    found = (new + rest[len(own) :] for own, new in names.items() if rest == own or rest.startswith(f"{own}."))
+    return next(found, None)
+
+
+def first_shape(shapes: Shapes, pattern: str) -> tuple[int, ...]:
+    """Return the first shape under a name that matches. Raises `KeyError` if there is none."""
+    return shapes[_matches(shapes, pattern)[0].string]
+
+
+def layer_count(shapes: Shapes, pattern: str) -> int:
+    """Return the number of layers whose number is a pattern's group. Raises `KeyError` if there is none."""
+    return 1 + max(layer_number(match[1]) for match in _matches(shapes, pattern))
+
+
+def layer_number(text: str) -> int:
+    """Return the number of a layer in a stored name. Raises `ValueError` if no network has so many."""
+    if len(text) > _LONGEST_NUMBER:
+        raise ValueError(f"a layer of number {text[:20]}")
+    return int(text)
+
+
+def head_count(width: int, head_width: int) -> int:
+    """Return the number of heads. Raises `ValueError` if it is no whole one."""
+    if width % head_width:
+        raise ValueError(f"{width} channels, no multiple of {head_width}, the width of a head")
+    return width // head_width
+
+
+def _matches(shapes: Shapes, pattern: str) -> list[re.Match[str]]:
+    found = [match for match in map(re.compile(pattern).search, shapes) if match]
+    if not found:
+        raise KeyError(pattern)
+    return found
 
 
 def shown(value: Any) -> str:

@@ -39,7 +39,7 @@ FAMILY: Final = replace(
     title="Stable Diffusion XL refiner",
     pipelines=("StableDiffusionXLImg2ImgPipeline", "StableDiffusionXLInpaintPipeline"),
     owns=_owns,
-    texts=(sdxl.SECOND_TEXT,),
+    texts=(replace(sdxl.SECOND_TEXT, prefix="conditioner.embedders.0.model."),),
     sizes=Sizes(default=1024, unit=64),
     widths=(384, 768, 1536, 1536),
     published=Published(

@@ -13,7 +13,15 @@ if TYPE_CHECKING:
     from olivelike.model.architecture import Architecture
 
 SECOND_TEXT: Final = TextPart(
-    "text_encoder_2", "tokenizer_2", 1280, "CLIPTextModelWithProjection", "open_clip", back=1, normed=False
+    "text_encoder_2",
+    "tokenizer_2",
+    1280,
+    "CLIPTextModelWithProjection",
+    "open_clip",
+    "conditioner.embedders.1.model.",
+    r"conditioner\.embedders\.(0\.model|1)\.|(.*\.)?clip_g\.|text_encoder_2\.",
+    back=1,
+    normed=False,
 )
 _WIDTHS: Final = (320, 640, 1280)
 LATENTS: Final = Latents(
@@ -77,7 +85,10 @@ FAMILY: Final = Family(
     owns=_owns,
     denoiser=sd1.FAMILY.denoiser,
     denoiser_class=sd1.FAMILY.denoiser_class,
-    texts=(TextPart("text_encoder", "tokenizer", 768, back=1, normed=False), SECOND_TEXT),
+    texts=(
+        TextPart("text_encoder", "tokenizer", 768, prefix="conditioner.embedders.0.transformer.", back=1, normed=False),
+        SECOND_TEXT,
+    ),
     latents=LATENTS,
     sizes=Sizes(default=1024, unit=32),
     widths=_WIDTHS,

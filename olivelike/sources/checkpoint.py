@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from olivelike import _untrusted as untrusted
 from olivelike._text import did_you_mean_path
@@ -26,8 +26,6 @@ from olivelike.sources.files.weight_table import RawTensor, ReadPickle, check_dt
 if TYPE_CHECKING:
     from olivelike.families.family import Family
     from olivelike.model.architecture import Config
-    from olivelike.sources.identify.identity import Converter
-    from olivelike.sources.identify.tiny_vae import TinyConverter
 
 
 class SourceFiles(Protocol):
@@ -140,8 +138,8 @@ class Checkpoint:
     """The model file of an ONNX source; other sources have none."""
     graph_digest: str | None = None
     """SHA-256 of that model without its weights."""
-    original: Converter | TinyConverter | Literal["controlnet", "t2i_adapter"] | None = None
-    """The converter that knows the stored names, for tensors named as in the original (LDM) code."""
+    original: str | None = None
+    """Way in which the names are stored, of `STORED`, for tensors named as in the original code."""
 
     def __post_init__(self) -> None:
         """Refuse tensors of dtypes that are not known."""

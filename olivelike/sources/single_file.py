@@ -8,16 +8,21 @@ from typing import TYPE_CHECKING
 
 from olivelike._untrusted import Json, open_file
 from olivelike.errors import SourceError
-from olivelike.families import FAMILIES
+from olivelike.families import DENOISERS, FAMILIES
 from olivelike.model.components import Prediction, torch_folder
 from olivelike.model.few_steps import FewSteps, few_steps_of_path
 from olivelike.model.records.origin import Identification, Origin
 from olivelike.sources.checkpoint import Checkpoint
 from olivelike.sources.files.weight_table import Header, ReadPickle, read_numbers, read_weight_table
-from olivelike.sources.identify.family_configs import derive_config
-from olivelike.sources.identify.identify import LONE_UNET, identify, unclaimed
+from olivelike.sources.identify.identify import identify, unclaimed
 from olivelike.sources.identify.identity import PLACES, Identity
-from olivelike.sources.identify.published import EDM_SCHEDULER, network_class, scheduler_file, tokenizer_files
+from olivelike.sources.identify.published import (
+    EDM_SCHEDULER,
+    derive_config,
+    network_class,
+    scheduler_file,
+    tokenizer_files,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from olivelike.families.family import Family
@@ -134,7 +139,7 @@ class SingleFile:
         tensors = {
             name: (tensor, self.path)
             for name, tensor in self.header.tensors.items()
-            if name.startswith(part.prefix or LONE_UNET)
+            if name.startswith(part.beginnings)
         }
         return Checkpoint(component, library, class_name, self.config(folder), tensors, original=part.converter)
 
@@ -163,7 +168,7 @@ class SingleFile:
 
 def _check(path: Path, identity: Identity) -> None:
     """Refuse what is no checkpoint of a supported family."""
-    if identity.supported and identity.kind in ("checkpoint", "unet") and identity.naming == "original":
+    if identity.supported and identity.kind in ("checkpoint", *DENOISERS) and identity.naming == "original":
         return
     why = f" ({'; '.join(identity.reasons)})" if identity.reasons else ""
     families = ", ".join(family.title for family in FAMILIES.values())
@@ -172,6 +177,6 @@ def _check(path: Path, identity: Identity) -> None:
         raise SourceError(f"{path}: this is {identity.description}{why}, which is not supported; {remedy}")
     if identity.kind in PLACES:
         remedy = f"{PLACES[identity.kind]}; `source:` takes a checkpoint"
-    elif identity.kind == "unet":
+    elif identity.kind in DENOISERS:
         remedy = f"put it with its config.json into a diffusers folder; {remedy}"
     raise SourceError(f"{path}: this is {identity.description}, no checkpoint{why}; {remedy}")

@@ -7,11 +7,11 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from olivelike.families.networks.unet import COMPONENT, LdmNames
 from olivelike.testing.checkpoints import random_parameter, write_safetensors
-from olivelike.testing.single_file_writer import original_unet
 
 if TYPE_CHECKING:
-    from olivelike._untrusted import Json, JsonView
+    from olivelike._untrusted import JsonView
     from olivelike.testing.checkpoints import Dtype
 
 _STEM = "diffusion_pytorch_model.safetensors"
@@ -50,7 +50,7 @@ def make_controlnet(
     import torch
     from diffusers import ControlNetModel
 
-    unet = json.loads((Path(pipeline) / "unet" / "config.json").read_bytes())
+    unet = json.loads((Path(pipeline) / COMPONENT / "config.json").read_bytes())
     taken = inspect.signature(ControlNetModel.__init__).parameters
     config = {name: value for name, value in unet.items() if name in taken} | {"in_channels": 4} | dict(changes or {})
     with torch.device("meta"):
@@ -63,7 +63,8 @@ def make_controlnet(
         network.save_config(path)
     else:
         prefix = "control_model." if original == "prefixed" else ""
-        names = {prefix + _original(name, unet): name for name in names}
+        ldm_name = LdmNames(names)
+        names = {prefix + (_own(name) or ldm_name(name) or name): name for name in names}
     tensors: dict[str, tuple[Dtype, tuple[int, ...]]] = {name: (dtype, shapes[own]) for name, own in names.items()}
     write_safetensors(
         path / _STEM if original == "no" else path,
@@ -73,7 +74,8 @@ def make_controlnet(
     return path
 
 
-def _original(name: str, unet: Json) -> str:
+def _own(name: str) -> str | None:
+    """Return the original name of what a UNet does not have."""
     for own, theirs in _OWN.items():
         if name.startswith(own):
             rest = name.removeprefix(own)
@@ -82,4 +84,4 @@ def _original(name: str, unet: Json) -> str:
     if name.startswith("controlnet_cond_embedding.blocks."):
         number, _, kind = name.removeprefix("controlnet_cond_embedding.blocks.").partition(".")
         return f"input_hint_block.{2 * (int(number) + 1)}.{kind}"
-    return original_unet(name, unet)
+    return None

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from olivelike.families.networks.unet import COMPONENT
 from olivelike.testing.checkpoints import random_parameter, write_safetensors
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def make_ip_adapter(
 
     from olivelike.graphs.image_attention import cross_attentions
 
-    unet = json.loads((Path(pipeline) / "unet" / "config.json").read_bytes())
+    unet = json.loads((Path(pipeline) / COMPONENT / "config.json").read_bytes())
     vision = CLIPVisionConfig(**_VISION[size], hidden_act="gelu")
     with torch.device("meta"):
         network: Any = UNet2DConditionModel.from_config(unet)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from olivelike.families import DENOISERS, FAMILIES, TEXT_ENCODERS
+from olivelike.families.networks.unet import COMPONENT, LdmNames
 from olivelike.testing.checkpoints import Array, random_parameter
-from olivelike.testing.single_file_writer import diffusers_old_name, dotted_name, kohya_name, ldm_name, path_in
 
 if TYPE_CHECKING:
     from olivelike._untrusted import Json
@@ -63,6 +65,7 @@ _ROLES = {
 _TEXT_MID = {"down": ".lora_linear_layer.down.weight", "up": ".lora_linear_layer.up.weight"}
 _ROLES |= {"native": _ROLES["peft"], "ldm": _ROLES["kohya"]}
 _TRANSFORMER = (".ff.net.", ".mlp.fc", ".proj_in", ".proj_out")
+_TEXT_ATTENTION = {"q_proj": "to_q", "k_proj": "to_k", "v_proj": "to_v", "out_proj": "to_out"}
 _TABLES = ("token_embedding", "position_embedding")
 
 
@@ -74,7 +77,7 @@ def make_lora(
     rank: int = 4,
     alpha: float | None = None,
     seed: int = 0,
-    components: tuple[str, ...] = ("unet", "text_encoder"),
+    components: tuple[str, ...] = (COMPONENT, TEXT_ENCODERS[0]),
     modules: Modules = "attention",
     dtype: Literal["F32", "F16", "BF16"] = "F32",
     metadata: Mapping[str, str] | None = None,
@@ -149,7 +152,7 @@ def _module(file: _Writing, component: str, layer: str, layers: Mapping[str, Sha
     if name is None:
         return {}
     suffixes = _ROLES[style.spelling]
-    if style.spelling == "mid" and component != "unet":
+    if style.spelling == "mid" and component not in DENOISERS:
         suffixes = _TEXT_MID
     tensors: dict[str, Array] = {}
     for role, size in factor_shapes(style.kind, shape, file.rank, core=style.core).items():
@@ -176,16 +179,44 @@ def _magnitude_shape(style: _Style, shape: Shape) -> Shape:
 def _name(style: _Style, component: str, layer: str, layers: frozenset[str], components: frozenset[str]) -> str | None:
     match style.spelling:
         case "old":
-            return diffusers_old_name(component, layer)
+            return _diffusers_old_name(component, layer)
         case "native":
-            return f"base_model.model.{path_in(component, layer)}"
+            return f"base_model.model.{_path_in(component, layer)}"
         case "kohya":
-            return kohya_name(component, layer, components)
-        case "ldm" if component == "unet":
-            return f"lora_unet_{ldm_name(layer, layers).replace('.', '_')}"
+            return _kohya_name(component, layer, components)
+        case "ldm" if component in DENOISERS:
+            return _kohya_name(component, LdmNames(layers)(layer) or layer, components)
         case "ldm":
-            return kohya_name(component, layer, components | {"text_encoder_2"})
-    return dotted_name(component, layer)
+            return _kohya_name(component, layer, components | {*TEXT_ENCODERS})
+    return _dotted_name(component, layer)
+
+
+def _diffusers_old_name(component: str, layer: str) -> str | None:
+    """Return the name before `_lora.down.weight`; `None` for what is no attention projection."""
+    owner, _, leaf = layer.rpartition(".")
+    if component in DENOISERS:
+        found = re.fullmatch(r"(.+\.attn[12])\.(to_q|to_k|to_v|to_out)(?:\.0)?", layer)
+        return f"{component}.{found[1]}.processor.{found[2]}" if found else None
+    if owner.endswith("self_attn"):
+        return f"{component}.text_model.{owner}.{_TEXT_ATTENTION[leaf]}"
+    return None
+
+
+def _dotted_name(component: str, layer: str) -> str:
+    """Return the name that diffusers gives a layer: component and path."""
+    return f"{component}.{_path_in(component, layer)}"
+
+
+def _path_in(component: str, layer: str) -> str:
+    """Return a layer's path, with the level that text encoders had when most files were written."""
+    return layer if component in DENOISERS or layer == "text_projection" else f"text_model.{layer}"
+
+
+def _kohya_name(component: str, layer: str, components: frozenset[str]) -> str:
+    """Return kohya's name of a layer; two text encoders are numbered, one is not."""
+    words = next(family.lora_names[component] for family in FAMILIES.values() if component in family.lora_names)
+    first = components.isdisjoint(TEXT_ENCODERS[1:]) or component != TEXT_ENCODERS[0]
+    return f"lora_{words[0] if first else words[1]}_{_path_in(component, layer).replace('.', '_')}"
 
 
 def _layers(base: str | Path | Mapping[str, Mapping[str, Shape]], component: str) -> dict[str, Shape]:

@@ -1,16 +1,12 @@
 """Checkpoints in one file, as model sites hold them: the weights of a folder in the names of the original code.
 
-How trainers, the original (LDM) code and open_clip spell what diffusers and transformers name their own way.
-
-Written from the networks' definitions: https://github.com/CompVis/stable-diffusion (`openaimodel.py`, `model.py`) and
-https://github.com/mlfoundations/open_clip (`transformer.py`).
+Names and prefixes are those by which such files are read: `families` has them.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import re
 import struct
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
@@ -19,11 +15,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from olivelike.errors import SourceError, UsageError
+from olivelike.families import FAMILIES, TEXT_ENCODERS
+from olivelike.families.networks import stored_as
+from olivelike.families.networks.clip import OPEN_CLIP
 from olivelike.model.components import INDEX_FILE
 from olivelike.testing.checkpoints import Array, Dtype, random_parameter, write_safetensors
 
 if TYPE_CHECKING:
     from olivelike._untrusted import Json
+    from olivelike.families.family import TextPart
 
     Read = Callable[[str], Array]
 
@@ -81,8 +81,7 @@ def make_single_file(
         wanted = component != "safety_checker" if components is None else component in components
         exists = isinstance(entry, list) and entry[0] and (root / component / "config.json").is_file()
         if wanted and exists:
-            prefix = _prefix(component, index)
-            found = _network(root, component, index)
+            prefix, found = _named(root, component, index)
             entries |= {(prefix if prefixes else "") + name: value for name, value in found.items()}
     entries |= {mark: _Entry("F32", (0,), _empty) for mark in marks}
     if dtype is not None:
@@ -126,39 +125,41 @@ def require_readable(folder: str | Path) -> None:
                     )
 
 
-def _prefix(component: str, index: Json) -> str:
-    xl = "XL" in index["_class_name"]
-    base = index.get("text_encoder", [None])[0] is not None
-    match component:
-        case "unet":
-            return "model.diffusion_model."
-        case "vae":
-            return "first_stage_model."
-        case "text_encoder":
-            return "conditioner.embedders.0.transformer." if xl else "cond_stage_model."
-        case "text_encoder_2":
-            return f"conditioner.embedders.{int(base)}.model."
-    raise ValueError(f"no original names are known for {component}")
+def _named(root: Path, component: str, index: Json) -> tuple[str, dict[str, _Entry]]:
+    """Return what stands before the names of a network in such a file, and its tensors by the rest of their names.
 
-
-def _network(root: Path, component: str, index: Json) -> dict[str, _Entry]:
-    """Return a network's tensors by original name, without its prefix."""
-    config = json.loads((root / component / "config.json").read_text(encoding="utf-8"))
+    Raises `ValueError` if no original names are known for it.
+    """
+    config = _config(root, component)
     file = next(root / component / name for name in _FILES if (root / component / name).is_file())
     tensors = _stored(file)
-    match component:
-        case "unet":
-            return {original_unet(name, config): entry for name, entry in tensors.items()}
-        case "vae":
-            return _vae(tensors, config)
-        case "text_encoder_2":
-            return _open_clip(tensors, config)
-    if "XL" in index["_class_name"]:
-        return _clip(tensors, config)
-    second = config["hidden_act"] == "gelu"
-    level = "model." if second else "transformer."
-    named = _open_clip(tensors, config, skipped_layer=True) if second else _clip(tensors, config)
-    return {level + name: entry for name, entry in named.items()}
+    if component in TEXT_ENCODERS:
+        text = _text_part(root, component, index)
+        if text.stored == "clip":
+            return text.prefix, _clip(tensors, config)
+        return text.prefix, _open_clip(tensors, config, skipped_layer=text.class_name == "CLIPTextModel")
+    way = next((one for one in stored_as("vae_decoder" if component == "vae" else component) if one.expected), None)
+    if way is None:
+        raise ValueError(f"no original names are known for {component}")
+    original = way.original(tensors)
+    named = {str(original(name)): entry for name, entry in tensors.items()}
+    return way.expected, {name: _as_convolution(name, entry) for name, entry in named.items()}
+
+
+def _config(root: Path, component: str) -> Json:
+    config: Json = json.loads((root / component / "config.json").read_text(encoding="utf-8"))
+    return config
+
+
+def _text_part(root: Path, component: str, index: Json) -> TextPart:
+    """Return the text of the first family with these text encoders; small ones differ in widths, not in activations."""
+    there = [name for name in TEXT_ENCODERS if index.get(name, [None])[0] is not None]
+    activations = {name: _config(root, name)["hidden_act"] for name in there}
+    for family in FAMILIES.values():
+        published = {text.component: family.published.configs[text.component]["hidden_act"] for text in family.texts}
+        if published == activations:
+            return next(text for text in family.texts if text.component == component)
+    raise ValueError(f"no original names are known for {component} with activations {activations}")
 
 
 def _stored(path: Path) -> dict[str, _Entry]:
@@ -180,15 +181,11 @@ def _stored(path: Path) -> dict[str, _Entry]:
     return {name: take(e["dtype"], e["shape"], e["data_offsets"][0]) for name, e in header.items()}
 
 
-def _vae(tensors: dict[str, _Entry], config: Json) -> dict[str, _Entry]:
-    named: dict[str, _Entry] = {}
-    for name, entry in tensors.items():
-        original = original_vae(name, config)
-        if is_vae_attention_matrix(original):
-            named[original] = _changed(entry, (*entry.shape, 1, 1), lambda a: a[:, :, None, None])
-        else:
-            named[original] = entry
-    return named
+def _as_convolution(name: str, entry: _Entry) -> _Entry:
+    """Return a matrix of a VAE's attention as the convolution of one pixel that the LDM code has."""
+    if len(entry.shape) != 2 or ".mid.attn_1." not in name:
+        return entry
+    return _changed(entry, (*entry.shape, 1, 1), lambda a: a[:, :, None, None])
 
 
 def _clip(tensors: dict[str, _Entry], config: Json) -> dict[str, _Entry]:
@@ -200,16 +197,13 @@ def _clip(tensors: dict[str, _Entry], config: Json) -> dict[str, _Entry]:
     return {**named, "text_model.embeddings.position_ids": positions}
 
 
-def _open_clip(tensors: dict[str, _Entry], config: Json, *, skipped_layer: bool = False) -> dict[str, _Entry]:
+def _open_clip(tensors: dict[str, _Entry], config: Json, *, skipped_layer: bool) -> dict[str, _Entry]:
     import numpy as np
 
     tensors = {name.removeprefix("text_model."): entry for name, entry in tensors.items()}
-    named: dict[str, _Entry] = {}
     projection = tensors.pop("text_projection.weight", None)
-    for name, entry in tensors.items():
-        original = original_open_clip(name)
-        if original is not None:
-            named[original] = entry
+    original = OPEN_CLIP.original(tensors)
+    named: dict[str, _Entry] = {new: entry for name, entry in tensors.items() if (new := original(name)) is not None}
     for layer in range(config["num_hidden_layers"]):
         for kind in ("weight", "bias"):
             parts = [tensors[f"encoder.layers.{layer}.self_attn.{x}_proj.{kind}"] for x in "qkv"]
@@ -259,162 +253,3 @@ def _pickle(path: Path, entries: dict[str, _Entry]) -> None:
         for name, entry in entries.items()
     }
     torch.save({"epoch": 1, "global_step": 470000, "callbacks": {}, "state_dict": tensors}, path)
-
-
-_RESNET = {
-    "norm1": "in_layers.0",
-    "conv1": "in_layers.2",
-    "time_emb_proj": "emb_layers.1",
-    "norm2": "out_layers.0",
-    "conv2": "out_layers.3",
-    "conv_shortcut": "skip_connection",
-}
-_UNET_OUTER = {
-    "time_embedding.linear_1": "time_embed.0",
-    "time_embedding.linear_2": "time_embed.2",
-    "time_embedding.cond_proj": "time_embed.cond_proj",
-    "add_embedding.linear_1": "label_emb.0.0",
-    "add_embedding.linear_2": "label_emb.0.2",
-    "conv_in": "input_blocks.0.0",
-    "conv_norm_out": "out.0",
-    "conv_out": "out.2",
-}
-_VAE_ATTENTION = {"group_norm": "norm", "to_q": "q", "to_k": "k", "to_v": "v", "to_out.0": "proj_out"}
-_OPEN_CLIP_OUTER = {
-    "embeddings.token_embedding.weight": "token_embedding.weight",
-    "embeddings.position_embedding.weight": "positional_embedding",
-    "final_layer_norm.weight": "ln_final.weight",
-    "final_layer_norm.bias": "ln_final.bias",
-}
-_OPEN_CLIP_LAYER = {
-    "layer_norm1": "ln_1",
-    "layer_norm2": "ln_2",
-    "mlp.fc1": "mlp.c_fc",
-    "mlp.fc2": "mlp.c_proj",
-    "self_attn.out_proj": "attn.out_proj",
-}
-_BLOCK = re.compile(r"(down|up)_blocks\.(\d+)\.(resnets|attentions|downsamplers|upsamplers)\.(\d+)\.(.+)")
-_TEXT_ATTENTION = {"q_proj": "to_q", "k_proj": "to_k", "v_proj": "to_v", "out_proj": "to_out"}
-
-
-def original_unet(name: str, config: Json) -> str:
-    """Return a UNet parameter's name in the LDM code."""
-    for own, original in _UNET_OUTER.items():
-        if name.startswith(f"{own}."):
-            return original + name[len(own) :]
-    if name.startswith("mid_block."):
-        _, kind, position, rest = name.split(".", 3)
-        if kind == "attentions":
-            return f"middle_block.1.{rest}"
-        return f"middle_block.{2 * int(position)}.{_renamed(rest, _RESNET)}"
-    way, block, kind, index, rest = _split_block(name)
-    layers = config["layers_per_block"]
-    if way == "down":
-        first = block * (layers + 1) + 1
-        if kind == "downsamplers":
-            return f"input_blocks.{first + layers}.0.op.{rest}"
-        home = f"input_blocks.{first + index}"
-    else:
-        first = block * (layers + 1)
-        if kind == "upsamplers":
-            slot = 2 if config["up_block_types"][block].startswith("CrossAttn") else 1
-            return f"output_blocks.{first + layers}.{slot}.conv.{rest}"
-        home = f"output_blocks.{first + index}"
-    return f"{home}.0.{_renamed(rest, _RESNET)}" if kind == "resnets" else f"{home}.1.{rest}"
-
-
-def original_vae(name: str, config: Json) -> str:
-    """Return a VAE parameter's name in the LDM code."""
-    side, _, inner = name.partition(".")
-    if side not in ("encoder", "decoder"):
-        return name
-    inner = inner.replace("conv_norm_out", "norm_out").replace("conv_shortcut", "nin_shortcut")
-    if inner.startswith("mid_block.resnets."):
-        _, _, position, rest = inner.split(".", 3)
-        return f"{side}.mid.block_{int(position) + 1}.{rest}"
-    if inner.startswith("mid_block.attentions.0."):
-        return f"{side}.mid.attn_1.{_renamed(inner.split('.', 3)[3], _VAE_ATTENTION)}"
-    if not inner.startswith(("down_blocks.", "up_blocks.")):
-        return f"{side}.{inner}"
-    way, block, kind, index, rest = _split_block(inner)
-    level = block if way == "down" else len(config["up_block_types"]) - 1 - block
-    if kind == "resnets":
-        return f"{side}.{way}.{level}.block.{index}.{rest}"
-    return f"{side}.{way}.{level}.{way}sample.conv.{rest}"
-
-
-def is_vae_attention_matrix(name: str) -> bool:
-    """Tell whether the LDM code has a convolution of one pixel where diffusers has a matrix."""
-    return ".mid.attn_1." in name and name.endswith(".weight") and ".norm." not in name
-
-
-def original_open_clip(name: str) -> str | None:
-    """Return a text encoder parameter's name in open_clip; `None` for q, k and v, which it stores as one."""
-    if name in _OPEN_CLIP_OUTER:
-        return _OPEN_CLIP_OUTER[name]
-    _, _, index, rest = name.split(".", 3)
-    if re.match(r"self_attn\.[qkv]_proj\.", rest):
-        return None
-    return f"transformer.resblocks.{index}.{_renamed(rest, _OPEN_CLIP_LAYER)}"
-
-
-def _split_block(name: str) -> tuple[str, int, str, int, str]:
-    match = _BLOCK.match(name)
-    assert match is not None, f"{name} is of no known block"
-    way, block, kind, index, rest = match.groups()
-    if kind.endswith("samplers"):
-        rest = rest.removeprefix("conv.")
-    return way, int(block), kind, int(index), rest
-
-
-def _renamed(rest: str, names: dict[str, str]) -> str:
-    for own, original in names.items():
-        if rest.startswith(f"{own}."):
-            return original + rest[len(own) :]
-    return rest
-
-
-def diffusers_old_name(component: str, layer: str) -> str | None:
-    """Return the name before `_lora.down.weight`; `None` for what is no attention projection."""
-    owner, _, leaf = layer.rpartition(".")
-    if component == "unet":
-        found = re.fullmatch(r"(.+\.attn[12])\.(to_q|to_k|to_v|to_out)(?:\.0)?", layer)
-        return f"unet.{found[1]}.processor.{found[2]}" if found else None
-    if owner.endswith("self_attn"):
-        return f"{component}.text_model.{owner}.{_TEXT_ATTENTION[leaf]}"
-    return None
-
-
-def dotted_name(component: str, layer: str) -> str:
-    """Return the name that diffusers gives a layer: component and path."""
-    return f"{component}.{path_in(component, layer)}"
-
-
-def path_in(component: str, layer: str) -> str:
-    """Return a layer's path, with the level that text encoders had when most files were written."""
-    return layer if component == "unet" or layer == "text_projection" else f"text_model.{layer}"
-
-
-def kohya_name(component: str, layer: str, components: frozenset[str]) -> str:
-    """Return kohya's name of a layer; two text encoders are numbered, one is not."""
-    prefix = {"unet": "unet", "text_encoder": "te", "text_encoder_2": "te2"}[component]
-    if prefix == "te" and "text_encoder_2" in components:
-        prefix = "te1"
-    return f"lora_{prefix}_{path_in(component, layer).replace('.', '_')}"
-
-
-def ldm_name(layer: str, layers: frozenset[str]) -> str:
-    """Return the LDM name of a UNet's layer, which kohya uses for XL.
-
-    Args:
-        layer: path in diffusers.
-        layers: all layers of the UNet: they say how many of them a block has.
-    """
-    levels = {int(match[1]) for name in layers if (match := re.match(r"up_blocks\.(\d+)\.", name))}
-    resnets = {int(match[1]) for name in layers if (match := re.match(r"down_blocks\.0\.resnets\.(\d+)\.", name))}
-    attends = {level for level in levels if any(name.startswith(f"up_blocks.{level}.attentions.") for name in layers)}
-    config = {
-        "layers_per_block": len(resnets),
-        "up_block_types": ["CrossAttnUpBlock2D" if level in attends else "UpBlock2D" for level in sorted(levels)],
-    }
-    return original_unet(f"{layer}.weight", config).removesuffix(".weight")

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from olivelike.families.networks.unet import COMPONENT
 from olivelike.model.adapter_features import taken_features
 from olivelike.testing.checkpoints import random_parameter, write_safetensors
 
@@ -45,7 +46,7 @@ def make_t2i_adapter(
     import torch
     from diffusers import T2IAdapter
 
-    unet, vae = (json.loads((Path(pipeline) / name / "config.json").read_bytes()) for name in ("unet", "vae"))
+    unet, vae = (json.loads((Path(pipeline) / name / "config.json").read_bytes()) for name in (COMPONENT, "vae"))
     config = {**adapter_config(unet, vae, light=light), **(changes or {})}
     with torch.device("meta"):
         network: Any = T2IAdapter(**config)

@@ -15,12 +15,13 @@ from stored_values import adapted, renamed, values
 from olivelike.engine.output.assets import normalise_assets
 from olivelike.errors import SourceError
 from olivelike.families import FAMILIES
+from olivelike.families.networks.unet import LdmNames
 from olivelike.sources import Adaptation, SourceSpec, StoredView, open_source
-from olivelike.sources.identify.family_configs import derive_config
 from olivelike.sources.identify.identity import Part
+from olivelike.sources.identify.published import derive_config
 from olivelike.sources.names.adapt import adapt
 from olivelike.testing.checkpoints import make_checkpoint, write_safetensors
-from olivelike.testing.single_file_writer import make_single_file, original_unet
+from olivelike.testing.single_file_writer import make_single_file
 from tests.fixtures.pickle_tables import read_pickle_here
 
 THREE_LEVELS = {
@@ -271,7 +272,8 @@ def test_distilled_unets_keep_their_structure(both_forms_of, tmp_path, family, c
     with torch.device("meta"):
         network = UNet2DConditionModel.from_config(config)
     shapes = {name: tuple(value.shape) for name, value in network.state_dict().items()}
-    table = {f"model.diffusion_model.{original_unet(name, config)}": ("F16", shape) for name, shape in shapes.items()}
+    original = LdmNames(shapes)
+    table = {f"model.diffusion_model.{original(name)}": ("F16", shape) for name, shape in shapes.items()}
     path = tmp_path / "a.safetensors"
     write_safetensors(path, table, None)
     found = adapted(open_source(SourceSpec(path=path), ["unet"]).checkpoint("unet"))

@@ -1,7 +1,11 @@
-"""Classes of networks, a file for each kind: what they take and give, how torch runs them, what of them is refused."""
+"""Classes of networks, a file for each kind.
+
+Each says what they take and give, how torch runs them, how files hold them, and what of them is refused.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import PassError, UsageError
@@ -9,10 +13,12 @@ from olivelike.families.networks import autoencoder, clip, guide_networks, unet
 
 if TYPE_CHECKING:
     from olivelike.families.family import Family
-    from olivelike.families.network import Interface, Network
+    from olivelike.families.network import Interface, Network, Stored
     from olivelike.model.architecture import Architecture
 
 NETWORKS: Final[tuple[Network, ...]] = (*unet.NETWORKS, *autoencoder.NETWORKS, *clip.NETWORKS, *guide_networks.NETWORKS)
+STORED: Final[Mapping[str, Stored]] = {stored.name: stored for network in NETWORKS for stored in network.stored}
+"""Ways in which files of original names hold networks, by their names."""
 
 
 def network_of(component: str, class_name: str) -> Network | None:
@@ -29,6 +35,11 @@ def classes_of(component: str, family: Family | None = None) -> tuple[str, ...]:
     """
     own = [text.class_name for text in family.texts if text.component == component] if family else []
     return tuple(own or (one.class_name for one in NETWORKS if component in one.components))
+
+
+def stored_as(component: str) -> tuple[Stored, ...]:
+    """Return the ways in which files of original names hold what may stand in a component's place."""
+    return tuple(dict.fromkeys(way for one in NETWORKS if component in one.components for way in one.stored))
 
 
 def interface_of(architecture: Architecture) -> Interface:

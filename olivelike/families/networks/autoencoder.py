@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from olivelike.families.network import Input, Interface, Network
+from olivelike.families.network import (
+    Input,
+    Interface,
+    Network,
+    Shapes,
+    Stored,
+    layer_count,
+    layer_number,
+    renamed,
+)  # fmt: skip
 from olivelike.model.components import PREVIEW, VAES
 
 if TYPE_CHECKING:
@@ -51,13 +62,92 @@ def _decode_tiny(self: Any, latent_sample: torch.Tensor) -> Any:
     return self.network.decoder(latent_sample)
 
 
+_ATTENTION: Final = {"group_norm": "norm", "to_q": "q", "to_k": "k", "to_v": "v", "to_out.0": "proj_out"}
+_BLOCK: Final = re.compile(r"(down|up)_blocks\.(\d+)\.(resnets|downsamplers|upsamplers)\.(\d+)\.(.+)")
+_LAST: Final = re.compile(r"decoder\.up_blocks\.(\d+)\.")
+
+
+def ldm_names(names: Collection[str]) -> Callable[[str], str]:
+    """Return what gives the LDM code's name of a VAE's parameter; its levels count the other way on the way up.
+
+    https://github.com/CompVis/stable-diffusion (`model.py`).
+    """
+    last = max((layer_number(found[1]) for found in map(_LAST.match, names) if found), default=0)
+
+    def original(name: str) -> str:
+        side, _, inner = name.partition(".")
+        if side not in ("encoder", "decoder"):
+            return name
+        inner = inner.replace("conv_norm_out", "norm_out").replace("conv_shortcut", "nin_shortcut")
+        if inner.startswith("mid_block.resnets."):
+            _, _, position, rest = inner.split(".", 3)
+            return f"{side}.mid.block_{int(position) + 1}.{rest}"
+        if inner.startswith("mid_block.attentions.0."):
+            rest = inner.split(".", 3)[3]
+            return f"{side}.mid.attn_1.{renamed(rest, _ATTENTION) or rest}"
+        if (found := _BLOCK.fullmatch(inner)) is None:
+            return f"{side}.{inner}"
+        way, block, kind, index, rest = found.groups()
+        level = int(block) if way == "down" else last - int(block)
+        return f"{side}.{way}.{level}." + (f"block.{index}.{rest}" if kind == "resnets" else f"{way}sample.{rest}")
+
+    return original
+
+
+def _to_diffusers(config: Config, tensors: dict[str, Any]) -> Mapping[str, Any]:
+    from diffusers.loaders.single_file_utils import convert_ldm_vae_checkpoint
+
+    converted: Mapping[str, Any] = convert_ldm_vae_checkpoint(tensors, dict(config))
+    return converted
+
+
+def _config(published: Config, shapes: Shapes, head_width: int | None) -> Config:
+    del head_width
+    count = layer_count(shapes, r"^decoder\.up\.(\d+)\.")
+    return {
+        "block_out_channels": [shapes[f"decoder.up.{i}.block.0.conv1.weight"][0] for i in range(count)],
+        "down_block_types": published["down_block_types"][:1] * count,
+        "latent_channels": shapes["decoder.conv_in.weight"][1],
+        "layers_per_block": layer_count(shapes, r"^decoder\.up\.0\.block\.(\d+)\.") - 1,
+        "out_channels": shapes["decoder.conv_out.weight"][0],
+        "in_channels": shapes.get("encoder.conv_in.weight", (0, published["in_channels"]))[1],
+        "up_block_types": published["up_block_types"][:1] * count,
+    }
+
+
+def _tiny(half: str, other: str, first: int) -> Stored:
+    """Return how TAESD's files hold a half: by numbers of layers, of which `AutoencoderTiny` begins at `first`."""
+
+    def to_diffusers(config: Config, tensors: dict[str, Any]) -> Mapping[str, Any]:
+        del config
+        numbered = {name.partition("."): tensor for name, tensor in tensors.items()}
+        return {f"{half}.layers.{int(n) - first}.{rest}": tensor for (n, _, rest), tensor in numbered.items()}
+
+    name = f"taesd_{half}"
+    return Stored(name=name, to_library=to_diffusers, prefixes=(f"{name}.",), absent=f"{other}.")
+
+
+STORED: Final = Stored(
+    name="vae",
+    to_library=_to_diffusers,
+    prefixes=("first_stage_model.", "vae."),
+    expected="first_stage_model.",
+    marks=("decoder.conv_in.weight", "decoder.mid.block_1.conv1.weight"),
+    config=_config,
+    original=ldm_names,
+)
+# The decoder's first layer has no weights, and diffusers does not count it.
+_TINY: Final = (_tiny("encoder", "decoder", 0), _tiny("decoder", "encoder", 1))
+
+
 def _network(class_name: str, component: str, *, tiny: bool = False) -> Network:
     encodes = component == "vae_encoder"
     if tiny:
         forward = _encode_tiny if encodes else _decode_tiny
     else:
         forward = _forward_vae_encoder if encodes else _forward_vae_decoder
-    return Network(class_name, (component,), _vae_encoder if encodes else _vae_decoder, lambda network: forward)  # noqa: ARG005
+    interface, stored = _vae_encoder if encodes else _vae_decoder, _TINY if tiny else (STORED,)
+    return Network(class_name, (component,), interface, lambda network: forward, stored=stored)  # noqa: ARG005
 
 
 NETWORKS: Final = (

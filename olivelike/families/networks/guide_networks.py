@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError
-from olivelike.families.network import Input, Interface, Network, shown
+from olivelike.families.network import Input, Interface, Network, Stored, shown
 from olivelike.families.networks.unet import check_unet, takes_pooled_text, unet_interface
 from olivelike.model.adapter_features import TYPES, given_features
 from olivelike.model.guides import CONTROLNET, IMAGE_TOKENS, IP_ADAPTER, MIDDLE, NO_IMAGE_TOKENS, STRENGTH, T2I_ADAPTER
@@ -127,10 +129,56 @@ def _check_adapter(component: str, class_name: str, config: Config) -> None:
             raise SourceError(f"{component}: {class_name} with `{option}: {shown(value)}` is not known; it is {words}")
 
 
+def _controlnet_to_diffusers(config: Config, tensors: dict[str, Any]) -> Mapping[str, Any]:
+    from diffusers.loaders.single_file_utils import convert_controlnet_checkpoint
+
+    converted: dict[str, Any] = convert_controlnet_checkpoint(tensors, dict(config))
+    # What SDXL's adds to the time embedding, which diffusers' converter does not know.
+    for number in (1, 2):
+        for kind in ("weight", "bias"):
+            added = tensors.get(f"label_emb.0.{2 * number - 2}.{kind}")
+            converted[f"add_embedding.linear_{number}.{kind}"] = added
+    return converted
+
+
+def _adapter_to_diffusers(config: Config, tensors: dict[str, Any]) -> Mapping[str, Any]:
+    del config
+    light = "body.0.out_conv.weight" in tensors
+    return {f"adapter.{_adapter_name(name, light)}": tensor for name, tensor in tensors.items()}
+
+
+def _adapter_name(name: str, light: bool) -> str:
+    """Return what diffusers calls a T2I-Adapter's tensor: where layers stand in one list, each level has two."""
+    if light:
+        return re.sub(r"^(body\.\d+)\.body\.", r"\1.resnets.", name)
+    match name.split("."):
+        case ["body", number, ("block1" | "block2") as block, kind]:
+            return f"body.{int(number) // 2}.resnets.{int(number) % 2}.{block}.{kind}"
+        case ["body", number, "in_conv", kind]:
+            return f"body.{int(number) // 2}.in_conv.{kind}"
+    return name
+
+
+_STORED_CONTROLNET: Final = Stored(
+    name=CONTROLNET.name, to_library=_controlnet_to_diffusers, prefixes=("control_model.",)
+)
+_STORED_ADAPTER: Final = Stored(name=T2I_ADAPTER.name, to_library=_adapter_to_diffusers)
 NETWORKS: Final = (
-    Network(CONTROLNET.network[1], CONTROLNET.components, _controlnet, _controlnet_forward, _check_controlnet),
     Network(
-        T2I_ADAPTER.network[1], T2I_ADAPTER.components, _t2i_adapter, lambda _: _forward_t2i_adapter, _check_adapter
+        CONTROLNET.network[1],
+        CONTROLNET.components,
+        _controlnet,
+        _controlnet_forward,
+        _check_controlnet,
+        stored=(_STORED_CONTROLNET,),
+    ),
+    Network(
+        T2I_ADAPTER.network[1],
+        T2I_ADAPTER.components,
+        _t2i_adapter,
+        lambda _: _forward_t2i_adapter,
+        _check_adapter,
+        stored=(_STORED_ADAPTER,),
     ),
     Network(IP_ADAPTER.network[1], IP_ADAPTER.components, _image_encoder, lambda _: _forward_image_encoder),
 )

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.digest import digest_json
+from olivelike.families.networks import STORED
 from olivelike.graphs.shelf.shelf_folder import VERSION
 from olivelike.model.components import PREVIEW
-from olivelike.sources.names.adaptation import stored_prefix
 
 if TYPE_CHECKING:
     from olivelike._untrusted import Json, JsonView
@@ -206,7 +206,7 @@ def graph_question(architecture: Architecture) -> str:
 def stored_form(checkpoint: Checkpoint) -> tuple[str, dict[str, str]]:
     """Return the prefix of the stored names of a network, and each name that counts without it."""
     names = checkpoint.tensors
-    prefix = stored_prefix(checkpoint.original or "", names)
+    prefix = STORED[checkpoint.original].prefix_of(names) if checkpoint.original else ""
     return prefix, {name: name.removeprefix(prefix) for name in names if not name.endswith(UNUSED)}
 
 

@@ -10,11 +10,11 @@ code (`input_blocks.4.1.proj_in`, `resblocks.0.mlp.c_fc`).
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from olivelike.families import DENOISERS, FAMILIES
+from olivelike.families import FAMILIES, TEXT_ENCODERS
+from olivelike.families.networks import stored_as
 
 _NETWORKS = {word: name for one in FAMILIES.values() for name, words in one.lora_names.items() for word in words}
 """Spelling of a network's name → component."""
@@ -61,27 +61,8 @@ def _begins(flat: str, roots: tuple[str, ...]) -> bool:
 
 
 _TEXT_LEVEL = "text_model."
-_LDM_OUTER = {
-    "time_embedding.linear_1": "time_embed.0",
-    "time_embedding.linear_2": "time_embed.2",
-    "time_embedding.cond_proj": "time_embed.cond_proj",
-    "add_embedding.linear_1": "label_emb.0.0",
-    "add_embedding.linear_2": "label_emb.0.2",
-    "conv_in": "input_blocks.0.0",
-    "conv_out": "out.2",
-}
-_LDM_RESNET = {
-    "conv1": "in_layers.2",
-    "time_emb_proj": "emb_layers.1",
-    "conv2": "out_layers.3",
-    "conv_shortcut": "skip_connection",
-}
-_OPEN_CLIP = {"mlp.fc1": "mlp.c_fc", "mlp.fc2": "mlp.c_proj", "self_attn.out_proj": "attn.out_proj"}
 _OLD_TEXT = {"q_proj": "to_q", "k_proj": "to_k", "v_proj": "to_v", "out_proj": "to_out"}
-_BLOCK = re.compile(r"(down|up)_blocks\.(\d+)\.(resnets|attentions|downsamplers|upsamplers)\.(\d+)\.(.+)")
-_MIDDLE = re.compile(r"mid_block\.(resnets|attentions)\.(\d+)\.(.+)")
 _ATTENTION = re.compile(r"(.+\.attn\d)\.(to_[qkv]|to_out)(\.0)?")
-_TEXT_LAYER = re.compile(r"encoder\.layers\.(\d+)\.(.+)")
 FUSED = ("attn.in_proj", "attn_in_proj")
 """How layers end that the original code has for three at once."""
 
@@ -92,79 +73,39 @@ def spelled_layers(component: str, parameters: Collection[str]) -> dict[str, str
     A name that could stand for two parameters is left out.
     """
     layers = [name.removesuffix(".weight") for name in parameters if name.endswith(".weight")]
-    spell: Callable[[str], Iterator[str]] = _UNetSpelling(layers) if component in DENOISERS else _text_spellings
+    is_text = component in TEXT_ENCODERS
+    spell = _text_spellings if is_text else _attention_spellings
+    own = {layer: layer.removeprefix(_TEXT_LEVEL) if is_text else layer for layer in layers}
+    originals = [stored.original([*own.values()]) for stored in stored_as(component)]
     found: dict[str, str] = {}
     ambiguous: set[str] = set()
-    for layer in layers:
-        for flat in {flat_name(name) for name in spell(layer)}:
+    for layer, name in own.items():
+        names = {*spell(name)}
+        for stored in filter(None, (original(name) for original in originals)):
+            # What programs put before open_clip's names is no part of them here.
+            names.update(_attention_spellings(stored.removeprefix("transformer.")))
+        for flat in map(flat_name, names):
             ambiguous |= {flat} & found.keys()
             found[flat] = f"{layer}.weight"
     return {flat: parameter for flat, parameter in found.items() if flat not in ambiguous}
 
 
-class _UNetSpelling:
-    """The names of a UNet's layer; the original code numbers blocks by how many there are, so all layers count."""
-
-    def __init__(self, layers: Collection[str]) -> None:
-        blocks = [found.groups() for name in layers if (found := _BLOCK.fullmatch(name))]
-        self._attend = {(way, int(block)) for way, block, kind, _, _ in blocks if kind == "attentions"}
-        sizes: Counter[tuple[str, int]] = Counter()
-        for way, block, kind, index, _ in blocks:
-            # A downsampler is a block of its own in the original code, an upsampler part of the last one.
-            slots = int(index) + 1 if kind == "resnets" else 0
-            sizes[way, int(block)] = max(sizes[way, int(block)], slots)
-        downs = {(way, int(block)) for way, block, kind, _, _ in blocks if kind == "downsamplers"}
-        self._sizes = sizes
-        self._first = {
-            (way, block): (way == "down") + sum(sizes[way, n] + ((way, n) in downs) for n in range(block))
-            for way, block in sizes
-        }
-
-    def __call__(self, layer: str) -> Iterator[str]:
-        original = self._original(layer)
-        for name in (layer,) if original is None else (layer, original):
-            yield name
-            attention = _ATTENTION.fullmatch(name)
-            if attention is not None:
-                owner, projection, number = attention.groups()
-                for old in {projection, projection + (number or "")}:
-                    yield f"{owner}.{old}"
-                    yield f"{owner}.processor.{old}"
-
-    def _original(self, layer: str) -> str | None:
-        """Return a layer's name in the LDM code; `None` if it has none."""
-        if layer in _LDM_OUTER:
-            return _LDM_OUTER[layer]
-        if middle := _MIDDLE.fullmatch(layer):
-            kind, index, rest = middle.groups()
-            number = 2 * int(index) + (kind == "attentions")
-            return f"middle_block.{number}.{_LDM_RESNET.get(rest, rest)}"
-        if (found := _BLOCK.fullmatch(layer)) is None:
-            return None
-        way, block, kind, index, rest = found.groups()
-        place = way, int(block)
-        home, first = {"down": "input_blocks", "up": "output_blocks"}[way], self._first[place]
-        match kind:
-            case "resnets":
-                return f"{home}.{first + int(index)}.0.{_LDM_RESNET.get(rest, rest)}"
-            case "attentions":
-                return f"{home}.{first + int(index)}.1.{rest}"
-            case "downsamplers":
-                return f"{home}.{first + self._sizes[place]}.0.op"
-        slot = 2 if place in self._attend else 1
-        return f"{home}.{first + self._sizes[place] - 1}.{slot}.conv"
+def _attention_spellings(layer: str) -> Iterator[str]:
+    """Give a layer's name, and those from before PEFT."""
+    yield layer
+    if attention := _ATTENTION.fullmatch(layer):
+        owner, projection, number = attention.groups()
+        for old in {projection, projection + (number or "")}:
+            yield f"{owner}.{old}"
+            yield f"{owner}.processor.{old}"
 
 
 def _text_spellings(layer: str) -> Iterator[str]:
     """Give the names of a text encoder's layer, with and without the level that transformers 5 has dropped in part."""
-    own = layer.removeprefix(_TEXT_LEVEL)
-    names = [own]
-    owner, _, leaf = own.rpartition(".")
+    names = [layer]
+    owner, _, leaf = layer.rpartition(".")
     if owner.endswith("self_attn") and leaf in _OLD_TEXT:
         names.append(f"{owner}.{_OLD_TEXT[leaf]}")
     for name in names:
         yield name
         yield _TEXT_LEVEL + name
-    if found := _TEXT_LAYER.fullmatch(own):
-        number, rest = found.groups()
-        yield f"resblocks.{number}.{_OPEN_CLIP.get(rest, rest)}"

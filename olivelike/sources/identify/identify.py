@@ -14,17 +14,18 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from olivelike.families import FAMILIES, TEXT_ENCODERS, family_of_text_width
+from olivelike.families import DENOISERS, FAMILIES, TEXT_ENCODERS, family_of_text_width
+from olivelike.families.networks import STORED, stored_as
 from olivelike.families.networks.unet import COMPONENT
-from olivelike.model.few_steps import FewSteps, few_steps_of_metadata
+from olivelike.model.few_steps import few_steps_of_metadata
 from olivelike.model.guides import GUIDES
 from olivelike.sources.adapters.lora_keys import parse_key
 from olivelike.sources.identify.guide_files import MARKS, identify_guide, marked_guide
 from olivelike.sources.identify.identity import Identity, Kind, Naming, Part, Precision
 from olivelike.sources.identify.tiny_vae import NETWORK, TinyHalf, tiny_config, tiny_halves
-from olivelike.sources.names.adaptation import text_encoder_at
 
 if TYPE_CHECKING:
+    from olivelike.families.network import Stored
     from olivelike.model.components import Prediction
     from olivelike.sources.files.weight_table import RawTensor
 
@@ -62,12 +63,6 @@ _OTHER_NETWORKS: dict[str, tuple[str, ...]] = {
     "T5": ("encoder.block.0.layer.0.SelfAttention.",),
 }
 
-_BY_INPUT_CHANNELS = {
-    5: "Stable Diffusion 2 with depth (5 input channels)",
-    7: "Stable Diffusion x4 upscaler (7 input channels)",
-    8: "InstructPix2Pix (8 input channels)",
-}
-
 
 def find_other_network(names: Collection[str]) -> tuple[str, str] | None:
     """Return name and telling tensor of an unsupported network; `None` if `names` are of no known one."""
@@ -78,13 +73,6 @@ def find_other_network(names: Collection[str]) -> tuple[str, str] | None:
         if mark is not None:
             return network, next(name for name in names if mark in name)
     return None
-
-
-def other_by_channels(channels: int) -> str | None:
-    """Return the name of a UNet that takes this many input channels; `None` for 4 and 9, which are supported."""
-    if channels in (4, 9):
-        return None
-    return _BY_INPUT_CHANNELS.get(channels, f"a UNet with {channels} input channels")
 
 
 _WORDS: dict[str, Prediction] = {
@@ -137,15 +125,8 @@ _LORA_MARKS = (".oft_blocks", ".oft_diag")
 """Marks of adapters that are like LoRAs, and have no names of theirs."""
 _EMBEDDING_NAMES = frozenset({"emb_params", "clip_l", "clip_g"})
 _EMBEDDING_PREFIX = "string_to_param."
-_UNET_PREFIXES = ("model.diffusion_model.", "diffusion_model.", "")
-LONE_UNET = ("input_blocks.", "middle_block.", "output_blocks.", "time_embed.", "label_emb.", "out.")
-"""Beginnings of a UNet's names without a prefix; marks such as `v_pred` may stand beside it."""
-_VAE_PREFIXES = ("first_stage_model.", "vae.", "")
-_TEXT_PREFIXES = (
-    (re.compile(r"conditioner\.embedders\.(0\.model|1)\.|(.*\.)?clip_g\.|text_encoder_2\."), "text_encoder_2"),
-    (re.compile(r"(cond_stage_model|conditioner\.embedders\.0|text_encoder)\.|(.*\.)?clip_[lh]\."), "text_encoder"),
-)
-"""Beginning of a text encoder's names → its folder."""
+_DENOISERS = tuple((component, stored) for component in DENOISERS for stored in stored_as(component))
+_TEXTS = {text: re.compile(text.prefixes) for family in FAMILIES.values() for text in family.texts}
 _LEFTOVERS = re.compile(
     r"v_pred|ztsnr|edm_\w+|global_step|(sqrt_|log_one_minus_|posterior_)?\w*(alphas_cumprod|betas?|variance|mean_coef)\w*"
     r"|logvar|lvlb_weights|scale_factor|model_ema\.(decay|num_updates)|denoiser\..*|(first_stage_model\.)?loss\..*"
@@ -177,15 +158,18 @@ def _identify(shapes: Shapes, metadata: Mapping[str, str]) -> Identity:
     if other is not None:
         network, name = other
         return _unsupported("checkpoint", network, f"{name} occurs in {network} only")
-    for prefix in _UNET_PREFIXES:
-        if f"{prefix}input_blocks.0.0.weight" in shapes:
-            return _original(shapes, metadata, prefix)
+    for component, stored in _DENOISERS:
+        if (prefix := stored.prefix_among(shapes)) is not None:
+            return _original(shapes, metadata, stored, Part(component, stored.name, prefix))
     return _lone_network(shapes)
 
 
 def _is_checkpoint(shapes: Shapes) -> bool:
-    """Tell whether a file holds a whole UNet, and no ControlNet that was stored with it."""
-    whole = any({f"{p}input_blocks.0.0.weight", f"{p}out.2.weight"} <= shapes.keys() for p in _UNET_PREFIXES)
+    """Tell whether a file holds a whole denoiser, and no ControlNet that was stored with it."""
+    whole = any(
+        (prefix := stored.prefix_among(shapes)) is not None and all(prefix + name in shapes for name in stored.whole)
+        for _, stored in _DENOISERS
+    )
     return whole and marked_guide(shapes) is None
 
 
@@ -248,31 +232,24 @@ def _lora_family(shapes: Shapes) -> tuple[str | None, str]:
     return None, ""
 
 
-def _original(shapes: Shapes, metadata: Mapping[str, str], unet_prefix: str) -> Identity:
-    """Identify a file with a UNet in the names of the LDM code, alone or with the other networks."""
-    unet = {name[len(unet_prefix) :]: shape for name, shape in shapes.items() if name.startswith(unet_prefix)}
-    conv_in = unet["input_blocks.0.0.weight"]
-    channels = conv_in[1] if len(conv_in) == 4 else 0
-    other = other_by_channels(channels)
-    if other is None and "label_emb.weight" in unet:
-        other = "a UNet with classes of its own (label_emb.weight)"
-    if other is not None:
-        return _unsupported("checkpoint", other, f"the UNet's first convolution is {conv_in}")
-    parts = [Part(COMPONENT, COMPONENT, unet_prefix), *_text_parts(shapes)]
+def _original(shapes: Shapes, metadata: Mapping[str, str], stored: Stored, denoiser: Part) -> Identity:
+    """Identify a file with a denoiser in original names, alone or with the other networks."""
+    parts = [denoiser, *_text_parts(shapes)]
     vae = _vae_part(shapes)
     if vae is not None and vae.prefix:
         parts.append(vae)
-    family, reason = _unet_family(unet, _family_of_texts(parts))
+    cut = len(denoiser.prefix)
+    own = {name[cut:]: shape for name, shape in shapes.items() if name.startswith(denoiser.prefix)}
+    told = stored.tell(own, _family_of_texts(parts))
+    family = told.family
     if family is None:
-        return _unsupported("checkpoint", reason, reason)
+        return _unsupported("checkpoint", told.network, told.reason)
     title = FAMILIES[family].title
     stated = read_prediction(shapes, metadata)
-    inpainting = channels == 9
-    few_steps = few_steps_of_metadata(metadata)
-    if "time_embed.cond_proj.weight" in unet:
-        few_steps = FewSteps("lcm", reason="its UNet takes the guidance as an input")
+    inpainting = told.takes_mask
+    few_steps = told.few_steps or few_steps_of_metadata(metadata)
     expected = stated.value or ("epsilon" if inpainting or few_steps else FAMILIES[family].prediction)
-    kind: Kind = "checkpoint" if len(parts) > 1 else COMPONENT
+    kind: Kind = "checkpoint" if len(parts) > 1 else denoiser.folder
     return Identity(
         kind,
         family=family,
@@ -287,32 +264,11 @@ def _original(shapes: Shapes, metadata: Mapping[str, str], unet_prefix: str) -> 
         edm="edm_mean" in shapes and "edm_std" in shapes,
         reasons=(
             f"{kind}: holds {', '.join(part.folder for part in parts)} in original names",
-            f"family: {reason}",
-            f"input channels: {channels}" + (", the masked picture among them" if inpainting else ""),
+            f"family: {told.reason}",
+            *told.notes,
             stated.reason or f"prediction: not in the file, {expected} is usual for {title}",
         ),
     )
-
-
-def _unet_family(unet: Shapes, from_text: str | None) -> tuple[str | None, str]:
-    """Return a UNet's family and why; by width of the text, else by structure, as in networks of other sizes."""
-    keys = (s for name, s in unet.items() if name.endswith(".attn2.to_k.weight") and len(s) == 2)
-    width = next((shape[-1] for shape in keys), None)
-    if width is None:
-        return None, "a UNet without cross-attention"
-    labelled = "label_emb.0.0.weight" in unet
-    known = f"the UNet takes text of width {width}"
-    fitting = {name: words for name, family in FAMILIES.items() if (words := family.matches(unet))}
-    likes = {name for name, family in FAMILIES.items() if bool(family.size_inputs(1, 1)) == labelled}
-    family = family_of_text_width(width)
-    if family in likes:
-        return family, known
-    if labelled and any(name.startswith("input_blocks.1.1.") for name in unet):
-        return None, "Stable Diffusion 2 unCLIP (a UNet that takes picture embeddings)"
-    if from_text in likes:
-        return from_text, "names of its text encoder"
-    family, words = next(iter(fitting.items()))
-    return family, f"{known}{', ' if labelled else ' '}{words}"
 
 
 def _lone_network(shapes: Shapes) -> Identity:
@@ -326,7 +282,7 @@ def _lone_network(shapes: Shapes) -> Identity:
     if "decoder.conv_in.weight" in names and any(name.startswith("decoder.up_blocks.") for name in names):
         return _lone_vae(shapes, "", "diffusers", ())
     if "conv_in.weight" in names and any(name.startswith("down_blocks.") for name in names):
-        return Identity(COMPONENT, naming="diffusers", reasons=("unet: names of its blocks",))
+        return Identity(COMPONENT, naming="diffusers", reasons=(f"{COMPONENT}: names of its blocks",))
     if texts or any("encoder.layers.0.self_attn." in name for name in names):
         return Identity(
             "text_encoder",
@@ -360,11 +316,13 @@ def _tiny_vae(shapes: Shapes, halves: tuple[TinyHalf, ...]) -> Identity:
 def _text_parts(names: Collection[str]) -> tuple[Part, ...]:
     """Return the text encoders of a file, one for a folder."""
     parts: dict[str, Part] = {}
-    for prefix, converter in sorted(filter(None, map(text_encoder_at, names))):
-        folder = next((folder for pattern, folder in _TEXT_PREFIXES if pattern.match(prefix)), None)
+    ways = {stored.name: stored for component in TEXT_ENCODERS for stored in stored_as(component)}
+    found = ((one.prefix_at(name), way) for name in names for way, one in ways.items())
+    for prefix, way in sorted((prefix, way) for prefix, way in found if prefix is not None):
         # Each folder has a class, and XL's second encoder is stored as open_clip's.
-        if folder is not None and (folder == "text_encoder" or converter == "open_clip"):
-            parts.setdefault(folder, Part(folder, converter, prefix))
+        fitting = (text.component for text, known in _TEXTS.items() if text.stored == way and known.match(prefix))
+        if folder := next(fitting, None):
+            parts.setdefault(folder, Part(folder, way, prefix))
     return tuple(parts[folder] for folder in sorted(parts))
 
 
@@ -381,16 +339,13 @@ def _family_of_texts(parts: Collection[Part]) -> str | None:
 
 def unclaimed(identity: Identity, names: Collection[str]) -> list[str]:
     """Return the tensors of a checkpoint that are of none of its parts, in order of name."""
-    claimed = tuple(prefix for part in identity.parts for prefix in ((part.prefix,) if part.prefix else LONE_UNET))
+    claimed = tuple(beginning for part in identity.parts for beginning in part.beginnings)
     return sorted(name for name in names if not name.startswith(claimed) and not _LEFTOVERS.fullmatch(name))
 
 
 def _vae_part(names: Collection[str]) -> Part | None:
-    for prefix in _VAE_PREFIXES:
-        marks = (f"{prefix}decoder.conv_in.weight", f"{prefix}decoder.mid.block_1.conv1.weight")
-        if all(mark in names for mark in marks):
-            return Part("vae", "vae", prefix)
-    return None
+    prefix = STORED["vae"].prefix_among(names)
+    return None if prefix is None else Part("vae", "vae", prefix)
 
 
 def _precision(tensors: Mapping[str, RawTensor]) -> Precision:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from olivelike.model.guides import GUIDES, GuideName
+from olivelike.families import DENOISERS
+from olivelike.families.networks import STORED
+
+from olivelike.model.guides import GUIDES
 
 if TYPE_CHECKING:
     from olivelike._untrusted import Json
     from olivelike.model.components import Prediction
     from olivelike.model.few_steps import FewSteps
 
-Kind = Literal["checkpoint", "unet", "vae", "text_encoder", "lora", "embedding", "unknown"] | GuideName
+Kind: TypeAlias = str
+"""One of `_KINDS`; of a network alone it is the name of its component."""
 Naming = Literal["original", "diffusers"]
-Converter = Literal["unet", "vae", "clip", "open_clip"]
 
 PLACES: dict[Kind, str] = {
     "checkpoint": "name it as `source:`",
@@ -27,7 +30,7 @@ PLACES: dict[Kind, str] = {
 """Place in a workflow of a file of each kind."""
 _KINDS: dict[Kind, str] = {
     "checkpoint": "a checkpoint",
-    "unet": "a UNet alone",
+    **dict.fromkeys(DENOISERS, "a UNet alone"),
     "vae": "a VAE",
     "text_encoder": "a text encoder",
     "lora": "a LoRA",
@@ -43,10 +46,15 @@ class Part:
 
     folder: str
     """As in a pipeline folder: `unet`, `vae`, `text_encoder`, `text_encoder_2`."""
-    converter: Converter
-    """Converter of diffusers that knows its names."""
+    converter: str
+    """Way in which its names are stored, by the name of a `Stored`."""
     prefix: str
     """Beginning of the names of its tensors."""
+
+    @property
+    def beginnings(self) -> tuple[str, ...]:
+        """Beginnings by which its tensors are told from others in the file."""
+        return (self.prefix,) if self.prefix else STORED[self.converter].roots or ("",)
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from olivelike.model.architecture import Config
 
 Shapes = Mapping[str, tuple[int, ...]]
-TinyConverter = Literal["taesd_encoder", "taesd_decoder"]
 
 NETWORK: Final = "the tiny kind (TAESD)"
 TINY_CLASS: Final = ("diffusers", "AutoencoderTiny")
@@ -46,17 +45,17 @@ class TinyHalf:
     """`vae_encoder` or `vae_decoder`."""
     prefix: str
     """Beginning of the names of its tensors; the number of the layer follows."""
-    original: TinyConverter | None
-    """The converter for names of the original code; `None` for those of diffusers."""
+    original: str | None
+    """Way in which names of the original code are stored; `None` for those of diffusers."""
 
 
 def tiny_halves(shapes: Shapes) -> tuple[TinyHalf, ...]:
     """Return the halves of a tiny VAE that tensors of these names are; none if they are something else."""
     found = []
     for half, first in (("encoder", 0), ("decoder", 1)):
-        original: TinyConverter = "taesd_encoder" if half == "encoder" else "taesd_decoder"
+        original = f"taesd_{half}"
         # The layer behind the first convolution: a block, or the decoder's activation with a block behind it.
-        forms = ((f"{half}.layers.", None, 0), ("", original, first), (f"taesd_{half}.", original, first))
+        forms = ((f"{half}.layers.", None, 0), ("", original, first), (f"{original}.", original, first))
         for prefix, converter, number in forms:
             block = number + (1 if half == "encoder" else 2)
             other = f"{prefix}{1 - first}.weight" if not prefix else ""

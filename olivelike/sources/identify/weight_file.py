@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from olivelike._untrusted import Json, open_file, parse_json
 from olivelike.errors import SourceError
+from olivelike.families import DENOISERS
 from olivelike.model.few_steps import FewSteps, few_steps_of_path
 from olivelike.sources.adapters.embeddings import EmbeddingTable, read_embedding_table
 from olivelike.sources.adapters.open_lora import open_lora
@@ -48,7 +49,7 @@ class WeightFileInfo:
         """Kind of few-step model of a checkpoint or LoRA; as a last hint its name says so."""
         if self.identity.kind == "lora":
             return None if self.lora is None else self.lora.few_steps
-        named = few_steps_of_path(self.path) if self.identity.kind in ("checkpoint", "unet") else None
+        named = few_steps_of_path(self.path) if self.identity.kind in ("checkpoint", *DENOISERS) else None
         return self.identity.few_steps or named
 
     @property

@@ -10,16 +10,16 @@ transpose is recognised by its offset and strides.
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from olivelike._light_diffusers import light_diffusers
 from olivelike.errors import SourceError
+from olivelike.families.networks import STORED
 from olivelike.families.supported import check_network, refused_config
 from olivelike.model import Architecture, Weights
 from olivelike.model.guides import IMAGE_ENCODER, IMAGE_PROJECTION, first_of_kind
-from olivelike.sources.names.adaptation import PREFIXES, Adaptation, StoredView, bind, stored_prefix
+from olivelike.sources.names.adaptation import Adaptation, StoredView, bind
 from olivelike.sources.names.loading_result import quiet
 
 if TYPE_CHECKING:
@@ -100,10 +100,8 @@ def adapt(
         return SourceError(told)
 
     loading: Loading = load(network_class, config, {name: view.shape for name, view in views.items()}, refuse)
-    if original is not None and original.startswith("taesd_"):
-        # Such a file holds one half; nothing reads the other one's parameters.
-        other = "decoder." if original == "taesd_encoder" else "encoder."
-        loading = replace(loading, missing=frozenset(n for n in loading.missing if not n.startswith(other)))
+    if original is not None and (absent := STORED[original].absent):
+        loading = replace(loading, missing=frozenset(n for n in loading.missing if not n.startswith(absent)))
     _check(component, class_name, loading, original)
     architecture = Architecture(first_of_kind(component), loader, class_name, loading.config)
     names = {name: views[found] for name, found in sorted(loading.names.items())}
@@ -190,7 +188,7 @@ def convert_names(component: str, original: str, config: Config, shapes: Mapping
 
     Args:
         component: for messages.
-        original: the converter, of `PREFIXES`.
+        original: way in which they are stored, of `STORED`.
         config: the network's `config.json`.
         shapes: stored name → shape, of one network.
 
@@ -200,14 +198,14 @@ def convert_names(component: str, original: str, config: Config, shapes: Mapping
     import torch
     from diffusers.utils import logging
 
-    canonical, _ = PREFIXES[original]
-    prefix = stored_prefix(original, shapes)
+    way = STORED[original]
+    prefix = way.prefix_of(shapes)
     probes = {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
     storages = {probe.untyped_storage()._cdata: name for name, probe in probes.items()}  # noqa: SLF001
-    renamed = {canonical + name.removeprefix(prefix): probe for name, probe in probes.items()}
+    renamed = {way.expected + name.removeprefix(prefix): probe for name, probe in probes.items()}
     with quiet(logging), _views_for_copies():
         try:
-            converted = _convert(original, config, renamed)
+            converted = way.to_library(config, renamed)
         except (KeyError, IndexError, AttributeError, RuntimeError, ValueError) as error:
             raise SourceError(
                 f"{component}: diffusers can't convert the stored names ({error!r}); the file is incomplete or "
@@ -226,57 +224,6 @@ def convert_names(component: str, original: str, config: Config, shapes: Mapping
             )
         views[name] = view
     return views
-
-
-def _convert(original: str, config: Config, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor | None]:
-    from types import SimpleNamespace
-
-    from diffusers.loaders import single_file_utils as converters
-
-    converted: dict[str, torch.Tensor | None]
-    match original:
-        case "unet":
-            converted = converters.convert_ldm_unet_checkpoint(tensors, dict(config))
-            # LCM's input, which diffusers' converter does not know.
-            if (guidance := tensors.get("model.diffusion_model.time_embed.cond_proj.weight")) is not None:
-                converted["time_embedding.cond_proj.weight"] = guidance
-        case "vae":
-            converted = converters.convert_ldm_vae_checkpoint(tensors, dict(config))
-        case "clip":
-            converted = converters.convert_ldm_clip_checkpoint(tensors)
-        case "open_clip":
-            network = SimpleNamespace(config=SimpleNamespace(hidden_size=config["hidden_size"]))
-            converted = converters.convert_open_clip_checkpoint(network, tensors, prefix="")
-        case "controlnet":
-            converted = converters.convert_controlnet_checkpoint(tensors, dict(config))
-            # What SDXL's adds to the time embedding, which diffusers' converter does not know.
-            for number in (1, 2):
-                for kind in ("weight", "bias"):
-                    added = tensors.get(f"label_emb.0.{2 * number - 2}.{kind}")
-                    converted[f"add_embedding.linear_{number}.{kind}"] = added
-        case "t2i_adapter":
-            light = "body.0.out_conv.weight" in tensors
-            converted = {f"adapter.{_adapter_name(name, light)}": tensor for name, tensor in tensors.items()}
-        case "taesd_encoder" | "taesd_decoder":
-            # The decoder's first layer has no weights, and `AutoencoderTiny` does not count it.
-            half, first = ("encoder", 0) if original == "taesd_encoder" else ("decoder", 1)
-            numbered = {name.partition("."): tensor for name, tensor in tensors.items()}
-            converted = {f"{half}.layers.{int(n) - first}.{rest}": tensor for (n, _, rest), tensor in numbered.items()}
-        case _:
-            raise ValueError(f"no converter {original!r}")
-    return converted
-
-
-def _adapter_name(name: str, light: bool) -> str:
-    """Return what diffusers calls a T2I-Adapter's tensor: where layers stand in one list, each level has two."""
-    if light:
-        return re.sub(r"^(body\.\d+)\.body\.", r"\1.resnets.", name)
-    match name.split("."):
-        case ["body", number, ("block1" | "block2") as block, kind]:
-            return f"body.{int(number) // 2}.resnets.{int(number) % 2}.{block}.{kind}"
-        case ["body", number, "in_conv", kind]:
-            return f"body.{int(number) // 2}.in_conv.{kind}"
-    return name
 
 
 def _views_for_copies() -> Any:

@@ -3,53 +3,20 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING
 
 from olivelike.digest import canonical_json
 from olivelike.model import Architecture, Tensor, Weights
 from olivelike.model.weights import ITEM_SIZES
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
     from olivelike.sources.checkpoint import Checkpoint
 
 _KIND = "adaptation/2"
-
-PREFIXES: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
-    "unet": ("model.diffusion_model.", ("model.diffusion_model.", "diffusion_model.")),
-    "vae": ("first_stage_model.", ("first_stage_model.", "vae.")),
-    "clip": ("cond_stage_model.transformer.", ()),
-    # Without a prefix the converter does not drop SD 2's layer 23, which a network of another size may have.
-    "open_clip": ("", ()),
-    "controlnet": ("", ("control_model.",)),
-    "t2i_adapter": ("", ()),
-    "taesd_encoder": ("", ("taesd_encoder.",)),
-    "taesd_decoder": ("", ("taesd_decoder.",)),
-}
-"""Converter → what it expects names to begin with, and what files of the original code have instead.
-
-Text encoders stand behind many prefixes: `text_encoder_at` finds theirs.
-"""
-_TOKENS: Final = re.compile(r"((?:.*?\.)?)((?:text_model\.)?embeddings\.)?token_embedding\.weight")
-
-
-def text_encoder_at(name: str) -> tuple[str, Literal["clip", "open_clip"]] | None:
-    """Return prefix and converter of the text encoder whose table of tokens has this name; `None` for other names."""
-    found = _TOKENS.fullmatch(name)
-    # Some early files lack the level `text_model`.
-    return None if found is None else (found[1], "clip" if found[2] else "open_clip")
-
-
-def stored_prefix(converter: str, names: Collection[str]) -> str:
-    """Return what all names of a network begin with in its file, before those of the original code."""
-    _, known = PREFIXES.get(converter, ("", ()))
-    if converter in ("clip", "open_clip"):
-        known = tuple(found[0] for name in names if (found := text_encoder_at(name)) is not None)
-    return next((prefix for prefix in known if all(name.startswith(prefix) for name in names)), "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from olivelike.families.networks.unet import LdmNames
 from olivelike.sources.adapters.layer_names import flat_name, spelled_layers
 from olivelike.sources.adapters.merge import match_modules
 from olivelike.sources.adapters.open_lora import open_lora
 from olivelike.sources.names.adapt import convert_names
 from olivelike.testing.lora_files import make_lora
-from olivelike.testing.single_file_writer import original_unet
 
 
 def layers_of(network):
@@ -41,7 +41,8 @@ def test_every_layer_is_matched_to_its_own_parameter(family, style, request, tmp
 @pytest.mark.parametrize("family", ["sd1", "sdxl"])
 def test_original_names_of_every_layer_are_those_that_diffusers_reads(family, request):
     network = request.getfixturevalue(family)["unet"]
-    original = {original_unet(name, network.config): name for name in network.shapes}
+    stored = LdmNames(network.shapes)
+    original = {stored(name): name for name in network.shapes}
     views = convert_names("unet", "unet", network.config, {old: network.shapes[new] for old, new in original.items()})
     spelled = spelled_layers("unet", network.shapes)
     for layer in layers_of(network):

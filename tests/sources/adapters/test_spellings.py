@@ -10,9 +10,10 @@ import pytest
 from safetensors.numpy import save_file
 
 from olivelike.errors import SourceError
+from olivelike.families.networks.clip import OPEN_CLIP
+from olivelike.families.networks.unet import LdmNames
 from olivelike.sources.adapters.open_lora import open_lora
 from olivelike.testing.checkpoints import random_parameter
-from olivelike.testing.single_file_writer import ldm_name, original_open_clip
 
 RANK, ALPHA = 2, 3.0
 
@@ -38,7 +39,7 @@ def processor(layer, _):
 
 @cache
 def original(layer, layers):
-    return ldm_name(layer, layers)
+    return LdmNames(layers)(layer)
 
 
 def flat_original(layer, layers):
@@ -160,7 +161,9 @@ def test_open_clips_names_are_matched_where_it_has_a_matrix_for_each_layer(prefi
     network, path = sdxl["text_encoder_2"], tmp_path / "a.safetensors"
     own = next(name for name in network.shapes if name.endswith("layers.1.mlp.fc2.weight"))
     out, width = network.shapes[own]
-    stored = original_open_clip(own.removeprefix("text_model.")).removeprefix("transformer.").removesuffix(".weight")
+    stored = OPEN_CLIP.original(())(own.removeprefix("text_model.").removesuffix(".weight")).removeprefix(
+        "transformer."
+    )
     name = prefix + stored
     save_file(
         {f"{name}.lora_down.weight": np.ones((1, width), "f4"), f"{name}.lora_up.weight": np.ones((out, 1), "f4")}, path
