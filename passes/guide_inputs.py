@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from olivelike.families import denoisers_with
+from olivelike.model.guides import CONTROLNET, IP_ADAPTER, T2I_ADAPTER
 from olivelike.pass_api import Context, Pass, Resources
 
 if TYPE_CHECKING:
@@ -14,7 +16,6 @@ class _Guided(Pass):
     """Base of passes that make a further graph of a UNet's."""
 
     writes: ClassVar[tuple[str, ...]] = ("graph",)
-    components: ClassVar = ("unet",)
     once: ClassVar = True
     resources: ClassVar = Resources(memory_bytes=300 << 20)
 
@@ -26,12 +27,12 @@ class ControlnetInputs(_Guided):
     """
 
     reads: ClassVar = ("graph",)
+    components: ClassVar = denoisers_with(CONTROLNET.name)
 
     def run(self, model: Model, context: Context) -> Model:
         """Mark the graph; count inputs and operators of the other one."""
         from olivelike.graphs.guided_graphs import mark
         from olivelike.model import Graph
-        from olivelike.model.guides import CONTROLNET
 
         graph = model.require("graph").to_ir()
         before, guided = len(graph.graph.inputs), mark(graph, CONTROLNET).graph
@@ -47,13 +48,13 @@ class T2iAdapterInputs(_Guided):
     """
 
     reads: ClassVar = ("architecture", "graph", "target")
+    components: ClassVar = denoisers_with(T2I_ADAPTER.name)
 
     def run(self, model: Model, context: Context) -> Model:
         """Mark the graph; count inputs and operators of the other one."""
         from olivelike.graphs.guided_graphs import mark
         from olivelike.model import Graph
         from olivelike.model.adapter_features import taken_features
-        from olivelike.model.guides import T2I_ADAPTER
 
         graph = model.require("graph").to_ir()
         connections = [feature.connection for feature in taken_features(model.require("architecture").config)]
@@ -71,10 +72,8 @@ class IpAdapter(_Guided):
 
     reads: ClassVar = ("architecture", "weights", "graph", "ip_adapter")
     writes: ClassVar = ("weights", "graph")
-    components: ClassVar = ("unet",)
-    once: ClassVar = True
+    components: ClassVar = denoisers_with(IP_ADAPTER.name)
     comes_before: ClassVar = ("fuse", "float16", "bfloat16", "deepcache", "controlnet_inputs")
-    resources: ClassVar = Resources(memory_bytes=300 << 20)
 
     def run(self, model: Model, context: Context) -> Model:
         """Add the adapter's keys and values to the weights, and to each cross-attention a second branch."""

@@ -169,32 +169,16 @@ def test_no_file_name_means_three_things() -> None:
 
 
 NAMING_THE_UNET = {
-    "olivelike/engine/plan/building.py",
     "olivelike/families/networks/unet.py",
     "olivelike/families/sd1.py",
     "olivelike/measure/clients/requirements.py",
     "olivelike/model/client_layouts.py",
     "olivelike/runtime/prompts/syntax.py",
-    "olivelike/sources/identify/family_configs.py",
-    "olivelike/sources/identify/identity.py",
-    "olivelike/sources/identify/weight_file.py",
-    "olivelike/sources/names/adapt.py",
-    "olivelike/sources/names/adaptation.py",
-    "olivelike/sources/single_file.py",
-    "olivelike/testing/checkpoint_configs.py",
-    "olivelike/testing/checkpoints.py",
-    "olivelike/testing/controlnets.py",
-    "olivelike/testing/ip_adapters.py",
-    "olivelike/testing/lora_files.py",
-    "olivelike/testing/single_file_writer.py",
-    "olivelike/testing/t2i_adapters.py",
-    "olivelike/workflow/loader.py",
     "olivelike/workflow/passes/new_pass.py",
     "olivelike/workflow/passes/registry.py",
-    "passes/guide_inputs.py",
 }
-"""Modules with the component's name in their code: families and networks, words of files, clients of Stable Diffusion,
-templates for pass authors, writers of test files. All others ask `olivelike.families`; the list may only shrink."""
+"""Modules with the component's name in their code: its family and network, prompts, clients of Stable Diffusion,
+templates for pass authors. All others ask `olivelike.families`; the list may only shrink."""
 
 
 def test_the_denoiser_is_named_in_few_modules() -> None:

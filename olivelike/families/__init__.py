@@ -56,9 +56,10 @@ def missing_networks(names: Collection[str]) -> list[str]:
     return missing if "vae_decoder" in names else [*missing, "vae_decoder"]
 
 
-def denoisers_with(cache: str) -> tuple[str, ...]:
-    """Return the denoisers that a pass can let steps run a part of."""
-    return tuple(dict.fromkeys(family.denoiser for family in FAMILIES.values() if cache in family.caches))
+def denoisers_with(joints: str) -> tuple[str, ...]:
+    """Return the denoisers with joints for a kind of guides, or for a pass that lets steps run a part of them."""
+    having = (family.denoiser for family in FAMILIES.values() if joints in family.caches | family.guides)
+    return tuple(dict.fromkeys(having))
 
 
 def family_of_text_width(width: int) -> str | None:

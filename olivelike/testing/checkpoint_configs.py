@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from olivelike._untrusted import Json, JsonView
 from olivelike.families import FAMILIES
+from olivelike.families.networks.unet import COMPONENT
 from olivelike.sources.identify.published import network_class, scheduler_file
 
 if TYPE_CHECKING:
@@ -43,8 +44,8 @@ class Kind:
     small: Mapping[str, Config]
     """Folder → what differs at small size."""
     prediction: Prediction = "epsilon"
-    unet: JsonView = field(default_factory=dict)
-    """Settings of the UNet."""
+    denoiser: JsonView = field(default_factory=dict)
+    """Settings of the denoiser."""
     is_inpainting: bool = False
 
     @property
@@ -77,16 +78,16 @@ _SMALL_UNET_REFINER: Config = {
     "projection_class_embeddings_input_dim": 64 + 5 * 256,
     "transformer_layers_per_block": 2,
 }
-_SMALL_SD1 = {"unet": _SMALL_UNET, "vae": _SMALL_VAE, "text_encoder": _SMALL_CLIP}
-_SMALL_SD2 = {**_SMALL_SD1, "unet": _SMALL_UNET_SD2}
-_SMALL_XL = {**_SMALL_SD1, "unet": _SMALL_UNET_XL, "text_encoder_2": _SMALL_CLIP_2}
-_SMALL_REFINER = {"unet": _SMALL_UNET_REFINER, "vae": _SMALL_VAE, "text_encoder_2": _SMALL_CLIP_2}
+_SMALL_SD1 = {COMPONENT: _SMALL_UNET, "vae": _SMALL_VAE, "text_encoder": _SMALL_CLIP}
+_SMALL_SD2 = {**_SMALL_SD1, COMPONENT: _SMALL_UNET_SD2}
+_SMALL_XL = {**_SMALL_SD1, COMPONENT: _SMALL_UNET_XL, "text_encoder_2": _SMALL_CLIP_2}
+_SMALL_REFINER = {COMPONENT: _SMALL_UNET_REFINER, "vae": _SMALL_VAE, "text_encoder_2": _SMALL_CLIP_2}
 
 KINDS: Final[Mapping[Family, Kind]] = {
     "sd15": Kind("sd1", _SMALL_SD1),
-    "sd15_inpainting": Kind("sd1", _SMALL_SD1, unet={"in_channels": 9}, is_inpainting=True),
+    "sd15_inpainting": Kind("sd1", _SMALL_SD1, denoiser={"in_channels": 9}, is_inpainting=True),
     "sd21": Kind("sd2", _SMALL_SD2, "v_prediction", FAMILIES["sd2"].published.changes["v_prediction"]),
-    "sd21_base": Kind("sd2", _SMALL_SD2, unet={"upcast_attention": False}),
+    "sd21_base": Kind("sd2", _SMALL_SD2, denoiser={"upcast_attention": False}),
     "sdxl": Kind("sdxl", _SMALL_XL),
     "sdxl_refiner": Kind("sdxl_refiner", _SMALL_REFINER),
 }
@@ -116,7 +117,7 @@ def component_configs(size: Size, family: Family = "sd15") -> dict[str, Config]:
         folder: {**config, **_SD15_FOLDER["text_encoder" if "text" in folder else folder]}
         for folder, config in FAMILIES[kind.family].published.configs.items()
     }
-    configs["unet"] |= kind.unet
+    configs[FAMILIES[kind.family].denoiser] |= kind.denoiser
     if size == "small":
         for folder, changes in kind.small.items():
             configs[folder] |= changes
@@ -124,7 +125,7 @@ def component_configs(size: Size, family: Family = "sd15") -> dict[str, Config]:
         configs["safety_checker"] = dict(_SD15_FOLDER["safety_checker"])
     configs = {folder: copy.deepcopy(dict(sorted(config.items()))) for folder, config in configs.items()}
     if size == "tiny":
-        configs["unet"] |= _TINY_UNET
+        configs[COMPONENT] |= _TINY_UNET
         configs["vae"] |= _TINY_VAE
         configs["text_encoder"] |= {**_TINY_CLIP, "projection_dim": 32, "vocab_size": _TINY_VOCABULARY}
         safety = configs["safety_checker"]

@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from olivelike._files import write_whole
 from olivelike._light_diffusers import light_diffusers
-from olivelike.model.components import INDEX_FILE
+from olivelike.families import DENOISERS, FAMILIES
+from olivelike.model.components import INDEX_FILE, SAFETY_CHECKER
+from olivelike.sources.identify.published import network_class
 from olivelike.testing.checkpoint_configs import (
     INDEX,
     KINDS,
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from olivelike._untrusted import Json
 
 Layout = Literal["saved", "hub"]
+_CHECKER = ("stable_diffusion", "StableDiffusionSafetyChecker")
 _UNET_SHARDS = 2
 _OLD_VAE_ATTENTION = {"to_q": "query", "to_k": "key", "to_v": "value", "to_out.0": "proj_attn"}
 
@@ -105,7 +108,8 @@ def make_checkpoint(
     for component, config in published.items():
         target = root / component
         target.mkdir(exist_ok=True)
-        shapes = _write_config(target, component, config, layout)
+        home = _CHECKER if component == SAFETY_CHECKER else network_class(FAMILIES[KINDS[family].family], component)
+        shapes = _write_config(target, home, config, layout)
         weights = _Weights(component, config, shapes, seed, layout, hollow)
         weights.write(target, None, dtype)
         if variant:
@@ -145,13 +149,16 @@ def _index(layout: Layout) -> Config:
     }
 
 
-def _write_config(folder: Path, component: str, published: Config, layout: Layout) -> dict[str, tuple[int, ...]]:
-    """Write `config.json`; return the parameters of the class that it describes, by today's names."""
-    network = _build(component, json.dumps(published))
+def _write_config(folder: Path, home: tuple[str, str], published: Config, layout: Layout) -> dict[str, tuple[int, ...]]:
+    """Write `config.json`; return the parameters of the class that it describes, by today's names.
+
+    `home` is the class's library, and its name.
+    """
+    network = _build(*home, json.dumps(published))
     shapes = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
     if layout == "hub":
         _write_json(folder / "config.json", published)
-    elif component in ("unet", "vae"):
+    elif home[0] == "diffusers":
         network.save_config(folder)
     else:
         network.config.architectures = [type(network).__name__]
@@ -160,31 +167,25 @@ def _write_config(folder: Path, component: str, published: Config, layout: Layou
 
 
 @lru_cache(maxsize=32)
-def _build(component: str, config_json: str) -> Any:
+def _build(library: str, class_name: str, config_json: str) -> Any:
     """Return a network without values; seeds, dtypes and families share it."""
     import torch
 
     with torch.device("meta"), _quiet():
-        return _instantiate(component, json.loads(config_json))
+        return _instantiate(library, class_name, json.loads(config_json))
 
 
-def _instantiate(component: str, config: Config) -> Any:
+def _instantiate(library: str, class_name: str, config: Config) -> Any:
     import transformers
 
     with light_diffusers():
-        from diffusers import AutoencoderKL, UNet2DConditionModel
-        from diffusers.pipelines.stable_diffusion.safety_checker import StableDiffusionSafetyChecker
+        import diffusers.pipelines
 
-    match component:
-        case "unet":
-            return UNet2DConditionModel.from_config(config)
-        case "vae":
-            return AutoencoderKL.from_config(config)
-        case "text_encoder":
-            return transformers.CLIPTextModel(transformers.CLIPTextConfig.from_dict(config))
-        case "text_encoder_2":
-            return transformers.CLIPTextModelWithProjection(transformers.CLIPTextConfig.from_dict(config))
-    return StableDiffusionSafetyChecker(transformers.CLIPConfig.from_dict(config))
+        if library == "diffusers":
+            return getattr(diffusers, class_name).from_config(config)
+        home = transformers if library == "transformers" else getattr(diffusers.pipelines, library)
+        network: Any = getattr(home, class_name)
+    return network(network.config_class.from_dict(config))
 
 
 @dataclass(frozen=True)
@@ -200,7 +201,7 @@ class _Weights:
     hollow: bool
 
     def write(self, folder: Path, variant: str | None, dtype: Dtype) -> None:
-        stem = "diffusion_pytorch_model" if self.component in ("unet", "vae") else "model"
+        stem = "diffusion_pytorch_model" if self.component in (*DENOISERS, "vae") else "model"
         name_of = {name: name for name in sorted(self.shapes)}
         positions: dict[str, int] = {}
         if self.layout == "hub":
@@ -221,7 +222,7 @@ class _Weights:
             return random_parameter(name, self.shapes[name], self.seed, self.component)
 
         infix = f".{variant}" if variant else ""
-        if self.layout == "hub" and self.component == "unet":
+        if self.layout == "hub" and self.component in DENOISERS:
             parts = _split(list(tensors), _UNET_SHARDS)
             files = [f"{stem}{infix}-{i + 1:05}-of-{len(parts):05}.safetensors" for i in range(len(parts))]
             where = {name: file for file, part in zip(files, parts, strict=True) for name in part}

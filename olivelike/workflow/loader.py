@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, cast
 
 from olivelike._text import did_you_mean
 from olivelike.errors import PluginError, UsageError
-from olivelike.model.guides import CONTROL_KINDS, IMAGE_ENCODER
+from olivelike.families import denoisers_with
+from olivelike.model.guides import CONTROL_KINDS, IMAGE_ENCODER, IP_ADAPTER
 from olivelike.model.targets import Target, find_target
 from olivelike.workflow.calibration_prompts import resolve_calibration
 from olivelike.workflow.extends import PIPELINE_KEYS, apply_overrides
@@ -117,8 +118,10 @@ def load_workflow(
         _check_source(_inner(root, "ip_adapter", "image_encoder"), "ip_adapter.image_encoder", findings)
         steps = with_unets_chain(steps, [IMAGE_ENCODER], registry)
         sweep = {name: with_unets_chain(chains, [IMAGE_ENCODER], registry) for name, chains in sweep.items()}
-        if steps and not {"unet", IMAGE_ENCODER} <= steps.keys():
-            findings.add(root.keys["ip_adapter"], "an IP-Adapter changes the UNet; add `unet` to `components`")
+        (denoiser, *_) = denoisers_with(IP_ADAPTER.name)
+        if steps and not {denoiser, IMAGE_ENCODER} <= steps.keys():
+            told = f"an IP-Adapter changes the UNet; add `{denoiser}` to `components`"
+            findings.add(root.keys[IP_ADAPTER.key], told)
     elif IMAGE_ENCODER in steps:
         findings.add(
             steps[IMAGE_ENCODER][0].position, "`image_encoder` is part of an IP-Adapter; name one as `ip_adapter:`"

@@ -12,7 +12,7 @@ from olivelike.engine.plan.calibrated import is_calibrated, with_calibration
 from olivelike.engine.plan.node import ADD_EMBEDDINGS, LAYOUT, ONNX_TOKENIZER, Node
 from olivelike.engine.plan.variants import merge_variants
 from olivelike.errors import UsageError, WorkflowError
-from olivelike.families import TOKENIZER_OF, TOKENIZERS
+from olivelike.families import TOKENIZER_OF, TOKENIZERS, denoisers_with
 from olivelike.model.client_layouts import DEFAULT, LAYOUTS
 from olivelike.model.components import PIPELINE
 from olivelike.model.guides import GUIDES
@@ -180,10 +180,9 @@ def _active(component: str, steps: Sequence[Step], workflow: LoadedWorkflow, ada
     Textual inversions belong to the source, so the step that adds them comes first without being written. Guides bring
     the step with them that has the UNet take what they give.
     """
-    if component == "unet":
-        for kind in GUIDES.values():
-            if not {*kind.components}.isdisjoint(workflow.steps):
-                steps = _with_guide(steps, kind, workflow)
+    for kind in GUIDES.values():
+        if component in denoisers_with(kind.name) and not {*kind.components}.isdisjoint(workflow.steps):
+            steps = _with_guide(steps, component, kind, workflow)
     if adapters.loras_of(component) and not any("loras" in step.instance.reads for step in steps):
         names = ", ".join(str(lora.file.path.name) for lora in adapters.loras_of(component))
         raise WorkflowError(
@@ -201,8 +200,8 @@ def _active(component: str, steps: Sequence[Step], workflow: LoadedWorkflow, ada
     ]
 
 
-def _with_guide(steps: Sequence[Step], kind: GuideKind, workflow: LoadedWorkflow) -> Sequence[Step]:
-    """Return a UNet's chain with the step that a kind of guides brings with it."""
+def _with_guide(steps: Sequence[Step], component: str, kind: GuideKind, workflow: LoadedWorkflow) -> Sequence[Step]:
+    """Return a denoiser's chain with the step that a kind of guides brings with it."""
     if any(step.pass_name == kind.step for step in steps):
         return steps
     place = len(steps)
@@ -211,7 +210,7 @@ def _with_guide(steps: Sequence[Step], kind: GuideKind, workflow: LoadedWorkflow
     if not place:
         raise WorkflowError(
             f"{steps[0].position}: {kind.one} changes the attention of the graph that `{kind.behind}` makes, and the "
-            f"chain of unet has no such step; add it, or drop `{kind.key}`"
+            f"chain of {component} has no such step; add it, or drop `{kind.key}`"
         )
     entry = workflow.registry.get(kind.step)
     return [*steps[:place], Step(kind.step, entry.cls(), steps[place - 1].position), *steps[place:]]

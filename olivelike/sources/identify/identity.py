@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from olivelike.families import DENOISERS
 from olivelike.families.networks import STORED
-
 from olivelike.model.guides import GUIDES
 
 if TYPE_CHECKING:
