@@ -338,7 +338,7 @@ def test_dask_reads_pickles_by_one_module():
 
 
 def test_diffusers_has_the_projections_of_ip_adapters_with_these_arguments():
-    """That they are what its pipelines have is tested in `sources/test_ip_adapter.py`."""
+    """That they are what its pipelines have is tested in `sources/test_guide_sources.py`."""
     from diffusers.models import embeddings
 
     for name, wanted in {

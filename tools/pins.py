@@ -31,10 +31,8 @@ from PIL import Image
 from olivelike.cli.app import run_command_line
 from olivelike.serve import ServeSettings
 from olivelike.testing.lora_files import make_lora
-from tests.fixtures.little_controlnets import little_controlnet
-from tests.fixtures.little_ip_adapters import little_ip_adapter
+from tests.fixtures.little_guides import little_guide
 from tests.fixtures.little_pipeline import little_checkpoint
-from tests.fixtures.little_t2i_adapters import little_t2i_adapter
 from tests.serve.conftest import running
 
 Fields = Mapping[str, Any]
@@ -177,9 +175,9 @@ def _lasting(value: Any) -> Any:
 def make_outputs(work: Path) -> None:
     """Run each workflow."""
     guides = {
-        "edges": little_controlnet("attending"),
-        "sketch": little_t2i_adapter(),
-        "shown": little_ip_adapter("attending"),
+        "edges": little_guide("controlnet"),
+        "sketch": little_guide("t2i_adapter"),
+        "shown": little_guide("ip_adapter"),
     }
     checkpoints = {kind: little_checkpoint(kind) for kind in ("sd", "attending", "xl")}
     lora = make_lora(work / "style.safetensors", "kohya", base=checkpoints["xl"], components=("unet",))

@@ -20,7 +20,7 @@ from olivelike.runtime.pipeline.pipeline import open_pipeline
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
 from olivelike.runtime.pipeline.request import Request
 from olivelike.serve.drawing.warm import SessionChoice, WarmPipelines
-from tests.fixtures.little_ip_adapters import little_prompted
+from tests.fixtures.little_guides import little_guided
 
 pytest.importorskip("torch")
 
@@ -144,7 +144,7 @@ def test_generate_opens_the_unet_that_is_drawn_with_alone(words, unet, opened, t
     drawing = tmp_path / "drawing.png"
     Image.new("RGB", (32, 32), "white").save(drawing)
     asked = [word.format(drawing) for word in words]
-    folder = str(little_prompted(controlled=True))
+    folder = str(little_guided())
     assert (
         run_command_line(["generate", folder, "a circle", *asked, "--steps", "2", "-o", str(tmp_path / "a.png")]) == 0
     )

@@ -1,0 +1,378 @@
+"""Guides as graphs, and the UNet that they lead: against torch, for each target and precision; what is shared."""
+
+from __future__ import annotations
+
+import shutil
+from functools import cache
+from itertools import combinations
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from olivelike.errors import PassError, SourceError, VerificationError
+from olivelike.graphs.image_attention import cross_attentions
+from olivelike.model.adapter_features import given_features, taken_features
+from olivelike.model.guides import (
+    CONTROLNET,
+    GUIDES,
+    IMAGE_STRENGTH,
+    IMAGE_TOKENS,
+    MIDDLE,
+    NO_IMAGE_TOKENS,
+    T2I_ADAPTER,
+    guided_file,
+)
+from olivelike.pass_api import IpAdapterInput
+from olivelike.testing import run_pass
+from olivelike.testing.models import traced_graph
+from olivelike.testing.parity import compare_with_torch, materialize_model, open_on_cpu
+from olivelike.workflow.passes import Registry
+from tests.fixtures.little_guides import guide_model, little_guide
+from tests.fixtures.little_pipeline import little_checkpoint, little_model
+
+NAMES = (*(kind.step for kind in GUIDES.values()), "bfloat16", "deepcache", "float16", "fuse", "layout", "verify")
+PASSES = {name: Registry.built_in().get(name).cls for name in NAMES}
+SHAPES = {
+    "sd": {"controlnet": [(16, 1), (16, 1), (16, 2), (32, 2), (32, 2)]},
+    "attending": {
+        "controlnet": [(16, 1), (16, 1), (16, 2), (32, 2), (32, 4), (32, 4), (32, 4)],
+        "t2i_adapter": [(16, 1), (32, 2), (32, 4)],
+    },
+    "attending_xl": {
+        "controlnet": [(16, 1), (16, 1), (16, 2), (32, 2), (32, 4), (32, 4), (32, 4)],
+        "t2i_adapter": [(16, 2), (32, 2), (32, 4), (32, 4)],
+    },
+}
+"""Channels of what each UNet takes, and how many latents one of them is; the middle is the last."""
+SCALE = 0.7
+
+
+def residuals(kind, guide):
+    """Return the names of what a UNet takes of a guide."""
+    places = [*range(len(SHAPES[kind][guide]) - 1), MIDDLE if guide == "controlnet" else None]
+    return [GUIDES[guide].input(number, place) for number, place in enumerate(places)]
+
+
+def marked(model, guide, target="cpu", kind="attending"):
+    """Return a UNet that takes what a guide gives."""
+    more = {"ip_adapter": IpAdapterInput(little_guide(guide, kind))} if GUIDES[guide].is_prompt else {}
+    return run_pass(PASSES[GUIDES[guide].step], model, target=target, **more)
+
+
+def led_unet(kind, guides, target="cpu", half=False, deepcache=False):
+    """Return a fused UNet that guides lead, as a workflow's chain makes it."""
+    unet = little_model(kind, "unet")
+    for guide in guides:
+        unet = marked(unet, guide, target, kind) if GUIDES[guide].behind else unet
+    unet = run_pass(PASSES["fuse"], unet, target=target, precision="fp16" if half else "fp32")
+    unet = run_pass(PASSES["float16"], unet, target=target) if half else unet
+    unet = run_pass(PASSES["deepcache"], unet) if deepcache else unet
+    for guide in guides:
+        unet = unet if GUIDES[guide].behind else marked(unet, guide, target, kind)
+    return unet
+
+
+def written(model, folder):
+    folder.mkdir(parents=True)
+    materialize_model(model, folder)
+    return folder
+
+
+def opened(folder, place, file):
+    """Return a session on one of a folder's graphs, on the CPU, whatever its target."""
+    place.mkdir()
+    shutil.copy(folder / file, place / "model.onnx")
+    shutil.copy(folder / "weights.pb", place)
+    return open_on_cpu(place)
+
+
+def run(session, values):
+    taken = {value.name: value.type for value in session.get_inputs()}
+    half = {name for name, kind in taken.items() if kind == "tensor(float16)"}
+    given = {name: values[name].astype(np.float16) if name in half else values[name] for name in taken}
+    return session.run(["out_sample"], given)[0].astype(np.float64)
+
+
+def torch_unet(kind, *, prompted):
+    """Return diffusers' UNet in float64, with an IP-Adapter that its own code placed."""
+    from diffusers import UNet2DConditionModel
+    from safetensors.torch import load_file
+
+    network = UNet2DConditionModel.from_pretrained(little_checkpoint(kind) / "unet")
+    if prompted:
+        parts = {"image_proj": {}, "ip_adapter": {}}
+        for name, tensor in load_file(little_guide("ip_adapter", kind)).items():
+            part, _, rest = name.partition(".")
+            parts[part][rest] = tensor
+        network._load_ip_adapter_weights([parts])
+        for processor in network.attn_processors.values():
+            if hasattr(processor, "to_k_ip"):
+                processor.scale = [SCALE]
+    return network.double().eval()
+
+
+@cache
+def feeds(kind):
+    """Return what a UNet takes, with what each guide gives, and what the image encoder made of a picture."""
+    import torch
+
+    random = np.random.default_rng(5)
+
+    def normal(*shape):
+        return random.standard_normal(shape, np.float32)
+
+    xl = kind == "attending_xl"
+    given = {
+        "sample": normal(2, 4, 16, 24),
+        "timestep": np.array([300.0], np.float32),
+        "encoder_hidden_states": normal(2, 7, 64 if xl else 32),
+        **({"text_embeds": normal(2, 16), "time_ids": normal(2, 6)} if xl else {}),
+    }
+    more = {
+        guide: {
+            name: normal(2, channels, 16 // scale, 24 // scale)
+            for name, (channels, scale) in zip(residuals(kind, guide), shapes, strict=True)
+        }
+        for guide, shapes in SHAPES[kind].items()
+    }
+    embeds = normal(2, 1, 16)
+    with torch.no_grad():
+        (tokens,) = torch_unet(kind, prompted=True).encoder_hid_proj([torch.from_numpy(embeds).double()])
+    more["ip_adapter"] = {IMAGE_TOKENS: tokens[:, 0].float().numpy(), IMAGE_STRENGTH: np.array([SCALE], np.float32)}
+    return given, more, embeds
+
+
+@cache
+def expected(kind, guides):
+    """Return what diffusers' UNet predicts in float64; it adds features in place."""
+    import torch
+
+    given, more, embeds = feeds(kind)
+    taken = {name: torch.from_numpy(value).double() for name, value in given.items()}
+    led = {guide: [torch.from_numpy(one).double() for one in more[guide].values()] for guide in guides}
+    conditions = {name: taken[name] for name in ("text_embeds", "time_ids") if name in taken}
+    if "ip_adapter" in guides:
+        conditions["image_embeds"] = [torch.from_numpy(embeds).double()]
+    down = led.get("controlnet")
+    with torch.no_grad():
+        return torch_unet(kind, prompted="ip_adapter" in guides)(
+            *list(taken.values())[:3],
+            down_intrablock_additional_residuals=led.get("t2i_adapter"),
+            added_cond_kwargs=conditions or None,
+            down_block_additional_residuals=tuple(down[:-1]) if down else None,
+            mid_block_additional_residual=down[-1] if down else None,
+        ).sample.numpy()
+
+
+def error(found, wanted):
+    return np.linalg.norm(found - wanted) / np.linalg.norm(wanted)
+
+
+@pytest.mark.parametrize(
+    ("kind", "target", "half"),
+    [
+        *(("sd", target, half) for target in ("cuda", "directml", "webgpu", "openvino") for half in (False, True)),
+        ("sd", "cpu", True), ("attending", "cpu", False), ("attending", "cuda", True),
+        ("attending_xl", "directml", True), ("attending_xl", "webgpu", False),
+        pytest.param("attending", "cuda", False, marks=pytest.mark.slow),
+        pytest.param("attending_xl", "cpu", False, marks=pytest.mark.slow),
+        pytest.param("attending_xl", "cuda", False, marks=pytest.mark.slow),
+        pytest.param("attending", "openvino", True, marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
+def test_guides_do_what_they_do_in_torch_alone_and_together(tmp_path, kind, target, half):
+    there = [guide for guide in GUIDES if guide == "ip_adapter" or guide in SHAPES[kind]]
+    folder = written(led_unet(kind, there, target, half), tmp_path / "unet")
+    given, more, _ = feeds(kind)
+    plain = open_on_cpu(folder)
+    for guides in (*((guide,) for guide in there), tuple(there)):
+        session = opened(folder, tmp_path / "_".join(guides), guided_file(guides))
+        values = given | {name: value for guide in guides for name, value in more[guide].items()}
+        assert {value.name for value in session.get_inputs()} == values.keys()
+        wanted = expected(kind, guides)
+        assert error(run(session, values), wanted) < (2e-2 if half else 1e-4), guides
+        if target == "cpu" or "t2i_adapter" not in guides:  # An IP-Adapter's tokens stay, and count for nothing.
+            nothing = {name: value if name in (*given, IMAGE_TOKENS) else value * 0 for name, value in values.items()}
+            assert (run(session, nothing) == run(plain, given)).all(), guides
+        if not half:
+            assert error(run(plain, given), wanted) > 1e-2, guides
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """Return a function that writes a UNet with its cheap steps and guides, each set once."""
+    root = tmp_path_factory.mktemp("unets")
+    return cache(lambda guides: written(led_unet("attending", guides, deepcache=True), root / "_".join(guides)))
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_nothing_is_written_twice_and_other_graphs_stay_as_they_are(folders, guide):
+    before, after = folders(tuple(one for one in GUIDES if one != guide)), folders(tuple(GUIDES))
+    led = {guided_file(some) for count in (1, 2, 3) for some in combinations(GUIDES, count) if guide in some}
+    known = {path.name for path in before.iterdir()}
+    assert {path.name for path in after.iterdir()} - known == led
+    assert {"model.onnx", "shallow.onnx", "weights.pb"} < known
+    for name in known:
+        old, new = ((folder / name).read_bytes() for folder in (before, after))
+        assert new == old or (GUIDES[guide].behind and name == "weights.pb" and new.startswith(old)), name
+    for name in led:
+        assert [value.name for value in ir.load(after / name).graph.outputs] == ["out_sample"]
+
+
+def test_inputs_have_the_order_of_guides_and_sizes_of_the_latents(folders):
+    graph = ir.load(folders(tuple(GUIDES)) / guided_file(GUIDES)).graph
+    shapes = {value.name: str(value.shape) for value in graph.inputs}
+    given, more, _ = feeds("attending")
+    assert list(shapes) == [*given, *more["ip_adapter"], *more["t2i_adapter"], *more["controlnet"]]
+    for name in (CONTROLNET.gives_middle, T2I_ADAPTER.gives.format(2)):
+        assert shapes[name] == "[unet_sample_batch,32,unet_sample_height/4,unet_sample_width/4]"
+
+
+def test_weights_of_an_ip_adapter_are_behind_those_of_the_unet_and_fused_alike(tmp_path):
+    plain, folder = (
+        written(led_unet("sd", guides, "cuda", True), tmp_path / name)
+        for guides, name in (((), "plain"), (("ip_adapter",), "shown"))
+    )
+    weights, before = ((one / "weights.pb").read_bytes() for one in (folder, plain))
+    assert weights.startswith(before)
+    little = marked(little_model("sd", "unet"), "ip_adapter", kind="sd")
+    own = sum(tensor.nbytes for name, tensor in little.weights.items() if "_ip." in name) // 2
+    assert len(weights) - len(before) in range(own, own + 4096 * 32)
+    counts = [len([node for node in ir.load(one).graph if node.op_type == "MultiHeadAttention"])
+              for one in (plain / "model.onnx", folder / guided_file(["ip_adapter"]))]  # fmt: skip
+    assert counts == [2, 3]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("about", "plain"), [("Stable Diffusion 1.4 and 1.5", 32), ("Stable Diffusion XL base, SDXL-Turbo", 140)]
+)
+def test_at_real_sizes_each_cross_attention_is_fused_twice(about, plain):
+    from olivelike.graphs.image_attention import KINDS, add_image_prompt, image_parameter
+    from olivelike.graphs.shelf import BUILT_IN
+    from olivelike.graphs.shelf.shelf_folder import ShelfFolder
+    from olivelike.model import Graph, Model
+
+    shelf = ShelfFolder(BUILT_IN)
+    (entry,) = [one for _, one in shelf.entries() if (one.kind, one.component, one.about) == ("graph", "unet", about)]
+    graph = Graph(shelf.read("graph", entry.question)).to_ir()
+    shapes = {value.name: tuple(value.shape.numpy()) for value in graph.graph.inputs if value.metadata_props}
+    blocks = cross_attentions(shapes)
+    added = {image_parameter(block, kind): shapes[f"{block}.to_{kind}.weight"] for block in blocks for kind in KINDS}
+    assert add_image_prompt(graph, added) == len(blocks) == plain // 2
+    model = Model("unet", graph=Graph.from_ir(graph))
+    facts = run_pass(PASSES["fuse"], model, target="cuda", precision="fp16")
+    operators = [node.op_type for node in facts.graph.to_ir().graph]
+    assert operators.count("MultiHeadAttention") == plain + len(blocks)
+    assert facts.facts["fused"]["packed_kv"] == {"MultiHeadAttention, packed KV": 2 * len(blocks)}
+
+
+def test_verify_compares_a_unet_that_attends_to_pictures_with_torch():
+    little = marked(little_model("sd", "unet"), "ip_adapter", kind="sd")
+    facts = run_pass(PASSES["verify"], little, samples=1).facts["verification"]
+    assert facts["passed"]
+    assert facts["relative_error"] < 1e-5
+    (values,) = (name for name in little.weights if "to_v_ip" in name)
+    changed = little.weights.replace({values: little.weights[values.replace("to_v", "to_k")]})
+    with pytest.raises(VerificationError, match="further from torch"):
+        run_pass(PASSES["verify"], little.replace(weights=changed))
+
+
+@cache
+def network(guide, kind="attending", **more):
+    model = guide_model(guide, little_guide(guide, kind, **more), kind)
+    return model.replace(graph=traced_graph(model.architecture))
+
+
+def interface(model, layout):
+    """Return real inputs and the names of outputs as a layout has them."""
+    graph = run_pass(PASSES["layout"], model, profile=layout).graph.to_ir().graph
+    real = [value for value in graph.inputs if not value.metadata_props]
+    return real, [value.name for value in graph.outputs]
+
+
+@pytest.mark.parametrize(
+    ("guide", "kind", "more"),
+    [
+        ("controlnet", "sd", {}), ("t2i_adapter", "attending", {}), ("t2i_adapter", "attending", {"seed": 1}),
+        ("t2i_adapter", "attending", {"seed": 2}), ("t2i_adapter", "attending_xl", {}),
+        *(("ip_adapter", "attending", {"form": form}) for form in ("classic", "plus", "full")),
+    ],
+)  # fmt: skip
+def test_a_guides_network_is_that_of_torch_in_each_precision(guide, kind, more):
+    model = network(guide, kind, **more)
+    fused = run_pass(PASSES["fuse"], model, target="cuda", precision="fp16")
+    compare_with_torch(model).require(1e-4)
+    compare_with_torch(run_pass(PASSES["float16"], fused, target="cuda")).require(2e-2)
+    real, outputs = interface(model, "diffusers")
+    assert GUIDES[guide].picture in {value.name for value in real}
+    if GUIDES[guide].is_prompt:
+        assert outputs == [IMAGE_TOKENS, *([NO_IMAGE_TOKENS] if more["form"] == "classic" else [])]
+    else:
+        assert outputs == residuals(kind, guide)
+    assert guide == "controlnet" or len(real) == 1
+
+
+def test_layouts_name_and_type_what_their_clients_feed_a_controlnet():
+    model = network("controlnet", "sd")
+    half = run_pass(PASSES["float16"], model, target="cuda")
+    inputs = ["sample", "timestep", "encoder_hidden_states", "controlnet_cond", "conditioning_scale"]
+    for layout, scale in (("diffusers", ir.DataType.FLOAT), ("onnxstack", ir.DataType.DOUBLE)):
+        for one in (model, half):
+            real, outputs = interface(one, layout)
+            assert [value.name for value in real] == inputs
+            assert (real[-1].dtype, str(real[-1].shape)) == (scale, "[1]")
+            assert outputs == residuals("sd", "controlnet")
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_clients_that_feed_no_guide_get_the_plain_graph(guide):
+    unet = marked(little_model("attending", "unet"), guide)
+    for layout in ("diffusers", "onnxstack", "csharp", "web"):
+        model = run_pass(PASSES["layout"], unet, profile=layout).graph.to_ir()
+        kept = layout in GUIDES[guide].clients
+        if GUIDES[guide].is_prompt:
+            assert (IMAGE_TOKENS in {value.name for value in model.graph.inputs}) == kept
+            assert any("_ip." in str(value.name) for value in model.graph.inputs) == kept
+        else:
+            assert (f"olivelike.{GUIDES[guide].step}" in model.metadata_props) == kept
+
+
+def test_where_features_go_follows_from_published_configs():
+    sd = {
+        "block_out_channels": (320, 640, 1280, 1280),
+        "down_block_types": (*("CrossAttnDownBlock2D",) * 3, "DownBlock2D"),
+    }
+    xl = {"block_out_channels": (320, 640, 1280), "down_block_types": ("DownBlock2D", *("CrossAttnDownBlock2D",) * 2)}
+    assert [one.connection for one in taken_features(sd)] == [2, 5, 8, 11]
+    assert [one.connection for one in taken_features(xl)] == [3, 5, 8, MIDDLE]
+    light = {"channels": [320, 640, 1280], "adapter_type": "light_adapter"}
+    extra = {"adapter_type": "full_adapter_xl", "downscale_factor": 16}
+    for unet, adapters in ((sd, ({}, light)), (xl, (extra,))):
+        for adapter in adapters:
+            given = [(one.channels, one.scale) for one in given_features(adapter)]
+            assert given == [(one.channels, 8 * one.scale) for one in taken_features(unet)]
+
+
+def test_layers_are_numbered_as_diffusers_has_its_modules():
+    blocks = ["mid_block.attentions.0", "up_blocks.1.attentions.10", "down_blocks.0.attentions.1",
+              "up_blocks.1.attentions.2"]  # fmt: skip
+    names = [f"{block}.transformer_blocks.0.attn2.to_k.weight" for block in blocks]
+    found = [name.partition(".transformer")[0] for name in cross_attentions(names)]
+    assert found == [blocks[2], blocks[3], blocks[1], blocks[0]]
+
+
+def test_what_does_not_fit_is_refused():
+    unet, decoder = (little_model("attending", name) for name in ("unet", "vae_decoder"))
+    with pytest.raises(PassError, match="it is no UNet"):
+        marked(decoder.replace(component="unet"), "controlnet")
+    with pytest.raises(PassError, match="has 0 connections from its way down"):
+        marked(decoder.replace(component="unet", architecture=unet.architecture), "t2i_adapter")
+    with pytest.raises(SourceError, match="for a UNet of 7 cross-attentions, and the pipeline's has 1"):
+        marked(little_model("sd", "unet"), "ip_adapter", kind="attending")
+    fused = run_pass(PASSES["fuse"], unet, target="cpu")
+    with pytest.raises(PassError, match="has 0 cross-attentions as `convert` makes them, and the UNet has 7"):
+        marked(fused, "ip_adapter")
+    with pytest.raises(PassError, match="the context has no ip_adapter; name one as `ip_adapter:`"):
+        run_pass(PASSES["ip_adapter"], unet)

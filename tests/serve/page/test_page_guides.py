@@ -1,0 +1,80 @@
+"""Guides on the page: control pictures and pictures as prompts, chosen, weighed, drawn, gone where there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from olivelike.serve import ServeSettings
+from tests.fixtures.little_guides import CONTROL_NAMES, little_guided
+from tests.serve.conftest import Running, running
+from tests.serve.page.conftest import PHONE, Opened, barriers, png
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def guided(base_settings: ServeSettings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    gallery = tmp_path_factory.mktemp("guided") / "gallery"
+    with running(replace(base_settings, folders=(little_guided(),), gallery=gallery)) as server:
+        yield server
+
+
+def test_a_picture_leads_by_the_models_network(visit: Callable[..., Opened], guided: Running, tmp_path: Path) -> None:
+    assert visit().page.is_hidden("#fold-control")
+    opened = visit(server=guided)
+    opened.fold("control")
+    assert opened.page.locator("#control-net option").all_text_contents() == list(CONTROL_NAMES.values())
+    drawing = tmp_path / "edges.png"
+    drawing.write_bytes(png("white", (32, 48)))
+    opened.page.set_input_files("#control-file", str(drawing))
+    opened.page.locator("#control-picture").wait_for()
+    assert [opened.page.input_value(f"#{side}") for side in ("width", "height")] == ["32", "48"]
+    opened.page.select_option("#control-net", "depth")
+    opened.page.fill("#control-strength", "0.6")
+    opened.page.fill("#control-end", "0.8")
+    opened.page.check("#control_guess")
+    opened.generate(prompt="a red circle", steps=4, seed=3)
+    (picture,) = opened.job()["pictures"]
+    (control,) = picture["record"]["controls"]
+    assert (control["net"], control["strength"], control["end"]) == ("depth", 0.6, 0.8)
+    assert picture["record"]["control_guess"] is True
+    opened.page.click("#control-remove")
+    opened.generate(prompt="a red circle", steps=4, seed=4)
+    assert "controls" not in opened.job()["pictures"][0]["record"]
+
+
+def test_pictures_are_prompts_by_the_models_adapter(
+    visit: Callable[..., Opened], guided: Running, tmp_path: Path
+) -> None:
+    assert visit().page.is_hidden("#fold-image-prompt")
+    opened = visit(server=guided)
+    opened.fold("image-prompt")
+    files = [tmp_path / "cat.png", tmp_path / "dog.png"]
+    for file, colour in zip(files, ("white", "navy"), strict=True):
+        file.write_bytes(png(colour, (40, 30)))
+    opened.page.set_input_files("#image-prompt-file", [str(file) for file in files])
+    opened.page.locator("#image-prompt-pictures img").nth(1).wait_for()
+    assert opened.page.text_content("#image-prompt-badge") == "2"
+    opened.page.fill("#image-prompt-scale", "0.5")
+    opened.generate(prompt="a red circle", steps=4, seed=3)
+    (picture,) = opened.job()["pictures"]
+    assert len(picture["record"]["ip_adapter_images"]) == 2
+    assert picture["record"]["ip_adapter_scale"] == 0.5
+    opened.page.click("#image-prompt-remove")
+    opened.generate(prompt="a red circle", steps=4, seed=4)
+    assert "ip_adapter_images" not in opened.job()["pictures"][0]["record"]
+
+
+def test_the_forms_of_guides_have_no_barriers(visit: Callable[..., Opened], guided: Running, axe: str) -> None:
+    opened = visit(server=guided, viewport=PHONE)
+    opened.page.evaluate(axe)
+    for summary in opened.page.locator("#form summary:visible").all():
+        summary.click()
+    opened.page.set_input_files("#control-file", {"name": "a.png", "mimeType": "image/png", "buffer": png()})
+    opened.page.locator("#control-picture").wait_for()
+    assert not barriers(opened.page)
+    assert opened.width() <= PHONE["width"]
