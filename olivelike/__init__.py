@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from olivelike.graphs.inspect import Inspection as Inspection, inspect_model as inspect_model
     from olivelike.measure.clients import CheckResult as CheckResult, check_client as check_client
     from olivelike.measure.doctor import Diagnosis as Diagnosis, diagnose as diagnose
-    from olivelike.measure.profiling import FolderProfile as FolderProfile, profile_folder as profile_folder
+    from olivelike.measure.profiling import profile_folder as profile_folder
     from olivelike.measure.report import write_report as write_report
     from olivelike.measure.report.graph_drawing import to_dot as to_dot, to_mermaid as to_mermaid, to_svg as to_svg
     from olivelike.measure.report.recorded_runs import (
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
         find_run as find_run,
         last_writer as last_writer,
     )
+    from olivelike.measure.result_rows import FolderProfile as FolderProfile
     from olivelike.measure.verify.folder_verification import (
         FolderVerification as FolderVerification,
         verify_folder as verify_folder,

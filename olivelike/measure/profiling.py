@@ -10,7 +10,7 @@ import time
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -20,6 +20,7 @@ from olivelike.errors import SessionError, SourceError, UsageError
 from olivelike.measure.contest.memory import noise, surveying
 from olivelike.measure.network_sizes import Array, PictureSizes, random_values, read_config, sizes_of
 from olivelike.measure.one_file_inputs import is_one_file, one_file_inputs, with_operators
+from olivelike.measure.result_rows import FolderProfile, NetworkProfile, OperatorTime
 from olivelike.model.client_layouts import several_targets
 from olivelike.model.components import PIPELINE_FILE
 from olivelike.model.records.output import OutputRecord
@@ -30,70 +31,6 @@ from olivelike.runtime.sessions.session import ValueSpec, check_dimensions
 if TYPE_CHECKING:
     from olivelike._untrusted import Json
     from olivelike.runtime.sessions.session_settings import SessionSettings
-
-
-@dataclass(frozen=True)
-class OperatorTime:
-    """All nodes of one operator type on one execution provider."""
-
-    operator: str
-    provider: str
-    """Without its ending: `CPU`, `CUDA`, `Dml`."""
-    nodes: int
-    milliseconds: float
-    """Sum over all nodes, each with its median over all runs."""
-    share: float
-    """Part of the time of all nodes, from 0 to 1."""
-
-
-@dataclass(frozen=True)
-class NetworkProfile:
-    """One network."""
-
-    name: str
-    inputs: Mapping[str, str]
-    """Shapes by name, such as `2x4x64x64`."""
-    milliseconds: float
-    """One whole run, the median."""
-    operators: tuple[OperatorTime, ...]
-    """Slowest first."""
-    runs: int
-    """Count of runs that were measured, after one that was not."""
-    note: str | None = None
-    """Why the figures are not to be trusted, if anything speaks against them."""
-
-    @property
-    def between_nodes(self) -> float:
-        """Milliseconds of a run that no node accounts for; 0 where nodes ran side by side."""
-        return max(0.0, self.milliseconds - sum(operator.milliseconds for operator in self.operators))
-
-    @property
-    def providers(self) -> dict[str, int]:
-        """Nodes by execution provider, most first."""
-        found: dict[str, int] = {}
-        for operator in self.operators:
-            found[operator.provider] = found.get(operator.provider, 0) + operator.nodes
-        return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
-
-
-@dataclass(frozen=True)
-class FolderProfile:
-    """The networks of a folder."""
-
-    path: str
-    runtime: str
-    """Name and version."""
-    runs: int
-    """Count of measured runs of each network, at least."""
-    networks: tuple[NetworkProfile, ...]
-
-    def to_json(self) -> Json:
-        """Return everything as JSON values."""
-        networks = [
-            {**asdict(network), "between_nodes": network.between_nodes, "providers": network.providers}
-            for network in self.networks
-        ]
-        return {"path": self.path, "runtime": self.runtime, "runs": self.runs, "networks": networks}
 
 
 _VOCABULARY: Final = 1000

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from olivelike.cli.display.text import count, duration, size, table
+from olivelike.cli.display.text import count, duration, size
 
 
 @pytest.mark.parametrize(
@@ -30,8 +30,3 @@ def test_durations_of_minutes_drop_the_fraction(seconds, shown):
 
 def test_one_is_not_plural():
     assert (count(1, "node"), count(0, "node")) == ("1 node", "0 nodes")
-
-
-def test_columns_are_aligned_and_lines_end_without_blanks():
-    lines = table(("name", "bytes", ""), [("a", "12", "x"), ("long", "3", "")], right={1})
-    assert lines == ["name  bytes", "a        12  x", "long      3"]

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from olivelike._table import Table
 from olivelike._text import listed
 from olivelike._untrusted import Json
 from olivelike.cli import options as shared
 from olivelike.cli.display.help_pages import Command, command_group
-from olivelike.cli.display.text import count, moment, size, table
+from olivelike.cli.display.text import count, moment, size
 from olivelike.cli.stdout import write_error, write_found
 from olivelike.errors import StoreError, UsageError
 
@@ -61,7 +62,10 @@ def ls(cache_dir: shared.StoreDir = None, json: shared.Json = False) -> None:
     ]
     write_found(
         [{**_entry_to_json(entry), **used} for entry, used in zip(entries, users, strict=True)],
-        [*table(("key", "node", "workflow", "size", "last used", ""), rows, right={3}), count(len(rows), "result")],
+        [
+            *Table(("key", "node", "workflow", "size", "last used", ""), rows, right={3}).lines(),
+            count(len(rows), "result"),
+        ],
         json=json,
     )
 
@@ -89,7 +93,7 @@ def show_size(cache_dir: shared.StorePlace = None, json: shared.Json = False) ->
             "compiled": {"path": str(place), "bytes": kept, "files": files},
         },
         [
-            *table(("folder", "bytes", "files"), rows, right={1, 2}),
+            *Table(("folder", "bytes", "files"), rows, right={1, 2}).lines(),
             f"compiled networks, in {place}: {size(kept)} in {count(files, 'file')}",
         ],
         json=json,

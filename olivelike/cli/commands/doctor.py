@@ -36,31 +36,32 @@ def doctor(
 
 
 def _lines(diagnosis: "Diagnosis") -> Iterator[str]:
-    from olivelike.cli.display.text import size, table
+    from olivelike._table import Table
+    from olivelike.cli.display.text import size
     from olivelike.measure.doctor.starts import start_rows
 
     host = diagnosis.host
     memory = f"{size(diagnosis.memory_available_bytes)} of {size(host.memory_bytes)} memory available"
     yield f"{host.system} {host.machine}, {host.cores} cores, {memory}"
     yield ""
-    yield from table(("package", "version"), list(diagnosis.versions.items()))
+    yield from Table(("package", "version"), list(diagnosis.versions.items())).lines()
     yield ""
     rows = [(check.name, check.status, check.detail) for check in diagnosis.providers]
-    yield from table(("provider", "state", ""), rows)
+    yield from Table(("provider", "state", ""), rows).lines()
     yield ""
     targets = [(check.name, "yes" if check.usable else "no", check.detail) for check in diagnosis.targets]
-    yield from table(("target", "runs here", ""), targets)
+    yield from Table(("target", "runs here", ""), targets).lines()
     yield "Results can be made for every target on any machine."
     yield ""
     folders = [
         (folder.purpose, folder.path if folder.exists else f"{folder.path} (absent)", size(folder.free_bytes))
         for folder in diagnosis.folders
     ]
-    yield from table(("folder", "path", "free"), folders)
+    yield from Table(("folder", "path", "free"), folders).lines()
     yield ""
     if diagnosis.starts:
         heads = ("a picture of one step", "opens in", "first step after", "at rest", "at most", "")
-        yield from table(heads, list(start_rows(diagnosis.starts)))
+        yield from Table(heads, list(start_rows(diagnosis.starts))).lines()
         yield ""
     yield from (f"{finding.severity}: {finding.message}" for finding in diagnosis.findings)
     if not diagnosis.findings:

@@ -20,12 +20,12 @@ app = command_group("List, describe and begin passes.")
 @app.command("list", cls=Command)
 def list_passes(plugins: shared.Plugins = None, json: shared.Json = False) -> None:
     """List every pass that a workflow may name."""
-    from olivelike.cli.display.text import table
+    from olivelike._table import Table
     from olivelike.workflow.passes.pass_description import describe_pass
 
     found = [describe_pass(entry) for entry in shared.load_registry(plugins).entries()]
     rows = [(one.name, one.origin, one.purpose) for one in found]
-    write_found([one.to_json() for one in found], table(("pass", "from", "does"), rows), json=json)
+    write_found([one.to_json() for one in found], Table(("pass", "from", "does"), rows).lines(), json=json)
 
 
 @app.command(cls=Command)

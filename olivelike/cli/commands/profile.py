@@ -10,7 +10,7 @@ from olivelike.cli import options as shared
 from olivelike.cli.options import LoadOptions
 
 if TYPE_CHECKING:
-    from olivelike.measure.profiling import FolderProfile, NetworkProfile
+    from olivelike.measure.result_rows import FolderProfile, NetworkProfile
 
 _SMALLEST = 64
 """Pixels of a side."""
@@ -78,25 +78,16 @@ def _lines(found: "FolderProfile", top: int) -> "Iterator[str]":
 
 
 def _network_lines(network: "NetworkProfile", top: int) -> "Iterator[str]":
-    from olivelike.cli.display.text import count, table
+    from olivelike._table import Table
+    from olivelike._text import count
+    from olivelike.measure.result_rows import OPERATOR_COLUMNS
 
     placed = ", ".join(f"{provider} {nodes:,}" for provider, nodes in network.providers.items())
     inputs = ", ".join(f"{name} {shape}" for name, shape in network.inputs.items())
     yield ""
     yield f"{network.name}: {network.milliseconds:,.2f} ms a run, the median of {network.runs}, nodes on {placed}"
     yield f"  {inputs}"
-    rows = [
-        (
-            operator.operator,
-            operator.provider,
-            f"{operator.nodes:,}",
-            f"{operator.milliseconds:,.2f}",
-            f"{operator.share:.1%}",
-        )
-        for operator in network.operators[:top]
-    ]
-    for line in table(("operator", "provider", "nodes", "ms", "share"), rows, right={2, 3, 4}):
-        yield f"  {line}"
+    yield from (f"  {line}" for line in Table.of(network.operators[:top], OPERATOR_COLUMNS).lines())
     rest = network.operators[top:]
     if rest:
         yield f"  {count(len(rest), 'other')}: {sum(operator.share for operator in rest):.1%}"

@@ -70,7 +70,8 @@ def list_entries(shelf: _Folder = None, json: shared.Json = False) -> None:
     """List what is on the shelves: the one that ships, and your own."""
     from dataclasses import asdict
 
-    from olivelike.cli.display.text import size, table
+    from olivelike._table import Table
+    from olivelike.cli.display.text import size
     from olivelike.graphs.shelf import VERSION, Damage
 
     found = list(_entries(shelf))
@@ -85,7 +86,7 @@ def list_entries(shelf: _Folder = None, json: shared.Json = False) -> None:
         else:
             about = entry.about if entry.version == VERSION else f"{entry.about} (of version {entry.version}: not used)"
             rows.append((entry.component, entry.kind, entry.class_name, size(entry.size), about))
-    write_found(values, table(("network", "holds", "class", "size", "of"), rows, right={3}), json=json)
+    write_found(values, Table(("network", "holds", "class", "size", "of"), rows, right={3}).lines(), json=json)
 
 
 @app.command(cls=Command)

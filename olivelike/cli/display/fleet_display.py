@@ -10,8 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from olivelike._table import Table
 from olivelike._text import listed
-from olivelike.cli.display.text import count, duration, ended, fitted, size, table
+from olivelike.cli.display.text import count, duration, ended, fitted, size
 from olivelike.cli.stdout import write_error, write_found, write_json, write_line
 from olivelike.engine.fleet import FleetResult
 from olivelike.errors import OlivelikeError
@@ -59,7 +60,7 @@ def show_fleet_plan(workflow: str | Place, options: Options, json: bool) -> None
         f"{count(len(rows), 'combination')}: {count(runs, 'node')} to run at most, {fleet.shared} of them the same as "
         f"another; about {size(sum(row['write_bytes'] for row in rows))} to write"
     )
-    write_found(value, map(fitted, [*table(header, cells, right=range(1, len(header))), "", last]), json=json)
+    write_found(value, map(fitted, [*Table(header, cells, right=range(1, len(header))).lines(), "", last]), json=json)
 
 
 def show_fleet(workflow: str | Place, options: Options, json: bool, most: int | None) -> None:
@@ -160,4 +161,4 @@ def _lines(result: FleetResult) -> list[str]:
     header = ("combination", "status", "ran", "stored", "shelf", "time", "output")
     failed = f", {len(result.failed)} failed" if result.failed else ""
     last = f"{count(len(rows), 'combination')} in {duration(result.seconds)}: {count(executed, 'node')} ran{failed}"
-    return ["", *table(header, rows, right=range(2, 6)), "", last]
+    return ["", *Table(header, rows, right=range(2, 6)).lines(), "", last]

@@ -10,19 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from olivelike._table import Table
 from olivelike.cli import receipt
-from olivelike.cli.display.text import (
-    count,
-    duration,
-    ended,
-    expected,
-    fitted,
-    roughly,
-    size,
-    table,
-    terminal_width,
-    usually,
-)
+from olivelike.cli.display.text import count, duration, ended, expected, fitted, roughly, size, terminal_width, usually
 from olivelike.cli.stdout import write_error, write_found, write_json, write_line
 from olivelike.workflow.findings import file_label
 from olivelike.workflow.matrix import UnnamedCombinationError
@@ -108,7 +98,7 @@ def _lines(name: str, plan: Plan, totals: Json, seconds: Mapping[str, float | No
             f"{expected(totals['seconds_left'], totals['unknown_nodes'])}, about {size(totals['write_bytes'])} to "
             f"write, {size(totals['largest_memory_bytes'])} of memory for the largest node"
         )
-    return [*table(header, rows, right=range(2, len(header) - 1)), "", last]
+    return [*Table(header, rows, right=range(2, len(header) - 1)).lines(), "", last]
 
 
 _LONG = 10.0

@@ -1,26 +1,13 @@
-"""Look of numbers and tables on a terminal."""
+"""Look of numbers on a terminal."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Sequence
 
 from olivelike._text import count, duration, moment, roughly, size
 from olivelike.errors import Interrupted
 
-__all__ = [
-    "count",
-    "duration",
-    "ended",
-    "expected",
-    "fitted",
-    "moment",
-    "roughly",
-    "size",
-    "table",
-    "terminal_width",
-    "usually",
-]
+__all__ = ["count", "duration", "ended", "expected", "fitted", "moment", "roughly", "size", "terminal_width", "usually"]
 
 _SHORT = 10.0
 """Seconds below which a time is shown as it was."""
@@ -62,17 +49,6 @@ def fitted(line: str) -> str:
 
     parts = textwrap.wrap(line, width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
     return "\n".join(parts)
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
-    """Return the lines of a table; the columns whose positions are in `right` are flush right."""
-    lines = [header, *rows]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
-    aligns = [">" if column in right else "<" for column in range(len(header))]
-    return [
-        "  ".join(f"{cell:{align}{width}}" for cell, align, width in zip(line, aligns, widths, strict=True)).rstrip()
-        for line in lines
-    ]
 
 
 def ended(error: BaseException | None) -> str:

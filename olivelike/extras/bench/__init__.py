@@ -7,7 +7,7 @@ from olivelike.extras.bench import BenchSettings, bench, measure_folder
 
 report = bench(BenchSettings(Path("models/demo"), engines=("onnxruntime", "torch"), steps=20))
 for row in report.rows:
-    print(row["engine"], row["median_latency"], row["peak_resident_MB"])
+    print(row.engine, row.median_latency, row.peak_resident_MB)
 
 print(measure_folder(Path("models/demo/unet"), sizes={"unet_sample_height": 32}).median)
 ```
@@ -21,7 +21,7 @@ print(measure_folder(Path("models/demo/unet"), sizes={"unet_sample_height": 32})
 | `fidelity` | `bench --method`: time against fidelity |
 | `ablation` | each variant of a workflow: latency, memory and error, network by network |
 | `engines`, `torch_engine` | which engines there are, and what each needs; torch's |
-| `row`, `bench_report` | what comes out, and how two of them compare |
+| `row`, `bench_report` | rows of what was measured, and how two reports compare |
 """
 
 from __future__ import annotations

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from olivelike._table import Table
 from olivelike._text import did_you_mean
 from olivelike.engine.preparation import make_resolver, prepare
 from olivelike.engine.prepared import DEFAULTS
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from olivelike.engine.plan.node import Node
     from olivelike.engine.prepared import Options, Prepared
     from olivelike.engine.run_result import RunResult
-    from olivelike.measure.report.fidelity_report import FidelityReport
+    from olivelike.measure.result_rows import FidelityReport
     from olivelike.model.records.run_record import NodeRecord
     from olivelike.workflow.places import Place
 
@@ -47,7 +46,7 @@ _OPEN = 2.5
 
 
 @dataclass(frozen=True)
-class Row:
+class VariantRow:
     """One network of one variant; `None` for what is not known."""
 
     variant: str
@@ -87,7 +86,7 @@ class Ablation:
 
     workflow: str
     """Its name."""
-    rows: tuple[Row, ...]
+    rows: tuple[VariantRow, ...]
     error: OlivelikeError | None = None
     """Error that stopped a variant; its rows say which."""
     fidelity: FidelityReport | None = None
@@ -100,11 +99,8 @@ class Ablation:
 
     def to_csv(self) -> str:
         """Return the rows as the text of a CSV file, with all columns."""
-        text = io.StringIO()
-        table = csv.DictWriter(text, [field.name for field in fields(Row)], lineterminator="\n")
-        table.writeheader()
-        table.writerows(row.to_json() for row in self.rows)
-        return text.getvalue()
+        names = [field.name for field in fields(VariantRow)]
+        return Table(names, [tuple(row.to_json().values()) for row in self.rows]).csv()
 
 
 def ablate(
@@ -172,7 +168,7 @@ def ablate(
 
 
 def _fidelity(
-    rows: Sequence[Row], prepared: Prepared, sessions: SessionSettings, pictures: int
+    rows: Sequence[VariantRow], prepared: Prepared, sessions: SessionSettings, pictures: int
 ) -> FidelityReport | None:
     published = {row.variant for row in rows if row.size_bytes is not None}
     variants = [Method(str(output.variant), output.path) for output in prepared.outputs if output.variant in published]
@@ -183,7 +179,7 @@ def _fidelity(
 
 def verified_rows(
     prepared: Prepared, components: Collection[str] = (), results: Mapping[str, NodeRecord] | None = None
-) -> list[Row]:
+) -> list[VariantRow]:
     """Return a row for each variant and network, with size and figures of its last step `verify`.
 
     Raises `UsageError` if the workflow has no sweep, or no variant has a component.
@@ -207,7 +203,7 @@ def verified_rows(
         if node.output is None or node.component not in shown:
             continue
         assert node.output.variant is not None
-        row = Row(node.output.variant, node.component)
+        row = VariantRow(node.output.variant, node.component)
         row = _with_figures(row, node, nodes, facts)
         if row.variant in stopped:  # Its folder, if there is one, is of an earlier run.
             row = replace(row, note=stopped[row.variant])
@@ -224,14 +220,14 @@ def verified_rows(
 
 
 def measured_rows(
-    rows: Sequence[Row],
+    rows: Sequence[VariantRow],
     prepared: Prepared,
     sessions: SessionSettings,
     *,
     sizes: Mapping[str, int],
     runs: int,
     warmup: int,
-) -> list[Row]:
+) -> list[VariantRow]:
     """Return the rows with latency and memory; the variants of a network take turns if they fit into memory together.
 
     Raises `UsageError` for numbers that can't be had, or a dimension that no network has. `sizes` are those of
@@ -309,7 +305,7 @@ def _stored_facts(prepared: Prepared) -> dict[str, JsonView]:
     return found
 
 
-def _with_figures(row: Row, node: Node, nodes: Mapping[str, Node], facts: Mapping[str, JsonView]) -> Row:
+def _with_figures(row: VariantRow, node: Node, nodes: Mapping[str, Node], facts: Mapping[str, JsonView]) -> VariantRow:
     """Return a row with the figures of the last step `verify` before a node."""
     parent = nodes.get(node.parent or "")
     while parent is not None and parent.name != "verify":
@@ -338,7 +334,7 @@ def _weights(folder: Path) -> str | None:
     return (shares(inspect_model(path, targets=()).kept_weights) or None) if path.is_file() else None
 
 
-def _groups(rows: Sequence[Row]) -> list[list[Row]]:
+def _groups(rows: Sequence[VariantRow]) -> list[list[VariantRow]]:
     """Put rows together that can be in memory at the same time."""
     import psutil
 

@@ -10,13 +10,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pydantic import TypeAdapter, ValidationError
-
 from olivelike._files import held
+from olivelike._table import Table
 from olivelike._untrusted import Json, read_bytes, read_json
 from olivelike.cli.stdout import require_writable
 from olivelike.errors import UsageError
-from olivelike.extras.bench.row import COLUMNS, Row, Value
+from olivelike.measure.result_rows import ENGINE_FIELDS, EngineRow, Value
+from olivelike.model.records.reading import part_of_json
 
 if TYPE_CHECKING:
     from olivelike.extras.bench.bench_settings import Checked
@@ -45,11 +45,11 @@ class Skipped:
 class BenchReport:
     """All rows of a benchmark."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[EngineRow, ...]
     skipped: tuple[Skipped, ...] = ()
 
     @property
-    def failed(self) -> tuple[Row, ...]:
+    def failed(self) -> tuple[EngineRow, ...]:
         """The rows of engines that failed, died or hung."""
         return tuple(row for row in self.rows if row.status != "ok")
 
@@ -71,11 +71,16 @@ def read_report(path: Path) -> BenchReport:
         raise UsageError(f"{path}: there is no such baseline; {remedy}") from None
     except (OSError, ValueError) as error:
         raise UsageError(f"{path}: can't be read as a baseline: {error}; {remedy}") from error
-    rows = content.get("rows") if isinstance(content, dict) and content.get("kind") == _KIND else None
-    try:
-        return BenchReport(TypeAdapter(tuple[Row, ...]).validate_python(rows))
-    except ValidationError:
-        raise UsageError(f"{path}: is no report of `olivelike bench`; {remedy}") from None
+    known = isinstance(content, dict) and content.get("kind") == _KIND
+    found = part_of_json(_Rows, content) if known else None
+    if found is None:
+        raise UsageError(f"{path}: is no report of `olivelike bench`; {remedy}")
+    return BenchReport(found.rows)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    rows: tuple[EngineRow, ...]
 
 
 @dataclass(frozen=True)
@@ -143,8 +148,8 @@ def nothing_in_common() -> UsageError:
     )
 
 
-def _key(row: Row, columns: Sequence[str]) -> tuple[Value, ...]:
-    return tuple(row.value(column) for column in columns)
+def _key(row: EngineRow, columns: Sequence[str]) -> tuple[Value, ...]:
+    return tuple(getattr(row, column) for column in columns)
 
 
 def check_csv(path: Path) -> None:
@@ -158,7 +163,7 @@ def check_csv(path: Path) -> None:
     _check_header(path)
 
 
-def append_rows(path: Path, rows: Sequence[Row]) -> None:
+def append_rows(path: Path, rows: Sequence[EngineRow]) -> None:
     """Write rows to the end of a file, after a line of names if it is new; other processes may do the same.
 
     Raises `UsageError` if it has other columns, or can't be written.
@@ -167,15 +172,11 @@ def append_rows(path: Path, rows: Sequence[Row]) -> None:
     try:
         with held(lock, timeout=_LOCK_SECONDS, leaves_file=False):
             begun = _check_header(path)
-            text = io.StringIO()
-            writer = csv.writer(text, lineterminator="\n")
-            if begun is None:
-                writer.writerow(COLUMNS)
-            elif not begun.endswith("\n"):  # Cut off, or written by hand.
-                text.write("\n")
-            writer.writerows([_cell(row.value(column)) for column in COLUMNS] for row in rows)
+            cells = [tuple(map(_cell, row.to_json().values())) for row in rows]
+            text = Table(ENGINE_FIELDS, cells).csv(header=begun is None)
+            cut_off = begun is not None and not begun.endswith("\n")  # Or written by hand.
             with path.open("a", encoding="utf-8", newline="") as file:
-                file.write(text.getvalue())
+                file.write(f"\n{text}" if cut_off else text)
     except TimeoutError:
         raise UsageError(f"{path}: another process has been writing to it for a minute ({lock})") from None
     except OSError as error:
@@ -191,12 +192,12 @@ def _check_header(path: Path) -> str | None:
         raise UsageError(f"{path}: can't be read as CSV: {error}") from error
     if found is None:
         return None
-    if tuple(found) != COLUMNS:
-        place = next((n for n, pair in enumerate(zip(found, COLUMNS, strict=False)) if pair[0] != pair[1]), None)
+    if tuple(found) != ENGINE_FIELDS:
+        place = next((n for n, pair in enumerate(zip(found, ENGINE_FIELDS, strict=False)) if pair[0] != pair[1]), None)
         what = (
-            f"it has {len(found)} of them, and these are {len(COLUMNS)}"
+            f"it has {len(found)} of them, and these are {len(ENGINE_FIELDS)}"
             if place is None
-            else f"its column {place + 1} is {found[place]!r}, and not {COLUMNS[place]!r}"
+            else f"its column {place + 1} is {found[place]!r}, and not {ENGINE_FIELDS[place]!r}"
         )
         raise UsageError(f"{path}: has other columns ({what}); it is left as it is: name another file")
     return text

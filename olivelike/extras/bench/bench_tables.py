@@ -2,60 +2,23 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
-from olivelike.cli.display.text import fitted, size, table, terminal_width
+from olivelike._table import Column, Table
+from olivelike.cli.display.text import fitted, size, terminal_width
+from olivelike.measure.result_rows import ENGINE_COLUMNS, FIDELITY_COLUMNS
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
-    from olivelike.extras.bench.ablation import Row as Variant
+    from olivelike.extras.bench.ablation import VariantRow
     from olivelike.extras.bench.bench_report import BenchReport, Comparison
-    from olivelike.extras.bench.row import Row
-    from olivelike.measure.report.fidelity_report import FidelityReport
+    from olivelike.measure.result_rows import EngineRow, FidelityReport
 
-_SHOWN: Final = (
-    ("engine", "engine"),
-    ("provider", "provider"),
-    ("dtype", "dtype"),
-    ("batch_size", "batch"),
-    ("median_latency", "median s"),
-    ("speed", "speed"),
-    ("spread_percent", "spread"),
-    ("p95_latency", "p95 s"),
-    ("steps_per_second", "steps/s"),
-    ("text_encoder_ms", "text ms"),
-    ("step_ms", "step ms"),
-    ("vae_decoder_ms", "VAE ms"),
-    ("safety_checker_ms", "safety ms"),
-    ("load_seconds", "load s"),
-    ("first_step_seconds", "first step s"),
-    ("rest_resident_MB", "at rest MB"),
-    ("peak_resident_MB", "memory MB"),
-    ("peak_device_MB", "device MB"),
-)
-"""Columns and their headings."""
 _FIRST_TO_GO: Final = (
-    "text_encoder_ms",
-    "safety_checker_ms",
-    "vae_decoder_ms",
-    "rest_resident_MB",
-    "first_step_seconds",
-    "load_seconds",
-    "p95_latency",
-    "step_ms",
-    "dtype",
-    "steps_per_second",
-    "peak_device_MB",
-    "peak_resident_MB",
-)
+    "text ms", "safety ms", "VAE ms", "at rest", "first step s", "load s", "p95 s", "step ms", "dtype", "steps/s",
+    "device memory", "memory",
+)  # fmt: skip
 """Columns that a narrow terminal does without, in this order."""
-_TEXTS: Final = frozenset({"engine", "provider", "dtype"})
-"""Columns of text; the others are numbers, flush right."""
-_WIDE: Final = 1000
-"""Columns in which any table has room."""
 
 
 def table_lines(report: BenchReport, comparisons: Sequence[Comparison]) -> Iterator[str]:
@@ -73,119 +36,68 @@ def table_lines(report: BenchReport, comparisons: Sequence[Comparison]) -> Itera
         yield f"against the baseline: {comparison}"
 
 
-def _table(rows: Sequence[Row]) -> Iterator[str]:
-    from rich.console import Console
-
-    # A column that no row has anything in only takes room.
-    shown = [name for name, _ in _SHOWN if any(row.value(name) is not None for row in rows)]
-    terminal = terminal_width()
-    left_out = []
-    if terminal is not None:
-        for name in _FIRST_TO_GO:
-            if name in shown and _width(rows, shown) > terminal:
-                shown.remove(name)
-                left_out.append(name)
-    console = Console(file=io.StringIO(), width=terminal or _width(rows, shown))
-    console.print(_grid(rows, shown))
-    assert isinstance(console.file, io.StringIO)
-    yield from (line.rstrip() for line in console.file.getvalue().splitlines() if line.strip())
+def _table(rows: Sequence[EngineRow]) -> Iterator[str]:
+    first = rows[0]
+    caption = f"{first.folder}: {first.width}x{first.height}, {first.steps} steps{_against(rows)}"
+    table, width, left_out = Table.of(rows, ENGINE_COLUMNS, caption).filled(), terminal_width(), []
+    for title in _FIRST_TO_GO:
+        if width is not None and title in table.header and max(map(len, table.lines()[1:])) > width:
+            table = table.keeping([other for other in table.header if other != title])
+            left_out.append(title)
+    yield from table.lines()
     if left_out:
-        titles = ", ".join(title for name, title in _SHOWN if name in left_out)
+        titles = ", ".join(column.title for column in ENGINE_COLUMNS if column.title in left_out)
         yield fitted(f"left out on a narrow terminal (--csv has all): {titles}")
 
 
-def _width(rows: Sequence[Row], shown: Sequence[str]) -> int:
-    """Return the columns that the table takes unfolded."""
-    from rich.console import Console
-
-    return Console(width=_WIDE).measure(_grid(rows, shown)).maximum
-
-
-def _grid(rows: Sequence[Row], shown: Sequence[str]) -> Table:
-    from rich import box
-    from rich.table import Table
-
-    first = rows[0]
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        title=f"{first.folder}: {first.width}x{first.height}, {first.steps} steps{_against(rows)}",
-        title_justify="left",
-    )
-    for name, title in _SHOWN:
-        if name in shown:
-            justify: Literal["left", "right"] = "left" if name in _TEXTS else "right"
-            table.add_column(title, justify=justify, overflow="fold", no_wrap=name == "engine")
-    for row in rows:
-        table.add_row(*(_cell(row, name) for name, _ in _SHOWN if name in shown))
-    return table
-
-
-def _against(rows: Sequence[Row]) -> str:
+def _against(rows: Sequence[EngineRow]) -> str:
     against = dict.fromkeys(str(row.speed_against) for row in rows if row.speed_against)
     return f", speed against {' and '.join(against)}" if against else ""
-
-
-def _cell(row: Row, name: str) -> str:
-    value = row.value(name)
-    if name == "speed":
-        return "" if value is None else f"{value:.2f}x"
-    if name == "spread_percent":
-        return "" if value is None else f"{value:.0f}%"
-    if name == "median_latency" and row.status != "ok":
-        return str(row.status)
-    if name == "provider":
-        return str(value or "").removesuffix("ExecutionProvider")
-    if isinstance(value, float):
-        return f"{value:.3g}" if value < 1 else f"{value:.2f}" if value < 1000 else f"{value:.0f}"
-    return "" if value is None else str(value)
 
 
 def method_lines(report: FidelityReport) -> Iterator[str]:
     """Yield the lines of a report, each control below its method."""
     yield f"{report.folder}: {report.size[0]}x{report.size[1]}, {report.rows[0].pictures} pictures each"
-    header = ["", "steps", "median s", "speed", "PSNR", "worst", "SSIM", "captions right"]
-    rows = [
-        (
-            f"  {row.method}" if row.role == "control" else row.method,
-            str(row.steps),
-            f"{row.median_seconds:.3f}",
-            f"{row.speed:.2f}x",
-            *row.texts(),
-        )
-        for row in report.rows
-    ]
-    yield from table(header, rows, right={1, 2, 3, 4, 5, 6, 7})
-    for note in report.notes:
-        yield f"note: {note}"
+    yield from Table.of(report.rows, FIDELITY_COLUMNS).lines()
+    yield from (f"note: {note}" for note in report.notes)
 
 
-def variant_lines(rows: Sequence[Variant]) -> list[str]:
+def variant_lines(rows: Sequence[VariantRow]) -> list[str]:
     """Return a table of each network, a line for each variant."""
     lines: list[str] = []
     for component in dict.fromkeys(row.component for row in rows):
         mine = [row for row in rows if row.component == component]
-        first = mine[0].median_latency
-        quantised = any(row.weights for row in mine)
-        cells = [
-            (
-                row.variant,
-                "" if row.median_latency is None else f"{row.median_latency * 1000:.1f} ms",
-                "" if row.median_latency is None or first is None else f"{first / row.median_latency:.2f}x",
-                size(memory) if (memory := row.device_memory_bytes or row.memory_bytes) is not None else "",
-                "" if row.size_bytes is None else size(row.size_bytes),
-                _error(row),
-                *([row.weights or ""] if quantised else []),
-            )
-            for row in mine
-        ]
-        header = (component, "latency", "speed", "memory", "files", "error", *(["weights"] if quantised else []))
-        lines += ["", *table(header, cells, right={1, 2, 3, 4, 5})]
+        lines += ["", *Table.of(mine, _variant_columns(component, mine)).lines()]
         notes = dict.fromkeys(row.note.partition("\n")[0] for row in mine if row.note)
         lines += [f"note: {note}" for note in notes]
     return lines
 
 
-def _error(row: Variant) -> str:
+def _variant_columns(component: str, rows: Sequence[VariantRow]) -> list[Column]:
+    first = rows[0].median_latency
+
+    def latency(row: VariantRow) -> str:
+        return "" if row.median_latency is None else f"{row.median_latency * 1000:.1f} ms"
+
+    def speed(row: VariantRow) -> str:
+        return "" if row.median_latency is None or first is None else f"{first / row.median_latency:.2f}x"
+
+    def memory(row: VariantRow) -> str:
+        taken = row.device_memory_bytes or row.memory_bytes
+        return "" if taken is None else size(taken)
+
+    return [
+        Column(component, lambda row: row.variant, right=False),
+        Column("latency", latency),
+        Column("speed", speed),
+        Column("memory", memory),
+        Column("files", lambda row: "" if row.size_bytes is None else size(row.size_bytes)),
+        Column("error", _error),
+        *([Column("weights", lambda row: row.weights or "", right=False)] if any(row.weights for row in rows) else []),
+    ]
+
+
+def _error(row: VariantRow) -> str:
     if row.verified is None:
         return "not verified"
     error = "not finite" if row.relative_error is None else f"{row.relative_error:.1e}"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from olivelike.errors import UsageError
 from olivelike.extras.bench.whole_pictures import bench_prompts
 from olivelike.measure.contest.contest import in_turns
-from olivelike.measure.report.fidelity_report import FidelityReport, FidelityRow, Role
+from olivelike.measure.result_rows import FidelityReport, FidelityRow, Role
 from olivelike.runtime.jobs import plan_jobs
 from olivelike.runtime.jobs.prompt_lines import PromptLine, read_options
 from olivelike.runtime.pipeline.pipeline import Pipeline, open_pipeline

@@ -1,117 +1,24 @@
-"""A row of the table: one engine at one batch size."""
+"""Rows of the table, made of what was measured: one engine at one batch size each."""
 
 from __future__ import annotations
 
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from olivelike.extras.bench.engines import TENSORRT, TORCH
 from olivelike.measure.contest.engine import ONNXRUNTIME
 from olivelike.measure.contest.memory import noise, outliers, spread_percent
+from olivelike.measure.result_rows import MIB, EngineRow, Machine
 
 if TYPE_CHECKING:
     from olivelike.extras.bench.bench_settings import Checked
     from olivelike.measure.contest.contest import Measured
 
-Value = str | int | float | bool | None
 
-
-@dataclass(frozen=True, kw_only=True)
-class Machine:
-    """Software and hardware that a row was measured on; nothing in it names the machine."""
-
-    folder: str | None = None
-    """Name of the pipeline's folder."""
-    time: str | None = None
-    system: str | None = None
-    cpu: str | None = None
-    cores: int | None = None
-    threads: int | None = None
-    """Threads within an operator, if a number was asked for."""
-    cpu_MHz: int | None = None  # noqa: N815
-    gpu: str | None = None
-    gpu_MHz: int | None = None  # noqa: N815
-    gpu_memory_MHz: int | None = None  # noqa: N815
-    driver: str | None = None
-    python_version: str | None = None
-    olivelike_version: str | None = None
-    torch_version: str | None = None
-    diffusers_version: str | None = None
-    transformers_version: str | None = None
-    onnxruntime_version: str | None = None
-    openvino_version: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Row(Machine):
-    """One engine at one batch size; `None` where nothing was measured.
-
-    The columns to `second_run_memory_MB` are those of the benchmark script that ONNX Runtime comes with, in its order:
-    https://github.com/microsoft/onnxruntime/blob/main/onnxruntime/python/tools/transformers/models/stable_diffusion/
-    """
-
-    engine: str
-    version: str | None = None
-    provider: str | None = None
-    disable_safety_checker: bool | None = None
-    height: int | None = None
-    width: int | None = None
-    steps: int | None = None
-    batch_size: int | None = None
-    batch_count: int | None = None
-    num_prompts: int | None = None
-    average_latency: float | None = None
-    median_latency: float | None = None
-    first_run_memory_MB: float | None = None  # noqa: N815
-    second_run_memory_MB: float | None = None  # noqa: N815
-    status: str | None = "ok"
-    error: str | None = None
-    dtype: str | None = None
-    cuda_graph: bool | None = None
-    warmup_runs: int | None = None
-    min_latency: float | None = None
-    p90_latency: float | None = None
-    p95_latency: float | None = None
-    p99_latency: float | None = None
-    steps_per_second: float | None = None
-    text_encoder_ms: float | None = None
-    step_ms: float | None = None
-    vae_decoder_ms: float | None = None
-    safety_checker_ms: float | None = None
-    load_seconds: float | None = None
-    first_step_seconds: float | None = None
-    rest_resident_MB: float | None = None  # noqa: N815
-    peak_resident_MB: float | None = None  # noqa: N815
-    peak_tree_MB: float | None = None  # noqa: N815
-    peak_device_MB: float | None = None  # noqa: N815
-    speed: float | None = None
-    speed_against: str | None = None
-    spread_percent: float | None = None
-    outliers: int | None = None
-    load_average: float | None = None
-    other_cpu_percent: float | None = None
-    note: str | None = None
-
-    def value(self, column: str) -> Value:
-        """Return what stands in a column."""
-        found: Value = getattr(self, column)
-        return found
-
-    def to_json(self) -> dict[str, Value]:
-        """Return all columns as JSON values."""
-        return {column: self.value(column) for column in COLUMNS}
-
-
-_MACHINE_COLUMNS: Final = tuple(column.name for column in fields(Machine))
-COLUMNS: Final = (*(column.name for column in fields(Row) if column.name not in _MACHINE_COLUMNS), *_MACHINE_COLUMNS)
-_MIB: Final = 2**20
-"""Unit of memory in that script."""
-
-
-def make_row(engine: str, batch_size: int, checked: Checked, measured: Measured, machine: Machine) -> Row:
+def make_row(engine: str, batch_size: int, checked: Checked, measured: Measured, machine: Machine) -> EngineRow:
     """Return the row of an engine."""
     settings, asked = checked.settings, checked.settings.asked_sessions
     timings = measured.timings if measured.status == "ok" else []
@@ -119,7 +26,7 @@ def make_row(engine: str, batch_size: int, checked: Checked, measured: Measured,
     step = _middle([timing.loop / timing.steps for timing in timings if timing.loop and timing.steps])
     on_device = measured.first.device is not None
     device = max((p.device for p in (measured.first, measured.second) if p.device is not None), default=None)
-    return Row(
+    return EngineRow(
         **vars(machine),
         engine=engine,
         version=measured.facts.get("version"),
@@ -170,7 +77,7 @@ def _note(measured: Measured, seconds: Sequence[float]) -> str | None:
     return "; ".join(filter(None, (measured.message, noise(seconds, measured.surroundings)))) or None
 
 
-def with_speeds(rows: Sequence[Row]) -> list[Row]:
+def with_speeds(rows: Sequence[EngineRow]) -> list[EngineRow]:
     """Return rows with how many times as fast as a baseline each is: torch, or else the first that was measured.
 
     Rows of another batch size have a baseline of their own, and a row that is alone has none.
@@ -204,7 +111,7 @@ def _milliseconds(seconds: Sequence[float | None]) -> float | None:
 
 
 def _mib(count: int | None) -> float | None:
-    return round(count / _MIB, 1) if count else None
+    return round(count / MIB, 1) if count else None
 
 
 def _rounded(value: float | None, digits: int) -> float | None:

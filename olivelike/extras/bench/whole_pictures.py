@@ -20,13 +20,14 @@ from olivelike.errors import Interrupted, SessionError, UsageError
 from olivelike.extras.bench.bench_report import BenchReport, Skipped
 from olivelike.extras.bench.bench_settings import LONGEST, BenchSettings, Checked, check
 from olivelike.extras.bench.engines import TORCH_ENGINES, require_packages, session_settings, torch_device
-from olivelike.extras.bench.row import Machine, Row, make_row, percentile, with_speeds
+from olivelike.extras.bench.row import make_row, percentile, with_speeds
 from olivelike.extras.bench.torch_engine import TorchJob
 from olivelike.measure.contest.contest import ContestInterrupted, Event, Measured, contest
 from olivelike.measure.contest.engine import ONNXRUNTIME, EngineAbsent, Turn
 from olivelike.measure.contest.memory import gpu_of, open_driver
 from olivelike.measure.contest.runtime_engine import NetworkJob, PipelineJob
 from olivelike.measure.original_checkpoint import OriginalAbsent, named_checkpoint, recorded_checkpoint
+from olivelike.measure.result_rows import EngineRow, Machine
 from olivelike.model.components import MODEL_FILE, PIPELINE_FILE
 from olivelike.runtime.sessions.providers import OPENVINO
 from olivelike.runtime.sessions.session_settings import SessionSettings
@@ -66,11 +67,11 @@ def bench(settings: BenchSettings, listen: Callable[[Event], None] = lambda _: N
     """
     checked, gpu = check(settings), gpu_of(settings.asked_sessions)
     jobs, skipped = _jobs(checked)
-    rows: list[Row] = []
+    rows: list[EngineRow] = []
     groups = [jobs] if settings.interleave else [{name: job} for name, job in jobs.items()]
     plan = [(batch_size, group) for batch_size in dict.fromkeys(settings.batch_sizes) for group in groups]
 
-    def keep(measured_rows: Iterable[Row], absent: Iterable[Skipped]) -> BenchReport:
+    def keep(measured_rows: Iterable[EngineRow], absent: Iterable[Skipped]) -> BenchReport:
         rows.extend(measured_rows)
         skipped.extend(skip for skip in absent if skip not in skipped)
         return BenchReport(tuple(with_speeds(rows)), tuple(skipped))
@@ -113,7 +114,7 @@ def bench_prompts(count: int) -> list[str]:
 
 def _measure(
     jobs: dict[str, PipelineJob], batch_size: int, checked: Checked, gpu: int | None, listen: Callable[[Event], None]
-) -> tuple[list[Row], list[Skipped]]:
+) -> tuple[list[EngineRow], list[Skipped]]:
     settings = checked.settings
     prompts = bench_prompts(settings.num_prompts)
     turn = Turn(prompts[0], _SEED, batch_size)
@@ -130,7 +131,7 @@ def _measure(
 
 def _rows(
     results: Mapping[str, Measured], batch_size: int, checked: Checked, machine: Machine
-) -> tuple[list[Row], list[Skipped]]:
+) -> tuple[list[EngineRow], list[Skipped]]:
     absent = {name: result for name, result in results.items() if result.status == "absent"}
     rows = [
         make_row(name, batch_size, checked, result, machine) for name, result in results.items() if name not in absent

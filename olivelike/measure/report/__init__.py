@@ -2,7 +2,7 @@
 
 | module | what it does |
 | --- | --- |
-| `findings` | what steps and commands found out, as values |
+| `step_facts` | what steps and commands found out, as values |
 | `page` | `write_report`: the file, from a record and what commands leave beside it |
 | `page.html`, `style.css` | the template, which escapes all text, and how it looks |
 | `outcome` | the figures at the top; operators before and after fusion, latency of engines, placement of nodes |

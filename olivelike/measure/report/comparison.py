@@ -84,7 +84,7 @@ def _table(caption: str, first: str, rows: list[tuple[str, Values]]) -> Table:
         (label, *(_value(figures[name]) if name in figures else "" for name in columns)) for label, figures in rows
     ]
     header = (first, *(name.replace("_", " ") for name in columns))
-    return Table(caption, header, cells, numbers)
+    return Table(header, cells, numbers, caption)
 
 
 def _singly(label: str, value: object, *, top: bool = False) -> Iterator[tuple[str, Values]]:
@@ -240,7 +240,7 @@ def changes(run: RunRecord) -> Section:
             named = f"{count(len(ids), 'node')}: {', '.join(sorted(ids))}"
             rows.append((title, *(("", named) if ids <= now else (named, ""))))
     caption = f"Compared with the run that ended on {moment(before.finished)}"
-    return Section("changes", "Since the last run", (Table(caption, ("", "Then", "Now"), rows),))
+    return Section("changes", "Since the last run", (Table(("", "Then", "Now"), rows, caption=caption),))
 
 
 def sizes(run: RunRecord) -> Section:
@@ -256,15 +256,15 @@ def _sizes(caption: str, files: Mapping[str, int]) -> Table:
     rows = [(name, size(found)) for name, found in files.items()]
     if len(rows) > 1:
         rows.append(("all", size(sum(files.values()))))
-    return Table(caption, ("File", "Size"), rows, (1,))
+    return Table(("File", "Size"), rows, (1,), caption)
 
 
 def adapters(run: RunRecord) -> Section:
     """Return what was merged into the source, with its weights."""
     loras = [(str(lora.origin), shown(lora.weight), shown(lora.weights), lora.adapter or "") for lora in run.loras]
     embeddings = [(str(found.origin), found.token, shown(found.vectors)) for found in run.embeddings]
-    merged = Table("LoRAs that were merged", ("File", "Weight", "By component", "Adapter"), loras, (1,))
-    inversions = Table("Textual inversions", ("File", "Token", "Vectors"), embeddings)
+    merged = Table(("File", "Weight", "By component", "Adapter"), loras, (1,), "LoRAs that were merged")
+    inversions = Table(("File", "Token", "Vectors"), embeddings, caption="Textual inversions")
     return Section("adapters", "LoRAs and embeddings", (merged, inversions))
 
 
@@ -276,7 +276,7 @@ def details(run: RunRecord) -> Section:
         named = [(name.replace("_", " "), shown(value)) for name, value in node.facts.items() if name not in elsewhere]
         if found := Facts(named):
             rows.append((node.id, found))
-    table = Table("Facts that no other section shows", ("Step", "Recorded"), rows, style="facts")
+    table = Table(("Step", "Recorded"), rows, caption="Facts that no other section shows", style="facts")
     return Section("details", "Details", (Fold(f"What {count(len(rows), 'step')} recorded", (table,)),))
 
 

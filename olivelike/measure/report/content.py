@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TypeAlias
+
+from olivelike import _table
 
 
 class Block:
@@ -64,18 +65,10 @@ class Facts(Block):
         return any(value for _, value in self.pairs)
 
 
-Cell: TypeAlias = str | Note | Command | Bar | Facts
-
-
 @dataclass(frozen=True)
-class Table(Block):
-    """Rows of cells, the first of each being its title."""
+class Table(_table.Table, Block):
+    """Rows of cells, the first of each being its title; as HTML."""
 
-    caption: str
-    header: Sequence[str | Axis]
-    rows: Sequence[Sequence[Cell]]
-    numbers: Sequence[int] = ()
-    """Positions of the columns that are flush right."""
     style: str = ""
     """Its class in the style sheet."""
     columns: Mapping[int, str] = field(default_factory=dict)
@@ -86,7 +79,7 @@ class Table(Block):
 
     def column(self, position: int) -> str | None:
         """Return the classes of a column."""
-        named = (*(["number"] if position in self.numbers else []), self.columns.get(position))
+        named = (*(["number"] if position in self.right else []), self.columns.get(position))
         return " ".join(filter(None, named)) or None
 
 

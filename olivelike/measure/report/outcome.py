@@ -23,19 +23,11 @@ from olivelike.measure.report.content import (
     Tiles,
     shown,
 )
-from olivelike.measure.report.step_facts import (
-    Bench,
-    Figures,
-    Findings,
-    Fusion,
-    NetworkProfile,
-    Profile,
-    figures,
-    fusion,
-)
+from olivelike.measure.report.step_facts import Bench, Figures, Findings, Fusion, figures, fusion
+from olivelike.measure.result_rows import ENGINE_COLUMNS, FIDELITY_COLUMNS, OPERATOR_COLUMNS
 
 if TYPE_CHECKING:
-    from olivelike.measure.report.fidelity_report import FidelityReport
+    from olivelike.measure.result_rows import FidelityReport, FolderProfile, NetworkProfile
     from olivelike.model.records.run_record import NodeRecord, RunRecord
 
 _REASONS: Final = 3
@@ -163,9 +155,9 @@ def _speed(findings: Findings, path: str) -> Tile:
     row = findings.bench.fastest
     if row is None:
         return "Speed", "not measured", _command("bench", path)
-    batch = "picture" if row.batch_size == 1 else f"batch of {row.batch_size}"
+    batch = "picture" if row.batch_size in (None, 1) else f"batch of {row.batch_size}"
     engine = f"{row.engine}{'; noisy, see Speed' if row.note else ''}"
-    median = f"{row.seconds:.3g} s"
+    median = f"{row.median_latency:.3g} s"
     if row.speed is not None and row.speed_against and row.speed_against != row.engine:
         return "Speed", f"{row.speed:.2f}x {row.speed_against}", f"{median} a {batch}, {engine}"
     return "Speed", median, f"a {batch}, {engine}"
@@ -210,10 +202,11 @@ def _by_output(found: Mapping[str, _Outcome], source: int) -> Table:
     ]
     header = ("Output", "Size", "Change", "Graph nodes", "Worst error")
     caption = f"{count(len(rows), 'output')} of a source of {size(source)}"
-    return Table(caption, header, rows, numbers=(1, 2, 3, 4))
+    return Table(header, rows, (1, 2, 3, 4), caption)
 
 
-_MIB: Final = 2**20
+_SPEED: Final = ("engine", "provider", "dtype", "batch", "median s", "speed", "spread", "memory")
+"""Columns of engines that a report shows."""
 _SHOWN: Final = 12
 """Operator types of each network that are in sight at once."""
 
@@ -226,7 +219,7 @@ def operators(run: RunRecord) -> Section:
         before, after = counts.nodes_before, counts.nodes_after
         share = f"{100 * (after - before) / before:+.0f} %" if before else ""
         rows.append((name, f"{before:,}", f"{after:,}", share))
-    overall = Table("Nodes of each graph", ("Step", "Before", "After", "Change"), rows, numbers=(1, 2, 3))
+    overall = Table(("Step", "Before", "After", "Change"), rows, (1, 2, 3), "Nodes of each graph")
     return Section("operators", "Operators", (overall, *(_graph(name, counts) for name, counts in found)))
 
 
@@ -236,12 +229,12 @@ def _graph(node: str, found: Fusion) -> Fold:
     changed = sorted(counts.items(), key=lambda item: (-abs(item[1][1] - item[1][0]), item[0]))
     rows = [(name, f"{was:,}", f"{now:,}", f"{now - was:+,}" if now != was else "") for name, (was, now) in changed]
     rules = Table(
-        f"What each rule of {node} wrote, and left as it was",
         ("Rule", "Did", "What, or why not", "Times"),
         [*_by_rule(found.fused, "wrote"), *_by_rule(found.left, "left")],
-        numbers=(3,),
+        (3,),
+        f"What each rule of {node} wrote, and left as it was",
     )
-    counted = Table(f"Operators of {node}", ("Operator", "Before", "After", "Change"), rows, numbers=(1, 2, 3))
+    counted = Table(("Operator", "Before", "After", "Change"), rows, (1, 2, 3), f"Operators of {node}")
     return Fold(f"Operators and rules of {node}", (counted, rules))
 
 
@@ -255,70 +248,42 @@ def speed(bench: Bench) -> Section:
     """Return latency and memory: a row for each engine and batch size."""
     if not bench.rows:
         return Section("speed", "", ())
-    cells = [
-        (
-            row.engine,
-            (row.provider or "").removesuffix("ExecutionProvider"),
-            row.dtype or "",
-            shown(row.batch_size),
-            f"{row.seconds:.3g} s" if row.seconds is not None else row.status,
-            f"{row.speed:.2f}x" if row.speed is not None else "",
-            f"{row.spread_percent:.0f} %" if row.spread_percent is not None else "",
-            f"{row.peak_resident_MB * _MIB / 1e6:,.0f} MB" if row.peak_resident_MB else "",
-        )
-        for row in bench.rows
-    ]
     first = bench.rows[0]
     against = next((f"; speed is against {row.speed_against}" for row in bench.rows if row.speed_against), "")
-    size = f"{shown(first.width)}x{shown(first.height)}"
-    header = ("Engine", "Provider", "Precision", "Batch", "Median", "Speed", "Spread", "Memory")
-    caption = f"A batch of pictures of {size}, {shown(first.steps)} steps{against}"
+    caption = f"A batch of pictures of {shown(first.width)}x{shown(first.height)}, {shown(first.steps)} steps{against}"
     notes = [
         f"{row.engine}, batch size {row.batch_size}: {said}"
         for row in bench.rows
         for said in (row.note, row.error)
         if said
     ]
-    table = Table(caption, header, cells, numbers=range(3, len(header)))
-    return Section("speed", "Speed", (table, Items(notes)))
+    return Section("speed", "Speed", (Table.of(bench.rows, ENGINE_COLUMNS, caption).keeping(_SPEED), Items(notes)))
 
 
 def fidelity(report: FidelityReport | None) -> Section:
     """Return what cheaper ways of drawing save and cost, each above its control."""
-    if report is None:
-        return Section("fidelity", "", ())
-    cells = [
-        (row.method, shown(row.steps), f"{row.median_seconds:.3g} s", f"{row.speed:.2f}x", *row.texts())
-        for row in report.rows
-    ]
-    header = ("Way of drawing", "Steps", "Median", "Speed", "PSNR", "Worst PSNR", "SSIM", "Captions right")
     caption = "A picture's time, and its likeness to that of the folder as it is; controls have fewer steps alone"
-    table = Table(caption, header, cells, numbers=range(1, len(header)))
+    table = Table.of(report.rows if report is not None else (), FIDELITY_COLUMNS, caption)
     return Section("fidelity", "Time against fidelity", (table,))
 
 
-def placement(profile: Profile) -> Section:
+def placement(profile: FolderProfile | None) -> Section:
     """Return, per network, its nodes by provider, and the time that each operator type takes."""
+    if profile is None:
+        return Section("placement", "", ())
     rows = [
         (network.name, shown(network.providers), f"{network.milliseconds:,.2f}", shown(network.inputs))
         for network in profile.networks
     ]
-    caption, header = (
-        "Nodes by execution provider, and time of one run",
-        ("Network", "Nodes", "Milliseconds", "Inputs"),
-    )
+    header = ("Network", "Nodes", "Milliseconds", "Inputs")
+    placed = Table(header, rows, (2,), "Nodes by execution provider, and time of one run")
     measured = Facts([("Measured on", profile.runtime), ("Runs", shown(profile.runs))])
     times = (_operator_times(network) for network in profile.networks if network.operators)
-    return Section("placement", "Placement", (Table(caption, header, rows, numbers=(2,)), measured, *times))
+    return Section("placement", "Placement", (placed, measured, *times))
 
 
 def _operator_times(network: NetworkProfile) -> Fold:
     title = f"Operators of {network.name}"
-    rows = [
-        (found.operator, found.provider, f"{found.nodes:,}", f"{found.milliseconds:,.2f}", f"{100 * found.share:.1f} %")
-        for found in network.operators
-    ]
-    header = ("Operator", "Provider", "Nodes", "Milliseconds", "Share")
-    first = Table(f"{title}, slowest first", header, rows[:_SHOWN], numbers=(2, 3, 4))
-    rest = Table(f"{title}, the rest", header, rows[_SHOWN:], numbers=(2, 3, 4))
+    first = Table.of(network.operators[:_SHOWN], OPERATOR_COLUMNS, f"{title}, slowest first")
+    rest = Table.of(network.operators[_SHOWN:], OPERATOR_COLUMNS, f"{title}, the rest")
     return Fold(title, (first, Fold(f"{count(len(rest.rows), 'faster operator')}", (rest,))))

@@ -23,7 +23,7 @@ def quantised_weights(run: RunRecord, later: Verified) -> Section:
     header = ("Step", "Weights in", "Blocks of", "Layers", "Weights", "Share", "Error")
     caption = "Weights of layers that steps quantised; the error is that of the whole network"
     in_float = (_in_float(node, one) for node, kept in found for one in kept if one.names)
-    table = Table(caption, header, rows, numbers=(3, 4, 5, 6))
+    table = Table(header, rows, (3, 4, 5, 6), caption)
     return Section("quantisation", "Quantisation", (table, *in_float))
 
 
@@ -43,7 +43,7 @@ def _rows(node: NodeRecord, kept: tuple[Kept, ...], error: Figures | None) -> It
 
 def _in_float(node: NodeRecord, kept: Kept) -> Fold:
     title = f"{count(kept.layers, 'layer')} of {node.id} in {kept.form}, the largest first"
-    return Fold(title, (Table(title, ("Weight",), [(name,) for name in kept.names]),))
+    return Fold(title, (Table(("Weight",), [(name,) for name in kept.names], caption=title),))
 
 
 def _error(node: NodeRecord, run: RunRecord, later: Verified) -> Figures | None:

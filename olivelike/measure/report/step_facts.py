@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from olivelike.measure.report.fidelity_report import FidelityReport
+from olivelike.measure.result_rows import EngineRow, FidelityReport, FolderProfile
 from olivelike.model.records.reading import part_of_json
 
 if TYPE_CHECKING:
@@ -77,78 +77,18 @@ class Verified:
 
 
 @dataclass(frozen=True)
-class OperatorTime:
-    """All nodes of one operator type on one provider."""
-
-    operator: str = ""
-    provider: str = ""
-    nodes: int = 0
-    milliseconds: float = 0.0
-    share: float = 0.0
-    """Part of the time of all nodes, from 0 to 1."""
-
-
-@dataclass(frozen=True)
-class NetworkProfile:
-    """One network."""
-
-    name: str = ""
-    inputs: Mapping[str, str] = field(default_factory=dict)
-    milliseconds: float = 0.0
-    providers: Mapping[str, int] = field(default_factory=dict)
-    """Nodes by execution provider."""
-    operators: tuple[OperatorTime, ...] = ()
-    """Slowest first."""
-
-
-@dataclass(frozen=True)
-class Profile:
-    """Measurements of `olivelike profile`."""
-
-    runtime: str = ""
-    runs: int | None = None
-    networks: tuple[NetworkProfile, ...] = ()
-
-
-@dataclass(frozen=True)
-class BenchRow:
-    """One engine at one batch size."""
-
-    engine: str = ""
-    provider: str | None = None
-    dtype: str | None = None
-    status: str = ""
-    batch_size: int = 1
-    width: int | None = None
-    height: int | None = None
-    steps: int | None = None
-    median_latency: float | None = None
-    """Seconds of a batch."""
-    speed: float | None = None
-    speed_against: str | None = None
-    spread_percent: float | None = None
-    peak_resident_MB: float | None = None  # noqa: N815 - a column's name
-    """In MiB."""
-    note: str | None = None
-    error: str | None = None
-
-    @property
-    def seconds(self) -> float | None:
-        """The median of a batch, if it was measured."""
-        return self.median_latency if self.status == "ok" else None
-
-
-@dataclass(frozen=True)
 class Bench:
     """Measurements of `olivelike bench`."""
 
-    rows: tuple[BenchRow, ...] = ()
+    rows: tuple[EngineRow, ...] = ()
 
     @property
-    def fastest(self) -> BenchRow | None:
+    def fastest(self) -> EngineRow | None:
         """The fastest engine that runs the optimised folder, at its smallest batch size."""
-        rows = [row for row in self.rows if row.seconds is not None and row.provider not in _ORIGINALS]
-        return min(rows, key=lambda row: (row.batch_size, row.seconds), default=None)
+        rows = [
+            row for row in self.rows if row.status == "ok" and row.median_latency and row.provider not in _ORIGINALS
+        ]
+        return min(rows, key=lambda row: (row.batch_size or 1, row.median_latency), default=None)
 
 
 _ORIGINALS = frozenset({"default", "compile", "xformers"})
@@ -161,7 +101,7 @@ class Findings:
 
     folder: Path
     """Folder of the pictures."""
-    profile: Profile
+    profile: FolderProfile | None
     verified: Verified
     bench: Bench
     fidelity: FidelityReport | None
@@ -171,7 +111,7 @@ def read_findings(folder: Path, profile: object, verified: object, bench: object
     """Return the JSON that commands left as values; what is not as expected counts as absent."""
     return Findings(
         folder,
-        part_of_json(Profile, profile) or Profile(),
+        part_of_json(FolderProfile, profile),
         part_of_json(Verified, verified) or Verified(),
         part_of_json(Bench, bench) or Bench(),
         part_of_json(FidelityReport, fidelity),

@@ -52,10 +52,10 @@ def _timeline(run: RunRecord) -> Table:
     )
     classes = {1: "when", 4: "before", 5: "why"}
     return Table(
-        caption,
         [header[place] for place in shown],
         [[row[place] for place in shown] for row in rows],
-        numbers=range(2, 5 if 4 in shown else 4),
+        range(2, 5 if 4 in shown else 4),
+        caption,
         style="timeline",
         columns={position: classes[place] for position, place in enumerate(shown) if place in classes},
     )
@@ -116,7 +116,7 @@ def _stored(run: RunRecord) -> Fold:
     rows = [(component, ", ".join(names)) for component, names in by_component.items()]
     verb = "was" if len(stored) == 1 else "were"
     title = f"{count(len(stored), 'node')} {verb} {STATUSES['hit']} already"
-    return Fold(title, (Table("Taken from the store", ("Network", "Steps"), rows),))
+    return Fold(title, (Table(("Network", "Steps"), rows, caption="Taken from the store"),))
 
 
 def step_graph(run: RunRecord) -> Graph:

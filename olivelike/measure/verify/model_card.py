@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from olivelike._files import write_whole
+from olivelike._table import Table
 from olivelike._text import count, size
 from olivelike._untrusted import JsonView, one_line, read_bytes
 from olivelike.errors import UsageError
@@ -119,8 +120,7 @@ def _opening(folder: Path, record: OutputRecord) -> Iterator[str]:
 
 def _figures(found: FolderVerification, record: OutputRecord) -> Iterator[str]:
     verdicts = {one.name: one for one in found.components}
-    yield "| network | steps | size | weights | relative error | limit |"
-    yield "| --- | --- | --- | --- | --- | --- |"
+    rows = []
     for name, entry in record.components.items():
         verdict, path = verdicts.get(name), record.find_model_file(name)
         held = path is not None and (name == PIPELINE or PIPELINE not in record.components)
@@ -136,7 +136,8 @@ def _figures(found: FolderVerification, record: OutputRecord) -> Iterator[str]:
             error if verdict is None or verdict.passed else f"{error}, **too far off**",
             f"{limit:g}" if limit is not None else "",
         )
-        yield f"| {' | '.join(cells)} |"
+        rows.append(cells)
+    yield from Table(("network", "steps", "size", "weights", "relative error", "limit"), rows).markdown()
     yield ""
     yield f"{size(sum(file.size for file in record.files.values()))} in {count(len(record.files), 'file')}."
     yield (
@@ -149,11 +150,15 @@ def _figures(found: FolderVerification, record: OutputRecord) -> Iterator[str]:
 
 
 def _pictures(found: FolderVerification) -> Iterator[str]:
-    yield "| picture, against the original's of the same seed | PSNR | SSIM |"
-    yield "| --- | --- | --- |"
-    for one in found.pictures:
-        psnr = f"{one.psnr:.1f} dB" if math.isfinite(one.psnr) else "equal"
-        yield f"| {_plain(one.prompt)}, seed {one.seed} | {psnr} | {one.ssim:.4f} |"
+    rows = [
+        (
+            f"{_plain(one.prompt)}, seed {one.seed}",
+            f"{one.psnr:.1f} dB" if math.isfinite(one.psnr) else "equal",
+            f"{one.ssim:.4f}",
+        )
+        for one in found.pictures
+    ]
+    yield from Table(("picture, against the original's of the same seed", "PSNR", "SSIM"), rows).markdown()
 
 
 def _use(record: OutputRecord) -> Sequence[str]:

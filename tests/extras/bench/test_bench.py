@@ -10,9 +10,9 @@ import pytest
 
 from olivelike.cli.app import run_command_line
 from olivelike.data import demo_folder
-from olivelike.extras.bench.row import COLUMNS
 from olivelike.measure.contest.contest import ContestInterrupted, Measured
 from olivelike.measure.contest.engine import Timing
+from olivelike.measure.result_rows import ENGINE_FIELDS
 from tests.fixtures.bench_samples import STEPS
 
 SEEDS_COLUMNS = [
@@ -26,7 +26,7 @@ def test_the_first_columns_are_those_of_the_script_that_onnx_runtime_comes_with(
     with command_run.csv.open(newline="") as file:
         header, *rows = csv.reader(file)
     assert header[:14] == SEEDS_COLUMNS
-    assert tuple(header) == COLUMNS
+    assert tuple(header) == ENGINE_FIELDS
     assert [row[0] for row in rows] == ["onnxruntime", "torch"]
     assert rows[0][3:10] == ["FALSE", "64", "64", str(STEPS), "1", "2", "2"]
 
@@ -35,7 +35,7 @@ def test_the_first_columns_are_those_of_the_script_that_onnx_runtime_comes_with(
 def test_each_engine_has_a_filled_row(command_run, engine):
     row = command_run.rows[engine]
     assert row["status"] == "ok"
-    numbers = [name for name in COLUMNS if name.endswith(("latency", "_ms", "_MB", "per_second", "_seconds"))]
+    numbers = [name for name in ENGINE_FIELDS if name.endswith(("latency", "_ms", "_MB", "per_second", "_seconds"))]
     empty = {name for name in numbers if not row[name]}
     assert empty == {"peak_device_MB"}
     assert row["min_latency"] <= row["median_latency"] <= row["p90_latency"] <= row["p99_latency"]
@@ -101,7 +101,7 @@ def test_slower_than_the_baseline_is_status_5_and_everything_is_written_before(c
 
 
 def test_the_table_has_a_line_for_each_engine(command_run):
-    lines = [line for line in command_run.out.splitlines() if line.startswith(("  onnxruntime ", "  torch "))]
+    lines = [line for line in command_run.out.splitlines() if line.startswith(("onnxruntime ", "torch "))]
     assert len(lines) == 2
     assert "CPU " in lines[0]
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from olivelike.extras.bench import bench_tables as bench
-from olivelike.extras.bench.row import Row
+from olivelike.measure.result_rows import EngineRow
 
 MEASURED = {
     "engine": "onnxruntime", "provider": "CPUExecutionProvider", "dtype": "float32", "batch_size": 1,
@@ -15,19 +15,19 @@ MEASURED = {
 
 
 class Report:
-    rows = (Row(**MEASURED), Row(**{**MEASURED, "engine": "torch-compile", "speed": 1.0}))
+    rows = (EngineRow(**MEASURED), EngineRow(**{**MEASURED, "engine": "torch-compile", "speed": 1.0}))
     skipped = failed = ()
 
 
-@pytest.mark.parametrize(("columns", "left_out"), [(None, 0), (200, 0), (100, 6), (80, 8)])
+@pytest.mark.parametrize(("columns", "left_out"), [(None, 0), (200, 0), (100, 4), (80, 7)])
 def test_a_terminal_gets_the_columns_of_the_table_that_fit_and_a_pipe_all(monkeypatch, columns, left_out):
     monkeypatch.setattr(bench, "terminal_width", lambda: columns)
     lines = list(bench.table_lines(Report(), ()))
-    header, (first, second) = lines[1], lines[3:5]
-    assert all(title in header for title in ("engine", "median s", "speed", "spread", "memory MB"))
-    assert ("load s" in header) == (left_out == 0)
+    header, (first, second) = lines[1], lines[2:4]
+    assert all(title in header for title in ("engine", "median s", "speed", "spread", "memory"))
+    assert ("text ms" in header) == (left_out == 0)
     assert first.split()[0] == "onnxruntime"
     assert second.split()[0] == "torch-compile"
-    assert max(map(len, lines[:5])) <= (columns or 200)
-    said = "".join(lines[5:])
+    assert max(map(len, lines[:4])) <= (columns or 200)
+    said = "".join(lines[4:])
     assert (len(said.partition("): ")[2].split(", ")) if said else 0) == left_out

@@ -12,15 +12,16 @@ import pytest
 from olivelike.errors import UsageError
 from olivelike.extras.bench.bench_report import BenchReport, append_rows, check_csv, compare, read_report
 from olivelike.extras.bench.bench_settings import BenchSettings, check
-from olivelike.extras.bench.row import COLUMNS, Machine, Row, make_row, percentile, with_speeds
+from olivelike.extras.bench.row import make_row, percentile, with_speeds
 from olivelike.extras.bench.torch_engine import TorchJob
 from olivelike.measure.contest.contest import Measured
 from olivelike.measure.contest.engine import decode_job, encode_job
+from olivelike.measure.result_rows import ENGINE_FIELDS, EngineRow, Machine
 from tests.fixtures.bench_samples import ONE_THREAD
 
 
 def row(**values):
-    return Row(**{"engine": "torch", "batch_size": 1, **values})
+    return EngineRow(**{"engine": "torch", "batch_size": 1, **values})
 
 
 def test_rows_go_below_those_that_are_there(tmp_path):
@@ -48,7 +49,7 @@ def test_a_last_line_without_an_end_is_kept_apart(tmp_path):
     ("header", "said"),
     [
         ("engine,version,latency\n1,2,3\n", "its column 3 is 'latency', and not 'provider'"),
-        (",".join(COLUMNS[:14]) + "\n", f"it has 14 of them, and these are {len(COLUMNS)}"),
+        (",".join(ENGINE_FIELDS[:14]) + "\n", f"it has 14 of them, and these are {len(ENGINE_FIELDS)}"),
         ("some notes of mine", "its column 1 is 'some notes of mine'"),
     ],
 )
@@ -94,9 +95,9 @@ APPENDS = """
 import sys
 from pathlib import Path
 from olivelike.extras.bench.bench_report import append_rows
-from olivelike.extras.bench.row import COLUMNS, Row
+from olivelike.measure.result_rows import ENGINE_FIELDS, EngineRow
 for number in range(20):
-    append_rows(Path(sys.argv[1]), [Row(**dict.fromkeys(COLUMNS, f"{sys.argv[2]}-{number}")) for _ in range(3)])
+    append_rows(Path(sys.argv[1]), [EngineRow(**dict.fromkeys(ENGINE_FIELDS, f"{sys.argv[2]}-{number}"))] * 3)
 """
 
 
@@ -106,7 +107,7 @@ def test_processes_that_write_at_the_same_time_lose_nothing(tmp_path):
     assert [writer.wait() for writer in writers] == [0, 0, 0]
     with path.open(newline="") as file:
         found = list(csv.reader(file))
-    assert tuple(found[0]) == COLUMNS
+    assert tuple(found[0]) == ENGINE_FIELDS
     assert len(found) == 1 + 3 * 20 * 3
     assert all(len(set(line)) == 1 for line in found[1:])
     assert [entry.name for entry in tmp_path.iterdir()] == ["rows.csv"]
@@ -173,7 +174,7 @@ def test_a_job_for_torch_comes_out_of_json_as_it_went_in(tmp_path):
 
 
 def timed(engine, latency, batch_size=1):
-    return Row(engine=engine, batch_size=batch_size, median_latency=latency)
+    return EngineRow(engine=engine, batch_size=batch_size, median_latency=latency)
 
 
 def test_speeds_are_against_torch_at_the_same_batch_size():

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from olivelike.measure.profiling import NetworkProfile, _run, summarise
+from olivelike.measure.profiling import _run, summarise
+from olivelike.measure.result_rows import NetworkProfile
 
 
 def run(begin: int, *kernels: tuple[str, str, int]) -> list[dict]:

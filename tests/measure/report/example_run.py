@@ -93,7 +93,8 @@ PROFILE: dict[str, Any] = {
             "name": "unet",
             "inputs": {"sample": "2x4x64x64"},
             "milliseconds": 12.5,
-            "providers": {"CUDA": 812, "CPU": 14},
+            "runs": 3,
+            "providers": {"CUDA": 826},
             "operators": [
                 {"operator": f"Operator{place}", "provider": "CUDA", "nodes": 59, "milliseconds": 0.8, "share": 0.07}
                 for place in range(14)

@@ -92,7 +92,7 @@ def test_what_was_verified_later_counts_for_the_output_that_it_was(record, repor
 def test_the_speed_of_engines_is_shown_with_what_speaks_against_it(record, report):
     made = report(record, bench=BENCH)
     rows = made.rows("A batch of pictures of 512x512, 20 steps; speed is against torch")
-    assert rows[1] == ["torch", "default", "float32", "1", "1.15 s", "1.00x", "94 %", "2,097 MB"]
+    assert rows[1] == ["torch", "default", "float32", "1", "1.15", "1.00x", "94%", "2.1 GB"]
     assert "torch, batch size 1: its runs took 0.5 to 1.6 s" in made.shown()
 
 
