@@ -29,16 +29,17 @@ class Float16Auto(Float16):
 
     def further_blocks(self, model: Model, context: Context, policy: HalfPolicy) -> tuple[str, ...]:
         """Search for the fewest blocks without which the result is wrong."""
-        from olivelike.measure.verify.half_search import HalfSearch
+        from olivelike.measure.verify.float_search import FloatSearch
 
         def convert(blocks: tuple[str, ...]) -> ir.Model:
             half = self.conversion(model, context, policy, blocks)
             half.convert()
             return half.model
 
-        search = HalfSearch(
-            model, context, convert, limit=self.max_relative_error, samples=self.samples, seed=self.seed
-        )
+        search = FloatSearch(
+            model, context, convert,
+            step="float16", limit=self.max_relative_error, samples=self.samples, seed=self.seed,
+        )  # fmt: skip
         blocks, facts = search.run()
         context.report(auto=facts)
         return blocks
@@ -53,7 +54,7 @@ class Int8Auto(Int8):
 
     def further_blocks(self, model: Model, context: Context) -> tuple[str, ...]:
         """Search for the fewest blocks without which the result is right."""
-        from olivelike.measure.verify.rounding_search import fewest_in_float
+        from olivelike.measure.verify.float_search import fewest_in_float
 
         return self.searched_blocks(fewest_in_float, model, context)
 
@@ -67,6 +68,6 @@ class Fp8Auto(Fp8):
 
     def further_blocks(self, model: Model, context: Context) -> tuple[str, ...]:
         """Search for the fewest blocks without which the result is right."""
-        from olivelike.measure.verify.rounding_search import fewest_in_float
+        from olivelike.measure.verify.float_search import fewest_in_float
 
         return self.searched_blocks(fewest_in_float, model, context)

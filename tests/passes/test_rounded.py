@@ -19,9 +19,9 @@ from olivelike.errors import PassError, VerificationError
 from olivelike.graphs.inspect import inspect_model, left_to_cpu
 from olivelike.graphs.probes import PROBE, add_probes, attending
 from olivelike.graphs.static_quantisation import Rounding, StaticQuantisation
-from olivelike.measure.verify import half_search
+from olivelike.measure.verify import float_search
 from olivelike.measure.verify.evaluation import Evaluation
-from olivelike.measure.verify.rounding_search import DrawingSearch, RoundingSearch
+from olivelike.measure.verify.float_search import FloatSearch
 from olivelike.model import Graph
 from olivelike.model.graph import BLOCK_KEY, block_of
 from olivelike.model.observations import Observer
@@ -279,7 +279,7 @@ def test_targets_without_a_kernel_are_refused(make, name):
 BLOCKS = [f"up_blocks.{number}" for number in range(20)]
 
 
-def searched(monkeypatch, costs, make=RoundingSearch, drawing=None, **limits):
+def searched(monkeypatch, costs, drawing=None, **limits):
     """Search in a graph of one rounded value a block, where each block in 8 bits costs the output its share."""
 
     def convert(left):
@@ -294,14 +294,15 @@ def searched(monkeypatch, costs, make=RoundingSearch, drawing=None, **limits):
         error = 1e-6 if blocks == ("*",) else sum(cost for block, cost in costs.items() if block not in blocks)
         return {"relative_error": error, "nan": 0, "inf": 0}
 
-    monkeypatch.setattr(RoundingSearch, "_try", tried)
+    monkeypatch.setattr(FloatSearch, "_try", tried)
     facets = {name: SimpleNamespace(digest=name, component="unet") for name in ("architecture", "weights", "graph")}
     context = SimpleNamespace(
         tensors=None, cache=Cache(), logger=logging.getLogger("test"), require_drawing=lambda: drawing
     )
     model = SimpleNamespace(require=facets.__getitem__)
-    monkeypatch.setattr(half_search, "parameter_reader", lambda *_: None)
-    return make(model, context, convert, **{"limit": 0.1, "samples": 1, "seed": 0, **limits}).run()
+    monkeypatch.setattr(float_search, "parameter_reader", lambda *_: None)
+    options = {"step": "int8", "limit": 0.1, "samples": 1, "seed": 0, **limits}
+    return FloatSearch(model, context, convert, **options).run()
 
 
 def test_a_limit_that_cannot_be_met_is_answered_with_the_nearest_that_can(monkeypatch):
@@ -340,8 +341,7 @@ def test_a_search_by_what_is_drawn_leaves_in_float_what_that_takes(monkeypatch, 
     dear = BLOCKS[3], BLOCKS[5]
     costs = {block: number / 100 for number, block in enumerate(reversed(BLOCKS))}
     drawing = CountedDrawing(*dear)
-    make = partial(DrawingSearch, of=of)
-    blocks, facts = searched(monkeypatch, costs, make, drawing, **{"min_psnr": 30, **limit})
+    blocks, facts = searched(monkeypatch, costs, drawing, of=of, **{"min_psnr": 30, **limit})
     assert len(blocks) == kept
     assert set(blocks) <= set(dear)
     assert facts["latents_error"] == 0.02 * (2 - kept)
@@ -368,7 +368,7 @@ def test_a_limit_on_what_is_drawn_that_cannot_be_met_is_answered_with_the_neares
 
     drawing = SimpleNamespace(digest="0" * 64, compare=compare)
     with pytest.raises(VerificationError, match=told):
-        searched(monkeypatch, dict.fromkeys(BLOCKS, 0.1), partial(DrawingSearch, of=of, min_psnr=30), drawing)
+        searched(monkeypatch, dict.fromkeys(BLOCKS, 0.1), drawing, of=of, min_psnr=30)
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from olivelike.measure.verify.half_search import minimal_subset
+from olivelike.measure.verify.float_search import minimal_subset
 
 LETTERS = tuple("abcdefghijklmnop")
 

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 
 from olivelike.errors import PassError
 from olivelike.measure.verify.evaluation import Evaluation
-from olivelike.measure.verify.half_search import PeakMagnitude
+from olivelike.measure.verify.float_search import PeakMagnitude
 from olivelike.model.graph import BLOCK_KEY
 from olivelike.testing import run_pass
 from olivelike.testing.parity import materialize_model, open_on_cpu

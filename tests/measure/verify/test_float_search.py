@@ -138,7 +138,7 @@ def test_what_is_remembered_is_not_tried_again(loud, tmp_path, monkeypatch):
 
     first = search()
     assert len(cache.known) == first["auto"]["trials"] + 1  # and how far values reach
-    monkeypatch.setattr("olivelike.measure.verify.half_search.Original", None)
+    monkeypatch.setattr("olivelike.measure.verify.float_search.Original", None)
     assert search() == first
 
 
