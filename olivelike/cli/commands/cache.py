@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from olivelike._table import Table
 from olivelike._text import listed
 from olivelike._untrusted import Json
 from olivelike.cli import options as shared
@@ -45,6 +44,8 @@ Of = Annotated[
 @app.command(cls=Command)
 def ls(cache_dir: shared.StoreDir = None, json: shared.Json = False) -> None:
     """List the results, last used first."""
+    from olivelike._table import Table
+
     store = shared.open_store(cache_dir)
     entries = sorted(store.entries(), key=lambda entry: -entry.last_used)
     known = _users(store)
@@ -73,6 +74,7 @@ def ls(cache_dir: shared.StoreDir = None, json: shared.Json = False) -> None:
 @app.command("size", cls=Command)
 def show_size(cache_dir: shared.StorePlace = None, json: shared.Json = False) -> None:
     """Show how much the store and compiled networks hold."""
+    from olivelike._table import Table
     from olivelike.runtime.sessions.compiled import compiled_folder, size_of_compiled
 
     if (there := _shared(cache_dir)) is not None:
