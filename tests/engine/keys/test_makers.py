@@ -141,7 +141,7 @@ def test_only_the_search_for_exceptions_brings_verification_into_float16():
     found = {name: entry["modules"] for name, entry in listed().items()}
     search = ("measure.verify", "graphs.functions", "graphs.export")
     assert not [module for module in found["float16"] if module.startswith(search)]
-    assert "measure.verify.half_search" in found["float16: auto"]
+    assert "measure.verify.float_search" in found["float16: auto"]
     assert not [module for module in found["materialize"] if module.startswith("model.targets")]
 
 
