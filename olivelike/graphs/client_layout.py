@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from olivelike.errors import PassError
 from olivelike.families import DENOISERS
-from olivelike.graphs.editing.values import evaluate, renamed, spaced
+from olivelike.graphs.editing.values import evaluate, renamed, spaced, type_of
 from olivelike.graphs.guided_graphs import remove_guide
 from olivelike.graphs.shallow import remove_cached_features
 from olivelike.model.client_layouts import DEFAULT
@@ -157,8 +157,8 @@ def _name_outputs(graph: ir.Graph, component: str) -> None:
 
 def _fit_input(graph: ir.Graph, value: ir.Value, component: str, layout: Layout) -> bool:
     """Give an input the type and rank that the client feeds; tell whether it had another."""
-    assert value.dtype is not None
-    dtype, shape = value.dtype, value.shape
+    graph_type, shape = type_of(value), value.shape
+    dtype = graph_type
     is_timestep = component in DENOISERS and value.name == "timestep"
     if is_timestep and layout.timestep:
         dtype = _DTYPES[layout.timestep]
@@ -180,9 +180,9 @@ def _fit_input(graph: ir.Graph, value: ir.Value, component: str, layout: Layout)
         outer.shape = ir.Shape([] if rank == 0 else ["unet_time_batch"])
         inner = _insert(graph, before, "Reshape", [outer, _sizes(graph, [1] if rank == 0 else [])], value)
         inner.dtype = dtype
-    if dtype != value.dtype:
+    if dtype != graph_type:
         inner = _insert(graph, before, "Cast", [inner], value)
-    inner.dtype = value.dtype
+    inner.dtype = graph_type
     ir.convenience.replace_all_uses_with(value, inner, replace_graph_outputs=True)
     position = next(index for index, other in enumerate(graph.inputs) if other is value)
     graph.inputs[position] = outer
@@ -191,8 +191,7 @@ def _fit_input(graph: ir.Graph, value: ir.Value, component: str, layout: Layout)
 
 def _insert(graph: ir.Graph, before: ir.Node, operator: str, inputs: Sequence[ir.Value], like: ir.Value) -> ir.Value:
     """Insert a node whose output has the shape of `like`, and its type if it is a `Cast`."""
-    assert like.dtype is not None
-    attributes = {"to": int(like.dtype)} if operator == "Cast" else {}
+    attributes = {"to": int(type_of(like))} if operator == "Cast" else {}
     node = ir.node(operator, inputs, attributes, name=f"{inputs[0].name}/{operator.lower()}")
     output = node.outputs[0]
     output.name, output.shape = f"{inputs[0].name}.{operator.lower()}", like.shape

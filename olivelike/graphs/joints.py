@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import onnx_ir as ir
 
 from olivelike.errors import PassError
-from olivelike.graphs.editing.values import evaluate
+from olivelike.graphs.editing.values import evaluate, required, type_of
 from olivelike.model.graph import weight_values
 from olivelike.model.guides import MIDDLE
 
@@ -103,8 +103,7 @@ def _append_inputs(graph: ir.Graph, values: Sequence[ir.Value]) -> None:
 
 def _add_at(graph: ir.Graph, joint: ir.Node, place: int, name: str) -> ir.Value:
     """Add a residual to one of the two that meet; return the input."""
-    features = joint.inputs[place]
-    assert features is not None
+    features = required(joint, place)
     fed, added = _add_input(graph, joint, features, _channels_axis(joint), name)
     joint.replace_input_with(place, added)
     return fed
@@ -116,8 +115,7 @@ def _add_everywhere(graph: ir.Graph, joint: ir.Node, place: int, name: str, *, i
     node = features.producer()
     if node is not None and node.op_type == _NORMALISES_SUM:
         # The sum is used inside, too: the features join what is summed, which is in NHWC.
-        summand = node.inputs[0]
-        assert summand is not None
+        summand = required(node, 0)
         fed, total = _add_input(graph, node, summand, _CHANNELS_LAST, name)
         node.replace_input_with(0, total)
         return fed
@@ -139,8 +137,7 @@ def _source(value: ir.Value | None, axis: int) -> tuple[ir.Value, int]:
             if order != (_TO_CHANNELS_LAST if axis == _CHANNELS_LAST else _TO_CHANNELS_FIRST):
                 break
             axis = 1 if axis == _CHANNELS_LAST else _CHANNELS_LAST
-        assert node.inputs[0] is not None
-        value = node.inputs[0]
+        value = required(node, 0)
         node = value.producer()
     return value, axis
 
@@ -173,8 +170,8 @@ def _add_input(
         fed.shape = ir.Shape([shape[0], shape[axis], *shape[1:axis]])
         residual = _insert(graph, before, "Transpose", [residual], shape, sample.dtype, perm=_TO_CHANNELS_LAST)
     if features.dtype != sample.dtype:
-        assert features.dtype is not None
-        residual = _insert(graph, before, "Cast", [residual], shape, features.dtype, to=int(features.dtype))
+        dtype = type_of(features)
+        residual = _insert(graph, before, "Cast", [residual], shape, dtype, to=int(dtype))
     assert features.shape is not None
     return fed, _insert(graph, before, "Add", [features, residual], features.shape, features.dtype)
 

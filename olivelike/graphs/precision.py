@@ -18,6 +18,7 @@ from onnx_ir.passes.common import ShapeInferencePass
 
 from olivelike._text import did_you_mean
 from olivelike.errors import PassError
+from olivelike.graphs.editing.values import constant_of, node_of
 from olivelike.model.graph import BLOCK_KEY, OPERATOR_KEY, PARAMETER_KEY, in_block, weight_values
 from olivelike.model.guides import IMAGE_STRENGTH, STRENGTH
 from olivelike.model.half_values import HALVES, to_half
@@ -119,10 +120,8 @@ class HalfPrecision:
         if untyped():
             ShapeInferencePass()(self.model)
         if left := untyped():
-            producer = left[0].producer()
-            assert producer is not None
             raise PassError(
-                f"the type of {left[0].name!r}, made by {producer.op_type}, is not known; "
+                f"the type of {left[0].name!r}, made by {node_of(left[0]).op_type}, is not known; "
                 "the pass that added the node must set it"
             )
 
@@ -241,16 +240,14 @@ class HalfPrecision:
         return result
 
     def _cast_constant(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
-        assert value.const_value is not None
-        array = value.const_value.numpy().astype(np.float32)
+        array = constant_of(value).numpy().astype(np.float32)
         lost: dict[str, int] = {}
         if dtype == self._half:
             array, lost = to_half(array, dtype)
         for kind, count in lost.items():
             self._counts[f"constants_{kind}"] += count
-        result = ir.Value(name=f"{value.name}.{dtype.name.lower()}", const_value=ir.tensor(array))
-        assert result.const_value is not None
-        result.const_value.name = result.name
+        name = f"{value.name}.{dtype.name.lower()}"
+        result = ir.Value(name=name, const_value=ir.tensor(array, name=name))
         result.shape, result.dtype = value.shape, dtype
         self._graph.register_initializer(result)
         return result
@@ -260,9 +257,7 @@ class HalfPrecision:
             wanted = FLOAT if self._keep_io else self._half
             if value.dtype not in self._floats or value.dtype == wanted:
                 continue
-            producer = value.producer()
-            assert producer is not None
-            cast = self._cast(value, wanted, producer)
+            cast = self._cast(value, wanted, node_of(value))
             name = value.name
             value.name, cast.name = f"{name}.{value.dtype.name.lower()}", name
             self._graph.outputs[index] = cast

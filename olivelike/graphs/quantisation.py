@@ -20,7 +20,7 @@ import onnx_ir as ir
 
 from olivelike.errors import PassError
 from olivelike.graphs.editing.editor import CONTRIB, GraphEditor
-from olivelike.graphs.editing.values import Dims, attribute, dims_of
+from olivelike.graphs.editing.values import Dims, attribute, dims_of, fixed_dims, node_of
 from olivelike.model.graph import BLOCK_KEY, QUANTISE_DOMAIN
 from olivelike.model.quantised_values import QUANTISE, BlockFormat
 
@@ -134,8 +134,7 @@ class BlockQuantisation:
     def _form_of(self, node: ir.Node, value: ir.Value) -> BlockFormat | None:
         """Return how an operator's weight is written; `None` if it stays as it is."""
         path = node.metadata_props.get(BLOCK_KEY, "")
-        assert value.shape is not None
-        shape = tuple(value.shape.numpy())
+        shape = fixed_dims(value)
         if len(shape) < 2 or math.prod(shape) < _LEAST_VALUES or _within(path, self._float_blocks):
             return None
         axis = self._axis(node)
@@ -201,8 +200,7 @@ class BlockQuantisation:
 
     def _numbers(self, node: ir.Node, value: ir.Value, form: BlockFormat) -> list[ir.Value]:
         """Add numbers, scales, and zero points or lower bits of a weight, as one operator; the last may be lacking."""
-        assert value.shape is not None
-        shapes = form.shapes(tuple(value.shape.numpy()))
+        shapes = form.shapes(fixed_dims(value))
         first = self._editor.add(
             QUANTISE, [value], shapes[0], before=node, name=f"{value.name}.int{form.bits}",
             domain=QUANTISE_DOMAIN, dtype=ir.DataType.from_numpy(form.dtype), attributes=form.attributes(),
@@ -212,8 +210,7 @@ class BlockQuantisation:
             made.append(self._editor.value(f"{value.name}.lower", shapes[2], ir.DataType.UINT8))
         elif not form.symmetric:
             made.append(self._editor.value(f"{value.name}.zero_points", shapes[2], first.dtype))
-        producer = first.producer()
-        assert producer is not None
+        producer = node_of(first)
         self._editor.add_outputs(producer, *made)
         self._editor.weights.update(producer.outputs)
         return list(producer.outputs)

@@ -11,6 +11,7 @@ from typing import Final
 import onnx_ir as ir
 
 from olivelike.errors import PassError
+from olivelike.graphs.editing.values import required
 from olivelike.graphs.joints import joints_of, named_shape
 from olivelike.model.components import CACHED_FEATURES
 
@@ -36,8 +37,7 @@ def add_cached_features(model: ir.Model, branch: int) -> dict[str, int]:
         raise PassError(
             f"deepcache: branch {branch} is beyond the {len(joints)} layers up; take 0 to {len(joints) - 1}"
         )
-    features = joints[-1 - branch].inputs[0]
-    assert features is not None
+    features = required(joints[-1 - branch], 0)
     if features.is_graph_output() or CACHED_FEATURES in {value.name for value in graph.outputs}:
         raise PassError("deepcache: the graph has such an output already; drop the step, or convert the network anew")
     features.name = CACHED_FEATURES

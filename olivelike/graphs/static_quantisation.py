@@ -20,7 +20,7 @@ import onnx_ir as ir
 
 from olivelike.errors import PassError
 from olivelike.graphs.editing.editor import GraphEditor
-from olivelike.graphs.editing.values import attribute, dims_of, required
+from olivelike.graphs.editing.values import attribute, dims_of, fixed_dims, node_of, required, type_of
 from olivelike.graphs.probes import attending, multiplying
 from olivelike.model.graph import QUANTISE_DOMAIN, in_block
 from olivelike.model.quantised_values import E4M3_MAX, QUANTISE_CHANNELS, ChannelFormat
@@ -127,8 +127,8 @@ class StaticQuantisation:
 
     def _stays(self, node: ir.Node) -> bool:
         weight = required(node, 1)
-        assert weight.shape is not None
-        return not self._kinds[node.op_type] or self._in_float(node) or math.prod(weight.shape.numpy()) < _LEAST_VALUES
+        small = math.prod(fixed_dims(weight)) < _LEAST_VALUES
+        return not self._kinds[node.op_type] or self._in_float(node) or small
 
     def _in_float(self, node: ir.Node) -> bool:
         return any(in_block(node, pattern) for pattern in self._float_blocks)
@@ -182,8 +182,7 @@ class StaticQuantisation:
     def _parameters(self, value: ir.Value, limits: tuple[float, float]) -> tuple[ir.Value, ir.Value]:
         """Return scale and zero point of a value that lies within limits, as constants."""
         low, high = min(limits[0], 0.0), max(limits[1], 0.0)
-        assert value.dtype is not None
-        float_type = value.dtype.numpy()
+        float_type = type_of(value).numpy()
         kind: type[np.generic]
         if self._rounding.type == "uint8":
             scale = max(high - low, _LEAST_RANGE) / _LARGEST_BYTE
@@ -195,8 +194,7 @@ class StaticQuantisation:
 
     def _widened(self, node: ir.Node, weight: ir.Value) -> ir.Value:
         """Return a weight as it is behind rounding: per channel of what the operator gives."""
-        assert weight.shape is not None
-        shape = tuple(weight.shape.numpy())
+        shape = fixed_dims(weight)
         first = node.op_type == "Conv" or bool(attribute(node, "transB", 0))
         axis = 0 if first else len(shape) - 1
         if (weight, axis) not in self._wide:
@@ -206,8 +204,7 @@ class StaticQuantisation:
                 domain=QUANTISE_DOMAIN, dtype=ir.DataType.from_numpy(form.dtype), attributes=form.attributes(),
             )  # fmt: skip
             scales = self._editor.value(f"{weight.name}.scales", form.scale_shape(shape), weight.dtype)
-            maker = numbers.producer()
-            assert maker is not None
+            maker = node_of(numbers)
             self._editor.add_outputs(maker, scales)
             self._editor.weights.update(maker.outputs)
             zeros = self._editor.constant([0] * shape[axis] if form.axis is not None else 0, form.dtype.type)

@@ -41,8 +41,7 @@ class LoadTask(Task):
 
 
 def _made(found: Adaptation) -> dict[str, bytes]:
-    assert found.architecture is not None
-    return {"architecture": found.architecture.to_bytes(), "adaptation": found.to_bytes()}
+    return {"architecture": found.network.to_bytes(), "adaptation": found.to_bytes()}
 
 
 def load_facts(found: Adaptation) -> Json:

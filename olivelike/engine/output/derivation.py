@@ -17,6 +17,7 @@ import onnx_ir as ir
 
 from olivelike._untrusted import Json, JsonView
 from olivelike.errors import PassError
+from olivelike.graphs.editing.values import constant_of, fixed_dims, type_of
 from olivelike.model.graph import PARAMETER_KEY, QUANTISE_DOMAIN, is_barrier
 from olivelike.model.half_values import HALVES, count_not_finite, to_half
 from olivelike.model.quantised_values import quantised_format
@@ -40,10 +41,9 @@ def derive(value: ir.Value) -> Expression:
     """
     name = value.metadata_props.get(PARAMETER_KEY)
     if name is not None:
-        assert value.shape is not None
-        assert value.dtype is not None
-        dtype = {} if value.dtype == ir.DataType.FLOAT else {"dtype": value.dtype.name}
-        return {"parameter": name, "shape": list(value.shape.numpy()), **dtype}
+        dtype = type_of(value)
+        named = {} if dtype == ir.DataType.FLOAT else {"dtype": dtype.name}
+        return {"parameter": name, "shape": list(fixed_dims(value)), **named}
     if value.const_value is not None:
         return _constant(value)
     node = value.producer()
@@ -298,11 +298,11 @@ def _run(
 
 
 def _constant(value: ir.Value) -> Expression:
-    assert value.const_value is not None
-    array = value.const_value.numpy()
+    constant = constant_of(value)
+    array = constant.numpy()
     if array.size > _LARGEST_CONSTANT:
         raise PassError(f"weight {value.name!r} derives from a constant of {array.size} values; make it a parameter")
-    return {"constant": array.reshape(-1).tolist(), "dtype": value.const_value.dtype.name, "shape": list(array.shape)}
+    return {"constant": array.reshape(-1).tolist(), "dtype": constant.dtype.name, "shape": list(array.shape)}
 
 
 def _attribute(node: ir.Node, attribute: ir.Attr) -> Any:

@@ -25,6 +25,7 @@ from onnx_ir.traversal import RecursiveGraphIterator
 from olivelike.engine.output.data_files import DataFiles, HashedFile, Place
 from olivelike.engine.output.derivation import Array, Evaluator, Expression, derive, parameters
 from olivelike.errors import PassError
+from olivelike.graphs.editing.values import fixed_dims
 from olivelike.graphs.guided_graphs import guided_graphs
 from olivelike.graphs.image_attention import is_image_parameter
 from olivelike.graphs.shallow import cut_shallow, has_cached_features
@@ -185,8 +186,7 @@ def _check(graph: ir.Graph, weights: Weights) -> None:
             continue
         if name not in weights:
             raise PassError(f"the weights have no parameter {name!r}, which the graph needs")
-        assert value.shape is not None
-        expected = tuple(value.shape.numpy())
+        expected = fixed_dims(value)
         if weights[name].shape != expected:
             raise PassError(
                 f"parameter {name!r} has shape {weights[name].shape}, the graph needs {expected}; "

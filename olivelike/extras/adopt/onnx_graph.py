@@ -18,6 +18,7 @@ from olivelike.errors import PassError, SourceError
 from olivelike.extras.adopt.onnx_sizes import infer_sizes, should_fold
 from olivelike.extras.adopt.onnx_spellings import respell
 from olivelike.extras.adopt.onnx_table import read_onnx_table
+from olivelike.graphs.editing.values import constant_of
 from olivelike.graphs.fusion.lowering import LOWEST_OPSET, lowest_opset
 from olivelike.model import Graph
 from olivelike.model.graph import BLOCK_KEY, PARAMETER_KEY
@@ -213,8 +214,8 @@ def modernise(model: onnx.ModelProto) -> Graph:
         respell(graph)
         _remove_repeats(graph)
     for constant in graph.graph.initializers.values():
-        assert constant.const_value is not None
-        constant.shape, constant.dtype = constant.const_value.shape, constant.const_value.dtype
+        tensor = constant_of(constant)
+        constant.shape, constant.dtype = tensor.shape, tensor.dtype
     modern = Graph.from_ir(graph)
     _check_modern(modern, strict=known)
     return modern

@@ -24,6 +24,7 @@ from olivelike.graphs.editing.values import (
     constant_float,
     dims_of,
     input_of,
+    node_of,
     only_user,
     other_input,
     perm_of,
@@ -170,8 +171,7 @@ def _split_in_halves(editor: GraphEditor) -> None:
             "Split", [value], dims, before=next(node for node in editor.graph if node in (left, right)),
             name=f"{left.outputs[0].name}.half", attributes={"axis": -1, "num_outputs": 2},
         )  # fmt: skip
-        split = first.producer()
-        assert split is not None
+        split = node_of(first)
         editor.add_outputs(split, editor.value(f"{right.outputs[0].name}.half", dims, value.dtype))
         editor.replace(left.outputs[0], first)
         editor.replace(right.outputs[0], split.outputs[1])

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import UsageError
 from olivelike.extras.bench.whole_pictures import bench_prompts
-from olivelike.measure.contest.contest import in_turns
+from olivelike.measure.contest.contest import hold
+from olivelike.measure.contest.engine import Turn
 from olivelike.measure.result_rows import FidelityReport, FidelityRow, Role
 from olivelike.runtime.jobs import plan_jobs
 from olivelike.runtime.jobs.prompt_lines import PromptLine, read_options
@@ -112,7 +113,7 @@ def compare_methods(
         if way.folder not in opened:
             listen(f"opening {way.folder}")
             opened[way.folder] = open_pipeline(way.folder, sessions, safety=False)
-        contenders.append(_Contender(way, opened[way.folder], "method" if way.text else "reference"))
+        contenders.append(_Drawer(way, opened[way.folder], "method" if way.text else "reference"))
     reference = contenders[0]
     for contender in contenders[1:]:
         if contender.size != reference.size:
@@ -120,20 +121,19 @@ def compare_methods(
     ordered = [reference, *_with_controls(reference, contenders[1:], listen)]
     texts = bench_prompts(count) if prompts is None else prompts
 
-    def turns() -> Iterator[tuple[int, str]]:
+    def turns() -> Iterator[Turn]:
         for number, prompt in enumerate(texts):
             listen(f"picture {number + 1} of {count}")
-            yield number, prompt
+            yield Turn(prompt, SEED + number)
 
-    for contender, (number, prompt) in in_turns(ordered, turns()):
-        contender.draw(prompt, SEED + number)
+    hold(ordered, (), turns())
     rows = tuple(contender.row(reference, texts, judge) for contender in ordered)
     notes = tuple(dict.fromkeys(note for contender in ordered for note in contender.notes))
     return FidelityReport(folder.resolve().name, reference.size, rows, notes)
 
 
-class _Contender:
-    """A way of drawing with what it has drawn."""
+class _Drawer:
+    """A contender in this process: a way of drawing, with what it has drawn."""
 
     def __init__(self, way: Method, pipeline: Pipeline, role: Role) -> None:
         self.way, self.role = way, role
@@ -142,53 +142,54 @@ class _Contender:
         self.notes = tuple(f"{way.text}: {note}" if way.text else note for note in plan.notes)
         request = plan.jobs[0].request
         self.size, self.steps = request.size, request.steps
-        self._seconds: list[float] = []
+        self.seconds: list[float] = []
         self._images: list[Image] = []
 
-    def draw(self, prompt: str, seed: int, *, keep: bool = True) -> float:
-        """Draw a picture, and return its seconds."""
-        result = self.pipeline.generate(self._plan(prompt, seed).jobs[0].request)
-        if keep:
-            self._seconds.append(result.seconds)
+    def run(self, turn: Turn, *, measured: bool) -> None:
+        """Draw a picture."""
+        result = self.pipeline.generate(self._plan(turn.prompt, turn.seed).jobs[0].request)
+        if measured:
+            self.seconds.append(result.seconds)
             self._images.append(result.pictures[0].image)
-        return result.seconds
+
+    def warmed_up(self) -> None:
+        """Nothing is told of it."""
 
     def _plan(self, prompt: str, seed: int) -> JobPlan:
         return plan_jobs(self.way.folder, [PromptLine(prompt)], {**self.way.fields, "seed": seed}, fast=self.way.fast)
 
-    def row(self, reference: _Contender, texts: Sequence[str], judge: Judge | None) -> FidelityRow:
+    def row(self, reference: _Drawer, texts: Sequence[str], judge: Judge | None) -> FidelityRow:
         """Compare what is drawn with the reference."""
-        median = statistics.median(self._seconds)
+        median = statistics.median(self.seconds)
         return FidelityRow(
             self.way.text or "as it is",
             self.role,
             self.steps,
             len(self._images),
             median,
-            statistics.median(reference._seconds) / median,
+            statistics.median(reference.seconds) / median,
             captions_right=None if judge is None else judge(texts, self._images),
             **({} if self is reference else _likeness(self._images, reference._images)),
         )
 
 
-def _with_controls(
-    reference: _Contender, methods: Sequence[_Contender], listen: Callable[[str], None]
-) -> list[_Contender]:
+def _with_controls(reference: _Drawer, methods: Sequence[_Drawer], listen: Callable[[str], None]) -> list[_Drawer]:
     """Return each method, and after it the folder as it is with the steps that fit into the method's time.
 
     A picture takes the same time for each step, and some beside: two numbers of steps tell both.
     """
 
-    def control(steps: int, text: str) -> _Contender:
+    def control(steps: int, text: str) -> _Drawer:
         way = Method(text, reference.way.folder, {**reference.way.fields, "steps": steps})
-        return _Contender(way, reference.pipeline, "control")
+        return _Drawer(way, reference.pipeline, "control")
 
     listen("timing a picture of each")
     few = max(1, reference.steps // 5)
-    timed = [reference, control(few, ""), *methods]
-    # In turns, and the least of several: what else runs on the machine must not decide the steps.
-    rounds = [[one.draw(bench_prompts(1)[0], SEED, keep=False) for one in timed] for _ in range(_TIMED + 1)]
-    whole, part, *seconds = (min(taken[1:]) for taken in zip(*rounds, strict=True))
+    timed = [_Drawer(one.way, one.pipeline, one.role) for one in (reference, control(few, ""), *methods)]
+    turn = Turn(bench_prompts(1)[0], SEED)
+    hold(timed, [turn], [turn] * _TIMED)
+    # The least of several: what else runs on the machine must not decide the steps.
+    whole, part, *seconds = (min(one.seconds) for one in timed)
     each = max((whole - part) / max(1, reference.steps - few), 1e-6)
     found = []
     for method, taken in zip(methods, seconds, strict=True):

@@ -147,9 +147,8 @@ class Number:
         """Return the square root."""
         return self.apply("Sqrt")
 
-    def cast(self, dtype: ir.DataType | None) -> Number:
+    def cast(self, dtype: ir.DataType) -> Number:
         """Return it in another type."""
-        assert dtype is not None
         return self.apply("Cast", to=dtype)
 
     def where(self, yes: Number | float, no: Number | float) -> Number:

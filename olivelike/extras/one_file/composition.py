@@ -14,7 +14,7 @@ import onnx_ir as ir
 from onnx_ir.traversal import RecursiveGraphIterator
 
 from olivelike.errors import PassError
-from olivelike.graphs.editing.values import renamed
+from olivelike.graphs.editing.values import renamed, type_of
 from olivelike.graphs.inspect.borders import Border
 from olivelike.model.graph import PARAMETER_KEY, real_inputs
 
@@ -34,9 +34,7 @@ class Network:
 
     def dtype(self, name: str) -> ir.DataType:
         """Return the type of an input or output."""
-        dtype = {**self.outputs, **self.inputs}[name].dtype
-        assert dtype is not None
-        return dtype
+        return type_of({**self.outputs, **self.inputs}[name])
 
     def place(
         self, given: Mapping[str, Number], wanted: Sequence[str], writer: Writer, outer: Writer | None = None

@@ -19,6 +19,7 @@ from olivelike.extras.one_file.composition import Network
 from olivelike.extras.one_file.schedules import COLUMNS, SCHEDULERS, Schedule, check_schedules, coefficients
 from olivelike.families import TEXT_ENCODERS, TOKENIZER_OF, TOKENIZERS
 from olivelike.graphs.client_layout import lay_out
+from olivelike.graphs.editing.values import type_of
 from olivelike.graphs.inspect.borders import write_borders
 from olivelike.model.client_layouts import LAYOUTS
 from olivelike.model.components import SAFETY_CHECKER
@@ -329,7 +330,7 @@ class _Pipeline:
         value = self._networks["unet"].inputs["timestep"]
         if value.dtype in (_INT32, _INT64):
             t = t.apply("Round")
-        t = t.cast(value.dtype)
+        t = t.cast(type_of(value))
         return t if value.shape is None or len(value.shape) else _scalar(t)
 
     def _times(self, noise: Number, pictures: Number, begin: Number) -> Number:

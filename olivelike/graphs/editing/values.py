@@ -211,6 +211,20 @@ def required(node: ir.Node, index: int) -> ir.Value:
     return value
 
 
+def type_of(value: ir.Value) -> ir.DataType:
+    """Return the type of a value's elements. Raises `TypeError` when no pass has set it."""
+    if value.dtype is None:
+        raise TypeError(f"the type of {value.name!r} is not known; the pass that made it must set it")
+    return value.dtype
+
+
+def constant_of(value: ir.Value) -> ir.TensorProtocol:
+    """Return the tensor of a constant. Raises `TypeError` when the value is none."""
+    if value.const_value is None:
+        raise TypeError(f"{value.name!r} is no constant")
+    return value.const_value
+
+
 def attribute(node: ir.Node, name: str, default: Any) -> Any:
     """Return an attribute's value as a plain Python one."""
     found = node.attributes.get(name)

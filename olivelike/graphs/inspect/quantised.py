@@ -10,6 +10,7 @@ import onnx_ir as ir
 from onnx_ir.traversal import RecursiveGraphIterator
 
 from olivelike._text import count
+from olivelike.graphs.editing.values import required, type_of
 from olivelike.model.graph import weight_values
 
 if TYPE_CHECKING:
@@ -109,8 +110,7 @@ def _layer(node: ir.Node, stored: set[ir.Value]) -> _Layer | None:
     if value is None or given is None:
         return None
     maker = value.producer()
-    if maker is not None and maker.op_type == "DequantizeLinear" and (numbers := maker.inputs[0]) in stored:
-        assert numbers is not None
+    if maker is not None and maker.op_type == "DequantizeLinear" and (numbers := required(maker, 0)) in stored:
         return _widened(maker, numbers, _rounded_by(given))
     if (folded := _folded(maker)) is not None and folded[1] in stored:
         return _Layer(folded[0], folded[1], _elements(folded[1]))
@@ -141,9 +141,8 @@ def _table(node: ir.Node, table: ir.Value) -> _Layer | None:
 
 
 def _widened(node: ir.Node, numbers: ir.Value, computed: str | None) -> _Layer:
-    assert numbers.dtype is not None
     block = node.attributes.get("block_size")
-    form = computed or f"{numbers.dtype.bitwidth} bits"
+    form = computed or f"{type_of(numbers).bitwidth} bits"
     return _Layer(form, numbers, _elements(numbers), 0 if block is None else block.as_int())
 
 

@@ -46,8 +46,7 @@ def add_network(
         shapes,
         original=checkpoint.original,
     )
-    architecture = found.architecture
-    assert architecture is not None
+    architecture = found.network
     prefix, _ = stored_form(checkpoint)
     names = {name: replace(view, name=view.name.removeprefix(prefix)) for name, view in found.names.items()}
     table = Adaptation(None, names, ()).to_bytes()

@@ -5,18 +5,16 @@ from __future__ import annotations
 import contextlib
 import queue
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal, Protocol
 
 from olivelike._untrusted import Json, JsonView
 from olivelike.engine.execute.json_child import JsonChild, how_it_ended
 from olivelike.measure.contest.engine import Job, Timing, Turn, encode_job
 from olivelike.measure.contest.memory import NvidiaDriver, Peaks, Surroundings, open_driver, surveying, watching
 
-C = TypeVar("C")
-T = TypeVar("T")
 EventName = Literal["opening", "opened", "warmed_up", "measuring", "measured", "failed"]
 Status = Literal["absent", "out of memory", "failed", "died", "timed out", "interrupted"]
 _WATCHED_RUNS = 2
@@ -111,42 +109,56 @@ def contest(
     driver = open_driver()
     with contextlib.ExitStack() as stack:
         logs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="olivelike-bench-")))
-        contenders: list[_Contender] = []
+        contenders: list[_Child] = []
         try:
             for number, (name, job) in enumerate(jobs.items()):
-                contender = _Contender(name, Child(logs / f"{number}.log"), limit, driver, listen)
+                contender = _Child(name, Child(logs / f"{number}.log"), limit, driver, listen)
                 stack.callback(contender.child.stop)
                 contenders.append(contender)
                 contender.open(encode_job(job))
-            for contender in contenders:
-                for turn in warmup:
-                    contender.run(turn, measured=False)
-                contender.tell("warmed_up")
-            _tell_what_is_left(contenders, len(turns), listen)
-            for contender, turn in in_turns(contenders, turns):
-                contender.run(turn, measured=True)
+            hold(contenders, warmup, turns, lambda: _tell_what_is_left(contenders, len(turns), listen))
             look()
         except KeyboardInterrupt:
             raise ContestInterrupted({contender.name: contender.measured for contender in contenders}) from None
         return {contender.name: contender.measured for contender in contenders}
 
 
-def in_turns(contenders: Sequence[C], turns: Iterable[T]) -> Iterator[tuple[C, T]]:
-    """Yield each contender with each turn; who begins changes from one turn to the next, so that a drift hits all."""
+class Contender(Protocol):
+    """One of those that take turns, in a process of its own or in this one."""
+
+    def run(self, turn: Turn, *, measured: bool) -> None:
+        """Run once, and keep what was found if it is measured."""
+
+    def warmed_up(self) -> None:
+        """Its runs before the measured ones are done."""
+
+
+def hold(
+    contenders: Sequence[Contender],
+    warmup: Sequence[Turn],
+    turns: Iterable[Turn],
+    begin: Callable[[], None] = lambda: None,
+) -> None:
+    """Warm each contender up, then have all take turns; who begins changes from one to the next."""
+    for contender in contenders:
+        for turn in warmup:
+            contender.run(turn, measured=False)
+        contender.warmed_up()
+    begin()
     for number, turn in enumerate(turns):
         first = number % max(len(contenders), 1)
         for contender in (*contenders[first:], *contenders[:first]):
-            yield contender, turn
+            contender.run(turn, measured=True)
 
 
-def _tell_what_is_left(contenders: Sequence[_Contender], turns: int, listen: Callable[[Event], None]) -> None:
+def _tell_what_is_left(contenders: Sequence[_Child], turns: int, listen: Callable[[Event], None]) -> None:
     warm = [contender.measured.warmup[-1].seconds for contender in contenders if contender.measured.warmup]
     if warm:
         listen(Event("measuring", "", 0, seconds=turns * sum(warm)))
 
 
-class _Contender:
-    """A child and what was measured of it so far."""
+class _Child:
+    """A contender in a process of its own, and what was measured of it so far."""
 
     def __init__(
         self, name: str, child: Child, limit: float, driver: NvidiaDriver | None, listen: Callable[[Event], None]
@@ -184,6 +196,9 @@ class _Contender:
         so_far.timings.append(timing)
         so_far.surroundings = sum(found, start=so_far.surroundings)
         self.tell("measured", seconds=timing.seconds)
+
+    def warmed_up(self) -> None:
+        self.tell("warmed_up")
 
     def tell(self, name: EventName, text: str = "", seconds: float = 0.0) -> None:
         """Tell whoever listens, of a failed engine only that it failed."""

@@ -20,6 +20,7 @@ import onnxruntime
 
 from olivelike.engine.output.derivation import Evaluator, derive
 from olivelike.errors import PassError
+from olivelike.graphs.editing.values import constant_of, rank_of, type_of
 from olivelike.graphs.functions import with_functions
 from olivelike.model.graph import PARAMETER_KEY, weight_values
 from olivelike.model.quantised_values import E4M3_MAX
@@ -81,11 +82,9 @@ class Evaluation:
         values: dict[ir.Value, Array] = {}
         for value in graph.inputs:
             if PARAMETER_KEY not in value.metadata_props:
-                assert value.dtype is not None
-                assert value.shape is not None
-                array = feeds[str(value.name)].astype(value.dtype.numpy(), copy=False)
+                array = feeds[str(value.name)].astype(type_of(value).numpy(), copy=False)
                 # A layout may have the timestep without a dimension.
-                values[value] = array if value.shape.rank() else array.reshape(())
+                values[value] = array.reshape(()) if rank_of(value) == 0 else array
         left = Counter(self._uses)
         for node in self._nodes:
             values.update(zip(node.outputs, self._run_node(node, values, observe), strict=True))
@@ -135,8 +134,7 @@ class Evaluation:
             return Evaluator(self._parameter, opsets, version, str(value.name)).evaluate(derive(value))
         if self._initializer is not None:
             return self._initializer(str(value.name))
-        assert value.const_value is not None
-        return value.const_value.numpy()
+        return constant_of(value).numpy()
 
     def _session(self, node: ir.Node, operands: Sequence[Array | None]) -> onnxruntime.InferenceSession:
         """Return the session of an operator; equal operators on equal types share one."""

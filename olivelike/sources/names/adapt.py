@@ -53,8 +53,7 @@ def read_network(checkpoint: Checkpoint, file_digests: Mapping[Path, str]) -> tu
         checkpoint.shapes,
         original=checkpoint.original,
     )
-    assert found.architecture is not None
-    return found.architecture, bind(found, checkpoint, file_digests)
+    return found.network, bind(found, checkpoint, file_digests)
 
 
 def adapt(
@@ -119,12 +118,11 @@ def _with_projection(encoder: Adaptation, projection: Config, shapes: Mapping[st
     """Return what an image encoder and a projection behind it are together."""
     from olivelike.sources.names.image_projection import find_projection
 
-    assert encoder.architecture is not None
     added = find_projection(projection, shapes)
-    config = {**encoder.architecture.config, "image_projection": projection}
+    config = {**encoder.network.config, "image_projection": projection}
     names = {**encoder.names, **added}
     unused = tuple(sorted(shapes.keys() - {view.name for view in names.values()}))
-    return Adaptation(replace(encoder.architecture, config=config), names, unused)
+    return Adaptation(replace(encoder.network, config=config), names, unused)
 
 
 def _find_class(component: str, library: str, class_name: str) -> Any:

@@ -44,6 +44,13 @@ class Adaptation:
     unused: tuple[str, ...]
     """Stored tensors that are no parameter, such as `position_ids`."""
 
+    @property
+    def network(self) -> Architecture:
+        """The architecture. Raises `TypeError` where none is known."""
+        if self.architecture is None:
+            raise TypeError("no architecture is known of a graph that someone else exported, nor of a shelf's table")
+        return self.architecture
+
     def to_bytes(self) -> bytes:
         """Serialise as canonical JSON."""
         names = {name: [v.name, list(v.shape), v.start, v.transposed] for name, v in self.names.items()}
