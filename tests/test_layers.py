@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "olivelike"
 
-GROUND = {"errors", "digest", "_extras", "_files", "_lazy", "_light_diffusers", "_text", "_untrusted"}
+GROUND = {"errors", "digest", "_extras", "_files", "_lazy", "_light_diffusers", "_table", "_text", "_untrusted"}
 """Modules that any room may use; each uses those of this set alone."""
 
 MAY_USE = {
