@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from olivelike.families import fine_blocks
 from olivelike.pass_api import Context, Pass, Resources
 
 if TYPE_CHECKING:
@@ -110,18 +111,7 @@ class Weights8(BlockWeights):
 
     float_blocks: FloatBlocks = ("conv_in", "conv_out", "*.conv_in", "*.conv_out")
 
-    fine_blocks: tuple[str, ...] = (
-        "time_embedding", "down_blocks.0", "down_blocks.1.downsamplers", "down_blocks.[12].attentions.*.proj_*",
-        "down_blocks.1.attentions.*.attn1.to_[vo]*", "up_blocks.2.upsamplers", "up_blocks.2.attentions.*.proj_*",
-        "up_blocks.2.attentions.*.attn1.to_[vo]*", "up_blocks.3", "down_blocks.*.conv_shortcut",
-        "up_blocks.[12].*.conv_shortcut",
-        "*coder.*samplers", "*coder.*.conv_shortcut",
-        "encoder.down_blocks.[01]", "encoder.mid_block.attentions",
-        "decoder.mid_block", "decoder.up_blocks.0.resnets.0", "decoder.up_blocks.[23]",
-        "embeddings.position_embedding", "encoder.layers.[01].mlp", "encoder.layers.*.self_attn",
-        "text_model.embeddings.position_embedding", "text_model.encoder.layers.[01].mlp",
-        "text_model.encoder.layers.*.self_attn",
-    )  # fmt: skip
+    fine_blocks: tuple[str, ...] = fine_blocks(8)
     """Blocks whose weights have 12 bits, likewise: few weights with a large part in the error."""
 
     @property
@@ -142,13 +132,7 @@ class Weights4(BlockWeights):
 
     float_blocks: FloatBlocks = ("conv_in", "conv_out", "*.conv_in", "*.conv_out", "time_embedding")
 
-    fine_blocks: tuple[str, ...] = (
-        "time_embedding", "down_blocks.0", "down_blocks.*.conv_shortcut", "down_blocks.1.attentions.*.proj_*",
-        "up_blocks.2.attentions.*.proj_*", "up_blocks.[23].*.conv_shortcut", "up_blocks.3.attentions",
-        "*coder.*.conv_shortcut", "*coder.*samplers", "encoder.down_blocks.0", "decoder.up_blocks.3",
-        "decoder.mid_block.resnets.0", "encoder.layers.[0-3].self_attn", "text_model.encoder.layers.[0-3].self_attn",
-        "embeddings.position_embedding", "text_model.embeddings.position_embedding",
-    )  # fmt: skip
+    fine_blocks: tuple[str, ...] = fine_blocks(4)
     """Blocks whose weights have 8 bits, likewise: few weights with a large part in the error."""
 
     @property

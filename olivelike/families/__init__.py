@@ -82,6 +82,11 @@ def family_of_folder(index: JsonView, components: Collection[str], denoiser: Jso
     return next(found, FAMILIES["sd1"])
 
 
+def fine_blocks(bits: int) -> tuple[str, ...]:
+    """Return the blocks with a large part in the error of weights of so many bits, in the networks of all families."""
+    return tuple(dict.fromkeys(block for one in FAMILIES.values() for block in one.fine_blocks.get(bits, ())))
+
+
 def half_policy(architecture: Architecture) -> HalfPolicy:
     """Return the default for one network: what of it stays in float32 by what its family says."""
     return next(filter(None, (family.half(architecture) for family in FAMILIES.values())), HalfPolicy())

@@ -140,6 +140,8 @@ class Family:
     """Default of `guidance_scale`."""
     half: Callable[[Architecture], HalfPolicy | None] = lambda architecture: None  # noqa: ARG005
     """Default for one of its networks; `None` if all of it can be in half precision."""
+    fine_blocks: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    """Bits of quantised weights → blocks of all its networks with a large part in the error, with wildcards."""
     text_key: str = "cross_attention_dim"
     """Key of the denoiser's config for the width of its texts, if their vectors are joined to one of that width."""
     size_inputs: Callable[[int, int], Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]]] = lambda *_: {}

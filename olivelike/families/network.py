@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from olivelike._untrusted import Json
     from olivelike.model.architecture import Config
     from olivelike.model.few_steps import FewSteps
 
@@ -120,6 +121,13 @@ class Network:
     """Gives an interface sizes to trace with that can't be halved, if that makes the network pass sizes on."""
     prepare: Callable[[Any, Config], Any] = lambda network, config: network  # noqa: ARG005
     """Changes a built network by what its config says beyond its library."""
+    inert: frozenset[str] = frozenset()
+    """Keys of its config on which no graph depends; a key within another one has both names."""
+    one_form: Callable[[Json, Config], Json] = lambda form, config: form  # noqa: ARG005
+    """Parts of a completed config that decide the graph, and that config → those parts in one of their spellings.
+
+    Raises `TypeError` or `LookupError` for values that are not known.
+    """
     stored: tuple[Stored, ...] = ()
     """Ways in which files of original names hold it."""
 

@@ -140,14 +140,26 @@ STORED: Final = Stored(
 _TINY: Final = (_tiny("encoder", "decoder", 0), _tiny("decoder", "encoder", 1))
 
 
+_INERT: Final = frozenset(
+    {"sample_size", "scaling_factor", "shift_factor", "latents_mean", "latents_std", "force_upcast"}
+)
+_TINY_INERT: Final = frozenset({"latent_magnitude", "latent_shift", "scaling_factor", "shift_factor", "force_upcast"})
+
+
 def _network(class_name: str, component: str, *, tiny: bool = False) -> Network:
     encodes = component == "vae_encoder"
     if tiny:
         forward = _encode_tiny if encodes else _decode_tiny
     else:
         forward = _forward_vae_encoder if encodes else _forward_vae_decoder
-    interface, stored = _vae_encoder if encodes else _vae_decoder, _TINY if tiny else (STORED,)
-    return Network(class_name, (component,), interface, lambda network: forward, stored=stored)  # noqa: ARG005
+    return Network(
+        class_name,
+        (component,),
+        _vae_encoder if encodes else _vae_decoder,
+        lambda network: forward,  # noqa: ARG005
+        inert=_TINY_INERT if tiny else _INERT,
+        stored=_TINY if tiny else (STORED,),
+    )
 
 
 NETWORKS: Final = (

@@ -181,11 +181,21 @@ OPEN_CLIP: Final = Stored(
     config=_open_clip_config,
     original=_open_clip_names,
 )
+_INERT: Final = frozenset(
+    {"attention_dropout", "initializer_factor", "initializer_range", "bos_token_id", "pad_token_id"}
+)
+_CHECKER_INERT: Final = frozenset(
+    {
+        "initializer_factor", "logit_scale_init_value", "text_config", "vision_config.attention_dropout",
+        "vision_config.initializer_factor", "vision_config.initializer_range", "vision_config.projection_dim",
+    }
+)  # fmt: skip
 PROJECTED: Final = Network(
     "CLIPTextModelWithProjection",
     ("text_encoder_2",),
     lambda config: _text_encoder(config, "text_embeds"),
     lambda network: _forward_text_encoder_2,  # noqa: ARG005
+    inert=_INERT,
     stored=(OPEN_CLIP,),
 )
 NETWORKS: Final = (
@@ -194,6 +204,7 @@ NETWORKS: Final = (
         ("text_encoder",),
         lambda config: _text_encoder(config, "pooler_output"),
         lambda network: _forward_text_encoder,  # noqa: ARG005
+        inert=_INERT | {"projection_dim"},
         stored=(CLIP, OPEN_CLIP),
     ),
     PROJECTED,
@@ -202,5 +213,6 @@ NETWORKS: Final = (
         (SAFETY_CHECKER,),
         _safety_checker,
         lambda network: _forward_safety_checker,  # noqa: ARG005
+        inert=_CHECKER_INERT,
     ),
 )

@@ -480,6 +480,46 @@ STORED: Final = Stored(
     original=LdmNames,
 )
 
+_BY_LEVEL: Final = (
+    "layers_per_block", "attention_head_dim", "transformer_layers_per_block", "reverse_transformer_layers_per_block",
+)  # fmt: skip
+"""Keys that may have one value for all levels, or say something of levels that do not use it."""
+
+
+def _one_form(form: Json, config: Config) -> Json:
+    """Say what those keys mean, level by level, however they are written."""
+    count = len(config["block_out_channels"])
+
+    def spread(value: Any) -> list[Any]:
+        return list(value) if isinstance(value, list) else [value] * count
+
+    layers, depths = spread(config["layers_per_block"]), spread(config["transformer_layers_per_block"])
+    back = config["reverse_transformer_layers_per_block"] or depths[::-1]
+    down = [_block_depths(kind, depths[i], layers[i]) for i, kind in enumerate(config["down_block_types"])]
+    up = [_block_depths(kind, back[i], layers[::-1][i] + 1) for i, kind in enumerate(config["up_block_types"])]
+    middle = _block_depths(config["mid_block_type"] or "", depths[-1], 1)
+    others = {name: value for name, value in form.items() if name not in _BY_LEVEL}
+    return others | {"layers": layers, "heads": spread(config["attention_head_dim"]), "depths": [down, middle, up]}
+
+
+def _block_depths(kind: str, depth: Any, layers: int) -> list[int]:
+    """Return how many transformers stand behind each layer of a block; none where it does not attend."""
+    if "CrossAttn" not in kind:
+        return []
+    return list(depth)[:layers] if isinstance(depth, list) else [depth] * layers
+
+
 NETWORKS: Final = (
-    Network("UNet2DConditionModel", (COMPONENT,), unet_interface, _forward, check_unet, _uneven, _prepare, (STORED,)),
+    Network(
+        "UNet2DConditionModel",
+        (COMPONENT,),
+        unet_interface,
+        _forward,
+        check_unet,
+        _uneven,
+        _prepare,
+        frozenset({"sample_size", "dropout"}),
+        _one_form,
+        (STORED,),
+    ),
 )

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.digest import digest_json
-from olivelike.families.networks import STORED
+from olivelike.families.networks import NETWORKS, STORED
 from olivelike.graphs.shelf.shelf_folder import VERSION
 from olivelike.model.components import PREVIEW
 
@@ -25,32 +25,6 @@ if TYPE_CHECKING:
 
 DEFAULTS_FILE: Final = Path(__file__).parents[2] / "data" / "shelf" / "networks.json"
 """Class → its `library`, and the `config` that it has of itself: what a raw config is laid over."""
-
-INERT: Final[Mapping[str, frozenset[str]]] = {
-    "UNet2DConditionModel": frozenset({"sample_size", "dropout"}),
-    "AutoencoderKL": frozenset(
-        {"sample_size", "scaling_factor", "shift_factor", "latents_mean", "latents_std", "force_upcast"}
-    ),
-    "AutoencoderTiny": frozenset(
-        {"latent_magnitude", "latent_shift", "scaling_factor", "shift_factor", "force_upcast"}
-    ),
-    "CLIPTextModel": frozenset(
-        {
-            "attention_dropout", "initializer_factor", "initializer_range", "bos_token_id", "pad_token_id",
-            "projection_dim",
-        }
-    ),
-    "CLIPTextModelWithProjection": frozenset(
-        {"attention_dropout", "initializer_factor", "initializer_range", "bos_token_id", "pad_token_id"}
-    ),
-    "StableDiffusionSafetyChecker": frozenset(
-        {
-            "initializer_factor", "logit_scale_init_value", "text_config", "vision_config.attention_dropout",
-            "vision_config.initializer_factor", "vision_config.initializer_range", "vision_config.projection_dim",
-        }
-    ),
-}  # fmt: skip
-"""Class → keys of its config on which no graph depends; a key within another one has both names."""
 
 _BOOKKEEPING: Final = frozenset(
     {"name_or_path", "torch_dtype", "dtype", "architectures", "transformers_version", "model_type"}
@@ -141,41 +115,12 @@ def form_of(class_name: str, config: Config) -> Any:
     known = _known().get(class_name)
     if known is None or _strange(known["config"], config):
         return ["exact", config]
-    form = _differing(known["config"], config, INERT.get(class_name, frozenset()))
-    if class_name == "UNet2DConditionModel":
-        try:
-            return {name: value for name, value in form.items() if name not in _BY_LEVEL} | _by_level(config)
-        except (TypeError, LookupError):
-            return ["exact", config]
-    return form
-
-
-_BY_LEVEL: Final = (
-    "layers_per_block", "attention_head_dim", "transformer_layers_per_block", "reverse_transformer_layers_per_block",
-)  # fmt: skip
-"""Keys of a UNet that may have one value for all levels, or say something of levels that do not use it."""
-
-
-def _by_level(config: Config) -> Json:
-    """Return what those keys mean, level by level, however they are written."""
-    count = len(config["block_out_channels"])
-
-    def spread(value: Any) -> list[Any]:
-        return list(value) if isinstance(value, list) else [value] * count
-
-    layers, depths = spread(config["layers_per_block"]), spread(config["transformer_layers_per_block"])
-    back = config["reverse_transformer_layers_per_block"] or depths[::-1]
-    down = [_depths(kind, depths[i], layers[i]) for i, kind in enumerate(config["down_block_types"])]
-    up = [_depths(kind, back[i], layers[::-1][i] + 1) for i, kind in enumerate(config["up_block_types"])]
-    middle = _depths(config["mid_block_type"] or "", depths[-1], 1)
-    return {"layers": layers, "heads": spread(config["attention_head_dim"]), "depths": [down, middle, up]}
-
-
-def _depths(kind: str, depth: Any, layers: int) -> list[int]:
-    """Return how many transformers stand behind each layer of a block; none where it does not attend."""
-    if "CrossAttn" not in kind:
-        return []
-    return list(depth)[:layers] if isinstance(depth, list) else [depth] * layers
+    network = next((one for one in NETWORKS if one.class_name == class_name), None)
+    form = _differing(known["config"], config, network.inert if network else frozenset())
+    try:
+        return network.one_form(form, config) if network else form
+    except (TypeError, LookupError):
+        return ["exact", config]
 
 
 def _strange(defaults: Config, config: Config) -> bool:

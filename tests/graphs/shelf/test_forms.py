@@ -8,8 +8,9 @@ from dataclasses import replace
 
 import pytest
 
+from olivelike.families.networks import NETWORKS
 from olivelike.graphs.shelf import BUILT_IN, Shelf, ShelfFolder
-from olivelike.graphs.shelf.network_forms import INERT, complete, form_of, graph_question
+from olivelike.graphs.shelf.network_forms import complete, form_of, graph_question
 from olivelike.graphs.shelf.shelf_folder import VERSION
 from olivelike.model import Architecture
 from olivelike.sources import SourceSpec, open_source
@@ -193,6 +194,9 @@ def test_a_tensor_more_or_of_another_shape_is_no_published_network(shelf, tmp_pa
     found = shelf.adaptation(replace(checkpoint, tensors=more))
     assert found is not None
     assert found.unused == ("embeddings.position_ids",)
+
+
+INERT = {network.class_name: network.inert for network in NETWORKS if network.class_name in CLASSES.values()}
 
 
 @pytest.mark.slow
