@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from olivelike._text import listed
 from olivelike.engine.keys import CONTENT
 
 if TYPE_CHECKING:
@@ -12,6 +13,9 @@ if TYPE_CHECKING:
 
     from olivelike._untrusted import JsonView
     from olivelike.model.records.run_record import RunRecord
+
+_SHOWN: Final = 8
+"""Most modules that are named: a release changes dozens."""
 
 
 def differences(now: JsonView, before: JsonView) -> list[str]:
@@ -89,7 +93,7 @@ def _code(now: JsonView, before: JsonView) -> list[str]:
         return []
     new, old = now["modules"], before["modules"]
     changed = sorted(name for name in new.keys() | old.keys() if new.get(name) != old.get(name))
-    return [f"code changed: {', '.join(changed)}" if changed else "code changed"]
+    return [f"code changed: {listed(changed, _SHOWN)}" if changed else "code changed"]
 
 
 def _named(now: Mapping[str, str], before: Mapping[str, str]) -> list[str]:

@@ -34,6 +34,10 @@ BEFORE: dict[str, Any] = {
         ({"tools": {"onnx": "1.20.0"}}, "version of onnx changed from 1.19.0 to 1.20.0"),
         ({"target": {"name": "cuda", "opset": 21}}, "target fact opset changed from 23 to 21"),
         ({"code": "2", "modules": {"float16": "1", "helper": "2"}}, "code changed: helper"),
+        (
+            {"code": "2", "modules": {f"part{number}": "2" for number in range(9)}},
+            "code changed: float16, helper, part0, part1, part2, part3, part4, part5 and 3 more",
+        ),
         ({"named": {"environment variable X": "1"}}, "environment variable X changed"),
         ({"pass": "half"}, "pass float16 became half"),
     ],
