@@ -22,6 +22,7 @@ from olivelike.measure.verify.original import fill
 from olivelike.runtime import Request, open_pipeline
 from olivelike.runtime.jobs.fast import few_steps_of, sped_up
 from olivelike.runtime.pipeline.pipeline_folder import recorded_facts
+from olivelike.sources.names.loading_result import quiet
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -146,6 +147,7 @@ def torch_pipeline(originals: Originals) -> Any:
     tokenizer or scheduler.
     """
     import diffusers
+    from transformers.utils import logging
 
     source = originals.source
     family = family_of_folder(source.index, source.checkpoints, {})
@@ -158,7 +160,8 @@ def torch_pipeline(originals: Originals) -> Any:
         if text.component in source.checkpoints:
             parts[text.component] = _network(originals, text.component)
             parts[text.tokenizer] = _tokenizer(originals, text)
-    cls = getattr(diffusers, family.pipelines[0])
+    with quiet(logging):  # Importing the class asks for image processors of torchvision, which it never uses.
+        cls = getattr(diffusers, family.pipelines[0])
     taken = signature(cls).parameters
     off: dict[str, object] = {"safety_checker": None, "feature_extractor": None}
     off |= {"requires_safety_checker": False, "add_watermarker": False}
