@@ -43,7 +43,7 @@ docs: $(STAMP)
 	$(BIN)/zensical build --clean --strict
 
 $(STAMP): pyproject.toml
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv --upgrade-deps $(VENV) # an old pip takes a minute to choose releases
 	$(BIN)/pip install --quiet --no-compile --editable ".[dev]"
 	touch $@
 
