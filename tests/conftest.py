@@ -104,6 +104,21 @@ def allowed_plugins(tmp_path_factory):
         os.environ["XDG_STATE_HOME"] = before
 
 
+@pytest.fixture(scope="session", autouse=True)
+def sessions_wait_asleep():
+    """Let threads of ONNX Runtime wait without spinning: that took as long again as what they compute."""
+    import onnxruntime
+
+    class SessionOptions(onnxruntime.SessionOptions):
+        def __init__(self):
+            super().__init__()
+            self.add_session_config_entry("session.intra_op.allow_spinning", "0")
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(onnxruntime, "SessionOptions", SessionOptions)
+        yield
+
+
 @pytest.fixture(scope="session")
 def bucket_server():
     """An S3 server for whoever needs buckets; each client anew would read what botocore knows of all services."""
