@@ -237,12 +237,20 @@ def load_registry(plugins: list[str] | None) -> "Registry":
     return Registry.load([resolve_plugin(text, Path.cwd()) for text in plugins or ()])
 
 
+def given(*groups: Any, **more: Any) -> dict[str, Any]:
+    """Return what the command line gives of groups of options, and of more of them, by name; lists are tuples."""
+    said = {field.name: getattr(group, field.name) for group in groups for field in fields(group)} | more
+    return {
+        name: tuple(value) if isinstance(value, list) else value for name, value in said.items() if value is not None
+    }
+
+
 def engine_options(*groups: Any, **more: Any) -> "Options":
     """Return what the engine is asked for: the fields of groups, which have its own names, and more of them."""
     from olivelike._text import byte_count
     from olivelike.engine.prepared import Options
 
-    said = {field.name: getattr(group, field.name) for group in groups for field in fields(group)} | more
+    said = given(*groups, **more)
     if (limit := said.pop("memory_limit", None)) is not None:
         said["memory_limit"] = byte_count(limit, "--memory-limit")
     place = said.pop("cache_dir", None)
@@ -250,8 +258,6 @@ def engine_options(*groups: Any, **more: Any) -> "Options":
         said["shared_cache"] = place
     elif place:
         said["cache_dir"] = Path(place)
-    for name in {"overrides", "plugins", "loras", "only"} & said.keys():
-        said[name] = tuple(said[name] or ())
     return Options(**said, ask_plugins=ask_plugins)
 
 

@@ -64,6 +64,51 @@ class BoundOptions:
     max_body: Annotated[str, typer.Option(metavar="SIZE", help="Of a request.")] = "64MB"
 
 
+@dataclass(frozen=True)
+class PlaceOptions:
+    """Folders that the server reads and writes, and what it does for all requests alike."""
+
+    models_dirs: Annotated[
+        list[Path] | None,
+        typer.Option("--models", metavar="DIR", help="Serve all such folders in it, later ones too; may be repeated."),
+    ] = None
+    gallery: Annotated[Path, typer.Option(metavar="DIR", help="Where pictures and jobs are kept.")] = Path("gallery")
+    warm: Annotated[bool, typer.Option("--warm", help="Open the first folder at once.")] = False
+    safety: Annotated[bool, typer.Option(help="Check pictures; flagged ones are black.")] = True
+    metadata: Annotated[bool, typer.Option(help="Write into each file what made the picture.")] = True
+    lora_dirs: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--lora-dir", metavar="DIR", help="Where LoRAs are, beside loras/ here and beside FOLDER; may be repeated."
+        ),
+    ] = None
+    wildcard_dirs: Annotated[
+        list[Path] | None,
+        typer.Option("--wildcard-dir", metavar="DIR", help="Where the file of __NAME__ is; may be repeated."),
+    ] = None
+    upscaler_dirs: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--upscaler-dir", metavar="DIR", help="Where A1111's API has upscalers from, ONNX files; may be repeated."
+        ),
+    ] = None
+    ignore_unsupported: Annotated[
+        bool,
+        typer.Option("--ignore-unsupported", help="Leave out what A1111's API asks for and can't be had, and say so."),
+    ] = False
+    workflows_dir: Annotated[
+        Path | None, typer.Option("--workflows", metavar="DIR", help="Workflows that the page may run.")
+    ] = None
+    checkpoints_dir: Annotated[
+        Path | None, typer.Option("--checkpoints", metavar="DIR", help="Checkpoints that the page may convert.")
+    ] = None
+    cache_dir: shared.WorkflowStore = None
+    cluster: shared.DrawingCluster = None
+    allow_plugins: Annotated[
+        bool, typer.Option("--allow-plugins", help="Run the code that workflows name under `plugins:`.")
+    ] = False
+
+
 @shared.with_groups
 def serve(
     folders: Annotated[
@@ -71,45 +116,7 @@ def serve(
         typer.Argument(metavar="FOLDER", help="Folders that `olivelike run` wrote.", show_default=False),
     ] = None,
     *,
-    models_dirs: Annotated[
-        list[Path] | None,
-        typer.Option("--models", metavar="DIR", help="Serve all such folders in it, later ones too; may be repeated."),
-    ] = None,
-    gallery: Annotated[Path, typer.Option(metavar="DIR", help="Where pictures and jobs are kept.")] = Path("gallery"),
-    warm: Annotated[bool, typer.Option("--warm", help="Open the first folder at once.")] = False,
-    safety: Annotated[bool, typer.Option(help="Check pictures; flagged ones are black.")] = True,
-    metadata: Annotated[bool, typer.Option(help="Write into each file what made the picture.")] = True,
-    lora_dirs: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--lora-dir", metavar="DIR", help="Where LoRAs are, beside loras/ here and beside FOLDER; may be repeated."
-        ),
-    ] = None,
-    wildcard_dirs: Annotated[
-        list[Path] | None,
-        typer.Option("--wildcard-dir", metavar="DIR", help="Where the file of __NAME__ is; may be repeated."),
-    ] = None,
-    upscaler_dirs: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--upscaler-dir", metavar="DIR", help="Where A1111's API has upscalers from, ONNX files; may be repeated."
-        ),
-    ] = None,
-    ignore_unsupported: Annotated[
-        bool,
-        typer.Option("--ignore-unsupported", help="Leave out what A1111's API asks for and can't be had, and say so."),
-    ] = False,
-    workflows_dir: Annotated[
-        Path | None, typer.Option("--workflows", metavar="DIR", help="Workflows that the page may run.")
-    ] = None,
-    checkpoints_dir: Annotated[
-        Path | None, typer.Option("--checkpoints", metavar="DIR", help="Checkpoints that the page may convert.")
-    ] = None,
-    cache_dir: shared.WorkflowStore = None,
-    cluster: shared.DrawingCluster = None,
-    allow_plugins: Annotated[
-        bool, typer.Option("--allow-plugins", help="Run the code that workflows name under `plugins:`.")
-    ] = False,
+    places: PlaceOptions,
     access: AccessOptions,
     bounds: BoundOptions,
     allow_pickle: shared.AllowPickle = False,
@@ -124,45 +131,9 @@ def serve(
     from olivelike.serve import ServeSettings, serve as run
     from olivelike.serve.settings import read_keys, read_passwords
 
-    run(
-        ServeSettings(
-            folders=tuple(folders or ()),
-            models_dirs=tuple(models_dirs or ()),
-            gallery=gallery,
-            host=access.host,
-            port=access.port,
-            lora_dirs=tuple(lora_dirs or ()),
-            wildcard_dirs=tuple(wildcard_dirs or ()),
-            upscaler_dirs=tuple(upscaler_dirs or ()),
-            ignore_unsupported=ignore_unsupported,
-            allow_pickle=allow_pickle,
-            safety=safety,
-            metadata=metadata,
-            providers=tuple(session.providers or ()),
-            provider_options=tuple(session.provider_options or ()),
-            device=session.device,
-            session_options=tuple(session.session_options or ()),
-            threads=session.threads or 0,
-            keep_compiled=session.keep_compiled,
-            warm=warm,
-            memory_limit=byte_count(bounds.memory_limit, "--memory-limit") if bounds.memory_limit else None,
-            time_limit=bounds.time_limit,
-            max_queue=bounds.max_queue,
-            max_images=bounds.max_images,
-            max_side=bounds.max_side,
-            max_steps=bounds.max_steps,
-            max_body=byte_count(bounds.max_body, "--max-body"),
-            api_keys=read_keys(access.api_keys or (), access.api_key_file),
-            basic=read_passwords(access.basic or ()),
-            no_auth=access.no_auth,
-            allow_hosts=tuple(access.allow_hosts or ()),
-            allow_origins=tuple(access.allow_origins or ()),
-            proxies=tuple(access.proxies or ()),
-            workflows_dir=workflows_dir,
-            checkpoints_dir=checkpoints_dir,
-            cache_dir=cache_dir,
-            cluster=cluster,
-            allow_plugins=allow_plugins,
-        ),
-        lambda url: write_line(f"{url} is ready; Ctrl-C ends it"),
-    )
+    said = shared.given(places, access, bounds, session, folders=folders, allow_pickle=allow_pickle)
+    said["api_keys"] = read_keys(said.get("api_keys", ()), said.pop("api_key_file", None))
+    said["basic"] = read_passwords(said.get("basic", ()))
+    for name in {"memory_limit", "max_body"} & said.keys():
+        said[name] = byte_count(said[name], f"--{name.replace('_', '-')}")
+    run(ServeSettings(**said), lambda url: write_line(f"{url} is ready; Ctrl-C ends it"))

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,63 +15,63 @@ if TYPE_CHECKING:
     from olivelike.measure.verify.folder_verification import ComponentVerdict, FolderVerification
 
 
-@shared.with_groups
-def verify(
-    folder: shared.OutputFolder,
-    reported: shared.ReportOptions,
+@dataclass(frozen=True)
+class ComparisonOptions:
+    """Originals to compare with, how much, and by which limits; fields are arguments of `verify_folder`."""
+
     against: Annotated[
         str | None,
         typer.Option(
             metavar="CHECKPOINT",
             help="What it was made from: a folder, a file or a hub id; by default what the folder names, if near.",
         ),
-    ] = None,
-    vae: Annotated[str | None, typer.Option(metavar="VAE", help="The other VAE that was put into it.")] = None,
+    ] = None
+    vae: Annotated[str | None, typer.Option(metavar="VAE", help="The other VAE that was put into it.")] = None
     controlnets: Annotated[
         list[str] | None,
         typer.Option(
             "--controlnet", metavar="NET", help="A ControlNet that was put into it; in order, may be repeated."
         ),
-    ] = None,
+    ] = None
     t2i_adapters: Annotated[
         list[str] | None, typer.Option("--t2i-adapter", metavar="NET", help="A T2I-Adapter, likewise.")
-    ] = None,
-    ip_adapter: Annotated[str | None, typer.Option(metavar="FILE", help="The IP-Adapter that was put into it.")] = None,
+    ] = None
+    ip_adapter: Annotated[str | None, typer.Option(metavar="FILE", help="The IP-Adapter that was put into it.")] = None
     image_encoder: Annotated[
         str | None, typer.Option(metavar="DIR", help="Its image encoder, where that is not near its file.")
-    ] = None,
+    ] = None
     loras: Annotated[
         list[str] | None,
         typer.Option(
             "--lora", metavar="FILE[:WEIGHT]", help="A LoRA that was merged into it; repeat for each of them."
         ),
-    ] = None,
+    ] = None
     components: Annotated[
         list[str] | None,
         typer.Option("--component", metavar="NAME", help="Compare this network alone; may be repeated."),
-    ] = None,
-    samples: Annotated[int, typer.Option(metavar="N", min=1, max=64, help="Random inputs for each network.")] = 2,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of the first input and picture.")] = 0,
+    ] = None
+    samples: Annotated[int, typer.Option(metavar="N", min=1, max=64, help="Random inputs for each network.")] = 2
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of the first input and picture.")] = 0
     threshold: Annotated[
         float | None,
         typer.Option(
             metavar="X",
             help="Largest relative error; by default 1e-4; fp16 2e-2, bf16 0.16, w8 5e-2, w4 0.6, int8 and fp8 0.3.",
         ),
-    ] = None,
+    ] = None
     pictures: Annotated[
         int | None, typer.Option(metavar="N", min=0, max=64, help="Pictures to compare; 1, or none with --component.")
-    ] = None,
+    ] = None
     prompt: Annotated[
         str | None, typer.Option(metavar="TEXT", help="What they show; by default an astronaut on a horse.")
-    ] = None,
-    steps: Annotated[int, typer.Option(metavar="N", min=1, help="Steps of each.")] = 20,
-    min_psnr: Annotated[
-        float | None, typer.Option(metavar="DB", help="Least PSNR of a picture; none by default.")
-    ] = None,
-    min_ssim: Annotated[
-        float | None, typer.Option(metavar="X", help="Least SSIM of a picture; none by default.")
-    ] = None,
+    ] = None
+    steps: Annotated[int, typer.Option(metavar="N", min=1, help="Steps of each.")] = 20
+    min_psnr: Annotated[float | None, typer.Option(metavar="DB", help="Least PSNR of a picture; none by default.")] = (
+        None
+    )
+    min_ssim: Annotated[float | None, typer.Option(metavar="X", help="Least SSIM of a picture; none by default.")] = (
+        None
+    )
     providers: Annotated[
         list[str] | None,
         typer.Option(
@@ -78,8 +79,15 @@ def verify(
             metavar="NAME[:KEY=VALUE,...]",
             help="What the folder's pictures run on; by default its target, where that is here.",
         ),
-    ] = None,
-    save: Annotated[Path | None, typer.Option(metavar="DIR", help="Write the pictures here, side by side.")] = None,
+    ] = None
+    save: Annotated[Path | None, typer.Option(metavar="DIR", help="Write the pictures here, side by side.")] = None
+
+
+@shared.with_groups
+def verify(
+    folder: shared.OutputFolder,
+    reported: shared.ReportOptions,
+    chosen: ComparisonOptions,
     card: Annotated[
         bool, typer.Option("--card", help="Write the figures into the folder's README.md, its model card.")
     ] = False,
@@ -91,36 +99,18 @@ def verify(
     Networks run on the CPU, whatever the target. The exit status is 5 if one is too far off.
     """
     from olivelike.errors import UsageError, VerificationError
-    from olivelike.measure.verify.folder_verification import PROMPT, verify_folder
+    from olivelike.measure.verify.folder_verification import verify_folder
 
     run = reported.run(folder)
     if card:
         from olivelike.measure.verify.model_card import check_card
 
-        if components:
+        if chosen.components:
             raise UsageError("--card: it tells of all networks; leave out --component")
         check_card(folder)
     result = verify_folder(
         folder,
-        against=against,
-        vae=vae,
-        controlnets=controlnets or (),
-        t2i_adapters=t2i_adapters or (),
-        ip_adapter=ip_adapter,
-        image_encoder=image_encoder,
-        loras=loras or (),
-        components=components or (),
-        samples=samples,
-        seed=seed,
-        threshold=threshold,
-        pictures=pictures,
-        prompt=prompt or PROMPT,
-        steps=steps,
-        min_psnr=min_psnr,
-        min_ssim=min_ssim,
-        providers=providers or (),
-        save=save,
-        allow_pickle=allow_pickle,
+        **shared.given(chosen, allow_pickle=allow_pickle),
         found=(lambda _: None) if json else _show_component,
         begun=_begin,
     )
