@@ -1,4 +1,4 @@
-"""What the engine lends to one execution of a pass."""
+"""Means that the engine lends to one execution of a pass."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Drawing(Protocol):
 
 
 class Cache:
-    """What earlier executions of the same pass, of the same code and libraries, found out; this one is always empty.
+    """Findings of earlier executions of the same pass, of the same code and libraries; this one is always empty.
 
     It is for what takes long and may be asked again under another key, such as trials. A result that is lost is
     computed again, so nothing may depend on its being there.
@@ -146,7 +146,7 @@ class PrecisionPlan:
 
 @dataclass(frozen=True)
 class Context:
-    """What the engine lends to one execution of a pass."""
+    """Means that the engine lends to one execution of a pass."""
 
     scratch: Path
     """An empty folder on the store's disk, removed afterwards."""

@@ -46,7 +46,7 @@ class Pass(BaseModel):
     """The `PASS_API` that the pass is written for; by default that of the olivelike that loads it."""
 
     reads: ClassVar[tuple[str, ...]] = ()
-    """What decides the result: the facets `architecture`, `weights`, `graph`; of the workflow `target`, `loras`,
+    """Facts that decide the result: the facets `architecture`, `weights`, `graph`; of the workflow `target`, `loras`,
     `embeddings`, `ip_adapter`; `precision`, what later steps convert the graph to; `original`, the network before any
     pass changed its weights; `calibration`, the range of values in the graph as the pipeline draws; and, beside that,
     `drawing`, which draws with other graphs. A step that reads LoRAs or embeddings is left out where the component has

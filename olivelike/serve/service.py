@@ -108,10 +108,9 @@ class Service:
         await asyncio.sleep(0)  # If nothing is drawn, this is now, while the answer is written.
         return view
 
-    def job(self, job: str) -> JobView | None:
-        """Return a job as it is now; `None` if there is none of that id."""
-        row = self.journal.find(job)
-        return self._view(row) if row is not None else None
+    def job(self, job: str) -> JobView:
+        """Return a job as it is now. Raises `SourceError` if there is none of that id."""
+        return self._view(self.journal.job(job))
 
     def jobs(self, state: str | None = None, limit: int = 50) -> list[JobView]:
         """Return the newest jobs, newest first."""
@@ -124,7 +123,7 @@ class Service:
             self.runs.cancel(job)
         elif row.kind == "pictures" and self.dispatcher.cancel(job):
             self.feed.publish({"type": "ended", "job": job})
-        return self.job(job) or self._view(row)
+        return self._view(self.journal.find(job) or row)
 
     def skip(self, job: str) -> JobView:
         """End the batch that a job draws. Raises as `cancel`."""
@@ -147,8 +146,6 @@ class Service:
             try:
                 if job is not None:
                     view = self.job(job)
-                    if view is None:
-                        raise SourceError(f"there is no job {job!r}")
                     yield {"type": "state", "job": job, "view": view.model_dump(mode="json")}
                     if view.state in ENDED:
                         yield {"type": view.state, "job": job, "view": view.model_dump(mode="json")}
@@ -168,9 +165,7 @@ class Service:
             async for event in events:
                 if event["type"] in ENDED:
                     break
-        view = self.job(job)
-        assert view is not None
-        return view
+        return self.job(job)
 
     async def picture_bytes(self, picture: str, suffix: str = ".png", quality: int | None = None) -> bytes:
         """Return a picture as a file of a format. Raises as `Library.file_bytes`."""
@@ -281,9 +276,7 @@ class Service:
         return open_folder(self.catalogue.folder(order.model or "")).default_size if order.hires else (0, 0)
 
     def _unended(self, job: str) -> JobRow:
-        row = self.journal.find(job)
-        if row is None:
-            raise SourceError(f"there is no job {job!r}")
+        row = self.journal.job(job)
         if row.state in ENDED:
             raise JobEnded(f"job {job} has ended already: {row.state}")
         return row
@@ -291,7 +284,6 @@ class Service:
     def _with_view(self, event: Event) -> Event:
         """Return the event that a job has ended as listeners get it, with how."""
         view = self.job(event["job"])
-        assert view is not None
         return {"type": view.state, "job": view.id, "view": view.model_dump(mode="json")}
 
     def _view(self, row: JobRow) -> JobView:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from olivelike._table import Table
 from olivelike._text import listed
-from olivelike.cli.display.text import count, duration, ended, fitted, size
+from olivelike.cli.display.text import count, duration, ended, fitted, message, size
 from olivelike.cli.stdout import write_error, write_found, write_json, write_line
 from olivelike.engine.fleet import FleetResult
 from olivelike.errors import OlivelikeError
@@ -143,7 +143,7 @@ def _to_json(result: FleetResult, error: BaseException | None) -> Json:
         "seconds": round(result.seconds, 3),
         "failed": len(result.failed),
         "combinations": rows,
-        "error": None if error is None else str(error) or type(error).__name__,
+        "error": message(error),
     }
 
 

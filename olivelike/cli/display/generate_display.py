@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Self
 
-from olivelike.cli.display.text import count, duration
+from olivelike.cli.display.text import count, duration, message
 from olivelike.cli.stdout import write_error, write_json, write_line
 from olivelike.runtime.jobs.job_drawing import DrawEvent, Opened, Opening, PictureWritten, SheetWritten, StepDone
 from olivelike.runtime.pipeline.request import Batch
@@ -181,7 +181,7 @@ class JsonLines:
             flagged=self._flagged,
             sheet=self._sheet,
             seconds=round(time.monotonic() - self._began, 3),
-            error=None if error is None else str(error) or type(error).__name__,
+            error=message(error),
         )
 
     def note(self, text: str) -> None:

@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING, Self
 
 from olivelike._table import Table
 from olivelike.cli import receipt
-from olivelike.cli.display.text import count, duration, ended, expected, fitted, roughly, size, terminal_width, usually
+from olivelike.cli.display.text import (
+    count,
+    duration,
+    ended,
+    expected,
+    fitted,
+    message,
+    roughly,
+    size,
+    terminal_width,
+    usually,
+)
 from olivelike.cli.stdout import write_error, write_found, write_json, write_line
 from olivelike.workflow.findings import file_label
 from olivelike.workflow.matrix import UnnamedCombinationError
@@ -329,8 +340,7 @@ class JsonLines:
         if isinstance(error, UnnamedCombinationError):  # Nothing ran: all combinations will.
             return
         finished = self._finished or self._ended_early(error)
-        message = None if error is None else str(error) or type(error).__name__
-        write_json({"event": "run_finished", **finished, "error": message})
+        write_json({"event": "run_finished", **finished, "error": message(error)})
 
     def _ended_early(self, error: BaseException | None) -> Json:
         return {

@@ -7,7 +7,7 @@ import sys
 from olivelike._text import count, duration, moment, roughly, size
 from olivelike.errors import Interrupted
 
-__all__ = ["count", "duration", "ended", "expected", "fitted", "moment", "roughly", "size", "terminal_width", "usually"]
+__all__ = ["count", "duration", "ended", "expected", "fitted", "message", "moment", "roughly", "size", "terminal_width", "usually"]
 
 _SHORT = 10.0
 """Seconds below which a time is shown as it was."""
@@ -49,6 +49,11 @@ def fitted(line: str) -> str:
 
     parts = textwrap.wrap(line, width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
     return "\n".join(parts)
+
+
+def message(error: BaseException | None) -> str | None:
+    """Return an error's message, or its kind if it has none; `None` without one."""
+    return None if error is None else str(error) or type(error).__name__
 
 
 def ended(error: BaseException | None) -> str:

@@ -101,10 +101,7 @@ async def jobs(
 @router.get("/api/jobs/{job}")
 async def job(job: str, service: TheService) -> Response:
     """Return a job."""
-    view = service.job(job)
-    if view is None:
-        raise SourceError(f"there is no job {job!r}")
-    return answer(view)
+    return answer(service.job(job))
 
 
 @router.post("/api/jobs/{job}/cancel")
@@ -122,8 +119,7 @@ async def skip(job: str, service: TheService) -> Response:
 @router.get("/api/jobs/{job}/events")
 async def job_events(job: str, service: TheService, previews: bool = False) -> StreamingResponse:
     """Return what happens to a job."""
-    if service.journal.find(job) is None:
-        raise SourceError(f"there is no job {job!r}")
+    service.journal.job(job)
     return events_of(service.events(job, previews=previews))
 
 

@@ -236,9 +236,7 @@ class Dispatcher:
         with contextlib.suppress(sqlite3.Error):  # A full disk: the next start draws it again.
             if error is not None:
                 self._journal.end(job, "failed", error)
-        row = self._journal.find(job)
-        assert row is not None
-        self.counts[row.state] += 1
+        self.counts[self._journal.job(job).state] += 1
         self._feed.publish({"type": "ended", "job": job})
 
     def _draw_again(self, job: str) -> None:
@@ -248,8 +246,7 @@ class Dispatcher:
         self._came.set()
 
     async def _have_drawn(self, job: str, painter: Painter) -> None:
-        row = self._journal.find(job)
-        assert row is not None
+        row = self._journal.job(job)
         order = Order.model_validate(row.asked)
         folder, first = row.folder, row.first
         if folder is None or first is None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 from olivelike._untrusted import Json
+from olivelike.errors import SourceError
 from olivelike.serve.gallery.database import open_database
 from olivelike.serve.orders import Order
 from olivelike.serve.views import JobState
@@ -93,6 +94,13 @@ class Journal:
         """Return a job; `None` if there is none of that id."""
         row = self._database.execute("SELECT * FROM jobs WHERE id = ?", (job,)).fetchone()
         return self._read(row) if row is not None else None
+
+    def job(self, job: str) -> JobRow:
+        """Return a job. Raises `SourceError` if there is none of that id."""
+        row = self.find(job)
+        if row is None:
+            raise SourceError(f"there is no job {job!r}")
+        return row
 
     def jobs(self, state: str | None = None, limit: int = 100, *, kind: str | None = None) -> list[JobRow]:
         """Return the newest jobs, newest first; of one state or kind, or all."""
