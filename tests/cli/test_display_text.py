@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from olivelike.cli.display.text import count, duration, size
+from olivelike._text import count, duration, size
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from olivelike._text import listed
+from olivelike._text import count, listed, moment, size
 from olivelike._untrusted import Json
 from olivelike.cli import options as shared
 from olivelike.cli.display.help_pages import Command, command_group
-from olivelike.cli.display.text import count, moment, size
 from olivelike.cli.stdout import write_error, write_found
 from olivelike.errors import StoreError, UsageError
 

@@ -37,7 +37,7 @@ def doctor(
 
 def _lines(diagnosis: "Diagnosis") -> Iterator[str]:
     from olivelike._table import Table
-    from olivelike.cli.display.text import size
+    from olivelike._text import size
     from olivelike.measure.doctor.starts import start_rows
 
     host = diagnosis.host

@@ -91,7 +91,7 @@ def _findings(facts: "JsonView") -> "Iterator[str]":
 def _when_stored(found: "Explanation") -> str:
     import datetime as dt
 
-    from olivelike.cli.display.text import duration, moment
+    from olivelike._text import duration, moment
 
     if found.created is None or found.seconds is None:
         return ""
@@ -100,7 +100,7 @@ def _when_stored(found: "Explanation") -> str:
 
 def _key_lines(planned: "PlannedNode", verbose: bool) -> "Iterator[str]":
     """Yield the parts of a key."""
-    from olivelike.cli.display.text import count
+    from olivelike._text import count
     from olivelike.engine.plan.explanation import told
 
     key = planned.key

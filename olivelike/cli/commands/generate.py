@@ -327,8 +327,8 @@ def _draw(
     preview: Path | None,
 ) -> None:
     """Draw what is planned; a signal leaves the pictures that are done, and says how many."""
+    from olivelike._text import count
     from olivelike.cli import collect_as_usual
-    from olivelike.cli.display.text import count
     from olivelike.cli.signals import signals_end_engines, uninterrupted
     from olivelike.cli.stdout import write_error
     from olivelike.errors import Interrupted
@@ -369,7 +369,7 @@ def _draw_at(
     server: "Server", plan: "RemotePlan", writer: "PictureWriter", display: "Lines | JsonLines", *, sheet: bool
 ) -> None:
     """Let a server draw what is planned; a signal cancels what it has not drawn, and says how many are written."""
-    from olivelike.cli.display.text import count
+    from olivelike._text import count
     from olivelike.cli.signals import uninterrupted
     from olivelike.errors import Interrupted
     from olivelike.serve.remote.remote_drawing import draw_orders

@@ -79,7 +79,7 @@ def _hash_lines(made: "FileHashes") -> "Iterator[str]":
 
 
 def _folder_lines(folder: "FolderInfo") -> "Iterator[str]":
-    from olivelike.cli.display.text import count, size
+    from olivelike._text import count, size
 
     yield f"{folder.path}: {folder.title}"
     for title, value in folder.facts.items():

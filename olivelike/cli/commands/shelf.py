@@ -50,7 +50,7 @@ def add(
     """
     import logging
 
-    from olivelike.cli.display.text import count
+    from olivelike._text import count
     from olivelike.engine.convert_request import networks_of
     from olivelike.graphs.shelf import ShelfFolder, own_folder
     from olivelike.graphs.shelf.filling import add_network
@@ -71,7 +71,7 @@ def list_entries(shelf: _Folder = None, json: shared.Json = False) -> None:
     from dataclasses import asdict
 
     from olivelike._table import Table
-    from olivelike.cli.display.text import size
+    from olivelike._text import size
     from olivelike.graphs.shelf import VERSION, Damage
 
     found = list(_entries(shelf))
@@ -97,7 +97,7 @@ def verify(shelf: _Folder = None, fresh: _Fresh = False, json: shared.Json = Fal
     """
     import logging
 
-    from olivelike.cli.display.text import count
+    from olivelike._text import count
     from olivelike.graphs.shelf import VERSION, Damage
     from olivelike.graphs.shelf.filling import differs
 

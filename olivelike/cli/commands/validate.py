@@ -26,7 +26,7 @@ def validate(
     Each finding has its file, line and column. Of a `matrix` all combinations are looked at. Sources are not opened;
     `plan` does that.
     """
-    from olivelike.cli.display.text import count
+    from olivelike._text import count
     from olivelike.cli.stdout import write_error, write_json, write_line
     from olivelike.errors import OlivelikeError
 

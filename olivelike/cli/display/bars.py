@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TaskID, TextColumn
 from rich.text import Text
 
-from olivelike.cli.display.text import duration, expected, size, usually
+from olivelike._text import duration, size
+from olivelike.cli.display.text import expected, usually
 
 if TYPE_CHECKING:
     from rich.console import Console

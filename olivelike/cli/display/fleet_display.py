@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from olivelike._table import Table
-from olivelike._text import listed
-from olivelike.cli.display.text import count, duration, ended, fitted, message, size
+from olivelike._text import count, duration, listed, size
+from olivelike.cli.display.text import ended, fitted, message
 from olivelike.cli.stdout import write_error, write_found, write_json, write_line
 from olivelike.engine.fleet import FleetResult
 from olivelike.errors import OlivelikeError

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Self
 
-from olivelike.cli.display.text import count, duration, message
+from olivelike._text import count, duration
+from olivelike.cli.display.text import message
 from olivelike.cli.stdout import write_error, write_json, write_line
 from olivelike.runtime.jobs.job_drawing import DrawEvent, Opened, Opening, PictureWritten, SheetWritten, StepDone
 from olivelike.runtime.pipeline.request import Batch

@@ -11,19 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from olivelike._table import Table
+from olivelike._text import count, duration, roughly, size
 from olivelike.cli import receipt
-from olivelike.cli.display.text import (
-    count,
-    duration,
-    ended,
-    expected,
-    fitted,
-    message,
-    roughly,
-    size,
-    terminal_width,
-    usually,
-)
+from olivelike.cli.display.text import ended, expected, fitted, message, terminal_width, usually
 from olivelike.cli.stdout import write_error, write_found, write_json, write_line
 from olivelike.workflow.findings import file_label
 from olivelike.workflow.matrix import UnnamedCombinationError

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from olivelike._text import count, duration, moment, roughly, size
+from olivelike._text import count, duration, roughly
 from olivelike.errors import Interrupted
-
-__all__ = ["count", "duration", "ended", "expected", "fitted", "message", "moment", "roughly", "size", "terminal_width", "usually"]
 
 _SHORT = 10.0
 """Seconds below which a time is shown as it was."""

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from olivelike._text import duration
 from olivelike.cli import options as shared
-from olivelike.cli.display.text import duration
 from olivelike.cli.options import ProviderOptions
 from olivelike.cli.stdout import require_writable, write_error, write_found, write_text
 
@@ -299,7 +299,7 @@ def _bench_one_file(
     """Time a pipeline in one file, in a process of its own."""
     from dataclasses import asdict
 
-    from olivelike.cli.display.text import size
+    from olivelike._text import size
     from olivelike.extras.bench.whole_pictures import measure_folder
 
     found, lines = [], []

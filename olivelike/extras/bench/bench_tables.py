@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from olivelike._table import Column, Table
-from olivelike.cli.display.text import fitted, size, terminal_width
+from olivelike._text import size
+from olivelike.cli.display.text import fitted, terminal_width
 from olivelike.measure.result_rows import ENGINE_COLUMNS, FIDELITY_COLUMNS
 
 if TYPE_CHECKING:

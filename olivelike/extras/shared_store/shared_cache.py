@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from olivelike._text import count, size as of_size
 from olivelike.cli import options as shared
-from olivelike.cli.display.text import count, size as of_size
 from olivelike.cli.stdout import write_error, write_found
 from olivelike.errors import StoreError, UsageError
 
