@@ -10,21 +10,45 @@ code (`input_blocks.4.1.proj_in`, `resblocks.0.mlp.c_fc`).
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 from olivelike.families import FAMILIES, TEXT_ENCODERS
 from olivelike.families.networks import stored_as
 
-_NETWORKS = {word: name for one in FAMILIES.values() for name, words in one.lora_names.items() for word in words}
-"""Spelling of a network's name → component."""
-_ROOTS = {name: roots for one in [*FAMILIES.values()][::-1] for name, roots in one.lora_layers.items()}
-"""Component → what its layers begin with, for names that say no network."""
-
 _WRAPPER = r"(?:base_model_model|lora|lycoris|module|model|pipe|text_encoders|transformer(?!_blocks))_"
 """Words that programs put before or behind a network's name, and that say nothing."""
-_NAMED = "|".join(sorted(_NETWORKS, key=len, reverse=True))
-_PREFIX = re.compile(rf"(?:{_WRAPPER})*(?:(?P<network>{_NAMED})_(?:(?:{_WRAPPER})|(?:clip_l|clip_g)_)*)?")
+
+
+@dataclass(frozen=True)
+class _Words:
+    """Words of all families for their networks."""
+
+    networks: Mapping[str, tuple[str, ...]]
+    """Spelling of a network's name → components that it stands for, in the order of families."""
+    roots: Mapping[str, tuple[str, ...]]
+    """Component → what its layers begin with."""
+    prefix: re.Pattern[str]
+
+
+@cache
+def _words() -> _Words:
+    networks: defaultdict[str, dict[str, None]] = defaultdict(dict)
+    roots: defaultdict[str, dict[str, None]] = defaultdict(dict)
+    for family in FAMILIES.values():
+        for name, words in family.lora_names.items():
+            for word in words:
+                networks[word][name] = None
+        for name, layers in family.lora_layers.items():
+            roots[name] |= dict.fromkeys(layers)
+    named = "|".join(sorted(networks, key=len, reverse=True))
+    prefix = re.compile(
+        rf"(?:{_WRAPPER})*(?:(?!transformer_blocks)(?P<network>{named})_(?:(?:{_WRAPPER})|(?:clip_l|clip_g)_)*)?"
+    )
+    first, second = ({name: tuple(values) for name, values in table.items()} for table in (networks, roots))
+    return _Words(first, second, prefix)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +65,18 @@ class LayerName:
 
 def parse_layer(module: str) -> LayerName:
     """Tell network and layer of a name such as `lora_unet_mid_block_attentions_0_proj_in`."""
-    flat = flat_name(module)
-    found = _PREFIX.match(flat)
+    flat, words = flat_name(module), _words()
+    found = words.prefix.match(flat)
     assert found is not None, "an empty prefix always matches"
     path, rest = module[found.end() :], flat[found.end() :]
-    if found["network"] is not None:
-        return LayerName(_NETWORKS[found["network"]], path, bare=False)
-    component = next((name for name, roots in _ROOTS.items() if _begins(rest, roots)), None)
-    return LayerName(component, path, bare=True)
+    named = words.networks.get(found["network"] or "", ())
+    own = (name for name in named or words.roots if _begins(rest, words.roots.get(name, ())))
+    return LayerName(next(own, named[0] if named else None), path, bare=not named)
+
+
+def layer_roots(component: str | None) -> tuple[str, ...]:
+    """Return what names of a component's layers begin with; nothing for none."""
+    return _words().roots.get(component or "", ())
 
 
 def flat_name(name: str) -> str:

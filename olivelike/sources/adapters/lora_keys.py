@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from olivelike.errors import SourceError
-from olivelike.sources.adapters.layer_names import flat_name, parse_layer
+from olivelike.sources.adapters.layer_names import flat_name, layer_roots, parse_layer
 
 if TYPE_CHECKING:
     from olivelike.sources.files.weight_table import RawTensor
@@ -99,7 +99,7 @@ _OTHER_LAYERS = tuple(
         (r"input_hint_block_|zero_convs_", "a ControlNet"),
     )
 )
-"""Other networks by the name behind the prefix."""
+"""Other networks by the name behind the prefix, unless a family here has such layers."""
 _TRANSFORMER = re.compile(r"((base_model_model|lora)_)*transformer_")
 
 _FORMATS = tuple(
@@ -148,8 +148,9 @@ def refuse_other_networks(path: Path, names: Iterable[str]) -> None:
 def _other_network(name: str) -> str | None:
     """Return the title of the network that a name is of; `None` if it can be one of Stable Diffusion."""
     flat, layer = flat_name(name), parse_layer(name)
-    path = flat_name(layer.path)
-    for patterns, text in ((_NETWORKS, flat), (_OTHER_LAYERS, path)):
+    path, roots = flat_name(layer.path), layer_roots(layer.component)
+    others = [row for row in _OTHER_LAYERS if not any(row[0].match(f"{root}_0_") for root in roots)]
+    for patterns, text in ((_NETWORKS, flat), (others, path)):
         found = next((network for pattern, network in patterns if pattern.match(text)), None)
         if found is not None:
             return found

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
+import re
+from dataclasses import replace
 
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from olivelike.families import FAMILIES
 from olivelike.families.networks.unet import LdmNames
+from olivelike.sources.adapters import layer_names
 from olivelike.sources.adapters.layer_names import flat_name, spelled_layers
 from olivelike.sources.adapters.merge import match_modules
 from olivelike.sources.adapters.open_lora import open_lora
@@ -73,3 +80,42 @@ def test_ldm_and_diffusers_names_in_one_file_are_both_used(sdxl, tmp_path):
     network = sdxl["unet"]
     lora = open_lora(tmp_path / "mixed.safetensors")
     assert len(match_modules("unet", network.shapes, lora)) * 2 == len(flat)
+
+
+@pytest.fixture
+def transformer(monkeypatch):
+    """Make a family known whose denoiser is a transformer, which kohya calls `unet` all the same."""
+    words = {"transformer": ("unet", "transformer", "diffusion_model")}
+    family = replace(FAMILIES["sd1"], denoiser="transformer", lora_names=words, lora_layers={"transformer": LAYERS})
+    monkeypatch.setitem(FAMILIES, "toy", family)
+    layer_names._words.cache_clear()
+    yield
+    layer_names._words.cache_clear()
+
+
+LAYERS = ("transformer_blocks", "joint_blocks")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "transformer.transformer_blocks.0.attn.to_q",
+        "lora_unet_joint_blocks_0_x_block_attn_qkv",
+        "diffusion_model.joint_blocks.0.x_block.attn.qkv",
+        "base_model.model.transformer_blocks.0.attn.to_q",
+    ],
+)
+def test_a_familys_words_and_layers_say_where_a_transformers_lora_belongs(name, transformer, tmp_path):
+    layer = name[re.search("joint|transformer_", name).start() :]
+    parameter = "joint_blocks.0.x_block.attn.qkv.weight" if "joint" in layer else f"{layer}.weight"
+    factors = {"lora_A": (2, 8), "lora_B": (8, 2)}
+    tensors = {f"{name}.{role}.weight": np.ones(shape, "f4") for role, shape in factors.items()}
+    save_file({**tensors, f"{name}.alpha": np.array(2, "f4")}, tmp_path / "a.safetensors")
+    lora = open_lora(tmp_path / "a.safetensors")
+    assert lora.components == {"transformer"}
+    assert [*match_modules("transformer", {parameter: (8, 8)}, lora)] == [parameter]
+
+
+def test_a_unets_lora_stays_one_beside_a_transformers(transformer, sd1, tmp_path):
+    path = make_lora(tmp_path / "a.safetensors", "kohya", base={"unet": sd1["unet"].shapes}, components=("unet",))
+    assert open_lora(path).components == {"unet"}
