@@ -46,6 +46,18 @@ class TextPart:
 
 
 @dataclass(frozen=True)
+class TinyVae:
+    """A published tiny VAE of a kind of latents."""
+
+    title: str
+    repository: str
+    families: str
+    """Families with these latents, in words."""
+    digests: tuple[str, ...]
+    """First 16 digits of the SHA-256 of its files."""
+
+
+@dataclass(frozen=True)
 class Latents:
     """Form of what a VAE makes of pictures."""
 
@@ -61,6 +73,7 @@ class Latents:
     """
     shift: float = 0.0
     """Number that is taken from latents before they are scaled."""
+    tiny: TinyVae | None = None
 
 
 @dataclass(frozen=True)

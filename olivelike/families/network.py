@@ -13,10 +13,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    import torch
+
     from olivelike._untrusted import Json
     from olivelike.model.architecture import Config
     from olivelike.model.few_steps import FewSteps
 
+Tensors = dict[str, "torch.Tensor"]
+"""Name → tensor."""
 Shapes = Mapping[str, tuple[int, ...]]
 """Name of a tensor → its shape."""
 _SHOWN: Final = 32
@@ -67,7 +71,7 @@ class Stored:
 
     name: str
     """Name of the way, which keys and the shelf's questions hold."""
-    to_library: Callable[[Config, dict[str, Any]], Mapping[str, Any]]
+    to_library: Callable[[Config, Tensors], Tensors]
     """Config, tensors by original name → those tensors, or views of them, by the names of the network's library."""
     prefixes: tuple[str, ...] = ()
     """Beginnings of all its names, in files that hold more than one network; the usual one first."""
@@ -130,6 +134,14 @@ class Network:
     """
     stored: tuple[Stored, ...] = ()
     """Ways in which files of original names hold it."""
+
+
+def diffusers_converter(name: str) -> Callable[..., Tensors]:
+    """Return one of diffusers' functions that take tensors of a single file to its own names."""
+    from diffusers.loaders import single_file_utils
+
+    converter: Callable[..., Tensors] = getattr(single_file_utils, name)
+    return converter
 
 
 def renamed(rest: str, names: Mapping[str, str]) -> str | None:

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from typing import Final
 
-from olivelike.families.family import Family, Latents, Published, Shapes, Sizes, TextPart
+from olivelike.families.family import Family, Latents, Published, Shapes, Sizes, TextPart, TinyVae
 from olivelike.model import guides
 
+_TINY: Final = TinyVae(
+    "TAESD",
+    "madebyollin/taesd",
+    "Stable Diffusion 1.x and 2.x",
+    # SHA-256 of its files, editions 1.0 to 1.2.
+    (
+        "2183b8f7c963176b", "439a6d6ce5b2d358", "db7e613f897e3e1e", "62bda7018337cc26",
+        "d7956d561b1efbd8", "7442e91c60df146a", "160d90c61c3a5ce5", "4dbe7a5f07de1045",
+    ),
+)  # fmt: skip
 LATENTS: Final = Latents(
     channels=4,
     factor=8,
@@ -17,6 +27,7 @@ LATENTS: Final = Latents(
         (-0.2829, 0.1762, 0.2721),
         (-0.2120, -0.2616, -0.7177),
     ),
+    tiny=_TINY,
 )
 GUIDES: Final = frozenset(guides.GUIDES)
 INDEX: Final = {"feature_extractor": [None, None], "requires_safety_checker": False, "safety_checker": [None, None]}

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Final
 
 from olivelike.families import sd1
-from olivelike.families.family import Family, HalfPolicy, Latents, Published, Shapes, Sizes, TextPart
+from olivelike.families.family import Family, HalfPolicy, Latents, Published, Shapes, Sizes, TextPart, TinyVae
 
 if TYPE_CHECKING:
     from olivelike._untrusted import JsonView
@@ -24,6 +24,17 @@ SECOND_TEXT: Final = TextPart(
     normed=False,
 )
 _WIDTHS: Final = (320, 640, 1280)
+_TINY: Final = TinyVae(
+    "TAESDXL",
+    "madebyollin/taesdxl",
+    "Stable Diffusion XL",
+    # SHA-256 of its files, editions 1.0 to 1.2.
+    (
+        "55ef8e24c0ef92d7", "0932f0601474b5c4", "070a29bf19e745a5", "0af7e9e60c66873a",
+        "aa0e5a3d8214d16f", "7f44a1aca487b462", "acbe3fbeb35834f8", "a01e74601dabfc23",
+        "0070e0bf1b85d84c", "f6013131e7eb412e", "9f37c0b28f72ec4c", "8227ede61852f4e5",
+    ),
+)  # fmt: skip
 LATENTS: Final = Latents(
     channels=4,
     factor=8,
@@ -34,6 +45,7 @@ LATENTS: Final = Latents(
         (0.0568, 0.1687, -0.0755),
         (-0.3112, -0.2359, -0.2076),
     ),
+    tiny=_TINY,
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from olivelike.digest import digest_file
 from olivelike.errors import SourceError
@@ -17,7 +17,7 @@ from olivelike.sources.files.weight_table import Header, ReadPickle, read_weight
 from olivelike.sources.hub import known_digest
 from olivelike.sources.identify.identify import identify
 from olivelike.sources.identify.identity import Part
-from olivelike.sources.identify.tiny_vae import TINY_CLASS, tiny_config, tiny_family, tiny_halves
+from olivelike.sources.identify.tiny_vae import TINY_CLASS, published_tiny, tiny_config, tiny_halves
 
 if TYPE_CHECKING:
     from olivelike.model.architecture import Config
@@ -163,24 +163,15 @@ def _check_tiny(where: str, found: Checkpoint, own: Config | None, origin: Origi
             f"the pipeline's have {needed}; take TAESD for Stable Diffusion 1.x and 2.x, TAESDXL for XL"
         )
     scaling = (own or {}).get("scaling_factor")
-    for path in found.files if scaling in _FAMILY_OF_SCALING else ():
+    fitting = next((one.latents.tiny for one in FAMILIES.values() if one.latents.scaling == scaling), None)
+    for path in found.files if fitting is not None else ():
         digest = known_digest(path) or (digest_file(path) if path.stat().st_size <= _LARGEST else "")
-        family = tiny_family(digest, origin.repository)
-        if family is not None and FAMILIES[family].latents.scaling != scaling:
+        published = published_tiny(digest, origin.repository)
+        if fitting is not None and published is not None and published != fitting:
             raise SourceError(
-                f"{where}: this tiny VAE is the published one for {FAMILIES[family].title}, and the pipeline's latents "
-                f"are those of {_FAMILY_OF_SCALING[scaling]}; take {_TINY_OF_SCALING[scaling]}"
+                f"{where}: this tiny VAE is the published one for {published.families}, and the pipeline's latents are "
+                f"those of {fitting.families}; take {fitting.title} ({fitting.repository})"
             )
-
-
-_FAMILY_OF_SCALING: Final[Mapping[Any, str]] = {
-    FAMILIES["sd1"].latents.scaling: "Stable Diffusion 1.x and 2.x",
-    FAMILIES["sdxl"].latents.scaling: FAMILIES["sdxl"].title,
-}
-_TINY_OF_SCALING: Final[Mapping[Any, str]] = {
-    FAMILIES["sd1"].latents.scaling: "TAESD (madebyollin/taesd)",
-    FAMILIES["sdxl"].latents.scaling: "TAESDXL (madebyollin/taesdxl)",
-}
 
 
 def _check_widths(path: Path, shapes: Mapping[str, tuple[int, ...]], own: Config) -> None:

@@ -156,7 +156,8 @@ def _text_part(root: Path, component: str, index: Json) -> TextPart:
     there = [name for name in TEXT_ENCODERS if index.get(name, [None])[0] is not None]
     activations = {name: _config(root, name)["hidden_act"] for name in there}
     for family in FAMILIES.values():
-        published = {text.component: family.published.configs[text.component]["hidden_act"] for text in family.texts}
+        configs = family.published.configs
+        published = {text.component: configs.get(text.component, {}).get("hidden_act") for text in family.texts}
         if published == activations:
             return next(text for text in family.texts if text.component == component)
     raise ValueError(f"no original names are known for {component} with activations {activations}")

@@ -13,10 +13,10 @@ from stored_values import values
 
 from olivelike.digest import digest_file
 from olivelike.errors import SourceError
+from olivelike.families import FAMILIES, sd1
 from olivelike.model.components import PREVIEW
 from olivelike.model.records.origin import Origin
 from olivelike.sources import SourceSpec, available_components, open_source
-from olivelike.sources.identify import tiny_vae
 from olivelike.testing.checkpoints import make_checkpoint, write_safetensors
 from olivelike.testing.single_file_writer import make_single_file
 from tests.fixtures.pickle_tables import read_pickle_here
@@ -181,7 +181,8 @@ def test_a_tiny_vae_of_other_latents_is_refused(both_forms_of, tiny, tmp_path, m
         with pytest.raises(SourceError, match=r"for latents of 16 channels .* have 4; take TAESD .* TAESDXL for XL"):
             open_source(spec, VAE)
     published = digest_file(tiny[1])[:16]
-    monkeypatch.setattr(tiny_vae, "_FILES", {"sd1": (published,)})
+    known = replace(sd1.LATENTS, tiny=replace(sd1.LATENTS.tiny, digests=(published,)))
+    monkeypatch.setitem(FAMILIES, "sd1", replace(sd1.FAMILY, latents=known))
     spec = SourceSpec(path=both_forms_of("sdxl").folder, vae=SourceSpec(path=tiny[1]))
     with pytest.raises(SourceError, match=r"the published one for Stable Diffusion 1\.x.*take TAESDXL"):
         open_source(spec, VAE)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.families.network import (
@@ -12,6 +12,8 @@ from olivelike.families.network import (
     Network,
     Shapes,
     Stored,
+    Tensors,
+    diffusers_converter,
     layer_count,
     layer_number,
     renamed,
@@ -94,13 +96,6 @@ def ldm_names(names: Collection[str]) -> Callable[[str], str]:
     return original
 
 
-def _to_diffusers(config: Config, tensors: dict[str, Any]) -> Mapping[str, Any]:
-    from diffusers.loaders.single_file_utils import convert_ldm_vae_checkpoint
-
-    converted: Mapping[str, Any] = convert_ldm_vae_checkpoint(tensors, dict(config))
-    return converted
-
-
 def _config(published: Config, shapes: Shapes, head_width: int | None) -> Config:
     del head_width
     count = layer_count(shapes, r"^decoder\.up\.(\d+)\.")
@@ -118,7 +113,7 @@ def _config(published: Config, shapes: Shapes, head_width: int | None) -> Config
 def _tiny(half: str, other: str, first: int) -> Stored:
     """Return how TAESD's files hold a half: by numbers of layers, of which `AutoencoderTiny` begins at `first`."""
 
-    def to_diffusers(config: Config, tensors: dict[str, Any]) -> Mapping[str, Any]:
+    def to_diffusers(config: Config, tensors: Tensors) -> Tensors:
         del config
         numbered = {name.partition("."): tensor for name, tensor in tensors.items()}
         return {f"{half}.layers.{int(n) - first}.{rest}": tensor for (n, _, rest), tensor in numbered.items()}
@@ -129,7 +124,7 @@ def _tiny(half: str, other: str, first: int) -> Stored:
 
 STORED: Final = Stored(
     name="vae",
-    to_library=_to_diffusers,
+    to_library=lambda config, tensors: diffusers_converter("convert_ldm_vae_checkpoint")(tensors, dict(config)),
     prefixes=("first_stage_model.", "vae."),
     expected="first_stage_model.",
     marks=("decoder.conv_in.weight", "decoder.mid.block_1.conv1.weight"),

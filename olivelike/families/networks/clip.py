@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
@@ -14,6 +14,8 @@ from olivelike.families.network import (
     Network,
     Shapes,
     Stored,
+    Tensors,
+    diffusers_converter,
     head_count,
     layer_count,
     renamed,
@@ -108,20 +110,9 @@ def _open_clip_names(names: Collection[str]) -> Callable[[str], str | None]:
     return original
 
 
-def _from_clip(config: Config, tensors: dict[str, Any]) -> Mapping[str, Any]:
-    from diffusers.loaders.single_file_utils import convert_ldm_clip_checkpoint
-
-    del config
-    converted: Mapping[str, Any] = convert_ldm_clip_checkpoint(tensors)
-    return converted
-
-
-def _from_open_clip(config: Config, tensors: dict[str, Any]) -> Mapping[str, Any]:
-    from diffusers.loaders.single_file_utils import convert_open_clip_checkpoint
-
+def _from_open_clip(config: Config, tensors: Tensors) -> Tensors:
     network = SimpleNamespace(config=SimpleNamespace(hidden_size=config["hidden_size"]))
-    converted: Mapping[str, Any] = convert_open_clip_checkpoint(network, tensors, prefix="")
-    return converted
+    return diffusers_converter("convert_open_clip_checkpoint")(network, tensors, prefix="")
 
 
 def _clip_config(published: Config, shapes: Shapes, head_width: int | None) -> Config:
@@ -168,7 +159,7 @@ def _text_config(shapes: Shapes, *, tokens: str, positions: str, layer: str, inn
 
 CLIP: Final = Stored(
     name="clip",
-    to_library=_from_clip,
+    to_library=lambda config, tensors: diffusers_converter("convert_ldm_clip_checkpoint")(tensors),  # noqa: ARG005
     prefix_at=partial(_prefix_at, level=True),
     expected="cond_stage_model.transformer.",
     config=_clip_config,

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError
-from olivelike.families.network import Input, Interface, Network, Stored, shown
+from olivelike.families.network import Input, Interface, Network, Stored, Tensors, diffusers_converter, shown
 from olivelike.families.networks.unet import check_unet, takes_pooled_text, unet_interface
 from olivelike.model.adapter_features import TYPES, given_features
 from olivelike.model.guides import CONTROLNET, IMAGE_TOKENS, IP_ADAPTER, MIDDLE, NO_IMAGE_TOKENS, STRENGTH, T2I_ADAPTER
@@ -129,19 +128,17 @@ def _check_adapter(component: str, class_name: str, config: Config) -> None:
             raise SourceError(f"{component}: {class_name} with `{option}: {shown(value)}` is not known; it is {words}")
 
 
-def _controlnet_to_diffusers(config: Config, tensors: dict[str, Any]) -> Mapping[str, Any]:
-    from diffusers.loaders.single_file_utils import convert_controlnet_checkpoint
-
-    converted: dict[str, Any] = convert_controlnet_checkpoint(tensors, dict(config))
+def _controlnet_to_diffusers(config: Config, tensors: Tensors) -> Tensors:
     # What SDXL's adds to the time embedding, which diffusers' converter does not know.
-    for number in (1, 2):
-        for kind in ("weight", "bias"):
-            added = tensors.get(f"label_emb.0.{2 * number - 2}.{kind}")
-            converted[f"add_embedding.linear_{number}.{kind}"] = added
-    return converted
+    added = {
+        f"add_embedding.linear_{number}.{kind}": tensors.get(f"label_emb.0.{2 * number - 2}.{kind}")
+        for number in (1, 2)
+        for kind in ("weight", "bias")
+    }
+    return diffusers_converter("convert_controlnet_checkpoint")(tensors, dict(config)) | added
 
 
-def _adapter_to_diffusers(config: Config, tensors: dict[str, Any]) -> Mapping[str, Any]:
+def _adapter_to_diffusers(config: Config, tensors: Tensors) -> Tensors:
     del config
     light = "body.0.out_conv.weight" in tensors
     return {f"adapter.{_adapter_name(name, light)}": tensor for name, tensor in tensors.items()}
@@ -159,10 +156,6 @@ def _adapter_name(name: str, light: bool) -> str:
     return name
 
 
-_STORED_CONTROLNET: Final = Stored(
-    name=CONTROLNET.name, to_library=_controlnet_to_diffusers, prefixes=("control_model.",)
-)
-_STORED_ADAPTER: Final = Stored(name=T2I_ADAPTER.name, to_library=_adapter_to_diffusers)
 NETWORKS: Final = (
     Network(
         CONTROLNET.network[1],
@@ -170,7 +163,7 @@ NETWORKS: Final = (
         _controlnet,
         _controlnet_forward,
         _check_controlnet,
-        stored=(_STORED_CONTROLNET,),
+        stored=(Stored(name=CONTROLNET.name, to_library=_controlnet_to_diffusers, prefixes=("control_model.",)),),
     ),
     Network(
         T2I_ADAPTER.network[1],
@@ -178,7 +171,7 @@ NETWORKS: Final = (
         _t2i_adapter,
         lambda _: _forward_t2i_adapter,
         _check_adapter,
-        stored=(_STORED_ADAPTER,),
+        stored=(Stored(name=T2I_ADAPTER.name, to_library=_adapter_to_diffusers),),
     ),
     Network(IP_ADAPTER.network[1], IP_ADAPTER.components, _image_encoder, lambda _: _forward_image_encoder),
 )

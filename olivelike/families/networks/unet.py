@@ -16,7 +16,9 @@ from olivelike.families.network import (
     Network,
     Shapes,
     Stored,
+    Tensors,
     Told,
+    diffusers_converter,
     first_shape,
     head_count,
     layer_number,
@@ -285,10 +287,8 @@ class LdmNames:
         return f"{home}.{first + self._sizes[place] - 1}.{slot}.{rest}"
 
 
-def _to_diffusers(config: Config, tensors: dict[str, Any]) -> Mapping[str, Any]:
-    from diffusers.loaders.single_file_utils import convert_ldm_unet_checkpoint
-
-    converted: dict[str, Any] = convert_ldm_unet_checkpoint(tensors, dict(config))
+def _to_diffusers(config: Config, tensors: Tensors) -> Tensors:
+    converted = diffusers_converter("convert_ldm_unet_checkpoint")(tensors, dict(config))
     # LCM's input, which diffusers' converter does not know.
     if (guidance := tensors.get(f"{STORED.expected}time_embed.cond_proj.weight")) is not None:
         converted["time_embedding.cond_proj.weight"] = guidance

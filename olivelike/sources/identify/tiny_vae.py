@@ -13,7 +13,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
+from olivelike.families import FAMILIES
+
 if TYPE_CHECKING:
+    from olivelike.families.family import TinyVae
     from olivelike.model.architecture import Config
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -21,19 +24,6 @@ Shapes = Mapping[str, tuple[int, ...]]
 NETWORK: Final = "the tiny kind (TAESD)"
 TINY_CLASS: Final = ("diffusers", "AutoencoderTiny")
 _PLAIN: Final = re.compile(r"(\d+)\.weight")
-# SHA-256 of files in madebyollin/taesd and madebyollin/taesdxl, editions 1.0 to 1.2.
-_FILES: Final[Mapping[str, tuple[str, ...]]] = {
-    "sd1": (
-        "2183b8f7c963176b", "439a6d6ce5b2d358", "db7e613f897e3e1e", "62bda7018337cc26",
-        "d7956d561b1efbd8", "7442e91c60df146a", "160d90c61c3a5ce5", "4dbe7a5f07de1045",
-    ),
-    "sdxl": (
-        "55ef8e24c0ef92d7", "0932f0601474b5c4", "070a29bf19e745a5", "0af7e9e60c66873a",
-        "aa0e5a3d8214d16f", "7f44a1aca487b462", "acbe3fbeb35834f8", "a01e74601dabfc23",
-        "0070e0bf1b85d84c", "f6013131e7eb412e", "9f37c0b28f72ec4c", "8227ede61852f4e5",
-    ),
-}  # fmt: skip
-_REPOSITORIES: Final[Mapping[str, str]] = {"madebyollin/taesd": "sd1", "madebyollin/taesdxl": "sdxl"}
 _DIGITS: Final = 16
 
 
@@ -91,12 +81,13 @@ def tiny_config(shapes: Shapes, halves: tuple[TinyHalf, ...]) -> Config:
     return config
 
 
-def tiny_family(digest: str, repository: str | None) -> str | None:
-    """Return the family whose latents a published tiny VAE is for; `None` if it is no published one.
+def published_tiny(digest: str, repository: str | None) -> TinyVae | None:
+    """Return the published tiny VAE that a file is; `None` if it is none.
 
     Args:
         digest: SHA-256 of its file.
         repository: that it is from.
     """
-    by_digest = (family for family, digests in _FILES.items() if digest[:_DIGITS] in digests)
-    return next(by_digest, None) or _REPOSITORIES.get(repository or "")
+    known = [tiny for family in FAMILIES.values() if (tiny := family.latents.tiny)]
+    by_digest = next((tiny for tiny in known if digest[:_DIGITS] in tiny.digests), None)
+    return by_digest or next((tiny for tiny in known if tiny.repository == repository), None)
