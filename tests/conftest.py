@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import tempfile
 from functools import cache, partial
 from pathlib import Path
@@ -116,6 +117,26 @@ def sessions_wait_asleep():
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(onnxruntime, "SessionOptions", SessionOptions)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def entry_points_read_once():
+    """Read those of all distributions anew only where the import path has changed: each run asks for them."""
+    import importlib.metadata
+
+    unread, read = importlib.metadata.entry_points, {}
+
+    def entry_points(**asked):
+        folders = [Path(folder) for folder in sys.path]
+        times = (folder.stat().st_mtime_ns if folder.is_dir() else None for folder in folders)
+        key = (*folders, *times, *asked.items())
+        if key not in read:
+            read[key] = unread(**asked)
+        return read[key]
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(importlib.metadata, "entry_points", entry_points)
         yield
 
 

@@ -19,23 +19,15 @@ from olivelike.extras.adopt.onnx_source import open_onnx_component
 from olivelike.families.networks import interface_of
 from olivelike.measure.network_sizes import random_inputs
 from olivelike.measure.verify.original import relative_error
-from olivelike.model import Architecture
 from olivelike.sources.checkpoint import FolderFiles
 from olivelike.sources.names.adaptation import bind
 from olivelike.testing import Case, LocalModel, LocalTensors, random_model, run_pass, tiny_model
 from olivelike.testing.models import traced_graph
 from olivelike.testing.parity import materialize_model, open_on_cpu
-from tests.fixtures.fusion_networks import Network
+from tests.fixtures.fusion_networks import Network, short_unet
 from tests.fixtures.torchscript_pipeline import export_with_torchscript
 
 CASES = (Case(1, 16, 24), Case(3, 24, 8, 9))
-SHORT_UNET = {
-    "block_out_channels": [16, 32],
-    "down_block_types": ["CrossAttnDownBlock2D", "DownBlock2D"],
-    "up_block_types": ["UpBlock2D", "CrossAttnUpBlock2D"],
-    "layers_per_block": 1,
-}
-"""Every kind of block that the tiny checkpoint's has, each once."""
 
 
 @cache
@@ -46,11 +38,7 @@ def original(component):
     """
     if component.startswith("vae"):
         return random_model(Network(component).architecture)
-    model = tiny_model(component)
-    if component != "unet":
-        return model
-    found = model.architecture
-    return random_model(Architecture("unet", found.library, found.class_name, {**found.config, **SHORT_UNET}))
+    return short_unet() if component == "unet" else tiny_model(component)
 
 
 def own(component):
