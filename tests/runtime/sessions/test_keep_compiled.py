@@ -30,6 +30,7 @@ from olivelike.runtime.sessions.session_settings import SessionSettings, parse_p
 from olivelike.serve.drawing.warm import SessionChoice
 from olivelike.testing import run_pass
 from olivelike.testing.parity import materialize_model
+from tests.fixtures.fusion_networks import short_unet
 from tests.fixtures.little_pipeline import little_pipeline
 
 torch = pytest.importorskip("torch")
@@ -103,8 +104,8 @@ def test_a_picture_is_the_same_to_the_bit(kind, half, plain, keeping, is_from_th
     assert len(kept(keeping)) == len(list(pipeline._networks))
 
 
-def test_weights_in_blocks_are_the_same_to_the_bit(tiny, plain, keeping, is_from_there, tmp_path):
-    original = tiny("unet")
+def test_weights_in_blocks_are_the_same_to_the_bit(one_torch_thread, plain, keeping, is_from_there, tmp_path):
+    original = short_unet()
     short = run_pass(Weights8, run_pass(Fuse, original, target="cpu"), target="cpu", block_size=32)
     (tmp_path / "unet").mkdir()
     materialize_model(short, tmp_path / "unet")

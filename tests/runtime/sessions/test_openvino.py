@@ -19,6 +19,7 @@ from olivelike.runtime.sessions.open_session import open_session
 from olivelike.runtime.sessions.session_settings import SessionSettings, parse_provider
 from olivelike.testing import Case, LocalModel, run_pass
 from olivelike.testing.parity import materialize_model, torch_network
+from tests.fixtures.fusion_networks import short_unet
 
 torch = pytest.importorskip("torch")
 openvino = pytest.importorskip("openvino", reason="install olivelike[openvino] to test its target")
@@ -60,7 +61,7 @@ def lower(tiny, tmp_path_factory):
 
 
 def _lower(tiny, tmp_path_factory, component):
-    original = tiny(component)
+    original = short_unet() if component == "unet" else tiny(component)
     fused = run_pass(Fuse, original, target="openvino")
     folder = tmp_path_factory.mktemp(component)
     materialize_model(fused, folder)
