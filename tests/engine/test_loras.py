@@ -12,8 +12,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from olivelike.engine.explanation import explain
-from olivelike.engine.output.earlier import Earlier
-from olivelike.engine.output.initializers import Initializers
+from olivelike.engine.output.initializers import EarlierNetwork, Initializers
 from olivelike.engine.output.swap import swap_loras
 from olivelike.engine.preparation import plan
 from olivelike.engine.prepared import Options
@@ -114,8 +113,8 @@ def test_the_store_keeps_tensors_that_are_not_products_of_two_factors(project: P
 def copied(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Initializers that are taken from the output that is replaced."""
     names: list[str] = []
-    read = Earlier.read
-    monkeypatch.setattr(Earlier, "read", lambda self, name: names.append(name) or read(self, name))
+    read = EarlierNetwork.read
+    monkeypatch.setattr(EarlierNetwork, "read", lambda self, name: names.append(name) or read(self, name))
     return names
 
 

@@ -60,8 +60,7 @@ class MaterializeTask(ModelTask):
 
     def run(self, bench: Workbench) -> Done:
         """Write model, data and config; nothing is stored."""
-        from olivelike.engine.output.earlier import Earlier
-        from olivelike.engine.output.initializers import Initializers
+        from olivelike.engine.output.initializers import EarlierNetwork, Initializers
         from olivelike.engine.output.materialize import materialize
         from olivelike.engine.output.pipeline_files import component_config, to_json
 
@@ -74,7 +73,7 @@ class MaterializeTask(ModelTask):
             earlier = None
             if self.earlier is not None and (known := self._table(bench, self.earlier[1])) is not None:
                 with contextlib.suppress(SourceError):  # What can't be read is derived anew.
-                    earlier = Earlier(Initializers(Path(self.earlier[0])), known, **self.earlier[2])
+                    earlier = EarlierNetwork(Initializers(Path(self.earlier[0])), known, **self.earlier[2])
             result = materialize(
                 model.graph, model.weights, files, folder, bench.progress,
                 **self.file_names, most_data_bytes=self.most_data_bytes, earlier=earlier,

@@ -36,7 +36,7 @@ from olivelike.model.tensor_file import block_rows, read_part, read_tensor
 
 if TYPE_CHECKING:
     from olivelike._untrusted import Json, JsonView
-    from olivelike.engine.output.earlier import Earlier
+    from olivelike.engine.output.initializers import EarlierNetwork
     from olivelike.model import Graph, Weights
     from olivelike.pass_api import Progress
 
@@ -87,7 +87,7 @@ def materialize(
     model_file: str = MODEL_FILE,
     data_file: str = DATA_FILE,
     most_data_bytes: int | None = None,
-    earlier: Earlier | None = None,
+    earlier: EarlierNetwork | None = None,
 ) -> Materialized:
     """Write a model and its data file into `folder`, which exists; no data file if nothing belongs there.
 
@@ -226,7 +226,7 @@ class _Piece:
     """Whether an earlier run's is the same."""
 
 
-def _pieces(name: str, expression: Expression, weights: Weights, earlier: Earlier | None) -> Iterator[_Piece]:
+def _pieces(name: str, expression: Expression, weights: Weights, earlier: EarlierNetwork | None) -> Iterator[_Piece]:
     """Yield an initializer as a whole; by rows if it is large, and its rows are those of one parameter."""
     nbytes = sum(weights[parameter].nbytes for parameter, _ in parameters(expression))
     if earlier is not None and earlier.has(name, expression, weights):

@@ -99,9 +99,8 @@ def _swap(
     model: Path, component: str, derivations: Mapping[str, Expression], loras: Iterable[WeightedLora]
 ) -> dict[str, Array]:
     from olivelike.engine.output.derivation import Evaluator
-    from olivelike.engine.output.initializers import Initializers
+    from olivelike.engine.output.initializers import Initializers, QuantisedInitializers
     from olivelike.engine.output.materialize import ahead
-    from olivelike.engine.output.quantised_initializers import QuantisedInitializers
     from olivelike.sources.adapters.merge import changes
 
     initializers = QuantisedInitializers(Initializers(model), derivations)
