@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from olivelike._text import did_you_mean
-from olivelike.engine.plan.explanation import differences, nearest_of
+from olivelike.engine.plan.reasons import differences, nearest_of
 from olivelike.engine.preparation import plan
 from olivelike.engine.prepared import DEFAULTS, Options, Prepared
 from olivelike.errors import UsageError

@@ -101,7 +101,7 @@ def _when_stored(found: "Explanation") -> str:
 def _key_lines(planned: "PlannedNode", verbose: bool) -> "Iterator[str]":
     """Yield the parts of a key."""
     from olivelike._text import count
-    from olivelike.engine.plan.explanation import told
+    from olivelike.engine.plan.reasons import told
 
     key = planned.key
     if key is None:

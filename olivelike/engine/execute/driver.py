@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from olivelike.engine.execute.sharing import Unshared
     from olivelike.engine.keys import Key
     from olivelike.engine.kinds.kind import Done
-    from olivelike.engine.plan.explanation import Earlier
     from olivelike.engine.plan.forecast import Forecast
     from olivelike.engine.plan.node import Node
+    from olivelike.engine.plan.reasons import Earlier
     from olivelike.engine.plan.resolver import Resolver, Shelved
     from olivelike.store import Root
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from olivelike.engine.kinds import kind_of
-from olivelike.engine.plan.explanation import differences, nearest_of
+from olivelike.engine.plan.reasons import differences, nearest_of
 from olivelike.engine.plan.resolver import Resolution
 from olivelike.errors import DamagedError
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from olivelike.engine.execute.sharing import Unshared
     from olivelike.engine.keys import Key
     from olivelike.engine.kinds.kind import Estimate
-    from olivelike.engine.plan.explanation import Earlier
     from olivelike.engine.plan.node import Node
+    from olivelike.engine.plan.reasons import Earlier
     from olivelike.engine.plan.resolver import Resolver
     from olivelike.sources import PipelineSource
 

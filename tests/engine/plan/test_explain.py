@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from olivelike.engine.plan.explanation import differences, nearest
+from olivelike.engine.plan.reasons import differences, nearest
 from olivelike.model.records.run_record import NodeRecord
 from tests.fixtures.sample_records import run_record
 
