@@ -38,7 +38,7 @@ def doctor(
 def _lines(diagnosis: "Diagnosis") -> Iterator[str]:
     from olivelike._table import Table
     from olivelike._text import size
-    from olivelike.measure.doctor.starts import start_rows
+    from olivelike.measure.doctor.starts import start_table
 
     host = diagnosis.host
     memory = f"{size(diagnosis.memory_available_bytes)} of {size(host.memory_bytes)} memory available"
@@ -60,8 +60,7 @@ def _lines(diagnosis: "Diagnosis") -> Iterator[str]:
     yield from Table(("folder", "path", "free"), folders).lines()
     yield ""
     if diagnosis.starts:
-        heads = ("a picture of one step", "opens in", "first step after", "at rest", "at most", "")
-        yield from Table(heads, list(start_rows(diagnosis.starts))).lines()
+        yield from start_table(diagnosis.starts).lines()
         yield ""
     yield from (f"{finding.severity}: {finding.message}" for finding in diagnosis.findings)
     if not diagnosis.findings:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from olivelike._table import Table
+from olivelike._text import size
 from olivelike.errors import SessionError
 
 if TYPE_CHECKING:
@@ -83,16 +85,15 @@ def _measure(folder: Path, name: str, settings: SessionSettings) -> Start:
     )
 
 
-def start_rows(starts: Iterable[Start]) -> Iterator[tuple[str, ...]]:
-    """Yield the rows of a table for people."""
-    from olivelike._text import size
-
-    for start in starts:
-        seconds = (start.load_seconds, start.first_step_seconds)
-        memory = (start.rest_bytes, start.peak_bytes)
-        yield (
+def start_table(starts: Iterable[Start]) -> Table:
+    """Return a table for people."""
+    rows = [
+        (
             start.provider,
-            *("" if value is None else f"{value:.1f} s" for value in seconds),
-            *("" if value is None else size(value) for value in memory),
+            *("" if taken is None else f"{taken:.1f} s" for taken in (start.load_seconds, start.first_step_seconds)),
+            *("" if held is None else size(held) for held in (start.rest_bytes, start.peak_bytes)),
             start.problem,
         )
+        for start in starts
+    ]
+    return Table(("a picture of one step", "opens in", "first step after", "at rest", "at most", ""), rows)
