@@ -136,9 +136,10 @@ def to_bytes(observed: Mapping[str, Observed]) -> bytes:
 
 
 def from_bytes(data: bytes) -> dict[str, Observed]:
-    """Read what `to_bytes` gave."""
+    """Read what `to_bytes` gave. Raises `ValueError` for anything else."""
     kind, rows = json.loads(data)
-    assert kind == _KIND
+    if kind != _KIND:
+        raise ValueError(f"expected {_KIND}, found {kind!r}")
     return {
         name: Observed(low, high, exponent, (*(0,) * first, *counts, *(0,) * (BINS - first - len(counts))))
         for name, (low, high, exponent, first, counts) in rows.items()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from olivelike.errors import UsageError
+from olivelike.errors import MissingError, UsageError
 from olivelike.testing.lora_files import make_lora
 from tests.fixtures.inline_executor import InlineExecutor
 
@@ -161,6 +161,18 @@ def test_a_bug_ends_a_run_with_its_event_and_its_record(project: Project) -> Non
     assert (seen[-1].name, seen[-1].data["status"]) == ("run_finished", "failed")
     record = json.loads(sorted((project.folder / "cache" / "runs").glob("*.json"))[-1].read_bytes())
     assert "a bug: RuntimeError" in json.dumps(record)
+
+
+def test_a_record_that_goes_away_during_a_run_is_told(project: Project) -> None:
+    from olivelike.engine.prepared import Options
+    from olivelike.engine.run import run
+
+    def listen(event: object) -> None:
+        if event.name == "node_finished":
+            (project.output / "olivelike.json").unlink(missing_ok=True)
+
+    with pytest.raises(MissingError, match="its record went away during the run"):
+        run(str(project.workflow), Options(overrides=("components.vae_decoder=[convert]",)), listen)
 
 
 def test_a_collection_that_fails_is_told(project: Project) -> None:

@@ -43,6 +43,11 @@ def test_bytes_come_back(arrays):
     assert len(to_bytes(seen)) < 12_000
 
 
+def test_bytes_of_another_kind_are_no_observations():
+    with pytest.raises(ValueError, match="found 'other/1'"):
+        from_bytes(b'["other/1", {}]')
+
+
 def test_methods_cut_outliers_off(arrays):
     outlier = np.append(arrays[0], np.float32(900))
     one = observed(outlier).result()

@@ -46,6 +46,11 @@ def found(gallery, *words, **exact):
     return [row.id for row in gallery.search(words, exact)[0]]
 
 
+def test_a_name_that_is_no_column_reaches_no_query(gallery):
+    with pytest.raises(ValueError, match="is no column"):
+        found(gallery, **{"1 = 1 OR id": "x"})
+
+
 def test_pictures_are_found_by_their_recipe_newest_first(gallery):
     red = draw(gallery, 1)
     blue = draw(gallery, 2, prompt="a BLUE 100% circle_x", seed=8, model="painter")

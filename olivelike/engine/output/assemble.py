@@ -17,7 +17,7 @@ from olivelike.engine.output.publication import publish
 from olivelike.engine.output.staging import discard_staging, staging_folder
 from olivelike.engine.plan.node import LAYOUT
 from olivelike.engine.plan.planner import ancestors
-from olivelike.errors import PassError
+from olivelike.errors import MissingError, PassError
 from olivelike.families import TOKENIZER_OF
 from olivelike.model.client_layouts import LAYOUTS
 from olivelike.model.components import INDEX_FILE, MODEL_FILE, PIPELINE
@@ -97,6 +97,7 @@ def publish_output(
         Files that the output no longer has, left alone since they were changed; `None` if it already held all.
 
     Raises:
+        MissingError: when somebody took away the record of what is there already.
         PassError: when what was made has names that files of an output may not have; the output is as it was.
         UsageError: when somebody else's file is in the way; the output is as it was.
         StoreError: when the disk is full or read-only; the output is as it was.
@@ -114,7 +115,8 @@ def publish_output(
             continue
         result = execution.results[node.id]
         if result.status == "hit":
-            assert before is not None
+            if before is None:
+                raise MissingError(f"{output.path}: its record went away during the run; run again to write all of it")
             mine = {node.component, *node.components}
             components |= {name: entry for name, entry in before.components.items() if name in mine}
             files |= before.component_files(node.component)

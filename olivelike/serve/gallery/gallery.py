@@ -146,7 +146,8 @@ class Gallery:
             where.append("words LIKE ? ESCAPE '\\'")
             values.append("%" + re.sub(r"([\\%_])", r"\\\1", word.casefold()) + "%")
         for column, value in exact.items():
-            assert column in _COLUMNS
+            if column not in _COLUMNS:  # It becomes part of the query.
+                raise ValueError(f"{column!r} is no column of the gallery")
             where.append(f"{column} = ?")
             values.append(_stored(column, value))
         if before is not None:
