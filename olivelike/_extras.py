@@ -65,13 +65,25 @@ def offered(interface: str) -> Mapping[str, str]:
     return found
 
 
+def place_of(interface: str, name: str) -> str | None:
+    """Return `module:attribute` of what an extra gives under a name; `None` if no extra does.
+
+    Ours come first: only what none of them names is looked for among entry points, which takes 20 ms.
+    """
+    found = (getattr(extra, interface, {}).get(name) for extras in (_ours, _extras) for extra in extras())
+    return next((place for place in found if place is not None), None)
+
+
 def load(interface: str, name: str) -> Any:
     """Return what an extra gives under a name.
 
     Raises:
         KeyError: if no extra does.
     """
-    module, _, attribute = offered(interface)[name].partition(":")
+    place = place_of(interface, name)
+    if place is None:
+        raise KeyError(name)
+    module, _, attribute = place.partition(":")
     return getattr(import_module(module), attribute)
 
 
@@ -81,7 +93,7 @@ def needed(interface: str, name: str, use: str) -> Any:
     Raises:
         MissingError: naming the use, and what to install, if no extra does.
     """
-    if name not in offered(interface):
+    if place_of(interface, name) is None:
         raise MissingError(
             f"{use} takes an extra of olivelike that is not here ({interface}[{name!r}]); install it, or all of ours "
             "by `pip install --force-reinstall --no-deps olivelike`"

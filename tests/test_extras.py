@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import subprocess
 import sys
 from importlib import import_module
@@ -18,6 +19,7 @@ from olivelike.errors import MissingError
 def two_extras(monkeypatch: pytest.MonkeyPatch) -> tuple[SimpleNamespace, SimpleNamespace]:
     one = SimpleNamespace(__name__="one", KINDS={"paint": "olivelike.errors:UsageError"})
     other = SimpleNamespace(__name__="other", STORES={"tape": "nowhere:Tape"})
+    monkeypatch.setattr(_extras, "_ours", lambda: (one,))
     monkeypatch.setattr(_extras, "_extras", lambda: (one, other))
     return one, other
 
@@ -33,6 +35,28 @@ def test_what_an_extra_gives_is_imported_as_it_is_used() -> None:
         _extras.load("PACKAGES", "box")
 
 
+def test_entry_points_are_looked_at_for_what_none_of_ours_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = SimpleNamespace(__name__="ours", STORES={"tape": "platform:system"})
+    theirs = SimpleNamespace(__name__="theirs", KINDS={"paint": "platform:node"})
+    looks = []
+
+    def entry_points(group: str) -> list[SimpleNamespace]:
+        looks.append(group)
+        return [SimpleNamespace(value="theirs.extra", load=lambda: theirs)]
+
+    monkeypatch.setattr(_extras, "_ours", lambda: (ours,))
+    monkeypatch.setattr("importlib.metadata.entry_points", entry_points)
+    _extras._extras.cache_clear()
+    try:
+        assert _extras.load("STORES", "tape") is platform.system
+        assert not looks
+        assert _extras.needed("KINDS", "paint", "painting") is platform.node
+        assert looks == [_extras.GROUP]
+        assert _extras.offered("KINDS") == {"paint": "platform:node"}
+    finally:
+        _extras._extras.cache_clear()
+
+
 def test_two_extras_do_not_give_one_name(two_extras: tuple[SimpleNamespace, SimpleNamespace]) -> None:
     two_extras[1].KINDS = {"paint": "nowhere:Paint"}
     with pytest.raises(ValueError, match="second time"):
@@ -45,6 +69,7 @@ def test_what_an_extra_would_do_is_refused_without_it(monkeypatch: pytest.Monkey
     from olivelike.engine.prepared import Options
     from olivelike.engine.run import make_executor
 
+    monkeypatch.setattr(_extras, "_ours", lambda: ())
     monkeypatch.setattr(_extras, "_extras", lambda: ())
     with pytest.raises(MissingError, match="--cluster takes an extra of olivelike that is not here"):
         make_executor(Options(cluster="local:1"), None, Path("log"))

@@ -42,9 +42,9 @@ RECORDS = {
 
 PAGE = {
     "prompts": "the page's first field", "seeds": "one seed for all", "variation_seeds": "likewise",
-    "guidance_interval": "two numbers have no input yet", "guidance_calls": "the operator knows the memory",
+    "guidance_calls": "the operator knows the memory",
     "upscaler": "files of the server's machine are no client's",
-    "ip_adapter_scale": "beside the pictures", **dict.fromkeys(PICTURES, "chosen or painted, not typed"),
+    **dict.fromkeys(PICTURES, "chosen or painted, not typed"),
 }  # fmt: skip
 PLOTS = {
     "prompts": "prompt_sr", "negative_prompt": "prompt_sr", "num_images": "each cell has as many",

@@ -98,7 +98,7 @@ def test_what_an_order_can_not_have_is_refused(guided, upload):
             ({"controls": [{**control, "image": "0" * 64}]}, "there is no upload"),
             ({"ip_adapter_images": ["none"]}, "POST /api/uploads"),
             ({"ip_adapter_images": ["0" * 64]}, "there is no upload"),
-            ({"ip_adapter_scale": 0.5}, "without a picture that it is about"),
+            ({"ip_adapter_scale": 0.5}, "without a picture that is a prompt"),
         ):
             answer = client.post("/api/jobs", json={"prompt": "a", "steps": 3, **wrong})
             assert answer.status_code in (404, 422), answer.text

@@ -4,6 +4,8 @@ import { FORM } from "./declared.js";
 import { $, exact, make, settled, typeOver } from "./dom.js";
 
 const KEY = "olivelike.form";
+/** Two shares of the steps, as on the command line. */
+const PAIR = "\\s*[0-9.]+\\s*:\\s*[0-9.]+\\s*";
 const fields = () => [...document.querySelectorAll("#form [data-field]")];
 const kept = () => [...document.querySelectorAll("#form [data-field], #form [data-kept]")];
 
@@ -23,7 +25,7 @@ function inputOf({ name, label, type, min, max, step, value, enum: choices, word
   }
   const input = choices
     ? make("select", base, ...choices.map((choice, place) => make("option", { value: choice }, words[place] ?? choice)))
-    : make("input", { ...base, type: "number", min: min ?? "", max: max ?? "", step, defaultValue: value ?? "" });
+    : make("input", type === "array" ? { ...base, type: "text", pattern: PAIR } : { ...base, type: "number", min: min ?? "", max: max ?? "", step, defaultValue: value ?? "" });
   return [make("label", {}, `${label} `, input), ...(hint ? [make("p", { className: "hint wide", id: `${name}-hint` }, hint)] : [])];
 }
 
@@ -33,7 +35,7 @@ const get = (input) => (input.type === "checkbox" ? input.checked : input.value)
 
 function set(input, value) {
   if (input.type === "checkbox") input.checked = Boolean(value);
-  else input.value = value ?? "";
+  else input.value = Array.isArray(value) ? value.join(":") : value ?? "";
 }
 
 /** Set one field and tell everybody who listens, as if it was typed; what was typed into a prompt can be had back by Ctrl+Z. */
@@ -53,6 +55,9 @@ export function readFields() {
     if (input.type === "number" || input.type === "range") {
       if (value !== "") order[name] = exact(value);
     } else if (typeof value === "boolean" || name === "prompt") order[name] = value;
+    else if (input.pattern === PAIR) {
+      if (value.trim() !== "") order[name] = value.split(":").map(Number);
+    }
     else if (value !== "") order[name] = value;
   }
   if (order.seed === -1) delete order.seed;
@@ -65,6 +70,8 @@ export function readFields() {
 
 /** Take bounds and defaults of a model; a field that held the last model's default gets that of this one. */
 export function takeOptions({ fields: given = {} }) {
+  // The page begins with another value than the default for some.
+  const own = new Map(FORM.fields.filter((one) => one.value !== one.default).map((one) => [one.name, one.value]));
   for (const input of fields()) {
     const name = input.dataset.field;
     const bounds = given[name];
@@ -76,7 +83,7 @@ export function takeOptions({ fields: given = {} }) {
     const now = get(input);
     const untouched = !(name in remembered) || (name in defaults && String(now) === String(defaults[name] ?? ""));
     // A scheduler's default is the model's own, which the empty choice says; without a default the page has its own.
-    const value = name === "scheduler" ? "" : bounds.default ?? (input.type === "checkbox" ? input.defaultChecked : input.defaultValue);
+    const value = name === "scheduler" ? "" : own.get(name) ?? bounds.default ?? (input.type === "checkbox" ? input.defaultChecked : input.defaultValue);
     if (untouched && name !== "prompt" && name !== "negative_prompt") set(input, value ?? "");
     defaults[name] = value;
   }

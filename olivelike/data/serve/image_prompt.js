@@ -17,7 +17,7 @@ export function takeIpAdapter(name) {
 /** What the order has of this. */
 export function imagePromptFields() {
   if (!taken || pictures.length === 0) return {};
-  return { ip_adapter_images: pictures.map(({ id }) => id), ip_adapter_scale: Number($("image-prompt-scale").value) };
+  return { ip_adapter_images: pictures.map(({ id }) => id) };
 }
 
 async function choose(files) {

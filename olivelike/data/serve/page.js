@@ -29,9 +29,12 @@ let features = {};
 /** What the form asks for. Throws an `Error` where it can't be read. */
 async function order() {
   const found = { ...readFields(), model: model(), loras: chosenLoras(), ...(await initialFields()), ...controlFields(), ...imagePromptFields() };
-  const given = { init_image: hasPicture(), mask: hasMask(), controls: Boolean(found.controls) };
+  const given = { init_image: hasPicture(), mask: hasMask(), controls: found.controls, ip_adapter_images: found.ip_adapter_images };
+  const missing = new Set(Object.keys(given).filter((name) => !given[name]));
   for (const { name, about, group } of FORM.fields) {
-    if (given[about] === false || (group === "picture" && !given.init_image)) delete found[name];
+    if (!missing.has(about) && !(group === "picture" && missing.has("init_image"))) continue;
+    missing.add(name);
+    delete found[name];
   }
   const { x, y } = axes();
   if (x) found.x = x;

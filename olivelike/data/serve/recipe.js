@@ -29,8 +29,12 @@ export async function applyRecipe(record, where = "the picture", leftOut = undef
   setField("prompt", record.prompt ?? "");
   setField("negative_prompt", record.negative_prompt ?? "");
   for (const side of ["width", "height"]) if (record[side]) setField(side, record[side]);
+  const without = new Set([record.mask ? "" : "mask", record.ip_adapter_images?.length ? "" : "ip_adapter_images"]);
   for (const { name, about, always, default: plain } of FORM.fields.filter((one) => one.recorded && !TEXTS.has(one.name))) {
-    if (about === "mask" && !record.mask) continue;
+    if (without.has(about)) {
+      without.add(name);
+      continue;
+    }
     const value = record[name] ?? (always ? undefined : plain ?? "");
     if (value !== undefined) setField(name, value);
   }

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from olivelike._extras import load, offered
+from olivelike._extras import load, place_of
 from olivelike._text import listed, moment
 from olivelike._untrusted import Json, JsonView, read_json
 from olivelike.engine.output.lost_values import lost_values
@@ -103,7 +103,7 @@ def _output(path: Path, record: OutputRecord) -> FolderInfo:
         facts["clamped"] = clamped
     components = {name: ", ".join(step.name for step in entry.passes) for name, entry in record.components.items()}
     sizes = {name: sum(entry.size for entry in record.component_files(name).values()) for name in components}
-    if record.layout == PACKAGE and "ortpackage" in offered("PACKAGES"):
+    if record.layout == PACKAGE and place_of("PACKAGES", "ortpackage"):
         facts |= load("PACKAGES", "ortpackage")().facts(path, record)
     if PIPELINE in components:  # All others are in the same file.
         sizes |= dict.fromkeys(components.keys() - {PIPELINE}, 0)

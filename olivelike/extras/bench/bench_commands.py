@@ -87,7 +87,7 @@ def bench(
         typer.Option(
             "--method",
             metavar="[FOLDER] [OPTIONS]",
-            help='In place of engines, compare a cheaper way of drawing, such as "--cache-interval 3", in time and '
+            help='In place of engines, compare a cheaper way of drawing, such as "--steps 20", in time and '
             "fidelity with the folder as it is, and with fewer steps of it; may be repeated.",
         ),
     ] = None,

@@ -62,7 +62,7 @@ def read_method(text: str, folder: Path) -> Method:
     where, named = f"--method {text!r}", named.strip()
     fields = read_options(option + rest, where)
     if not fields and not named and not fast:
-        raise UsageError(f'{where}: asks for nothing; write options such as "--cache-interval 3", a folder, or both')
+        raise UsageError(f'{where}: asks for nothing; write options such as "--steps 20", a folder, or both')
     taken = {"seed", "seeds", "size", "num_images", "batch_size"} & fields.keys()
     if taken:
         raise UsageError(f"{where}: {', '.join(sorted(taken))} is the same for all methods; leave it out")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from olivelike._text import count
 from olivelike.model.few_steps import ENOUGH, FewSteps, few_steps_of_configs
+from olivelike.runtime.pipeline.cheap_steps import CHEAPER
 
 if TYPE_CHECKING:
     from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
@@ -63,8 +64,7 @@ def sped_up(
         name = _MAKES_FAST.get(folder.denoiser.get("cross_attention_dim", 0))
         lora = f"--lora {name}" if name else "a LoRA that was distilled for it (LCM, TCD, Lightning, Hyper-SD, DMD2)"
         return request, (
-            f"fast: {folder.path.name} is no few-step model, so all stays as it is; {lora} makes it one, and "
-            "--cache-interval and --guidance-interval make the steps of any model cheaper"
+            f"fast: {folder.path.name} is no few-step model, so all stays as it is; {lora} makes it one, and {CHEAPER}"
         )
     recipe, least, most = few.recipe, *_bounds(few)
     steps = min(max(request.steps if "steps" in given else few.steps or recipe.steps, least), most)

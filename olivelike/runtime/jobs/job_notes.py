@@ -19,10 +19,9 @@ from olivelike.errors import UsageError
 from olivelike.runtime.jobs.control_files import used_controls
 from olivelike.runtime.pictures import PictureRecord, UsedFile
 from olivelike.runtime.pictures.left_out import left_out
-from olivelike.runtime.pipeline.cheap_steps import runs_whole
+from olivelike.runtime.pipeline.hires import hires_size
 from olivelike.runtime.pipeline.pipeline_folder import recorded_facts
 from olivelike.runtime.pipeline.request import Request, ResolvedRequest, with_meaning
-from olivelike.runtime.pipeline.resolve_defaults import hires_size
 from olivelike.runtime.prompts.syntax import shortened
 from olivelike.runtime.prompts.wildcards import Wildcards
 
@@ -135,8 +134,6 @@ _NEGATIVE: Final = (
     (re.compile(r"(?<!\\)\{[^{}|]*\|[^{}]*\}"), _NO_CHOICES),
 )
 
-_WHOLE: Final = 10
-"""Steps that run the whole UNet, from which on a cache interval is no worse than fewer steps in as much time."""
 LARGE: Final = 4
 """Times the UNet's own area: 1024x1024 for SD 1.5, up to which people enlarge pictures and wait."""
 _EXACT: Final = 1000
@@ -176,17 +173,6 @@ def guidance_notes(requests: Iterable[ResolvedRequest], folder: PipelineFolder) 
     """Return a line if a negative prompt would be without effect."""
     if folder.takes_guidance and any(request.negative_prompt for request in requests):
         yield "the negative prompt is not used: this UNet takes the guidance as an input, and runs on the prompt alone"
-
-
-def cache_notes(requests: Iterable[ResolvedRequest]) -> Iterator[str]:
-    """Return a line for each cache interval that leaves too few whole steps: between them too much changes."""
-    for steps, interval in dict.fromkeys((one.steps, one.cache_interval) for one in requests):
-        whole = sum(runs_whole(step, steps, interval) for step in range(steps))
-        if interval > 1 and whole < _WHOLE:
-            yield (
-                f"cache_interval {interval} leaves {whole} whole steps of {steps}, between which deep layers change "
-                f"much: pictures may come out wrong; fewer steps without it are better, or at least {_WHOLE * interval}"
-            )
 
 
 def hires_notes(requests: Iterable[ResolvedRequest], folder: PipelineFolder) -> Iterator[str]:

@@ -12,7 +12,6 @@ from olivelike.errors import UsageError
 from olivelike.runtime.jobs.control_files import ControlFile, recorded_controls, recorded_image_prompt
 from olivelike.runtime.jobs.fast import Lora, sped_up, unsuited_notes
 from olivelike.runtime.jobs.job_notes import (
-    cache_notes,
     guidance_notes,
     hires_notes,
     picture_record,
@@ -26,6 +25,7 @@ from olivelike.runtime.jobs.job_notes import (
 from olivelike.runtime.jobs.prompt_lines import PromptLine
 from olivelike.runtime.pictures import PictureRecord, UsedFile, read_picture_record
 from olivelike.runtime.pictures.picture_reading import find_used, open_image
+from olivelike.runtime.pipeline.cheap_steps import cache_notes
 from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder, open_folder
 from olivelike.runtime.pipeline.prompt_cost import batch_texts, check_cost
 from olivelike.runtime.pipeline.request import Request, RequestFields, ResolvedRequest

@@ -7,23 +7,42 @@ import json
 import math
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from olivelike._files import file_identity, write_whole
 from olivelike._untrusted import Json, read_json
 from olivelike.errors import UsageError
+from olivelike.model.guides import CONTROL_KINDS
 
 if TYPE_CHECKING:
     from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
     from olivelike.runtime.pipeline.request import Request
 
 
-def runs_whole(step: int, steps: int, interval: int) -> bool:
-    """Tell whether a step runs the whole UNet: the first tenth of them, which decide most, then each `interval`-th."""
+CHEAPER: Final = "--cache-interval and --guidance-interval make the steps of any model cheaper"
+"""Advice on a model that is not made for few steps."""
+_LEAST_WHOLE: Final = 10
+"""Steps that run the whole UNet, from which on a cache interval is no worse than fewer steps in as much time."""
+
+
+def runs_whole(step: int, steps: int, request: Request) -> bool:
+    """Tell whether a step runs the whole UNet: the first tenth, which decide most, then one in each interval."""
     first = steps // 10
-    return step <= first or (step - first) % interval == 0
+    return step <= first or (step - first) % request.cache_interval == 0
+
+
+def cache_notes(requests: Iterable[Request]) -> Iterator[str]:
+    """Return a line for each cache interval that leaves too few whole steps: between them too much changes."""
+    for (steps, interval), one in {(one.steps, one.cache_interval): one for one in requests}.items():
+        whole = sum(runs_whole(step, steps, one) for step in range(steps))
+        if one.skips_layers and whole < _LEAST_WHOLE:
+            yield (
+                f"cache_interval {interval} leaves {whole} whole steps of {steps}, between which deep layers change "
+                "much: pictures may come out wrong; fewer steps without it are better, or at least "
+                f"{_LEAST_WHOLE * interval}"
+            )
 
 
 def check_cheap_steps(request: Request, folder: PipelineFolder) -> None:
@@ -37,7 +56,18 @@ def check_cheap_steps(request: Request, folder: PipelineFolder) -> None:
             f"cache_interval {request.cache_interval} is beyond the {steps} steps, so that only the first would be "
             f"whole; take at most {max(steps, 1)}, or drop it"
         )
-    if request.cache_interval > 1:
+    if request.skips_layers:
+        if request.controls:
+            one, *more = (kind.one for kind in CONTROL_KINDS)
+            raise UsageError(
+                f"cache_interval leaves out the layers that {one} leads, or {' or '.join(more)}; take cache_interval 1 "
+                "with control pictures"
+            )
+        if request.ip_adapter_images:
+            raise UsageError(
+                "cache_interval leaves out layers in which the UNet attends to a picture; take cache_interval 1 with "
+                "ip_adapter_images"
+            )
         folder.shallow_denoiser()
         if request.guidance_calls == "faster":
             raise UsageError(
@@ -57,18 +87,18 @@ def check_cheap_steps(request: Request, folder: PipelineFolder) -> None:
             "guidance_interval is given, and there is no guidance that runs in steps of its own; drop it, or take a "
             "guidance scale above 1 if the model has one"
         )
-    if not guided_steps(interval, steps):
+    if not guided_steps(request, steps):
         raise UsageError(
             f"guidance_interval {interval[0]:g}:{interval[1]:g} holds none of the {steps} steps; take a wider one, or "
             "guidance scale 1 for none at all"
         )
 
 
-def guided_steps(interval: tuple[float, float] | None, steps: int) -> range:
-    """Return the steps, counted from 0, that begin within an interval of shares; `None` is all of them."""
-    if interval is None:
+def guided_steps(request: Request, steps: int) -> range:
+    """Return the steps, counted from 0, that begin within the interval of shares in which guidance leads."""
+    if request.guidance_interval is None:
         return range(steps)
-    first, end = (math.ceil(round(share * steps, 6)) for share in interval)
+    first, end = (math.ceil(round(share * steps, 6)) for share in request.guidance_interval)
     return range(first, end)
 
 

@@ -66,7 +66,7 @@ def denoise(
 
     Args:
         start: latents and timesteps to begin with.
-        networks: the denoiser, and its shallow part where `cache_interval` asks for it.
+        networks: the denoiser, and its shallow part for the steps between whole ones.
         decoder: opens `vae_decoder`, for previews.
 
     Returns:
@@ -78,7 +78,7 @@ def denoise(
     calls = DenoiserCalls(networks, folder, start, conditioning)
     # Schedulers of order 2 call the denoiser twice in a step.
     order, steps = scheduler.order, -(-len(start.timesteps) // scheduler.order)
-    within = guided_steps(request.guidance_interval, steps)
+    within = guided_steps(request, steps)
     facts = networks.whole.session.provider, *latents.shape
     halves = GuidanceCalls(request.guidance_calls, folder.model(folder.family.denoiser), facts)
     embedded = folder.takes_guidance
@@ -90,7 +90,7 @@ def denoise(
         # Terms are differences from the negative prompt, at any scale.
         runs_negative = guided and (step in within or terms is not None)
         scaled, conditions = scheduler.scale_model_input(latents, moment), conditioning.at(step)
-        reuse = not runs_whole(step, steps, request.cache_interval)
+        reuse = not runs_whole(step, steps, request)
         guides = [guide for guide in networks.guides.controls if guide.is_active(number, len(start.timesteps))]
         with halves.timed() if runs_negative else nullcontext():
             output = calls.predict(

@@ -104,8 +104,6 @@ def check_control_sizes(size: tuple[int, int], request: Request, folder: Pipelin
 
 def _with_controls(request: Request, folder: PipelineFolder) -> Request:
     if not request.controls:
-        if request.control_guess:
-            raise UsageError("control_guess is given without a picture that leads; give one, or drop it")
         return request
     names = folder.leading
     if not names:
@@ -121,12 +119,6 @@ def _with_controls(request: Request, folder: PipelineFolder) -> Request:
         guessing = " or ".join(f"{kind.title}s" for kind in CONTROL_KINDS if kind.in_each_step)
         there = " and ".join(f"{GUIDES[name].title}s" for name in used if not GUIDES[name].is_prompt)
         raise UsageError(f"control_guess is about {guessing}, and only {there} lead; drop it")
-    if request.cache_interval > 1:
-        one, *more = (kind.one for kind in CONTROL_KINDS)
-        raise UsageError(
-            f"cache_interval leaves out the layers that {one} leads, or {' or '.join(more)}; take cache_interval 1 "
-            "with control pictures"
-        )
     if request.inpaint_area == "masked":
         raise UsageError(
             "inpaint_area masked draws a part of the picture, and a control picture leads all of it; take inpaint_area "
@@ -169,8 +161,6 @@ def _check_prompt(request: Request, folder: PipelineFolder) -> None:
             f"ip_adapter_scale {request.ip_adapter_scale:g} is no number from {-_MOST_STRENGTH} to {_MOST_STRENGTH}"
         )
     if not request.ip_adapter_images:
-        if request.ip_adapter_scale != 1:
-            raise UsageError("ip_adapter_scale is given without a picture that it is about; give one, or drop it")
         return
     if len(request.ip_adapter_images) > _MOST:
         raise UsageError(f"{len(request.ip_adapter_images)} pictures are a prompt; take at most {_MOST}")
@@ -180,11 +170,6 @@ def _check_prompt(request: Request, folder: PipelineFolder) -> None:
             "workflow and run it again"
         )
     folder.led_denoiser(guide_names(request, folder))
-    if request.cache_interval > 1:
-        raise UsageError(
-            "cache_interval leaves out layers in which the UNet attends to a picture; take cache_interval 1 with "
-            "ip_adapter_images"
-        )
 
 
 @dataclass(frozen=True, eq=False)

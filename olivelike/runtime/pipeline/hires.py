@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from olivelike.runtime.pipeline.resolve_defaults import hires_size
+from olivelike.errors import UsageError
 from olivelike.runtime.pipeline.vae import decode_latents, encode_picture, to_images, to_pixels
 
 if TYPE_CHECKING:
@@ -20,8 +20,41 @@ if TYPE_CHECKING:
     from olivelike.runtime.pipeline.denoising import DenoisingCallbacks, Step
     from olivelike.runtime.pipeline.latents import BatchState
     from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
-    from olivelike.runtime.pipeline.request import ResolvedRequest
+    from olivelike.runtime.pipeline.request import Request, ResolvedRequest
     from olivelike.runtime.sessions.session import Network
+
+
+_MOST_TIMES: Final = 8
+
+
+def check_hires(request: Request) -> None:
+    """Check whether a request can be drawn twice, if it asks for that. Raises `UsageError`."""
+    if request.hires is None:
+        return
+    if not 1 < request.hires <= _MOST_TIMES:
+        raise UsageError(f"hires {request.hires:g} is not above 1 and at most {_MOST_TIMES}: how many times as large")
+    strength = request.hires_strength
+    if not 0 < strength <= 1:
+        raise UsageError(f"the strength of hires, {strength:g}, is not above 0 and at most 1")
+    if int(request.steps * strength) < 1:
+        raise UsageError(
+            f"hires with strength {strength:g} of {request.steps} steps leaves no step; "
+            f"take at least strength {1 / request.steps:.2g}, or more steps"
+        )
+    if request.init_image is not None:
+        raise UsageError(
+            "hires enlarges what is drawn from a prompt alone; an initial picture is brought to the size that is "
+            "given, so give a larger one"
+        )
+
+
+def hires_size(request: Request, folder: PipelineFolder) -> tuple[int, int]:
+    """Return width and height of what is drawn in the end: the nearest that there is to the enlarged size."""
+    size, unit = request.size or folder.default_size, folder.least_unit
+    if request.hires is None:
+        return size
+    width, height = (round(side * request.hires / unit) * unit for side in size)
+    return width, height
 
 
 def second_pass(request: ResolvedRequest, folder: PipelineFolder) -> ResolvedRequest:

@@ -6,16 +6,18 @@ As A1111's `modules/processing.py` does with `mask_blur` and "inpaint at full re
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import UsageError
-from olivelike.runtime.pipeline.vae import upright
+from olivelike.runtime.pipeline.vae import seen_size, upright
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from olivelike.runtime.pipeline.request import ResolvedRequest
+    from olivelike.runtime.pipeline.request import Request, ResolvedRequest
 
+ASPECT_TOLERANCE: Final = 0.02
+"""Share by which the shape of a picture may differ from another's."""
 Box = tuple[int, int, int, int]
 """Left, top, right and bottom."""
 
@@ -42,6 +44,21 @@ class PutBack:
         whole = self.original.copy()
         whole.paste(drawn.resize((right - left, bottom - top), Image.Resampling.LANCZOS), (left, top))
         return Image.composite(whole, self.original, self.mask)
+
+
+def check_mask(request: Request) -> None:
+    """Check a mask against the picture that it is of. Raises `UsageError`."""
+    image, mask = request.init_image, request.mask
+    if mask is None:
+        return
+    if image is None:
+        raise UsageError("a mask is given without an initial picture to paint in; give one, or drop the mask")
+    (width, height), (across, down) = seen_size(image), seen_size(mask)
+    if abs(width / height * down / across - 1) > ASPECT_TOLERANCE:
+        raise UsageError(
+            f"the mask's size {across}x{down} has another shape than the initial picture's {width}x{height}; "
+            "crop one of them"
+        )
 
 
 def part_of_picture(request: ResolvedRequest) -> tuple[ResolvedRequest, PutBack | None]:

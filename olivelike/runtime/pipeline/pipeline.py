@@ -116,7 +116,7 @@ def _first_networks(folder: PipelineFolder, request: Request | None) -> list[str
     encoders, denoiser = [part.component for part in folder.texts], folder.family.denoiser
     if request is None:
         return [*encoders, denoiser]
-    shallow = [shallow_name(denoiser)] if request.cache_interval > 1 else []
+    shallow = [shallow_name(denoiser)] if request.skips_layers else []
     return [
         *encoders,
         denoiser_name(denoiser, guide_names(request, folder)),
@@ -352,7 +352,7 @@ class Pipeline:
         denoiser = self._networks.denoiser(guide_names(request, self.folder))
         nets = {name: self._networks.get(name) for name in beside if name != IMAGE_ENCODER}
         guides = prepare_guides(request, self.folder, nets)
-        shallow = self._networks.shallow() if request.cache_interval > 1 else None
+        shallow = self._networks.shallow() if request.skips_layers else None
         networks = DenoiserNetworks(denoiser, shallow, guides)
         return denoise(start, conditioning, state, networks, self._decoder, callbacks)
 

@@ -259,7 +259,7 @@ class PipelineFolder:
         if not path.is_file():
             raise SourceError(
                 f"{self.path}: has no {name}/{SHALLOW_FILE}, which steps between whole ones run; put `deepcache` "
-                f"behind the other steps of `{name}` in its workflow and run it again, or take cache_interval 1"
+                f"behind the other steps of `{name}` in its workflow and run it again, or let each step be whole"
             )
         return path
 

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import math
 import re
-import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, fields, replace
+from dataclasses import KW_ONLY, dataclass, field, fields
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args, get_type_hints
-
-from annotated_types import Ge, Gt, Le, Lt, MaxLen
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, get_args, get_type_hints
 
 from olivelike.errors import SafetyError, UsageError
 
@@ -104,7 +101,30 @@ def read_whole(text: str) -> int:
 
 
 @dataclass(frozen=True)
-class Written:
+class Bounds:
+    """Values that a field may have, for orders at a server.
+
+    It is a group of constraints as pydantic reads them, without the import, which takes 10 ms of each start.
+    """
+
+    ge: float | None = None
+    gt: float | None = None
+    le: float | None = None
+    lt: float | None = None
+    max_length: int | None = None
+
+    __is_annotated_types_grouped_metadata__ = True
+
+    def __iter__(self) -> Iterator[object]:
+        """Yield the constraints of `annotated_types`."""
+        from annotated_types import Ge, Gt, Le, Lt, MaxLen
+
+        for name, kind in (("ge", Ge), ("gt", Gt), ("le", Le), ("lt", Lt), ("max_length", MaxLen)):
+            if (value := getattr(self, name)) is not None:
+                yield kind(value)
+
+
+class Written(NamedTuple):
     """Form of a field in A1111's text of a picture."""
 
     name: str
@@ -114,8 +134,7 @@ class Written:
     """Gives what is written of a value; without it the field is written together with others."""
 
 
-@dataclass(frozen=True)
-class Told:
+class Told(NamedTuple):
     """Words for a field where a picture's record is shown."""
 
     label: str | None
@@ -127,8 +146,7 @@ class Told:
     """Write it into files where it is the default too; others came later, and files without them stay as they were."""
 
 
-@dataclass(frozen=True)
-class Asked:
+class Asked(NamedTuple):
     """Option or word by which people ask for a field."""
 
     read: Callable[[str], Any]
@@ -150,20 +168,26 @@ class Asked:
         return self.read in (parse_flag, parse_off)
 
 
-@dataclass(frozen=True)
-class Entered:
+class Entered(NamedTuple):
     """Input of the server's page for a field."""
 
     label: str
-    group: Literal["picture", "control", "more"] | None = None
+    group: Literal["picture", "control", "image_prompt", "more"] | None = None
     """Group of its input, behind those that are declared before; `None` is for one with its own place in the page."""
     step: float = 1
     """From one number to the next, as its buttons go."""
     value: Any = None
-    """Its first content, where the default leaves it open."""
+    """Its first content, where that is not the default."""
     words: tuple[str, ...] = ()
     """For people, of the words that there are to choose from."""
     hint: str = ""
+
+
+class Elsewhere(NamedTuple):
+    """Names of a field in other programs' APIs, or words for how it comes of theirs; empty for its own name."""
+
+    a1111: str = ""
+    openai: str = ""
 
 
 def choice(
@@ -173,7 +197,10 @@ def choice(
     told: Told | None = None,
     entered: Entered | None = None,
     about: str | None = None,
+    noun: str | None = None,
     axis: bool = False,
+    elsewhere: Elsewhere | None = None,
+    most: int | None = None,
 ) -> Any:
     """Declare a field of a request.
 
@@ -183,15 +210,22 @@ def choice(
         told: how a record tells it, if it does.
         entered: how the server's page asks for it, if it does.
         about: the field without which it means nothing.
+        noun: what the field is, in messages on those that are about it.
         axis: whether it may change along a side of a plot.
+        elsewhere: what other programs call it, beside the aliases of lines, whose first is A1111's name.
+        most: the largest value that a pipeline takes, where a server takes less, or nothing says.
     """
-    told_so = {"asked": asked, "told": told, "entered": entered, "about": about, "axis": axis}
-    return field(default=default, metadata=told_so)
+    told_so = {"asked": asked, "told": told, "entered": entered, "about": about, "noun": noun, "axis": axis}
+    return field(default=default, metadata={**told_so, "elsewhere": elsewhere or Elsewhere(), "most": most})
 
 
 def seed_or_drawn(asked: int | None) -> int:
     """Return the seed that is asked for, or one at random: for `None` and -1."""
-    return secrets.randbelow(DRAWN_SEEDS) if asked in (None, RANDOM) else asked
+    if asked not in (None, RANDOM):
+        return asked
+    from secrets import randbelow
+
+    return randbelow(DRAWN_SEEDS)
 
 
 def read_seed(text: str) -> int:
@@ -233,14 +267,14 @@ class Control:
     """`canny` takes the edges of the picture, in place of the picture."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class Recorded:
     """Choices of people for pictures in plain values, as requests, orders at a server and records of pictures have it.
 
     Files have the fields in this order.
     """
 
-    guidance_rescale: Annotated[float, Ge(0), Le(1)] = choice(
+    guidance_rescale: Annotated[float, Bounds(ge=0, le=1)] = choice(
         0.0,
         Asked(float, "From 0 to 1, against overexposure; 0 by default.", "X", group="Prompts and sampling"),
         told=Told("rescale", written=Written("CFG Rescale", read_number), always=True),
@@ -248,7 +282,7 @@ class Recorded:
         axis=True,
     )
     """Share of section 3.4 of https://arxiv.org/abs/2305.08891, against overexposure."""
-    eta: Annotated[float, Ge(0), Le(1)] = choice(
+    eta: Annotated[float, Bounds(ge=0, le=1)] = choice(
         0.0,
         Asked(float, "DDIM's share of fresh noise; 0 by default.", "X", group="Prompts and sampling"),
         told=Told("eta", written=Written("Eta", read_number), always=True),
@@ -256,12 +290,13 @@ class Recorded:
         axis=True,
     )
     """Share of fresh noise in each step of the DDIM scheduler."""
-    clip_skip: Annotated[int, Ge(0), Le(100)] = choice(
+    clip_skip: Annotated[int, Bounds(ge=0, le=100)] = choice(
         0,
         Asked(
             int, "Last layers of the text encoder to leave out; A1111 counts from 1.", "N", group="Prompts and sampling"
         ),
         told=Told("clip skip", written=Written("Clip skip", _one_less, lambda skipped: skipped + 1), always=True),
+        elsewhere=Elsewhere(a1111="CLIP_stop_at_last_layers less 1"),
         entered=Entered(
             "Clip skip",
             group="more",
@@ -283,9 +318,14 @@ class Recorded:
             "{guidance_interval[0]:g} to {guidance_interval[1]:g} of the steps",
             Written("Guidance interval", _interval, lambda shares: "{:g}:{:g}".format(*shares)),
         ),
+        entered=Entered(
+            "Guidance from share to share",
+            group="more",
+            hint="Steps between which guidance leads, such as 0:0.6; the others cost half.",
+        ),
     )
     """From which to which share of the steps guidance leads; the prompt alone does before and behind."""
-    cache_interval: Annotated[int, Ge(1), Le(10_000)] = choice(
+    cache_interval: Annotated[int, Bounds(ge=1, le=10_000)] = choice(
         1,
         Asked(
             int,
@@ -320,7 +360,7 @@ class Recorded:
         entered=Entered("Crop to fit", group="picture"),
     )
     """Take the nearest size that can be had, and crop `init_image` and `mask` to its shape; they are stretched else."""
-    variation_strength: Annotated[float, Ge(0), Le(1)] = choice(
+    variation_strength: Annotated[float, Bounds(ge=0, le=1)] = choice(
         0.0,
         Asked(
             float,
@@ -329,11 +369,12 @@ class Recorded:
             aliases=("subseed_strength",),
             group="Prompts and sampling",
         ),
+        noun="variation_strength, the share of its noise, above 0",
         told=Told("by a share of", written=Written("Variation seed strength", read_number)),
         entered=Entered("Variation", group="more", step=0.05),
     )
     """Share of another seed's noise in the initial noise, as A1111's `subseed_strength`."""
-    variation_seed: Annotated[int, Ge(-1), Lt(SEEDS)] | None = choice(
+    variation_seed: Annotated[int, Bounds(ge=-1, lt=SEEDS)] | None = choice(
         None,
         Asked(
             int,
@@ -348,15 +389,19 @@ class Recorded:
     )
     """Other seed of each prompt's first picture; the next ones have those that follow, and keep `seed`. In a record, of
     this very picture."""
-    hires: Annotated[float, Gt(1), Le(8)] | None = choice(
+    hires: Annotated[float, Bounds(gt=1, le=8)] | None = choice(
         None,
         Asked(parse_hires, "Draw, enlarge X times, draw again: the share STRENGTH of the steps, 0.7.", "X[:STRENGTH]"),
         told=Told("drawn again", "at {hires:g} times the size, strength {hires_strength:g}"),
         entered=Entered("Draw again, times as large", group="more", step=0.25),
+        elsewhere=Elsewhere(a1111="hr_scale"),
     )
     """Enlarge what is drawn from a prompt alone so many times, and draw it again at that size."""
-    hires_strength: Annotated[float, Gt(0), Le(1)] = choice(
-        0.7, told=Told(None), entered=Entered("Its strength", group="more", step=0.05)
+    hires_strength: Annotated[float, Bounds(gt=0, le=1)] = choice(
+        0.7,
+        told=Told(None),
+        entered=Entered("Its strength", group="more", step=0.05),
+        elsewhere=Elsewhere(a1111="denoising_strength"),
     )
     """Share of the steps that run again then."""
     inpaint_area: Literal["whole", "masked"] = choice(
@@ -375,7 +420,7 @@ class Recorded:
         entered=Entered("Inpaint area", group="picture", words=("Whole picture", "Only masked")),
     )
     """`masked` draws what is around the mask at `size`, and puts it back into the picture."""
-    mask_blur: Annotated[int, Ge(0), Le(256)] | None = choice(
+    mask_blur: Annotated[int, Bounds(ge=0, le=256)] | None = choice(
         None,
         Asked(
             int,
@@ -386,14 +431,16 @@ class Recorded:
         told=Told("mask blur", written=Written("Mask blur")),
         about="mask",
         entered=Entered("Mask blur", group="picture", value=4),
+        most=1024,
     )
     """Put the initial picture back where the mask is black, with an edge so soft, in pixels; `None` does not."""
-    inpaint_padding: Annotated[int, Ge(0), Le(1024)] = choice(
+    inpaint_padding: Annotated[int, Bounds(ge=0, le=1024)] = choice(
         32,
         Asked(int, "Pixels around a masked area that are drawn too; 32 by default.", "N", group="From pictures"),
         told=Told(None),
-        about="mask",
+        about="inpaint_area",
         entered=Entered("Padding", group="picture"),
+        elsewhere=Elsewhere(a1111="inpaint_full_res_padding"),
     )
     """Pixels of the initial picture around a masked area."""
     tiled_vae: bool = choice(
@@ -418,31 +465,46 @@ class Recorded:
         about="controls",
     )
     """Let them lead prompts alone, not negative ones, and outer layers less than inner ones: works without a prompt."""
-    ip_adapter_scale: Annotated[float, Ge(-10), Le(10)] = choice(
-        1.0, Asked(float, ""), told=Told("shown with"), about="ip_adapter_images"
+    ip_adapter_scale: Annotated[float, Bounds(ge=-10, le=10)] = choice(
+        1.0,
+        Asked(float, ""),
+        told=Told("shown with"),
+        about="ip_adapter_images",
+        entered=Entered("Scale", group="image_prompt", step=0.05, value=0.6),
     )
     """Strength of pictures that are a prompt beside the text."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class Choices(Recorded):
     """Fields that requests and orders at a server share, with bounds for orders. Defaults are diffusers' pipelines'."""
 
-    negative_prompt: Annotated[str, MaxLen(20_000)] | None = choice(
+    negative_prompt: Annotated[str, Bounds(max_length=20_000)] | None = choice(
         None, Asked(str, "What not to show.", "TEXT"), entered=Entered("Negative prompt")
     )
     """Text that the pictures are led away from; `None` is the empty text, or zeros where SDXL was trained so."""
-    num_images: Annotated[int, Ge(1), Le(100)] = choice(
-        1, Asked(int, "Pictures for each prompt; 1 by default.", "N"), entered=Entered("Pictures")
+    num_images: Annotated[int, Bounds(ge=1, le=100)] = choice(
+        1,
+        Asked(int, "Pictures for each prompt; 1 by default.", "N"),
+        entered=Entered("Pictures"),
+        elsewhere=Elsewhere(a1111="n_iter times batch_size", openai="n"),
+        most=100_000,
     )
-    batch_size: Annotated[int, Ge(1), Le(64)] = choice(
+    """Each has its place in memory before the first one is drawn."""
+    batch_size: Annotated[int, Bounds(ge=1, le=64)] = choice(
         1, Asked(int, "Pictures made at once; 1 by default.", "N"), entered=Entered("At once")
     )
     """Number of pictures that are made at once."""
-    steps: Annotated[int, Ge(1), Le(10_000)] = choice(
-        50, Asked(int, "Steps; 50 by default, or with --fast few.", "N"), entered=Entered("Steps"), axis=True
+    steps: Annotated[int, Bounds(ge=1, le=10_000)] = choice(
+        50,
+        Asked(int, "Steps; 50 by default, or with --fast few.", "N"),
+        entered=Entered("Steps"),
+        axis=True,
+        elsewhere=Elsewhere(openai="num_inference_steps"),
+        most=10_000,
     )
-    guidance_scale: Annotated[float, Ge(-100), Le(1000)] = choice(
+    """At most ten times as many as networks are trained on."""
+    guidance_scale: Annotated[float, Bounds(ge=-100, le=1000)] = choice(
         7.5,
         Asked(
             float,
@@ -454,7 +516,7 @@ class Choices(Recorded):
         axis=True,
     )
     """Strength of the prompt; at 1 and below, the UNet runs on the prompt alone."""
-    scheduler: Annotated[str, MaxLen(300)] | None = choice(
+    scheduler: Annotated[str, Bounds(max_length=300)] | None = choice(
         None,
         Asked(
             str,
@@ -466,14 +528,14 @@ class Choices(Recorded):
         axis=True,
     )
     """A class of diffusers or a name of A1111; `None` is the folder's own."""
-    seed: Annotated[int, Ge(-1), Lt(SEEDS)] | None = choice(
+    seed: Annotated[int, Bounds(ge=-1, lt=SEEDS)] | None = choice(
         None,
         Asked(int, "Of the first picture; those after it count up. By default, or as -1, drawn.", "N"),
         entered=Entered("Seed"),
         axis=True,
     )
     """Seed of each prompt's first picture; the next ones have the seeds that follow. `None` draws one."""
-    strength: Annotated[float, Gt(0), Le(1)] | None = choice(
+    strength: Annotated[float, Bounds(gt=0, le=1)] | None = choice(
         None,
         Asked(
             float,
@@ -487,7 +549,7 @@ class Choices(Recorded):
         axis=True,
     )
     """Share of the steps that run on `init_image`; 0.8 by default, 1 with a mask."""
-    retry_unsafe: Annotated[int, Ge(0), Le(10)] = choice(
+    retry_unsafe: Annotated[int, Bounds(ge=0, le=10)] = choice(
         0,
         Asked(int, "Draw a flagged picture again up to N times, with a new seed each; 0 by default.", "N"),
         entered=Entered("Draw flagged again", group="more"),
@@ -514,6 +576,11 @@ class Choices(Recorded):
     def guided(self) -> bool:
         """Whether each step also runs on the negative prompt."""
         return self.guidance_scale > 1
+
+    @property
+    def skips_layers(self) -> bool:
+        """Whether steps between whole ones run the shallow part of the UNet alone."""
+        return self.cache_interval > 1
 
     def drawn_seeds(self) -> RequestFields:
         """Return both seeds as they are asked for; what is `None` or -1 is drawn at random where it is needed."""
@@ -550,17 +617,17 @@ class Request(Choices):
         axis=True,
     )
     """Width and height in pixels; `None` is that of `init_image`, or what the UNet was trained on."""
-    init_image: Image | None = None
+    init_image: Image | None = choice(None, noun="an initial picture")
     """Picture to start from."""
-    mask: Image | None = None
+    mask: Image | None = choice(None, noun="a mask")
     """Picture that is white where to paint. Needs `init_image`; stretched to the picture's size."""
     upscaler: Path | None = choice(
         None, Asked(Path, "ONNX super-resolution model: enlarges pictures, or with --hires between the two.", "FILE")
     )
     """ONNX file of a super-resolution network: for `hires`, or for the finished pictures."""
-    controls: tuple[Control, ...] = ()
+    controls: tuple[Control, ...] = choice((), noun="a picture that leads")
     """Pictures that lead; what they lead to is summed."""
-    ip_adapter_images: tuple[Image, ...] = ()
+    ip_adapter_images: tuple[Image, ...] = choice((), noun="a picture that is a prompt")
     """Pictures that are a prompt beside the text, by an IP-Adapter; of any shape, their middle counts."""
 
     def __post_init__(self) -> None:
@@ -597,6 +664,15 @@ def with_meaning(fields_of: RequestFields, given: Collection[str]) -> RequestFie
     }
 
 
+def check_meaning(request: Request) -> None:
+    """Refuse a field that is given without the one that it is about. Raises `UsageError`."""
+    nouns = {one.name: one.metadata["noun"] for one in fields(Request) if one.metadata.get("noun")}
+    for one in fields(Request):
+        about = one.metadata.get("about")
+        if about in nouns and getattr(request, one.name) != one.default and not getattr(request, about):
+            raise UsageError(f"{one.name} is given without {nouns[about]}; give one, or drop it")
+
+
 CHOICES: Final = frozenset(one.name for one in fields(Choices))
 """Names of fields that a request and an order have alike."""
 
@@ -605,36 +681,52 @@ def asked_fields() -> Iterator[tuple[str, Asked]]:
     """Yield the fields of a request that can be asked for in words, each with how; the usual ones first."""
     for one in sorted(fields(Request), key=lambda one: one.name in Recorded.__dataclass_fields__):
         if (asked := one.metadata.get("asked")) is not None:
-            yield one.name, replace(asked, name=asked.name or one.name.replace("_", "-"))
+            yield one.name, asked._replace(name=asked.name or one.name.replace("_", "-"))
 
 
 @lru_cache(maxsize=1)
-def least_values() -> Mapping[str, int]:
+def _bounds() -> dict[str, tuple[type, Bounds]]:
+    """Return type and bounds of the fields that have some."""
+    found = {}
+    for name, hint in get_type_hints(Choices, include_extras=True).items():
+        for part in (hint, *get_args(hint)):
+            for one in getattr(part, "__metadata__", ()):
+                found[name] = part.__origin__, one
+    return found
+
+
+@lru_cache(maxsize=1)
+def least_values() -> Mapping[str, float]:
     """Return the least value of each count: whole numbers of at least 0 or 1, seeds aside."""
-    found = _bounds(int, Ge)
-    return {name: least for name, least in found.items() if least >= 0}
+    return {
+        name: one.ge for name, (kind, one) in _bounds().items() if kind is int and one.ge is not None and one.ge >= 0
+    }
+
+
+@lru_cache(maxsize=1)
+def most_values() -> Mapping[str, int]:
+    """Return the largest value that a pipeline takes of each field that has one."""
+    return {one.name: one.metadata["most"] for one in fields(Request) if one.metadata.get("most")}
 
 
 @lru_cache(maxsize=1)
 def shares() -> tuple[str, ...]:
     """Return the fields that are shares, from 0 to 1."""
-    least, most = _bounds(float, Ge), _bounds(float, Le)
-    return tuple(name for name in least if (least[name], most.get(name)) == (0, 1))
-
-
-def _bounds(kind: type, bound: type[Ge | Le]) -> dict[str, Any]:
-    found = {}
-    for name, hint in get_type_hints(Choices, include_extras=True).items():
-        for part in (hint, *get_args(hint)):
-            for one in getattr(part, "__metadata__", ()) if getattr(part, "__origin__", None) is kind else ():
-                if isinstance(one, bound):
-                    found[name] = one.ge if isinstance(one, Ge) else one.le
-    return found
+    return tuple(name for name, (kind, one) in _bounds().items() if kind is float and (one.ge, one.le) == (0, 1))
 
 
 def axes() -> Iterator[str]:
     """Yield the fields that may change along a side of a plot."""
     return (one.name for one in fields(Request) if one.metadata.get("axis"))
+
+
+def names_elsewhere(api: Literal["a1111", "openai"]) -> dict[str, str]:
+    """Return what another program's API calls fields, by their names here, where it is something else."""
+    declared = {
+        one.name: getattr(one.metadata["elsewhere"], api) for one in fields(Request) if "elsewhere" in one.metadata
+    }
+    aliases = {name: asked.aliases[0] for name, asked in asked_fields() if asked.aliases} if api == "a1111" else {}
+    return {**aliases, **{name: theirs for name, theirs in declared.items() if theirs}}
 
 
 def with_hires(given: RequestFields) -> RequestFields:
@@ -645,7 +737,7 @@ def with_hires(given: RequestFields) -> RequestFields:
     return given
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class ResolvedRequest(Request):
     """A request with nothing left open, as `resolve_defaults` returns it."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import secrets
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -11,9 +10,19 @@ from typing import TYPE_CHECKING, Final
 from olivelike.errors import UsageError
 from olivelike.runtime.pipeline.cheap_steps import check_cheap_steps
 from olivelike.runtime.pipeline.guides_in_use import check_control_sizes, check_guides
+from olivelike.runtime.pipeline.hires import check_hires, hires_size
 from olivelike.runtime.pipeline.latents import begin_batch
-from olivelike.runtime.pipeline.masked_area import part_of_picture
-from olivelike.runtime.pipeline.request import DRAWN_SEEDS, SEEDS, Request, ResolvedRequest, least_values, shares
+from olivelike.runtime.pipeline.masked_area import ASPECT_TOLERANCE, check_mask, part_of_picture
+from olivelike.runtime.pipeline.request import (
+    SEEDS,
+    Request,
+    ResolvedRequest,
+    check_meaning,
+    least_values,
+    most_values,
+    shares,
+)
+from olivelike.runtime.pipeline.vae import seen_size
 from olivelike.runtime.schedulers.make_scheduler import check_scheduler
 
 if TYPE_CHECKING:
@@ -22,15 +31,6 @@ if TYPE_CHECKING:
     from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
 
 _STRENGTH: Final = 0.8
-_ASPECT_TOLERANCE: Final = 0.02
-_MOST: Final = {"num_images": 100_000, "steps": 10_000, "mask_blur": 1024}
-"""Beyond what a server takes. Each picture of a prompt has its place in memory before the first one is drawn; steps are
-ten times as many as networks are trained on; a picture's record, from anyone, may ask for more.
-"""
-_MOST_TIMES: Final = 8
-_ORIENTATION: Final = 0x0112
-_ON_ITS_SIDE: Final = frozenset({5, 6, 7, 8})
-"""Values of EXIF's orientation with width and height swapped."""
 
 
 def resolve_defaults(
@@ -44,15 +44,18 @@ def resolve_defaults(
     """
     _check_counts(request)
     _check_ranges(request)
-    _check_mask(request)
-    _check_enlarging(request)
+    check_meaning(request)
+    check_mask(request)
+    if request.upscaler is not None:
+        from olivelike.runtime.pictures.upscaling import check_upscaler
+
+        check_upscaler(request.upscaler)
+    check_hires(request)
     request = check_guides(request, folder)
     size = _size(request, folder)
     _check_shapes(request, size)
     for drawn in {size, hires_size(replace(request, size=size), folder)}:
         check_control_sizes(drawn, request, folder)
-    seed = request.seeds[0] if request.seeds else request.seed
-    seed = secrets.randbelow(DRAWN_SEEDS) if seed is None else seed
     strength = request.strength
     if strength is None and request.init_image is not None:
         strength = _STRENGTH if request.mask is None else 1.0
@@ -61,10 +64,10 @@ def resolve_defaults(
             f"strength {strength:g} of {request.steps} steps leaves no step; "
             f"take at least strength {1 / request.steps:.2g}, or more steps"
         )
-    varied = request.variation_seeds[0] if request.variation_seeds else request.variation_seed
-    if varied is None and request.variation_strength:
-        varied = secrets.randbelow(DRAWN_SEEDS)
-    found = {"seed": seed, "variation_seed": varied, "size": size, "strength": strength}
+    seed, *_ = request.seeds or (request.seed,)
+    varied, *_ = request.variation_seeds or (request.variation_seed,)
+    seeds = replace(request, seed=seed, variation_seed=varied).drawn_seeds()
+    found = {**seeds, "size": size, "strength": strength}
     resolved = ResolvedRequest(**{**vars(_cropped(request, size)), **found})
     resolved = replace(resolved, tiled_vae=request.tiled_vae or _exceeds_memory(resolved, folder))
     if resolved.init_image is not None or (resolved.hires is not None and resolved.upscaler is not None):
@@ -96,7 +99,7 @@ def _check_counts(request: Request) -> None:
     for name, least in least_values().items():
         if (value := getattr(request, name)) is not None and value < least:
             raise UsageError(f"{name} is {value}; it must be at least {least}")
-    for name, most in _MOST.items():
+    for name, most in most_values().items():
         if (value := getattr(request, name)) is not None and value > most:
             raise UsageError(f"{name} is {value}; it must be at most {most:,}")
     if request.seeds is not None and len(request.seeds) != len(request.prompts):
@@ -124,62 +127,16 @@ def _check_ranges(request: Request) -> None:
     strength = request.strength
     if strength is not None and not 0 < strength <= 1:
         raise UsageError(f"strength {strength:g} is not above 0 and at most 1")
-    if strength is not None and request.init_image is None:
-        raise UsageError("strength is given without an initial picture to apply it to; give one, or drop it")
     for name in shares():
         if not 0 <= (value := getattr(request, name)) <= 1:
             raise UsageError(f"{name} {value:g} is not between 0 and 1")
-    if request.variation_seed is not None and not request.variation_strength:
-        raise UsageError(
-            "variation_seed is given, and no variation_strength, the share of its noise; give one above 0, such as 0.1"
-        )
-
-
-def _check_enlarging(request: Request) -> None:
-    if request.upscaler is not None:
-        from olivelike.runtime.pictures.upscaling import check_upscaler
-
-        check_upscaler(request.upscaler)
-    if request.hires is None:
-        return
-    if not 1 < request.hires <= _MOST_TIMES:
-        raise UsageError(f"hires {request.hires:g} is not above 1 and at most {_MOST_TIMES}: how many times as large")
-    if not 0 < request.hires_strength <= 1:
-        raise UsageError(f"the strength of hires, {request.hires_strength:g}, is not above 0 and at most 1")
-    if int(request.steps * request.hires_strength) < 1:
-        raise UsageError(
-            f"hires with strength {request.hires_strength:g} of {request.steps} steps leaves no step; "
-            f"take at least strength {1 / request.steps:.2g}, or more steps"
-        )
-    if request.init_image is not None:
-        raise UsageError(
-            "hires enlarges what is drawn from a prompt alone; an initial picture is brought to the size that is "
-            "given, so give a larger one"
-        )
-
-
-def _check_mask(request: Request) -> None:
-    image, mask = request.init_image, request.mask
-    if mask is None:
-        if request.inpaint_area == "masked" or request.mask_blur is not None:
-            what = "inpaint_area masked" if request.inpaint_area == "masked" else "mask_blur"
-            raise UsageError(f"{what} is given without a mask that it is about; give one, or drop it")
-        return
-    if image is None:
-        raise UsageError("a mask is given without an initial picture to paint in; give one, or drop the mask")
-    (width, height), (across, down) = _turned(image), _turned(mask)
-    if abs(width / height * down / across - 1) > _ASPECT_TOLERANCE:
-        raise UsageError(
-            f"the mask's size {across}x{down} has another shape than the initial picture's {width}x{height}; "
-            "crop one of them"
-        )
 
 
 def _check_shapes(request: Request, size: tuple[int, int]) -> None:
     """Refuse control pictures of another shape than what is drawn, unless they are to fit."""
     for control in request.controls:
-        across, down = _turned(control.image)
-        if not request.fit and abs(across / down * size[1] / size[0] - 1) > _ASPECT_TOLERANCE:
+        across, down = seen_size(control.image)
+        if not request.fit and abs(across / down * size[1] / size[0] - 1) > ASPECT_TOLERANCE:
             raise UsageError(
                 f"the control picture's size {across}x{down} has another shape than the {size[0]}x{size[1]} that are "
                 "drawn; give a size of its shape, or crop it (--fit, fit=True takes its middle)"
@@ -190,7 +147,7 @@ def _size(request: Request, folder: PipelineFolder) -> tuple[int, int]:
     image = request.init_image
     if image is None and request.controls:
         image = request.controls[0].image
-    given = request.size or (_turned(image) if image is not None else folder.default_size)
+    given = request.size or (seen_size(image) if image is not None else folder.default_size)
     unit = folder.size_unit
     if given[0] % unit or given[1] % unit:
         unit = folder.least_unit
@@ -211,7 +168,7 @@ def _size(request: Request, folder: PipelineFolder) -> tuple[int, int]:
         return request.size
     if image is None or request.inpaint_area == "masked":
         return folder.default_size
-    turned = _turned(image)
+    turned = seen_size(image)
     if request.fit:
         return _nearest(turned, unit)
     width, height = (side - side % unit for side in turned)
@@ -223,24 +180,9 @@ def _size(request: Request, folder: PipelineFolder) -> tuple[int, int]:
     return width, height
 
 
-def hires_size(request: Request, folder: PipelineFolder) -> tuple[int, int]:
-    """Return width and height of what is drawn in the end: the nearest that there is to the enlarged size."""
-    size, unit = request.size or folder.default_size, folder.least_unit
-    if request.hires is None:
-        return size
-    width, height = (round(side * request.hires / unit) * unit for side in size)
-    return width, height
-
-
 def _nearest(size: tuple[int, int], unit: int) -> tuple[int, int]:
     width, height = (max(unit, round(side / unit) * unit) for side in size)
     return width, height
-
-
-def _turned(image: Image) -> tuple[int, int]:
-    """Return width and height of a picture as it is seen, without turning it."""
-    across = image.getexif().get(_ORIENTATION) in _ON_ITS_SIDE
-    return (image.height, image.width) if across else image.size
 
 
 def _cropped(request: Request, size: tuple[int, int]) -> Request:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from olivelike._extras import load, offered
+from olivelike._extras import load, place_of
 from olivelike.errors import SessionError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def find_cut(
     Raises:
         CutError: if it can't be cut, memory has no room for the picture even so, or the extra is not here.
     """
-    if not offered("STRIPS"):
+    if place_of("STRIPS", "cut") is None:
         raise CutError("the extra `strips` of olivelike is not installed")
     found: object = load("STRIPS", "cut")(path, taken, made, size, given)
     return found

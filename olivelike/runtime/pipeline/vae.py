@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from olivelike._light_diffusers import light_diffusers
 from olivelike.model.components import PREVIEW
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from olivelike.errors import SessionError
     from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
     from olivelike.runtime.sessions.session import Network
+
+_ORIENTATION: Final = 0x0112
+_ON_ITS_SIDE: Final = frozenset({5, 6, 7, 8})
+"""Values of EXIF's orientation with width and height swapped."""
 
 
 def encode_picture(
@@ -246,6 +250,12 @@ def upright(image: Image) -> Image:
     from PIL import ImageOps
 
     return ImageOps.exif_transpose(image).convert("RGB")
+
+
+def seen_size(image: Image) -> tuple[int, int]:
+    """Return width and height of a picture as it is seen, without turning it."""
+    across = image.getexif().get(_ORIENTATION) in _ON_ITS_SIDE
+    return (image.height, image.width) if across else image.size
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Request
 
 from olivelike._untrusted import Json, JsonView
 from olivelike.errors import UsageError
-from olivelike.runtime.pipeline.request import asked_fields
+from olivelike.runtime.pipeline.request import names_elsewhere
 from olivelike.runtime.schedulers.scheduler_names import find_scheduler
 from olivelike.serve.api.a1111_guides import controls_of
 from olivelike.serve.api.a1111_lists import lists_router
@@ -45,12 +45,7 @@ if TYPE_CHECKING:
 a1111_router: Final = APIRouter(prefix="/sdapi/v1", route_class=StrictRoute, tags=["A1111"])
 a1111_router.include_router(lists_router)
 _UNIT: Final = 8
-_RENAMED: Final = {name: asked.aliases[0] for name, asked in asked_fields() if asked.aliases}
-"""A1111's names of a request's fields that mean the same there."""
-_THEIRS: Final = {
-    **_RENAMED, "hires_strength": "denoising_strength", "num_images": "n_iter times batch_size", "hires": "hr_scale",
-    "inpaint_padding": "inpaint_full_res_padding", "clip_skip": "CLIP_stop_at_last_layers less 1",
-}  # fmt: skip
+_THEIRS: Final = names_elsewhere("a1111")
 """A1111's names by those of an order."""
 _OURS: Final = re.compile(rf"\b({'|'.join(_THEIRS)})\b")
 
@@ -176,14 +171,15 @@ def _order(request: Request, asked: Drawing, **more: Any) -> Order:
     return make_order(
         _THEIRS,
         **{
-            **{name: getattr(asked, theirs) for name, theirs in _RENAMED.items() if theirs in Drawing.model_fields},
+            **{name: getattr(asked, theirs) for name, theirs in _THEIRS.items() if theirs in Drawing.model_fields},
             "model": _model(request, asked), "prompt": asked.prompt, "negative_prompt": asked.negative_prompt,
             "num_images": asked.n_iter * asked.batch_size, "batch_size": asked.batch_size, "steps": asked.steps,
             "scheduler": scheduler, "seed": max(asked.seed, -1),
             "eta": (eta if asked.eta is None else asked.eta) if draws_noise else None,
             "clip_skip": max(skipped, 1) - 1, "width": width,
             "height": height, "fit": True,
-            "variation_seed": max(asked.subseed, -1) if asked.subseed_strength else None, "strength": None, **more,
+            "variation_seed": max(asked.subseed, -1) if asked.subseed_strength else None,
+            "strength": None, "hires_strength": None, **more,
         },
     )  # fmt: skip
 

@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from olivelike._untrusted import Json, parse_json
 from olivelike.errors import OlivelikeError, UsageError
 from olivelike.runtime.jobs.job_notes import LARGE
+from olivelike.runtime.pipeline.request import CHOICES, names_elsewhere
 from olivelike.serve.api.drawing import draw, find_model, make_order, require_done, service_of
 from olivelike.serve.api.forms import Files, form_of, read_form
 from olivelike.serve.api.guards import client_of, visitor_of
@@ -43,11 +44,6 @@ _OPENAIS_OWN: Final = re.compile(r"(gpt-image|chatgpt-image|dall-e)[\w.\-]*")
 _SIZE: Final = re.compile(r"(\d{1,5})x(\d{1,5})")
 _VARIED: Final = 0.6
 """Strength of a variation."""
-_SLIPS: Final = {
-    "steps": "num_inference_steps", "cfg_scale": "guidance_scale", "sampler_name": "scheduler", "width": "size",
-    "height": "size",
-}  # fmt: skip
-"""Fields of other APIs, and what they are here: without them the picture would be another."""
 _SUFFIXES: Final = {"png": ".png", "jpeg": ".jpg", "webp": ".webp"}
 _STARTED: Final = int(time.time())
 
@@ -125,6 +121,18 @@ class Prompted(Wanted):
 
 
 _Wanted = TypeVar("_Wanted", bound=Wanted)
+
+_THEIRS: Final = names_elsewhere("openai")
+"""Names in this API by those of an order."""
+_SHARED: Final = {
+    name: theirs for name in sorted(CHOICES) if (theirs := _THEIRS.get(name, name)) in Wanted.model_fields
+}
+_SLIPS: Final = {
+    **{name: theirs for name, theirs in _SHARED.items() if name != theirs},
+    **{theirs: _SHARED[name] for name, theirs in names_elsewhere("a1111").items() if name in _SHARED},
+    **dict.fromkeys(("width", "height"), "size"),
+}
+"""Fields of other APIs, and what they are here: without them the picture would be another."""
 
 
 @openai_router.get("/models")
@@ -290,11 +298,10 @@ async def _from_picture(service: Service, wanted: Wanted, files: Files) -> Order
 
 
 def _order(wanted: Wanted, chosen: ModelView, **more: Any) -> Order:
+    shared = {name: getattr(wanted, theirs) for name, theirs in _SHARED.items()}
     return make_order(
-        model=chosen.name, prompt=wanted.prompt, num_images=wanted.n, negative_prompt=wanted.negative_prompt,
-        steps=wanted.num_inference_steps, guidance_scale=wanted.guidance_scale, scheduler=wanted.scheduler,
-        strength=wanted.strength, seed=wanted.seed, clip_skip=wanted.clip_skip, loras=wanted.loras, fit=True, **more,
-    )  # fmt: skip
+        _THEIRS, model=chosen.name, prompt=wanted.prompt, loras=wanted.loras, fit=True, **{**shared, **more}
+    )
 
 
 def _sensible(service: Service, size: tuple[int, int], chosen: ModelView) -> tuple[int, int]:

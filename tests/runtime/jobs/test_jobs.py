@@ -14,10 +14,11 @@ from olivelike.model.records.origin import Origin
 from olivelike.runtime import Request, open_pipeline
 from olivelike.runtime.jobs import PromptLine, draw, plan_jobs, read_prompts
 from olivelike.runtime.jobs.job_drawing import Opened, Opening, PictureWritten, SheetWritten, StepDone
-from olivelike.runtime.jobs.job_notes import cache_notes, record_notes, recorded_fields, size_notes
+from olivelike.runtime.jobs.job_notes import record_notes, recorded_fields, size_notes
 from olivelike.runtime.pictures import PictureRecord, PictureWriter, UsedFile, read_picture_record
 from olivelike.runtime.pictures.picture_record import a1111_text, record_from_json
 from olivelike.runtime.pictures.recipe_text import parse_a1111
+from olivelike.runtime.pipeline.cheap_steps import cache_notes
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
 from olivelike.runtime.pipeline.request import Batch
 from olivelike.testing.lora_files import make_lora

@@ -186,4 +186,4 @@ def test_a_folder_without_the_shallow_graph_says_what_makes_one(pipeline):
     [(None, 3, range(3)), ((0.2, 0.8), 10, range(2, 8)), ((0.1, 1.0), 30, range(3, 30)), ((0, 0.05), 10, range(1))],
 )
 def test_shares_are_those_at_which_steps_begin(interval, steps, guided):
-    assert cheap_steps.guided_steps(interval, steps) == guided
+    assert cheap_steps.guided_steps(ask(guidance_interval=interval), steps) == guided

@@ -432,7 +432,7 @@ def test_what_can_not_be_guided_is_refused(guided, pipeline, picture, mask):
         "leaves out layers in which the UNet attends": ask(prompt, cache_interval=2),
         "inpaint_area masked draws a part": ask(edges, init_image=picture, mask=mask, inpaint_area="masked"),
         "ip_adapter_scale nan is no number from -10 to 10": ask(prompt._replace(strength=float("nan"))),
-        "without a picture that it is about": ask(ip_adapter_scale=0.5),
+        "without a picture that is a prompt": ask(ip_adapter_scale=0.5),
         "17 pictures are a prompt; take at most 16": ask(ip_adapter_images=tuple(shown()[:1] * 17)),
     }
     for words, request in refusals.items():

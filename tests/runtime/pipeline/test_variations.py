@@ -59,7 +59,7 @@ def test_a_variation_of_an_initial_picture_varies_its_noise(pipeline, picture):
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"variation_seed": 3}, "no variation_strength"),
+        ({"variation_seed": 3}, "without variation_strength"),
         ({"variation_strength": 1.5}, "not between 0 and 1"),
         ({"variation_strength": 0.5, "variation_seed": -3}, "not between 0 and"),
     ],

@@ -59,7 +59,7 @@ def test_pictures_are_prompts_by_the_models_adapter(
     opened.page.set_input_files("#image-prompt-file", [str(file) for file in files])
     opened.page.locator("#image-prompt-pictures img").nth(1).wait_for()
     assert opened.page.text_content("#image-prompt-badge") == "2"
-    opened.page.fill("#image-prompt-scale", "0.5")
+    opened.page.fill("#ip_adapter_scale", "0.5")
     opened.generate(prompt="a red circle", steps=4, seed=3)
     (picture,) = opened.job()["pictures"]
     assert len(picture["record"]["ip_adapter_images"]) == 2

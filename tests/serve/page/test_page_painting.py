@@ -202,6 +202,20 @@ def test_ctrl_z_takes_back_a_weight_and_the_words_of_a_recipe(visit: Callable[..
     assert opened.page.input_value("#prompt") == "a green star on a white background"
 
 
+def test_two_shares_are_typed_as_on_the_command_line_and_come_back_from_a_recipe(visit: Callable[..., Opened]) -> None:
+    opened = visit()
+    opened.fold("rare")
+    opened.generate(prompt="a red circle", steps=4, guidance_interval="0:0.5")
+    assert opened.job()["order"]["guidance_interval"] == [0, 0.5]
+    opened.page.fill("#guidance_interval", "half")
+    opened.page.click("#generate")
+    opened.page.locator("#order-problem", has_text="Guidance from share to share").wait_for()
+    opened.page.click("#stage-open")
+    opened.page.click("#viewer-use")
+    opened.page.locator(".notice", has_text="Recipe of the picture loaded").wait_for()
+    assert opened.page.input_value("#guidance_interval") == "0:0.5"
+
+
 def test_a_seed_of_64_bits_is_drawn_shown_and_taken_over(visit: Callable[..., Opened]) -> None:
     opened = visit()
     seed = str(2**64 - 1)
