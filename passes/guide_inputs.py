@@ -70,7 +70,7 @@ class IpAdapter(_Guided):
     It comes behind `convert` by itself where a workflow has an IP-Adapter.
     """
 
-    reads: ClassVar = ("architecture", "weights", "graph", "ip_adapter")
+    reads: ClassVar = ("architecture", "weights", "graph", "guides")
     writes: ClassVar = ("weights", "graph")
     components: ClassVar = denoisers_with(IP_ADAPTER.name)
     comes_before: ClassVar = ("fuse", "float16", "bfloat16", "deepcache", "controlnet_inputs")
@@ -79,10 +79,11 @@ class IpAdapter(_Guided):
         """Add the adapter's keys and values to the weights, and to each cross-attention a second branch."""
         from olivelike.graphs.image_attention import KINDS, add_image_prompt, cross_attentions, image_parameter
         from olivelike.model import Graph, Tensor
+        from olivelike.model.guides import IP_ADAPTER
         from olivelike.sources.adapters.ip_adapter_file import read_ip_adapter
         from olivelike.sources.files.pickled import read_pickle_table
 
-        path = context.require_ip_adapter().path
+        path = context.require_guide(IP_ADAPTER.key)
         adapter, digest = read_ip_adapter(path, read_pickle_table), context.tensors.file(path)
         weights, graph = model.require("weights"), model.require("graph").to_ir()
         added: dict[str, Tensor] = {}

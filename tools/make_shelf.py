@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from olivelike.data import demo_controlnet
+from olivelike.data import demo_edges
 from olivelike.families.networks import classes_of
 from olivelike.graphs.shelf import BUILT_IN, Damage, ShelfFolder
 from olivelike.graphs.shelf.filling import add_network
@@ -29,8 +29,9 @@ from olivelike.graphs.shelf.network_forms import DEFAULTS_FILE, complete, graph_
 from olivelike.graphs.shelf.shelf_folder import file_name
 from olivelike.model import Architecture
 from olivelike.model.components import VAES
+from olivelike.model.guides import CONTROLNET
 from olivelike.sources import Checkpoint, PipelineSource, SourceSpec, available_components, open_source
-from olivelike.sources.controlnet import open_controlnet
+from olivelike.sources.beside import Host, open_beside
 from olivelike.sources.vae_override import open_vae
 from olivelike.testing import make_checkpoint, make_single_file
 from olivelike.testing.checkpoints import write_safetensors
@@ -119,7 +120,8 @@ def networks(name: str, scratch: Path) -> Iterator[Checkpoint]:
             yield checkpoint
             yield from _older_names(checkpoint)
         unet = source.checkpoints["unet"].config
-        yield open_controlnet(SourceSpec(path=demo_controlnet()), "controlnet", unet, None)[0]
+        edges = SourceSpec(path=demo_edges())
+        yield open_beside(edges, CONTROLNET, CONTROLNET.components[0], Host(unet=unet), None).network
         return
     pipeline = PIPELINES[name]
     folder = make_checkpoint(scratch / name, pipeline.family, size="full", hollow=True)

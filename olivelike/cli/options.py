@@ -7,12 +7,14 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, make_dataclass, replace
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import typer
+
+from olivelike.model.guides import GUIDES, IMAGE_ENCODER
 
 if TYPE_CHECKING:
     from olivelike.engine.prepared import Options
@@ -103,6 +105,50 @@ OutputFolder = Annotated[
     Path, typer.Argument(metavar="FOLDER", help="A folder that `olivelike run` wrote.", show_default=False)
 ]
 Json = Annotated[bool, typer.Option("--json", help="Write JSON to standard output.")]
+
+
+class GuideOptions:
+    """Options for what leads a pipeline beside the text, one for each kind, and for the network of a file."""
+
+    image_encoder: str | None
+
+    @property
+    def guides(self) -> dict[str, list[str]]:
+        """Texts by key in a workflow."""
+        named = {kind.key: getattr(self, kind.key) for kind in GUIDES.values()}
+        return {key: some if isinstance(some, list) else [some] for key, some in named.items() if some is not None}
+
+
+def _guide_options(words: str, file_words: str, encoder: str) -> Any:
+    """Return a group of these options; `{one}` in helps is a guide, `{again}` a remark where there are several."""
+    made: list[Any] = []
+    for kind in GUIDES.values():
+        type_ = list[str] | None if kind.is_list else str | None
+        text = (file_words if kind.is_file else words).format(one=kind.one, again=_AGAIN if kind.is_list else "")
+        option = typer.Option(
+            kind.option, metavar="FILE" if kind.is_file else "NET", help=f"{text[0].upper()}{text[1:]}."
+        )
+        made.append((kind.key, Annotated[type_, option], None))
+    option = typer.Option(metavar="DIR", help=encoder)
+    made.append((IMAGE_ENCODER, Annotated[str | None, option], None))
+    return make_dataclass("GuideOptions", made, bases=(GuideOptions,), frozen=True)
+
+
+_AGAIN: Final = "; in order, may be repeated"
+if TYPE_CHECKING:
+    NewGuides: TypeAlias = GuideOptions
+    PutGuides: TypeAlias = GuideOptions
+else:
+    NewGuides = _guide_options(
+        "{one}: a file, folder or hub id{again}",
+        "{one}: a file, or one on the hub as OWNER/NAME/FILE",
+        "Its image encoder: folder or hub id; by default near its file.",
+    )
+    PutGuides = _guide_options(
+        "{one} that was put into it{again}",
+        "{one} that was put into it",
+        "Its image encoder, where that is not near its file.",
+    )
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,6 @@ def demo_few_steps_lora() -> Path:
     return Path(__file__).parent / "demo_lcm.safetensors"
 
 
-def demo_controlnet() -> Path:
-    """Return the folder of the demo's ControlNet, led by edges: diffusers' class in float16, to be read only."""
+def demo_edges() -> Path:
+    """Return the folder of what leads the demo by edges: diffusers' class in float16, to be read only."""
     return Path(__file__).parent / "demo_edges"

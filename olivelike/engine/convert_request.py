@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,18 +16,20 @@ from olivelike.engine.run import run
 from olivelike.errors import UsageError
 from olivelike.families import COMPONENTS, COMPUTED, LORA_COMPONENTS
 from olivelike.model.components import HALF_PASSES, QUANTISING_PASSES
+from olivelike.model.guides import GUIDES, IMAGE_ENCODER, GuideKind
 from olivelike.model.targets import find_target
 from olivelike.sources import Checkpoint, available_components, open_source
-from olivelike.workflow.long_form import ip_adapter_of, parse_lora, require_names, text_source
+from olivelike.workflow.long_form import parse_lora, require_names, text_guides, text_source
 from olivelike.workflow.places import Place, absolute, file_ref
 from olivelike.workflow.scaffold import workflow_text
+from olivelike.workflow.workflow_file import Vae
 
 if TYPE_CHECKING:
     from olivelike.engine.execute.events import Listener
     from olivelike.engine.prepared import Options
     from olivelike.engine.run import ReportWriter
     from olivelike.engine.run_result import RunResult
-    from olivelike.workflow import IpAdapter
+    from olivelike.workflow import Guide
 
 
 @dataclass(frozen=True)
@@ -46,9 +48,8 @@ class ConvertRequest:
     prediction: str | None = None
     layout: str | None = None
     preview: str | None = None
-    controlnets: tuple[str, ...] = ()
-    t2i_adapters: tuple[str, ...] = ()
-    ip_adapter: str | None = None
+    guides: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """What leads it beside the text, by key: `{"controlnets": ["canny"]}`."""
     image_encoder: str | None = None
     variant: str | None = None
     """Name of one of several weight files of a folder or repository, such as `fp16`."""
@@ -64,8 +65,8 @@ class ConvertRequest:
         words = [self.source, "--target", self.target, "--output", str(self.output)]
         words += [word for lora in self.loras for word in ("--lora", lora)]
         words += [word for embedding in self.embeddings for word in ("--embedding", embedding)]
-        words += [word for controlnet in self.controlnets for word in ("--controlnet", controlnet)]
-        words += [word for adapter in self.t2i_adapters for word in ("--t2i-adapter", adapter)]
+        for kind in GUIDES.values():
+            words += [word for guide in self.guides.get(kind.key, ()) for word in (kind.option, guide)]
         for option in (
             "vae",
             "preview",
@@ -73,7 +74,6 @@ class ConvertRequest:
             "prediction",
             "variant",
             "layout",
-            "ip_adapter",
             "image_encoder",
             "calibration",
         ):
@@ -153,18 +153,14 @@ def draft_workflow(request: ConvertRequest, options: Options, folder: Path) -> s
     require_names(
         {
             "SOURCE": [request.source], "--vae": [request.vae], "--preview": [request.preview],
-            "--embedding": request.embeddings, "--controlnet": request.controlnets,
-            "--t2i-adapter": request.t2i_adapters, "--ip-adapter": [request.ip_adapter],
-            "--image-encoder": [request.image_encoder],
+            "--embedding": request.embeddings,
         }
     )  # fmt: skip
     source = text_source(request.source, here).model_copy(update={"variant": request.variant})
     vae = text_source(request.vae, here) if request.vae else None
     preview = text_source(request.preview, here) if request.preview else None
-    controlnets = [text_source(text, here) for text in request.controlnets]
-    adapters = [text_source(text, here) for text in request.t2i_adapters]
-    ip_adapter = ip_adapter_of(request.ip_adapter, request.image_encoder, here)
-    spec = source_spec(source, vae, preview, controlnets, adapters, ip_adapter)
+    guides = text_guides(request.guides, request.image_encoder, here)
+    spec = source_spec(source, vae, preview, guides)
     available = available_components(spec, allow_pickle=options.allow_pickle)
     components = [name for name in COMPONENTS if name in available]
     opened = open_source(spec, components, allow_pickle=options.allow_pickle)
@@ -195,9 +191,7 @@ def draft_workflow(request: ConvertRequest, options: Options, folder: Path) -> s
             "source": {"path" if source.path else "hub": said, **more} if more else said,
             "vae": place(vae.path, request.vae) if vae and request.vae else None,
             "preview": place(preview.path, request.preview) if preview and request.preview else None,
-            "controlnets": [place(net.path, text) for net, text in zip(controlnets, request.controlnets, strict=True)],
-            "t2i_adapters": [place(net.path, text) for net, text in zip(adapters, request.t2i_adapters, strict=True)],
-            "ip_adapter": _written_ip_adapter(ip_adapter, place),
+            **{kind.key: _written_guides(kind, guides.get(kind.key, ()), place) for kind in GUIDES.values()},
             "loras": [{"file": place(lora.file.path, str(lora.file)), "weight": lora.weight} for lora in loras],
             "embeddings": [place(file.path, str(file)) for file in embeddings],
             "target": {"provider": target.name, "precision": named} if named else target.name,
@@ -209,15 +203,19 @@ def draft_workflow(request: ConvertRequest, options: Options, folder: Path) -> s
     )
 
 
-def _written_ip_adapter(
-    adapter: IpAdapter | None, place: Callable[[Path | None, str], str]
-) -> str | dict[str, str] | None:
-    """Return what a workflow says of an IP-Adapter; `place` writes a path, or the text in its absence."""
-    if adapter is None:
-        return None
-    file = place(adapter.file.path, str(adapter.file))
-    encoder = adapter.image_encoder
-    return file if encoder is None else {"file": file, "image_encoder": place(encoder.path, encoder.hub or "")}
+def _written_guides(
+    kind: GuideKind, guides: Sequence[Guide], place: Callable[[Path | None, str], str]
+) -> str | dict[str, str] | list[str | dict[str, str]] | None:
+    """Return what a workflow says of the guides of a kind; `place` writes a path, or the text in its absence."""
+
+    def written(guide: Guide) -> str | dict[str, str]:
+        if isinstance(guide, Vae):
+            return place(guide.path, guide.hub or "")
+        file, encoder = place(guide.file.path, str(guide.file)), guide.image_encoder
+        return file if encoder is None else {"file": file, IMAGE_ENCODER: place(encoder.path, encoder.hub or "")}
+
+    found = [written(guide) for guide in guides]
+    return found if kind.is_list else next(iter(found), None)
 
 
 def save_workflow(request: ConvertRequest, options: Options, path: Path) -> None:

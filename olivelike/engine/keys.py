@@ -179,6 +179,11 @@ def embeddings_digest(embeddings: Iterable[tuple[str, str]]) -> str:
     return digest_json(["embeddings/1", [list(row) for row in embeddings]])
 
 
+def guides_digest(files: Mapping[str, str]) -> str:
+    """Return the digest of guides that are files, by their keys in a workflow, each with that of its file."""
+    return digest_json(["guides/1", dict(files)])
+
+
 def precision_digest(plan: PrecisionPlan) -> str:
     """Return the digest of what steps behind a pass make of precision."""
     return digest_json(["precision/1", asdict(plan)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from olivelike._untrusted import Json
     from olivelike.engine.plan.forecast import Forecast
     from olivelike.engine.plan.planner import Plan
-    from olivelike.workflow import IpAdapter, Source, Vae
+    from olivelike.workflow import Guide, Source, Vae
     from olivelike.workflow.workflow_file import Workflow
 
 _PICKLE_TABLE = "pickle/2"
@@ -170,35 +170,21 @@ def prepare(ref: str | Path | Place, options: Options, *, writes: bool) -> Prepa
 
 def workflow_spec(workflow: Workflow) -> SourceSpec:
     """Return what `open_source` wants to know of a workflow."""
-    return source_spec(
-        workflow.source,
-        workflow.vae,
-        workflow.preview,
-        workflow.controlnets,
-        workflow.t2i_adapters,
-        workflow.ip_adapter,
-    )
+    return source_spec(workflow.source, workflow.vae, workflow.preview, workflow.guides)
 
 
 def source_spec(
-    source: Source,
-    vae: Vae | None,
-    preview: Vae | None = None,
-    controlnets: Sequence[Vae] = (),
-    t2i_adapters: Sequence[Vae] = (),
-    ip_adapter: IpAdapter | None = None,
+    source: Source, vae: Vae | None, preview: Vae | None = None, guides: Mapping[str, Sequence[Guide]] | None = None
 ) -> SourceSpec:
     """Return what `open_source` wants to know of a workflow's source, and of what comes beside it.
 
-    That is another VAE, a tiny VAE for previews, ControlNets, T2I-Adapters, and an IP-Adapter.
+    That is another VAE, a tiny VAE for previews, and guides by key.
     """
     return replace(
         source.spec(),
         vae=None if vae is None else vae.spec(),
         preview=None if preview is None else preview.spec(),
-        controlnets=tuple(one.spec() for one in controlnets),
-        t2i_adapters=tuple(one.spec() for one in t2i_adapters),
-        ip_adapter=None if ip_adapter is None else ip_adapter.spec(),
+        guides={key: tuple(one.spec() for one in some) for key, some in (guides or {}).items()},
     )
 
 

@@ -54,6 +54,26 @@ class GuideKind:
     """Whether it is a file of weights for the UNet, and its network is named beside it, under the component's name."""
     refused: Mapping[str, str] = field(default_factory=dict)
     """Classes of such names that are not supported, and why."""
+    folders: tuple[str, ...] = ()
+    """Folders of its network in that of a pipeline, where it may lie too."""
+    says: str = "either `hub` or `path`"
+    """Remark on its section in a workflow."""
+
+    @property
+    def is_list(self) -> bool:
+        """Whether a pipeline has several, and its section is a list."""
+        return len(self.components) > 1
+
+    @property
+    def section(self) -> str:
+        """Its name among classes: `T2iAdapter`."""
+        words = self.title.split("-")
+        return "".join(word.capitalize() for word in words) if len(words) > 1 else self.title
+
+    @property
+    def network_title(self) -> str:
+        """Name of its network among people: `image encoder`."""
+        return self.components[0].replace("_", " ") if self.is_file else self.title
 
     @property
     def option(self) -> str:
@@ -68,12 +88,12 @@ class GuideKind:
     @property
     def some(self) -> str:
         """As many as a pipeline has, in a sentence."""
-        return f"{self.title}s" if len(self.components) > 1 else self.one
+        return f"{self.title}s" if self.is_list else self.one
 
     @property
     def place(self) -> str:
         """Advice on where to name a file of that kind."""
-        return f"name it {'under' if len(self.components) > 1 else 'as'} `{self.key}:`"
+        return f"name it {'under' if self.is_list else 'as'} `{self.key}:`"
 
     def input(self, number: int, connection: int) -> str:
         """Return the UNet's input for a residual, counted from 0, that goes to a connection or to `MIDDLE`."""
@@ -106,7 +126,7 @@ CONTROLNET: Final = GuideKind(
     "controlnet", "ControlNet", "controlnets", _several("controlnet"), ("diffusers", "ControlNetModel"),
     step="controlnet_inputs", picture="controlnet_cond", enters="up",
     gives="down_block_{}_additional_residual", gives_middle="mid_block_additional_residual",
-    clients=("diffusers", "onnxstack"), in_each_step=True,
+    clients=("diffusers", "onnxstack"), in_each_step=True, folders=("controlnet",),
     refused={
         "ControlNetUnionModel": "it takes several pictures and the kind of each",
         "ControlNetXSAdapter": "it changes the UNet's own layers",
@@ -120,12 +140,14 @@ CONTROLNET: Final = GuideKind(
 T2I_ADAPTER: Final = GuideKind(
     "t2i_adapter", "T2I-Adapter", "t2i_adapters", _several("t2i_adapter"), ("diffusers", "T2IAdapter"),
     step="t2i_adapter_inputs", picture="adapter_input", enters="down", gives="down_intrablock_{}_additional_residual",
+    folders=("t2i_adapter", "adapter"),
 )  # fmt: skip
 """https://arxiv.org/abs/2302.08453: its picture is RGB or grey from 0 to 1; what it gives are the members of
 `down_intrablock_additional_residuals` of diffusers' `UNet2DConditionModel`."""
 IP_ADAPTER: Final = GuideKind(
     "ip_adapter", "IP-Adapter", "ip_adapter", (IMAGE_ENCODER,), ("transformers", "CLIPVisionModelWithProjection"),
     step="ip_adapter", picture="pixel_values", enters="attention", behind="convert", is_prompt=True, is_file=True,
+    says="the UNet attends to a picture too",
 )  # fmt: skip
 """https://arxiv.org/abs/2308.06721: its network is an image encoder."""
 

@@ -32,7 +32,6 @@ from olivelike.pass_api.context import (
     Context,
     Drawing,
     EmbeddingInput,
-    IpAdapterInput,
     LoraInput,
     PrecisionPlan,
     Progress,
@@ -55,7 +54,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BARRIERS", "BLOCK_KEY", "CONTRIB", "PARAMETER_KEY", "PASS_API", "Architecture", "Cache", "Context",
-    "Drawing", "EmbeddingInput", "Graph", "GraphEditor", "IpAdapterInput", "LoraInput", "Model", "Pass", "PassError",
+    "Drawing", "EmbeddingInput", "Graph", "GraphEditor", "LoraInput", "Model", "Pass", "PassError",
     "PrecisionPlan", "Progress", "Resources", "Rule", "Scope", "Target", "Tensor", "TensorAccess", "Weights",
     "attribute", "block_of", "constant_array", "dims_of", "input_of", "only_user", "parameter_inputs", "producer",
     "real_inputs", "same_shape", "weight_values",

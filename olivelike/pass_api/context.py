@@ -127,13 +127,6 @@ class EmbeddingInput:
 
 
 @dataclass(frozen=True)
-class IpAdapterInput:
-    """The IP-Adapter that applies to the component."""
-
-    path: Path
-
-
-@dataclass(frozen=True)
 class PrecisionPlan:
     """The precision that a graph will be computed in by later steps; it is fused in float32 before that."""
 
@@ -161,8 +154,8 @@ class Context:
     """Set only if the pass lists `loras` in `reads`."""
     embeddings: tuple[EmbeddingInput, ...] = ()
     """Set only if the pass lists `embeddings` in `reads`."""
-    ip_adapter: IpAdapterInput | None = None
-    """Set only if the pass lists `ip_adapter` in `reads`, and the workflow has one."""
+    guides: Mapping[str, Path] = field(default_factory=dict)
+    """Files of guides that are weights for the component, by key. Set only if the pass lists `guides` in `reads`."""
     original: Model | None = None
     """Architecture and weights as they were loaded, with the workflow's LoRAs and textual inversions: what a result is
     right by, whatever passes have done to the weights. Set only if the pass lists `original` in `reads`."""
@@ -188,18 +181,18 @@ class Context:
         """
         return self._required(self.target, "target")
 
-    def require_ip_adapter(self) -> IpAdapterInput:
-        """Return the IP-Adapter.
+    def require_guide(self, key: str) -> Path:
+        """Return the file of a guide, by its key in a workflow.
 
         Raises:
-            PassError: if the workflow has none, or the pass does not list `ip_adapter` in `reads`.
+            PassError: if the workflow has none, or the pass does not list `guides` in `reads`.
         """
-        if self.ip_adapter is None:
+        if key not in self.guides:
             raise PassError(
-                "the context has no ip_adapter; name one as `ip_adapter:` in the workflow, and add it to the pass's "
+                f"the context has no {key}; name one as `{key}:` in the workflow, and add `guides` to the pass's "
                 "`reads`"
             )
-        return self.ip_adapter
+        return self.guides[key]
 
     def require_original(self) -> Model:
         """Return the network as it was loaded.

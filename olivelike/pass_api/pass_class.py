@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 PASS_API = 1
 """Version of what a pass is promised; see `docs/passes.md`."""
 
-ADAPTERS = ("loras", "embeddings", "ip_adapter")
+GUIDES_READ = "guides"
+"""Files of guides that are weights, among what a pass reads."""
+ADAPTERS = ("loras", "embeddings", GUIDES_READ)
 """A workflow's additions to a checkpoint: a pass that reads one of them changes weights as someone asked."""
 INPUTS = ("target", "precision", *ADAPTERS, "original", "calibration", "drawing")
 """Inputs that a pass may read beside facets."""
@@ -47,7 +49,7 @@ class Pass(BaseModel):
 
     reads: ClassVar[tuple[str, ...]] = ()
     """Facts that decide the result: the facets `architecture`, `weights`, `graph`; of the workflow `target`, `loras`,
-    `embeddings`, `ip_adapter`; `precision`, what later steps convert the graph to; `original`, the network before any
+    `embeddings`, `guides`; `precision`, what later steps convert the graph to; `original`, the network before any
     pass changed its weights; `calibration`, the range of values in the graph as the pipeline draws; and, beside that,
     `drawing`, which draws with other graphs. A step that reads LoRAs or embeddings is left out where the component has
     none."""

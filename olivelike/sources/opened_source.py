@@ -7,8 +7,8 @@ its model file; most have a data file beside it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
@@ -16,7 +16,8 @@ from olivelike._extras import needed
 from olivelike.errors import SourceError
 from olivelike.families import COMPONENTS, denoiser_among, family_of_folder, family_of_index
 from olivelike.model.components import INDEX_FILE, PREVIEW, SAFETY_CHECKER, VAES, torch_folder
-from olivelike.model.guides import CONTROLNET, IMAGE_ENCODER, T2I_ADAPTER
+from olivelike.model.guides import GUIDES, GuideKind
+from olivelike.sources.beside import Host, open_beside, pixels_per_latent
 from olivelike.sources.checkpoint import (
     WEIGHT_SUFFIXES,
     Checkpoint,
@@ -26,11 +27,8 @@ from olivelike.sources.checkpoint import (
     read_checkpoint,
     read_json,
 )
-from olivelike.sources.controlnet import open_controlnet
 from olivelike.sources.files.pickled import read_pickle_table
-from olivelike.sources.ip_adapter import open_ip_adapter
 from olivelike.sources.single_file import SingleFile
-from olivelike.sources.t2i_adapter import open_t2i_adapter, pixels_per_latent
 from olivelike.sources.vae_override import open_preview, open_vae, vae_halves
 
 if TYPE_CHECKING:
@@ -39,7 +37,7 @@ if TYPE_CHECKING:
     from olivelike.model.records.origin import Origin
     from olivelike.sources.adapters.ip_adapter_file import IpAdapterFile
     from olivelike.sources.files.weight_table import ReadPickle
-    from olivelike.sources.source_spec import IpAdapterSpec, SourceSpec
+    from olivelike.sources.source_spec import SourceSpec
 
 _EXTRA_SUFFIXES = (".json", ".txt", ".model", ".jinja")
 
@@ -57,8 +55,8 @@ class PipelineSource:
     """Relative path → file of what is no network: tokenizers, scheduler, feature extractor."""
     few_steps: FewSteps | None = None
     """Kind of few-step model that it is, where its scheduler is to be made the right one for that."""
-    ip_adapter: IpAdapterFile | None = None
-    """The IP-Adapter beside it."""
+    guide_files: Mapping[str, IpAdapterFile] = field(default_factory=dict)
+    """Guides that are files of weights for its UNet, by their keys in a workflow."""
     left_out: tuple[str, ...] = ()
     """Parts of its files that nothing is made of, in words."""
 
@@ -93,10 +91,8 @@ def open_source(
     wanted = list(components)
     pickles = read_pickle if allow_pickle else None
     replaced = [name for name in wanted if spec.vae is not None and name in VAES]
-    controlnets = dict(zip(CONTROLNET.components, spec.controlnets, strict=False))
-    adapters = dict(zip(T2I_ADAPTER.components, spec.t2i_adapters, strict=False))
-    elsewhere = [*replaced, *([PREVIEW] if spec.preview is not None else []), *controlnets, *adapters]
-    elsewhere += [IMAGE_ENCODER] if spec.ip_adapter is not None else []
+    elsewhere = [*replaced, *([PREVIEW] if spec.preview is not None else [])]
+    elsewhere += [component for _, component, _ in _guides(spec)]
     own = [name for name in wanted if name not in elsewhere]
     if spec.prediction is not None and not spec.is_file:
         raise SourceError(
@@ -107,20 +103,7 @@ def open_source(
         lambda path: _open_file(path, spec, own, pickles), lambda files: _read_folder(files, spec, own, pickles)
     )
     vae_config = configs["vae"]
-    if controlnets or adapters:
-        unet, factor = configs["denoiser"] or {}, pixels_per_latent(vae_config)
-        opened = {name: open_controlnet(one, name, unet, pickles) for name, one in controlnets.items()}
-        opened |= {name: open_t2i_adapter(one, name, unet, factor, pickles) for name, one in adapters.items()}
-        found = {name: checkpoint for name, (checkpoint, _) in opened.items() if name in wanted}
-        origins = {name: origin for name, (_, origin) in opened.items()}
-        origin = replace(
-            source.origin,
-            controlnets={name: origins[name] for name in controlnets} or None,
-            t2i_adapters={name: origins[name] for name in adapters} or None,
-        )
-        source = replace(source, origin=origin, checkpoints={**source.checkpoints, **found})
-    if spec.ip_adapter is not None:
-        source = _with_ip_adapter(source, spec.ip_adapter, configs["denoiser"] or {}, wanted, pickles)
+    source = _with_guides(source, spec, configs, wanted, pickles)
     if spec.preview is not None and PREVIEW in wanted:
         source = replace(
             source, checkpoints={**source.checkpoints, PREVIEW: open_preview(spec.preview, vae_config, pickles)}
@@ -138,26 +121,30 @@ def open_source(
     )
 
 
-def _with_ip_adapter(
-    source: PipelineSource, spec: IpAdapterSpec, own: Config, wanted: list[str], read_pickle: ReadPickle | None
-) -> PipelineSource:
-    """Return a pipeline with an IP-Adapter, which has to fit its UNet."""
-    opened = open_ip_adapter(spec, own, source.origin.place, read_pickle)
-    unet = source.checkpoints.get(denoiser_among(source.checkpoints) or "")
-    if unet is not None and unet.graph is not None:
-        raise SourceError(
-            f"{source.origin.place}: its UNet is a graph that somebody else exported, and an IP-Adapter changes its "
-            "attention; name the checkpoint that it was made of as `source:`"
-        )
-    if unet is not None:
-        opened.file.layers_for(unet.tensors)
-    checkpoints = {IMAGE_ENCODER: opened.encoder} if IMAGE_ENCODER in wanted else {}
-    return replace(
-        source,
-        origin=replace(source.origin, ip_adapter=opened.origin, image_encoder=opened.encoder_origin),
-        checkpoints={**source.checkpoints, **checkpoints},
-        ip_adapter=opened.file,
-    )
+def _guides(spec: SourceSpec) -> Iterator[tuple[GuideKind, str, SourceSpec]]:
+    """Yield the guides beside a source, each with its kind and its component."""
+    for kind in GUIDES.values():
+        for component, guide in zip(kind.components, spec.guides.get(kind.key, ()), strict=False):
+            yield kind, component, guide
+
+
+def _with_guides(
+    source: PipelineSource, spec: SourceSpec, configs: Mapping[str, Config | None], wanted: list[str],
+    read_pickle: ReadPickle | None,
+) -> PipelineSource:  # fmt: skip
+    """Return a pipeline with its guides, which have to fit it."""
+    checkpoints, origins, files = dict(source.checkpoints), dict[str, Any](), {}
+    unet = checkpoints.get(denoiser_among(checkpoints) or "")
+    host = Host(source.origin.place, configs["denoiser"] or {}, pixels_per_latent(configs["vae"]), unet)
+    for kind, component, guide in _guides(spec):
+        opened = open_beside(guide, kind, component, host, read_pickle)
+        checkpoints |= {component: opened.network} if component in wanted else {}
+        if opened.file is None:
+            origins.setdefault(kind.key, {})[component] = opened.origin
+        else:
+            files[kind.key], origins[kind.key] = opened.file
+            origins[component] = opened.origin
+    return replace(source, origin=replace(source.origin, **origins), checkpoints=checkpoints, guide_files=files)
 
 
 def available_components(
@@ -176,9 +163,9 @@ def available_components(
     found = {name for name in COMPONENTS if torch_folder(name) in folders or name in folders}
     if spec.preview is not None:
         found.add(PREVIEW)
-    found.update((*CONTROLNET.components[: len(spec.controlnets)], *T2I_ADAPTER.components[: len(spec.t2i_adapters)]))
-    # Without an IP-Adapter an image encoder makes nothing that a UNet takes.
-    found = found | {IMAGE_ENCODER} if spec.ip_adapter is not None else found - {IMAGE_ENCODER}
+    # Without the file that is beside it, such as an IP-Adapter, a network makes nothing that a UNet takes.
+    found.difference_update(name for kind in GUIDES.values() if kind.is_file for name in kind.components)
+    found.update(component for _, component, _ in _guides(spec))
     if spec.vae is None:
         return frozenset(found)
     return frozenset(found - {*VAES}) | vae_halves(spec.vae, read_pickle if allow_pickle else None)

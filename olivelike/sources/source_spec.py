@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -35,22 +35,22 @@ class SourceSpec:
     """Another VAE: its folder, a pipeline's folder, one file, or a hub id."""
     preview: SourceSpec | None = None
     """A tiny VAE for previews, in the same forms."""
-    controlnets: tuple[SourceSpec, ...] = ()
-    """ControlNets beside it: folders, files or hub ids."""
-    t2i_adapters: tuple[SourceSpec, ...] = ()
-    """T2I-Adapters, in the same forms."""
-    ip_adapter: IpAdapterSpec | None = None
-    """An IP-Adapter beside it, with its image encoder."""
+    guides: Mapping[str, Sequence[SourceSpec]] = field(default_factory=dict)
+    """Guides beside it, by their keys in a workflow: folders, files or hub ids."""
+    file: str | None = None
+    """File within the repository, for a guide that is a file."""
+    network: SourceSpec | None = None
+    """Network of a guide that is a file; `None` looks near it."""
 
     @property
     def needs_unet(self) -> bool:
         """Whether something beside it has to fit the UNet."""
-        return bool(self.controlnets or self.t2i_adapters or self.ip_adapter)
+        return any(self.guides.values())
 
     @property
     def needs_vae(self) -> bool:
-        """Whether something beside it has to fit the VAE."""
-        return bool(self.vae or self.preview or self.t2i_adapters)
+        """Whether something beside it has to fit the VAE: residuals of some guides have sizes by the pixel."""
+        return bool(self.vae or self.preview or self.needs_unet)
 
     @property
     def is_file(self) -> bool:
@@ -67,16 +67,3 @@ class SourceSpec:
         if self.hub is None:
             raise SourceError("neither a folder, a file nor a hub id is named; set `source:`, or leave `vae:` out")
         return open_hub(self.hub, self.revision, read_files)
-
-
-@dataclass(frozen=True)
-class IpAdapterSpec:
-    """An IP-Adapter as a workflow names it: either `path` or `hub`."""
-
-    path: Path | None = None
-    hub: str | None = None
-    name: str | None = None
-    """File within the repository."""
-    revision: str | None = None
-    image_encoder: SourceSpec | None = None
-    """Its image encoder's folder or repository; `None` looks near the file."""

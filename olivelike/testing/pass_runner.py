@@ -7,6 +7,7 @@ import logging
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from olivelike.engine.kinds.step import check_input, check_result, checked_facts
@@ -14,7 +15,7 @@ from olivelike.engine.plan.node import changes_network
 from olivelike.errors import UsageError
 from olivelike.model import Architecture, Model, Weights
 from olivelike.model.targets import Precision, Target, find_target
-from olivelike.pass_api import Context, EmbeddingInput, IpAdapterInput, LoraInput, Pass, PrecisionPlan, Rule
+from olivelike.pass_api import Context, EmbeddingInput, LoraInput, Pass, PrecisionPlan, Rule
 from olivelike.testing.models import LocalModel, LocalTensors, no_progress
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def run_pass(
     precision: PrecisionPlan | Precision | None = None,
     loras: Sequence[LoraInput] = (),
     embeddings: Sequence[EmbeddingInput] = (),
-    ip_adapter: IpAdapterInput | None = None,
+    guides: Mapping[str, Path] = MappingProxyType({}),
     calibration: Mapping[str, Observed] | None = None,
     drawing: Drawing | None = None,
     **options: Any,
@@ -52,7 +53,7 @@ def run_pass(
             target is best at, with known overflows left in float32.
         loras: LoRAs, for a pass that reads `loras`.
         embeddings: Textual inversions, for a pass that reads `embeddings`.
-        ip_adapter: IP-Adapter, for a pass that reads `ip_adapter`; the model's `tensors` have its file.
+        guides: Files of guides by key, for a pass that reads `guides`; the model's `tensors` have them.
         calibration: What was seen of the graph's values, for a pass that reads `calibration`.
         drawing: What draws with other graphs, for a pass that reads `drawing`.
         options: Options of the pass, if `tested` is a class.
@@ -76,7 +77,7 @@ def run_pass(
             _precision(instance, target, precision),
             tuple(loras) if "loras" in instance.reads else (),
             tuple(embeddings) if "embeddings" in instance.reads else (),
-            ip_adapter if "ip_adapter" in instance.reads else None,
+            guides if "guides" in instance.reads else {},
             original if "original" in instance.reads else None,
             calibration if "calibration" in instance.reads else None,
             drawing if "drawing" in instance.reads else None,

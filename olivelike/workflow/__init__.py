@@ -5,7 +5,7 @@ from olivelike.workflow.places import FileRef, shipped_names
 from olivelike.workflow.workflow_file import (
     Calibration,
     Embedding,
-    IpAdapter,
+    Guide,
     Lora,
     Output,
     Source,
@@ -16,6 +16,6 @@ from olivelike.workflow.workflow_file import (
 )
 
 __all__ = [
-    "Calibration", "Embedding", "FileRef", "IpAdapter", "LoadedWorkflow", "Lora", "Output", "Source", "Step",
+    "Calibration", "Embedding", "FileRef", "Guide", "LoadedWorkflow", "Lora", "Output", "Source", "Step",
     "Vae", "Workflow", "default_cache_dir", "json_schema", "load_workflow", "shipped_names",
 ]  # fmt: skip

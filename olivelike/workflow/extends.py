@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from olivelike.errors import WorkflowError
+from olivelike.model.guides import GUIDES, IMAGE_ENCODER
 from olivelike.workflow.findings import Document, Findings, Position, file_label
 from olivelike.workflow.long_form import expand_short_forms
 from olivelike.workflow.places import SUFFIXES, Place, find_workflow
@@ -84,13 +85,13 @@ def _base(path: Path, reference: Scalar, findings: Findings) -> Mapping:
 
 def merge(base: Mapping, over: Mapping) -> Mapping:
     """Return `base` with `over` laid on it: maps merge by key, all else replaces, `~` (nothing) removes."""
-    for name in (*PIPELINE_KEYS, "ip_adapter"):
+    for name in (*PIPELINE_KEYS, *(kind.key for kind in GUIDES.values() if not kind.is_list)):
         chosen = over.entries.get(name)
         if isinstance(chosen, Mapping):
             choose_source(base, name, chosen.entries)
-            before, encoder = base.entries.get(name), chosen.entries.get("image_encoder")
+            before, encoder = base.entries.get(name), chosen.entries.get(IMAGE_ENCODER)
             if isinstance(before, Mapping) and isinstance(encoder, Mapping):
-                choose_source(before, "image_encoder", encoder.entries)
+                choose_source(before, IMAGE_ENCODER, encoder.entries)
     choose_output(base, over.entries)
     return _merged(base, over)
 

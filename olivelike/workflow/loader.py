@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 from olivelike._text import did_you_mean
 from olivelike.errors import PluginError, UsageError
 from olivelike.families import denoisers_with
-from olivelike.model.guides import CONTROL_KINDS, IMAGE_ENCODER, IP_ADAPTER
+from olivelike.model.guides import GUIDES, IMAGE_ENCODER, GuideKind
 from olivelike.model.targets import Target, find_target
 from olivelike.workflow.calibration_prompts import resolve_calibration
 from olivelike.workflow.extends import PIPELINE_KEYS, apply_overrides
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from olivelike.workflow.matrix import Combination
     from olivelike.workflow.passes.allowed_plugins import Ask
     from olivelike.workflow.yaml_tree import Node
-
-"""Keys of networks that lead the UNet, what they are, and what they become."""
 
 
 @dataclass(frozen=True)
@@ -99,33 +97,15 @@ def load_workflow(
     target = _target(root, findings)
     for key in PIPELINE_KEYS:
         _check_source(root.entries.get(key), key, findings)
-    for kind in CONTROL_KINDS:
-        key = kind.key
-        named = root.entries.get(key)
-        if not isinstance(named, Sequence):
-            continue
-        for number, item in enumerate(named.items):
-            _check_source(item, f"{key}.{number}", findings)
-        leading = kind.components[: len(named.items)]
-        steps = with_unets_chain(steps, leading, registry)
-        sweep = {name: with_unets_chain(chains, leading, registry) for name, chains in sweep.items()}
-        if steps and leading and leading[0] not in steps:
-            findings.add(
-                root.keys[key],
-                f"nothing says which passes run on {kind.some}; add `{leading[0]}: [convert, fuse]` to `components`",
-            )
-    if _inner(root, "ip_adapter") is not None:
-        _check_source(_inner(root, "ip_adapter", "image_encoder"), "ip_adapter.image_encoder", findings)
-        steps = with_unets_chain(steps, [IMAGE_ENCODER], registry)
-        sweep = {name: with_unets_chain(chains, [IMAGE_ENCODER], registry) for name, chains in sweep.items()}
-        (denoiser, *_) = denoisers_with(IP_ADAPTER.name)
-        if steps and not {denoiser, IMAGE_ENCODER} <= steps.keys():
-            told = f"an IP-Adapter changes the UNet; add `{denoiser}` to `components`"
-            findings.add(root.keys[IP_ADAPTER.key], told)
-    elif IMAGE_ENCODER in steps:
-        findings.add(
-            steps[IMAGE_ENCODER][0].position, "`image_encoder` is part of an IP-Adapter; name one as `ip_adapter:`"
-        )
+    for kind in GUIDES.values():
+        components = _check_guides(root, kind, findings)
+        if components:
+            steps = with_unets_chain(steps, components, registry)
+            sweep = {name: with_unets_chain(chains, components, registry) for name, chains in sweep.items()}
+            _check_guided(root, kind, steps, findings)
+        elif kind.is_file and (unused := steps.keys() & {*kind.components}):
+            name = unused.pop()
+            findings.add(steps[name][0].position, f"`{name}` is part of {kind.one}; name one as `{kind.key}:`")
     _check_outputs(root, steps, place.project_folder, findings)
     calibration = resolve_calibration(root, file.calibration if file is not None else None, place, findings)
     findings.raise_if_any()
@@ -220,9 +200,7 @@ def _workflow(file: WorkflowFile, target: Target, sweep: Collection[str], place:
             for path, until, layout in outputs
             for variant in sweep or (None,)
         ),
-        controlnets=tuple(file.controlnets),
-        t2i_adapters=tuple(file.t2i_adapters),
-        ip_adapter=file.ip_adapter,
+        guides=file.guides,
     )
 
 
@@ -251,6 +229,32 @@ def _check_source(source: Node | None, key: str, findings: Findings) -> None:
         findings.add(source.keys["revision"], "`revision` belongs to a hub id; remove it, or use `hub`")
     elif isinstance(hub, Scalar) and isinstance(hub.value, str) and not is_hub_id(hub.value):
         findings.add(hub.position, f"{hub.value!r} is no hub id; write OWNER/NAME, or use `path` for a folder")
+
+
+def _check_guides(root: Mapping, kind: GuideKind, findings: Findings) -> tuple[str, ...]:
+    """Check where the guides of a kind are said to be; return what they become."""
+    named = _inner(root, kind.key)
+    listed = named.items if isinstance(named, Sequence) else [] if named is None else [named]
+    for number, item in enumerate(listed):
+        key = f"{kind.key}.{number}" if kind.is_list else kind.key
+        if kind.is_file:
+            _check_source(_inner(item, IMAGE_ENCODER), f"{key}.{IMAGE_ENCODER}", findings)
+        else:
+            _check_source(item, key, findings)
+    return kind.components[: len(listed)]
+
+
+def _check_guided(root: Mapping, kind: GuideKind, steps: dict[str, tuple[Step, ...]], findings: Findings) -> None:
+    """Check that chains have what a kind of guides asks for."""
+    first = kind.components[0]
+    (denoiser, *_) = denoisers_with(kind.name)
+    if kind.is_file and steps and not {denoiser, first} <= steps.keys():
+        findings.add(root.keys[kind.key], f"{kind.one} changes the UNet; add `{denoiser}` to `components`")
+    elif steps and first not in steps:
+        findings.add(
+            root.keys[kind.key],
+            f"nothing says which passes run on {kind.some}; add `{first}: [convert, fuse]` to `components`",
+        )
 
 
 def _check_outputs(root: Mapping, steps: dict[str, tuple[Step, ...]], project_folder: Path, findings: Findings) -> None:

@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping as MappingOf, Sequence as SequenceOf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from olivelike._text import did_you_mean
 from olivelike.errors import UsageError
+from olivelike.model.guides import GUIDES, IMAGE_ENCODER, GuideKind
 from olivelike.workflow.places import absolute, exists, file_ref, is_path, source_path
-from olivelike.workflow.workflow_file import IpAdapter, Lora, Source
+from olivelike.workflow.workflow_file import Guide, GuideFile, Lora, Source
 from olivelike.workflow.yaml_tree import Mapping, Node, Scalar, Sequence
 
 if TYPE_CHECKING:
     from olivelike.workflow.findings import Position
 
+_ENCODER_OPTION = f"--{IMAGE_ENCODER.replace('_', '-')}"
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
@@ -30,14 +33,12 @@ def expand_short_forms(root: Node, project_folder: Path) -> None:
     for name in ("source", "vae", "preview"):
         if name in entries:
             entries[name] = _source(entries[name], project_folder)
-    for name in ("controlnets", "t2i_adapters"):
-        match entries.get(name):
+    for kind in GUIDES.values():
+        match entries.get(kind.key):
             case Sequence() as listed:
-                listed.items = [_source(item, project_folder) for item in listed.items]
-    if "ip_adapter" in entries:
-        entries["ip_adapter"] = adapter = _named(entries["ip_adapter"], "file")
-        if isinstance(adapter, Mapping) and "image_encoder" in adapter.entries:
-            adapter.entries["image_encoder"] = _source(adapter.entries["image_encoder"], project_folder)
+                listed.items = [_guide(item, kind, project_folder) for item in listed.items]
+            case Scalar() | Mapping() as named if not kind.is_list:
+                entries[kind.key] = _guide(named, kind, project_folder)
     match entries.get("loras"):
         case Sequence() as loras:
             loras.items = [_lora(item) for item in loras.items]
@@ -69,6 +70,15 @@ def _source(node: Node, project_folder: Path) -> Node:
     match node:
         case Scalar(value=str(text)) as scalar:
             return _one_key("path" if is_path(text, project_folder) else "hub", scalar, scalar.position)
+    return node
+
+
+def _guide(node: Node, kind: GuideKind, project_folder: Path) -> Node:
+    if not kind.is_file:
+        return _source(node, project_folder)
+    node = _named(node, "file")
+    if isinstance(node, Mapping) and IMAGE_ENCODER in node.entries:
+        node.entries[IMAGE_ENCODER] = _source(node.entries[IMAGE_ENCODER], project_folder)
     return node
 
 
@@ -134,14 +144,28 @@ def parse_lora(text: str, folder: Path) -> Lora:
     return Lora(file=file_ref(file, folder), weight=1.0 if weight is None else weight)
 
 
-def ip_adapter_of(file: str | None, image_encoder: str | None, folder: Path) -> IpAdapter | None:
-    """Return the IP-Adapter that texts on a command line name; paths start at `folder`.
+def text_guides(
+    given: MappingOf[str, SequenceOf[str]], image_encoder: str | None, folder: Path
+) -> dict[str, tuple[Guide, ...]]:
+    """Return the guides that texts on a command line name, both by key; paths start at `folder`.
 
-    Raises `UsageError` for an encoder without an IP-Adapter.
+    Raises `UsageError` for a key that no kind has, a text that names nothing, or an encoder without its guide.
     """
-    if file is None:
-        if image_encoder is not None:
-            raise UsageError("--image-encoder is that of an IP-Adapter; name one with --ip-adapter")
-        return None
+    kinds = {kind.key: kind for kind in GUIDES.values()}
+    if unknown := [key for key in given if key not in kinds]:
+        raise UsageError(f"no guides are called {unknown[0]!r}; {did_you_mean(unknown[0], list(kinds), 'kinds')}")
+    require_names({kinds[key].option: texts for key, texts in given.items()} | {_ENCODER_OPTION: [image_encoder]})
     encoder = None if image_encoder is None else text_source(image_encoder, folder)
-    return IpAdapter(file=file_ref(file, folder), image_encoder=encoder)
+    if encoder is not None and not any(given.get(key) for key, kind in kinds.items() if kind.is_file):
+        takers = " or ".join(kind.one for kind in kinds.values() if kind.is_file)
+        options = " or ".join(kind.option for kind in kinds.values() if kind.is_file)
+        raise UsageError(f"{_ENCODER_OPTION} is that of {takers}; name one with {options}")
+    return {
+        key: tuple(
+            GuideFile(file=file_ref(text, folder), image_encoder=encoder)
+            if kinds[key].is_file
+            else text_source(text, folder)
+            for text in texts
+        )
+        for key, texts in given.items()
+    }

@@ -20,7 +20,7 @@ _FOLDER = "workflows"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _DATA = Path(__file__).parents[1] / "data"
 DEMO = "demo"
-_DEMO_CONTROLNET = "demo_edges"
+_DEMO_EDGES = "demo_edges"
 _DEMO_LORA = "demo_lcm"
 
 
@@ -109,10 +109,10 @@ def file_ref(text: str, folder: Path) -> FileRef:
 def source_path(text: str, folder: Path) -> Path:
     """Return the path that a source names.
 
-    `demo` is the shipped pipeline, and `demo_edges` its ControlNet, where nothing here has that name.
+    `demo` is the shipped pipeline, and `demo_edges` what leads it by edges, where nothing here has that name.
     """
     path = absolute(text, folder)
-    return _DATA / text if text in {DEMO, _DEMO_CONTROLNET} and not exists(path) else path
+    return _DATA / text if text in {DEMO, _DEMO_EDGES} and not exists(path) else path
 
 
 def is_path(text: str, project_folder: Path) -> bool:

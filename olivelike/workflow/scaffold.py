@@ -13,6 +13,7 @@ from olivelike.errors import UsageError
 from olivelike.model.targets import find_target
 from olivelike.workflow import json_schema, shipped_names
 from olivelike.workflow.passes import Registry, new_pass
+from olivelike.workflow.workflow_file import LISTS
 
 if TYPE_CHECKING:
     from olivelike._untrusted import Json, JsonView
@@ -134,7 +135,7 @@ def workflow_text(content: JsonView) -> str:
             width = max(map(len, value)) + 1
             chains = (f"  {f'{component}:':<{width}} {_flow(chain)}" for component, chain in value.items())
             lines += [f"{key}:", *chains]
-        elif key in ("loras", "embeddings", "controlnets", "t2i_adapters"):
+        elif key in LISTS:
             lines += [f"{key}:", *(f"  - {_flow(item)}" for item in value)] if value else []
         elif value is not None:
             lines.append(f"{key}: {_flow(value)}")

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, GetPydanticSchema, ValidationInfo
+from pydantic import BaseModel, ConfigDict, Field, GetPydanticSchema, ValidationInfo, create_model
 from pydantic_core import core_schema
 
 from olivelike._untrusted import Json
 from olivelike.families import COMPONENTS, LORA_COMPONENTS, TOKENIZERS
 from olivelike.model.client_layouts import DEFAULT, LayoutName
 from olivelike.model.components import Prediction  # noqa: TC001  (pydantic reads it)
-from olivelike.model.guides import GUIDES
+from olivelike.model.guides import GUIDES, IMAGE_ENCODER, GuideKind
 from olivelike.model.targets import Precision, Target  # noqa: TC001  (pydantic reads it)
 from olivelike.workflow.places import FileRef, file_ref, source_path
 
 if TYPE_CHECKING:
     from olivelike.pass_api import Pass, PrecisionPlan
     from olivelike.sources import SourceSpec
-    from olivelike.sources.source_spec import IpAdapterSpec
     from olivelike.workflow.findings import Position
     from olivelike.workflow.passes import Registry
     from olivelike.workflow.passes.registry import PassEntry
@@ -91,24 +90,8 @@ class Source(Vae):
         return replace(super().spec(), prediction=self.prediction)
 
 
-class ControlNet(Vae):
-    """A ControlNet beside the source: either `hub` or `path`."""
-
-    path: SourcePath | None = Field(
-        default=None, description="A ControlNet's folder, or one `.safetensors` file, relative to the project folder."
-    )
-
-
-class T2iAdapter(Vae):
-    """A T2I-Adapter beside the source: either `hub` or `path`."""
-
-    path: SourcePath | None = Field(
-        default=None, description="A T2I-Adapter's folder, or one file, relative to the project folder."
-    )
-
-
-class IpAdapter(_Section):
-    """An IP-Adapter beside the source: the UNet attends to a picture too."""
+class GuideFile(_Section):
+    """A guide that is a file of weights for the UNet, with its network."""
 
     file: WeightFile = Field(
         description="File, relative to the project folder; or a file on the hub, `OWNER/NAME/FILE`, such as "
@@ -119,12 +102,15 @@ class IpAdapter(_Section):
     )
     revision: str | None = Field(default=None, min_length=1, description="Branch, tag or commit on the hub.")
 
-    def spec(self) -> IpAdapterSpec:
+    def spec(self) -> SourceSpec:
         """Return what `open_source` wants to know of it."""
-        from olivelike.sources.source_spec import IpAdapterSpec
+        from olivelike.sources import SourceSpec
 
         encoder = None if self.image_encoder is None else self.image_encoder.spec()
-        return IpAdapterSpec(self.file.path, self.file.hub, self.file.name, self.revision, encoder)
+        return SourceSpec(self.file.path, self.file.hub, self.revision, file=self.file.name, network=encoder)
+
+
+Guide = Vae | GuideFile
 
 
 class Lora(_Section):
@@ -215,11 +201,8 @@ class Workflow:
     embeddings: tuple[Embedding, ...]
     target: Target
     outputs: tuple[Output, ...]
-    controlnets: tuple[Vae, ...] = ()
-    """ControlNets beside the source: the first becomes the component `controlnet`, the next one `controlnet_2`."""
-    t2i_adapters: tuple[Vae, ...] = ()
-    """T2I-Adapters beside the source: `t2i_adapter`, `t2i_adapter_2`."""
-    ip_adapter: IpAdapter | None = None
+    guides: Mapping[str, Sequence[Guide]] = field(default_factory=dict)
+    """Guides beside the source by key: the first of a kind becomes its first component, the next one its second."""
     calibration: Calibration | None = None
 
 
@@ -278,9 +261,8 @@ class VariantSection(_Section):
     )
 
 
-class WorkflowFile(_Section):
-    """The keys of a workflow file; sources, targets and steps in their long form."""
-
+class _PipelineKeys(_Section):
+    # The keys before those of guides.
     name: str | None = Field(None, min_length=1, description="Name of the workflow; by default the file's.")
     extends: str | None = Field(
         None, description="A workflow file or shipped name that this one overrides: maps merge, the rest replaces."
@@ -295,21 +277,37 @@ class WorkflowFile(_Section):
     preview: Vae | None = Field(
         None, description="A tiny VAE (TAESD) whose decoder, `preview_decoder`, shows pictures of steps."
     )
-    controlnets: list[ControlNet] = Field(
-        default_factory=list,
-        max_length=len(GUIDES["controlnet"].components),
-        description="ControlNets that become the components `controlnet`, `controlnet_2` and so on: hub ids, folders, "
-        "files, or maps.",
+
+
+def _guide_key(kind: GuideKind) -> tuple[Any, Any]:
+    """Return the type and the field of a kind's key."""
+    one = f"{kind.one[0].upper()}{kind.one[1:]}"
+    about = f"{one} beside the source: {kind.says}."
+    words = f"{one}'s folder, or one file, relative to the project folder."
+    path: dict[str, Any] = {} if kind.is_file else {"path": (SourcePath | None, Field(None, description=words))}
+    base: type[BaseModel] = GuideFile if kind.is_file else Vae
+    section: Any = create_model(kind.section, __base__=base, __doc__=about, **path)
+    first, *others = kind.components
+    if kind.is_list:
+        names = f"components `{first}`, `{others[0]}` and so on: hub ids, folders, files, or maps."
+        words = f"{kind.some} that become the {names}"
+        return list[section], Field(default_factory=list, max_length=len(kind.components), description=words)
+    network = f"whose {kind.network_title}" if kind.is_file else "which"
+    forms = "a file, or a map" if kind.is_file else "a hub id, a folder, a file, or a map"
+    return section | None, Field(None, description=f"{one}, {network} becomes the component `{first}`: {forms}.")
+
+
+if TYPE_CHECKING:
+    _GuideKeys = _PipelineKeys
+else:
+    _GuideKeys = create_model(
+        "_GuideKeys", __base__=_PipelineKeys, **{kind.key: _guide_key(kind) for kind in GUIDES.values()}
     )
-    t2i_adapters: list[T2iAdapter] = Field(
-        default_factory=list,
-        max_length=len(GUIDES["t2i_adapter"].components),
-        description="T2I-Adapters that become the components `t2i_adapter`, `t2i_adapter_2` and so on: hub ids, "
-        "folders, files, or maps.",
-    )
-    ip_adapter: IpAdapter | None = Field(
-        None, description="An IP-Adapter, whose image encoder becomes the component `image_encoder`: a file, or a map."
-    )
+
+
+class WorkflowFile(_GuideKeys):
+    """The keys of a workflow file; sources, targets and steps in their long form."""
+
     loras: list[Lora] = Field(
         default_factory=list, description="LoRAs that `merge_lora` merges: files, `FILE:WEIGHT`, or maps."
     )
@@ -335,6 +333,16 @@ class WorkflowFile(_Section):
         None, min_length=1, description="Variants of the chains, each written to a folder of its name in `output`."
     )
 
+    @property
+    def guides(self) -> dict[str, tuple[Guide, ...]]:
+        """Guides by key."""
+        named = {kind.key: getattr(self, kind.key) for kind in GUIDES.values()}
+        return {key: tuple(some) if isinstance(some, list) else (some,) for key, some in named.items() if some}
+
+
+LISTS = ("loras", "embeddings", *(kind.key for kind in GUIDES.values() if kind.is_list))
+"""Keys of files and folders, several of each."""
+
 
 def json_schema(registry: Registry) -> dict[str, Any]:
     """Return the schema, draft 2020-12, of files that use the passes of `registry`."""
@@ -349,11 +357,13 @@ def json_schema(registry: Registry) -> dict[str, Any]:
     definitions["TargetSection"]["properties"]["provider"] = _target_names()
     text = {"type": "string", "minLength": 1}
     properties["source"] = _either(text, properties["source"])
-    for key in ("loras", "embeddings", "controlnets", "t2i_adapters"):
+    for key in LISTS:
         properties[key]["items"] = {"oneOf": [text, properties[key]["items"]]}
-    for key in ("vae", "preview", "ip_adapter"):
+    for key in ("vae", "preview", *(kind.key for kind in GUIDES.values() if not kind.is_list)):
         properties[key]["anyOf"].insert(0, text)
-    definitions["IpAdapterSection"]["properties"]["image_encoder"]["anyOf"].insert(0, text)
+    for kind in GUIDES.values():
+        if kind.is_file:
+            definitions[f"{kind.section}Section"]["properties"][IMAGE_ENCODER]["anyOf"].insert(0, text)
     properties["target"] = _either(_target_names(), properties["target"])
     definitions["Step"] = _step(registry, definitions)
     chain = {"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/Step"}}

@@ -196,7 +196,7 @@ def test_convert_writes_such_a_workflow(guide: str, tmp_path: Path, capsys: pyte
     assert run_command_line([*asked, *given, "--cache-dir", str(tmp_path / "cache")]) == 0
     told = capsys.readouterr().out
     values = [str(path) for path in paths]
-    request = ConvertRequest(asked[1], "cpu", tmp_path, **{kind.key: values[0] if kind.is_prompt else tuple(values)})
+    request = ConvertRequest(asked[1], "cpu", tmp_path, guides={kind.key: values})
     assert " ".join(given) in request.command()
     if kind.is_prompt:
         assert f"ip_adapter: {paths[0]}\n" in told
@@ -236,7 +236,7 @@ def test_control_networks_are_verified(kind, capsys: pytest.CaptureFixture[str])
 def test_a_unet_that_attends_to_pictures_is_verified(tmp_path: Path) -> None:
     folder, adapter = little_guided(), little_guide("ip_adapter")
     more = {"against": str(little_checkpoint("attending")), "pictures": 0, "samples": 1}
-    found = verify_folder(folder, **more, ip_adapter=str(adapter), components=["unet", "image_encoder"])
+    found = verify_folder(folder, **more, guides={"ip_adapter": [str(adapter)]}, components=["unet", "image_encoder"])
     assert found.passed
     figures = {one.name: one.verification for one in found.components}
     assert set(figures) == {"unet", "image_encoder"}
@@ -245,7 +245,7 @@ def test_a_unet_that_attends_to_pictures_is_verified(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="the folder has no such network"):
         verify_folder(folder, **more, components=["image_encoder"])
     other = make_ip_adapter(tmp_path / "other", little_checkpoint("attending"), seed=1)
-    assert not verify_folder(folder, **more, ip_adapter=str(other), components=["unet"]).passed
+    assert not verify_folder(folder, **more, guides={"ip_adapter": [str(other)]}, components=["unet"]).passed
 
 
 def test_guides_that_are_not_named_are_said_not_to_be_compared(capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,7 +24,7 @@ def test_the_public_names_are_pinned_since_nothing_may_leave_within_a_version() 
     assert olivelike.pass_api.PASS_API == 1
     assert olivelike.pass_api.__all__ == [
         "BARRIERS", "BLOCK_KEY", "CONTRIB", "PARAMETER_KEY", "PASS_API", "Architecture", "Cache", "Context",
-        "Drawing", "EmbeddingInput", "Graph", "GraphEditor", "IpAdapterInput", "LoraInput", "Model", "Pass",
+        "Drawing", "EmbeddingInput", "Graph", "GraphEditor", "LoraInput", "Model", "Pass",
         "PassError", "PrecisionPlan", "Progress", "Resources", "Rule", "Scope", "Target", "Tensor", "TensorAccess",
         "Weights", "attribute",
         "block_of", "constant_array", "dims_of", "input_of", "only_user", "parameter_inputs", "producer",

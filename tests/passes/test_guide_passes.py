@@ -23,7 +23,6 @@ from olivelike.model.guides import (
     T2I_ADAPTER,
     guided_file,
 )
-from olivelike.pass_api import IpAdapterInput
 from olivelike.testing import run_pass
 from olivelike.testing.models import traced_graph
 from olivelike.testing.parity import compare_with_torch, materialize_model, open_on_cpu
@@ -56,7 +55,7 @@ def residuals(kind, guide):
 
 def marked(model, guide, target="cpu", kind="attending"):
     """Return a UNet that takes what a guide gives."""
-    more = {"ip_adapter": IpAdapterInput(little_guide(guide, kind))} if GUIDES[guide].is_prompt else {}
+    more = {"guides": {GUIDES[guide].key: little_guide(guide, kind)}} if GUIDES[guide].is_file else {}
     return run_pass(PASSES[GUIDES[guide].step], model, target=target, **more)
 
 

@@ -17,7 +17,6 @@ from olivelike.model.records.origin import Origin
 from olivelike.sources import SourceSpec, available_components, open_source
 from olivelike.sources.files.weight_table import read_weight_table
 from olivelike.sources.identify.identify import identify
-from olivelike.sources.source_spec import IpAdapterSpec
 from olivelike.testing.checkpoints import make_checkpoint
 from olivelike.testing.controlnets import make_controlnet
 from olivelike.testing.ip_adapters import make_ip_adapter
@@ -249,7 +248,7 @@ def copied(tmp_path, adapters):
 
 def shown_by(source, file, encoder=None, **more):
     """Return a pipeline with an IP-Adapter."""
-    spec = beside(source, {"ip_adapter": [file]}, image_encoder=None if encoder is None else SourceSpec(path=encoder))
+    spec = beside(source, {"ip_adapter": [file]}, network=None if encoder is None else SourceSpec(path=encoder))
     assert "image_encoder" in available_components(spec, allow_pickle=True)
     return open_source(spec, ["unet", "image_encoder"], **more)
 
@@ -305,7 +304,7 @@ def test_a_pickled_file_has_the_same_tensors(pipeline, adapters, copied):
     safe = values(shown_by(pipeline, copied).checkpoint("image_encoder"))
     for name, one in values(found.checkpoint("image_encoder")).items():
         assert np.array_equal(one, safe[name])
-    assert len(found.ip_adapter.layers) == 16
+    assert len(found.guide_files["ip_adapter"].layers) == 16
 
 
 def test_an_encoder_is_found_where_it_lies(pipeline, copied, tmp_path):
@@ -338,9 +337,9 @@ def test_a_hub_has_both(pipeline, copied, monkeypatch, tmp_path):
     shutil.copytree(copied.parent, snapshot / "models")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
-    spec = IpAdapterSpec(hub="h94/IP-Adapter", name="models/ip-adapter.safetensors", revision=commit)
-    source = open_source(SourceSpec(path=pipeline, ip_adapter=spec), ["image_encoder"])
-    assert (source.origin.ip_adapter.name, source.origin.ip_adapter.file) == ("h94/IP-Adapter", spec.name)
+    spec = SourceSpec(hub="h94/IP-Adapter", file="models/ip-adapter.safetensors", revision=commit)
+    source = open_source(SourceSpec(path=pipeline, guides={"ip_adapter": [spec]}), ["image_encoder"])
+    assert (source.origin.ip_adapter.name, source.origin.ip_adapter.file) == ("h94/IP-Adapter", spec.file)
     assert source.origin.image_encoder.commit == commit
 
 

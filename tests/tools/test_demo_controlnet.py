@@ -9,7 +9,7 @@ import pytest
 import torch
 from diffusers import ControlNetModel
 
-from olivelike.data import demo_controlnet
+from olivelike.data import demo_edges
 from tools.train_demo import controlnet
 from tools.train_demo.captions.drawing import shape_coverage
 from tools.train_demo.captions.scenes import SHAPES
@@ -23,7 +23,7 @@ def demo(one_torch_thread):
 
 @pytest.fixture(scope="module")
 def shipped():
-    return ControlNetModel.from_pretrained(demo_controlnet(), torch_dtype=torch.float32)
+    return ControlNetModel.from_pretrained(demo_edges(), torch_dtype=torch.float32)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -56,9 +56,9 @@ def test_training_is_resumed_and_begins_where_the_unet_is(demo, tmp_path, monkey
 
 
 def test_the_shipped_network_takes_at_most_3_megabytes_and_is_for_the_demo(demo, shipped):
-    files = [path for path in demo_controlnet().iterdir() if path.is_file()]
+    files = [path for path in demo_edges().iterdir() if path.is_file()]
     assert sum(path.stat().st_size for path in files) <= 3e6
-    assert json.loads((demo_controlnet() / "config.json").read_bytes())["_class_name"] == "ControlNetModel"
+    assert json.loads((demo_edges() / "config.json").read_bytes())["_class_name"] == "ControlNetModel"
     assert shipped.config.block_out_channels == demo.unet.config.block_out_channels
 
 

@@ -8,7 +8,8 @@ import pytest
 from sample_workflow import WORKFLOW
 
 from olivelike.errors import WorkflowError
-from olivelike.workflow import FileRef, IpAdapter, Output, Source, Vae, load_workflow
+from olivelike.sources import SourceSpec
+from olivelike.workflow import Output, Source, Vae, load_workflow
 
 
 def passes(loaded, component):
@@ -45,16 +46,16 @@ def test_another_source_replaces_the_whole_source_of_the_base(write, project):
 def test_another_ip_adapter_replaces_the_whole_one_of_the_base(write, project):
     adapter = "ip_adapter: {file: a/b/c.safetensors, revision: main, image_encoder: d/e}\n"
     write(WORKFLOW + adapter, "base.yaml")
-    child = load_workflow(write("extends: base.yaml\n")).workflow.ip_adapter
-    assert child == IpAdapter(
-        file=FileRef(hub="a/b", name="c.safetensors"), revision="main", image_encoder=Vae(hub="d/e")
-    )
-    child = load_workflow(write("extends: base.yaml\nip_adapter: ./f.safetensors\n")).workflow.ip_adapter
-    assert child == IpAdapter(file=FileRef(path=project / "f.safetensors"))
-    child = load_workflow(write("extends: base.yaml\nip_adapter: {image_encoder: ./g}\n")).workflow.ip_adapter
+    child = load_workflow(write("extends: base.yaml\n")).workflow.guides["ip_adapter"][0]
+    assert child.spec() == SourceSpec(hub="a/b", file="c.safetensors", revision="main", network=SourceSpec(hub="d/e"))
+    child = load_workflow(write("extends: base.yaml\nip_adapter: ./f.safetensors\n")).workflow.guides["ip_adapter"][0]
+    assert child.spec() == SourceSpec(path=project / "f.safetensors")
+    child = load_workflow(write("extends: base.yaml\nip_adapter: {image_encoder: ./g}\n")).workflow.guides[
+        "ip_adapter"
+    ][0]
     assert (child.file.hub, child.image_encoder) == ("a/b", Vae(path=project / "g"))
     child = load_workflow(write("extends: base.yaml\nip_adapter: ~\n"))
-    assert child.workflow.ip_adapter is None
+    assert not child.workflow.guides
     assert "image_encoder" not in child.steps
 
 

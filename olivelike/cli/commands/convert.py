@@ -34,20 +34,8 @@ def convert(
     preview: Annotated[
         str | None, typer.Option(metavar="VAE", help="A tiny VAE (TAESD) beside it, for pictures of steps.")
     ] = None,
-    controlnets: Annotated[
-        list[str] | None,
-        typer.Option("--controlnet", metavar="NET", help="A ControlNet: a file, folder or hub id; may be repeated."),
-    ] = None,
-    t2i_adapters: Annotated[
-        list[str] | None,
-        typer.Option("--t2i-adapter", metavar="NET", help="A T2I-Adapter, in the same forms; may be repeated."),
-    ] = None,
-    ip_adapter: Annotated[
-        str | None, typer.Option(metavar="FILE", help="An IP-Adapter: a file, or one on the hub as OWNER/NAME/FILE.")
-    ] = None,
-    image_encoder: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Its image encoder: folder or hub id; by default near its file.")
-    ] = None,
+    *,
+    guides: shared.NewGuides,
     embeddings: Annotated[
         list[str] | None,
         typer.Option("--embedding", metavar="FILE", help="Add this textual inversion; may be repeated."),
@@ -94,7 +82,7 @@ def convert(
 
     request = convert_request.ConvertRequest(
         source, target, output, tuple(loras or ()), vae, tuple(embeddings or ()), precision, prediction, layout,
-        preview, tuple(controlnets or ()), tuple(t2i_adapters or ()), ip_adapter, image_encoder,
+        preview, guides.guides, guides.image_encoder,
         calibration=calibration, variant=variant,
     )  # fmt: skip
     options = shared.engine_options(

@@ -10,6 +10,7 @@ import typer
 
 from olivelike.cli import options as shared
 from olivelike.cli.stdout import write_error, write_found, write_line
+from olivelike.model.guides import GUIDES
 
 if TYPE_CHECKING:
     from olivelike.measure.verify.folder_verification import ComponentVerdict, FolderVerification
@@ -27,19 +28,6 @@ class ComparisonOptions:
         ),
     ] = None
     vae: Annotated[str | None, typer.Option(metavar="VAE", help="The other VAE that was put into it.")] = None
-    controlnets: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--controlnet", metavar="NET", help="A ControlNet that was put into it; in order, may be repeated."
-        ),
-    ] = None
-    t2i_adapters: Annotated[
-        list[str] | None, typer.Option("--t2i-adapter", metavar="NET", help="A T2I-Adapter, likewise.")
-    ] = None
-    ip_adapter: Annotated[str | None, typer.Option(metavar="FILE", help="The IP-Adapter that was put into it.")] = None
-    image_encoder: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Its image encoder, where that is not near its file.")
-    ] = None
     loras: Annotated[
         list[str] | None,
         typer.Option(
@@ -88,6 +76,7 @@ def verify(
     folder: shared.OutputFolder,
     reported: shared.ReportOptions,
     chosen: ComparisonOptions,
+    guides: shared.PutGuides,
     card: Annotated[
         bool, typer.Option("--card", help="Write the figures into the folder's README.md, its model card.")
     ] = False,
@@ -110,7 +99,9 @@ def verify(
         check_card(folder)
     result = verify_folder(
         folder,
-        **shared.given(chosen, allow_pickle=allow_pickle),
+        **shared.given(
+            chosen, guides=guides.guides, image_encoder=guides.image_encoder, allow_pickle=allow_pickle
+        ),
         found=(lambda _: None) if json else _show_component,
         begun=_begin,
     )
@@ -161,9 +152,8 @@ def _picture_lines(result: "FolderVerification") -> "Iterator[str]":
     for one in result.pictures:
         yield f"picture, seed {one.seed}   PSNR {one.psnr:.1f} dB, SSIM {one.ssim:.4f}"
     if result.not_compared:
-        yield (
-            f"not compared: {', '.join(result.not_compared)}; name what they were made of with --controlnet, "
-            "--t2i-adapter or --ip-adapter"
-        )
+        *first, last = (kind.option for kind in GUIDES.values())
+        options = f"{', '.join(first)} or {last}"
+        yield f"not compared: {', '.join(result.not_compared)}; name what they were made of with {options}"
     if result.pictures_skipped:
         yield f"no pictures: {result.pictures_skipped}"

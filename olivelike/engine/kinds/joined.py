@@ -100,7 +100,7 @@ def joined_fields(node: Node, upstream: Upstream, facets: Mapping[str, str], inp
     files = {path for component in networks for path in inputs.weight_files(component)}
     # Merged weights are read from the checkpoint and the LoRAs, whenever they are.
     files |= {lora.file.path for component in networks for lora in inputs.adapters.loras_of(component)}
-    files |= {path for component in networks for path in inputs.ip_adapter_files(component)}
+    files |= {path for component in networks for path in inputs.guide_files(component).values()}
     tables: dict[str, list[Any]] = {}
     for component in networks:
         adaptation = upstream.made.get(f"{component}.adaptation")

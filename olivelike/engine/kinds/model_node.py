@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from olivelike._untrusted import Json
-from olivelike.engine.keys import CONTENT, embeddings_digest, loras_digest
+from olivelike.engine.keys import CONTENT, embeddings_digest, guides_digest, loras_digest
 from olivelike.engine.kinds.kind import Kind, Needs, Task
 from olivelike.errors import SourceError
 from olivelike.model import FACETS, Model, Weights
+from olivelike.pass_api.pass_class import GUIDES_READ
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -123,8 +124,8 @@ class ModelNode(Kind):
         if "embeddings" in reads:
             embeddings = inputs.adapters.embeddings_of(component)
             found["embeddings"] = embeddings_digest((one.token, inputs.digests[one.path]) for one in embeddings)
-        for path in inputs.ip_adapter_files(component, reads):
-            found["ip_adapter"] = inputs.digests[path]
+        if guides := inputs.guide_files(component, reads):
+            found[GUIDES_READ] = guides_digest({key: inputs.digests[path] for key, path in guides.items()})
         return found
 
     def behind(self, node: Node, inputs: Inputs) -> dict[str, dict[str, Json]]:
@@ -153,7 +154,7 @@ class ModelNode(Kind):
         files = {*inputs.weight_files(node.component)} if takes_weights else set()
         if takes_weights:  # Merged weights are read from the checkpoint and the LoRAs, whenever they are.
             files |= {lora.file.path for lora in inputs.adapters.loras_of(node.component)}
-            files |= {*inputs.ip_adapter_files(node.component)}
+            files |= {*inputs.guide_files(node.component).values()}
         tables: dict[str, list[Any]] = {}
         if takes_weights and (adaptation := upstream.made.get("adaptation")) is not None:
             bound = inputs.bound_weights(node.component, adaptation)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,8 +57,8 @@ class StepTask(ModelTask):
     """The fields of each `LoraInput`, if the pass reads them."""
     embeddings: Sequence[tuple[str, str]]
     """The fields of each `EmbeddingInput`, if the pass reads them."""
-    ip_adapter: str | None = None
-    """The path of the `IpAdapterInput`, if the pass reads it."""
+    guides: Mapping[str, str] = field(default_factory=dict)
+    """Paths of guides that are files by key, if the pass reads them."""
     drawing: JsonView | None = None
     """The fields of a `CalibrateTask` that draws, if the pass reads that; the files' stamps are this task's."""
 
@@ -102,7 +102,7 @@ class StepTask(ModelTask):
         self, bench: Workbench, instance: Pass, model: Model, scratch: Path, tensors: StoredTensors
     ) -> Context:
         from olivelike.model.targets import find_target
-        from olivelike.pass_api import Context, EmbeddingInput, IpAdapterInput, LoraInput, PrecisionPlan
+        from olivelike.pass_api import Context, EmbeddingInput, LoraInput, PrecisionPlan
 
         target = None
         if self.target is not None:
@@ -117,7 +117,7 @@ class StepTask(ModelTask):
             PrecisionPlan(**{**plan, "float32_operators": tuple(plan.get("float32_operators", ()))}),
             loras=tuple(LoraInput(Path(path), weight, adapter) for path, weight, adapter in self.loras),
             embeddings=tuple(EmbeddingInput(Path(path), token) for path, token in self.embeddings),
-            ip_adapter=IpAdapterInput(Path(self.ip_adapter)) if self.ip_adapter is not None else None,
+            guides={key: Path(path) for key, path in self.guides.items()},
             original=self.read_original(bench, model) if "original" in instance.reads else None,
             calibration=self._observed(bench),
             drawing=self._drawing(bench, scratch / DRAWING),
@@ -310,7 +310,7 @@ class StepNode(ModelNode):
             precision=None if step.precision is None else asdict(step.precision),
             loras=[(str(one.file.path), one.lora.weight_of(place.component), one.lora.adapter) for one in loras],
             embeddings=[(str(one.path), one.token) for one in embeddings],
-            ip_adapter=next((str(path) for path in inputs.ip_adapter_files(place.component, reads)), None),
+            guides={key: str(path) for key, path in inputs.guide_files(place.component, reads).items()},
         )
 
 

@@ -13,6 +13,7 @@ from olivelike.errors import SourceError, UsageError
 from olivelike.families import TOKENIZERS
 from olivelike.model.client_layouts import LAYOUTS, PACKAGE, PAGE
 from olivelike.model.components import INDEX_FILE, MODEL_FILE, PIPELINE
+from olivelike.model.guides import GUIDES
 from olivelike.model.records.output import FileFacts, OutputRecord, is_plain
 from olivelike.workflow.places import exists
 
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
     from olivelike.engine.plan.adapters import Adapters
     from olivelike.engine.plan.node import Node
     from olivelike.engine.prepared import Prepared
-    from olivelike.sources import PipelineSource
+    from olivelike.sources import PipelineSource, SourceSpec
     from olivelike.store import Store
-    from olivelike.workflow import LoadedWorkflow, Output
+    from olivelike.workflow import LoadedWorkflow, Output, Vae
 
 _HINTS = "pipeline"
 _MODEL_FILES = {"model_file": MODEL_FILE, "data_file": "weights.pb"}
@@ -66,20 +67,19 @@ def check_apart(
 def _inputs(loaded: LoadedWorkflow, source: PipelineSource, adapters: Adapters) -> Iterator[tuple[str, Path]]:
     """Yield what a run reads, each with a word for it."""
     workflow = loaded.workflow
-    leading = (
-        *(("ControlNet", one) for one in workflow.controlnets),
-        *(("T2I-Adapter", one) for one in workflow.t2i_adapters),
-    )
-    named = ("source", workflow.source), ("VAE", workflow.vae), ("tiny VAE", workflow.preview)
-    adapter = workflow.ip_adapter
-    encoder = ("image encoder", adapter.image_encoder if adapter is not None else None)
-    for what, given in (*named, *leading, encoder):
+    named: list[tuple[str, Vae | SourceSpec | None]] = [
+        ("source", workflow.source), ("VAE", workflow.vae), ("tiny VAE", workflow.preview),
+    ]  # fmt: skip
+    for kind in GUIDES.values():
+        specs = [one.spec() for one in workflow.guides.get(kind.key, ())]
+        named += [(kind.network_title, spec.network if kind.is_file else spec) for spec in specs]
+    for what, given in named:
         if given is not None and given.path is not None:
             yield what, given.path
     files = {path for checkpoint in source.checkpoints.values() for path in checkpoint.files}
     graphs = {checkpoint.graph for checkpoint in source.checkpoints.values() if checkpoint.graph is not None}
-    if source.ip_adapter is not None:
-        yield "IP-Adapter", source.ip_adapter.path
+    titles = {kind.key: kind.title for kind in GUIDES.values()}
+    yield from ((titles[key], file.path) for key, file in source.guide_files.items())
     # Each by itself, since any may be a link.
     yield from (("source's file", path) for path in sorted({*files, *graphs, *source.extras.values()}))
     yield from (("LoRA", opened.file.path) for opened in adapters.loras)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from olivelike.digest import digest_bytes
 from olivelike.families import DENOISERS
+from olivelike.pass_api.pass_class import GUIDES_READ
 from olivelike.sources import Adaptation, bind, known_digest
 
 if TYPE_CHECKING:
@@ -53,18 +54,18 @@ class Inputs:
         checkpoint = self.source.checkpoints.get(component)
         return tuple(checkpoint.files) if checkpoint is not None else ()
 
-    def ip_adapter_files(self, component: str, reads: Collection[str] = ("ip_adapter",)) -> tuple[Path, ...]:
-        """Return the file of the IP-Adapter, if a node with these `reads` sees it: it changes the UNet alone."""
-        adapter = self.source.ip_adapter
-        return (adapter.path,) if adapter is not None and component in DENOISERS and "ip_adapter" in reads else ()
+    def guide_files(self, component: str, reads: Collection[str] = (GUIDES_READ,)) -> dict[str, Path]:
+        """Return the files of guides by key, if a node with these `reads` sees them: they change the denoiser alone."""
+        sees = component in DENOISERS and GUIDES_READ in reads
+        return {key: file.path for key, file in self.source.guide_files.items()} if sees else {}
 
     def adapter_files(self, component: str, reads: tuple[str, ...]) -> tuple[Path, ...]:
         """Return the files behind what a pass with these `reads` sees of what the workflow adds to a component."""
-        return (*self.adapters.files(component, reads), *self.ip_adapter_files(component, reads))
+        return (*self.adapters.files(component, reads), *self.guide_files(component, reads).values())
 
     def file_sizes(self, component: str) -> dict[str, int]:
         """Return the bytes of each file that a component's weights may lie in, by digest; waits for those digests."""
-        files = {*self.weight_files(component), *self.ip_adapter_files(component)}
+        files = {*self.weight_files(component), *self.guide_files(component).values()}
         files |= {path for lora in self.adapters.loras_of(component) for path in lora.files}
         files |= {embedding.path for embedding in self.adapters.embeddings_of(component)}
         return {self.digests[path]: self.digests.stamps[path][0] for path in files}
@@ -74,7 +75,7 @@ class Inputs:
         paths = {path for component in self.source.checkpoints for path in self.weight_files(component)}
         paths.update(path for opened in self.adapters.loras for path in opened.files)
         paths.update(opened.path for opened in self.adapters.embeddings)
-        paths.update(self.ip_adapter_files(DENOISERS[0]))
+        paths.update(self.guide_files(DENOISERS[0]).values())
         self.digests.prefetch(paths)
 
     def know(self, contents: Iterable[bytes]) -> list[str]:

@@ -88,8 +88,7 @@ class Originals:
         """
         denoiser = denoiser_among(self.source.checkpoints) or ""
         architecture, read = self.network(denoiser)
-        adapter = self.source.ip_adapter
-        assert adapter is not None
+        (adapter,) = self.source.guide_files.values()
         from olivelike.graphs.export.torch_network import build_network
         from olivelike.graphs.image_attention import cross_attentions, image_parameter
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike._text import did_you_mean
-from olivelike.engine.preparation import source_spec
 from olivelike.errors import SessionError, SourceError, UsageError
 from olivelike.families import DENOISERS, TEXT_ENCODERS, TEXT_TO_PICTURE, TOKENIZERS
 from olivelike.measure.report.page import VERIFICATION_FILE
@@ -20,7 +20,7 @@ from olivelike.model.components import MODEL_FILE, PIPELINE, PIPELINE_FILE, PREV
 from olivelike.model.guides import GUIDES, guided_file
 from olivelike.model.records.output import OutputRecord
 from olivelike.model.records.reading import to_json
-from olivelike.workflow.long_form import ip_adapter_of, require_names, text_source
+from olivelike.workflow.long_form import require_names, text_guides
 
 if TYPE_CHECKING:
     import numpy as np
@@ -128,9 +128,7 @@ def verify_folder(
     *,
     against: str | None = None,
     vae: str | None = None,
-    controlnets: Sequence[str] = (),
-    t2i_adapters: Sequence[str] = (),
-    ip_adapter: str | None = None,
+    guides: Mapping[str, Sequence[str]] = MappingProxyType({}),
     image_encoder: str | None = None,
     loras: Sequence[str] = (),
     components: Sequence[str] = (),
@@ -156,10 +154,8 @@ def verify_folder(
         folder: What `run` wrote.
         against: What it was made of: a folder, a file or a hub id; by default what the folder names, if it is near.
         vae: The other VAE that was put into it.
-        controlnets: Those that were put into it, in that order; others are not compared.
-        t2i_adapters: Likewise.
-        ip_adapter: That which was put into it, as a workflow names it; else it is not compared.
-        image_encoder: Its image encoder, where that is not near its file.
+        guides: Those that were put into it, in that order, by their keys in a workflow; others are not compared.
+        image_encoder: That of an IP-Adapter, where it is not near its file.
         loras: Those that were merged into it, as `FILE` or `FILE:WEIGHT`.
         components: Networks to compare; by default all.
         samples: Random inputs for each network, of different sizes.
@@ -190,8 +186,11 @@ def verify_folder(
     if (several := several_targets(record.layout)) is not None:
         raise SourceError(f"{folder}: {several}")
     # Where a tiny VAE for previews comes from is not recorded; the pass `verify` compares it as it is made.
-    named = {"controlnets": controlnets, "t2i_adapters": t2i_adapters, "ip_adapter": [ip_adapter] if ip_adapter else []}
-    unnamed = {PREVIEW, *(name for kind in GUIDES.values() for name in kind.components[len(named[kind.key]) :])}
+    beside = text_guides(guides, image_encoder, Path.cwd())
+    unnamed = {
+        PREVIEW,
+        *(name for kind in GUIDES.values() for name in kind.components[len(beside.get(kind.key, ())) :]),
+    }
     present = [name for name in networks_of(record) if name not in unnamed]
     left_out = () if components else tuple(name for name in networks_of(record) if name in unnamed - {PREVIEW})
     for name in components:
@@ -199,19 +198,9 @@ def verify_folder(
             hint = did_you_mean(name, present, "networks")
             raise UsageError(f"--component {name}: the folder has no such network; {hint}")
     settings = _settings(folder, providers)
-    require_names(
-        {
-            "--against": [against], "--vae": [vae], "--controlnet": controlnets, "--t2i-adapter": t2i_adapters,
-            "--ip-adapter": [ip_adapter], "--image-encoder": [image_encoder],
-        }
-    )  # fmt: skip
-    nets, adapters = (
-        tuple(source_spec(text_source(text, Path.cwd()), None) for text in kind) for kind in (controlnets, t2i_adapters)
-    )
-    adapter = ip_adapter_of(ip_adapter, image_encoder, Path.cwd())
-    beside = None if adapter is None else adapter.spec()
-    original = spec_of(folder, record, against, vae)
-    spec = replace(original, controlnets=nets, t2i_adapters=adapters, ip_adapter=beside)
+    require_names({"--against": [against], "--vae": [vae]})
+    specs = {key: tuple(one.spec() for one in some) for key, some in beside.items()}
+    spec = replace(spec_of(folder, record, against, vae), guides=specs)
     limited = min_psnr is not None or min_ssim is not None
     needed = bool(pictures or providers or limited)
     reason = None if needed or pictures == 0 or components else _lack(folder, record)
@@ -350,9 +339,10 @@ def verify_component(
     elif (part := path.with_name(SHALLOW_FILE)).is_file():
         shallow = prepared(part, load(part))
     found = original.compare(prepared(path, model), precision_of(model), only=only, shallow=shallow)
-    other = path.with_name(guided_file(["ip_adapter"]))
-    if component not in DENOISERS or originals.source.ip_adapter is None or not other.is_file():
+    added = [name for name, kind in GUIDES.items() if kind.key in originals.source.guide_files]
+    other = path.with_name(guided_file(added))
+    if component not in DENOISERS or not added or not other.is_file():
         return found
     original = Original(*originals.image_prompt(), samples=samples, seed=seed)
     shown = original.compare(prepared(other, load(other)), precision_of(model))
-    return found.joined(shown, guided_file(["ip_adapter"]))
+    return found.joined(shown, other.name)

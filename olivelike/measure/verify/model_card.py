@@ -95,7 +95,7 @@ def _front(found: FolderVerification, record: OutputRecord) -> Iterator[str]:
 
 def _license(against: JsonView, record: OutputRecord) -> dict[str, str]:
     """Return what the source's own card says of its license, if all weights are the source's and it is near."""
-    alone = not (record.loras or record.embeddings or record.source.vae or record.source.ip_adapter)
+    alone = not (record.loras or record.embeddings or record.source.vae or record.source.guide_files)
     if not alone or against.get("kind") != "folder" or not against.get("path"):
         return {}
     try:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path, PurePath
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 from olivelike.model.few_steps import FewSteps  # noqa: TC001 - the reader looks types up
+from olivelike.model.guides import GUIDES, guide_kind
 from olivelike.model.records.reading import Content, RecordError
+
+T = TypeVar("T")
 
 _WEIGHTS = (".safetensors", ".bin", ".ckpt", ".pt", ".pth")
 _COMMIT_DIGITS = 12
@@ -30,7 +33,17 @@ class Identification:
     """Evidence, such as the metadata key that says it."""
 
 
+def _with_guides(cls: type[T]) -> type[T]:
+    """Give an origin the fields of guides: networks by component, or a file and its network."""
+    for kind in GUIDES.values():
+        for name in (kind.key, kind.components[0]) if kind.is_file else (kind.key,):
+            cls.__annotations__[name] = "Origin | None" if kind.is_file else "Mapping[str, Origin] | None"
+            setattr(cls, name, None)
+    return cls
+
+
 @dataclass(frozen=True)
+@_with_guides
 class Origin:
     """The place that weights come from."""
 
@@ -54,14 +67,6 @@ class Origin:
     """Origin of the VAE, if from elsewhere."""
     few_steps: FewSteps | None = None
     """Kind of few-step model of a distilled checkpoint or LoRA."""
-    controlnets: Mapping[str, Origin] | None = None
-    """Origins of ControlNets beside it, by component."""
-    t2i_adapters: Mapping[str, Origin] | None = None
-    """Origins of T2I-Adapters, by component."""
-    ip_adapter: Origin | None = None
-    """Origin of an IP-Adapter beside it."""
-    image_encoder: Origin | None = None
-    """Origin of the IP-Adapter's image encoder."""
 
     def __post_init__(self) -> None:
         """Refuse what has no name."""
@@ -85,13 +90,29 @@ class Origin:
         return self.path or "/".join(filter(None, (self.name, self.file)))
 
     @property
+    def guides(self) -> dict[str, Origin]:
+        """Origins of the networks of guides beside it, by component."""
+        found: dict[str, Origin] = {}
+        for kind in GUIDES.values():
+            named = getattr(self, kind.components[0] if kind.is_file else kind.key)
+            found |= {kind.components[0]: named} if isinstance(named, Origin) else named or {}
+        return found
+
+    @property
+    def guide_files(self) -> dict[str, Origin]:
+        """Origins of guides that are files of weights for its UNet, by their keys in a workflow."""
+        named = {kind.key: getattr(self, kind.key) for kind in GUIDES.values() if kind.is_file}
+        return {key: origin for key, origin in named.items() if origin is not None}
+
+    @property
     def leading_names(self) -> dict[str, str]:
         """Names of ControlNets and T2I-Adapters for people, by component.
 
         That is a file's name without suffix, the last part of a hub id. Those of the same name are called like their
         components.
         """
-        beside = {**(self.controlnets or {}), **(self.t2i_adapters or {})}
+        kinds = ((component, guide_kind(component)) for component in self.guides)
+        beside = {name: self.guides[name] for name, kind in kinds if kind is not None and not kind.is_prompt}
         names = {component: origin.stem for component, origin in beside.items()}
         uses = Counter([*names.values(), *names])
         return {component: component if uses[name] > 1 else name for component, name in names.items()}
@@ -104,23 +125,19 @@ class Origin:
 
     def published(self) -> Origin:
         """Return what other people may see: no path."""
-        controlnets, adapters = (
-            {name: origin.published() for name, origin in (kind or {}).items()} or None
-            for kind in (self.controlnets, self.t2i_adapters)
-        )
-        return replace(
-            self,
-            path=None,
-            vae=self.vae and self.vae.published(),
-            controlnets=controlnets,
-            t2i_adapters=adapters,
-            ip_adapter=self.ip_adapter and self.ip_adapter.published(),
-            image_encoder=self.image_encoder and self.image_encoder.published(),
-        )
+        values: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        inside = {name: _published(value) for name, value in values.items() if isinstance(value, Origin | Mapping)}
+        return replace(self, path=None, **inside)
 
     def __str__(self) -> str:
         """Return the place, and the commit of a repository, shortened."""
         return f"{self.place} at {self.commit[:_COMMIT_DIGITS]}" if self.commit else self.place
+
+
+def _published(value: Origin | Mapping[str, Origin]) -> Any:
+    if isinstance(value, Origin):
+        return value.published()
+    return {name: origin.published() for name, origin in value.items()}
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ def _read_facts(folder: Path, _identity: tuple[int, ...] | None) -> RecordedFact
         return RecordedFacts()
     merged = ((one, one.weights.get(denoiser_among(one.weights) or "", one.weight)) for one in reversed(record.loras))
     distilled = (one.origin.few_steps for one, weight in merged if weight >= ENOUGH)
-    adapter = record.source.ip_adapter
+    adapter = next(iter(record.source.guide_files.values()), None)
     return RecordedFacts(
         record.target if record.target.name in TARGETS else None,
         record.source.sha256 or "",
