@@ -10,6 +10,7 @@ from olivelike.pass_api import Context, Pass, Resources
 
 if TYPE_CHECKING:
     from olivelike.model import Model
+    from olivelike.model.guides import GuideKind
 
 
 class _Guided(Pass):
@@ -31,13 +32,7 @@ class ControlnetInputs(_Guided):
 
     def run(self, model: Model, context: Context) -> Model:
         """Mark the graph; count inputs and operators of the other one."""
-        from olivelike.graphs.guided_graphs import mark
-        from olivelike.model import Graph
-
-        graph = model.require("graph").to_ir()
-        before, guided = len(graph.graph.inputs), mark(graph, CONTROLNET).graph
-        context.report(inputs=len(guided.inputs) - before, controlled_operators=len(guided))
-        return model.replace(graph=Graph.from_ir(graph))
+        return _marked(model, context, CONTROLNET, "controlled_operators")
 
 
 class T2iAdapterInputs(_Guided):
@@ -52,16 +47,22 @@ class T2iAdapterInputs(_Guided):
 
     def run(self, model: Model, context: Context) -> Model:
         """Mark the graph; count inputs and operators of the other one."""
-        from olivelike.graphs.guided_graphs import mark
-        from olivelike.model import Graph
-        from olivelike.model.adapter_features import taken_features
+        return _marked(model, context, T2I_ADAPTER, "adapted_operators")
 
-        graph = model.require("graph").to_ir()
+
+def _marked(model: Model, context: Context, kind: GuideKind, operators: str) -> Model:
+    """Have a graph with the inputs of a kind written beside a UNet's; report its operators under that name."""
+    from olivelike.graphs.guided_graphs import mark
+    from olivelike.model import Graph
+    from olivelike.model.adapter_features import taken_features
+
+    graph, connections, on_cpu = model.require("graph").to_ir(), list[int](), False
+    if kind.enters == "down":
         connections = [feature.connection for feature in taken_features(model.require("architecture").config)]
         on_cpu = context.require_target().name == "cpu"
-        before, guided = len(graph.graph.inputs), mark(graph, T2I_ADAPTER, connections, on_cpu=on_cpu).graph
-        context.report(inputs=len(guided.inputs) - before, adapted_operators=len(guided))
-        return model.replace(graph=Graph.from_ir(graph))
+    before, guided = len(graph.graph.inputs), mark(graph, kind, connections, on_cpu=on_cpu).graph
+    context.report(**{"inputs": len(guided.inputs) - before, operators: len(guided)})
+    return model.replace(graph=Graph.from_ir(graph))
 
 
 class IpAdapter(_Guided):
@@ -79,7 +80,6 @@ class IpAdapter(_Guided):
         """Add the adapter's keys and values to the weights, and to each cross-attention a second branch."""
         from olivelike.graphs.image_attention import KINDS, add_image_prompt, cross_attentions, image_parameter
         from olivelike.model import Graph, Tensor
-        from olivelike.model.guides import IP_ADAPTER
         from olivelike.sources.adapters.ip_adapter_file import read_ip_adapter
         from olivelike.sources.files.pickled import read_pickle_table
 

@@ -49,7 +49,7 @@ class ConvertRequest:
     layout: str | None = None
     preview: str | None = None
     guides: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """What leads it beside the text, by key: `{"controlnets": ["canny"]}`."""
+    """What leads it beside the text, by keys of a workflow."""
     image_encoder: str | None = None
     variant: str | None = None
     """Name of one of several weight files of a folder or repository, such as `fp16`."""

@@ -19,8 +19,9 @@ from olivelike.errors import PassError
 from olivelike.graphs.editing.editor import GraphEditor
 from olivelike.graphs.editing.values import dims_of, fixed_dims, only_user, producer, required
 from olivelike.model.graph import BLOCK_KEY, PARAMETER_KEY
-from olivelike.model.guides import IMAGE_STRENGTH, IMAGE_TOKENS, IP_ADAPTER
+from olivelike.model.guides import GUIDES, IMAGE_STRENGTH, IMAGE_TOKENS
 
+_STEP: Final = next(kind.step for kind in GUIDES.values() if kind.enters == "attention")
 _TEXT: Final = "encoder_hidden_states"
 _BATCH, _SEQUENCE = "unet_image_batch", "unet_image_sequence"
 _KEYS: Final = ".attn2.to_k.weight"
@@ -64,7 +65,7 @@ def add_image_prompt(model: ir.Model, shapes: Mapping[str, tuple[int, ...]]) -> 
     graph, sites = model.graph, list(_sites(model.graph))
     if not sites or {image_parameter(site.block, kind) for site in sites for kind in KINDS} != shapes.keys():
         raise PassError(
-            f"{IP_ADAPTER.step}: the graph has {len(sites)} cross-attentions as `convert` makes them, and the UNet has "
+            f"{_STEP}: the graph has {len(sites)} cross-attentions as `convert` makes them, and the UNet has "
             f"{len(shapes) // 2}; put the step behind `convert` and before what changes the graph"
         )
     held = [value for value in graph.inputs if PARAMETER_KEY in value.metadata_props]

@@ -1,7 +1,7 @@
 """Joints of a UNet's way down and its way up, and inputs that are added there: what guides give, and cached features.
 
-A joint is a `Concat` of images: what goes up, and what comes from the way down. Residuals of ControlNets
-(https://arxiv.org/abs/2302.05543) are added to what comes in at one; features of T2I-Adapters
+A joint is a `Concat` of images: what goes up, and what comes from the way down. Residuals of guides that enter the way
+up (https://arxiv.org/abs/2302.05543) are added to what comes in at one; features of those that enter the way down
 (https://arxiv.org/abs/2302.08453) to that wherever it is used, also by what goes further down.
 """
 

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from olivelike.sources.source_spec import SourceSpec
 
 Shapes = Mapping[str, tuple[int, ...]]
+FileGuide = IpAdapterFile
+"""A guide that is a file of weights for the UNet."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class OpenedGuide:
     """The network that makes what the UNet takes; of a file, with what that adds to it."""
     origin: Origin
     """Origin of the network."""
-    file: tuple[IpAdapterFile, Origin] | None = None
+    file: tuple[FileGuide, Origin] | None = None
     """The file of weights for the UNet, of a kind that is one."""
 
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from olivelike.model.architecture import Config
     from olivelike.model.few_steps import FewSteps
     from olivelike.model.records.origin import Origin
-    from olivelike.sources.adapters.ip_adapter_file import IpAdapterFile
+    from olivelike.sources.beside import FileGuide
     from olivelike.sources.files.weight_table import ReadPickle
     from olivelike.sources.source_spec import SourceSpec
 
@@ -55,7 +55,7 @@ class PipelineSource:
     """Relative path → file of what is no network: tokenizers, scheduler, feature extractor."""
     few_steps: FewSteps | None = None
     """Kind of few-step model that it is, where its scheduler is to be made the right one for that."""
-    guide_files: Mapping[str, IpAdapterFile] = field(default_factory=dict)
+    guide_files: Mapping[str, FileGuide] = field(default_factory=dict)
     """Guides that are files of weights for its UNet, by their keys in a workflow."""
     left_out: tuple[str, ...] = ()
     """Parts of its files that nothing is made of, in words."""

@@ -192,7 +192,7 @@ def test_what_is_of_another_kind_says_where_to_name_it(both_forms_of, tmp_path, 
     broken.write_bytes(sketch.read_bytes()[:-40])
     for guide, file, words in (
         ("controlnet", forms.file, r"this is a checkpoint.*name it as `source:`; `controlnets:` takes a Contr"),
-        ("controlnet", forms.folder, "this is a pipeline; name it as `source:`"),
+        *((guide, forms.folder, "this is a pipeline; name it as `source:`") for guide in MAKE),
         ("controlnet", sketch, r"this is a T2I-Adapter .*; name it under `t2i_adapters:`; `controlnets:` takes"),
         ("controlnet", shown, r"an IP-Adapter.*; name it as `ip_adapter:`; `controlnets:` takes"),
         ("t2i_adapter", net, r"this is a ControlNet.*name it under `controlnets:`; `t2i_adapters:` takes"),

@@ -46,7 +46,7 @@ assert from_json(Origin, to_json(origin)) == origin
 request = olivelike.ConvertRequest("a", "cpu", "out", guides={"stubs": ["b"]})
 print(json.dumps({
     "schema": json_schema(Registry.built_in())["properties"]["stubs"]["description"],
-    "specs": {key: [str(one.spec().path or one.spec().hub) for one in some] for key, some in loaded.workflow.guides.items()},
+    "specs": [str(one.spec().path or one.spec().hub) for one in loaded.workflow.guides["stubs"]],
     "steps": {name: [step.pass_name for step in chain] for name, chain in steps.items()},
     "names": origin.leading_names,
     "paths": [one.path for one in origin.guides.values()],
@@ -68,20 +68,17 @@ def told(tmp_path_factory):
 def test_a_new_kind_has_its_key_and_its_option(told):
     folder, found = told
     assert found["schema"].startswith("Stubs that become the components `stub`, `stub_2` and so on: hub ids")
-    assert found["specs"] == {"stubs": [str(folder / "b"), "c/d"]}
+    assert found["specs"] == [str(folder / "b"), "c/d"]
     assert found["options"] == ["stubs", "stubs"]
     assert found["command"] == "olivelike convert a --target cpu --output out --stub b"
 
 
 def test_a_new_kind_has_chains_and_graphs(told):
     _, found = told
-    chains = {"unet": ["convert", "fuse", "controlnet_inputs"], "stub": ["convert", "fuse"], "stub_2": ["convert", "fuse"]}
-    assert found["steps"] == chains
-    assert found["files"] == sorted(
-        f"{names}stub.onnx"
-        for names in ("", "controlnet_", "t2i_adapter_", "ip_adapter_", "controlnet_t2i_adapter_", "controlnet_ip_adapter_",
-                      "t2i_adapter_ip_adapter_", "controlnet_t2i_adapter_ip_adapter_")
-    )  # fmt: skip
+    own = ["convert", "fuse"]
+    assert found["steps"] == {"unet": [*own, "controlnet_inputs"], "stub": own, "stub_2": own}
+    assert {"stub.onnx", "controlnet_stub.onnx", "controlnet_t2i_adapter_ip_adapter_stub.onnx"} < set(found["files"])
+    assert len(found["files"]) == 8
 
 
 def test_a_new_kind_is_recorded_without_its_path(told):

@@ -99,9 +99,7 @@ def verify(
         check_card(folder)
     result = verify_folder(
         folder,
-        **shared.given(
-            chosen, guides=guides.guides, image_encoder=guides.image_encoder, allow_pickle=allow_pickle
-        ),
+        **shared.given(chosen, guides=guides.guides, image_encoder=guides.image_encoder, allow_pickle=allow_pickle),
         found=(lambda _: None) if json else _show_component,
         begun=_begin,
     )

@@ -89,7 +89,7 @@ def _guidance(config: Config) -> tuple[Input, ...]:
 
 
 def with_image_prompt(architecture: Architecture) -> Architecture:
-    """Return the architecture of a UNet that attends to a picture's tokens too, as `ip_adapter` makes it."""
+    """Return the architecture of a UNet that attends to a picture's tokens too, as an IP-Adapter makes it."""
     return replace(architecture, config={**architecture.config, IMAGE_PROMPT: True})
 
 
@@ -142,7 +142,7 @@ def _with_image_prompt(forward: Any) -> Any:
 
 
 def _attending_to_images(network: Any) -> Any:
-    """Return a UNet whose cross-attentions have the weights of an IP-Adapter, as diffusers' `load_ip_adapter` does."""
+    """Return a UNet whose cross-attentions have the weights of an IP-Adapter, as diffusers loads one."""
     from diffusers.models.attention_processor import IPAdapterAttnProcessor2_0
 
     processors = dict(network.attn_processors)

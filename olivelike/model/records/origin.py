@@ -106,7 +106,7 @@ class Origin:
 
     @property
     def leading_names(self) -> dict[str, str]:
-        """Names of ControlNets and T2I-Adapters for people, by component.
+        """Names for people of the networks that control pictures name, by component.
 
         That is a file's name without suffix, the last part of a hub id. Those of the same name are called like their
         components.

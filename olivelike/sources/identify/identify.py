@@ -151,7 +151,7 @@ def identify(tensors: Mapping[str, RawTensor], metadata: Mapping[str, str] | Non
 
 def _identify(shapes: Shapes, metadata: Mapping[str, str]) -> Identity:
     other = find_other_network(shapes)
-    # A checkpoint may hold tensors of an adapter beside its networks; no adapter holds a whole UNet, but a ControlNet.
+    # A checkpoint may hold tensors of an adapter beside its networks; no adapter holds a whole UNet, but some guides.
     kind = None if _is_checkpoint(shapes) else _adapter_kind(shapes)
     if kind is not None:
         return _adapter(kind, shapes, metadata, other)
@@ -165,7 +165,7 @@ def _identify(shapes: Shapes, metadata: Mapping[str, str]) -> Identity:
 
 
 def _is_checkpoint(shapes: Shapes) -> bool:
-    """Tell whether a file holds a whole denoiser, and no ControlNet that was stored with it."""
+    """Tell whether a file holds a whole denoiser, and no guide that was stored with it."""
     whole = any(
         (prefix := stored.prefix_among(shapes)) is not None and all(prefix + name in shapes for name in stored.whole)
         for _, stored in _DENOISERS

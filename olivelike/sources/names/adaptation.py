@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from olivelike.digest import canonical_json
 from olivelike.model import Architecture, Tensor, Weights
-from olivelike.model.guides import GUIDES
 from olivelike.model.weights import ITEM_SIZES
 
 if TYPE_CHECKING:
