@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from olivelike.families import fine_blocks
+from olivelike.families import blocks_for
 from olivelike.pass_api import Context, Pass, Resources
 
 if TYPE_CHECKING:
@@ -109,9 +109,9 @@ class Weights8(BlockWeights):
 
     symmetric: Symmetric = False
 
-    float_blocks: FloatBlocks = ("conv_in", "conv_out", "*.conv_in", "*.conv_out")
+    float_blocks: FloatBlocks = blocks_for("weights8").in_float
 
-    fine_blocks: tuple[str, ...] = fine_blocks(8)
+    fine_blocks: tuple[str, ...] = blocks_for("weights8").fine
     """Blocks whose weights have 12 bits, likewise: few weights with a large part in the error."""
 
     @property
@@ -130,9 +130,9 @@ class Weights4(BlockWeights):
 
     symmetric: Symmetric = False
 
-    float_blocks: FloatBlocks = ("conv_in", "conv_out", "*.conv_in", "*.conv_out", "time_embedding")
+    float_blocks: FloatBlocks = blocks_for("weights4").in_float
 
-    fine_blocks: tuple[str, ...] = fine_blocks(4)
+    fine_blocks: tuple[str, ...] = blocks_for("weights4").fine
     """Blocks whose weights have 8 bits, likewise: few weights with a large part in the error."""
 
     @property

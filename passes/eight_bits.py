@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from olivelike.families import TEXT_TO_PICTURE
+from olivelike.families import TEXT_TO_PICTURE, blocks_for
 from olivelike.model.components import SAFETY_CHECKER
 from olivelike.pass_api import Context, Pass, Resources
 
@@ -43,9 +43,7 @@ class Calibrated(Pass):
     linear: bool = True
     """Compute linear layers in eight bits."""
 
-    float_blocks: tuple[str, ...] = (
-        "conv_in", "conv_out", "*.conv_in", "*.conv_out", "time_embedding", "*.time_emb_proj",
-    )  # fmt: skip
+    float_blocks: tuple[str, ...] = blocks_for("int8").in_float
     """Blocks that stay in float: module paths with wildcards, and what lies inside."""
 
     auto: bool = False

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Final
 
 from olivelike.families import refiner, sd1, sd2, sdxl
-from olivelike.families.family import Family, HalfPolicy
+from olivelike.families.family import Blocks, Family, HalfPolicy
 from olivelike.model.components import PREVIEW, SAFETY_CHECKER, VAES
 from olivelike.model.guides import GUIDE_COMPONENTS
 
@@ -82,9 +82,11 @@ def family_of_folder(index: JsonView, components: Collection[str], denoiser: Jso
     return next(found, FAMILIES["sd1"])
 
 
-def fine_blocks(bits: int) -> tuple[str, ...]:
-    """Return the blocks with a large part in the error of weights of so many bits, in the networks of all families."""
-    return tuple(dict.fromkeys(block for one in FAMILIES.values() for block in one.fine_blocks.get(bits, ())))
+def blocks_for(quantising: str) -> Blocks:
+    """Return the blocks in the networks of all families that a quantising pass treats apart."""
+    each = [family.blocks[quantising] for family in FAMILIES.values() if quantising in family.blocks]
+    in_float = dict.fromkeys(block for blocks in each for block in blocks.in_float)
+    return Blocks(tuple(in_float), tuple(dict.fromkeys(block for blocks in each for block in blocks.fine)))
 
 
 def half_policy(architecture: Architecture) -> HalfPolicy:

@@ -98,6 +98,15 @@ class HalfPolicy:
 
 
 @dataclass(frozen=True)
+class Blocks:
+    """Blocks that a quantising pass treats apart: module paths with wildcards, and what lies inside."""
+
+    in_float: tuple[str, ...] = ()
+    fine: tuple[str, ...] = ()
+    """Blocks whose weights have more bits: few weights with a large part in the error."""
+
+
+@dataclass(frozen=True)
 class Published:
     """Facts of the published pipeline beside its weights, which a checkpoint in one file does not hold."""
 
@@ -153,8 +162,8 @@ class Family:
     """Default of `guidance_scale`."""
     half: Callable[[Architecture], HalfPolicy | None] = lambda architecture: None  # noqa: ARG005
     """Default for one of its networks; `None` if all of it can be in half precision."""
-    fine_blocks: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
-    """Bits of quantised weights → blocks of all its networks with a large part in the error, with wildcards."""
+    blocks: Mapping[str, Blocks] = field(default_factory=dict)
+    """Quantising pass → blocks of its networks that it treats apart; those of `int8` are those of `fp8`, too."""
     text_key: str = "cross_attention_dim"
     """Key of the denoiser's config for the width of its texts, if their vectors are joined to one of that width."""
     size_inputs: Callable[[int, int], Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]]] = lambda *_: {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from olivelike.families.family import Family, Latents, Published, Shapes, Sizes, TextPart, TinyVae
+from olivelike.families.family import Blocks, Family, Latents, Published, Shapes, Sizes, TextPart, TinyVae
 from olivelike.model import guides
 
 _TINY: Final = TinyVae(
@@ -32,27 +32,35 @@ LATENTS: Final = Latents(
 GUIDES: Final = frozenset(guides.GUIDES)
 INDEX: Final = {"feature_extractor": [None, None], "requires_safety_checker": False, "safety_checker": [None, None]}
 CACHES: Final = frozenset({"deepcache"})
+_FLOAT: Final = ("conv_in", "conv_out", "*.conv_in", "*.conv_out")
 # Those of the denoiser, of the VAE, and of text encoders.
-FINE_BLOCKS: Final = {
-    8: (
-        "time_embedding", "down_blocks.0", "down_blocks.1.downsamplers", "down_blocks.[12].attentions.*.proj_*",
-        "down_blocks.1.attentions.*.attn1.to_[vo]*", "up_blocks.2.upsamplers", "up_blocks.2.attentions.*.proj_*",
-        "up_blocks.2.attentions.*.attn1.to_[vo]*", "up_blocks.3", "down_blocks.*.conv_shortcut",
-        "up_blocks.[12].*.conv_shortcut",
-        "*coder.*samplers", "*coder.*.conv_shortcut", "encoder.down_blocks.[01]", "encoder.mid_block.attentions",
-        "decoder.mid_block", "decoder.up_blocks.0.resnets.0", "decoder.up_blocks.[23]",
-        "embeddings.position_embedding", "encoder.layers.[01].mlp", "encoder.layers.*.self_attn",
-        "text_model.embeddings.position_embedding", "text_model.encoder.layers.[01].mlp",
-        "text_model.encoder.layers.*.self_attn",
+BLOCKS: Final = {
+    "weights8": Blocks(
+        _FLOAT,
+        (
+            "time_embedding", "down_blocks.0", "down_blocks.1.downsamplers", "down_blocks.[12].attentions.*.proj_*",
+            "down_blocks.1.attentions.*.attn1.to_[vo]*", "up_blocks.2.upsamplers", "up_blocks.2.attentions.*.proj_*",
+            "up_blocks.2.attentions.*.attn1.to_[vo]*", "up_blocks.3", "down_blocks.*.conv_shortcut",
+            "up_blocks.[12].*.conv_shortcut",
+            "*coder.*samplers", "*coder.*.conv_shortcut", "encoder.down_blocks.[01]", "encoder.mid_block.attentions",
+            "decoder.mid_block", "decoder.up_blocks.0.resnets.0", "decoder.up_blocks.[23]",
+            "embeddings.position_embedding", "encoder.layers.[01].mlp", "encoder.layers.*.self_attn",
+            "text_model.embeddings.position_embedding", "text_model.encoder.layers.[01].mlp",
+            "text_model.encoder.layers.*.self_attn",
+        ),
     ),
-    4: (
-        "time_embedding", "down_blocks.0", "down_blocks.*.conv_shortcut", "down_blocks.1.attentions.*.proj_*",
-        "up_blocks.2.attentions.*.proj_*", "up_blocks.[23].*.conv_shortcut", "up_blocks.3.attentions",
-        "*coder.*.conv_shortcut", "*coder.*samplers", "encoder.down_blocks.0", "decoder.up_blocks.3",
-        "decoder.mid_block.resnets.0",
-        "encoder.layers.[0-3].self_attn", "text_model.encoder.layers.[0-3].self_attn",
-        "embeddings.position_embedding", "text_model.embeddings.position_embedding",
+    "weights4": Blocks(
+        (*_FLOAT, "time_embedding"),
+        (
+            "time_embedding", "down_blocks.0", "down_blocks.*.conv_shortcut", "down_blocks.1.attentions.*.proj_*",
+            "up_blocks.2.attentions.*.proj_*", "up_blocks.[23].*.conv_shortcut", "up_blocks.3.attentions",
+            "*coder.*.conv_shortcut", "*coder.*samplers", "encoder.down_blocks.0", "decoder.up_blocks.3",
+            "decoder.mid_block.resnets.0",
+            "encoder.layers.[0-3].self_attn", "text_model.encoder.layers.[0-3].self_attn",
+            "embeddings.position_embedding", "text_model.embeddings.position_embedding",
+        ),
     ),
+    "int8": Blocks((*_FLOAT, "time_embedding", "*.time_emb_proj")),
 }  # fmt: skip
 
 
@@ -98,5 +106,5 @@ FAMILY: Final = Family(
     lora_layers=LORA_LAYERS,
     guides=GUIDES,
     caches=CACHES,
-    fine_blocks=FINE_BLOCKS,
+    blocks=BLOCKS,
 )

@@ -130,5 +130,5 @@ FAMILY: Final = Family(
     lora_layers=sd1.LORA_LAYERS,
     guides=sd1.GUIDES,
     caches=sd1.CACHES,
-    fine_blocks=sd1.FINE_BLOCKS,
+    blocks=sd1.BLOCKS,
 )

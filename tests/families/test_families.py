@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from olivelike.families import (
     COMPONENTS,
     FAMILIES,
     LORA_COMPONENTS,
     TEXT_TO_PICTURE,
     TOKENIZER_OF,
+    blocks_for,
     family_of_text_width,
 )
+from olivelike.families.family import Blocks
 from olivelike.families.networks import classes_of
 from olivelike.model.components import torch_folder
 from olivelike.model.guides import GUIDE_COMPONENTS
@@ -49,3 +53,12 @@ def test_each_family_has_its_text_encoders_and_one_folder_for_both_halves_of_the
 def test_roles_are_of_known_components() -> None:
     assert all(map(classes_of, COMPONENTS))
     assert {*LORA_COMPONENTS, *TEXT_TO_PICTURE, *TOKENIZER_OF} <= set(COMPONENTS)
+
+
+def test_quantising_treats_the_blocks_of_all_families_apart(monkeypatch) -> None:
+    own = blocks_for("weights8")
+    assert own == FAMILIES["sd1"].blocks["weights8"]
+    other = replace(FAMILIES["sd1"], blocks={"weights8": Blocks(("proj_out", "conv_in"), ("norm_out",))})
+    monkeypatch.setitem(FAMILIES, "other", other)
+    assert blocks_for("weights8") == Blocks((*own.in_float, "proj_out"), (*own.fine, "norm_out"))
+    assert blocks_for("float16") == Blocks()
