@@ -109,10 +109,10 @@ def contest(
     driver = open_driver()
     with contextlib.ExitStack() as stack:
         logs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="olivelike-bench-")))
-        contenders: list[_Child] = []
+        contenders: list[_ChildContender] = []
         try:
             for number, (name, job) in enumerate(jobs.items()):
-                contender = _Child(name, Child(logs / f"{number}.log"), limit, driver, listen)
+                contender = _ChildContender(name, Child(logs / f"{number}.log"), limit, driver, listen)
                 stack.callback(contender.child.stop)
                 contenders.append(contender)
                 contender.open(encode_job(job))
@@ -151,13 +151,13 @@ def hold(
             contender.run(turn, measured=True)
 
 
-def _tell_what_is_left(contenders: Sequence[_Child], turns: int, listen: Callable[[Event], None]) -> None:
+def _tell_what_is_left(contenders: Sequence[_ChildContender], turns: int, listen: Callable[[Event], None]) -> None:
     warm = [contender.measured.warmup[-1].seconds for contender in contenders if contender.measured.warmup]
     if warm:
         listen(Event("measuring", "", 0, seconds=turns * sum(warm)))
 
 
-class _Child:
+class _ChildContender:
     """A contender in a process of its own, and what was measured of it so far."""
 
     def __init__(

@@ -12,7 +12,7 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from olivelike.measure.contest.contest import ChildFailure, ContestInterrupted, contest
+from olivelike.measure.contest.contest import ChildFailure, ContestInterrupted, contest, hold
 from olivelike.measure.contest.engine import Turn, decode_job, encode_job
 from olivelike.measure.contest.runtime_engine import NetworkJob, PipelineJob
 from olivelike.runtime.sessions.session_settings import parse_provider
@@ -171,3 +171,20 @@ def test_peak_memory_of_a_whole_pipeline_is_what_the_system_tells_the_parent(sma
     lines = [json.dumps(encode_job(job)), *[json.dumps(vars(Turn("a red circle"))) for _ in range(3)]]
     done = subprocess.run([sys.executable, "-c", DRIVES, *lines], capture_output=True, text=True, check=True)
     assert 0.9 < float(done.stdout) < 1.1
+
+
+def test_who_begins_changes_from_turn_to_turn_after_all_are_warm():
+    told = []
+
+    class Noting:
+        def __init__(self, name):
+            self.name = name
+
+        def run(self, turn, *, measured):
+            told.append(f"{self.name}{turn.seed}" if measured else f"{self.name}-")
+
+        def warmed_up(self):
+            told.append(f"{self.name} warm")
+
+    hold([Noting("a"), Noting("b")], [Turn()], [Turn(seed=1), Turn(seed=2)], lambda: told.append("begin"))
+    assert told == ["a-", "a warm", "b-", "b warm", "begin", "a1", "b1", "b2", "a2"]
