@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from olivelike.engine.output import folder_info
 from olivelike.testing.checkpoints import make_checkpoint
 
 OUTPUT = "models/little"
@@ -133,3 +134,14 @@ def test_a_source_that_does_not_exist_names_the_nearest(empty_folder, cli):
     (empty_folder / "prompts.txt").write_text("a red circle\na blue one\n")
     result = cli("convert", "./prompts.txt", "-t", "cpu", "-o", "out")
     assert (result.status, "this is text, no weight file" in result.err) == (3, True)
+
+
+@pytest.mark.parametrize(
+    ("layout", "line"), [("single", "olivelike bench out"), ("web", "olivelike export-web out site")]
+)
+def test_what_to_do_next_is_said_where_its_extra_is_there(monkeypatch, layout, line):
+    monkeypatch.setattr(folder_info, "commands", lambda: {"bench": None, "export-web": None})
+    assert folder_info._next(Path("out"), layout) == line
+    monkeypatch.setattr(folder_info, "commands", dict)
+    assert folder_info._next(Path("out"), layout) is None
+    assert folder_info._next(Path("out"), "diffusers").startswith("olivelike generate")

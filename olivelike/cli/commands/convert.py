@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from olivelike._extras import commands
 from olivelike.cli import options as shared
 from olivelike.errors import SourceError
 from olivelike.model.client_layouts import DEFAULT, LayoutName
@@ -113,7 +114,8 @@ def convert(
     if layout in {"triton", "ortpackage"} and not json:
         write("next: docs/packages.md says who reads it, and how")
     if layout in {"single", "single-ids"} and not json:
-        write(f"next: olivelike bench {shlex.quote(str(output))}; programs that draw with it are in docs/one-file.md")
+        measured = f"olivelike bench {shlex.quote(str(output))}; " if "bench" in commands() else ""
+        write(f"next: {measured}programs that draw with it are in docs/one-file.md")
 
 
 def next_step(target: str, output: Path) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from olivelike._extras import commands
 from olivelike.cli import options as shared
 from olivelike.cli.stdout import write_error, write_found, write_line
 from olivelike.model.guides import GUIDES
@@ -143,10 +144,8 @@ _ROUNDED = ("w8", "w4", "int8", "fp8")
 
 def _picture_lines(result: "FolderVerification") -> "Iterator[str]":
     if rounded := [one.name for one in result.components if one.verification.precision in _ROUNDED]:
-        yield (
-            f"note: {', '.join(rounded)}: of 8 and 4 bits a smaller error is no better picture; pictures decide, by "
-            "`olivelike bench --method` or `ablate --pictures`"
-        )
+        how = ", by `olivelike bench --method` or `ablate --pictures`" if "bench" in commands() else ""
+        yield f"note: {', '.join(rounded)}: of 8 and 4 bits a smaller error is no better picture; pictures decide{how}"
     for one in result.pictures:
         yield f"picture, seed {one.seed}   PSNR {one.psnr:.1f} dB, SSIM {one.ssim:.4f}"
     if result.not_compared:

@@ -11,7 +11,7 @@ from typer.core import TyperCommand, TyperGroup
 from olivelike._extras import commands
 
 _GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
-    "Make": ("run", "convert", "generate", "serve", "export-web", "package"),
+    "Make": ("run", "convert", "generate", "serve"),
     "Measure": ("verify", "profile"),
     "Understand": ("plan", "explain", "graph", "report"),
     "Look at files": ("info", "inspect", "check-client"),
@@ -26,8 +26,6 @@ _EXAMPLES: Final = {
     "convert": "olivelike convert painter.safetensors -t directml -o models/painter",
     "generate": 'olivelike generate models/painter "a red circle" --steps 20 --seed 1',
     "serve": "olivelike serve models/painter",
-    "export-web": "olivelike export-web models/painter_web site",
-    "package": "olivelike package models/painter models/painter_cuda -o models/painter.ortpackage",
     "verify": "olivelike verify models/painter --component unet",
     "profile": "olivelike profile models/painter --size 512x512",
     "plan": "olivelike plan workflows/mine.yaml --only unet",

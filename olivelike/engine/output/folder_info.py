@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from olivelike._extras import load, place_of
+from olivelike._extras import commands, load, place_of
 from olivelike._text import listed, moment
 from olivelike._untrusted import Json, JsonView, read_json
 from olivelike.engine.output.lost_values import lost_values
@@ -123,10 +123,13 @@ def _output(path: Path, record: OutputRecord) -> FolderInfo:
 
 
 def _next(path: Path, layout: str) -> str | None:
-    commands = {"diffusers": f'olivelike generate {path} "a prompt"', "web": f"olivelike export-web {path} site"}
-    commands |= dict.fromkeys(("single", "single-ids"), f"olivelike bench {path}")
-    commands |= {"ortpackage": f"olivelike verify {path}", "triton": f"tritonserver --model-repository {path}"}
-    return commands.get(layout)
+    lines = {
+        "diffusers": f'olivelike generate {path} "a prompt"', "ortpackage": f"olivelike verify {path}",
+        "triton": f"tritonserver --model-repository {path}",
+    }  # fmt: skip
+    of_extras = {"web": f"export-web {path} site", **dict.fromkeys(("single", "single-ids"), f"bench {path}")}
+    there = {name: f"olivelike {line}" for name, line in of_extras.items() if line.partition(" ")[0] in commands()}
+    return {**lines, **there}.get(layout)
 
 
 def _lost(record: OutputRecord, kind: str) -> Iterator[str]:

@@ -1,12 +1,24 @@
-"""Declaration of deployment: packages by what layouts call them, what commands write of outputs, Triton's loop."""
+"""Declaration of deployment: packages by what layouts call them, commands that write them of outputs, Triton's loop."""
+
+from olivelike._extras import Command
 
 PACKAGES = {
     "triton": "olivelike.extras.deploy.triton_files:TritonRepository",
     "ortpackage": "olivelike.extras.deploy.ort_package:OrtPackage",
     "web": "olivelike.extras.deploy.web_files:WebFolder",
 }
-WRITERS = {
-    "package": "olivelike.extras.deploy.joined_package:package_outputs",
-    "page": "olivelike.extras.deploy.web_page:export_web",
+COMMANDS = {
+    "export-web": Command(
+        "olivelike.extras.deploy.deploy_commands:export_page",
+        "Make",
+        after="serve",
+        example="olivelike export-web models/painter_web site",
+    ),
+    "package": Command(
+        "olivelike.extras.deploy.deploy_commands:package",
+        "Make",
+        after="export-web",
+        example="olivelike package models/painter models/painter_cuda -o models/painter.ortpackage",
+    ),
 }
 SERVED = {"triton": "olivelike.extras.deploy.triton_loop:TritonModel"}

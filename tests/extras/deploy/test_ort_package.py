@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from olivelike.extras.deploy.joined_package import package_outputs
 from olivelike.measure.profiling import profile_folder
 from olivelike.measure.verify.folder_verification import verify_folder
 from olivelike.model.client_layouts import LAYOUTS
+from olivelike.model.guides import GUIDES, GuideKind
 from olivelike.model.records.output import OutputRecord
 from olivelike.runtime import open_pipeline
 from tests.engine.conftest import Project, lend_graphs_of
@@ -193,3 +195,15 @@ def test_controlnets_and_windowsml_have_no_place_in_a_package(packed: Project) -
     assert not any(LAYOUTS[name].has("controlnet") for name in ("triton", "ortpackage"))  # So a run refuses them.
     with pytest.raises(UsageError, match="--only: the layout ortpackage describes all components together"):
         packed.run(only=("vae_decoder",))
+
+
+@pytest.mark.parametrize("kind", GUIDES.values(), ids=GUIDES)
+def test_no_guide_has_a_place_in_a_package(
+    packed: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: GuideKind
+) -> None:
+    record = OutputRecord.require(packed.output)
+    led = {**record.components, kind.components[0]: record.components["vae_decoder"]}
+    monkeypatch.setattr(OutputRecord, "require", lambda _: replace(record, components=led))
+    with pytest.raises(UsageError, match=f"has {kind.components[0]}; a package holds no {kind.title}s"):
+        package_outputs([packed.output], tmp_path / "out")
+    assert not (tmp_path / "out").exists()

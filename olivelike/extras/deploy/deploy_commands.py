@@ -1,4 +1,4 @@
-"""`olivelike export-web`: a static page that paints in the browser."""
+"""`olivelike export-web` and `olivelike package`: outputs as a page that paints, and as one for several targets."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,7 +8,7 @@ import typer
 from olivelike.cli import options as shared
 
 
-def export_web(
+def export_page(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="An output with `layout: web`.", show_default=False)],
     output: Annotated[Path, typer.Argument(metavar="DIR", help="Where to write the page.", show_default=False)],
     onnxruntime_web: Annotated[
@@ -28,15 +28,14 @@ def export_web(
     """
     import shlex
 
-    from olivelike._extras import needed
     from olivelike._text import size
     from olivelike.cli.stdout import write_error, write_found
+    from olivelike.extras.deploy.web_page import export_web
 
     def on_fetch(url: str) -> None:
         write_error(f"fetching {url}")
 
-    export = needed("WRITERS", "page", "olivelike export-web")
-    page = export(folder, output, onnxruntime_web=onnxruntime_web, overwrite=overwrite, on_fetch=on_fetch)
+    page = export_web(folder, output, onnxruntime_web=onnxruntime_web, overwrite=overwrite, on_fetch=on_fetch)
     lines = [
         f"wrote {page.path}: {page.files} files, {size(page.bytes)}, with onnxruntime-web {page.onnxruntime_web}",
         *(f"left alone, since it was changed: {path}" for path in page.left),
@@ -45,5 +44,34 @@ def export_web(
     found = {
         "path": str(page.path), "files": page.files, "bytes": page.bytes, "onnxruntime_web": page.onnxruntime_web,
         "left": list(page.left),
+    }  # fmt: skip
+    write_found(found, lines, json=json)
+
+
+def package(
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="FOLDER...", help="Outputs, each for another target.", show_default=False)
+    ],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Where to write: NAME.ortpackage.")],
+    overwrite: shared.Overwrite = False,
+    json: shared.Json = False,
+) -> None:
+    """Put outputs for several targets together as one model package of ONNX Runtime.
+
+    Weights that they have alike are stored once.
+    """
+    from olivelike._text import size
+    from olivelike.cli.stdout import write_found
+    from olivelike.extras.deploy.joined_package import package_outputs
+
+    made = package_outputs(folders, output, overwrite=overwrite)
+    lines = [
+        f"wrote {made.path}: {made.files} files, {size(made.bytes)}, for {', '.join(made.targets)}",
+        f"stored once for several targets: {size(made.shared_bytes)}",
+        *(f"left alone, since it was changed: {path}" for path in made.left),
+    ]
+    found = {
+        "path": str(made.path), "targets": list(made.targets), "files": made.files, "bytes": made.bytes,
+        "shared_bytes": made.shared_bytes, "left": list(made.left),
     }  # fmt: skip
     write_found(found, lines, json=json)
