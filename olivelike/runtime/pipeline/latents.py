@@ -18,6 +18,7 @@ from olivelike._light_diffusers import light_diffusers
 from olivelike.errors import UsageError
 from olivelike.runtime.pipeline.request import DRAWN_SEEDS, ResolvedRequest
 from olivelike.runtime.pipeline.vae import encode_picture, to_pixels, upright
+from olivelike.runtime.schedulers.flow_matching import shift_by_size
 from olivelike.runtime.schedulers.make_scheduler import Scheduler, make_scheduler
 
 if TYPE_CHECKING:
@@ -66,8 +67,9 @@ def begin_batch(
     """
     scheduler = make_scheduler(request.scheduler, folder.scheduler)
     try:
-        scheduler.set_timesteps(request.steps, device=device)
-    except (ValueError, IndexError) as error:
+        shift = shift_by_size(scheduler.config, folder.patches(request.size))
+        scheduler.set_timesteps(request.steps, device=device, **shift)
+    except (ValueError, IndexError, OverflowError) as error:
         name = type(scheduler).__name__
         raise UsageError(
             f"{name} refuses {request.steps} steps: {error}; take another number of steps, or another scheduler"

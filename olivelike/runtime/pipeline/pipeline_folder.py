@@ -139,9 +139,15 @@ class PipelineFolder:
 
     @property
     def size_unit(self) -> int:
-        """Divisor of each side of a picture: the graph doubles sizes on its way up, whatever they were."""
+        """Divisor of each side of a picture: latents are cut into patches, or the graph doubles sizes on its way up."""
+        if isinstance(patch := self.denoiser.get("patch_size"), int):
+            return self.vae_factor * patch
         levels = len(self.denoiser.get("block_out_channels", self.family.widths))
         return int(self.vae_factor * 2 ** (levels - 1)) if levels else self.family.sizes.unit
+
+    def patches(self, size: tuple[int, int]) -> int:
+        """Return how many squares of `size_unit` pixels a picture of this width and height has."""
+        return (size[0] // self.size_unit) * (size[1] // self.size_unit)
 
     @property
     def recorded(self) -> RecordedFacts:

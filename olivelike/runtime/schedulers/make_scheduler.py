@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from olivelike._light_diffusers import light_diffusers
 from olivelike.errors import MissingError, SourceError
 from olivelike.model.scheduler_settings import taken_over
+from olivelike.runtime.schedulers.flow_matching import for_the_loop
 from olivelike.runtime.schedulers.scheduler_names import (
     CLASSES,
     EDM,
+    FLOW,
     SchedulerChoice,
-    find_scheduler,
+    find_for,
     packages_for,
     why_not_own,
 )
@@ -46,8 +48,8 @@ class Scheduler(Protocol):
     def init_noise_sigma(self) -> float | torch.Tensor:
         """Factor of the initial noise; final once `set_timesteps` was called."""
 
-    def set_timesteps(self, num_inference_steps: int, device: str | None = None) -> None:
-        """Choose the timesteps."""
+    def set_timesteps(self, num_inference_steps: int, device: str | None = None, **more: float) -> None:
+        """Choose the timesteps; `more` is what `shift_by_size` returns."""
 
     def scale_model_input(self, sample: torch.Tensor, timestep: torch.Tensor) -> torch.Tensor:
         """Return what the network takes for these latents."""
@@ -66,10 +68,10 @@ def check_scheduler(name: str | None, config: JsonView) -> tuple[SchedulerChoice
     installed, and `SourceError` if the config is not one of a scheduler that diffusers has, or of networks of another
     kind.
     """
-    choice = find_scheduler(name) if name is not None else None
     own = config.get("_class_name")
     made_for = own if isinstance(own, str) else None
-    if choice is None and made_for is not None and made_for not in {*CLASSES, *EDM}:
+    choice = find_for(name, made_for) if name is not None else None
+    if choice is None and made_for is not None and made_for not in {*CLASSES, *EDM, *FLOW}:
         raise SourceError(
             f"scheduler/scheduler_config.json names {made_for}, which {why_not_own(made_for)}; name another scheduler, "
             "such as Euler"
@@ -93,6 +95,7 @@ def make_scheduler(name: str | None, config: JsonView) -> Scheduler:
     """
     choice, made_for = check_scheduler(name, config)
     cls = _scheduler_class(choice.class_name if choice else made_for)
+    cls = for_the_loop(cls) if cls.__name__ in FLOW else cls
     parameters = _parameters(cls)
     settings = taken_over(cls.__name__, config, parameters, {} if cls.__name__ == made_for else _defaults(made_for))
     settings |= dict(choice.options) if choice else {}
@@ -223,6 +226,13 @@ _RULES: Final[Mapping[str, Rule]] = {
     "original_inference_steps": _whole(1, _MOST_TIMESTEPS),
     "sigma_min": _POSITIVE,
     "sigma_max": _POSITIVE,
+    "shift": _POSITIVE,
+    "base_shift": _FINITE,
+    "max_shift": _FINITE,
+    "base_image_seq_len": _whole(1, _MOST_TIMESTEPS),
+    "max_image_seq_len": _whole(1, _MOST_TIMESTEPS),
+    "shift_terminal": (lambda value: value is None or _number(value, 0, 1), "null, or a number between 0 and 1"),
+    "time_shift_type": _one_of("exponential", "linear"),
     "clip_sample_range": _FINITE,
     "sample_max_value": _FINITE,
     "dynamic_thresholding_ratio": _FINITE,
@@ -231,6 +241,7 @@ _RULES: Final[Mapping[str, Rule]] = {
         (
             "clip_sample", "thresholding", "set_alpha_to_one", "rescale_betas_zero_snr", "skip_prk_steps",
             "lower_order_final", "euler_at_final", "use_karras_sigmas", "use_exponential_sigmas", "use_beta_sigmas",
+            "use_dynamic_shifting", "invert_sigmas", "stochastic_sampling",
         ),
         _SWITCH,
     ),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from olivelike._text import did_you_mean
@@ -40,6 +40,9 @@ _KINDS: Final[Mapping[str, str]] = {
 EDM: Final = frozenset({"EDMEulerScheduler", "EDMDPMSolverMultistepScheduler"})
 """They draw for networks that were trained for them, whose folders come with one of them."""
 
+FLOW: Final = frozenset({"FlowMatchEulerDiscreteScheduler"})
+"""They draw for networks of flow matching, whose folders come with one of them; to people they are Euler."""
+
 _EDM_BY_NAME: Final = "is for networks trained as EDM, such as Playground v2.5, whose own folders name it"
 
 _NOT_IN_DIFFUSERS: Final = ("DPM++ 2S a", "DPM fast", "DPM adaptive", "Restart", "DDIM CFG++")
@@ -53,6 +56,7 @@ def why_not_own(class_name: str) -> str:
 
 
 _SUFFIX = "Scheduler"
+_EULER: Final = "EulerDiscreteScheduler"
 
 _WITH_SIGMAS = frozenset(
     {
@@ -172,6 +176,24 @@ def find_scheduler(name: str, schedule: str | None = None) -> SchedulerChoice:
     return found
 
 
+def find_for(name: str, made_for: str | None) -> SchedulerChoice:
+    """Return what a name stands for where a folder has a class of its own; with one of `FLOW`, Euler is that class.
+
+    Raises `UsageError` for what `find_scheduler` refuses, and for a sampler of noise where the folder's is of flow.
+    """
+    if made_for not in FLOW:
+        return find_scheduler(name)
+    if _plain(name) in {_plain(made_for), _plain(made_for.removesuffix(_SUFFIX))}:
+        return SchedulerChoice(made_for)
+    choice = find_scheduler(name)
+    if choice.class_name != _EULER or any(value and key not in SIGMAS for key, value in choice.options):
+        raise UsageError(
+            f"scheduler {name!r} is for networks that predict noise, and this one was trained for flow matching; take "
+            "Euler, alone or with Karras, Exponential or Beta"
+        )
+    return replace(choice, class_name=made_for)
+
+
 def _known(plain: str) -> SchedulerChoice | None:
     theirs = _KDIFFUSION.sub(lambda match: _KDIFFUSION_NAMES[match[1]], plain)
     for spelling in (plain, theirs, theirs.removeprefix("k")):
@@ -217,6 +239,7 @@ def sampler_of(class_name: str, settings: Mapping[str, object]) -> tuple[str, st
 
     A class of diffusers that A1111 has no sampler for is named without `Scheduler`.
     """
+    class_name = _EULER if class_name in FLOW else class_name
     names = [
         sampler
         for sampler, (cls, options) in SAMPLERS.items()

@@ -9,7 +9,7 @@ import pytest
 
 from olivelike.errors import MissingError, SourceError, UsageError
 from olivelike.runtime.schedulers.make_scheduler import check_scheduler_config, make_scheduler, taken_in_steps
-from olivelike.runtime.schedulers.scheduler_names import CLASSES, EDM, find_scheduler
+from olivelike.runtime.schedulers.scheduler_names import CLASSES, EDM, FLOW, find_scheduler
 
 CONFIG = {"_class_name": "PNDMScheduler", "beta_schedule": "scaled_linear"}
 
@@ -149,8 +149,8 @@ def test_a_name_that_can_t_be_had_is_refused_with_the_reason(name, why):
 def test_every_other_class_of_diffusers_is_refused_as_a_folder_s_own():
     import diffusers
 
-    others = {name for name in dir(diffusers) if name.endswith("Scheduler")} - {*CLASSES, *EDM}
-    assert {"FlowMatchEulerDiscreteScheduler", "IPNDMScheduler", "UnCLIPScheduler"} <= others
+    others = {name for name in dir(diffusers) if name.endswith("Scheduler")} - {*CLASSES, *EDM, *FLOW}
+    assert {"FlowMatchHeunDiscreteScheduler", "IPNDMScheduler", "UnCLIPScheduler"} <= others
     for name in others:
         with pytest.raises(SourceError, match=f"names {name}, which .*; name another"):
             make_scheduler(None, {"_class_name": name})

@@ -332,7 +332,7 @@ def test_names_are_found_without_importing_a_library():
     import sys
 
     module = "olivelike.runtime.schedulers.make_scheduler"
-    code = f"import sys, {module} as s; s.find_scheduler('ddim'); print('torch' in sys.modules)"
+    code = f"import sys, {module} as s; s.find_for('ddim', None); print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path.cwd())
     assert done.stdout.strip() == "False"
 
