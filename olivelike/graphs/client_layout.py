@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import onnx_ir as ir
 
 from olivelike.errors import PassError
-from olivelike.families import DENOISERS
+from olivelike.families import DENOISERS, FAMILIES, TEXT_ENCODERS
 from olivelike.graphs.editing.values import evaluate, renamed, spaced, type_of
 from olivelike.graphs.guided_graphs import remove_guide
 from olivelike.graphs.shallow import remove_cached_features
@@ -33,10 +33,11 @@ _DTYPES: Final = {
     "int64": ir.DataType.INT64,
 }
 _UNET_INPUTS: Final = ("sample", "timestep", "encoder_hidden_states")
+_SAMPLES: Final = {family.denoiser: family.sample for family in FAMILIES.values()}
+"""Denoiser → its input for the latents."""
 _INPUTS: Final = {
-    "text_encoder": ("input_ids",),
-    "text_encoder_2": ("input_ids",),
-    **dict.fromkeys(DENOISERS, _UNET_INPUTS),
+    **dict.fromkeys(TEXT_ENCODERS, ("input_ids",)),
+    **{name: (sample, *_UNET_INPUTS[1:]) for name, sample in _SAMPLES.items()},
     **{
         component: _UNET_INPUTS if kind.in_each_step else (kind.picture,)
         for kind in GUIDES.values()
@@ -49,9 +50,8 @@ _INPUTS: Final = {
 }
 """Inputs that clients feed by name, or in this order."""
 _FIRST_OUTPUTS: Final = {
-    "text_encoder": ("last_hidden_state", "pooler_output"),
-    "text_encoder_2": ("text_embeds", "last_hidden_state"),
-    **dict.fromkeys(DENOISERS, ("out_sample",)),
+    **dict.fromkeys(TEXT_ENCODERS, ("text_embeds", "last_hidden_state", "pooler_output")),
+    **{name: (f"out_{sample}",) for name, sample in _SAMPLES.items()},
     "vae_encoder": ("latent_sample",),
     "vae_decoder": ("sample",),
     "preview_decoder": ("sample",),
@@ -68,8 +68,10 @@ _UNET_DIMS: Final = {
 """Names by which clients fix the UNet's dynamic dimensions."""
 _CHANNELS = "unet_sample_channels"
 _IMAGES: Final = {
-    **dict.fromkeys(DENOISERS, ("sample", 8)), "vae_encoder": ("sample", 1), "vae_decoder": ("latent_sample", 8),
-}  # fmt: skip
+    **{name: (sample, 8) for name, sample in _SAMPLES.items()},
+    "vae_encoder": ("sample", 1),
+    "vae_decoder": ("latent_sample", 8),
+}
 """By network the input with height and width, and how many pixels one of its rows is."""
 
 
@@ -106,7 +108,7 @@ def lay_out(model: ir.Model, component: str, layout: Layout, size: tuple[int, in
         if wanted is not None and wanted != value.dtype:
             _cast_output(graph, value, wanted)
             changed += 1
-    if component in DENOISERS:
+    if _is_unet(component):
         _name_dims(graph, layout)
     if size is not None:
         _fix_size(graph, component, size)
@@ -114,6 +116,11 @@ def lay_out(model: ir.Model, component: str, layout: Layout, size: tuple[int, in
         for value in graph.outputs:
             _space_formulas(value)
     return {"cast": changed, "renamed": renamed}
+
+
+def _is_unet(component: str) -> bool:
+    """Tell whether clients call a component as they do a UNet: transformers take a timestep for each row."""
+    return _SAMPLES.get(component) == _UNET_INPUTS[0]
 
 
 def _name_inputs(graph: ir.Graph, component: str, layout: Layout) -> None:
@@ -168,7 +175,7 @@ def _fit_input(graph: ir.Graph, value: ir.Value, component: str, layout: Layout)
         dtype = _DTYPES[layout.floats]
     elif value.name == "input_ids":
         dtype = ir.DataType.INT32
-    rank = 0 if layout.scalar_timestep else 1
+    rank = 0 if layout.scalar_timestep and _is_unet(component) else 1
     other_rank = is_timestep and shape is not None and len(shape) != rank
     if dtype == value.dtype and not other_rank:
         return False

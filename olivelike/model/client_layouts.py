@@ -119,8 +119,10 @@ LAYOUTS: Final[Mapping[str, Layout]] = {
             pipeline_prefix="ORT",
             network_classes={
                 "unet": (_OPTIMUM, "ORTUnet"),
+                "transformer": (_OPTIMUM, "ORTTransformer"),
                 "text_encoder": (_OPTIMUM, "ORTTextEncoder"),
                 "text_encoder_2": (_OPTIMUM, "ORTTextEncoder"),
+                "text_encoder_3": (_OPTIMUM, "ORTTextEncoder"),
                 "vae_encoder": (_OPTIMUM, "ORTVaeEncoder"),
                 "vae_decoder": (_OPTIMUM, "ORTVaeDecoder"),
             },
