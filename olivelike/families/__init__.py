@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Final
 
-from olivelike.families import refiner, sd1, sd2, sdxl
+from olivelike.families import refiner, sd1, sd2, sd3, sdxl
 from olivelike.families.family import Blocks, Family, HalfPolicy
 from olivelike.model.components import PREVIEW, SAFETY_CHECKER, VAES
 from olivelike.model.guides import GUIDE_COMPONENTS
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from olivelike._untrusted import JsonView
     from olivelike.model.architecture import Architecture
 
-FAMILIES: Final[Mapping[str, Family]] = {module.FAMILY.name: module.FAMILY for module in (sd1, sd2, sdxl, refiner)}
+FAMILIES: Final[Mapping[str, Family]] = {module.FAMILY.name: module.FAMILY for module in (sd1, sd2, sdxl, refiner, sd3)}
 """Name → family; where two could be meant, the earlier one is."""
 
 TEXT_ENCODERS: Final = tuple(dict.fromkeys(text.component for one in FAMILIES.values() for text in one.texts))
@@ -64,7 +64,7 @@ def denoisers_with(joints: str) -> tuple[str, ...]:
 
 def family_of_text_width(width: int) -> str | None:
     """Return the family whose denoiser attends to prompt vectors of this width; `None` if it is of none."""
-    return next((name for name, family in FAMILIES.items() if family.text_width == width), None)
+    return next((name for name, family in FAMILIES.items() if family.text_key and family.text_width == width), None)
 
 
 def family_of_folder(index: JsonView, components: Collection[str], denoiser: JsonView) -> Family:

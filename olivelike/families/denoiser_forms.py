@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from olivelike.errors import SourceError
+
 if TYPE_CHECKING:
     import torch
 
@@ -41,7 +43,7 @@ class GuidanceInput:
     """Makes the value for a row of a scale: of shape (1, …)."""
 
 
-def join_widths(texts: Mapping[str, EncodedText]) -> Inputs:
+def join_widths(texts: Mapping[str, EncodedText], _: JsonView) -> Inputs:
     """Return the hidden states of all encoders beside each other, as `encoder_hidden_states`."""
     import torch
 
@@ -52,8 +54,9 @@ def join_widths(texts: Mapping[str, EncodedText]) -> Inputs:
 class DenoiserForm:
     """Form in which a denoiser takes texts, latents and guidance, and gives its prediction."""
 
-    encode: Callable[[Mapping[str, EncodedText]], Inputs] = join_widths
-    """Makes the denoiser's inputs of encoded texts, a row for each; given by component, those that a folder has."""
+    encode: Callable[[Mapping[str, EncodedText], JsonView], Inputs] = join_widths
+    """Makes the denoiser's inputs of encoded texts, a row for each, and of its config; given by component, those that a
+    folder has."""
     grid_inputs: Callable[[int, int, Inputs], Inputs] = lambda *_: {}
     """Height and width of the latents, and what was encoded → inputs that all rows and steps share, as positions."""
     guidance_input: Callable[[JsonView], GuidanceInput | None] = lambda _: None
@@ -96,13 +99,47 @@ def embed_guidance(scale: float, width: int) -> torch.Tensor:
     return torch.nn.functional.pad(torch.cat([angles.sin(), angles.cos()], dim=1), (0, width % 2))
 
 
-def _join_and_pool(texts: Mapping[str, EncodedText]) -> Inputs:
+def _join_and_pool(texts: Mapping[str, EncodedText], config: JsonView) -> Inputs:
     """Join the vectors, and add the last encoder's pooled text."""
     *_, last = texts.values()
-    return join_widths(texts) if last.pooled is None else {**join_widths(texts), "text_embeds": last.pooled}
+    joined = join_widths(texts, config)
+    return joined if last.pooled is None else {**joined, "text_embeds": last.pooled}
+
+
+_PAIR: Final = 2
+_T5_TOKENS: Final = 256
+"""Rows of zeros where Stable Diffusion 3 has no T5."""
+
+
+def _join_three(texts: Mapping[str, EncodedText], config: JsonView) -> Inputs:
+    """Join CLIP's two encoders by width, filled up with zeros to the denoiser's, and T5 behind them, as diffusers does.
+
+    Raises `SourceError` if one of CLIP's is absent, or their widths do not fit.
+    """
+    import torch
+
+    width = config.get("joint_attention_dim")
+    pair = [texts[name] for name in ("text_encoder", "text_encoder_2") if name in texts]
+    pooled = [text.pooled for text in pair if text.pooled is not None]
+    last = texts.get("text_encoder_3")
+    clip = torch.cat([text.hidden for text in pair], dim=-1) if len(pooled) == _PAIR else None
+    if clip is None or not isinstance(width, int) or clip.shape[-1] > width:
+        raise SourceError(
+            "transformer: it takes texts of text_encoder and text_encoder_2, both with a projection and together no "
+            "wider than `joint_attention_dim`; make the folder again of a pipeline whose parts fit"
+        )
+    t5 = clip.new_zeros(len(clip), _T5_TOKENS, width) if last is None else last.hidden
+    if t5.shape[-1] != width:
+        raise SourceError(
+            f"transformer: it takes vectors of {width} numbers, and text_encoder_3 makes {t5.shape[-1]}; get both from "
+            "the same pipeline"
+        )
+    filled = torch.nn.functional.pad(clip, (0, width - clip.shape[-1]))
+    return {"encoder_hidden_states": torch.cat([filled, t5], dim=1), "pooled_projections": torch.cat(pooled, dim=-1)}
 
 
 _SD: Final = DenoiserForm(guidance_input=_lcm_guidance)
 _SDXL: Final = replace(_SD, encode=_join_and_pool)
-FORMS: Final[dict[str, DenoiserForm]] = {"sd1": _SD, "sd2": _SD, "sdxl": _SDXL, "sdxl_refiner": _SDXL}
+_SD3: Final = DenoiserForm(encode=_join_three)
+FORMS: Final[dict[str, DenoiserForm]] = {"sd1": _SD, "sd2": _SD, "sdxl": _SDXL, "sdxl_refiner": _SDXL, "sd3": _SD3}
 """Family → form of its denoiser."""

@@ -116,8 +116,8 @@ class Published:
     """Folder of the tokenizer → folder of its published settings."""
     scheduler: str
     """The scheduler for `epsilon`."""
-    networks: str
-    """File of the networks' configs in `data/published/networks`."""
+    networks: str | None = None
+    """File of the networks' configs in `data/published/networks`; `None` if no files in original names are read."""
     head_width: int | None = None
     """Channels per attention head of the denoiser; `None` if the count of heads is the same at every level."""
     changes: Mapping[Prediction, JsonView] = field(default_factory=dict)
@@ -126,6 +126,8 @@ class Published:
     @cached_property
     def configs(self) -> Mapping[str, JsonView]:
         """Folder → published `config.json`."""
+        if self.networks is None:
+            return {}
         path = Path(__file__).parents[1] / "data" / "published" / "networks" / self.networks
         configs: Mapping[str, JsonView] = json.loads(path.read_bytes())
         return configs
@@ -158,14 +160,19 @@ class Family:
     """
     prediction: Prediction = "epsilon"
     """Meaning of the denoiser's output, unless a file says otherwise."""
+    steps: int = 50
+    """Steps of a request that names none, as in diffusers' pipeline."""
     guidance: float = 7.5
-    """Default of `guidance_scale`."""
+    """Its `guidance_scale`, likewise."""
     half: Callable[[Architecture], HalfPolicy | None] = lambda architecture: None  # noqa: ARG005
     """Default for one of its networks; `None` if all of it can be in half precision."""
     blocks: Mapping[str, Blocks] = field(default_factory=dict)
     """Quantising pass → blocks of its networks that it treats apart; those of `int8` are those of `fp8`, too."""
     text_key: str = "cross_attention_dim"
-    """Key of the denoiser's config for the width of its texts, if their vectors are joined to one of that width."""
+    """Key of the denoiser's config for the width of its texts, if their vectors are joined to one of that width.
+
+    Otherwise empty: they follow each other, filled up to the widest, and the width tells no family.
+    """
     size_inputs: Callable[[int, int], Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]]] = lambda *_: {}
     """Width and height of a picture → inputs with numbers of it: a row for prompts, and one for negative prompts."""
     sample: str = "sample"
@@ -189,8 +196,9 @@ class Family:
 
     @property
     def text_width(self) -> int:
-        """Width of the prompt's vectors that the denoiser attends to: those of all text encoders, joined."""
-        return sum(text.width for text in self.texts)
+        """Width of the prompt's vectors that the denoiser attends to: all encoders' joined, or the widest's."""
+        widths = [text.width for text in self.texts]
+        return sum(widths) if self.text_key else max(widths)
 
     @property
     def networks(self) -> tuple[str, ...]:

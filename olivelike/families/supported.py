@@ -42,7 +42,7 @@ _COUNTS: Final = frozenset(
     {
         "layers_per_block", "transformer_layers_per_block", "reverse_transformer_layers_per_block", "num_hidden_layers",
         "down_block_layers", "up_block_layers", "num_encoder_blocks", "num_decoder_blocks",
-        "num_res_blocks",
+        "num_res_blocks", "num_layers", "num_decoder_layers",
     }
 )  # fmt: skip
 """Keys of how many layers there are: one number, or a list of them."""
@@ -54,7 +54,8 @@ _SIZES: Final = frozenset(
         "addition_time_embed_dim", "projection_class_embeddings_input_dim", "time_embedding_dim", "hidden_size",
         "conditioning_channels", "conditioning_embedding_out_channels",
         "intermediate_size", "projection_dim", "vocab_size", "max_position_embeddings", "num_channels", "patch_size",
-        "image_size", "channels", "downscale_factor",
+        "image_size", "channels", "downscale_factor", "joint_attention_dim", "caption_projection_dim",
+        "pooled_projection_dim", "pos_embed_max_size", "d_model", "d_ff", "d_kv", "num_heads",
     }
 )  # fmt: skip
 """Keys of how wide things are."""
@@ -135,6 +136,9 @@ def _wrong_sizes(config: Config, inside: str = "") -> Iterator[str]:
     size, patch = config.get("image_size"), config.get("patch_size")
     if isinstance(size, int) and isinstance(patch, int) and patch > 0 and size // patch > _PATCHES:
         yield f"`{inside}image_size: {size}` with `{inside}patch_size: {patch}`, which are too many patches"
+    places = config.get("pos_embed_max_size")
+    if isinstance(places, int) and places > _PATCHES:
+        yield f"`{inside}pos_embed_max_size: {places}`, which are too many patches"
 
 
 def _flat(value: Any, depth: int = 0) -> Iterator[Any]:

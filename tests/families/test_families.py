@@ -30,23 +30,27 @@ def test_each_family_has_the_widths_and_factors_of_its_published_configs() -> No
         "sd2": (1024, (320, 640, 1280, 1280), 0.18215, "v_prediction"),
         "sdxl": (2048, (320, 640, 1280), 0.13025, "epsilon"),
         "sdxl_refiner": (1280, (384, 768, 1536, 1536), 0.13025, "epsilon"),
+        # As diffusers' scripts/convert_sd3_to_diffusers.py writes it.
+        "sd3": (4096, (), 1.5305, "epsilon"),
     }
 
 
 def test_the_width_of_the_text_tells_the_family() -> None:
-    assert {name: family_of_text_width(family.text_width) for name, family in FAMILIES.items()} == {
-        name: name for name in FAMILIES
-    }
+    told = {name: family_of_text_width(family.text_width) for name, family in FAMILIES.items()}
+    assert told == {name: name if name != "sd3" else None for name in FAMILIES}
     assert family_of_text_width(4096) is None
 
 
 def test_each_family_has_its_text_encoders_and_one_folder_for_both_halves_of_the_vae() -> None:
     for name, family in FAMILIES.items():
+        if name == "sd3":  # Its files in original names are not read yet.
+            assert not family.published.configs
+            continue
         assert FAMILIES[name].published.configs.keys() == set(family.folders)
         for text in family.texts:
             assert FAMILIES[name].published.configs[text.component]["hidden_size"] == text.width
     assert {torch_folder(name) for name in COMPONENTS} - FAMILIES["sdxl"].published.configs.keys() == {
-        "safety_checker", "preview_decoder", "image_encoder", *GUIDE_COMPONENTS
+        "safety_checker", "preview_decoder", "image_encoder", "transformer", "text_encoder_3", *GUIDE_COMPONENTS
     }  # fmt: skip
 
 

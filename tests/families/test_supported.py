@@ -16,9 +16,9 @@ UNET = FAMILIES["sd1"].published.configs["unet"]
 TEXT = FAMILIES["sd1"].published.configs["text_encoder"]
 
 
-def refusal(component, class_name, config):
+def refusal(component, class_name, config, family=None):
     with pytest.raises(SourceError) as caught:
-        check_network(component, class_name, config)
+        check_network(component, class_name, config, family)
     message = str(caught.value)
     assert message.startswith(f"{component}: ")
     assert class_name in message
@@ -47,7 +47,7 @@ def test_published_families_are_supported():
     ],
 )
 def test_a_class_without_the_interface_of_its_component_is_refused(component, class_name, reason):
-    assert reason in refusal(component, class_name, {})
+    assert reason in refusal(component, class_name, {}, FAMILIES["sd1"])
 
 
 def test_components_of_which_nothing_is_known_are_not_judged():

@@ -9,14 +9,16 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import PassError, UsageError
-from olivelike.families.networks import autoencoder, clip, guide_networks, unet
+from olivelike.families.networks import autoencoder, clip, guide_networks, sd3, unet
 
 if TYPE_CHECKING:
     from olivelike.families.family import Family
     from olivelike.families.network import Interface, Network, Stored
     from olivelike.model.architecture import Architecture
 
-NETWORKS: Final[tuple[Network, ...]] = (*unet.NETWORKS, *autoencoder.NETWORKS, *clip.NETWORKS, *guide_networks.NETWORKS)
+NETWORKS: Final[tuple[Network, ...]] = (
+    *unet.NETWORKS, *autoencoder.NETWORKS, *clip.NETWORKS, *sd3.NETWORKS, *guide_networks.NETWORKS,
+)  # fmt: skip
 STORED: Final[Mapping[str, Stored]] = {stored.name: stored for network in NETWORKS for stored in network.stored}
 """Ways in which files of original names hold networks, by their names."""
 

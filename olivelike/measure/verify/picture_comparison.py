@@ -89,6 +89,7 @@ def compare_pictures(
     del pipeline  # Both at once may be more than there is memory for.
     originals.source = originals.source.distilled(recorded_facts(folder).few_steps)
     reference = torch_pipeline(originals)
+    takes_eta = "eta" in signature(reference.__call__).parameters
     found = []
     for request, optimised in pairs:
         original = reference(
@@ -97,8 +98,8 @@ def compare_pictures(
             height=request.size[1],
             num_inference_steps=request.steps,
             guidance_scale=request.guidance_scale,
-            eta=request.eta,
             generator=torch.Generator("cpu").manual_seed(request.seed),
+            **({"eta": request.eta} if takes_eta else {}),
         ).images[0]
         likeness = psnr(optimised, original), ssim(optimised, original)
         found.append(Likeness(request.prompts[0], request.seed, optimised, original, *likeness))

@@ -160,9 +160,10 @@ def plan_jobs(
         given["ip_adapter_images"] = tuple(image for image, _ in shown)
     if before is not None:
         given = {**recorded_fields(before, given), **given}
-    asked = replace(Request(()), **given)
-    wildcards = wildcards or Wildcards([Path("wildcards")])
     pipeline = open_folder(folder)
+    usual: RequestFields = {"steps": pipeline.family.steps, "guidance_scale": pipeline.family.guidance}
+    asked = replace(Request(()), **{**usual, **given})
+    wildcards = wildcards or Wildcards([Path("wildcards")])
     planner = _Planner(
         pipeline, wildcards, lora_files, tuple(loras), (used[0], used[1]), frozenset(fields or ()) if fast else None,
         tuple(file for _, file in led), tuple(file for _, file in shown), before_torch,

@@ -87,7 +87,7 @@ def encode(
     ]
     encoded = encode_prompts(texts, callables, prompt_weights=request.prompt_weights)
     names = (part.component for part in folder.texts)
-    found = folder.form.encode(dict(zip(names, encoded, strict=True)))
+    found = folder.form.encode(dict(zip(names, encoded, strict=True)), folder.denoiser)
     places = {text: place for place, text in enumerate(texts)}
     made: dict[tuple[int, ...], Inputs] = {}
 
@@ -141,7 +141,7 @@ class _Encoder:
     def __init__(self, network: Network, folder: PipelineFolder, part: TextPart, skipped: int) -> None:
         self._network = network
         self._folder = folder
-        back = skipped + part.back
+        back = part.back + (skipped if part.kind == "clip" else 0)
         self._states = self._layer(back) if back else "last_hidden_state"
         self._norm = read_final_norm(folder.model(network.component)) if back and part.normed else None
 

@@ -53,7 +53,7 @@ def positions(height, width, inputs):
     return {"img_ids": torch.stack([rows.flatten(), columns.flatten()], dim=1).float()}
 
 
-def encode(texts):
+def encode(texts, config):
     first, second = texts["text_encoder"], texts["text_encoder_2"]
     return {
         "encoder_hidden_states": torch.cat([first.hidden, second.hidden], dim=1),

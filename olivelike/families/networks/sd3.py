@@ -1,0 +1,87 @@
+"""Networks of Stable Diffusion 3: diffusers' `SD3Transformer2DModel`, and transformers' T5 beside CLIP's encoders."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from olivelike.errors import SourceError
+from olivelike.families.network import Input, Interface, Network, shown
+from olivelike.families.networks import clip
+
+if TYPE_CHECKING:
+    import torch
+
+    from olivelike.model.architecture import Config
+
+_TOKENS: Final = 77
+
+
+def _transformer(config: Config) -> Interface:
+    patch = config["patch_size"]
+    dims = ("transformer_batch", None, "transformer_height", "transformer_width")
+    return Interface(
+        (
+            # Neither square nor a common size.
+            Input("hidden_states", "float32", dims, (2, config["in_channels"], patch * 4, patch * 6)),
+            Input("timestep", "float32", ("transformer_time_batch",), (1,)),
+            Input(
+                "encoder_hidden_states",
+                "float32",
+                ("transformer_hidden_batch", "transformer_hidden_sequence", None),
+                (2, 2 * _TOKENS, config["joint_attention_dim"]),
+            ),
+            Input(
+                "pooled_projections",
+                "float32",
+                ("transformer_pooled_batch", None),
+                (2, config["pooled_projection_dim"]),
+            ),
+        ),
+        ("out_hidden_states",),
+        sized_like={"out_hidden_states": "hidden_states"},
+    )
+
+
+def _forward_transformer(
+    self: Any,
+    hidden_states: torch.Tensor,
+    timestep: torch.Tensor,
+    encoder_hidden_states: torch.Tensor,
+    pooled_projections: torch.Tensor,
+) -> Any:
+    return self.network(
+        hidden_states, encoder_hidden_states, pooled_projections, timestep.expand(len(hidden_states)), return_dict=False
+    )[0]
+
+
+def _check_transformer(component: str, class_name: str, config: Config) -> None:
+    """Refuse a denoiser whose positions are computed otherwise than from the table that its file holds."""
+    made, taken = config.get("out_channels", 16), config.get("in_channels", 16)
+    if made != taken:
+        raise SourceError(
+            f"{component}: {class_name} with `out_channels: {shown(made)}` and `in_channels: {shown(taken)}` is not "
+            "supported: it takes more than latents, or makes more than them"
+        )
+
+
+def _t5(config: Config) -> Interface:  # noqa: ARG001
+    ids = Input("input_ids", "int32", ("text_batch", "text_sequence"), (2, _TOKENS))
+    return Interface((ids,), ("last_hidden_state",))
+
+
+def _forward_t5(self: Any, input_ids: torch.Tensor) -> Any:
+    return self.network(input_ids, return_dict=False)[0]
+
+
+NETWORKS: Final = (
+    Network(
+        "SD3Transformer2DModel",
+        ("transformer",),
+        _transformer,
+        lambda network: _forward_transformer,  # noqa: ARG005
+        _check_transformer,
+    ),
+    Network("T5EncoderModel", ("text_encoder_3",), _t5, lambda network: _forward_t5),  # noqa: ARG005
+    replace(clip.PROJECTED, components=("text_encoder",), stored=()),
+)

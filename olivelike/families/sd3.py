@@ -1,0 +1,50 @@
+"""Stable Diffusion 3 and 3.5: https://huggingface.co/stabilityai/stable-diffusion-3.5-medium."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Final
+
+from olivelike.families.family import Family, HalfPolicy, Latents, Published, Sizes, TextPart
+
+if TYPE_CHECKING:
+    from olivelike._untrusted import JsonView
+    from olivelike.model.architecture import Architecture
+
+_T5: Final = TextPart("text_encoder_3", "tokenizer_3", 4096, "T5EncoderModel", kind="t5", length=256)
+
+
+def _owns(index: JsonView, components: Collection[str], denoiser: JsonView) -> bool:
+    del components
+    return "StableDiffusion3" in str(index.get("_class_name")) or "joint_attention_dim" in denoiser
+
+
+def _half(architecture: Architecture) -> HalfPolicy | None:
+    if architecture.class_name != _T5.class_name:
+        return None
+    return HalfPolicy(whole=True, reason="T5's feed-forward layers overflow float16")
+
+
+FAMILY: Final = Family(
+    name="sd3",
+    title="Stable Diffusion 3",
+    pipelines=("StableDiffusion3Pipeline", "StableDiffusion3InpaintPipeline"),
+    owns=_owns,
+    denoiser="transformer",
+    denoiser_class="SD3Transformer2DModel",
+    texts=(
+        TextPart("text_encoder", "tokenizer", 768, "CLIPTextModelWithProjection", back=1, normed=False),
+        TextPart("text_encoder_2", "tokenizer_2", 1280, "CLIPTextModelWithProjection", back=1, normed=False),
+        _T5,
+    ),
+    latents=Latents(channels=16, factor=8, scaling=1.5305, shift=0.0609, preview=()),
+    sizes=Sizes(default=1024, unit=16),
+    widths=(),
+    published=Published({}, {}, "FlowMatchEulerDiscreteScheduler"),
+    matches=lambda shapes: None,  # noqa: ARG005
+    steps=28,
+    guidance=7.0,
+    half=_half,
+    text_key="",
+    sample="hidden_states",
+)
