@@ -20,11 +20,12 @@ from olivelike.engine.plan.resolver import Resolver
 from olivelike.engine.prepared import DEFAULTS, EarlierRuns, History, Options, Prepared
 from olivelike.engine.run_result import readable_runs
 from olivelike.errors import StoreError, UsageError
-from olivelike.families import TOKENIZERS
+from olivelike.families import TOKENIZERS, family_of_folder
+from olivelike.families.networks.unet import COMPONENT
 from olivelike.graphs.shelf import open_shelf
-from olivelike.model.client_layouts import LAYOUTS
+from olivelike.model.client_layouts import DEFAULT, LAYOUTS
 from olivelike.model.records.output import RECORD_FILE
-from olivelike.sources import RawTensor, SourceSpec, open_source
+from olivelike.sources import PipelineSource, RawTensor, SourceSpec, open_source
 from olivelike.sources.fit import check_fit, lacking
 from olivelike.store import Store
 from olivelike.workflow import LoadedWorkflow, Output, default_cache_dir, load_workflow
@@ -162,10 +163,22 @@ def prepare(ref: str | Path | Place, options: Options, *, writes: bool) -> Prepa
     check_adapters(adapters, loaded, source)
     check_chains(loaded, steps, source, materialized=options.until is None)
     check_fit(source)
+    _check_layouts(outputs, source)
     check_scheduler(source)
     source = source.distilled(adapters.few_steps)
     history = History(options.earlier or EarlierRuns(readable_runs(store)), loaded.workflow.name)
     return Prepared(loaded, source, adapters, store, outputs, nodes, history, options, shared)
+
+
+def _check_layouts(outputs: Sequence[Output], source: PipelineSource) -> None:
+    """Raise `UsageError` for a layout whose client has no loop for the source's denoiser."""
+    denoiser = family_of_folder(source.index, source.checkpoints, {}).denoiser
+    unets = [name for name in (output.layout for output in outputs) if LAYOUTS[name].only_unets]
+    if unets and denoiser != COMPONENT:
+        raise UsageError(
+            f"layout {unets[0]} is for pipelines with a UNet, and this one has a {denoiser}; take layout {DEFAULT}, or "
+            "optimum"
+        )
 
 
 def workflow_spec(workflow: Workflow) -> SourceSpec:

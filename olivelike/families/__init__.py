@@ -77,7 +77,9 @@ def family_of_folder(index: JsonView, components: Collection[str], denoiser: Jso
         components: Names of the networks that are there.
         denoiser: Config of the denoiser; may be empty.
     """
-    named = [family for family in FAMILIES.values() if index.get("_class_name") in family.pipelines]
+    # Pipelines of ONNX models are named after those of torch.
+    name = str(index.get("_class_name")).removeprefix("Onnx").removeprefix("ORT")
+    named = [family for family in FAMILIES.values() if name in family.pipelines]
     found = (family for family in (*named, *FAMILIES.values()) if family.owns(index, components, denoiser))
     return next(found, FAMILIES["sd1"])
 

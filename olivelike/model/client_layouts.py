@@ -53,6 +53,8 @@ class Layout:
     """The client feeds the UNet of SD 1.x and 2.x, and can't feed that of SDXL."""
     conditioning_scale: Literal["float32", "float64"] = "float32"
     """Type of a guide's strength."""
+    only_unets: bool = False
+    """The client knows pipelines with a UNet, whose loop it has, and no transformers."""
     components: tuple[str, ...] | None = None
     """Networks that the client reads; `None` for all. Where it does not read all, the folder is no pipeline: it has no
     index, tokenizer or scheduler."""
@@ -132,6 +134,7 @@ LAYOUTS: Final[Mapping[str, Layout]] = {
             floats="float32",
             timestep="int64",
             only_unet_inputs=True,
+            only_unets=True,
             onnx_tokenizer=True,
             needed=(SAFETY_CHECKER,),
         ),
@@ -146,11 +149,23 @@ LAYOUTS: Final[Mapping[str, Layout]] = {
             named_after_folder=True,
         ),
         # Browsers read a file into one buffer: Chrome's have less than 2 GiB, and half of that is found more easily.
-        Layout("web", floats="float32", most_data_bytes=1 << 30, package="web"),
+        Layout("web", floats="float32", most_data_bytes=1 << 30, package="web", only_unets=True),
         # Texts need the operators of onnxruntime-extensions, which JavaScript has not.
-        Layout("single", components=_DRAWING, data_file=f"{PIPELINE_FILE}.data", one_file=True, onnx_tokenizer=True),
         Layout(
-            "single-ids", components=_DRAWING, data_file=f"{PIPELINE_FILE}.data", one_file=True, tokenizer_files=True
+            "single",
+            components=_DRAWING,
+            data_file=f"{PIPELINE_FILE}.data",
+            one_file=True,
+            onnx_tokenizer=True,
+            only_unets=True,
+        ),
+        Layout(
+            "single-ids",
+            components=_DRAWING,
+            data_file=f"{PIPELINE_FILE}.data",
+            one_file=True,
+            tokenizer_files=True,
+            only_unets=True,
         ),
         Layout("triton", components=_DRAWING, network_home="{component}/1", package="triton"),
         Layout("ortpackage", network_home="{component}/{target}", package="ortpackage"),

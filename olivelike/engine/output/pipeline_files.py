@@ -22,8 +22,9 @@ _PIPELINES = {
     "StableDiffusionImg2ImgPipeline": "OnnxStableDiffusionImg2ImgPipeline",
     "StableDiffusionInpaintPipeline": "OnnxStableDiffusionInpaintPipeline",
     "StableDiffusionXLPipeline": "ORTStableDiffusionXLPipeline",
+    "StableDiffusion3Pipeline": "ORTStableDiffusion3Pipeline",
 }
-"""ONNX pipeline class for each torch one; diffusers has none for SDXL, optimum has each with the prefix `ORT`."""
+"""ONNX pipeline class for each torch one; diffusers has none for the last two, optimum has all as `ORT…`."""
 
 _NETWORKS = frozenset({*COMPONENTS, "vae"} - {IMAGE_ENCODER})
 

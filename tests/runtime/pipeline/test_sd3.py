@@ -7,6 +7,7 @@ import shutil
 from functools import cache
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 from PIL import Image
@@ -15,7 +16,7 @@ from torch_pipelines import psnr
 from olivelike.engine.convert_request import ConvertRequest, draft
 from olivelike.engine.prepared import Options
 from olivelike.engine.run import run
-from olivelike.errors import OlivelikeError, SourceError
+from olivelike.errors import OlivelikeError, SourceError, UsageError
 from olivelike.families import FAMILIES
 from olivelike.measure.verify.folder_verification import verify_folder
 from olivelike.runtime import Request, open_pipeline
@@ -94,7 +95,7 @@ def assert_alike(result, image):
 
 def test_the_folder_has_all_networks_and_the_files_that_read_texts(whole):
     index = json.loads((whole / "model_index.json").read_bytes())
-    assert index["_class_name"].endswith("StableDiffusion3Pipeline")
+    assert index["_class_name"] == "ORTStableDiffusion3Pipeline"
     assert {name for name in COMPONENTS if (whole / name / "model.onnx").is_file()} == set(COMPONENTS)
     own = little_sd3() / "tokenizer_3" / "tokenizer.json"
     assert (whole / "tokenizer_3" / "tokenizer.json").read_bytes() == own.read_bytes()
@@ -199,6 +200,27 @@ def test_what_it_has_no_meaning_for_is_refused_in_a_sentence(whole, wrong, said)
     with pytest.raises(OlivelikeError, match=said.replace("+", r"\+")) as caught:
         open_pipeline(whole).resolve_defaults(ask(**wrong))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("layout", ["csharp", "web", "single", "single-ids"])
+def test_layouts_of_clients_that_know_unets_alone_are_refused(work, layout):
+    with pytest.raises(UsageError, match=f"layout {layout} is for pipelines with a UNet") as caught:
+        converted(work, layout, layout=layout)
+    assert "\n" not in str(caught.value)
+
+
+def test_optimum_s_layout_has_its_classes_and_the_names_of_its_inputs(work, whole):
+    folder = converted(work, "optimum", layout="optimum")
+    index = json.loads((folder / "model_index.json").read_bytes())
+    assert index["transformer"][1] == "ORTTransformer"
+    assert index["text_encoder_3"][1] == "ORTTextEncoder"
+    inputs = {
+        one.name: len(one.shape)
+        for one in onnxruntime.InferenceSession(folder / "transformer" / "model.onnx").get_inputs()
+    }
+    # Its loop gives a timestep to each row.
+    assert inputs == {"hidden_states": 4, "timestep": 1, "encoder_hidden_states": 3, "pooled_projections": 2}
+    assert torch.equal(open_pipeline(folder).latents(ask()), open_pipeline(whole).latents(ask()))
 
 
 def test_a_folder_without_one_of_the_clips_says_so(changed):
