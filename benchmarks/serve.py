@@ -86,7 +86,7 @@ def what_it_adds(folder: Path, pictures: int, threads: int) -> None:
     from olivelike.runtime.jobs.job_notes import picture_record
     from olivelike.runtime.pictures import PictureWriter
     from olivelike.runtime.pipeline.pipeline import open_pipeline
-    from olivelike.runtime.pipeline.request import Request
+    from olivelike.runtime.pipeline.request import NO_PICTURES, Request
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
     pipeline = open_pipeline(folder, SessionSettings(intra_threads=threads))
@@ -98,7 +98,7 @@ def what_it_adds(folder: Path, pictures: int, threads: int) -> None:
             began = time.perf_counter()
             request = pipeline.resolve_defaults(Request((ORDER["prompt"],), steps=ORDER["steps"], seed=seed))
             (batch,) = pipeline.batches(request)
-            writer.save(batch.pictures[0].image, picture_record(request, pipeline.folder, (None, None), ()))
+            writer.save(batch.pictures[0].image, picture_record(request, pipeline.folder, NO_PICTURES, ()))
             return time.perf_counter() - began, batch.seconds
 
         def served(client: http.client.HTTPConnection, seed: int) -> tuple[float, float]:

@@ -9,7 +9,7 @@ from importlib.metadata import version
 from fastapi import FastAPI
 
 from olivelike.serve.api.a1111 import a1111_router
-from olivelike.serve.api.a1111_guides import controlnet_router
+from olivelike.serve.api.a1111_guides import guides_router
 from olivelike.serve.api.a1111_probes import probes_router
 from olivelike.serve.api.catalogue_routes import router as catalogue
 from olivelike.serve.api.gallery_routes import router as gallery
@@ -51,7 +51,7 @@ def create_app(settings: ServeSettings) -> FastAPI:
     app.state.service = service
     add_handlers(app)
     app.add_middleware(Guards, rules=_rules(settings))
-    apis = (openai_router, a1111_router, controlnet_router, probes_router)
+    apis = (openai_router, a1111_router, guides_router, probes_router)
     for router in (native, gallery, catalogue, health, page, runs, *apis):
         app.include_router(router)
     return app

@@ -24,7 +24,7 @@ from olivelike.runtime.jobs.job_notes import HASH_DIGITS
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
 from olivelike.runtime.prompts.wildcards import Wildcards
 from olivelike.serve.settings import ServeSettings
-from olivelike.serve.views import LoraView, ModelView
+from olivelike.serve.views import LISTED_GUIDES, LoraView, ModelView
 from olivelike.sources.adapters.lora_settings import SUFFIXES
 from olivelike.sources.adapters.open_lora import open_lora
 from olivelike.sources.files.pickled import read_pickle_table
@@ -159,8 +159,7 @@ def _model(name: str, folder: Path, _changed: tuple[tuple[int, ...], ...]) -> Mo
             "takes_pictures": opened.has("vae_encoder"),
             "takes_negative_prompt": not opened.takes_guidance,
             "has_safety_checker": opened.has("safety_checker"),
-            "controlnets": tuple(opened.leading),
-            "ip_adapter": opened.ip_adapter,
+            **dict(zip(LISTED_GUIDES, (tuple(opened.leading), opened.prompt_guide), strict=True)),
             "state": "ready",
         }
     )

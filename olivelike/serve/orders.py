@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field
 
-from olivelike.runtime.pipeline.request import Choices, axes
+from olivelike.runtime.pipeline.request import PICTURE_FIELDS, Choices, Control, axes
+
+if TYPE_CHECKING:
+    from olivelike._untrusted import JsonView
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Strength = Annotated[Finite, Field(ge=-10, le=10)]
@@ -33,18 +37,14 @@ class LoraChoice(_Value, frozen=True):
     """For the text encoders; by default `weight`."""
 
 
-class ControlChoice(_Value, frozen=True):
-    """A picture that leads, by a ControlNet or a T2I-Adapter of the folder."""
+class _Control(_Value, Control[UploadId], frozen=True):
+    """A picture that leads by a network of the folder, within bounds."""
 
     image: UploadId
     net: Name | None = None
-    """Its name; by default the only one."""
     strength: Strength = 1.0
     start: Annotated[Finite, Field(ge=0, le=1)] = 0.0
     end: Annotated[Finite, Field(ge=0, le=1)] = 1.0
-    """From which to which share of the steps it leads."""
-    preprocessor: Literal["none", "canny"] = "none"
-    """`canny` leads by the picture's edges."""
 
 
 class Axis(_Value, frozen=True):
@@ -77,7 +77,7 @@ class Order(_Value, Choices, frozen=True):
     init_image: UploadId | None = None
     mask: UploadId | None = None
     """White is painted."""
-    controls: Annotated[tuple[ControlChoice, ...], FailFast(), Field(max_length=MOST_CONTROLS)] = ()
+    controls: Annotated[tuple[_Control, ...], FailFast(), Field(max_length=MOST_CONTROLS)] = ()
     """Pictures that lead; what they lead to is summed."""
     ip_adapter_images: Annotated[tuple[UploadId, ...], FailFast(), Field(max_length=MOST_IMAGE_PROMPTS)] = ()
     """Pictures that are a prompt beside the text, by the folder's IP-Adapter."""
@@ -87,3 +87,11 @@ class Order(_Value, Choices, frozen=True):
     """Lay all pictures out on one sheet too; a plot has one anyway."""
     save: bool = True
     """Whether pictures stay in the gallery; they are dropped an hour after the job otherwise."""
+
+
+def uploads_of(asked: JsonView) -> Iterator[str]:
+    """Yield the uploads that an order in JSON names."""
+    for field in PICTURE_FIELDS:
+        named = asked.get(field) or ()
+        for one in [named] if isinstance(named, str) else named:
+            yield one if isinstance(one, str) else one["image"]

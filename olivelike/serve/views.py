@@ -117,12 +117,16 @@ class ModelView(_View):
     takes_negative_prompt: bool
     has_safety_checker: bool
     controlnets: tuple[str, ...] = ()
-    """Names of its ControlNets and T2I-Adapters."""
+    """Names of its networks that control pictures name."""
     ip_adapter: str | None = None
-    """Name of its IP-Adapter."""
+    """Name of what makes a prompt of a picture."""
     loaded: bool
     state: Literal["ready", "missing"]
     """`missing` if the folder is gone or damaged."""
+
+
+LISTED_GUIDES: Final = ("controlnets", "ip_adapter")
+"""Fields of a model for its guides: those that control pictures name, and that which takes pictures as a prompt."""
 
 
 class LoraView(_View):

@@ -1,9 +1,7 @@
 """`python -m olivelike.testing make-checkpoint sd15 DIR`: write a checkpoint with random weights.
 
 `python -m olivelike.testing make-single-file DIR FILE` writes the same weights into one file, in original names.
-`python -m olivelike.testing make-controlnet PIPELINE DIR` writes a ControlNet for a checkpoint folder.
-`python -m olivelike.testing make-t2i-adapter PIPELINE DIR` writes a T2I-Adapter for one.
-`python -m olivelike.testing make-ip-adapter PIPELINE DIR` writes an IP-Adapter with its image encoder.
+`python -m olivelike.testing make-KIND PIPELINE DIR` writes a guide of a kind for a checkpoint folder.
 """
 
 from __future__ import annotations
@@ -15,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from olivelike.errors import OlivelikeError, UsageError
+from olivelike.model.guides import GUIDES
 from olivelike.testing.checkpoint_configs import KINDS
 from olivelike.testing.checkpoints import make_checkpoint
-from olivelike.testing.controlnets import make_controlnet
-from olivelike.testing.ip_adapters import make_ip_adapter
+from olivelike.testing.guides import MAKERS
 from olivelike.testing.single_file_writer import make_single_file, require_readable
-from olivelike.testing.t2i_adapters import make_t2i_adapter
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,29 +38,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command.add_argument("path", type=Path, metavar="FILE")
     command.add_argument("--dtype", choices=["F32", "F16", "BF16"])
     command.set_defaults(write=_make_readable_file)
-    command = commands.add_parser("make-controlnet", help="write a ControlNet for a checkpoint folder")
-    command.add_argument("pipeline", type=Path, metavar="PIPELINE")
-    command.add_argument("folder", type=Path, metavar="DIR", help="or file, with --original")
-    command.add_argument("--seed", type=int, default=0)
-    command.add_argument("--dtype", choices=["F32", "F16"], default="F32")
-    command.add_argument("--original", choices=["no", "plain", "prefixed"], default="no")
-    command.set_defaults(write=make_controlnet)
-    command = commands.add_parser("make-t2i-adapter", help="write a T2I-Adapter for a checkpoint folder")
-    command.add_argument("pipeline", type=Path, metavar="PIPELINE")
-    command.add_argument("folder", type=Path, metavar="DIR", help="or file, with --original")
-    command.add_argument("--seed", type=int, default=0)
-    command.add_argument("--dtype", choices=["F32", "F16"], default="F32")
-    command.add_argument("--original", action="store_true")
-    command.add_argument("--light", action="store_true", help="a light_adapter, as those for colours are")
-    command.set_defaults(write=make_t2i_adapter)
-    command = commands.add_parser("make-ip-adapter", help="write an IP-Adapter for a checkpoint folder")
-    command.add_argument("pipeline", type=Path, metavar="PIPELINE")
-    command.add_argument("folder", type=Path, metavar="DIR")
-    command.add_argument("--form", choices=["classic", "plus", "full"], default="classic")
-    command.add_argument("--size", choices=["small", "full"], default="small", help="of the image encoder")
-    command.add_argument("--seed", type=int, default=0)
-    command.add_argument("--dtype", choices=["F32", "F16"], default="F32")
-    command.set_defaults(write=make_ip_adapter)
+    for name, (make, own) in MAKERS.items():
+        command = commands.add_parser(
+            f"make-{name.replace('_', '-')}", help=f"write {GUIDES[name].one} for a checkpoint folder"
+        )
+        command.add_argument("pipeline", type=Path, metavar="PIPELINE")
+        command.add_argument("folder", type=Path, metavar="DIR", help="or file, with --original")
+        command.add_argument("--seed", type=int, default=0)
+        command.add_argument("--dtype", choices=["F32", "F16"], default="F32")
+        for option, facts in own.items():
+            command.add_argument(option, **facts)
+        command.set_defaults(write=make)
     options = vars(parser.parse_args(arguments))
     try:
         written: Path = options.pop("write")(options.pop("folder"), **options)

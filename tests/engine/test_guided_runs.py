@@ -18,8 +18,7 @@ from olivelike.measure.clients import check_client
 from olivelike.measure.verify.folder_verification import verify_folder
 from olivelike.model.guides import CONTROL_KINDS, GUIDES, guided_file
 from olivelike.model.records.output import OutputRecord
-from olivelike.testing.controlnets import make_controlnet
-from olivelike.testing.ip_adapters import make_ip_adapter
+from olivelike.testing.guides import make_controlnet, make_ip_adapter
 from olivelike.testing.lora_files import make_lora
 from tests.fixtures.little_guides import CONTROL_NAMES, all_guides, lend_guided, little_guide, little_guided, section
 from tests.fixtures.little_pipeline import little_checkpoint

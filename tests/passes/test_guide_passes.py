@@ -59,13 +59,18 @@ def marked(model, guide, target="cpu", kind="attending"):
     return run_pass(PASSES[GUIDES[guide].step], model, target=target, **more)
 
 
+@cache
+def fused(kind, prompted, target, half):
+    """Return a UNet as the steps before the last ones leave it, with or without attention to pictures."""
+    unet = little_model(kind, "unet")
+    unet = marked(unet, "ip_adapter", target, kind) if prompted else unet
+    unet = run_pass(PASSES["fuse"], unet, target=target, precision="fp16" if half else "fp32")
+    return run_pass(PASSES["float16"], unet, target=target) if half else unet
+
+
 def led_unet(kind, guides, target="cpu", half=False, deepcache=False):
     """Return a fused UNet that guides lead, as a workflow's chain makes it."""
-    unet = little_model(kind, "unet")
-    for guide in guides:
-        unet = marked(unet, guide, target, kind) if GUIDES[guide].behind else unet
-    unet = run_pass(PASSES["fuse"], unet, target=target, precision="fp16" if half else "fp32")
-    unet = run_pass(PASSES["float16"], unet, target=target) if half else unet
+    unet = fused(kind, "ip_adapter" in guides, target, half)
     unet = run_pass(PASSES["deepcache"], unet) if deepcache else unet
     for guide in guides:
         unet = unet if GUIDES[guide].behind else marked(unet, guide, target, kind)
@@ -168,34 +173,38 @@ def error(found, wanted):
     return np.linalg.norm(found - wanted) / np.linalg.norm(wanted)
 
 
+ALL, SD, T2I = tuple(GUIDES), ("controlnet", "ip_adapter"), ("t2i_adapter",)
+
+
 @pytest.mark.parametrize(
-    ("kind", "target", "half"),
+    ("kind", "guides", "target", "half"),
     [
-        *(("sd", target, half) for target in ("cuda", "directml", "webgpu", "openvino") for half in (False, True)),
-        ("sd", "cpu", True), ("attending", "cpu", False), ("attending", "cuda", True),
-        ("attending_xl", "directml", True), ("attending_xl", "webgpu", False),
-        pytest.param("attending", "cuda", False, marks=pytest.mark.slow),
-        pytest.param("attending_xl", "cpu", False, marks=pytest.mark.slow),
-        pytest.param("attending_xl", "cuda", False, marks=pytest.mark.slow),
-        pytest.param("attending", "openvino", True, marks=pytest.mark.slow),
+        *(("sd", SD, target, half) for target in ("cuda", "directml", "webgpu", "openvino") for half in (False, True)),
+        ("sd", SD, "cpu", True), ("attending", ALL, "cpu", False), ("attending", T2I, "cuda", True),
+        ("attending_xl", T2I, "directml", True), ("attending_xl", T2I, "webgpu", False),
+        *(pytest.param(*one, marks=pytest.mark.slow) for one in (
+            ("attending", ALL, "cuda", False), ("attending_xl", ALL, "cpu", False),
+            ("attending", T2I, "openvino", True), ("attending_xl", ALL, "cuda", False),
+            ("attending_xl", ALL, "directml", True),
+        )),
     ],
+    ids=str,
 )  # fmt: skip
-def test_guides_do_what_they_do_in_torch_alone_and_together(tmp_path, kind, target, half):
-    there = [guide for guide in GUIDES if guide == "ip_adapter" or guide in SHAPES[kind]]
-    folder = written(led_unet(kind, there, target, half), tmp_path / "unet")
+def test_guides_do_what_they_do_in_torch_alone_and_together(tmp_path, kind, guides, target, half):
+    folder = written(led_unet(kind, guides, target, half), tmp_path / "unet")
     given, more, _ = feeds(kind)
-    plain = open_on_cpu(folder)
-    for guides in (*((guide,) for guide in there), tuple(there)):
-        session = opened(folder, tmp_path / "_".join(guides), guided_file(guides))
-        values = given | {name: value for guide in guides for name, value in more[guide].items()}
+    plain = run(open_on_cpu(folder), given)
+    for some in (*((guide,) for guide in guides), *([ALL] if guides == ALL else [])):
+        session = opened(folder, tmp_path / "_".join(some), guided_file(some))
+        values = given | {name: value for guide in some for name, value in more[guide].items()}
         assert {value.name for value in session.get_inputs()} == values.keys()
-        wanted = expected(kind, guides)
-        assert error(run(session, values), wanted) < (2e-2 if half else 1e-4), guides
-        if target == "cpu" or "t2i_adapter" not in guides:  # An IP-Adapter's tokens stay, and count for nothing.
+        wanted = expected(kind, some)
+        assert error(run(session, values), wanted) < (2e-2 if half else 1e-4), some
+        if target == "cpu" or "t2i_adapter" not in some:  # An IP-Adapter's tokens stay, and count for nothing.
             nothing = {name: value if name in (*given, IMAGE_TOKENS) else value * 0 for name, value in values.items()}
-            assert (run(session, nothing) == run(plain, given)).all(), guides
+            assert (run(session, nothing) == plain).all(), some
         if not half:
-            assert error(run(plain, given), wanted) > 1e-2, guides
+            assert error(plain, wanted) > 1e-2, some
 
 
 @pytest.fixture(scope="module")
@@ -370,8 +379,7 @@ def test_what_does_not_fit_is_refused():
         marked(decoder.replace(component="unet", architecture=unet.architecture), "t2i_adapter")
     with pytest.raises(SourceError, match="for a UNet of 7 cross-attentions, and the pipeline's has 1"):
         marked(little_model("sd", "unet"), "ip_adapter", kind="attending")
-    fused = run_pass(PASSES["fuse"], unet, target="cpu")
     with pytest.raises(PassError, match="has 0 cross-attentions as `convert` makes them, and the UNet has 7"):
-        marked(fused, "ip_adapter")
+        marked(fused("attending", False, "cpu", False), "ip_adapter")
     with pytest.raises(PassError, match="the context has no ip_adapter; name one as `ip_adapter:`"):
         run_pass(PASSES["ip_adapter"], unet)

@@ -12,8 +12,8 @@ from olivelike.cli.app import Commands
 from olivelike.cli.commands.info import picture_lines
 from olivelike.errors import UsageError
 from olivelike.runtime.jobs.prompt_lines import read_options
-from olivelike.runtime.pictures.picture_record import PictureRecord, UsedControl, UsedFile, told_of
-from olivelike.runtime.pipeline.request import Request, asked_fields, axes
+from olivelike.runtime.pictures.picture_record import PictureRecord, UsedFile, told_of
+from olivelike.runtime.pipeline.request import Control, Request, asked_fields, axes
 from olivelike.serve.form import form
 from olivelike.serve.orders import Order
 
@@ -141,7 +141,7 @@ TOLD = {
     "version": ("olivelike 9", "olivelike 9"), "guidance_interval": ((0.2, 0.6), "0.2 to 0.6 of the steps"),
     "fit": (True, "to the shape of the size"), "upscaler": (USED, "some.png (0123abcd)"),
     "inpaint_area": ("masked", "the masked, with 32 pixels around it"), "tiled_vae": (True, "part by part"),
-    "controls": ((UsedControl(USED, "edges", 0.7, 0.1, 1.0, "canny"),), "edges, strength 0.7, from 0.1 to 1 of the"),
+    "controls": ((Control(USED, "edges", 0.7, 0.1, 1.0, "canny"),), "edges, strength 0.7, from 0.1 to 1 of the"),
     "control_guess": (True, "the prompt alone"), "ip_adapter_images": ((USED,), "some.png (0123abcd)"),
     "hires": (1.5, "at 1.5 times the size"), "other": ({"Tiling": "True"}, "Tiling"),
 }  # fmt: skip

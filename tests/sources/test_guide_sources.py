@@ -18,9 +18,7 @@ from olivelike.sources import SourceSpec, available_components, open_source
 from olivelike.sources.files.weight_table import read_weight_table
 from olivelike.sources.identify.identify import identify
 from olivelike.testing.checkpoints import make_checkpoint
-from olivelike.testing.controlnets import make_controlnet
-from olivelike.testing.ip_adapters import make_ip_adapter
-from olivelike.testing.t2i_adapters import make_t2i_adapter
+from olivelike.testing.guides import make_controlnet, make_ip_adapter, make_t2i_adapter
 from tests.fixtures.little_guides import beside
 from tests.fixtures.little_pipeline import little_checkpoint
 from tests.fixtures.pickle_tables import read_pickle_here

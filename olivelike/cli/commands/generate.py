@@ -202,6 +202,7 @@ def generate(
     from olivelike.runtime.pictures import PictureWriter
     from olivelike.runtime.pipeline.pipeline import begin_pipeline
     from olivelike.runtime.pipeline.pipeline_folder import check_folder
+    from olivelike.runtime.pipeline.request import Pictures
     from olivelike.runtime.prompts.wildcards import Wildcards
     from olivelike.runtime.sessions.session import ENGINE_CALLS
 
@@ -237,6 +238,9 @@ def generate(
         shown, scale = parse_image_prompt(ip_adapter or ())
         if scale is not None:
             fields["ip_adapter_scale"] = scale
+        pictures: Pictures[Path] = Pictures(
+            init_image=init_image, mask=mask, controls=tuple(led_by), ip_adapter_images=tuple(shown)
+        )
         if at.server is not None:
             from olivelike.serve.remote.client import Server
             from olivelike.serve.remote.remote_orders import plan_orders
@@ -244,8 +248,7 @@ def generate(
             server = Server(at.server, at.api_key or os.environ.get("OLIVELIKE_API_KEY"))
             orders = plan_orders(
                 server, name, lines, fields,
-                made_before=made_before, init_image=init_image, mask=mask, controls=led_by, ip_adapter_images=shown,
-                loras=loras or (), save=metadata, fast=fast,
+                made_before=made_before, pictures=pictures, loras=loras or (), save=metadata, fast=fast,
             )  # fmt: skip
             _draw_at(server, orders, writer, display, sheet=sheet)
             return
@@ -265,8 +268,7 @@ def generate(
             with needed("EXECUTORS", "command", "--cluster")(chosen, opened) as (server, names):
                 orders = plan_orders(
                     server, name, lines, fields,
-                    made_before=made_before, init_image=init_image, mask=mask, controls=led_by,
-                    ip_adapter_images=shown, loras=names, save=metadata, fast=fast,
+                    made_before=made_before, pictures=pictures, loras=names, save=metadata, fast=fast,
                 )  # fmt: skip
                 _draw_at(server, spread(orders), writer, display, sheet=sheet)
             return
@@ -283,10 +285,7 @@ def generate(
                 lines,
                 fields,
                 made_before=made_before,
-                init_image=init_image,
-                mask=mask,
-                controls=led_by,
-                ip_adapter_images=shown,
+                pictures=pictures,
                 wildcards=Wildcards(wildcard_dirs, named=True) if wildcard_dirs else None,
                 lora_files=lora_files,
                 loras=opened,

@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING
 from olivelike._lazy import names_from
 
 if TYPE_CHECKING:
-    from olivelike.runtime.jobs.control_files import ControlFile, parse_control
+    from olivelike.runtime.jobs.control_files import parse_control
     from olivelike.runtime.jobs.fast import Lora
     from olivelike.runtime.jobs.job_drawing import draw
     from olivelike.runtime.jobs.job_plan import Job, JobPlan, LoraFiles, plan_jobs
     from olivelike.runtime.jobs.prompt_lines import PromptLine, read_prompts
 
 __all__ = [
-    "ControlFile", "Job", "JobPlan", "Lora", "LoraFiles", "PromptLine", "draw", "parse_control", "plan_jobs",
+    "Job", "JobPlan", "Lora", "LoraFiles", "PromptLine", "draw", "parse_control", "plan_jobs",
     "read_prompts",
 ]  # fmt: skip
 

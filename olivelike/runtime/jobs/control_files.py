@@ -2,52 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from olivelike.errors import UsageError
-from olivelike.runtime.pictures.picture_reading import find_used, open_image
-from olivelike.runtime.pictures.picture_record import PictureRecord, UsedControl, UsedFile
-from olivelike.runtime.pipeline.request import Control
+from olivelike.runtime.pictures.picture_reading import find_used
+from olivelike.runtime.pipeline.request import Control, Pictures
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    UsedImage = tuple[Image, UsedFile]
+    from olivelike.runtime.pictures.picture_record import PictureRecord, UsedFile
 
+    UsedImage = tuple[Image, UsedFile]
+    Named = Path | UsedImage
+    """A picture that is asked for: a file, or opened, with what records say of it."""
+
+Given = TypeVar("Given")
 _WEIGHTS: Final = (".safetensors", ".bin", ".ckpt", ".pt", ".pth")
 
 
-@dataclass(frozen=True, eq=False)
-class ControlFile:
-    """A picture that is to lead; the other fields are those of a `Control`."""
-
-    image: Path | UsedImage
-    """A file, or a picture with what records say of it."""
-    net: str | None = None
-    strength: float = 1.0
-    start: float = 0.0
-    end: float = 1.0
-    preprocessor: Literal["none", "canny"] = "none"
-
-    def open(self) -> tuple[Control, UsedFile]:
-        """Read the picture; return what leads, and what records say of the file.
-
-        Raises `SourceError` if it is missing or damaged.
-        """
-        image, used = open_image(self.image) if isinstance(self.image, Path) else self.image
-        return Control(image, self.net, self.strength, self.start, self.end, self.preprocessor), used
-
-
-def parse_control(text: str, *, start: float = 0.0, end: float = 1.0, canny: bool = False) -> ControlFile:
+def parse_control(text: str, *, start: float = 0.0, end: float = 1.0, canny: bool = False) -> Control[Path]:
     """Read `IMAGE`, `NAME=IMAGE`, and either of them with `:STRENGTH`, `:canny`, or both behind it.
 
     Raises `UsageError` if it names no picture.
 
     Args:
-        text: `NAME` may be the ControlNet's file, as a workflow names it.
+        text: `NAME` may be the network's file, as a workflow names it.
         start: share of the steps from which it leads.
         end: share of the steps up to which it leads.
         canny: take the edges of the picture.
@@ -72,24 +56,30 @@ def parse_control(text: str, *, start: float = 0.0, end: float = 1.0, canny: boo
             f"--control {text!r}: no picture is named; write IMAGE, NAME=IMAGE or NAME=IMAGE:STRENGTH, such as "
             "edges.png:0.8"
         )
-    return ControlFile(Path(file), _plain(name) or None, strength, start, end, "canny" if canny else "none")
+    return Control(Path(file), _plain(name) or None, strength, start, end, "canny" if canny else "none")
 
 
-def recorded_controls(record: PictureRecord, made: Path) -> list[ControlFile]:
-    """Return the pictures that led one that is made again, found by their content.
+def found_again(given: Pictures[Given], record: PictureRecord, made: Path) -> Pictures[Given | Path]:
+    """Return pictures, and where a field has none, those that a picture was made of, found by their content.
 
-    Raises `UsageError` if one of them is not found.
+    Raises `UsageError` if one that led it, or was a prompt, is not found.
     """
-    found = []
-    for control in record.controls:
-        path = find_used(control.image, made)
-        if path is None:
-            raise UsageError(
-                f"the picture was led by {control.image.name}, which is not in it, and no picture beside it or here "
-                "has the same content; give it with --control"
-            )
-        found.append(ControlFile(path, control.net, control.strength, control.start, control.end, control.preprocessor))
+    found: Pictures[Given | Path] = given
+    for one in fields(Pictures):
+        if not getattr(given, one.name):
+            again = Pictures(**{one.name: getattr(record, one.name)}).map(partial(_found, one.metadata, made))
+            found = replace(found, **{one.name: getattr(again, one.name)})
     return found
+
+
+def _found(told: Mapping[str, str], made: Path, used: UsedFile) -> Path | None:
+    path = find_used(used, made)
+    if path is None and told:
+        raise UsageError(
+            f"the picture {told['lost'].format(used.name)} not in it, and no picture beside it or here has the same "
+            f"content; give it with {told['option']}"
+        )
+    return path
 
 
 def parse_image_prompt(texts: Sequence[str]) -> tuple[list[Path], float | None]:
@@ -111,31 +101,6 @@ def parse_image_prompt(texts: Sequence[str]) -> tuple[list[Path], float | None]:
     if len(scales) > 1:
         raise UsageError(f"--ip-adapter: there is one scale for all pictures, and {len(scales)} are given; keep one")
     return images, next(iter(scales), None)
-
-
-def recorded_image_prompt(record: PictureRecord, made: Path) -> list[Path]:
-    """Return the pictures that were a prompt of one that is made again, found by their content.
-
-    Raises `UsageError` if one of them is not found.
-    """
-    found = []
-    for used in record.ip_adapter_images:
-        path = find_used(used, made)
-        if path is None:
-            raise UsageError(
-                f"the picture had {used.name} as a prompt, which is not in it, and no picture beside it or here "
-                "has the same content; give it with --ip-adapter"
-            )
-        found.append(path)
-    return found
-
-
-def used_controls(controls: Sequence[Control], files: Sequence[UsedFile]) -> tuple[UsedControl, ...]:
-    """Return what records say of the pictures that lead."""
-    return tuple(
-        UsedControl(file, one.net, one.strength, one.start, one.end, one.preprocessor)
-        for one, file in zip(controls, files, strict=True)
-    )
 
 
 def _split(text: str) -> tuple[str, str, str]:

@@ -16,12 +16,18 @@ from olivelike._files import file_identity
 from olivelike._text import size
 from olivelike.digest import digest_file
 from olivelike.errors import UsageError
-from olivelike.runtime.jobs.control_files import used_controls
 from olivelike.runtime.pictures import PictureRecord, UsedFile
 from olivelike.runtime.pictures.left_out import left_out
 from olivelike.runtime.pipeline.hires import hires_size
 from olivelike.runtime.pipeline.pipeline_folder import recorded_facts
-from olivelike.runtime.pipeline.request import Request, ResolvedRequest, with_meaning
+from olivelike.runtime.pipeline.request import (
+    PICTURE_FIELDS,
+    Pictures,
+    Request,
+    ResolvedRequest,
+    with_image,
+    with_meaning,
+)
 from olivelike.runtime.prompts.syntax import shortened
 from olivelike.runtime.prompts.wildcards import Wildcards
 
@@ -32,7 +38,7 @@ if TYPE_CHECKING:
 
 HASH_DIGITS: Final = 10
 """Digits of a checkpoint's SHA-256, as A1111 prints it."""
-_OTHERWISE: Final = frozenset({"seed", "scheduler", "init_image", "mask", "upscaler", "controls", "ip_adapter_images"})
+_OTHERWISE: Final = frozenset({"seed", "scheduler", "upscaler", *PICTURE_FIELDS})
 _ALIKE: Final = tuple(
     one.name for one in fields(Request) if one.name in PictureRecord.__dataclass_fields__ and one.name not in _OTHERWISE
 )
@@ -40,23 +46,18 @@ _ALIKE: Final = tuple(
 
 
 def picture_record(
-    request: ResolvedRequest,
-    folder: PipelineFolder,
-    used: tuple[UsedFile | None, UsedFile | None],
-    loras: Sequence[UsedFile],
-    led_by: Sequence[UsedFile] = (),
-    shown: Sequence[UsedFile] = (),
+    request: ResolvedRequest, folder: PipelineFolder, used: Pictures[UsedFile], loras: Sequence[UsedFile]
 ) -> PictureRecord:
     """Return what all pictures of a request have in common, as far as it is known before networks are open.
 
     Args:
-        used: initial picture and mask.
+        used: files of the request's pictures.
         loras: on top of the folder.
-        led_by: files of the request's control pictures.
-        shown: files of the pictures that are a prompt.
     """
     scheduler, sampler, schedule = _sampling(request.scheduler, json.dumps(folder.scheduler))
     alike: RequestFields = {name: getattr(request, name) for name in _ALIKE}
+    controls = [with_image(one, named.image) for one, named in zip(request.controls, used.controls, strict=True)]
+    alike |= {**used.given(), "controls": tuple(controls)}
     return PictureRecord(
         **alike,
         prompt=request.prompts[0],
@@ -66,14 +67,10 @@ def picture_record(
         schedule=schedule,
         width=request.size[0],
         height=request.size[1],
-        init_image=used[0],
-        mask=used[1],
         upscaler=None if request.upscaler is None else used_upscaler(request.upscaler),
         model=folder.path.resolve().name,
         model_hash=folder.recorded.sha256[:HASH_DIGITS] or None,
         loras=tuple(loras),
-        controls=used_controls(request.controls, led_by),
-        ip_adapter_images=tuple(shown),
         version=_program(),
     )
 
@@ -240,15 +237,13 @@ def _factor(times: float) -> str:
     return f"{times:.3g}" if times < _EXACT else f"{times:,.0f}"
 
 
-def record_notes(
-    record: PictureRecord, folder: Path, used: tuple[UsedFile | None, UsedFile | None], loras: Sequence[UsedFile]
-) -> list[str]:
+def record_notes(record: PictureRecord, folder: Path, used: Pictures[UsedFile], loras: Sequence[UsedFile]) -> list[str]:
     """Return notes on what may make a picture another one than that of the record.
 
     Raises `UsageError` if the picture was made of files that are not given.
 
     Args:
-        used: initial picture and mask.
+        used: files of pictures.
         loras: on top of the folder.
     """
     here = recorded_facts(folder).sha256
@@ -259,9 +254,11 @@ def record_notes(
     ]
 
 
-def image_notes(record: PictureRecord, used: tuple[UsedFile | None, UsedFile | None]) -> Iterator[str]:
+def image_notes(record: PictureRecord, used: Pictures[UsedFile]) -> Iterator[str]:
     """Return notes on initial picture, mask, and what is not taken over; the same as in `record_notes`."""
-    for option, before, now in zip(("--init-image", "--mask"), (record.init_image, record.mask), used, strict=True):
+    for option, before, now in (
+        ("--init-image", record.init_image, used.init_image), ("--mask", record.mask, used.mask),
+    ):  # fmt: skip
         if before is not None and now is None:
             raise UsageError(
                 f"the picture was made from {before.name}, which is not in it, and no picture beside it or here has "
@@ -269,7 +266,7 @@ def image_notes(record: PictureRecord, used: tuple[UsedFile | None, UsedFile | N
             )
         if before is not None and now is not None and before.hash != now.hash:
             yield f"the picture was made from {before.name}; {now.name} ({option}) has other content"
-    yield from _left_out_notes(record, started=used[0] is not None)
+    yield from _left_out_notes(record, started=used.init_image is not None)
 
 
 def _left_out_notes(record: PictureRecord, *, started: bool) -> Iterator[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from olivelike.errors import UsageError
-from olivelike.runtime.jobs.control_files import ControlFile, recorded_controls, recorded_image_prompt
+from olivelike.runtime.jobs.control_files import found_again
 from olivelike.runtime.jobs.fast import Lora, sped_up, unsuited_notes
 from olivelike.runtime.jobs.job_notes import (
     guidance_notes,
@@ -24,21 +24,18 @@ from olivelike.runtime.jobs.job_notes import (
 )
 from olivelike.runtime.jobs.prompt_lines import PromptLine
 from olivelike.runtime.pictures import PictureRecord, UsedFile, read_picture_record
-from olivelike.runtime.pictures.picture_reading import find_used, open_image
+from olivelike.runtime.pictures.picture_reading import open_image
 from olivelike.runtime.pipeline.cheap_steps import cache_notes
 from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder, open_folder
 from olivelike.runtime.pipeline.prompt_cost import batch_texts, check_cost
-from olivelike.runtime.pipeline.request import Request, RequestFields, ResolvedRequest
+from olivelike.runtime.pipeline.request import NO_PICTURES, Pictures, Request, RequestFields, ResolvedRequest
 from olivelike.runtime.pipeline.resolve_defaults import resolve_defaults
 from olivelike.runtime.prompts.syntax import LoraTag, shortened, take_lora_tags
 from olivelike.runtime.prompts.wildcards import Wildcards
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
-
+    from olivelike.runtime.jobs.control_files import Named
     from olivelike.runtime.pipeline.networks import Initializers
-
-    UsedImage = tuple[Image, UsedFile]
 
 
 class LoraFiles(Protocol):
@@ -108,10 +105,7 @@ def plan_jobs(
     fields: RequestFields | None = None,
     *,
     made_before: Path | None = None,
-    init_image: Path | UsedImage | None = None,
-    mask: Path | UsedImage | None = None,
-    controls: Sequence[ControlFile] = (),
-    ip_adapter_images: Sequence[Path | UsedImage] = (),
+    pictures: Pictures[Named] = NO_PICTURES,
     wildcards: Wildcards | None = None,
     lora_files: LoraFiles | None = None,
     loras: Sequence[Lora] = (),
@@ -127,11 +121,8 @@ def plan_jobs(
         lines: the prompts, with options of their own; `read_prompts` makes them.
         fields: of the request for all lines, as far as they are given; a seed of -1 draws one.
         made_before: a picture to make again; what is given here wins over what it says.
-        init_image: the picture to start from, as a file, or opened, with what records say of it; of `made_before` it
-            is found by its content.
-        mask: where to paint in it.
-        controls: the pictures that lead; those of `made_before` are found by their content.
-        ip_adapter_images: the pictures that are a prompt; likewise.
+        pictures: those to start from, to be led by, or shown; where a field has none, that of `made_before`, found by
+            its content.
         wildcards: files of choices; by default those in `wildcards/`.
         lora_files: opens LoRAs that prompts name, and merges all.
         loras: those that every prompt gets; opened by `lora_files`.
@@ -141,23 +132,11 @@ def plan_jobs(
     """
     before = read_picture_record(made_before) if made_before is not None else None
     if before is not None and made_before is not None:
-        init_image = init_image or find_used(before.init_image, made_before)
-        mask = mask or find_used(before.mask, made_before)
-        controls = controls or recorded_controls(before, made_before)
-        ip_adapter_images = ip_adapter_images or recorded_image_prompt(before, made_before)
+        pictures = found_again(pictures, before, made_before)
         lines = lines or [PromptLine(before.prompt)]
-    given: RequestFields = {**(fields or {})}
-    used: list[UsedFile | None] = [None, None]
-    if init_image is not None:
-        given["init_image"], used[0] = open_image(init_image) if isinstance(init_image, Path) else init_image
-    if mask is not None:
-        given["mask"], used[1] = open_image(mask) if isinstance(mask, Path) else mask
-    led = [control.open() for control in controls]
-    if led:
-        given["controls"] = tuple(control for control, _ in led)
-    shown = [open_image(one) if isinstance(one, Path) else one for one in ip_adapter_images]
-    if shown:
-        given["ip_adapter_images"] = tuple(image for image, _ in shown)
+    opened = pictures.map(lambda one: open_image(one) if isinstance(one, Path) else one)
+    used = opened.map(lambda one: one[1])
+    given: RequestFields = {**(fields or {}), **opened.map(lambda one: one[0]).given()}
     if before is not None:
         given = {**recorded_fields(before, given), **given}
     pipeline = open_folder(folder)
@@ -165,8 +144,7 @@ def plan_jobs(
     asked = replace(Request(()), **{**usual, **given})
     wildcards = wildcards or Wildcards([Path("wildcards")])
     planner = _Planner(
-        pipeline, wildcards, lora_files, tuple(loras), (used[0], used[1]), frozenset(fields or ()) if fast else None,
-        tuple(file for _, file in led), tuple(file for _, file in shown), before_torch,
+        pipeline, wildcards, lora_files, tuple(loras), used, frozenset(fields or ()) if fast else None, before_torch,
     )  # fmt: skip
     jobs = tuple(planner.jobs(asked, lines))
     _check_prompts(jobs, pipeline)
@@ -186,10 +164,7 @@ def plan_jobs(
     ]
     if before is not None:
         now = jobs[0].record
-        notes[:0] = [
-            *record_notes(before, folder, (used[0], used[1]), now.loras),
-            *upscaler_notes(before, now.upscaler),
-        ]
+        notes[:0] = [*record_notes(before, folder, used, now.loras), *upscaler_notes(before, now.upscaler)]
     return JobPlan(folder, jobs, tuple(notes), lora_files)
 
 
@@ -208,11 +183,9 @@ class _Planner:
     wildcards: Wildcards
     lora_files: LoraFiles | None
     always: tuple[Lora, ...]
-    used: tuple[UsedFile | None, UsedFile | None]
+    used: Pictures[UsedFile]
     given: frozenset[str] | None
     """Fields that stay where all else is made fast; `None` leaves all as it is."""
-    led_by: tuple[UsedFile, ...] = ()
-    shown: tuple[UsedFile, ...] = ()
     before_torch: Callable[[ResolvedRequest], object] = lambda _: None
     notes: dict[str, None] = field(default_factory=dict)
     """Lines that say which fields were set to be fast; a line comes once."""
@@ -255,7 +228,7 @@ class _Planner:
         )
         loras = (*self.always, *self._tagged(pictures[0].tags))
         used = [UsedFile(lora.name, lora.hash, lora.unet_weight) for lora in loras]
-        record = picture_record(request, self.folder, self.used, used, self.led_by, self.shown)
+        record = picture_record(request, self.folder, self.used, used)
         return Job(request, {picture.prompt: picture.written for picture in pictures}, loras, record)
 
     def _tagged(self, tags: Sequence[LoraTag]) -> list[Lora]:

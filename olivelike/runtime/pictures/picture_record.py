@@ -16,12 +16,12 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, Literal, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, get_type_hints
 
 from olivelike._untrusted import Json, parse_json
 from olivelike.errors import SessionError, SourceError, UsageError
 from olivelike.runtime.pictures.ai_mark import XMP_TEXT, source_type, xmp_packet
-from olivelike.runtime.pipeline.request import Recorded, Told, Written, read_number, read_seed, read_whole
+from olivelike.runtime.pipeline.request import Control, Recorded, Told, Written, read_number, read_seed, read_whole
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,20 +45,6 @@ class UsedFile:
 def _read_loras(text: str) -> tuple[UsedFile, ...]:
     pairs = (pair.partition(":") for pair in text.split(",") if pair.strip())
     return tuple(UsedFile(name.strip(), value.strip() or None) for name, _, value in pairs)
-
-
-@dataclass(frozen=True)
-class UsedControl:
-    """A picture that led another one, by a ControlNet or a T2I-Adapter."""
-
-    image: UsedFile
-    net: str | None = None
-    """Name of that in its pipeline."""
-    strength: float = 1.0
-    start: float = 0.0
-    end: float = 1.0
-    """From which to which share of the steps it led."""
-    preprocessor: Literal["none", "canny"] = "none"
 
 
 def _told(
@@ -108,7 +94,7 @@ class PictureRecord(Recorded):
     """Further fields that A1111 wrote, as text."""
     upscaler: UsedFile | None = _told(None, "upscaler", later=True)
     """Network that enlarged it: between the two, with `hires`; else in the end."""
-    controls: tuple[UsedControl, ...] = _told((), "led by", later=True)
+    controls: tuple[Control[UsedFile], ...] = _told((), "led by", later=True)
     """Pictures that led it."""
     ip_adapter_images: tuple[UsedFile, ...] = _told((), "shown", later=True)
     """Pictures that were a prompt, by an IP-Adapter."""
@@ -171,7 +157,7 @@ def told_in_words(record: PictureRecord) -> Iterator[tuple[str, str, str]]:
 
 def _said(value: Any) -> str:
     """Say a value: a file by name, weight and hash, a picture that led by how it did."""
-    if isinstance(value, UsedControl):
+    if isinstance(value, Control):
         share = f", from {value.start:g} to {value.end:g} of the steps" if (value.start, value.end) != (0, 1) else ""
         edges = ", its edges" if value.preprocessor == "canny" else ""
         net = f", {value.net}" if value.net else ""
@@ -301,7 +287,7 @@ def _settings(record: PictureRecord) -> Iterator[tuple[str, str]]:
             yield name, str(value).removesuffix(".0") if isinstance(value, float) else str(value)
 
 
-def _control(control: UsedControl, record: PictureRecord) -> str:
+def _control(control: Control[UsedFile], record: PictureRecord) -> str:
     """Return what A1111's extension for ControlNets writes of a picture that led."""
     mode = "My prompt is more important" if record.control_guess else "Balanced"
     return (

@@ -127,7 +127,7 @@ def _with_controls(request: Request, folder: PipelineFolder) -> Request:
     return request
 
 
-def _checked(control: Control, names: Mapping[str, str]) -> Control:
+def _checked(control: Control[Image], names: Mapping[str, str]) -> Control[Image]:
     there = [kind.title for kind in dict.fromkeys(map(guide_kind, names.values())) if kind is not None]
     titles = " and ".join(f"{title}s" for title in there)
     if control.net is None and len(names) > 1:
@@ -177,7 +177,7 @@ class Guide:
     """A control picture in use."""
 
     kind: GuideKind
-    control: Control
+    control: Control[Image]
     network: Network
     pixels: torch.Tensor
     """Picture of shape (1, channels, height, width), from 0 to 1."""
@@ -217,7 +217,7 @@ def prepare_guides(request: ResolvedRequest, folder: PipelineFolder, networks: M
 
 
 def _prepared(
-    control: Control, request: ResolvedRequest, folder: PipelineFolder, networks: Mapping[str, Network]
+    control: Control[Image], request: ResolvedRequest, folder: PipelineFolder, networks: Mapping[str, Network]
 ) -> Guide:
     from diffusers.image_processor import VaeImageProcessor
 

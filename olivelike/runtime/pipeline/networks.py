@@ -49,7 +49,7 @@ def shallow_name(denoiser: str) -> str:
 
 
 class Networks:
-    """Networks by name: `vae_decoder`, `unet`, …, `unet/shallow`, `unet/controlnet`.
+    """Networks by name: `vae_decoder`, `unet`, …, `unet/shallow`.
 
     Any thread may ask. A network that is being opened is waited for, and what it failed with is raised to who asks.
     """

@@ -95,7 +95,7 @@ def begin_pipeline(
 ) -> Pipeline:
     """Return a pipeline as `open_pipeline` does, while threads open its networks still: `wait` for them.
 
-    With a `request` they are those that it begins with, ControlNets and the denoiser that these lead among them.
+    With a `request` they are those that it begins with, guides and the denoiser that these lead among them.
 
     Raises what `open_pipeline` raises of what is known before networks are open.
     """

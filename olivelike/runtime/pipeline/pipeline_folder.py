@@ -22,7 +22,7 @@ from olivelike.families.denoiser_forms import FORMS
 from olivelike.model.client_layouts import is_package
 from olivelike.model.components import INDEX_FILE, MODEL_FILE, PIPELINE_FILE, PREVIEW, SAFETY_CHECKER, SHALLOW_FILE
 from olivelike.model.few_steps import ENOUGH, FewSteps
-from olivelike.model.guides import CONTROL_KINDS, GUIDE_COMPONENTS, GUIDES, IMAGE_ENCODER, guided_file
+from olivelike.model.guides import CONTROL_KINDS, GUIDE_COMPONENTS, GUIDES, guided_file
 from olivelike.model.records.output import RECORD_FILE, OutputRecord
 from olivelike.model.targets import TARGETS, TargetChoice
 from olivelike.runtime.sessions.providers import CPU, find_provider, require_provider
@@ -54,10 +54,10 @@ class RecordedFacts:
     """Steps and guidance that the last distilling LoRA, or the checkpoint, is for."""
     any_size: frozenset[str] = frozenset()
     """Components that take latents of any size."""
-    ip_adapter: str | None = None
-    """Name that people call it by."""
+    prompt_guide: str | None = None
+    """Name that people call the guide by whose pictures are a prompt."""
     leading_names: Mapping[str, str] = field(default_factory=dict)
-    """Component of a ControlNet or T2I-Adapter → what people call it."""
+    """Component of a network that control pictures name → what people call it."""
 
 
 def recorded_facts(folder: Path) -> RecordedFacts:
@@ -161,15 +161,14 @@ class PipelineFolder:
         return int(self.vae_factor if any_size else self.size_unit)
 
     @cached_property
-    def ip_adapter(self) -> str | None:
-        """Name that people call the IP-Adapter by, if there is one."""
-        if not self.has(IMAGE_ENCODER):
-            return None
-        return self.recorded.ip_adapter or "ip_adapter"
+    def prompt_guide(self) -> str | None:
+        """Name that people call the guide by whose pictures are a prompt, if there is one."""
+        kind = next((kind for kind in GUIDES.values() if kind.is_prompt and self.has(kind.components[0])), None)
+        return None if kind is None else self.recorded.prompt_guide or kind.name
 
     @cached_property
     def leading(self) -> dict[str, str]:
-        """Component of each ControlNet and T2I-Adapter, by the name that people call it, which the record has."""
+        """Component of each network that control pictures name, by what people call it, which the record has."""
         there = [name for kind in CONTROL_KINDS for name in kind.components if self.has(name)]
         names = self.recorded.leading_names if there else {}
         return {names.get(component, component): component for component in there}
@@ -251,7 +250,7 @@ class PipelineFolder:
         return path
 
     def network(self, name: str) -> Path:
-        """Return the file of a component, or of another graph of its: `vae_decoder`, `unet/controlnet`.
+        """Return the file of a component, or of another graph of its: `vae_decoder`, `unet/shallow`.
 
         Raises `SourceError` if a component is not there.
         """

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, Literal, NamedTuple, TypeVar, get_args, get_type_hints
 
 from olivelike.errors import SafetyError, UsageError
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 
+Image_co = TypeVar("Image_co", covariant=True)
+Other = TypeVar("Other")
 SEEDS: Final = 2**64
 """Seeds are below this: what torch's generators take."""
 DRAWN_SEEDS: Final = 2**32
@@ -252,19 +254,67 @@ def _no_emphasis(text: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Control:
-    """A picture that leads, by a ControlNet or a T2I-Adapter."""
+class Control(Generic[Image_co]):
+    """A control picture: what its network is, how strongly and when it leads."""
 
-    image: Image
+    image: Image_co
     """Picture of the kind that the network is made for, such as edges; stretched to the picture's size."""
     net: str | None = None
-    """Name of that; `None` is the only one that the pipeline has."""
+    """Name of the network; `None` is the only one that the pipeline has."""
     strength: float = 1.0
     start: float = 0.0
     end: float = 1.0
     """From which to which share of the steps it leads."""
     preprocessor: Literal["none", "canny"] = "none"
     """`canny` takes the edges of the picture, in place of the picture."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pictures(Generic[Image_co]):
+    """All pictures that a request names; fields are called as in requests, orders and records."""
+
+    init_image: Image_co | None = None
+    mask: Image_co | None = None
+    controls: tuple[Control[Image_co], ...] = field(
+        default=(), metadata={"lost": "was led by {}, which is", "option": "--control"}
+    )
+    ip_adapter_images: tuple[Image_co, ...] = field(
+        default=(), metadata={"lost": "had {} as a prompt, which is", "option": "--ip-adapter"}
+    )
+
+    @classmethod
+    def of(cls, holder: object) -> Pictures[Any]:
+        """Return those of a request, an order or a record."""
+        return Pictures(**{name: getattr(holder, name) for name in PICTURE_FIELDS})
+
+    def map(self, change: Callable[[Image_co], Other]) -> Pictures[Other]:
+        """Return what stands for each picture instead."""
+        return Pictures(
+            init_image=None if self.init_image is None else change(self.init_image),
+            mask=None if self.mask is None else change(self.mask),
+            controls=tuple(with_image(one, change(one.image)) for one in self.controls),
+            ip_adapter_images=tuple(change(one) for one in self.ip_adapter_images),
+        )
+
+    def __iter__(self) -> Iterator[Image_co]:
+        """Yield all."""
+        yield from (one for one in (self.init_image, self.mask) if one is not None)
+        yield from (one.image for one in self.controls)
+        yield from self.ip_adapter_images
+
+    def given(self) -> dict[str, Any]:
+        """Return the fields that have a picture."""
+        return {name: value for name in PICTURE_FIELDS if (value := getattr(self, name))}
+
+
+NO_PICTURES: Final[Pictures[Any]] = Pictures()
+PICTURE_FIELDS: Final = tuple(one.name for one in fields(Pictures))
+
+
+def with_image(control: Control[Any], image: Other) -> Control[Other]:
+    """Return a control picture as another one that leads in the same way."""
+    values = {one.name: getattr(control, one.name) for one in fields(Control)}
+    return Control(**{**values, "image": image})
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
@@ -625,7 +675,7 @@ class Request(Choices):
         None, Asked(Path, "ONNX super-resolution model: enlarges pictures, or with --hires between the two.", "FILE")
     )
     """ONNX file of a super-resolution network: for `hires`, or for the finished pictures."""
-    controls: tuple[Control, ...] = choice((), noun="a picture that leads")
+    controls: tuple[Control[Image], ...] = choice((), noun="a picture that leads")
     """Pictures that lead; what they lead to is summed."""
     ip_adapter_images: tuple[Image, ...] = choice((), noun="a picture that is a prompt")
     """Pictures that are a prompt beside the text, by an IP-Adapter; of any shape, their middle counts."""

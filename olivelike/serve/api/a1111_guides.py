@@ -38,10 +38,10 @@ _MODES: Final = ("Balanced", "My prompt is more important", "ControlNet is more 
 _VERSION: Final = 2
 """Version of the extension's API."""
 
-controlnet_router: Final = APIRouter(prefix="/controlnet", route_class=StrictRoute, tags=["A1111"])
+guides_router: Final = APIRouter(prefix="/controlnet", route_class=StrictRoute, tags=["A1111"])
 
 
-class ControlNetUnit(BaseModel):
+class Unit(BaseModel):
     """One picture that leads."""
 
     model_config = ConfigDict(extra="ignore")
@@ -124,15 +124,15 @@ def check_units(scripts: Json) -> None:
     _units(scripts)
 
 
-def _units(scripts: Json) -> list[ControlNetUnit]:
-    units: list[ControlNetUnit] = []
+def _units(scripts: Json) -> list[Unit]:
+    units: list[Unit] = []
     for script in (script for name, script in scripts.items() if name.lower() == SCRIPT):
         listed = script.get("args", []) if isinstance(script, dict) else None
         if not isinstance(listed, list):
             raise refused("alwayson_scripts.ControlNet has no list of args")
         for number, one in enumerate(listed):
             try:
-                units.append(ControlNetUnit.model_validate(one))
+                units.append(Unit.model_validate(one))
             except ValidationError as error:
                 first = error.errors()[0]
                 place = ".".join(map(str, ("args", number, *first["loc"])))
@@ -154,7 +154,7 @@ def _units(scripts: Json) -> list[ControlNetUnit]:
     return units
 
 
-def _check(unit: ControlNetUnit) -> None:
+def _check(unit: Unit) -> None:
     if not unit.image:
         raise refused("a ControlNet unit has no image")
     if unit.mask:
@@ -168,7 +168,7 @@ def _check(unit: ControlNetUnit) -> None:
         raise refused(f"control_mode {unit.control_mode!r} is not done here; there are {_MODES[0]} and {_MODES[1]}")
 
 
-def _check_adapter(view: ModelView | None, units: list[ControlNetUnit]) -> None:
+def _check_adapter(view: ModelView | None, units: list[Unit]) -> None:
     """Refuse units of an IP-Adapter that a folder has not."""
     known = view.ip_adapter if view is not None else None
     for unit in units:
@@ -176,13 +176,13 @@ def _check_adapter(view: ModelView | None, units: list[ControlNetUnit]) -> None:
             raise refused(f"there is no IP-Adapter {unit.net!r}; there is {known or 'none'}")
 
 
-@controlnet_router.get("/version")
+@guides_router.get("/version")
 async def version() -> dict[str, int]:
     """Return the version of the extension's API."""
     return {"version": _VERSION}
 
 
-@controlnet_router.get("/model_list")
+@guides_router.get("/model_list")
 async def model_list(request: Request) -> dict[str, list[str]]:
     """List the ControlNets and T2I-Adapters of the current folder, and its IP-Adapter."""
     view = find_model(service_of(request), model_of(request))
@@ -191,13 +191,13 @@ async def model_list(request: Request) -> dict[str, list[str]]:
     return {"model_list": [*view.controlnets, *([view.ip_adapter] if view.ip_adapter else [])]}
 
 
-@controlnet_router.get("/module_list")
+@guides_router.get("/module_list")
 async def module_list(request: Request) -> dict[str, list[str]]:
     """List what can be made of a picture before it leads."""
     return {"module_list": await _modules(request)}
 
 
-@controlnet_router.get("/control_types")
+@guides_router.get("/control_types")
 async def control_types(request: Request) -> Json:
     """Return all modules and models as one type."""
     models = (await model_list(request))["model_list"]

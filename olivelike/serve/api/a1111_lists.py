@@ -136,7 +136,7 @@ async def embeddings(request: Request) -> Json:
 
 @lists_router.get("/scripts")
 async def scripts() -> dict[str, list[str]]:
-    """List the scripts: there is that for ControlNets."""
+    """List the scripts: there is that for guides."""
     return {"txt2img": [SCRIPT], "img2img": [SCRIPT]}
 
 

@@ -17,7 +17,7 @@ from olivelike.serve.api.native import TheService
 from olivelike.serve.api.refusals import StrictRoute
 from olivelike.serve.form import bounds
 from olivelike.serve.orders import Name, Text
-from olivelike.serve.views import ModelView
+from olivelike.serve.views import LISTED_GUIDES, ModelView
 
 router = APIRouter(route_class=StrictRoute)
 
@@ -90,8 +90,7 @@ async def options(service: TheService, model: Annotated[str | None, Query(max_le
             "takes_pictures": view.takes_pictures,
             "inpaints": view.inpaints,
             "has_safety_checker": view.has_safety_checker,
-            "controlnets": view.controlnets,
-            "ip_adapter": view.ip_adapter,
+            **{name: getattr(view, name) for name in LISTED_GUIDES},
         }
     )
 

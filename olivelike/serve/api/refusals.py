@@ -22,6 +22,7 @@ from olivelike.errors import (
     StoreError,
     UsageError,
 )
+from olivelike.runtime.pipeline.request import PICTURE_FIELDS
 from olivelike.serve.gallery.database import is_full
 from olivelike.serve.views import JobEnded, QueueFull
 
@@ -156,9 +157,7 @@ def in_words(errors: Iterable[Mapping[str, Any]], names: Mapping[str, str] | Non
 
 def _message(place: str, error: Mapping[str, Any]) -> str:
     match error["type"], place:
-        case "string_pattern_mismatch", "init_image" | "mask":
-            return "give the `id` that POST /api/uploads answers with"
-        case "string_pattern_mismatch", _ if place.startswith(("controls.", "ip_adapter_images.")):
+        case "string_pattern_mismatch", _ if place.partition(".")[0] in PICTURE_FIELDS:
             return "give the `id` that POST /api/uploads answers with"
         case "extra_forbidden", "size":
             return "give `width` and `height`"

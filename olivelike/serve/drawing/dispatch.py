@@ -14,6 +14,7 @@ from typing import Final
 from olivelike._extras import needed
 from olivelike._untrusted import Json, JsonView
 from olivelike.errors import OlivelikeError
+from olivelike.runtime.pipeline.request import Pictures
 from olivelike.serve.catalogue import Catalogue
 from olivelike.serve.drawing.painter import ChildEnded, ChildLost, Painter, Workers
 from olivelike.serve.drawing.plots import cells
@@ -22,7 +23,7 @@ from olivelike.serve.feed import Feed
 from olivelike.serve.gallery.gallery import INDEX, UPLOADS, Gallery, PictureRow
 from olivelike.serve.gallery.library import picture_view
 from olivelike.serve.gallery.uploads import prune_uploads
-from olivelike.serve.orders import Order
+from olivelike.serve.orders import Order, uploads_of
 from olivelike.serve.settings import ServeSettings
 from olivelike.serve.views import Event
 
@@ -266,8 +267,7 @@ class Dispatcher:
 
     def _also_read(self, order: Order) -> list[str]:
         """Return the uploads that an order names, and all wildcards: which of them it takes is known as it is drawn."""
-        images = [order.init_image, order.mask, *(one.image for one in order.controls), *order.ip_adapter_images]
-        uploads = [str(Path(self._gallery.folder, UPLOADS, f"{name}.png")) for name in images if name]
+        uploads = [str(Path(self._gallery.folder, UPLOADS, f"{name}.png")) for name in Pictures.of(order)]
         return uploads + [str(folder.absolute()) for folder in self._settings.wildcard_dirs]
 
     def _end_late(self, job: str) -> None:
@@ -312,9 +312,7 @@ class Dispatcher:
     def needed_uploads(self) -> set[str]:
         """Return the uploads that unfinished jobs name."""
         orders = [row.asked for row in self._journal.unfinished() if row.kind == "pictures"]
-        needed = {order[name] for order in orders for name in ("init_image", "mask") if order[name]}
-        needed |= {control["image"] for order in orders for control in order.get("controls", ())}
-        return needed | {name for order in orders for name in order.get("ip_adapter_images", ())}
+        return {name for order in orders for name in uploads_of(order)}
 
     def _tidy(self) -> None:
         """Drop what nobody needs any more."""

@@ -10,18 +10,17 @@ from typing import TYPE_CHECKING, Any, cast
 
 from olivelike.engine.output.swap import LiveLora, LiveLoras, lora_folders
 from olivelike.errors import SourceError, UsageError
-from olivelike.runtime.jobs.control_files import ControlFile
 from olivelike.runtime.jobs.job_plan import Job, JobPlan, plan_jobs
 from olivelike.runtime.jobs.prompt_lines import PromptLine
 from olivelike.runtime.pictures import UsedFile
 from olivelike.runtime.pictures.picture_reading import open_image
-from olivelike.runtime.pipeline.request import CHOICES, RequestFields, ResolvedRequest
+from olivelike.runtime.pipeline.request import CHOICES, Pictures, RequestFields, ResolvedRequest
 from olivelike.runtime.prompts.wildcards import Wildcards
 from olivelike.serve.drawing.plots import Cell, cells
 from olivelike.serve.orders import LoraChoice, Order
 
 if TYPE_CHECKING:
-    from olivelike.runtime.jobs.job_plan import UsedImage
+    from olivelike.runtime.jobs.control_files import UsedImage
 
 
 @dataclass(frozen=True)
@@ -107,18 +106,10 @@ def _plan_group(group: Sequence[Cell], files: Files) -> JobPlan:
     assert first.model is not None
     folder = files.models[first.model]
     opened = live_loras(tuple(lora_folders(files.loras, folder)), allow_pickle=files.allow_pickle)
-    image, mask = (_upload(files.uploads, name) for name in (first.init_image, first.mask))
-    controls = [
-        ControlFile(_uploaded(files.uploads, one.image), one.net, one.strength, one.start, one.end, one.preprocessor)
-        for one in first.controls
-    ]
     plan = plan_jobs(
         folder,
         [PromptLine(cell.order.prompt, _fields(cell.order)) for cell in group],
-        init_image=image,
-        mask=mask,
-        controls=controls,
-        ip_adapter_images=[_uploaded(files.uploads, name) for name in first.ip_adapter_images],
+        pictures=Pictures.of(first).map(lambda name: _uploaded(files.uploads, name)),
         wildcards=Wildcards(files.wildcards, named=True) if files.wildcards else None,
         lora_files=opened,
         loras=[_opened(opened, choice) for choice in first.loras],
@@ -130,10 +121,6 @@ def _plan_group(group: Sequence[Cell], files: Files) -> JobPlan:
         except SourceError as error:
             raise UsageError(str(error)) from error
     return plan
-
-
-def _upload(folder: Path, name: str | None) -> UsedImage | None:
-    return None if name is None else _uploaded(folder, name)
 
 
 def _uploaded(folder: Path, name: str) -> UsedImage:

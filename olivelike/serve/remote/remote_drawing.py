@@ -292,16 +292,10 @@ class _Drawing:
         """Return a picture's record with the names that files have here."""
         told = {"format": "olivelike/picture/1", **(view.record or {"prompt": view.prompt, "seed": view.seed})}
         record = record_from_json(json.dumps(told), f"{self._server.url}, picture {view.id}")
-        init_image, mask = self._plan.used
-        led_by = zip(record.controls, self._plan.led_by, strict=False)
-        controls = tuple(replace(control, image=named) for control, named in led_by)
-        return replace(
-            record,
-            init_image=init_image or record.init_image,
-            mask=mask or record.mask,
-            controls=controls or record.controls,
-            ip_adapter_images=self._plan.shown or record.ip_adapter_images,
-        )
+        named = self._plan.used
+        pairs = zip(record.controls, named.controls, strict=False)
+        controls = tuple(replace(control, image=here.image) for control, here in pairs)
+        return replace(record, **replace(named, controls=controls).given())
 
 
 @dataclass(frozen=True)

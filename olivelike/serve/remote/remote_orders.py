@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 from olivelike._untrusted import Json, JsonView, read_bytes
 from olivelike.errors import UsageError
-from olivelike.runtime.jobs.control_files import ControlFile, recorded_controls, recorded_image_prompt
+from olivelike.runtime.jobs.control_files import found_again
 from olivelike.runtime.jobs.job_notes import image_notes, model_notes, recorded_fields
 from olivelike.runtime.jobs.prompt_lines import PromptLine
 from olivelike.runtime.pictures import PictureRecord, UsedFile, read_picture_record
-from olivelike.runtime.pictures.picture_reading import find_used, open_image
-from olivelike.runtime.pipeline.request import CHOICES, Choices, Request, RequestFields
+from olivelike.runtime.pictures.picture_reading import open_image
+from olivelike.runtime.pipeline.request import CHOICES, NO_PICTURES, Choices, Pictures, Request, RequestFields
 from olivelike.runtime.prompts.syntax import take_lora_tags
 
 if TYPE_CHECKING:
@@ -45,13 +45,9 @@ class RemotePlan:
 
     model: str
     orders: tuple[RemoteOrder, ...]
-    used: tuple[UsedFile | None, UsedFile | None]
-    """Initial picture and mask, by their names here."""
+    used: Pictures[UsedFile]
+    """Pictures, by their names here."""
     notes: tuple[str, ...]
-    led_by: tuple[UsedFile, ...] = ()
-    """Control pictures, likewise."""
-    shown: tuple[UsedFile, ...] = ()
-    """Pictures that are a prompt, likewise."""
 
     @property
     def pictures(self) -> int:
@@ -79,10 +75,7 @@ def plan_orders(
     fields: RequestFields,
     *,
     made_before: Path | None = None,
-    init_image: Path | None = None,
-    mask: Path | None = None,
-    controls: Sequence[ControlFile] = (),
-    ip_adapter_images: Sequence[Path] = (),
+    pictures: Pictures[Path] = NO_PICTURES,
     loras: Sequence[str] = (),
     save: bool = True,
     fast: bool = False,
@@ -97,42 +90,23 @@ def plan_orders(
         loras: `NAME` or `NAME:WEIGHT`, of the server's own.
         save: whether the pictures stay in the server's gallery too.
         fast: let the server take what a few-step model is made for.
-        lines: as for `plan_jobs`, and so `fields`, `made_before`, `init_image`, `mask`, `controls` and
-            `ip_adapter_images`.
+        lines: as for `plan_jobs`, and so `fields`, `made_before` and `pictures`.
     """
     before = read_picture_record(made_before) if made_before is not None else None
     chosen = [_lora(text) for text in loras]
     if before is not None and made_before is not None:
-        init_image = init_image or find_used(before.init_image, made_before)
-        mask = mask or find_used(before.mask, made_before)
-        controls = controls or recorded_controls(before, made_before)
-        ip_adapter_images = ip_adapter_images or recorded_image_prompt(before, made_before)
+        pictures = found_again(pictures, before, made_before)
         lines = lines or [PromptLine(before.prompt)]
-        files = {
-            "init_image": init_image, "mask": mask, "controls": controls, "ip_adapter_images": ip_adapter_images,
-        }  # fmt: skip
-        fields = {**recorded_fields(before, [name for name, file in files.items() if file]), **fields}
+        fields = {**recorded_fields(before, pictures.given()), **fields}
     if not lines:
         raise UsageError("there is no prompt; give one, such as 'a red circle'")
-    used: list[UsedFile | None] = [None, None]
-    sent: dict[str, str] = {}
-    for place, (name, path) in enumerate((("init_image", init_image), ("mask", mask))):
-        if path is not None:
-            _, used[place] = open_image(path)  # What is no picture is refused here.
-            sent[name] = server.upload(read_bytes(path, _MOST_BYTES))
-    led_by = [control.open()[1] for control in controls]
-    led = [
-        {
-            "image": server.upload(read_bytes(Path(str(one.image)), _MOST_BYTES)), "net": one.net,
-            "strength": one.strength, "start": one.start, "end": one.end, "preprocessor": one.preprocessor,
-        }
-        for one in controls
-    ]  # fmt: skip
-    shown = [open_image(path)[1] for path in ip_adapter_images]
-    prompts = [server.upload(read_bytes(path, _MOST_BYTES)) for path in ip_adapter_images]
+    used = pictures.map(lambda path: open_image(path)[1])  # What is no picture is refused here.
+    sent = pictures.map(lambda path: server.upload(read_bytes(path, _MOST_BYTES))).given()
+    if "controls" in sent:
+        sent["controls"] = [asdict(control) for control in sent["controls"]]
     notes = []
     if before is not None:
-        notes = [*image_notes(before, (used[0], used[1])), *_model_notes(server, model, before)]
+        notes = [*image_notes(before, used), *_model_notes(server, model, before)]
         if before.loras and not chosen and not any(take_lora_tags(line.prompt)[1] for line in lines):
             named = ", ".join(lora.name for lora in before.loras)
             raise UsageError(f"the picture was made with LoRAs that are not given: {named}; give them with --lora")
@@ -146,12 +120,8 @@ def plan_orders(
         if (size := asked.pop("size", None)) is not None:
             asked["width"], asked["height"] = cast("tuple[int, int]", size)
         body = {"model": model, "prompt": line.prompt, **asked, **sent, "loras": chosen, "save": save, "fast": fast}
-        if led:
-            body["controls"] = led
-        if prompts:
-            body["ip_adapter_images"] = prompts
         orders.append(RemoteOrder(body, line.place))
-    return RemotePlan(model, tuple(orders), (used[0], used[1]), tuple(notes), tuple(led_by), tuple(shown))
+    return RemotePlan(model, tuple(orders), used, tuple(notes))
 
 
 def _lora(text: str) -> Json:

@@ -20,7 +20,7 @@ from olivelike.runtime.pictures.picture_record import a1111_text, record_from_js
 from olivelike.runtime.pictures.recipe_text import parse_a1111
 from olivelike.runtime.pipeline.cheap_steps import cache_notes
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
-from olivelike.runtime.pipeline.request import Batch
+from olivelike.runtime.pipeline.request import Batch, Pictures
 from olivelike.testing.lora_files import make_lora
 from tests.fixtures.little_pipeline import little_checkpoint, little_pipeline
 from tests.fixtures.sample_records import write_output_record
@@ -75,7 +75,7 @@ def test_pictures_that_were_varied_enlarged_or_painted_in_part_are_made_again(li
             (area, {"init_image": photo, "mask": hole}, {}),
         )
     ):
-        plan = plan_jobs(little, read_prompts(["a red circle"]), {**FEW, **fields}, **files)
+        plan = plan_jobs(little, read_prompts(["a red circle"]), {**FEW, **fields}, pictures=Pictures(**files))
         *_, made = draw(plan, PictureWriter(str(tmp_path / f"made{number}-{{index}}.png")))
         (again,) = draw(plan_jobs(little, fields=given, made_before=made), PictureWriter(tmp_path / f"{number}.png"))
         assert again.read_bytes() == made.read_bytes()
@@ -196,7 +196,7 @@ def test_what_a_picture_was_not_made_of_is_noted(tmp_path):
     before = PictureRecord("a", init_image=init, mask=mask, loras=(replace(a, weight=0.5),), strength=0.7)
 
     def notes(record, used, loras):
-        return record_notes(record, tmp_path, used, loras)
+        return record_notes(record, tmp_path, Pictures(init_image=used[0], mask=used[1]), loras)
 
     assert notes(before, (init, mask), before.loras) == []
     assert notes(before, (mask, init), (replace(a, weight=1.0),)) == [
@@ -220,7 +220,7 @@ def test_another_checkpoint_is_noted_by_its_hash(tmp_path):
 
     def notes(made):
         record = PictureRecord("a", model_hash=made)
-        return record_notes(record, tmp_path, (None, None), ())
+        return record_notes(record, tmp_path, Pictures(), ())
 
     assert notes("0123456789") == notes("81761151") == notes(None) == []
     (note,) = notes("fedcba9876")
