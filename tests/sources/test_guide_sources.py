@@ -188,6 +188,7 @@ def test_what_is_of_another_kind_says_where_to_name_it(both_forms_of, tmp_path, 
     shown = adapters["classic"]
     broken = tmp_path / "broken.safetensors"
     broken.write_bytes(sketch.read_bytes()[:-40])
+    save_file({"lllite_unet_proj.depth.weight": np.zeros((8, 8), np.float32)}, tmp_path / "lllite.safetensors")
     for guide, file, words in (
         ("controlnet", forms.file, r"this is a checkpoint.*name it as `source:`; `controlnets:` takes a Contr"),
         *((guide, forms.folder, "this is a pipeline; name it as `source:`") for guide in MAKE),
@@ -195,6 +196,7 @@ def test_what_is_of_another_kind_says_where_to_name_it(both_forms_of, tmp_path, 
         ("controlnet", shown, r"an IP-Adapter.*; name it as `ip_adapter:`; `controlnets:` takes"),
         ("t2i_adapter", net, r"this is a ControlNet.*name it under `controlnets:`; `t2i_adapters:` takes"),
         ("ip_adapter", net, "name it under `controlnets:`; `ip_adapter:` takes an IP-Adapter"),
+        ("ip_adapter", tmp_path / "lllite.safetensors", r"in ControlNet-LLLite only\); `ip_adapter:` takes"),
         ("t2i_adapter", broken, r"broken\.safetensors"),
         *((guide, tmp_path / "none", "no such folder or file") for guide in MAKE),
         ("ip_adapter", tmp_path / "none.safetensors", "no such file"),
