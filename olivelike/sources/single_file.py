@@ -171,7 +171,7 @@ def _check(path: Path, identity: Identity) -> None:
     if identity.supported and identity.kind in ("checkpoint", *DENOISERS) and identity.naming == "original":
         return
     why = f" ({'; '.join(identity.reasons)})" if identity.reasons else ""
-    families = ", ".join(family.title for family in FAMILIES.values())
+    families = ", ".join(family.title for family in FAMILIES.values() if family.published.networks)
     remedy = f"as a single file, `source:` takes {families}, with the tensor names of the original code"
     if not identity.supported:
         raise SourceError(f"{path}: this is {identity.description}{why}, which is not supported; {remedy}")

@@ -66,6 +66,8 @@ def sources(tmp_path_factory):
         index = {"scheduler": ["diffusers", class_name], **dict.fromkeys(tokenizers, CLIP)}
         found[f"folder of {kind}"] = index, files, ADDED if tokenizers == END else {}
     for name, family in FAMILIES.items():
+        if family.published.networks is None:
+            continue  # No file of it is read.
         tokenizers = tokenizer_files(family)
         for prediction, zero_snr in (("epsilon", False), ("v_prediction", False), ("v_prediction", True)):
             class_name, path = scheduler_file(family, prediction, zero_snr=zero_snr)

@@ -37,7 +37,7 @@ def test_its_options_and_their_defaults_are_those_of_the_pass():
     assert LIMITS == {"fp32": 1e-4, "fp16": 2e-2, "bf16": 0.16, "w8": 5e-2, "w4": 0.6, "int8": 0.3, "fp8": 0.3}
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [name for name, family in FAMILIES.items() if family.published.configs])
 def test_no_sample_is_square_or_of_a_size_that_convert_traces_with(family):
     configs = {**FAMILIES[family].published.configs, "safety_checker": {"vision_config": {"image_size": 224}}}
     vae = configs.pop("vae")
