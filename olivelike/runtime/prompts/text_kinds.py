@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from olivelike._files import file_identity
 from olivelike.errors import UsageError
 from olivelike.runtime.prompts.clip_text import open_tokenizer
-from olivelike.runtime.prompts.t5_text import open_t5
 
 if TYPE_CHECKING:
     from olivelike.families.denoiser_forms import EncodedText
@@ -52,9 +51,15 @@ class TextReader(Protocol):
         """Encode what `read` returned, a row for each text, all as long as so many chunks."""
 
 
+def _open_t5(folder: Path, part: TextPart) -> TextReader:
+    from olivelike.runtime.prompts.t5_text import open_t5
+
+    return open_t5(folder, part)
+
+
 KINDS: Final[dict[str, Callable[[Path, TextPart], TextReader]]] = {
     "clip": lambda folder, _: open_tokenizer(folder),
-    "t5": open_t5,
+    "t5": _open_t5,
 }
 """Kind → opens the folder of a text's tokenizer. Raises `SourceError` for one that is damaged, or of another kind."""
 _FILES: Final = ("tokenizer.json", "vocab.json", "merges.txt", "tokenizer_config.json", "special_tokens_map.json")
