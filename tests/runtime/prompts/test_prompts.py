@@ -254,7 +254,7 @@ def test_two_encoders_give_one_embedding_and_the_second_one_s_pooled_output(enco
 
     (one,) = encode_prompts(["car " * 90], [(tokenizer, encoder)])
     encoded = encode_prompts(["car " * 90], [(tokenizer, encoder), (tokenizer, second)])
-    both = FORMS["sdxl"].encode(dict(zip(("text_encoder", "text_encoder_2"), encoded, strict=True)))
+    both = FORMS["sdxl"].encode(dict(zip(("text_encoder", "text_encoder_2"), encoded, strict=True)), {})
     states = both["encoder_hidden_states"]
     assert states.shape == (1, 154, 48)
     assert torch.equal(states[..., :16], one.hidden)
