@@ -65,7 +65,7 @@ def begin_batch(
     Raises `UsageError` for a scheduler that there is none of, or a number of steps that it refuses, and `SourceError`
     if the folder's own is for networks of another kind, or its config is damaged.
     """
-    scheduler = make_scheduler(request.scheduler, folder.scheduler)
+    scheduler = make_scheduler(request.scheduler, folder.scheduler, flow=folder.is_of_flow)
     try:
         shift = shift_by_size(scheduler.config, folder.patches(request.size))
         scheduler.set_timesteps(request.steps, device=device, **shift)

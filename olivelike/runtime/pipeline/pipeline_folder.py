@@ -25,6 +25,7 @@ from olivelike.model.few_steps import ENOUGH, FewSteps
 from olivelike.model.guides import CONTROL_KINDS, GUIDE_COMPONENTS, GUIDES, guided_file
 from olivelike.model.records.output import RECORD_FILE, OutputRecord
 from olivelike.model.targets import TARGETS, TargetChoice
+from olivelike.runtime.schedulers.scheduler_names import FLOW
 from olivelike.runtime.sessions.providers import CPU, find_provider, require_provider
 from olivelike.runtime.sessions.session_settings import ProviderChoice, SessionSettings, with_fallback
 
@@ -144,6 +145,11 @@ class PipelineFolder:
             return self.vae_factor * patch
         levels = len(self.denoiser.get("block_out_channels", self.family.widths))
         return int(self.vae_factor * 2 ** (levels - 1)) if levels else self.family.sizes.unit
+
+    @property
+    def is_of_flow(self) -> bool:
+        """Whether its family was trained for flow matching."""
+        return self.family.published.scheduler in FLOW
 
     def patches(self, size: tuple[int, int]) -> int:
         """Return how many squares of `size_unit` pixels a picture of this width and height has."""

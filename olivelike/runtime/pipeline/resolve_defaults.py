@@ -74,7 +74,7 @@ def resolve_defaults(
         folder.model("vae_encoder")
     _check_layers(request, folder)
     check_cheap_steps(resolved, folder)
-    check_scheduler(resolved.scheduler, folder.scheduler)
+    check_scheduler(resolved.scheduler, folder.scheduler, flow=folder.is_of_flow)
     before_torch(resolved)
     begin_batch(resolved, folder, (), "cpu")
     part_of_picture(resolved)

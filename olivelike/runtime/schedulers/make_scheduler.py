@@ -61,17 +61,19 @@ class Scheduler(Protocol):
         """Return latents with the noise of each timestep."""
 
 
-def check_scheduler(name: str | None, config: JsonView) -> tuple[SchedulerChoice | None, str | None]:
+def check_scheduler(
+    name: str | None, config: JsonView, *, flow: bool = True
+) -> tuple[SchedulerChoice | None, str | None]:
     """Refuse what can be refused before diffusers is imported; return the choice, and the class of the config.
 
     Raises `UsageError` if there is no scheduler of that name, `MissingError` if a package that it needs is not
     installed, and `SourceError` if the config is not one of a scheduler that diffusers has, or of networks of another
-    kind.
+    kind; without `flow`, of flow matching.
     """
     own = config.get("_class_name")
     made_for = own if isinstance(own, str) else None
-    choice = find_for(name, made_for) if name is not None else None
-    if choice is None and made_for is not None and made_for not in {*CLASSES, *EDM, *FLOW}:
+    choice = find_for(name, made_for if flow else None) if name is not None else None
+    if choice is None and made_for is not None and made_for not in {*CLASSES, *EDM, *(FLOW if flow else ())}:
         raise SourceError(
             f"scheduler/scheduler_config.json names {made_for}, which {why_not_own(made_for)}; name another scheduler, "
             "such as Euler"
@@ -85,15 +87,15 @@ def check_scheduler(name: str | None, config: JsonView) -> tuple[SchedulerChoice
     return choice, made_for
 
 
-def make_scheduler(name: str | None, config: JsonView) -> Scheduler:
+def make_scheduler(name: str | None, config: JsonView, *, flow: bool = True) -> Scheduler:
     """Return a new scheduler for a pipeline.
 
     How the network was trained is taken from the config whatever the class. Another class takes its own defaults for
     the rest, as diffusers' `from_config` does between schedulers of a published pipeline. Raises what `check_scheduler`
     raises, and `SourceError` if diffusers has no such scheduler, or makes none of the config. `name` is what the user
-    asked for; `None` is the folder's own scheduler.
+    asked for; `None` is the folder's own scheduler. Without `flow`, the network is not of flow matching.
     """
-    choice, made_for = check_scheduler(name, config)
+    choice, made_for = check_scheduler(name, config, flow=flow)
     cls = _scheduler_class(choice.class_name if choice else made_for)
     cls = for_the_loop(cls) if cls.__name__ in FLOW else cls
     parameters = _parameters(cls)
