@@ -89,8 +89,8 @@ def test_generate_to_its_end(little, tmp_path):
         "torch",
     }
     of_diffusers = {"anyio", "filelock", "h11", "packaging", "pyyaml", "safetensors", "torch"}
-    check(COMMAND_LINE.format(arguments=words), 94, {"typer", *own, *of_diffusers})
+    check(COMMAND_LINE.format(arguments=words), 96, {"typer", *own, *of_diffusers})
 
 
 def test_the_child_of_serve_until_it_is_told_what_to_draw():
-    check("import sys, olivelike.serve.drawing.painting", 87, {"psutil", "pydantic"})
+    check("import sys, olivelike.serve.drawing.painting", 89, {"psutil", "pydantic"})
