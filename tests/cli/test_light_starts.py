@@ -71,7 +71,7 @@ def test_info_of_a_folder(little):
 
 def test_generate_until_it_plans(little):
     """Planning makes the scheduler, which takes torch. Threads open networks beside it, and are left out here."""
-    check(GENERATE.format(folder=str(little)), 86, {"platformdirs", "pydantic", "typer"})
+    check(GENERATE.format(folder=str(little)), 89, {"platformdirs", "pydantic", "typer"})
 
 
 def test_generate_to_its_end(little, tmp_path):
