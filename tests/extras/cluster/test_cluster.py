@@ -191,7 +191,7 @@ def test_what_no_worker_can_do_is_refused_by_name(
 @pytest.mark.parametrize(
     ("theirs", "message"),
     [
-        ({"olivelike": "0.0.9"}, r"olivelike 0\.0\.9 there, and 0\.1\.0 on this machine; install the same"),
+        ({"olivelike": "0.0.9"}, r"olivelike 0\.0\.9 there, and 0\.2\.0 on this machine; install the same"),
         ({"onnx": None}, r"onnx is missing there, and .+ on this machine"),
         ({}, r"has other code than this machine's; install the same"),
     ],
