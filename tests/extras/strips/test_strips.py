@@ -244,6 +244,6 @@ def test_segments_of_a_folder_for_tensorrt_are_left_to_cuda(little_folder, setti
 
 
 def test_without_the_extra_the_vae_works_in_tiles(monkeypatch):
-    monkeypatch.setattr("olivelike.runtime.pipeline.strips.offered", lambda interface: {})
+    monkeypatch.setattr("olivelike.runtime.pipeline.strips.place_of", lambda interface, name: None)
     with pytest.raises(CutError, match="`strips` of olivelike is not installed"):
         find_cut("model.onnx", ("latent_sample", 4), ("sample", 3), (8, 8), {})

@@ -212,14 +212,14 @@ def test_a_record_is_read_again_as_soon_as_it_is_another(tmp_path):
     adapter = Origin("file", "face.safetensors")
     write_output_record(tmp_path, source=Origin("folder", "one", sha256="1" * 64, ip_adapter=adapter))
     before = recorded_facts(tmp_path)
-    assert (before.sha256, before.ip_adapter) == ("1" * 64, "face")
+    assert (before.sha256, before.prompt_guide) == ("1" * 64, "face")
     assert recorded_facts(tmp_path) is before
     converted = ComponentRecord("", passes=(StepRecord("convert", options={"any_size": True}),))
     write_output_record(
         tmp_path, target=TargetChoice("cuda"), components={"unet": converted, "vae_decoder": ComponentRecord("")}
     )
     after = recorded_facts(tmp_path)
-    assert (after.sha256, after.ip_adapter, after.any_size) == ("", None, {"unet"})
+    assert (after.sha256, after.prompt_guide, after.any_size) == ("", None, {"unet"})
     assert after.target == TargetChoice("cuda")
 
 
