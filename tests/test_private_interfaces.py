@@ -25,7 +25,7 @@ PRIVATE_NAMES = {
 }  # fmt: skip
 UNDOCUMENTED_MODULES = {
     "diffusers.loaders", "diffusers.models", "diffusers.models.modeling_utils",
-    "diffusers.pipelines.stable_diffusion", "diffusers.pipelines.stable_diffusion.safety_checker",
+    "diffusers.pipelines.stable_diffusion",
     "diffusers.schedulers.scheduling_dpmsolver_sde", "distributed.client", "distributed.protocol",
     "onnxruntime.capi", "onnxruntime.quantization.neural_compressor.weight_only", "onnxscript.rewriter.rules",
     "starlette.formparsers", "typer.core", "uvicorn.protocols.http.h11_impl",
@@ -67,7 +67,7 @@ def private_names() -> set[str]:
     """Return the private names that are asked of a thing made elsewhere, as attributes or as texts."""
     asked: set[str] = set()
     for tree in trees():
-        ours, here = {"_exit", "_asdict"}, set()  # These two are documented.
+        ours, here = {"_exit", "_asdict", "_replace"}, set()  # These three are documented.
         for node in ast.walk(tree):
             match node:
                 case ast.Attribute(attr=name, value=ast.Name(id="self" | "cls")):
