@@ -77,6 +77,23 @@ def random_inputs(inputs: Sequence[Input], case: Case, config: Config, seed: int
     return random_values(shapes, config.get("vocab_size", 0), seed)
 
 
+def random_residuals(shapes: Mapping[str, Sequence[int | str]], case: Case, seed: int) -> dict[str, Array]:
+    """Return seeded float32 noise for inputs of a UNet that take what guides give.
+
+    Args:
+        shapes: By name; sizes are numbers, or formulas over names such as `unet_sample_height/2`.
+    """
+
+    def size(name: str) -> int:
+        return case.size("", name) or 0
+
+    sizes = {
+        name: tuple(dim if isinstance(dim, int) else evaluate(dim, size) for dim in shape)
+        for name, shape in shapes.items()
+    }
+    return random_values({name: ("float32", shape) for name, shape in sizes.items()}, 0, seed)
+
+
 def random_values(inputs: Mapping[str, tuple[str, tuple[int, ...]]], tokens: int, seed: int = 0) -> dict[str, Array]:
     """Return seeded values of the kinds that networks are used to: noise, token ids, a whole timestep.
 

@@ -1,7 +1,7 @@
 """Guides: what leads a UNet beside the text. Each kind is a row of `GUIDES`; who needs a fact of one asks it.
 
-A new kind is a row here, an opener in `olivelike.sources.beside`, an operation in `olivelike.graphs.guided_graphs`, its
-network's interface and forward, and what the runtime feeds (`olivelike.runtime.pipeline.guides_in_use`).
+A new kind is a row here, its network's interface and forward, and its pass; the row "a new kind of guide" of
+`docs/architecture.md` says what else some kinds need.
 """
 
 from __future__ import annotations

@@ -240,11 +240,34 @@ def test_a_unet_that_attends_to_pictures_is_verified(tmp_path: Path) -> None:
     figures = {one.name: one.verification for one in found.components}
     assert set(figures) == {"unet", "image_encoder"}
     outputs = {name for sample in figures["unet"].samples for name in sample.outputs}
-    assert outputs == {"out_sample", "out_sample of ip_adapter.onnx"}
+    sets = [some for count in (1, 2, 3) for some in combinations(GUIDES, count)]
+    assert outputs == {"out_sample", *(f"out_sample of {guided_file(some)}" for some in sets)}
     with pytest.raises(UsageError, match="the folder has no such network"):
         verify_folder(folder, **more, components=["image_encoder"])
     other = make_ip_adapter(tmp_path / "other", little_checkpoint("attending"), seed=1)
     assert not verify_folder(folder, **more, guides={"ip_adapter": [str(other)]}, components=["unet"]).passed
+
+
+@pytest.mark.parametrize("kind", CONTROL_KINDS, ids=lambda kind: kind.name)
+def test_a_unets_graphs_for_residuals_are_verified_without_a_word_on_their_networks(tmp_path: Path, kind) -> None:
+    folder = shutil.copytree(little_guided(), tmp_path / "folder")
+    more = {"against": str(little_checkpoint("attending")), "pictures": 0, "samples": 1, "components": ["unet"]}
+    (unet,) = verify_folder(folder, **more).components
+    names = {name for sample in unet.verification.samples for name in sample.outputs}
+    sets = [some for count in (1, 2) for some in combinations(CONTROL_KINDS, count)]
+    files = [guided_file([one.name for one in some]) for some in sets]
+    assert names == {"out_sample", *(f"out_sample of {file}" for file in files)}
+    assert unet.passed
+    file = folder / "unet" / guided_file([kind.name])
+    graph = onnx.load(file, load_external_data=False)
+    given = tuple(value.name for value in graph.graph.input if kind.is_given(value.name))
+    node = next(node for node in graph.graph.node if node.op_type == "Add" and node.input[1].startswith(given))
+    node.op_type = "Sub"
+    file.unlink()
+    onnx.save(graph, file)
+    (unet,) = verify_folder(folder, **more).components
+    off = {name for one in unet.verification.samples for name, each in one.outputs.items() if not each.within(1e-4)}
+    assert off == {f"out_sample of {file.name}"}
 
 
 def test_guides_that_are_not_named_are_said_not_to_be_compared(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError
@@ -26,7 +27,7 @@ from olivelike.families.network import (
     shown,
 )  # fmt: skip
 from olivelike.model.few_steps import FewSteps
-from olivelike.model.guides import IMAGE_STRENGTH, IMAGE_TOKENS
+from olivelike.model.guides import GUIDES, IMAGE_STRENGTH, IMAGE_TOKENS
 
 if TYPE_CHECKING:
     import torch
@@ -139,6 +140,24 @@ def _with_image_prompt(forward: Any) -> Any:
         return forward(self, sample, timestep, (states, [tokens]), *others)
 
     return run
+
+
+def take_residuals(network: Any, given: Mapping[str, torch.Tensor]) -> None:
+    """Have a UNet's next call add what guides give, as diffusers' pipelines have it.
+
+    Args:
+        network: Diffusers' UNet; it calls nothing else until the next time.
+        given: By the names of `GuideKind.input`, in that order; features are added in place.
+    """
+    more: dict[str, Any] = {}
+    for kind in GUIDES.values():
+        values = [value for name, value in given.items() if kind.gives and kind.is_given(name)]
+        if values and kind.enters == "down":
+            more["down_intrablock_additional_residuals"] = values
+        elif values:
+            *down, middle = values
+            more |= {"down_block_additional_residuals": tuple(down), "mid_block_additional_residual": middle}
+    network.forward = partial(type(network).forward, network, **more)
 
 
 def _attending_to_images(network: Any) -> Any:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -24,6 +25,7 @@ from olivelike.workflow.long_form import require_names, text_guides
 
 if TYPE_CHECKING:
     import numpy as np
+    import onnx_ir as ir
 
     from olivelike._untrusted import Json, JsonView
     from olivelike.measure.report.recorded_runs import RecordedRun
@@ -339,10 +341,32 @@ def verify_component(
     elif (part := path.with_name(SHALLOW_FILE)).is_file():
         shallow = prepared(part, load(part))
     found = original.compare(prepared(path, model), precision_of(model), only=only, shallow=shallow)
-    added = [name for name, kind in GUIDES.items() if kind.key in originals.source.guide_files]
-    other = path.with_name(guided_file(added))
-    if component not in DENOISERS or not added or not other.is_file():
-        return found
-    original = Original(*originals.image_prompt(), samples=samples, seed=seed)
-    shown = original.compare(prepared(other, load(other)), precision_of(model))
-    return found.joined(shown, other.name)
+    for some in _guided(path, originals) if component in DENOISERS else ():
+        other = path.with_name(guided_file(some))
+        graph = load(other)
+        attends = any(GUIDES[name].is_file for name in some)
+        original = Original(
+            *(originals.image_prompt() if attends else originals.network(component)),
+            samples=samples, seed=seed, residuals=_residuals(graph, some),
+        )  # fmt: skip
+        found = found.joined(original.compare(prepared(other, graph), precision_of(graph)), other.name)
+    return found
+
+
+def _guided(path: Path, originals: Originals) -> Iterator[tuple[str, ...]]:
+    """Yield the kinds of guides of each graph beside a UNet's; without those whose weights nothing named."""
+    for count in range(1, len(GUIDES) + 1):
+        for some in combinations(GUIDES, count):
+            named = all(kind.key in originals.source.guide_files for name in some if (kind := GUIDES[name]).is_file)
+            if named and path.with_name(guided_file(some)).is_file():
+                yield some
+
+
+def _residuals(graph: ir.Model, some: Sequence[str]) -> dict[str, list[int | str]]:
+    """Return the shapes of a UNet's inputs for what some kinds of guides give."""
+    kinds = [GUIDES[name] for name in some if GUIDES[name].gives]
+    return {
+        str(value.name): [dim if isinstance(dim, int) else str(dim) for dim in value.shape]
+        for value in graph.graph.inputs
+        if value.shape is not None and any(kind.is_given(str(value.name)) for kind in kinds)
+    }

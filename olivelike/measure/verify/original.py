@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -14,9 +15,10 @@ import torch
 from olivelike.engine.output.derivation import is_float
 from olivelike.errors import PassError, VerificationError
 from olivelike.families.networks import interface_of
+from olivelike.families.networks.unet import take_residuals
 from olivelike.graphs.export.torch_network import build_network, stored_values, wrap
 from olivelike.graphs.inspect.quantised import quantised_precision
-from olivelike.measure.network_sizes import CASES, Case, random_inputs
+from olivelike.measure.network_sizes import CASES, Case, random_inputs, random_residuals
 from olivelike.model.components import CACHED_FEATURES, SHALLOW_FILE
 from olivelike.model.graph import BLOCK_KEY
 from olivelike.model.half_values import HALVES
@@ -238,6 +240,7 @@ class Original:
         samples: int = 2,
         seed: int = 0,
         cases: Sequence[Case] = CASES,
+        residuals: Mapping[str, Sequence[int | str]] = MappingProxyType({}),
     ) -> None:
         """Run the network once for each sample.
 
@@ -247,6 +250,7 @@ class Original:
             samples: Number of inputs, of different sizes.
             seed: Of the first one; the others have the numbers after it.
             cases: Their sizes, in turns.
+            residuals: Shape of each input of a UNet for what guides give, by name, in terms of the latents' sizes.
         """
         interface = interface_of(architecture)
         network = Reference(architecture, read)
@@ -254,8 +258,9 @@ class Original:
         for index in range(samples):
             case = cases[index % len(cases)]
             feeds = random_inputs(interface.inputs, case, architecture.config, seed + index)
-            outputs = dict(zip(interface.outputs, network(feeds), strict=True))
-            self._samples.append((case, seed + index, feeds, outputs))
+            given = random_residuals(residuals, case, seed + index)
+            outputs = dict(zip(interface.outputs, network(feeds, given), strict=True))
+            self._samples.append((case, seed + index, feeds | given, outputs))
 
     def compare(
         self,
@@ -368,13 +373,19 @@ class Reference:
                 fill(network, own, read)
         stored = stored_values(network)
         fill(network, {name: buffer for name, buffer in network.named_buffers() if name in stored}, read)
-        self._module = wrap(architecture.component, network)
+        self._network, self._module = network, wrap(architecture.component, network)
 
-    def __call__(self, feeds: Mapping[str, Array]) -> list[Array]:
+    def __call__(
+        self, feeds: Mapping[str, Array], residuals: Mapping[str, Array] = MappingProxyType({})
+    ) -> list[Array]:
         """Return the component's outputs in order, float64 or boolean.
 
-        `feeds` are inputs by name, in the order of the component's interface.
+        Args:
+            feeds: Inputs by name, in the order of the component's interface.
+            residuals: Of guides, by the names of a UNet's inputs for them.
         """
+        if residuals:
+            take_residuals(self._network, {name: torch.from_numpy(one).double() for name, one in residuals.items()})
         return run_torch(self._module, feeds)
 
 

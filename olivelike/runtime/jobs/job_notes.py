@@ -25,6 +25,7 @@ from olivelike.runtime.pipeline.request import (
     Pictures,
     Request,
     ResolvedRequest,
+    asked_fields,
     with_image,
     with_meaning,
 )
@@ -115,14 +116,19 @@ def recorded_fields(record: PictureRecord, given: Collection[str]) -> RequestFie
 
 _NO_CHOICES: Final = "choices are made in prompts alone"
 _NO_FILE: Final = "no such file in wildcards/; --wildcard-dir names another folder"
+_OPTIONS: Final = "|".join(
+    re.escape(name).replace(r"\-", "[-_]")
+    for name in sorted({
+        "prompt", "negative-prompt", "cfg-scale", "sampler-name", "n-iter", "batch-size", "width", "height",  # A1111's
+        *(name for _, asked in asked_fields() for name in (asked.name, *asked.aliases)),
+    }, key=len, reverse=True)
+)  # fmt: skip
+"""Options of a line, and A1111's, each as `-` or `_` joins its words; longer ones first."""
 _UNREAD: Final = (
     (re.compile(r"(?<!\\)<(?!lora:|lyco:)[a-zA-Z_]+:[^<>\s][^<>]*>"), "there is no such extra network here"),
     (re.compile(r"(?<![\w\\])embedding:[\w./-]+"), "write a textual inversion as its token alone"),
     (re.compile(r"(?<!\\)\$\{[^{}]*\}"), "variables are not read"),
-    (
-        re.compile(r"(?<!\S)--(?:prompt|negative[-_]prompt|seed|steps|cfg[-_]scale|sampler[-_]name|scheduler|width|height|size|n[-_]iter|batch[-_]size)\b"),
-        "in a file a line of options begins with --prompt",
-    ),
+    (re.compile(rf"(?<!\S)--(?:{_OPTIONS})(?![\w-])"), "in a file a line of options begins with --prompt"),
     (re.compile(r"(?<!\S)--(?:n|w|h|d|s|l|ss)(?=\s)"), "options behind a prompt are read in files"),
 )  # fmt: skip
 _NEGATIVE: Final = (

@@ -144,9 +144,9 @@ def test_ordinary_prompts_bring_no_note(prompt):
 
 
 def test_what_is_taken_as_words_is_named_in_one_line():
-    note = unread("a <hypernet:x:1> __colour__ ${c=red} embedding:bad --steps 3", Wildcards(()))
+    note = unread("a <hypernet:x:1> __colour__ ${c=red} embedding:bad --steps 3 --clip-skip 2", Wildcards(()))
     assert "\n" not in note
-    for written in ("<hypernet:x:1>", "__colour__", "${c=red}", "embedding:bad", "--steps"):
+    for written in ("<hypernet:x:1>", "__colour__", "${c=red}", "embedding:bad", "--steps", "--clip-skip"):
         assert written in note
     assert "taken as words" in note
     assert "a backslash before it" in note
