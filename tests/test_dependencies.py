@@ -8,7 +8,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-from olivelike.workflow.code.imports import DISTRIBUTIONS
+from olivelike._installed import DISTRIBUTIONS
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("olivelike", "passes")

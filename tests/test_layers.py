@@ -11,7 +11,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "olivelike"
 
-GROUND = {"errors", "digest", "_extras", "_files", "_lazy", "_light_diffusers", "_table", "_text", "_untrusted"}
+GROUND = {
+    "errors", "digest", "_extras", "_files", "_installed", "_lazy", "_light_diffusers", "_table", "_text", "_untrusted",
+}  # fmt: skip
 """Modules that any room may use; each uses those of this set alone."""
 
 MAY_USE = {

@@ -17,6 +17,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from olivelike._extras import commands
+from olivelike._installed import lacking
 from olivelike.cli import stdout
 from olivelike.cli.display.help_pages import GROUPS, Command, Group
 from olivelike.cli.stdout import write_line
@@ -51,6 +52,9 @@ def exit_status() -> Iterator[Status]:
     except OlivelikeError as error:
         status.code = _report(error)
     except Exception as error:  # noqa: BLE001  (the last handler)
+        if absent := lacking(error):
+            status.code = _report(absent)
+            return
         status.code = 1
         stdout.write_error(
             f"error: {type(error).__name__}: {error}\n"

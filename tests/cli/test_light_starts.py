@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from olivelike.workflow.code.imports import DISTRIBUTIONS
+from olivelike._installed import DISTRIBUTIONS
 
 COMMAND_LINE = """
 import contextlib, io, sys

@@ -12,6 +12,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from olivelike._installed import lacking
 from olivelike.engine.execute.executor import Failed
 from olivelike.engine.execute.json_child import serve
 from olivelike.engine.execute.memory_budget import resident
@@ -63,6 +64,8 @@ def attempt(task: Task, logger: logging.Logger, progress: NotedProgress) -> Done
         logger.exception("%s raised", node)
         place = traceback.extract_tb(error.__traceback__)[-1]
         message = f"{type(error).__name__}: {error} (at {Path(place.filename).name}:{place.lineno})"
+        if absent := lacking(error):
+            message, word = str(absent), absent.word
     else:
         return replace(done, seconds=time.perf_counter() - start, memory_before_bytes=before)
     return Failed(message, word, facts, before)

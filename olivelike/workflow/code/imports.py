@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Final
 
+from olivelike._installed import DISTRIBUTIONS
 from olivelike.errors import MissingError
 
 LOADERS = frozenset({"import_module", "__import__", "spec_from_file_location", "run_path", "run_module"})
@@ -181,54 +182,6 @@ def _loader_uses(node: ast.AST) -> Iterator[int]:
 
 NOT_INSTALLED = "not installed"
 """Stands for the version of a distribution that code would import if it were there."""
-
-DISTRIBUTIONS: Final[Mapping[str, str]] = {
-    "PIL": "pillow",
-    "accelerate": "accelerate",
-    "aiohttp": "aiohttp",
-    "annotated_types": "annotated-types",
-    "anyio": "anyio",
-    "cv2": "opencv-python-headless",
-    "diffusers": "diffusers",
-    "diskcache": "diskcache",
-    "distributed": "distributed",
-    "fastapi": "fastapi",
-    "filelock": "filelock",
-    "fsspec": "fsspec",
-    "google": "protobuf",
-    "h11": "h11",
-    "huggingface_hub": "huggingface_hub",
-    "jinja2": "jinja2",
-    "ml_dtypes": "ml_dtypes",
-    "msgpack": "msgpack",
-    "numpy": "numpy",
-    "onnx": "onnx",
-    "onnx_ir": "onnx-ir",
-    "onnxruntime": "onnxruntime",
-    "onnxruntime_extensions": "onnxruntime-extensions",
-    "onnxscript": "onnxscript",
-    "openvino": "openvino",
-    "packaging": "packaging",
-    "peft": "peft",
-    "platformdirs": "platformdirs",
-    "psutil": "psutil",
-    "pydantic": "pydantic",
-    "pydantic_core": "pydantic",
-    "rich": "rich",
-    "safetensors": "safetensors",
-    "scipy": "scipy",
-    "starlette": "starlette",
-    "tokenizers": "tokenizers",
-    "torch": "torch",
-    "torchsde": "torchsde",
-    "tornado": "tornado",
-    "transformers": "transformers",
-    "typer": "typer",
-    "uvicorn": "uvicorn",
-    "yaml": "pyyaml",
-}
-"""The distribution of each module that olivelike itself imports, by which `pyproject.toml` declares it; asking the
-environment takes 90 ms."""
 
 IDLE: Final = frozenset(
     {
