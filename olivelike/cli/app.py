@@ -17,7 +17,6 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from olivelike._extras import commands
-from olivelike._installed import lacking
 from olivelike.cli import stdout
 from olivelike.cli.display.help_pages import GROUPS, Command, Group
 from olivelike.cli.stdout import write_line
@@ -52,6 +51,8 @@ def exit_status() -> Iterator[Status]:
     except OlivelikeError as error:
         status.code = _report(error)
     except Exception as error:  # noqa: BLE001  (the last handler)
+        from olivelike._installed import lacking
+
         if absent := lacking(error):
             status.code = _report(absent)
             return
