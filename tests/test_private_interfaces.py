@@ -35,7 +35,8 @@ UNDOCUMENTED_MODULES = {
 DOCUMENTED_MODULES = {
     "PIL.Image", "PIL.PngImagePlugin", "anyio.to_thread", "diffusers.image_processor",
     "diffusers.models.attention_processor", "diffusers.pipelines", "diffusers.utils", "fastapi.exceptions",
-    "fastapi.responses", "fastapi.routing", "fsspec.callbacks", "google.protobuf.message", "packaging.requirements",
+    "fastapi.responses", "fastapi.routing", "fsspec.callbacks", "google.protobuf", "google.protobuf.message",
+    "packaging.requirements",
     "packaging.specifiers",
     "huggingface_hub.errors", "onnx.reference", "onnx_ir.passes", "onnx_ir.passes.common",
     "onnx_ir.traversal", "onnxscript.optimizer", "onnxscript.rewriter", "rich.console", "rich.progress", "rich.table",

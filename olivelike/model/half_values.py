@@ -53,24 +53,6 @@ def to_half(
     return half, {kind: count for kind, count in lost.items() if count}
 
 
-def count_not_finite(array: np.ndarray[Any, Any]) -> int:
-    """Return how many values are infinite or NaN; 0 for types that have none."""
-    if not ir.DataType.from_numpy(array.dtype).is_floating_point():
-        return 0
-    infinity = np.array(np.inf, array.dtype)
-    if not np.isinf(infinity):  # Float8 without infinities, and smaller types.
-        return int(np.count_nonzero(np.isnan(array)))
-    unsigned = np.dtype(f"u{array.itemsize}")
-    positive, negative = (np.array(value, array.dtype).view(unsigned) for value in (infinity, -infinity))
-    signed, flat, count = np.dtype(f"i{array.itemsize}"), array.reshape(-1), 0
-    # NumPy finds the largest of integers faster than anything of floats, and in their bits nothing is above infinity.
-    for start in range(0, flat.size, _PIECE):
-        bits = flat[start : start + _PIECE].view(unsigned)
-        if bits.max() >= negative or bits.view(signed).max() >= positive.view(signed):
-            count += int(np.count_nonzero(~np.isfinite(flat[start : start + _PIECE])))
-    return count
-
-
 def in_row_order(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return the array, or a copy of it, in row order; a transposed view is copied by strips that fit the cache."""
     if array.flags.c_contiguous or array.ndim != 2:

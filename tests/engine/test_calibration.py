@@ -11,6 +11,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from olivelike.cli.app import run_command_line
+from olivelike.engine import observed_pictures
 from olivelike.engine.calibration import Drawn, FloatPipeline, TrialDrawing, calibrate
 from olivelike.engine.convert_request import ConvertRequest, draft
 from olivelike.engine.output.swap import swap_loras
@@ -24,7 +25,6 @@ from olivelike.measure.verify.folder_verification import verify_folder
 from olivelike.model.observations import from_bytes
 from olivelike.model.records.run_record import NodeRecord
 from olivelike.runtime import Request, open_pipeline
-from olivelike.runtime.pipeline import observing
 from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder, open_folder
 from olivelike.runtime.sessions.open_session import open_session
 from olivelike.runtime.sessions.session import Session
@@ -111,7 +111,7 @@ def test_pictures_count_the_same_however_many_are_denoised_before_they_are_decod
     rounded: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     digest = drawing(rounded).outputs["calibration.unet"]
-    monkeypatch.setattr(observing, "_AT_ONCE", 1)
+    monkeypatch.setattr(observed_pictures, "_AT_ONCE", 1)
     rounded.run(clean_cache=True)
     assert drawing(rounded).outputs["calibration.unet"] == digest
 
@@ -127,7 +127,7 @@ def test_the_unet_is_closed_before_pictures_are_decoded(rounded: Project, monkey
         opened[path.parent.name] = weakref.ref(session)
         return session
 
-    monkeypatch.setattr(observing, "open_session", opening)
+    monkeypatch.setattr(observed_pictures, "open_session", opening)
     rounded.run(clean_cache=True)
     assert {"unet", "text_encoder", "safety_checker"} <= opened.keys()
 
@@ -137,7 +137,7 @@ def test_pictures_without_a_size_have_half_the_trained_one_down_to_256(
     monkeypatch: pytest.MonkeyPatch, trained: int, size: int
 ) -> None:
     monkeypatch.setattr(PipelineFolder, "default_size", property(lambda _: (trained, trained)))
-    assert observing.observed_size(open_folder(little_pipeline())) == (size, size)
+    assert observed_pictures.observed_size(open_folder(little_pipeline())) == (size, size)
 
 
 def test_other_prompts_and_weights_draw_again_and_other_methods_do_not(rounded: Project, tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def _draw(said: JsonView, progress: NotedProgress, folder: Path, prefix: str, ob
     import numpy as np
 
     from olivelike.engine.calibration import Drawn
-    from olivelike.runtime.pipeline.observing import draw_observed
+    from olivelike.engine.observed_pictures import draw_observed
     from olivelike.runtime.pipeline.request import Request
 
     requests = [

@@ -18,8 +18,9 @@ import onnx_ir as ir
 from olivelike._untrusted import Json, JsonView
 from olivelike.errors import PassError
 from olivelike.graphs.editing.values import constant_of, fixed_dims, type_of
+from olivelike.model.finite_values import count_not_finite
 from olivelike.model.graph import PARAMETER_KEY, QUANTISE_DOMAIN, is_barrier
-from olivelike.model.half_values import HALVES, count_not_finite, to_half
+from olivelike.model.half_values import HALVES, to_half
 from olivelike.model.quantised_values import quantised_format
 
 if TYPE_CHECKING:

@@ -30,8 +30,9 @@ from olivelike.graphs.guided_graphs import guided_graphs
 from olivelike.graphs.image_attention import is_image_parameter
 from olivelike.graphs.shallow import cut_shallow, has_cached_features
 from olivelike.model.components import MODEL_FILE, SHALLOW_FILE
+from olivelike.model.finite_values import count_not_finite
 from olivelike.model.graph import BLOCK_KEY, PARAMETER_KEY, QUANTISE_DOMAIN, weight_values
-from olivelike.model.half_values import HALVES, count_not_finite, in_row_order
+from olivelike.model.half_values import HALVES, in_row_order
 from olivelike.model.tensor_file import block_rows, read_part, read_tensor
 
 if TYPE_CHECKING:

@@ -221,12 +221,13 @@ def read_final_norm(path: Path) -> FinalNorm:
 
     Raises `SourceError` if the file can't be read, or its last operator is no norm.
     """
-    import onnx
     import torch
     from google.protobuf.message import DecodeError
 
+    from olivelike.model.onnx_messages import load_model
+
     try:
-        model = onnx.load(path, load_external_data=False)
+        model = load_model(path)
     except (OSError, DecodeError) as error:
         raise SourceError(f"{path}: can't be read: {error}; run the workflow again") from error
     node = next((node for node in _chain(model) if node.op_type in _WEIGHTS), None)
@@ -256,10 +257,11 @@ def _chain(model: Any) -> list[Any]:
 
 def _tensor(stored: Any, path: Path) -> Any:
     import numpy as np
-    import onnx
+
+    from olivelike.model.onnx_messages import to_array
 
     try:
-        array = onnx.numpy_helper.to_array(stored, str(path.parent))
+        array = to_array(stored, path.parent)
     except (OSError, ValueError) as error:
         raise SourceError(f"{path}: {stored.name} can't be read: {error}; run the workflow again") from error
     return np.array(array, np.float32)

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import numpy as np
-    from onnx import TensorProto
 
+    from olivelike.model.onnx_messages import TensorProto
     from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
 
 _SHOWN: Final = 3
@@ -65,10 +65,10 @@ def _written(path: Path) -> tuple[tuple[str, tuple[int, ...]], ...]:
 @lru_cache(maxsize=64)
 def _spoilt(path: Path, _written: object) -> str:
     """Return the weights of a network that are infinite or NaN, in words; nothing if there are none."""
-    import onnx
+    from olivelike.model.onnx_messages import load_model
 
     counts: dict[str, int] = {}
-    for tensor in onnx.load(path, load_external_data=False).graph.initializer:
+    for tensor in load_model(path).graph.initializer:
         # A mask says by -inf what is not looked at.
         count = sum(_count(values) for values in _values(tensor, path.parent))
         if count:
@@ -81,7 +81,7 @@ def _spoilt(path: Path, _written: object) -> str:
 def _count(values: np.ndarray[Any, Any]) -> int:
     import numpy as np
 
-    from olivelike.model.half_values import count_not_finite
+    from olivelike.model.finite_values import count_not_finite
 
     found = count_not_finite(values)
     return found - int(np.count_nonzero(np.isneginf(values.astype(np.float32)))) if found else 0
@@ -90,21 +90,21 @@ def _count(values: np.ndarray[Any, Any]) -> int:
 def _values(tensor: TensorProto, folder: Path) -> Iterator[np.ndarray[Any, Any]]:
     """Yield the values of an initializer of a float type, some at a time."""
     import numpy as np
-    import onnx_ir as ir
-    from onnx import numpy_helper
 
-    dtype = ir.DataType(tensor.data_type)
-    if not dtype.is_floating_point() or dtype.bitwidth < 8:
+    from olivelike.model.onnx_messages import dtype_name, dtype_of, to_array
+
+    name = dtype_name(tensor.data_type)
+    if "float" not in name or name.startswith("float4"):
         return
     if not tensor.external_data:
-        yield np.asarray(numpy_helper.to_array(tensor))
+        yield to_array(tensor)
         return
     places = {entry.key: entry.value for entry in tensor.external_data}
-    left, numpy = math.prod(tensor.dims), dtype.numpy()
+    left, dtype = math.prod(tensor.dims), dtype_of(tensor)
     with open_file(folder / places["location"]) as file:
         file.seek(int(places.get("offset", 0)))
         while left:
-            values = np.fromfile(file, numpy, min(left, _PIECE_VALUES))
+            values = np.fromfile(file, dtype, min(left, _PIECE_VALUES))
             if not values.size:
                 return
             yield values

@@ -30,7 +30,8 @@ from olivelike.runtime.sessions.providers import CPU
 
 if TYPE_CHECKING:
     import numpy as np
-    import onnx
+
+    from olivelike.model.onnx_messages import ModelProto, TensorProto
 
     Array = np.ndarray[Any, Any]
 
@@ -102,7 +103,7 @@ _ORDERS: Final = tuple(Order(block, both) for block in (16, 8) for both in (True
 class _Filter:
     """A filter of a model, and what stands for it in the twin."""
 
-    tensor: onnx.TensorProto
+    tensor: TensorProto
     """Without values."""
     twin: Array
     """Numbers that follow each other, and that no other filter's twin has."""
@@ -194,14 +195,15 @@ def rewrite(
         give: Puts arrays into the options that stand for initializers; not those with these names.
     """
     if sum(file.stat().st_size for file in path.parent.iterdir() if file.is_file()) < 4 * _LEAST:
-        return None  # Without the import of onnx.
+        return None  # Without the import of protobuf.
 
-    import onnx
     import onnxruntime
     from google.protobuf.message import DecodeError
 
+    from olivelike.model.onnx_messages import ModelProto
+
     try:
-        model = onnx.ModelProto.FromString(read_bytes(path, _MOST_BYTES) if content is None else content)
+        model = ModelProto.FromString(read_bytes(path, _MOST_BYTES) if content is None else content)
     except (OSError, DecodeError):
         return None
     filters = _filters(model)
@@ -214,7 +216,7 @@ def rewrite(
         options.add_session_config_entry("session.disable_prepacking", "1")
         try:
             onnxruntime.InferenceSession(model.SerializeToString(), options, providers=[CPU])
-            rewritten = onnx.ModelProto.FromString(read_bytes(written, _MOST_BYTES))
+            rewritten = ModelProto.FromString(read_bytes(written, _MOST_BYTES))
         except (*onnxruntime_errors(), OSError, DecodeError):
             return None
     found = _found(rewritten, filters)
@@ -225,13 +227,14 @@ def rewrite(
     return RewrittenModel(rewritten.SerializeToString(), found, others)
 
 
-def _filters(model: onnx.ModelProto) -> dict[str, _Filter]:
+def _filters(model: ModelProto) -> dict[str, _Filter]:
     """Return the filters in data files that convolutions alone read, by name, and make them those of the twin.
 
     None are returned of a model with weights of other types, of which ONNX Runtime may make new ones as it opens it.
     """
     import numpy as np
-    import onnx
+
+    from olivelike.model.onnx_messages import TensorProto, from_array
 
     graph = model.graph
     tensors = {tensor.name: tensor for tensor in graph.initializer}
@@ -251,7 +254,7 @@ def _filters(model: onnx.ModelProto) -> dict[str, _Filter]:
         tensor = tensors.get(name)
         if tensor is None or read[name] != times or not _is_filter(tensor):
             continue
-        kept = onnx.TensorProto.FromString(tensor.SerializeToString())
+        kept = TensorProto.FromString(tensor.SerializeToString())
         outputs, inputs, *kernel = tensor.dims
         few = _BLOCK if tuple(kernel) in seen else 2 * _BLOCK  # Two show in which order blocks are.
         if inputs % few == 0:
@@ -260,11 +263,11 @@ def _filters(model: onnx.ModelProto) -> dict[str, _Filter]:
         twin = np.arange(first, first + prod(shape), dtype=np.uint32).view(np.float32).reshape(shape)
         first += twin.size
         found[name] = _Filter(kept, twin)
-        tensor.CopyFrom(onnx.numpy_helper.from_array(twin, name))
+        tensor.CopyFrom(from_array(twin, name))
     return found
 
 
-def _is_filter(tensor: onnx.TensorProto) -> bool:
+def _is_filter(tensor: TensorProto) -> bool:
     """Return whether a tensor is a float32 filter for two dimensions in a file of the model's folder."""
     if tensor.data_type != tensor.FLOAT or len(tensor.dims) != _DIMS or tensor.data_location != tensor.EXTERNAL:
         return False
@@ -275,14 +278,15 @@ def _is_filter(tensor: onnx.TensorProto) -> bool:
     return whole and min(tensor.dims) > 0 and not location.is_absolute() and ".." not in location.parts
 
 
-def _found(model: onnx.ModelProto, filters: Mapping[str, _Filter]) -> dict[str, tuple[_Filter, Order]] | None:
+def _found(model: ModelProto, filters: Mapping[str, _Filter]) -> dict[str, tuple[_Filter, Order]] | None:
     """Find the filters of a rewritten twin, and put what was in the file in their places.
 
     Returns which filter an initializer is, and its order; `None` if one can't be told, or something else was made of
     one.
     """
     import numpy as np
-    import onnx
+
+    from olivelike.model.onnx_messages import TensorProto, to_array
 
     twins = sorted(filters.values(), key=lambda one: float(one.twin.flat[0]))
     firsts = [float(one.twin.flat[0]) for one in twins]
@@ -291,7 +295,7 @@ def _found(model: onnx.ModelProto, filters: Mapping[str, _Filter]) -> dict[str, 
     for tensor in model.graph.initializer:
         if tensor.data_type != tensor.FLOAT or len(tensor.dims) != _DIMS or tensor.data_location == tensor.EXTERNAL:
             continue
-        values = onnx.numpy_helper.to_array(tensor)
+        values = to_array(tensor)
         which = bisect_right(firsts, float(values.max())) - 1
         if which < 0:
             continue
@@ -300,7 +304,7 @@ def _found(model: onnx.ModelProto, filters: Mapping[str, _Filter]) -> dict[str, 
             tensor.CopyFrom(one.tensor)
         elif order := next((o for o in _ORDERS if np.array_equal(o.of(one.twin), values)), None):
             found[tensor.name] = one, order
-            placed = onnx.TensorProto(
+            placed = TensorProto(
                 name=tensor.name, data_type=tensor.FLOAT, dims=order.shape(one.dims), data_location=tensor.EXTERNAL
             )
             for key, value in {"location": one.place["location"], "offset": "0"}.items():

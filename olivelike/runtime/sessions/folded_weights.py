@@ -22,7 +22,8 @@ from olivelike.errors import SessionError
 
 if TYPE_CHECKING:
     import numpy as np
-    import onnx
+
+    from olivelike.model.onnx_messages import GraphProto, NodeProto, TensorProto
 
     Array = np.ndarray[Any, Any]
     Pattern = str | tuple[Any, ...]
@@ -62,9 +63,9 @@ class _Weight:
     """A constant, and the initializers that it is made of."""
 
     name: str
-    upper: onnx.TensorProto
-    lower: onnx.TensorProto
-    scales: onnx.TensorProto
+    upper: TensorProto
+    lower: TensorProto
+    scales: TensorProto
     inner: frozenset[str]
     """Values between them."""
 
@@ -83,19 +84,20 @@ def fold(path: Path, given: Mapping[str, Array]) -> FoldedModel | None:
     except OSError:
         return None
     if _MARK not in content:
-        return None  # Without the import of onnx.
+        return None  # Without the import of protobuf.
 
-    import onnx
     from google.protobuf.message import DecodeError
 
+    from olivelike.model.onnx_messages import ModelProto, TensorProto, dtype_of
+
     try:
-        model = onnx.ModelProto.FromString(content)
+        model = ModelProto.FromString(content)
     except DecodeError:
         return None
     graph = model.graph
     if not (weights := list(_weights(graph))):
         return None
-    dtypes = {one.name: onnx.helper.tensor_dtype_to_np_dtype(one.scales.data_type) for one in weights}
+    dtypes = {one.name: dtype_of(one.scales) for one in weights}
     with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as pool:
         widened = pool.map(lambda one: _widen(path, one, given, dtypes[one.name]), weights)
         arrays = {one.name: array for one, array in zip(weights, widened, strict=True)}
@@ -111,13 +113,13 @@ def fold(path: Path, given: Mapping[str, Array]) -> FoldedModel | None:
     graph.initializer.extend(kept)
     for one in weights:
         placed = graph.initializer.add(
-            name=one.name, data_type=one.scales.data_type, dims=one.upper.dims, data_location=onnx.TensorProto.EXTERNAL
+            name=one.name, data_type=one.scales.data_type, dims=one.upper.dims, data_location=TensorProto.EXTERNAL
         )
         placed.external_data.add(key="location", value=path.name)  # Never read, since an array is given.
     return FoldedModel(model.SerializeToString(), arrays, frozenset(parts))
 
 
-def _weights(graph: onnx.GraphProto) -> Iterator[_Weight]:
+def _weights(graph: GraphProto) -> Iterator[_Weight]:
     """Find the chains of operators in a graph."""
     tensors = {tensor.name: tensor for tensor in graph.initializer}
     makers = {output: node for node in graph.node for output in node.output}
@@ -154,7 +156,7 @@ def _weights(graph: onnx.GraphProto) -> Iterator[_Weight]:
                 yield _Weight(name, upper, lower, scales, frozenset(inner))
 
 
-def _operator(node: onnx.NodeProto) -> str:
+def _operator(node: NodeProto) -> str:
     """Return an operator as chains have it."""
     if node.op_type != "Cast":
         return node.op_type if not node.domain else f"{node.domain}.{node.op_type}"
@@ -162,13 +164,14 @@ def _operator(node: onnx.NodeProto) -> str:
     return {1: "Cast", 10: "Half"}.get(to, f"Cast to {to}")
 
 
-def _is_sixteenth(tensor: onnx.TensorProto) -> bool:
-    import onnx
+def _is_sixteenth(tensor: TensorProto) -> bool:
+    from olivelike.model.onnx_messages import to_array
 
-    return tensor.data_location != tensor.EXTERNAL and bool(onnx.numpy_helper.to_array(tensor).tolist() == 1 / 16)
+    inside = tensor.data_location != tensor.EXTERNAL and tensor.data_type == tensor.FLOAT
+    return inside and bool(to_array(tensor).tolist() == 1 / 16)
 
 
-def _fit(upper: onnx.TensorProto, lower: onnx.TensorProto, scales: onnx.TensorProto) -> bool:
+def _fit(upper: TensorProto, lower: TensorProto, scales: TensorProto) -> bool:
     """Tell whether three initializers are the parts of one weight, and can be read here."""
     if min(upper.dims, default=0) < 1:
         return False
@@ -184,7 +187,7 @@ def _fit(upper: onnx.TensorProto, lower: onnx.TensorProto, scales: onnx.TensorPr
     )
 
 
-def _is_here(tensor: onnx.TensorProto) -> bool:
+def _is_here(tensor: TensorProto) -> bool:
     """Tell whether a tensor's bytes are in the model, or in a file of its folder."""
     if tensor.data_location != tensor.EXTERNAL:
         return len(tensor.raw_data) == _bytes(tensor)
@@ -192,7 +195,7 @@ def _is_here(tensor: onnx.TensorProto) -> bool:
     return Path(place.get("location", "..")).name == place.get("location") and place.get("offset", "0").isdecimal()
 
 
-def _bytes(tensor: onnx.TensorProto) -> int:
+def _bytes(tensor: TensorProto) -> int:
     widths: dict[int, int] = {tensor.FLOAT: 4, tensor.FLOAT16: 2}
     return int(prod(tensor.dims)) * widths.get(tensor.data_type, 1)
 
@@ -218,15 +221,15 @@ def _widen(path: Path, one: _Weight, given: Mapping[str, Array], dtype: np.dtype
     return target
 
 
-def _values(path: Path, tensor: onnx.TensorProto, given: Mapping[str, Array]) -> Array:
+def _values(path: Path, tensor: TensorProto, given: Mapping[str, Array]) -> Array:
     import numpy as np
-    import onnx
+
+    from olivelike.model.onnx_messages import dtype_of, to_array
 
     if tensor.name in given:
         return given[tensor.name]
     if tensor.data_location != tensor.EXTERNAL:
-        inside: Array = onnx.numpy_helper.to_array(tensor)
-        return inside
+        return to_array(tensor)
     place = {entry.key: entry.value for entry in tensor.external_data}
     data = path.parent / place["location"]
     offset = int(place.get("offset", 0))
@@ -235,8 +238,7 @@ def _values(path: Path, tensor: onnx.TensorProto, given: Mapping[str, Array]) ->
             if offset + _bytes(tensor) > file.seek(0, os.SEEK_END):
                 raise SessionError(f"{data}: is cut short in {tensor.name}; get the file again")
             file.seek(offset)
-            dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
-            values: Array = np.fromfile(file, dtype, prod(tensor.dims)).reshape(tensor.dims)
+            values: Array = np.fromfile(file, dtype_of(tensor), prod(tensor.dims)).reshape(tensor.dims)
     except OSError as error:
         raise SessionError(f"{data}: can't be read: {error.strerror}; check the file") from error
     return values

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from olivelike._untrusted import open_file
 
 if TYPE_CHECKING:
-    from onnx import TensorProto
+    from olivelike.model.onnx_messages import TensorProto
 
 _TYPES: Final = {1: "f32", 2: "u8", 3: "i8", 10: "f16", 16: "bf16"}
 """OpenVINO's names of the types that weights have, by ONNX's numbers."""

@@ -52,9 +52,8 @@ def import_engine(settings: SessionSettings) -> None:
 
     What is not installed is told of by the session that needs it.
     """
-    for name in ("openvino", "onnx") if settings.provider.name == OPENVINO else ("onnxruntime",):
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
+    with contextlib.suppress(ImportError):
+        importlib.import_module("openvino" if settings.provider.name == OPENVINO else "onnxruntime")
 
 
 def _open(path: Path, settings: SessionSettings, initializers: Mapping[str, Array], content: bytes | None) -> Session:

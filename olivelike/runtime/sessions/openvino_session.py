@@ -29,9 +29,9 @@ from olivelike.runtime.sessions.session import (
 
 if TYPE_CHECKING:
     import numpy as np
-    import onnx
     import torch
 
+    from olivelike.model.onnx_messages import ModelProto
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
     Array = np.ndarray[Any, Any]
@@ -179,10 +179,10 @@ def open_openvino_session(
     return OpenVinoSession(path.parent.name or path.name, compiled, weights, device, inputs, outputs)
 
 
-def _parsed(content: bytes) -> onnx.ModelProto:
-    import onnx
+def _parsed(content: bytes) -> ModelProto:
+    from olivelike.model.onnx_messages import ModelProto
 
-    return onnx.ModelProto.FromString(content)
+    return ModelProto.FromString(content)
 
 
 def _refuse_foreign(settings: SessionSettings) -> None:
@@ -203,7 +203,7 @@ def _refuse_foreign(settings: SessionSettings) -> None:
         )
 
 
-def _defaults(proto: onnx.ModelProto, device: str) -> dict[str, str]:
+def _defaults(proto: ModelProto, device: str) -> dict[str, str]:
     """Return properties that settings may replace: a graph in bfloat16 says itself what stays in float32.
 
     By default OpenVINO's CPU computes the sines of a timestep in bfloat16, too, which takes 627 for 628.

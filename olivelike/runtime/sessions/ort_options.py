@@ -22,8 +22,8 @@ from olivelike.runtime.sessions.session import check_initializers, read_model_fi
 
 if TYPE_CHECKING:
     import numpy as np
-    from onnx import TensorProto
 
+    from olivelike.model.onnx_messages import TensorProto
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
     Array = np.ndarray[Any, Any]
@@ -254,12 +254,13 @@ def _give(options: Any, arrays: Mapping[str, Array], without: Collection[str] = 
 def _ort_value(array: Array) -> Any:
     """Return what ONNX Runtime takes of an array, whose memory it shares; NumPy itself has no float8."""
     import numpy as np
-    import onnx
     import onnxruntime
 
     if array.dtype.name != "float8_e4m3fn":
         return onnxruntime.OrtValue.ortvalue_from_numpy(array)
-    return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(np.uint8), onnx.TensorProto.FLOAT8E4M3FN)
+    from olivelike.model.onnx_messages import TensorProto
+
+    return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(np.uint8), TensorProto.FLOAT8E4M3FN)
 
 
 @cache
@@ -317,18 +318,21 @@ def _map(path: Path) -> Any:
 
 def _data_location(path: Path, weights: Path, size: int) -> str:
     """Return the name by which the model calls its only data file."""
-    from olivelike.graphs.inspect import inspect_model
+    from olivelike.model.onnx_messages import data_files
 
-    files = inspect_model(path, targets=()).data_files
+    try:
+        files = data_files(read_model_file(path))
+    except (KeyError, ValueError) as error:
+        raise SessionError(f"{path}: does not say where its weights are ({error}); export it again") from error
     if len(files) != 1:
-        named = ", ".join(file.location for file in files) or "none"
+        named = ", ".join(files) or "none"
         raise SessionError(f"{path}: takes one weights file, but names {len(files)} of its own ({named})")
-    if size < files[0].expected_bytes:
+    ((location, least),) = files.items()
+    if size < least:
         raise SessionError(
-            f"{weights}: has {size:,} bytes, but {path} needs {files[0].expected_bytes:,}: it is cut short, or "
-            "belongs to another model"
+            f"{weights}: has {size:,} bytes, but {path} needs {least:,}: it is cut short, or belongs to another model"
         )
-    return files[0].location
+    return location
 
 
 def _known(path: Path, initializers: Mapping[str, Array]) -> Mapping[str, TensorProto]:
@@ -356,10 +360,10 @@ def _exchange(
     external |= {name: array for name, array in left.items() if name not in inside}
     if not inside:
         return model, external
-    import onnx
+    from olivelike.model.onnx_messages import ModelProto, from_array, load_model
 
-    proto = onnx.load(path, load_external_data=False) if folded is None else onnx.load_from_string(folded.content)
+    proto = load_model(path) if folded is None else ModelProto.FromString(folded.content)
     for tensor in proto.graph.initializer:
         if tensor.name in inside:
-            tensor.CopyFrom(onnx.numpy_helper.from_array(initializers[tensor.name], tensor.name))
+            tensor.CopyFrom(from_array(initializers[tensor.name], tensor.name))
     return proto.SerializeToString(), external

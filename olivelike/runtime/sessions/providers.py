@@ -221,11 +221,15 @@ def _highest(opens: Callable[[int], bool]) -> int:
 
 def _opens(opset: int, ir_version: int) -> bool:
     import onnxruntime
-    from onnx import TensorProto, helper
 
-    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"]
-    graph = helper.make_graph([helper.make_node("Abs", ["x"], ["y"])], "probe", values[:1], values[1:])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=ir_version)
+    from olivelike.model.onnx_messages import ModelProto, TensorProto
+
+    model = ModelProto(ir_version=ir_version, opset_import=[{"version": opset}], graph={"name": "probe"})
+    model.graph.node.add(op_type="Abs", input=["x"], output=["y"])
+    for name, values in (("x", model.graph.input), ("y", model.graph.output)):
+        kind = values.add(name=name).type.tensor_type
+        kind.elem_type = TensorProto.FLOAT
+        kind.shape.dim.add(dim_value=1)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _FATAL
     try:

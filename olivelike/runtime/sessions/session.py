@@ -26,8 +26,8 @@ from olivelike.errors import SessionError, SourceError, UsageError
 if TYPE_CHECKING:
     import numpy as np
     import torch
-    from onnx import TensorProto
 
+    from olivelike.model.onnx_messages import TensorProto
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
     Shapes = dict[str, tuple[int, ...]]
@@ -279,17 +279,17 @@ class Network:
 
 
 def read_model_file(path: Path) -> Any:
-    """Return an ONNX file as an `onnx.ModelProto`, the values of its larger initializers left out.
+    """Return an ONNX file as a `ModelProto`, the values of its larger initializers left out.
 
     Raises `SessionError` if it can't be read, or is no ONNX model.
     """
-    import onnx
     from google.protobuf.message import DecodeError
 
     from olivelike.graphs.inspect.skeleton import read_skeleton
+    from olivelike.model.onnx_messages import ModelProto
 
     try:
-        return onnx.ModelProto.FromString(read_skeleton(path))
+        return ModelProto.FromString(read_skeleton(path))
     except SourceError as error:
         raise SessionError(str(error)) from error
     except DecodeError as error:
@@ -347,10 +347,9 @@ def _spec(value: Any) -> ValueSpec:
 
 
 def _dtype(element: int) -> str:
-    import onnx
+    from olivelike.model.onnx_messages import dtype_name
 
     try:
-        name: str = onnx.helper.tensor_dtype_to_np_dtype(element).name
+        return dtype_name(element)
     except KeyError:
         raise SessionError(f"a value has ONNX type {element}, which is unknown; export the model again") from None
-    return name

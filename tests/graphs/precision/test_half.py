@@ -13,8 +13,9 @@ import pytest
 from olivelike.errors import PassError
 from olivelike.graphs.precision import HalfPrecision
 from olivelike.model import Graph
+from olivelike.model.finite_values import count_not_finite
 from olivelike.model.graph import BLOCK_KEY, PARAMETER_KEY
-from olivelike.model.half_values import count_not_finite, to_half
+from olivelike.model.half_values import to_half
 
 FLOAT, HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
 
