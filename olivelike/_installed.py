@@ -62,25 +62,36 @@ DISTRIBUTIONS: Final[Mapping[str, str]] = {
 environment takes 90 ms."""
 
 
+_MORE: Final = "this needs all of olivelike, and olivelike-runtime alone is installed; run `pip install olivelike`"
+
+
 def lacking(error: BaseException) -> MissingError | None:
     """Return what to tell instead of an error, if that is a module which one of our own distributions brings."""
     top = (getattr(error, "name", None) or "").partition(".")[0]
-    if not isinstance(error, ModuleNotFoundError) or top not in DISTRIBUTIONS:
+    if not isinstance(error, ModuleNotFoundError) or top not in {*DISTRIBUTIONS, "olivelike"}:
         return None
+    if top == "olivelike":
+        return None if _declared("olivelike") else MissingError(_MORE)
     name = DISTRIBUTIONS[top]
     return MissingError(f"this needs {name}, which is not installed; run `pip install {_wanted(name)}`")
 
 
 def _wanted(name: str) -> str:
     """Return what `pip install` takes: our extra that brings a distribution, or its tested range."""
+    pattern = re.compile(rf"({re.escape(name)}(?![\w.-])[^;]*)(?:.*extra == .(\w[\w-]*))?", re.IGNORECASE)
+    for ours in ("olivelike", "olivelike-runtime"):
+        for text in _declared(ours):
+            if found := pattern.match(text):
+                wanted, extra = found.groups()
+                return f"'{ours}[{extra}]'" if extra else f"'{wanted.strip()}'"
+    return name
+
+
+def _declared(ours: str) -> list[str]:
+    """Return what one of our distributions needs; nothing if it is not installed."""
     from importlib.metadata import PackageNotFoundError, requires
 
-    pattern = re.compile(rf"({re.escape(name)}(?![\w.-])[^;]*)(?:.*extra == .(\w[\w-]*))?", re.IGNORECASE)
     try:
-        declared = [found for text in requires("olivelike") or [] if (found := pattern.match(text))]
+        return requires(ours) or []
     except PackageNotFoundError:
-        return name
-    if not declared:
-        return name
-    wanted, extra = declared[0].groups()
-    return f"'olivelike[{extra}]'" if extra else f"'{wanted.strip()}'"
+        return []

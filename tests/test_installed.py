@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +54,21 @@ def test_what_is_not_installed_is_told_with_the_command_that_installs_it(module,
     error = lacking(ModuleNotFoundError(f"No module named {module!r}", name=module))
     assert isinstance(error, MissingError)
     assert str(error).endswith(f"is not installed; run `{command}`")
+
+
+def test_what_olivelike_runtime_lacks_is_told_where_it_is_installed_alone(monkeypatch):
+    error = ModuleNotFoundError("No module named 'olivelike.engine.run'", name="olivelike.engine.run")
+    assert lacking(error) is None
+
+    def requires(name):
+        if name == "olivelike":
+            raise PackageNotFoundError(name)
+        return ["onnxruntime>=1.23,<1.32; extra == 'cpu'", "numpy>=2.0,<3"]
+
+    monkeypatch.setattr("importlib.metadata.requires", requires)
+    assert str(lacking(error)).endswith("olivelike-runtime alone is installed; run `pip install olivelike`")
+    for module, wanted in {"onnxruntime": "olivelike-runtime[cpu]", "numpy": "numpy>=2.0,<3"}.items():
+        assert str(lacking(ModuleNotFoundError("x", name=module))).endswith(f"run `pip install '{wanted}'`")
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -128,7 +129,7 @@ class Commands(Group):
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002  (typer's signature)
         """Return the names, in the order of `--help`."""
-        return list(self.commands)
+        return [name for name in COMMANDS if is_here(name)]
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the commands under the titles of their groups, each with its purpose."""
@@ -137,9 +138,11 @@ class Commands(Group):
             rows = [
                 (f"{name:<{longest}}", self.get_command(ctx, name).get_short_help_str(formatter.width))
                 for name in names
+                if is_here(name)
             ]
-            with formatter.section(title):
-                formatter.write_dl(rows)
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
         """Return a command, or `None` if there is none of that name."""
@@ -169,12 +172,21 @@ def run_command_line(arguments: Sequence[str] | None = None) -> int:
     return status.code
 
 
+def is_here(name: str) -> bool:
+    """Tell whether a command is installed: `olivelike-runtime` has those that draw."""
+    return name in commands() or Path(__file__).with_name("commands").joinpath(f"{_spelled(name)}.py").is_file()
+
+
+def _spelled(name: str) -> str:
+    return name.replace("-", "_")
+
+
 def _load(name: str) -> Any:
     if (extra := commands().get(name)) is not None:
         place, _, attribute = extra.place.partition(":")
         found = getattr(importlib.import_module(place), attribute)
     else:
-        spelled = name.replace("-", "_")
+        spelled = _spelled(name)
         module = importlib.import_module(f"olivelike.cli.commands.{spelled}")
         found = getattr(module, "app", None) or getattr(module, spelled)
     app = found
@@ -188,9 +200,9 @@ def _load(name: str) -> Any:
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
+        from olivelike import __version__
 
-        write_line(f"olivelike {version('olivelike')}")
+        write_line(f"olivelike {__version__}")
         raise typer.Exit
 
 

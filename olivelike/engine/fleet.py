@@ -403,6 +403,6 @@ class _Lent:
 
 
 def _memory_limit() -> int:
-    from olivelike.engine.execute.memory_budget import default_limit
+    from olivelike._memory import default_limit
 
     return default_limit()

@@ -117,7 +117,7 @@ def forecast(prepared: Prepared) -> Forecast:
 
 def memory_limit(options: Options) -> int:
     """Return how much memory all nodes together may be expected to use now, in bytes."""
-    from olivelike.engine.execute.memory_budget import default_limit
+    from olivelike._memory import default_limit
 
     return options.memory_limit or default_limit()
 

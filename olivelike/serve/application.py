@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from importlib.metadata import version
 
 from fastapi import FastAPI
 
+from olivelike import __version__
 from olivelike.serve.api.a1111 import a1111_router
 from olivelike.serve.api.a1111_guides import guides_router
 from olivelike.serve.api.a1111_probes import probes_router
@@ -47,7 +47,7 @@ def create_app(settings: ServeSettings) -> FastAPI:
                 await service.runs.close()
             await service.close()
 
-    app = FastAPI(title="olivelike", version=version("olivelike"), lifespan=lifespan, docs_url=None, redoc_url=None)
+    app = FastAPI(title="olivelike", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.service = service
     add_handlers(app)
     app.add_middleware(Guards, rules=_rules(settings))

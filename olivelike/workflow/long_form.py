@@ -5,8 +5,6 @@ A source or target given as text becomes a map; a step given as a bare name beco
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Iterable, Mapping as MappingOf, Sequence as SequenceOf
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +12,7 @@ from typing import TYPE_CHECKING
 from olivelike._text import did_you_mean
 from olivelike.errors import UsageError
 from olivelike.model.guides import GUIDES, IMAGE_ENCODER, GuideKind
-from olivelike.workflow.places import absolute, exists, file_ref, is_path, source_path
+from olivelike.workflow.places import file_ref, is_path, source_path, split_weight, weighted_file
 from olivelike.workflow.workflow_file import Guide, GuideFile, Lora, Source
 from olivelike.workflow.yaml_tree import Mapping, Node, Scalar, Sequence
 
@@ -22,7 +20,6 @@ if TYPE_CHECKING:
     from olivelike.workflow.findings import Position
 
 _ENCODER_OPTION = f"--{IMAGE_ENCODER.replace('_', '-')}"
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 def expand_short_forms(root: Node, project_folder: Path) -> None:
@@ -56,14 +53,6 @@ def expand_short_forms(root: Node, project_folder: Path) -> None:
                 for chain in chains.values():
                     if isinstance(chain, Sequence):
                         chain.items = [_step(item) for item in chain.items]
-
-
-def split_weight(text: str) -> tuple[str, float | None]:
-    """Split `FILE:WEIGHT`; a colon that no number follows belongs to the file, as behind a Windows drive."""
-    file, colon, number = text.rpartition(":")
-    if colon and file and _NUMBER.fullmatch(number):
-        return file, float(number)
-    return text, None
 
 
 def _source(node: Node, project_folder: Path) -> Node:
@@ -136,12 +125,8 @@ def parse_lora(text: str, folder: Path) -> Lora:
 
     Raises `UsageError` if it names no file, or its weight is infinite.
     """
-    file, weight = (text, None) if exists(absolute(text, folder)) else split_weight(text)
-    if not file.strip():
-        raise UsageError(f"--lora {text!r}: no file is named; use FILE or FILE:WEIGHT")
-    if weight is not None and not math.isfinite(weight):
-        raise UsageError(f"--lora {text!r}: a LoRA's weight is a finite number, not {weight}")
-    return Lora(file=file_ref(file, folder), weight=1.0 if weight is None else weight)
+    file, weight = weighted_file(text, folder)
+    return Lora(file=file, weight=weight)
 
 
 def text_guides(

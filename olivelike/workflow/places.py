@@ -5,6 +5,7 @@ Paths come from text that people wrote. Unlike pathlib, nothing here raises for 
 
 from __future__ import annotations
 
+import math
 import os
 import os.path
 import re
@@ -12,12 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
 
 from olivelike._text import did_you_mean, did_you_mean_path
-from olivelike.errors import WorkflowError
+from olivelike.errors import UsageError, WorkflowError
 from olivelike.model.components import WEIGHT_FILE_SUFFIXES
 
 SUFFIXES = (".yaml", ".yml")
 _FOLDER = "workflows"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _DATA = Path(__file__).parents[1] / "data"
 DEMO = "demo"
 _DEMO_EDGES = "demo_edges"
@@ -150,3 +152,24 @@ def may_be_path(text: str) -> bool:
 def exists(path: Path) -> bool:
     """Tell whether there is a file or folder; false too where that can't be found out."""
     return os.path.exists(path)
+
+
+def split_weight(text: str) -> tuple[str, float | None]:
+    """Split `FILE:WEIGHT`; a colon that no number follows belongs to the file, as behind a Windows drive."""
+    file, colon, number = text.rpartition(":")
+    if colon and file and _NUMBER.fullmatch(number):
+        return file, float(number)
+    return text, None
+
+
+def weighted_file(text: str, folder: Path) -> tuple[FileRef, float]:
+    """Return the LoRA that `FILE` or `FILE:WEIGHT` on a command line names, and its weight, by default 1.
+
+    Raises `UsageError` if it names no file, or its weight is infinite.
+    """
+    file, weight = (text, None) if exists(absolute(text, folder)) else split_weight(text)
+    if not file.strip():
+        raise UsageError(f"--lora {text!r}: no file is named; use FILE or FILE:WEIGHT")
+    if weight is not None and not math.isfinite(weight):
+        raise UsageError(f"--lora {text!r}: a LoRA's weight is a finite number, not {weight}")
+    return file_ref(file, folder), 1.0 if weight is None else weight

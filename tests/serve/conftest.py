@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from olivelike.engine.execute import json_child
+from olivelike import _json_child as json_child
 from olivelike.serve import ServeSettings, create_app
 from olivelike.serve.listen import listening, make_server
 from olivelike.serve.service import Service

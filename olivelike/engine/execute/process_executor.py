@@ -6,9 +6,9 @@ import queue
 import time
 from typing import TYPE_CHECKING
 
+from olivelike._json_child import JsonChild, how_it_ended
+from olivelike._memory import MemoryWatch, resident
 from olivelike.engine.execute.executor import LIGHT, Advanced, Answer, Demand, Failed
-from olivelike.engine.execute.json_child import JsonChild, how_it_ended
-from olivelike.engine.execute.memory_budget import MemoryWatch, resident
 from olivelike.engine.kinds.kind import Done
 from olivelike.errors import PassError
 

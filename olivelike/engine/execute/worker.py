@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from olivelike._installed import lacking
+from olivelike._json_child import serve
+from olivelike._memory import resident
 from olivelike.engine.execute.executor import Failed
-from olivelike.engine.execute.json_child import serve
-from olivelike.engine.execute.memory_budget import resident
 from olivelike.engine.kinds import KINDS  # noqa: F401  (their tasks are found by name)
 from olivelike.engine.kinds.kind import Task, Workbench
 from olivelike.errors import OlivelikeError, PassError, VerificationError

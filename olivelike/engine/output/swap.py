@@ -294,15 +294,15 @@ class LiveLoras:
         Raises `UsageError` if it names no file, or its weight is none, and `SourceError` if the file is no LoRA.
         """
         from olivelike.engine.plan.adapters import fetch
-        from olivelike.workflow.long_form import parse_lora
+        from olivelike.workflow.places import weighted_file
 
         file, _, weight = text.rpartition(":")
-        lora = parse_lora(text, Path.cwd())
-        absent = lora.file.path is not None and not lora.file.path.exists()
+        ref, number = weighted_file(text, Path.cwd())
+        absent = ref.path is not None and not ref.path.exists()
         if absent and file and Path(file).expanduser().is_file():
             raise UsageError(f"--lora {text}: {weight or 'nothing'} is no weight; write a number such as 0.8")
-        path, _ = fetch(lora.file)
-        return self._open(path, lora.weight, lora.weight)
+        path, _ = fetch(ref)
+        return self._open(path, number, number)
 
     def tagged(self, written: str, name: str, text_weight: float, unet_weight: float) -> LiveLora:
         """Open what a tag in a prompt names.

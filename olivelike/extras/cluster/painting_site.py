@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from olivelike._json_child import JsonChild
 from olivelike._untrusted import Json, JsonView
-from olivelike.engine.execute.json_child import JsonChild
 from olivelike.extras.cluster.cluster_site import ReplacedError, home_folder, own_store
 from olivelike.serve.drawing.painter import MODULE
 

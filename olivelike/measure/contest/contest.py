@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
+from olivelike._json_child import JsonChild, how_it_ended
 from olivelike._untrusted import Json, JsonView
-from olivelike.engine.execute.json_child import JsonChild, how_it_ended
 from olivelike.measure.contest.engine import Job, Timing, Turn, encode_job
 from olivelike.measure.contest.memory import NvidiaDriver, Peaks, Surroundings, open_driver, surveying, watching
 

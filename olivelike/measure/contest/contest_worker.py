@@ -11,8 +11,8 @@ from typing import Final
 
 import psutil
 
+from olivelike._json_child import serve
 from olivelike._untrusted import Json, JsonView
-from olivelike.engine.execute.json_child import serve
 from olivelike.errors import OlivelikeError
 from olivelike.measure.contest.engine import Engine, EngineAbsent, Turn, decode_job
 from olivelike.measure.contest.memory import peak_resident_bytes

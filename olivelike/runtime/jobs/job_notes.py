@@ -8,10 +8,10 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import fields
 from functools import lru_cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from olivelike import __version__
 from olivelike._files import file_identity
 from olivelike._text import size
 from olivelike.digest import digest_file
@@ -89,7 +89,7 @@ def _sampling(name: str | None, config: str) -> tuple[str | None, str, str | Non
 
 @lru_cache(maxsize=1)
 def _program() -> str:
-    return f"olivelike {version('olivelike')}"
+    return f"olivelike {__version__}"
 
 
 def used_upscaler(path: Path) -> UsedFile:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from importlib.metadata import version
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import FileResponse, JSONResponse
 from pydantic import BaseModel, ConfigDict
 
+from olivelike import __version__
 from olivelike._untrusted import Json
 from olivelike.errors import SourceError
 from olivelike.runtime.schedulers.scheduler_names import scheduler_names
@@ -113,7 +113,7 @@ async def server(service: TheService) -> Response:
     limits = service.settings
     return JSONResponse(
         {
-            "version": version("olivelike"),
+            "version": __version__,
             "models": list(service.catalogue.folders()),
             "current": service.current_model,
             "features": {"runs": service.runs is not None, "loras": bool(service.catalogue.lora_files())},

@@ -12,7 +12,7 @@ from typing import Final
 from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse
 
-from olivelike.engine.execute.memory_budget import resident
+from olivelike._memory import resident
 from olivelike.serve.api.native import TheService
 from olivelike.serve.service import Service
 from olivelike.serve.views import ENDED

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from olivelike._json_child import JsonChild, how_it_ended
 from olivelike._untrusted import Json, JsonView
-from olivelike.engine.execute.json_child import JsonChild, how_it_ended
 from olivelike.errors import SessionError, error_of
 
 MODULE: Final = "olivelike.serve.drawing.painting"

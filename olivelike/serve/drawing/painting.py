@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 import psutil
 
 from olivelike._files import file_identity
+from olivelike._json_child import serve
 from olivelike._light_diffusers import light_diffusers
 from olivelike._untrusted import Json, JsonView
-from olivelike.engine.execute.json_child import serve
 from olivelike.errors import Interrupted, OlivelikeError, SessionError, UsageError
 from olivelike.runtime.pictures.picture_reading import MOST_PIXELS, open_image
 from olivelike.runtime.sessions.session import ENGINE_CALLS

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from olivelike._files import write_whole
+from olivelike._json_child import JsonChild, serve
 from olivelike._untrusted import JsonView, read_bytes
-from olivelike.engine.execute.json_child import JsonChild, serve
 from olivelike.errors import OlivelikeError, StoreError, UsageError, error_of
 from olivelike.serve.gallery.uploads import add_upload
 from olivelike.serve.views import UploadView

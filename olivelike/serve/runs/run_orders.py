@@ -16,8 +16,6 @@ from olivelike.runtime.pictures.writer import slug
 from olivelike.serve.orders import Finite, Name
 from olivelike.serve.settings import ServeSettings
 from olivelike.serve.views import ErrorView
-from olivelike.workflow.extends import read_with_bases
-from olivelike.workflow.findings import Findings
 from olivelike.workflow.places import SUFFIXES, find_workflow, shipped_names
 
 _INDEX: Final = "model_index.json"
@@ -209,6 +207,9 @@ def description(reference: str) -> str:
 
 def _require_no_plugins(reference: str) -> None:
     """Refuse a workflow that names code, also what was allowed on the terminal: there somebody looked at it."""
+    from olivelike.workflow.extends import read_with_bases
+    from olivelike.workflow.findings import Findings
+
     findings = Findings()
     root = read_with_bases(find_workflow(reference), findings)
     findings.raise_if_any()
