@@ -27,17 +27,18 @@ GROUP = "olivelike.extras"
 
 @dataclass(frozen=True)
 class Command:
-    """A command of the command line that an extra gives, in its `COMMANDS`."""
+    """A command of the command line that an extra gives, in its `COMMANDS`.
+
+    Its name there has two words if it joins a group of the core, as `cache push` does; it comes last in it.
+    """
 
     place: str
     """`module:attribute` of its function, or of the typer app of a group."""
-    group: str
-    """Title in `olivelike --help` that it stands under."""
-    after: str
-    """Command that it follows there, if that is in the group; otherwise it comes last."""
     example: str
-    examples: Mapping[str, str] = field(default_factory=dict)
-    """Examples of a group's commands, by the words of the command."""
+    group: str = ""
+    """Title in `olivelike --help` that a name of one word stands under."""
+    after: str = ""
+    """Command that it follows there, if that is in the group; otherwise it comes last."""
     options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Titles over its options, with their longest names; others come last."""
 
@@ -83,6 +84,11 @@ def load(interface: str, name: str) -> Any:
     place = place_of(interface, name)
     if place is None:
         raise KeyError(name)
+    return imported(place)
+
+
+def imported(place: str) -> Any:
+    """Return what `module:attribute` names."""
     module, _, attribute = place.partition(":")
     return getattr(import_module(module), attribute)
 

@@ -98,7 +98,7 @@ COMMAND = """
 from olivelike import _extras
 from types import SimpleNamespace
 
-command = _extras.Command("platform:node", "Look at files", "info", "olivelike where", options={"Place": ("--far",)})
+command = _extras.Command("platform:node", "olivelike where", "Look at files", "info", options={"Place": ("--far",)})
 _extras._ours = lambda: (SimpleNamespace(__name__="other", COMMANDS={"where": command}),)
 from olivelike.cli import app
 from olivelike.cli.display import help_pages
@@ -114,3 +114,27 @@ def test_a_command_of_an_extra_stands_in_its_group_and_has_help() -> None:
     told = subprocess.run([sys.executable, "-c", COMMAND], check=True, capture_output=True, text=True).stdout
     assert told.startswith("Usage: olivelike where ")
     assert told.rstrip().endswith("Example:\n  olivelike where")
+
+
+SUBCOMMAND = """
+from olivelike import _extras
+from types import SimpleNamespace
+
+mend = _extras.Command("platform:node", "olivelike shelf mend --now")
+_extras._ours = lambda: (SimpleNamespace(__name__="other", COMMANDS={"shelf mend": mend}),)
+from olivelike.cli import app
+
+assert "shelf mend" not in app.COMMANDS
+assert app.run_command_line(["shelf", "--help"]) == 0
+assert app.run_command_line(["shelf", "mned"]) == 2
+raise SystemExit(app.run_command_line(["shelf", "mend", "--help"]))
+"""
+
+
+def test_a_command_of_an_extra_joins_a_group_of_the_core() -> None:
+    done = subprocess.run([sys.executable, "-c", SUBCOMMAND], check=True, capture_output=True, text=True)
+    group, usage, rest = done.stdout.partition("Usage: olivelike shelf mend ")
+    assert "\n  mend    " in group
+    assert usage
+    assert rest.rstrip().endswith("Example:\n  olivelike shelf mend --now")
+    assert "Did you mean 'mend'?" in done.stderr

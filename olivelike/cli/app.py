@@ -17,9 +17,9 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from olivelike._extras import commands
+from olivelike._extras import commands, imported
 from olivelike.cli import stdout
-from olivelike.cli.display.help_pages import GROUPS, Command, Group
+from olivelike.cli.display.help_pages import GROUPS, Group, as_command
 from olivelike.cli.stdout import write_line
 from olivelike.errors import Interrupted, OlivelikeError, UsageError
 
@@ -183,19 +183,10 @@ def _spelled(name: str) -> str:
 
 def _load(name: str) -> Any:
     if (extra := commands().get(name)) is not None:
-        place, _, attribute = extra.place.partition(":")
-        found = getattr(importlib.import_module(place), attribute)
-    else:
-        spelled = _spelled(name)
-        module = importlib.import_module(f"olivelike.cli.commands.{spelled}")
-        found = getattr(module, "app", None) or getattr(module, spelled)
-    app = found
-    if not isinstance(app, typer.Typer):
-        app = typer.Typer(add_completion=False, rich_markup_mode=None)
-        app.command(cls=Command)(found)
-    command = typer.main.get_command(app)
-    command.name = name
-    return command
+        return as_command(name, imported(extra.place))
+    spelled = _spelled(name)
+    module = importlib.import_module(f"olivelike.cli.commands.{spelled}")
+    return as_command(name, getattr(module, "app", None) or getattr(module, spelled))
 
 
 def _show_version(wanted: bool) -> None:

@@ -10,14 +10,18 @@ from pathlib import Path
 
 import pytest
 
+from olivelike._extras import commands
 from olivelike.cli.app import COMMANDS
 from olivelike.cli.display.help_pages import GROUPS as HELP_GROUPS, OPTION_GROUPS, option_groups
 
 GROUPS = {
     "passes": ["list", "show", "new"],
-    "cache": ["ls", "size", "verify", "gc", "clear", "pin", "unpin", "push", "pull", "sync"],
+    "cache": ["ls", "size", "verify", "gc", "clear", "pin", "unpin"],
     "shelf": ["list", "add", "verify"],
 }
+for words in map(str.split, commands()):
+    if words[1:]:
+        GROUPS[words[0]].append(words[1])
 PATHS = [[name] for name in COMMANDS] + [[group, name] for group, names in GROUPS.items() for name in names]
 
 

@@ -30,16 +30,6 @@ _BESIDE = {"README.md", ".gitignore"}
 """Files that may lie in a store's folder beside its own folders."""
 
 
-Url = Annotated[
-    str | None,
-    typer.Argument(metavar="URL", help="The shared store, by default $OLIVELIKE_SHARED_CACHE.", show_default=False),
-]
-Of = Annotated[
-    list[str] | None,
-    typer.Option("--workflow", metavar="WORKFLOW", help="Only what this workflow needs; may be repeated."),
-]
-
-
 @app.command(cls=Command)
 def ls(cache_dir: shared.StoreDir = None, json: shared.Json = False) -> None:
     """List the results, last used first."""
@@ -256,24 +246,6 @@ def unpin(
         raise UsageError(f"nothing is pinned as {name!r} in {store.root}; {did_you_mean(name, list(pins), 'pins')}")
     store.unpin(name)
     write_found({"unpinned": name, "store": str(store.root)}, [f"unpinned {name}"], json=json)
-
-
-@app.command(cls=Command)
-def push(url: Url = None, workflow: Of = None, cache_dir: shared.StoreDir = None, json: shared.Json = False) -> None:
-    """Give a shared store the results that it lacks."""
-    _of_shared("exchange")(url, workflow, cache_dir, json=json, gives=True)
-
-
-@app.command(cls=Command)
-def pull(url: Url = None, workflow: Of = None, cache_dir: shared.StoreDir = None, json: shared.Json = False) -> None:
-    """Fetch the results of a shared store that are not here."""
-    _of_shared("exchange")(url, workflow, cache_dir, json=json, fetches=True)
-
-
-@app.command(cls=Command)
-def sync(url: Url = None, workflow: Of = None, cache_dir: shared.StoreDir = None, json: shared.Json = False) -> None:
-    """Do both, so that here and there is the same."""
-    _of_shared("exchange")(url, workflow, cache_dir, json=json, gives=True, fetches=True)
 
 
 def _shared(place: str | None) -> "Backend | None":

@@ -8,7 +8,7 @@ from typing import Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from olivelike._extras import commands
+from olivelike._extras import commands, imported
 
 _GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "Make": ("run", "convert", "generate", "serve"),
@@ -47,9 +47,6 @@ _EXAMPLES: Final = {
     "cache size": "olivelike cache size",
     "cache verify": "olivelike cache verify --repair",
     "cache gc": "olivelike cache gc --max-size 10GB",
-    "cache push": "olivelike cache push s3://our-bucket/olivelike",
-    "cache pull": "olivelike cache pull s3://our-bucket/olivelike",
-    "cache sync": "olivelike cache sync s3://our-bucket/olivelike",
     "cache clear": "olivelike cache clear --yes",
     "cache pin": "olivelike cache pin workflows/mine.yaml",
     "cache unpin": "olivelike cache unpin mine",
@@ -101,6 +98,8 @@ def _grouped() -> Mapping[str, tuple[str, ...]]:
     """Return the groups with the commands of extras in their places."""
     groups = {title: list(names) for title, names in _GROUPS.items()}
     for name, command in commands().items():
+        if " " in name:
+            continue
         names = groups.setdefault(command.group, [])
         names.insert(names.index(command.after) + 1 if command.after in names else len(names), name)
     return {title: tuple(names) for title, names in groups.items()}
@@ -108,11 +107,7 @@ def _grouped() -> Mapping[str, tuple[str, ...]]:
 
 GROUPS: Final = _grouped()
 """Titles of the groups, and the names of all commands."""
-EXAMPLES: Final[Mapping[str, str]] = _EXAMPLES | {
-    words: example
-    for name, command in commands().items()
-    for words, example in {name: command.example, **command.examples}.items()
-}
+EXAMPLES: Final[Mapping[str, str]] = _EXAMPLES | {name: command.example for name, command in commands().items()}
 OPTION_GROUPS: Final = _OPTION_GROUPS | {name: one.options for name, one in commands().items() if one.options}
 
 
@@ -154,7 +149,16 @@ class Command(TyperCommand):
 
 
 class Group(TyperGroup):
-    """Commands whose help ends with an example."""
+    """Commands whose help ends with an example; those of extras are imported when they are named."""
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002  (typer's signature)
+        """Return the names, in the order of `--help`."""
+        return list(self.commands)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command, or `None` if there is none of that name."""
+        extra = commands().get(f"{self.name} {cmd_name}")
+        return super().get_command(ctx, cmd_name) if extra is None else as_command(cmd_name, imported(extra.place))
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         """Write the example."""
@@ -164,6 +168,21 @@ class Group(TyperGroup):
 def command_group(purpose: str) -> typer.Typer:
     """Return an app for the commands of a group."""
     return typer.Typer(cls=Group, help=purpose, no_args_is_help=True, add_completion=False, rich_markup_mode=None)
+
+
+def as_command(name: str, found: Any) -> Any:
+    """Return what typer makes of an app, or of a function that is a command."""
+    app = found
+    if not isinstance(app, typer.Typer):
+        app = typer.Typer(add_completion=False, rich_markup_mode=None)
+        app.command(cls=Command)(found)
+    command: Any = typer.main.get_command(app)
+    command.name = name
+    if isinstance(command, Group):  # Suggestions for a mistyped name come from here.
+        words = map(str.split, commands())
+        extra: dict[str, Any] = {word: None for group, *rest in words for word in rest if group == name}
+        command.commands.update(extra)
+    return command
 
 
 def write_example(ctx: Any, formatter: Any) -> None:

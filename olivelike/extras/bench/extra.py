@@ -5,14 +5,14 @@ from olivelike._extras import Command
 COMMANDS = {
     "ablate": Command(
         "olivelike.extras.bench.bench_commands:ablate",
-        "Measure",
+        "olivelike ablate ablation_sd15_cpu --set source=./my-checkpoint",
+        group="Measure",
         after="verify",
-        example="olivelike ablate ablation_sd15_cpu --set source=./my-checkpoint",
     ),
     "bench": Command(
         "olivelike.extras.bench.bench_commands:bench",
-        "Measure",
+        "olivelike bench models/painter --engine onnxruntime --steps 20",
+        group="Measure",
         after="ablate",
-        example="olivelike bench models/painter --engine onnxruntime --steps 20",
     ),
 }

@@ -10,15 +10,15 @@ PACKAGES = {
 COMMANDS = {
     "export-web": Command(
         "olivelike.extras.deploy.deploy_commands:export_page",
-        "Make",
+        "olivelike export-web models/painter_web site",
+        group="Make",
         after="serve",
-        example="olivelike export-web models/painter_web site",
     ),
     "package": Command(
         "olivelike.extras.deploy.deploy_commands:package",
-        "Make",
+        "olivelike package models/painter models/painter_cuda -o models/painter.ortpackage",
+        group="Make",
         after="export-web",
-        example="olivelike package models/painter models/painter_cuda -o models/painter.ortpackage",
     ),
 }
 SERVED = {"triton": "olivelike.extras.deploy.triton_loop:TritonModel"}

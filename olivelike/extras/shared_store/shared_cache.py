@@ -1,7 +1,7 @@
 """`olivelike cache` on a store that several machines share: exchange with it, its size, check and collection."""
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,17 +17,34 @@ if TYPE_CHECKING:
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
+Url = Annotated[
+    str | None,
+    typer.Argument(metavar="URL", help="The shared store, by default $OLIVELIKE_SHARED_CACHE.", show_default=False),
+]
+Of = Annotated[
+    list[str] | None,
+    typer.Option("--workflow", metavar="WORKFLOW", help="Only what this workflow needs; may be repeated."),
+]
 
-def exchange(
-    url: str | None,
-    workflows: list[str] | None,
-    cache_dir: str | None,
-    *,
-    json: bool,
-    gives: bool = False,
-    fetches: bool = False,
+
+def push(url: Url = None, workflow: Of = None, cache_dir: shared.StoreDir = None, json: shared.Json = False) -> None:
+    """Give a shared store the results that it lacks."""
+    _exchange(url, workflow, cache_dir, gives=True, fetches=False, json=json)
+
+
+def pull(url: Url = None, workflow: Of = None, cache_dir: shared.StoreDir = None, json: shared.Json = False) -> None:
+    """Fetch the results of a shared store that are not here."""
+    _exchange(url, workflow, cache_dir, gives=False, fetches=True, json=json)
+
+
+def sync(url: Url = None, workflow: Of = None, cache_dir: shared.StoreDir = None, json: shared.Json = False) -> None:
+    """Do both, so that here and there is the same."""
+    _exchange(url, workflow, cache_dir, gives=True, fetches=True, json=json)
+
+
+def _exchange(
+    url: str | None, workflows: list[str] | None, cache_dir: str | None, *, gives: bool, fetches: bool, json: bool
 ) -> None:
-    """Give a shared store what it lacks, or fetch what is not here, or both; with workflows, what those need."""
     from olivelike.engine.execute.sharing import shared_backend
     from olivelike.extras.shared_store import exchange as exchanging
     from olivelike.extras.shared_store.shared_store import SharedStore
