@@ -8,7 +8,7 @@ WEBGPU := .venv-webgpu
 # Children import our modules hundreds of times: without bytecode each compiles them anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow test-webgpu lint format bench docs clean
+.PHONY: demo test test-slow test-webgpu lint format bench docs wheels clean
 
 demo: $(STAMP)
 	$(BIN)/olivelike run workflows/demo.yaml
@@ -41,6 +41,9 @@ bench: $(STAMP)
 
 docs: $(STAMP)
 	$(BIN)/zensical build --clean --strict
+
+wheels: $(STAMP)
+	$(BIN)/python -m tools.wheels
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv --upgrade-deps $(VENV) # an old pip takes a minute to choose releases

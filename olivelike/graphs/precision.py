@@ -130,7 +130,8 @@ class HalfPrecision:
         for other in HALVES.keys() - {self._half}:
             if other in found:
                 raise PassError(
-                    f"the graph is in {other.name.lower()} already; keep one of `float16` and `bfloat16` in this chain"
+                    f"the graph is in {ir.DataType(other).name.lower()} already; keep one of `float16` and `bfloat16` "
+                    "in this chain"
                 )
 
     def _sinusoidal_nodes(self) -> set[ir.Node]:

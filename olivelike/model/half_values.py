@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
+import ml_dtypes
 import numpy as np
-import onnx_ir as ir
 
-HALVES = {ir.DataType.FLOAT16: "fp16", ir.DataType.BFLOAT16: "bf16"}
-"""The types of half precision, and what workflows call them."""
+_FLOAT16: Final = 10
+_BFLOAT16: Final = 16
+HALVES: Final[Mapping[int, str]] = {_FLOAT16: "fp16", _BFLOAT16: "bf16"}
+"""The types of half precision, by ONNX's numbers (which its `DataType`s equal), and what workflows call them."""
 HALF_MAX = 65504.0
 """Largest finite float16."""
-_LARGEST = {ir.DataType.FLOAT16: HALF_MAX, ir.DataType.BFLOAT16: float.fromhex("0x1.fep127")}
+_DTYPES: Final = {_FLOAT16: np.dtype(np.float16), _BFLOAT16: np.dtype(ml_dtypes.bfloat16)}
+_LARGEST: Final = {_FLOAT16: HALF_MAX, _BFLOAT16: float.fromhex("0x1.fep127")}
 _MAGNITUDE = np.uint16(0x7FFF)
 _PIECE = 1 << 17
 _STRIP = 16
 """Columns of a transposed matrix that are copied at a time."""
 
 
-def to_half(
-    array: np.ndarray[Any, Any], dtype: ir.DataType = ir.DataType.FLOAT16
-) -> tuple[np.ndarray[Any, Any], dict[str, int]]:
+def to_half(array: np.ndarray[Any, Any], dtype: int = _FLOAT16) -> tuple[np.ndarray[Any, Any], dict[str, int]]:
     """Round float32 values to half precision; infinities and NaN stay what they are.
 
     What is beyond the largest number of the type becomes that: ±65,504 in float16, ±3.39e38 in bfloat16.
@@ -31,7 +33,7 @@ def to_half(
     if array.ndim == 2 and not array.flags.c_contiguous and array.flags.f_contiguous:
         turned, counts = to_half(array.T, dtype)
         return turned.T, counts
-    half = np.empty(array.shape, dtype.numpy())
+    half = np.empty(array.shape, _DTYPES[dtype])
     largest = _LARGEST[dtype]
     largest_bits = np.asarray(largest, half.dtype).view(np.uint16)
     lost = {"saturated": 0, "flushed": 0}

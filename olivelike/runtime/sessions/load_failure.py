@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from olivelike._installed import lacking
 from olivelike.errors import SessionError, SourceError
 from olivelike.model.targets import TARGETS, Target
 from olivelike.runtime.sessions.engine_errors import lacks_memory, reason
@@ -35,8 +36,6 @@ _NO_ADAPTER: Final = "Failed to get a WebGPU adapter"
 
 def load_failure(path: Path, error: Exception, settings: SessionSettings) -> SessionError:
     """Return what to raise when an engine refuses a file; the file is read again, without its weights."""
-    from olivelike.graphs.inspect import inspect_model
-
     where = settings.provider.short_name
     message = reason(error)
     if _NO_ADAPTER in message:
@@ -47,12 +46,19 @@ def load_failure(path: Path, error: Exception, settings: SessionSettings) -> Ses
         )
     if lacks_memory(error):
         return SessionError(f"{path}: out of memory as it was opened on {where} ({message})")
+    offer = openvino_offer() if settings.provider.name == OPENVINO else onnxruntime_offer()
+    assert offer is not None
     try:
+        from olivelike.graphs.inspect.inspection import inspect_model
+
         inspection = inspect_model(path, known_targets(settings))
     except SourceError as broken:
         return SessionError(f"{broken}; it can't be opened on {where}")
-    offer = openvino_offer() if settings.provider.name == OPENVINO else onnxruntime_offer()
-    assert offer is not None
+    except ModuleNotFoundError as absent:
+        if (more := lacking(absent)) is None:
+            raise
+        says = f"{offer.name} {offer.version} says: {message}"
+        return SessionError(f"{path}: can't be opened on {where}: {says}; to say what the file asks for, {more}")
     found = [*data_problems(inspection, settings), *version_problems(inspection, offer)]
     found.extend(_operator_problems(inspection, settings, where))
     why = "; ".join([*found, f"{offer.name} {offer.version} says: {message}"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 
@@ -110,6 +111,8 @@ def runs_are_allowed(settings: ServeSettings) -> bool:
             raise UsageError(f"{option} needs --models DIR, where results go and are served")
         if not folder.is_dir():
             raise SourceError(f"{option} {folder}: no such folder")
+    if given:
+        import_module("olivelike.engine.run")  # Which `olivelike-runtime` lacks.
     return bool(given)
 
 

@@ -1,0 +1,140 @@
+"""The two wheels of one tree: each file is in one, and what draws and serves needs none of the other."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from olivelike._installed import DISTRIBUTIONS
+from tools import wheels
+from tools.wheels import NEEDS, OPTIONS, ROOT, RUNTIMES, build, is_runtime, requirement_name
+
+ELSEWHERE = {
+    "olivelike.cli.options": {
+        "olivelike.engine.prepared", "olivelike.measure.report.recorded_runs", "olivelike.store",
+        "olivelike.workflow.passes",
+    },
+    "olivelike.engine.output.lost_values": {"olivelike.engine.output.derivation"},
+    "olivelike.engine.output.swap": {
+        "olivelike.engine.output.derivation", "olivelike.engine.output.initializers",
+        "olivelike.engine.output.materialize",
+    },
+    "olivelike.runtime.sessions.load_failure": {"olivelike.graphs.inspect.inspection"},
+    "olivelike.serve.runs.run_orders": {"olivelike.workflow.extends", "olivelike.workflow.findings"},
+}  # fmt: skip
+"""Modules of `olivelike` that those of `olivelike-runtime` use where `lacking` tells of them, or no command asks."""
+LARGE = {"diffusers", "onnx", "onnx-ir", "peft", "torch", "transformers"}
+"""Distributions that some of its functions still import."""
+
+
+def modules() -> dict[str, Path]:
+    files = (Path(name) for name in wheels.tracked() if is_runtime(name) and name.endswith(".py"))
+    return {".".join(path.with_suffix("").parts).removesuffix(".__init__"): path for path in files}
+
+
+def imports(path: Path) -> tuple[set[str], set[str]]:
+    """Modules that a module imports as it is imported, and in its functions; not those for type checkers."""
+    at_once: set[str] = set()
+    later: set[str] = set()
+    pending: list[tuple[ast.AST, set[str]]] = [(ast.parse((ROOT / path).read_text(encoding="utf-8")), at_once)]
+    while pending:
+        node, found = pending.pop()
+        match node:
+            case ast.If(test=ast.Name(id="TYPE_CHECKING"), orelse=orelse):
+                pending += [(child, found) for child in orelse]
+                continue
+            case ast.Import(names=names):
+                found.update(alias.name for alias in names)
+            case ast.ImportFrom(module=str(module), names=names):
+                found.update(f"{module}.{alias.name}" for alias in names)
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                found = later
+        pending += [(child, found) for child in ast.iter_child_nodes(node)]
+    return at_once, later
+
+
+def ours(name: str) -> str | None:
+    """Return the module that an imported name is or is in; `None` for other distributions."""
+    if name.partition(".")[0] != "olivelike":
+        return None
+    place = Path(*name.split("."))
+    there = (ROOT / place).is_dir() or (ROOT / place).with_suffix(".py").is_file()
+    return name if there else name.rpartition(".")[0]
+
+
+def test_what_draws_and_serves_imports_nothing_of_the_other_wheel() -> None:
+    here, found = modules(), {}
+    for name, path in here.items():
+        at_once, later = ({module for one in some if (module := ours(one))} for some in imports(path))
+        assert at_once <= here.keys(), name
+        if absent := later - here.keys():
+            found[name] = absent
+    assert found == ELSEWHERE
+
+
+def test_what_draws_and_serves_imports_what_its_wheel_declares() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    optional = {requirement_name(text) for name in OPTIONS for text in project["optional-dependencies"][name]}
+    optional |= {*RUNTIMES.values(), *LARGE}
+    for name, path in modules().items():
+        for kind, some in zip(("at once", "later"), imports(path), strict=True):
+            tops = {one.partition(".")[0] for one in some} - {"olivelike", *sys.stdlib_module_names}
+            allowed = {*NEEDS, *(optional if kind == "later" or name.startswith("olivelike.serve.") else ())}
+            assert {DISTRIBUTIONS[top] for top in tops} <= allowed, (name, kind)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return build(tmp_path_factory.mktemp("wheels"))
+
+
+def test_no_file_is_in_both_wheels_and_none_is_in_neither(built: list[Path]) -> None:
+    runtime, rest = (
+        {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name} for wheel in built
+    )
+    assert not runtime & rest
+    assert {path.relative_to(ROOT).as_posix() for path in (ROOT / "olivelike").rglob("*.py")} <= runtime | rest
+    assert {"olivelike/data/serve/index.html", "olivelike/py.typed"} <= runtime
+    assert {"olivelike/passes/fuse.py", "olivelike/workflows/demo.yaml", "olivelike/data/demo/model_index.json"} <= rest
+
+
+def test_olivelike_needs_the_same_olivelike_runtime(built: list[Path]) -> None:
+    texts = []
+    for wheel in built:
+        archive = zipfile.ZipFile(wheel)
+        (name,) = (one for one in archive.namelist() if one.endswith(".dist-info/METADATA"))
+        texts.append(archive.read(name).decode())
+    versions = [re.search(r"^Version: (.+)$", text, re.MULTILINE)[1] for text in texts]
+    assert versions[0] == versions[1]
+    assert f"Requires-Dist: olivelike-runtime=={versions[0]}\n" in texts[1]
+    assert not re.search(r"Requires-Dist: (torch|diffusers|transformers|onnx|onnx-ir|peft|accelerate)\b[^-]", texts[0])
+
+
+@pytest.mark.slow
+def test_olivelike_runtime_alone_tells_what_it_lacks(built: list[Path], tmp_path: Path) -> None:
+    venv.create(tmp_path / "env", with_pip=True)
+    folder = tmp_path / "env" / ("Scripts" if sys.platform == "win32" else "bin")
+    subprocess.run([folder / "python", "-m", "pip", "install", "-q", f"{built[0]}[cpu,serve]"], check=True)
+
+    def olivelike(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([folder / "olivelike", *words], capture_output=True, text=True, check=False, cwd=tmp_path)
+
+    assert olivelike("--version").stdout.startswith("olivelike ")
+    told = olivelike("--help").stdout
+    assert "\n  generate " in told
+    assert "\n  run " not in told
+    assert "\n  cache " not in told
+    for command in ("run", "convert", "doctor"):
+        done = olivelike(command, "demo")
+        assert done.returncode == 3
+        assert done.stderr.endswith("olivelike-runtime alone is installed; run `pip install olivelike`\n")
+    assert olivelike("generate", "--help").returncode == 0
+    assert olivelike("serve", "--help").returncode == 0
