@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeAlias
 
+from olivelike.errors import SourceError
+
 Json: TypeAlias = dict[str, Any]
 """An object of JSON that is free: a config, a message between processes, what a pass found, what `--json` prints."""
 JsonView: TypeAlias = Mapping[str, Any]
@@ -100,6 +102,35 @@ def read_json(path: Path, most: int = CONFIG_BYTES) -> Any:
     Raises `OSError` if there is none, it is larger, or it can't be read, and `ValueError` if it is no JSON.
     """
     return parse_json(read_bytes(path, most))
+
+
+def read_object(path: Path, most: int = CONFIG_BYTES) -> Json:
+    """Return the object of a regular file of JSON; raises as `read_json`, also for JSON that is no object."""
+    value = read_json(path, most)
+    if not isinstance(value, dict):
+        raise ValueError("it is no JSON object")
+    return value
+
+
+def read_settings(path: Path, remedy: str, *, absent: Json | None = None) -> Json:
+    """Return the object of a file of JSON in a pipeline: an index, or a config of a network, scheduler or tokenizer.
+
+    Args:
+        path: The file.
+        remedy: What to do if it is damaged.
+        absent: What no file means; by default that one is missing.
+
+    Raises:
+        SourceError: if it is missing, too large, or no JSON object.
+    """
+    try:
+        return read_object(path)
+    except FileNotFoundError:
+        if absent is None:
+            raise SourceError(f"{path}: no such file, and the pipeline needs it; {remedy}") from None
+        return absent
+    except (OSError, ValueError) as error:
+        raise SourceError(f"{path}: can't be read as JSON: {error}; {remedy}") from error
 
 
 def terminal_text(text: str) -> str:

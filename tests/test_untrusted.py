@@ -6,7 +6,8 @@ import os
 
 import pytest
 
-from olivelike._untrusted import open_file, parse_json, read_bytes, terminal_text
+from olivelike._untrusted import open_file, parse_json, read_bytes, read_settings, terminal_text
+from olivelike.errors import SourceError
 
 
 def test_a_pipe_a_device_a_folder_and_a_long_file_are_refused(tmp_path):
@@ -30,6 +31,19 @@ def test_json_is_shallow_finite_and_of_whole_characters(text):
     with pytest.raises(ValueError):
         parse_json(text)
     assert parse_json('"\\ud83c\\udf89"') == "🎉"
+
+
+def test_settings_that_are_missing_or_damaged_are_told_with_a_remedy(tmp_path):
+    path = tmp_path / "config.json"
+    assert read_settings(path, "fetch it", absent={}) == {}
+    with pytest.raises(SourceError, match=r"config\.json: no such file.*; fetch it$"):
+        read_settings(path, "fetch it")
+    for text, why in (("{", "can't be read as JSON: "), ("[]", "it is no JSON object"), ("9" * (9 << 20), "at most")):
+        path.write_text(text)
+        with pytest.raises(SourceError, match=rf"config\.json: .*{why}.*; fetch it$"):
+            read_settings(path, "fetch it", absent={})
+    path.write_text('{"one": 1}')
+    assert read_settings(path, "fetch it") == {"one": 1}
 
 
 def test_what_would_steer_a_terminal_is_shown_as_an_escape():

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
-from olivelike._untrusted import Json, read_json
-from olivelike.errors import SourceError, UsageError
+from olivelike._untrusted import Json, read_settings
+from olivelike.errors import UsageError
 from olivelike.families import DENOISERS
 from olivelike.graphs.editing.values import evaluate
 from olivelike.model.adapter_features import downscale_factor
@@ -215,11 +215,4 @@ def sizes_of(
 
 def read_config(folder: Path) -> Json:
     """Return the `config.json` of a network; empty if there is none. Raises `SourceError` if it can't be read."""
-    path = folder / "config.json"
-    try:
-        content = read_json(path)
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise SourceError(f"{path}: can't be read as JSON: {error}") from error
-    return content if isinstance(content, dict) else {}
+    return read_settings(folder / "config.json", "make the folder again", absent={})

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from olivelike._untrusted import Json, read_json
+from olivelike._untrusted import Json, read_object
 from olivelike.data import demo_folder
 from olivelike.errors import SourceError, UsageError
 from olivelike.families import denoiser_among
@@ -93,7 +93,6 @@ def _is_original(place: Path, folder: Path) -> bool:
 def _read(path: Path) -> Json:
     """Return a JSON object; empty if there is none that can be read."""
     try:
-        content = read_json(path)
+        return read_object(path)
     except (OSError, ValueError):
         return {}
-    return content if isinstance(content, dict) else {}

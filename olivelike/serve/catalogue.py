@@ -12,14 +12,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from olivelike._files import file_identity
+from olivelike._files import identity_at
 from olivelike._text import did_you_mean
 from olivelike._untrusted import read_json
 from olivelike.engine.output.swap import lora_folders
 from olivelike.errors import OlivelikeError, SourceError
-from olivelike.families import DENOISERS
 from olivelike.model.components import INDEX_FILE
-from olivelike.model.records.output import RECORD_FILE
 from olivelike.runtime.jobs.job_notes import HASH_DIGITS
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
 from olivelike.runtime.prompts.wildcards import Wildcards
@@ -70,7 +68,7 @@ class Catalogue:
 
     def models(self, loaded: Collection[str]) -> list[ModelView]:
         """Return all folders; `loaded` are those that are open."""
-        views = (_model(name, folder, _stamp(folder)) for name, folder in self.folders().items())
+        views = (_model(name, folder) for name, folder in self.folders().items())
         return [view.model_copy(update={"loaded": view.name in loaded}) for view in views]
 
     def names_of(self, folders: Collection[str]) -> list[str]:
@@ -91,9 +89,9 @@ class Catalogue:
     def loras(self) -> list[LoraView]:
         """Return the LoRAs that prompts may name."""
         files = self.lora_files()
-        names = [path.stem for path in files.values()]
+        names, pickled = [path.stem for path in files.values()], self._settings.allow_pickle
         return [
-            _lora(place if names.count(path.stem) > 1 else path.stem, path, _stamp(path), self._settings.allow_pickle)
+            _lora(place if names.count(path.stem) > 1 else path.stem, path, identity_at(path), pickled)
             for place, path in files.items()
         ]
 
@@ -107,7 +105,16 @@ class Catalogue:
     def embeddings(self, model: str | None) -> list[Embedding]:
         """Return the textual inversions that a folder knows; none of a folder that is not there."""
         folder = self.folders().get(model or "")
-        return list(_embeddings(folder, _stamp(folder))) if folder is not None else []
+        if folder is None:
+            return []
+        try:
+            opened = open_folder(folder)
+            part = opened.texts[0]
+            file = folder / part.tokenizer / "tokenizer.json"
+            width = int(opened.config(part.component).get("hidden_size", 0))
+            return list(_embeddings(file, identity_at(file), width))
+        except (OSError, ValueError, KeyError, TypeError, OlivelikeError):
+            return []  # A tokenizer of another form has none that could be named here.
 
     def upscalers(self) -> dict[str, Path]:
         """Return the files of networks that enlarge pictures, by name without suffix; of two with one, the first."""
@@ -121,20 +128,7 @@ class Catalogue:
         return sorted(Wildcards(self._settings.wildcard_dirs or [Path("wildcards")]).files)
 
 
-def _stamp(path: Path) -> tuple[tuple[int, ...], ...]:
-    """Return what changes when a file, or a pipeline's folder, does."""
-    files = [path]
-    if path.is_dir():
-        files += [path / name for name in (INDEX_FILE, RECORD_FILE, *DENOISERS)]
-    stamps = []
-    for file in files:
-        with contextlib.suppress(OSError):
-            stamps.append(file_identity(file.stat()))
-    return tuple(stamps)
-
-
-@lru_cache(maxsize=256)
-def _model(name: str, folder: Path, _changed: tuple[tuple[int, ...], ...]) -> ModelView:
+def _model(name: str, folder: Path) -> ModelView:
     view = ModelView(
         name=name, title=name, family="", default_size=(512, 512), size_unit=64, scheduler=None, hash=None, sha256=None,
         inpaints=False, takes_pictures=False, takes_negative_prompt=True, has_safety_checker=False, loaded=False,
@@ -166,7 +160,7 @@ def _model(name: str, folder: Path, _changed: tuple[tuple[int, ...], ...]) -> Mo
 
 
 @lru_cache(maxsize=4096)
-def _lora(name: str, path: Path, _changed: tuple[tuple[int, ...], ...], allow_pickle: bool) -> LoraView:
+def _lora(name: str, path: Path, _changed: object, allow_pickle: bool) -> LoraView:
     family, metadata = None, dict[str, str]()
     with contextlib.suppress(OlivelikeError):
         opened = open_lora(path, read_pickle=read_pickle_table if allow_pickle else None)
@@ -184,16 +178,9 @@ def _thumbnail(lora: Path) -> Path | None:
 
 
 @lru_cache(maxsize=64)
-def _embeddings(folder: Path, _changed: tuple[tuple[int, ...], ...]) -> tuple[Embedding, ...]:
-    try:
-        opened = open_folder(folder)
-        part = opened.texts[0]
-        listed = read_json(folder / part.tokenizer / "tokenizer.json", _MOST_TOKENIZER)["added_tokens"]
-        width = int(opened.config(part.component).get("hidden_size", 0))
-        names = {token["content"] for token in listed if not token["special"]}
-    except (OSError, ValueError, KeyError, TypeError, OlivelikeError):
-        return ()  # A tokenizer of another form has none that could be named here.
-    return tuple(_with_vectors(names, width))
+def _embeddings(tokenizer: Path, _changed: object, width: int) -> tuple[Embedding, ...]:
+    listed = read_json(tokenizer, _MOST_TOKENIZER)["added_tokens"]
+    return tuple(_with_vectors({token["content"] for token in listed if not token["special"]}, width))
 
 
 def _with_vectors(names: Collection[str], width: int) -> Iterator[Embedding]:

@@ -15,8 +15,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from olivelike import _untrusted as untrusted
 from olivelike._text import did_you_mean_path
+from olivelike._untrusted import read_settings
 from olivelike.digest import digest_json
 from olivelike.errors import SourceError
 from olivelike.families.supported import check_network
@@ -83,14 +83,7 @@ def read_json(files: SourceFiles, relative: str) -> Config:
     folder, _, name = relative.rpartition("/")
     if name not in files.names(folder):
         raise missing_file(files, relative)
-    path = files.path(relative)
-    try:
-        value = untrusted.read_json(path)
-    except (OSError, ValueError) as error:
-        raise SourceError(f"{path}: can't be read as JSON: {error}; {files.remedy}") from error
-    if not isinstance(value, dict):
-        raise SourceError(f"{path}: expected a JSON object, found {type(value).__name__}; {files.remedy}")
-    return value
+    return read_settings(files.path(relative), files.remedy)
 
 
 def missing_file(files: SourceFiles, relative: str) -> SourceError:

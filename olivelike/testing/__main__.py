@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from olivelike.errors import OlivelikeError, UsageError
+from olivelike.model.components import INDEX_FILE
 from olivelike.model.guides import GUIDES
 from olivelike.testing.checkpoint_configs import KINDS
 from olivelike.testing.checkpoints import make_checkpoint
@@ -66,8 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _make_readable_file(folder: Path, path: Path, **options: Any) -> Path:
-    if not (folder / "model_index.json").is_file():
-        raise UsageError(f"{folder}: has no model_index.json; name a folder that `make-checkpoint` wrote")
+    if not (folder / INDEX_FILE).is_file():
+        raise UsageError(f"{folder}: has no {INDEX_FILE}; name a folder that `make-checkpoint` wrote")
     require_readable(folder)
     return make_single_file(folder, path, **options)
 

@@ -158,7 +158,7 @@ def test_an_index_without_a_map_is_refused(hub_copy: Path, content: str) -> None
 @pytest.mark.parametrize("content", ["{", "[]", ""])
 def test_a_config_that_is_no_json_object_is_named(saved_copy: Path, content: str) -> None:
     (saved_copy / "unet/config.json").write_text(content)
-    with pytest.raises(SourceError, match=r"config\.json: (can't be read as JSON|expected a JSON object)"):
+    with pytest.raises(SourceError, match=r"config\.json: can't be read as JSON"):
         opened(saved_copy, "unet")
 
 

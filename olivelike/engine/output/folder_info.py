@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from olivelike._extras import commands, load, place_of
 from olivelike._text import listed, moment
-from olivelike._untrusted import Json, JsonView, read_json
+from olivelike._untrusted import Json, JsonView, read_settings
 from olivelike.engine.output.lost_values import lost_values
 from olivelike.errors import SourceError
 from olivelike.families import missing_networks
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from olivelike.model.records.origin import LoraRecord, Origin
 
 _WEIGHTS = (*WEIGHT_FILE_SUFFIXES, *ONNX_SUFFIXES)
+_AGAIN = "get the folder again"
 _SEVERAL = 8
 """Names of a folder that a message lists."""
 
@@ -154,7 +155,7 @@ def _damages(path: Path, record: OutputRecord) -> Iterator[str]:
 
 
 def _pipeline(path: Path) -> FolderInfo:
-    index = _json(path / INDEX_FILE)
+    index = read_settings(path / INDEX_FILE, _AGAIN)
     networks: dict[str, str] = {}
     for name, entry in index.items():
         described = isinstance(entry, list) and len(entry) == 2 and all(isinstance(part, str) for part in entry)
@@ -178,7 +179,7 @@ def _pipeline(path: Path) -> FolderInfo:
 
 
 def _network(path: Path) -> FolderInfo:
-    config = _json(path / "config.json")
+    config = read_settings(path / "config.json", _AGAIN)
     architectures = config.get("architectures")
     listed = architectures[0] if isinstance(architectures, list) and architectures else "unknown class"
     class_name = str(config.get("_class_name") or listed)
@@ -204,16 +205,6 @@ def _origin(source: Origin) -> str:
 def _lora(entry: LoraRecord) -> str:
     more = "".join(f", {value:g} in {name}" for name, value in entry.weights.items())
     return f"{_origin(entry.origin)} at {entry.weight:g}{more}"
-
-
-def _json(path: Path) -> Json:
-    try:
-        content = read_json(path)
-    except (OSError, ValueError) as error:
-        raise SourceError(f"{path}: can't be read as JSON: {error}; get the folder again") from error
-    if not isinstance(content, dict):
-        raise SourceError(f"{path}: is no JSON object; get the folder again")
-    return content
 
 
 def _files(path: Path) -> Iterator[Path]:

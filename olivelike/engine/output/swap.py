@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from olivelike._files import file_identity
 from olivelike._text import count, did_you_mean
-from olivelike._untrusted import open_file, read_json
+from olivelike._untrusted import open_file, read_object
 from olivelike.errors import SourceError, UsageError
 from olivelike.families import DENOISERS, TEXT_ENCODERS, denoiser_among
 from olivelike.model.client_layouts import is_package
@@ -88,7 +88,7 @@ def _check(lora: LoraFile, wanted: set[str], folder: Path, record: OutputRecord)
     if missing := sorted((lora.components & wanted) - record.components.keys()):
         raise SourceError(f"{lora.path}: changes {missing[0]}, which {folder} does not have")
     try:
-        config = read_json(folder / (denoiser_among(record.components) or DENOISERS[0]) / "config.json")
+        config = read_object(folder / (denoiser_among(record.components) or DENOISERS[0]) / "config.json")
     except (OSError, ValueError):
         return  # An output without a UNet tells nothing of the family.
     if isinstance(width := config.get("cross_attention_dim"), int):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from olivelike._untrusted import read_json
+from olivelike._untrusted import read_settings
 from olivelike.engine.plan.node import changes_network
 from olivelike.errors import SourceError
 from olivelike.families import LORA_COMPONENTS, TOKENIZERS
@@ -56,12 +56,7 @@ def check_scheduler(source: PipelineSource) -> None:
     path = source.extras.get("scheduler/scheduler_config.json")
     if path is None or source.few_steps is not None:
         return
-    try:
-        config = read_json(path)
-    except (OSError, ValueError) as error:
-        raise SourceError(f"{path}: can't be read as JSON: {error}; get the file again") from error
-    if not isinstance(config, dict):
-        raise SourceError(f"{path}: expected a JSON object, found {type(config).__name__}; get the file again")
+    config = read_settings(path, "get the file again")
     try:
         check_scheduler_config(config)
     except SourceError as error:

@@ -11,7 +11,7 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from olivelike._untrusted import Json, JsonView, read_json
+from olivelike._untrusted import JsonView, read_settings
 from olivelike.errors import Interrupted, OlivelikeError, SourceError, UsageError
 from olivelike.extras.deploy.served import NETWORKS_FILE, PIPELINE_INPUTS
 from olivelike.extras.deploy.triton_session import TritonSession, triton_backend
@@ -107,10 +107,10 @@ def open_served(path: Path) -> Pipeline:
     Raises:
         SourceError: if a file is missing or damaged.
     """
-    described, index = _read(path / NETWORKS_FILE), _read(path / INDEX_FILE)
+    described, index = (read_settings(path / file, _AGAIN) for file in (NETWORKS_FILE, INDEX_FILE))
     name = next((name for name in DENOISERS if name in described), DENOISERS[0])
     configs = (f"{name}/config.json", "vae_decoder/config.json", "scheduler/scheduler_config.json")
-    denoiser, vae, scheduler = (_read(path / config) for config in configs)
+    denoiser, vae, scheduler = (read_settings(path / config, _AGAIN) for config in configs)
     try:
         networks = {
             name: Network(name, TritonSession(name, _specs(one["inputs"]), _specs(one["outputs"])))
@@ -120,16 +120,6 @@ def open_served(path: Path) -> Pipeline:
         raise SourceError(f"{path / NETWORKS_FILE}: describes no networks: {error!r}; {_AGAIN}") from error
     folder = ServedFolder(path, index, denoiser, vae, scheduler, networks=frozenset(networks))
     return Pipeline(folder, SessionSettings(), safety=True, initializers={}, shared=networks)
-
-
-def _read(path: Path) -> Json:
-    try:
-        content = read_json(path)
-    except (OSError, ValueError) as error:
-        raise SourceError(f"{path}: can't be read as JSON: {error}; {_AGAIN}") from error
-    if not isinstance(content, dict):
-        raise SourceError(f"{path}: is no JSON object; {_AGAIN}")
-    return content
 
 
 def _specs(described: Sequence[JsonView]) -> list[ValueSpec]:

@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from olivelike._untrusted import Json, read_json
+from olivelike._untrusted import Json, read_object
 from olivelike.errors import SourceError
 from olivelike.graphs.inspect import Inspection, inspect_model
 from olivelike.model.components import INDEX_FILE, MODEL_FILE
@@ -42,14 +42,11 @@ class ClientFolder:
     def json(self, relative: str) -> Json:
         """Return the content of a JSON file. Raises `Unreadable` if it is missing or holds no JSON object."""
         try:
-            content = read_json(self.path / relative)
+            return read_object(self.path / relative)
         except OSError:
             raise Unreadable(f"there is no {relative}") from None
         except ValueError as error:
             raise Unreadable(f"{relative} is no JSON: {error}") from error
-        if not isinstance(content, dict):
-            raise Unreadable(f"{relative} is no JSON object")
-        return content
 
     def model(self, relative: str) -> Inspection:
         """Return what an ONNX file holds. Raises `Unreadable` if the file or its data file is missing or broken.

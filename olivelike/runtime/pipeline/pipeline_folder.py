@@ -5,7 +5,6 @@ The target that a folder was optimised for: what it sets for sessions, and which
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -13,9 +12,9 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, Final
 
-from olivelike._files import file_identity
+from olivelike._files import identity_at
 from olivelike._text import did_you_mean_path
-from olivelike._untrusted import Json, JsonView, read_json
+from olivelike._untrusted import JsonView, read_settings
 from olivelike.errors import SessionError, SourceError
 from olivelike.families import DENOISERS, TEXT_ENCODERS, denoiser_among, family_of_folder
 from olivelike.families.denoiser_forms import FORMS
@@ -66,10 +65,10 @@ def recorded_facts(folder: Path) -> RecordedFacts:
 
     Raises `SourceError` if a later version of olivelike made the folder.
     """
-    return _read_facts(folder, _stamp(f"{folder}/{RECORD_FILE}"))
+    return _read_facts(folder, identity_at(f"{folder}/{RECORD_FILE}"))
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _read_facts(folder: Path, _identity: tuple[int, ...] | None) -> RecordedFacts:
     """Read them once; a record has the derivations of all weights, and takes milliseconds to read."""
     record = OutputRecord.read(folder)
@@ -293,7 +292,7 @@ class PipelineFolder:
 
     def config(self, component: str) -> JsonView:
         """Return the `config.json` of a component; empty if there is none."""
-        return _read(self.path / component / "config.json", needed=False)
+        return read_settings(self.path / component / "config.json", _AGAIN, absent={})
 
 
 def open_folder(path: Path) -> PipelineFolder:
@@ -303,26 +302,18 @@ def open_folder(path: Path) -> PipelineFolder:
     """
     networks = (f"{component}/{MODEL_FILE}" for component in (*DENOISERS, "vae_decoder", *TEXT_ENCODERS))
     files = (INDEX_FILE, *_CONFIGS, *(f"{name}/config.json" for name in DENOISERS), *networks)
-    return _open_folder(path, tuple(_stamp(f"{path}/{name}") for name in files))
+    return _open_folder(path, tuple(identity_at(f"{path}/{name}") for name in files))
 
 
-def _stamp(path: str) -> tuple[int, ...] | None:
-    """Return what a file that is written anew changes; `None` if there is none."""
-    try:
-        found = os.stat(path)  # noqa: PTH116  (a server opens folders often: it takes a third of the time)
-    except (OSError, ValueError):
-        return None
-    return file_identity(found)
-
-
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _open_folder(path: Path, _stamps: tuple[object, ...]) -> PipelineFolder:
     if (wrong := _not_a_pipeline(path)) is not None:
         raise SourceError(wrong)
-    index = _read(path / INDEX_FILE)
+    index = read_settings(path / INDEX_FILE, _AGAIN)
     name = next((name for name in DENOISERS if (path / name / MODEL_FILE).is_file()), DENOISERS[0])
-    denoiser, vae = (_read(path / config, needed=False) for config in (f"{name}/config.json", _CONFIGS[0]))
-    folder = PipelineFolder(path, index, denoiser, vae, _read(path / _CONFIGS[1]))
+    files = (f"{name}/config.json", _CONFIGS[0])
+    denoiser, vae = (read_settings(path / file, _AGAIN, absent={}) for file in files)
+    folder = PipelineFolder(path, index, denoiser, vae, read_settings(path / _CONFIGS[1], _AGAIN))
     for component in (folder.family.denoiser, "vae_decoder", *(part.component for part in folder.texts)):
         folder.model(component)
     if not folder.texts:
@@ -368,20 +359,6 @@ def _not_a_pipeline(path: Path) -> str | None:
 def _convert_first(path: Path, name: str) -> str:
     source, made = quote(str(path)), quote(f"models/{name}")
     return f"optimise it first: olivelike convert {source} -t cpu -o {made}, then olivelike generate {made} PROMPT"
-
-
-def _read(path: Path, *, needed: bool = True) -> Json:
-    try:
-        content = read_json(path)
-    except FileNotFoundError:
-        if not needed:
-            return {}
-        raise SourceError(f"{path}: no such file, and the pipeline needs it; {_AGAIN}") from None
-    except (OSError, ValueError) as error:
-        raise SourceError(f"{path}: can't be read as JSON: {error}; {_AGAIN}") from error
-    if not isinstance(content, dict):
-        raise SourceError(f"{path}: is no JSON object; {_AGAIN}")
-    return content
 
 
 def read_folder_target(folder: Path) -> TargetChoice | None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import psutil
 
-from olivelike._files import file_identity
+from olivelike._files import identity_at
 from olivelike._json_child import serve
 from olivelike._light_diffusers import light_diffusers
 from olivelike._untrusted import Json, JsonView
@@ -54,7 +54,7 @@ class Painting:
         }
         self._metadata: bool = settings["metadata"]
         self._warm = WarmPipelines(SessionChoice(**_tuples(settings["sessions"])), settings["memory_limit"])
-        self._upscaler: tuple[tuple[Path, tuple[int, ...]], Upscaler] | None = None
+        self._upscaler: tuple[tuple[Path, tuple[int, ...] | None], Upscaler] | None = None
         """The one that was used last, by its file."""
         self._at_rest = _memory()
         self._plans: dict[str, OrderPlan] = {}
@@ -143,7 +143,7 @@ class Painting:
 
         path = Path(upscaler)
         self._models.add(path.parent)
-        key = path, file_identity(path.stat()) if path.is_file() else ()
+        key = path, identity_at(path)
         if self._upscaler is None or self._upscaler[0] != key:
             self._upscaler = key, Upscaler(path, self._warm.settings(None if folder is None else Path(folder)))
         network = self._upscaler[1]

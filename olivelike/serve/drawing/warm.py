@@ -6,9 +6,9 @@ import gc
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from olivelike._files import file_identity
+from olivelike._files import identity_at
 from olivelike.model.components import INDEX_FILE
 from olivelike.model.records.output import RECORD_FILE
 from olivelike.runtime.pipeline.networks import least_memory_limit
@@ -59,7 +59,7 @@ class SessionChoice:
 class _Warm:
     pipeline: Pipeline
     loras: tuple[Lora, ...]
-    stamp: tuple[tuple[int, ...], ...]
+    stamp: list[tuple[int, ...] | None]
     bytes: int
 
 
@@ -94,7 +94,7 @@ class WarmPipelines:
 
         Raises what `open_pipeline` and `LiveLoras.merge` raise.
         """
-        key, stamp = (folder, safety), _stamp(folder)
+        key, stamp = (folder, safety), [identity_at(folder / name) for name in (INDEX_FILE, RECORD_FILE)]
         warm = self._open.pop(key, None)
         if warm is not None and warm.stamp != stamp:
             warm = None  # The folder was made again.
@@ -131,8 +131,3 @@ class WarmPipelines:
         while self._open and wanted + self.bytes > self._limit:
             del self._open[next(iter(self._open))]
             gc.collect()
-
-
-def _stamp(folder: Path) -> tuple[tuple[int, ...], ...]:
-    found: list[Any] = [folder / name for name in (INDEX_FILE, RECORD_FILE)]
-    return tuple(file_identity(path.stat()) for path in found if path.is_file())

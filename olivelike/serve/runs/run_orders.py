@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from olivelike._text import did_you_mean
 from olivelike._untrusted import Json, read_bytes
 from olivelike.errors import SourceError, UsageError, WorkflowError
+from olivelike.model.components import INDEX_FILE
 from olivelike.model.targets import TARGETS, Precision
 from olivelike.runtime.pictures.writer import slug
 from olivelike.serve.orders import Finite, Name
@@ -19,7 +20,6 @@ from olivelike.serve.settings import ServeSettings
 from olivelike.serve.views import ErrorView
 from olivelike.workflow.places import SUFFIXES, find_workflow, shipped_names
 
-_INDEX: Final = "model_index.json"
 _WEIGHTS: Final = frozenset({".safetensors"})
 _PICKLED: Final = frozenset({".ckpt", ".pt", ".bin"})
 _MOST_NAMES: Final = 2000
@@ -136,7 +136,7 @@ class Listings:
             return {}
         folder = self._settings.checkpoints_dir.absolute()
         suffixes = _WEIGHTS | (_PICKLED if self._settings.allow_pickle else frozenset())
-        pipelines = {path.parent for path in _files(folder) if path.name == _INDEX}
+        pipelines = {path.parent for path in _files(folder) if path.name == INDEX_FILE}
         found = [path for path in _files(folder) if path.suffix.lower() in suffixes and not pipelines & {*path.parents}]
         return {path.relative_to(folder).as_posix(): path for path in sorted([*found, *(pipelines - {folder})])}
 

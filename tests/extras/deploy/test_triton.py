@@ -260,5 +260,5 @@ def test_a_damaged_repository_is_named(served: Project, tmp_path: Path, monkeypa
     copy = tmp_path / "repository"
     shutil.copytree(served.output, copy)
     (copy / "pipeline" / "1" / "unet" / "config.json").unlink()
-    with pytest.raises(SourceError, match=r"unet/config\.json: can't be read"):
+    with pytest.raises(SourceError, match=r"unet/config\.json: no such file"):
         Server(copy).load(monkeypatch)

@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import json
+import shutil
+
+from olivelike.serve.catalogue import Catalogue
+from olivelike.serve.settings import ServeSettings
+
+
+def test_what_is_told_of_a_folder_follows_each_of_its_files(little, tmp_path):
+    folder = tmp_path / "painter"
+    shutil.copytree(little, folder)
+    catalogue = Catalogue(ServeSettings(folders=(folder,)))
+    assert catalogue.embeddings("painter") == []
+    (model,) = catalogue.models(loaded=["painter"])
+    assert (model.state, model.loaded) == ("ready", True)
+
+    tokenizer = folder / "tokenizer" / "tokenizer.json"
+    content = json.loads(tokenizer.read_text(encoding="utf-8"))
+    last = content["added_tokens"][-1]
+    content["added_tokens"] += [{**last, "content": name, "special": False} for name in ("oil", "oil_1", "ink")]
+    tokenizer.write_text(json.dumps(content), encoding="utf-8")
+    width = json.loads((folder / "text_encoder" / "config.json").read_text(encoding="utf-8"))["hidden_size"]
+    found = [(one.name, one.vectors, one.width) for one in catalogue.embeddings("painter")]
+    assert found == [("ink", 1, width), ("oil", 2, width)]
+    scheduler = folder / "scheduler" / "scheduler_config.json"
+    config = json.loads(scheduler.read_text(encoding="utf-8"))
+    scheduler.write_text(json.dumps({**config, "_class_name": "EulerDiscreteScheduler"}), encoding="utf-8")
+    assert catalogue.models([])[0].scheduler == "EulerDiscreteScheduler"
+
+    tokenizer.write_text("[]", encoding="utf-8")
+    assert catalogue.embeddings("painter") == []
+    (folder / "model_index.json").unlink()
+    assert catalogue.models([])[0].state == "missing"
+    assert catalogue.embeddings("painter") == []
+    assert catalogue.embeddings("nobody") == []
