@@ -22,11 +22,6 @@ ELSEWHERE = {
         "olivelike.engine.prepared", "olivelike.measure.report.recorded_runs", "olivelike.store",
         "olivelike.workflow.passes",
     },
-    "olivelike.engine.output.lost_values": {"olivelike.engine.output.derivation"},
-    "olivelike.engine.output.swap": {
-        "olivelike.engine.output.derivation", "olivelike.engine.output.initializers",
-        "olivelike.engine.output.materialize",
-    },
     "olivelike.runtime.sessions.load_failure": {"olivelike.graphs.inspect.inspection"},
     "olivelike.serve.runs.run_orders": {"olivelike.workflow.extends", "olivelike.workflow.findings"},
 }  # fmt: skip

@@ -35,8 +35,10 @@ PARTS: Final = {
     "cli/commands/serve.py", "cli/display/__init__.py", "cli/display/generate_display.py",
     "cli/display/help_pages.py", "cli/display/text.py", "cli/options.py", "cli/receipt.py", "cli/signals.py",
     "cli/stdout.py", "data/__init__.py", "engine/__init__.py", "engine/output/__init__.py",
-    "engine/output/folder_info.py", "engine/output/lost_values.py", "engine/output/swap.py", "engine/plan/__init__.py",
-    "engine/plan/adapters.py", "graphs/__init__.py", "graphs/inspect/__init__.py", "graphs/inspect/skeleton.py",
+    "engine/output/expressions.py", "engine/output/folder_info.py", "engine/output/initializers.py",
+    "engine/output/lost_values.py", "engine/output/swap.py", "engine/output/work_ahead.py",
+    "engine/plan/__init__.py", "engine/plan/adapters.py", "graphs/__init__.py", "graphs/inspect/__init__.py",
+    "graphs/inspect/skeleton.py",
     "sources/__init__.py", "sources/checkpoint.py", "sources/hub.py", "workflow/__init__.py", "workflow/places.py",
 }  # fmt: skip
 """Files of other folders that are in it."""

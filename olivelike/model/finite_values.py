@@ -1,4 +1,4 @@
-"""Values that are no numbers, counted in arrays of any type."""
+"""Float types, and the values of arrays that are no numbers."""
 
 from __future__ import annotations
 
@@ -10,9 +10,14 @@ _PIECE: Final = 1 << 17
 """Values that fit the cache."""
 
 
+def is_float(dtype: np.dtype[Any]) -> bool:
+    """Tell whether a type is a float one, of whatever width; NumPy's own test does not know bfloat16."""
+    return "float" in dtype.name
+
+
 def count_not_finite(array: np.ndarray[Any, Any]) -> int:
     """Return how many values are infinite or NaN; 0 for types that have none."""
-    if "float" not in array.dtype.name:
+    if not is_float(array.dtype):
         return 0
     infinity = np.array(np.inf, array.dtype)
     if not np.isinf(infinity):  # Float8 without infinities, and smaller types.

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 __all__ = [
-    "GraphProto", "ModelProto", "NodeProto", "TensorProto", "data_files", "dtype_name", "dtype_of", "from_array",
-    "load_model", "to_array",
+    "TYPE_NAMES", "GraphProto", "ModelProto", "NodeProto", "TensorProto", "bits_of", "data_files", "dtype_name",
+    "dtype_of", "from_array", "load_model", "numpy_dtype", "to_array", "type_number",
 ]  # fmt: skip
 
 _MOST_BYTES: Final = 1 << 31
@@ -31,7 +31,8 @@ _MOST_BYTES: Final = 1 << 31
 _ENUMS: Final = {
     "DataType": (
         "UNDEFINED FLOAT UINT8 INT8 UINT16 INT16 INT32 INT64 STRING BOOL FLOAT16 DOUBLE UINT32 UINT64 COMPLEX64 "
-        "COMPLEX128 BFLOAT16 FLOAT8E4M3FN FLOAT8E4M3FNUZ FLOAT8E5M2 FLOAT8E5M2FNUZ UINT4 INT4 FLOAT4E2M1 FLOAT8E8M0"
+        "COMPLEX128 BFLOAT16 FLOAT8E4M3FN FLOAT8E4M3FNUZ FLOAT8E5M2 FLOAT8E5M2FNUZ UINT4 INT4 FLOAT4E2M1 FLOAT8E8M0 "
+        "UINT2 INT2"
     ),
     "DataLocation": "DEFAULT EXTERNAL",
 }
@@ -133,9 +134,13 @@ else:
 _DTYPE_NAMES: Final = (
     "float32", "uint8", "int8", "uint16", "int16", "int32", "int64", "object", "bool", "float16", "float64", "uint32",
     "uint64", "complex64", "complex128", "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2",
-    "float8_e5m2fnuz", "uint4", "int4", "float4_e2m1fn", "float8_e8m0fnu",
+    "float8_e5m2fnuz", "uint4", "int4", "float4_e2m1fn", "float8_e8m0fnu", "uint2", "int2",
 )  # fmt: skip
 """NumPy's names of the types, in the order of ONNX's numbers from 1."""
+TYPE_NAMES: Final = tuple(_ENUMS["DataType"].split())
+"""ONNX's names of the types, by their numbers."""
+_BITS: Final = {"uint4": 4, "int4": 4, "float4_e2m1fn": 4, "uint2": 2, "int2": 2}
+"""Types of which a byte has several, the first in its lowest bits."""
 _TYPED: Final = {
     "float32": "float_data", "complex64": "float_data", "float64": "double_data", "complex128": "double_data",
     "int64": "int64_data", "uint64": "uint64_data", "uint32": "uint64_data",
@@ -150,13 +155,23 @@ def dtype_name(number: int) -> str:
     return _DTYPE_NAMES[number - 1]
 
 
-def dtype_of(tensor: TensorProto) -> np.dtype[Any]:
-    """Return the type of a tensor's values; `KeyError` for no type."""
+def numpy_dtype(number: int) -> np.dtype[Any]:
+    """Return NumPy's type by ONNX's number; `KeyError` for no type."""
     import ml_dtypes
     import numpy as np
 
-    name = dtype_name(tensor.data_type)
+    name = dtype_name(number)
     return np.dtype(getattr(ml_dtypes, name, name))
+
+
+def dtype_of(tensor: TensorProto) -> np.dtype[Any]:
+    """Return the type of a tensor's values; `KeyError` for no type."""
+    return numpy_dtype(tensor.data_type)
+
+
+def type_number(dtype: np.dtype[Any]) -> int:
+    """Return ONNX's number of a type of NumPy's."""
+    return _DTYPE_NAMES.index(dtype.name) + 1
 
 
 def load_model(path: Path) -> ModelProto:
@@ -173,7 +188,7 @@ def data_files(model: ModelProto) -> dict[str, int]:
     for tensor in model.graph.initializer:
         if tensor.data_location == tensor.EXTERNAL:
             place = {entry.key: entry.value for entry in tensor.external_data}
-            size = int(place.get("length", 0)) or prod(tensor.dims) * dtype_of(tensor).itemsize
+            size = int(place.get("length", 0)) or -(-prod(tensor.dims) * bits_of(dtype_of(tensor)) // 8)
             end = int(place.get("offset", 0)) + size
             found[place["location"]] = max(end, found.get(place["location"], 0))
     return found
@@ -183,14 +198,14 @@ def from_array(array: Array, name: str) -> TensorProto:
     """Make a tensor of an array."""
     import numpy as np
 
-    number = _DTYPE_NAMES.index(array.dtype.name) + 1
+    number = type_number(array.dtype)
     return TensorProto(name=name, data_type=number, dims=array.shape, raw_data=np.ascontiguousarray(array).tobytes())
 
 
 def to_array(tensor: TensorProto, folder: Path | None = None) -> Array:
-    """Return the values of a tensor, of a type of whole bytes.
+    """Return the values of a tensor.
 
-    Raises `ValueError` if they are of another type, not as many as its shape says, or in a file that may not be read,
+    Raises `ValueError` if they are texts, not as many as its shape says, or in a file that may not be read,
     and `OSError` if that can't be.
 
     Args:
@@ -200,12 +215,14 @@ def to_array(tensor: TensorProto, folder: Path | None = None) -> Array:
     import numpy as np
 
     name, dtype = dtype_name(tensor.data_type), dtype_of(tensor)
-    if name == "object" or name.endswith(("int4", "e2m1fn")) or min(tensor.dims, default=0) < 0:
+    if name == "object" or min(tensor.dims, default=0) < 0:
         raise ValueError(f"{tensor.name} has the type {name} and shape {[*tensor.dims]}")
     if tensor.data_location == tensor.EXTERNAL:
-        return _read(tensor, folder, dtype)
+        return _unpacked(_read(tensor, folder, dtype), tensor)
     if tensor.HasField("raw_data"):
-        return np.frombuffer(tensor.raw_data, dtype).reshape(tensor.dims)
+        return _unpacked(tensor.raw_data, tensor)
+    if name in _BITS:
+        return _unpacked(bytes(number & 255 for number in tensor.int32_data), tensor)
     stored = np.array(getattr(tensor, _TYPED.get(name, "int32_data")))
     if "float" in name and name not in _TYPED:
         return stored.astype(f"u{dtype.itemsize}").view(dtype).reshape(tensor.dims)
@@ -214,15 +231,34 @@ def to_array(tensor: TensorProto, folder: Path | None = None) -> Array:
     return stored.astype(dtype).reshape(tensor.dims)
 
 
-def _read(tensor: TensorProto, folder: Path | None, dtype: np.dtype[Any]) -> Array:
+def _unpacked(data: bytes, tensor: TensorProto) -> Array:
+    """Return the values that bytes stand for."""
     import numpy as np
 
+    name, dtype = dtype_name(tensor.data_type), dtype_of(tensor)
+    if (bits := _BITS.get(name)) is None:
+        return np.frombuffer(data, dtype).reshape(tensor.dims)
+    shifts = np.array([*range(0, 8, bits)], np.uint8)
+    numbers: Array = np.frombuffer(data, np.uint8)[:, None] >> shifts & (1 << bits) - 1
+    numbers = numbers.reshape(-1)[: prod(tensor.dims)]
+    if name.startswith("float"):
+        return numbers.view(dtype).reshape(tensor.dims)
+    if name.startswith("int"):
+        half = 1 << bits - 1
+        numbers = (numbers.view(np.int8) ^ half) - half
+    return numbers.astype(dtype).reshape(tensor.dims)
+
+
+def _read(tensor: TensorProto, folder: Path | None, dtype: np.dtype[Any]) -> bytes:
     place = {entry.key: entry.value for entry in tensor.external_data}
     location = PurePath(place.get("location", ".."))
     if folder is None or location.is_absolute() or ".." in location.parts:
         raise ValueError(f"{tensor.name} is in {str(location)!r}, which is no file of the model's folder")
-    count = prod(tensor.dims)
     with open_file(folder / location) as file:
         file.seek(int(place.get("offset", 0)))
-        data = file.read(count * dtype.itemsize)
-    return np.frombuffer(data, dtype).reshape(tensor.dims)
+        return file.read(-(-prod(tensor.dims) * bits_of(dtype) // 8))
+
+
+def bits_of(dtype: np.dtype[Any]) -> int:
+    """Return how many bits of a file a value takes."""
+    return _BITS.get(dtype.name, 8 * dtype.itemsize)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import ml_dtypes
@@ -239,6 +242,37 @@ def test_swapping_without_files_gives_what_a_run_gives(project: Project) -> None
             # The folder's own weights are rounded to float16 already: two roundings, each of half a unit.
             unit = np.spacing(np.maximum(np.abs(wanted), np.abs(before[name]))).astype(np.float32)
             assert (np.abs(array.astype(np.float32) - wanted.astype(np.float32)) <= unit).all()
+
+
+WITH_LITTLE = """
+import hashlib, sys
+from pathlib import Path
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"accelerate", "diffusers", "onnx", "onnx_ir", "peft", "torch", "transformers"}:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Absent())
+from olivelike.engine.output.swap import LiveLoras
+
+loras = LiveLoras()
+swapped = loras.merge([loras.named(f"{sys.argv[1]}:0.5")], Path(sys.argv[2]))
+for component, arrays in swapped.items():
+    for name, array in arrays.items():
+        print(component, name, hashlib.sha256(array.tobytes()).hexdigest())
+"""
+
+
+def test_swapping_takes_neither_onnx_nor_torch(project: Project) -> None:
+    file, base = project.folder / "loras" / "one.safetensors", project.folder / "base"
+    done = subprocess.run([sys.executable, "-c", WITH_LITTLE, file, base], capture_output=True, text=True, check=True)
+    swapped = swap_loras(base, [WeightedLora(open_lora(file), 0.5)])
+    assert done.stdout.splitlines() == [
+        f"{component} {name} {hashlib.sha256(array.tobytes()).hexdigest()}"
+        for component, arrays in swapped.items()
+        for name, array in arrays.items()
+    ]
 
 
 def test_swapping_says_which_loras_half_precision_has_no_room_for(

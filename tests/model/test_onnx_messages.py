@@ -15,8 +15,8 @@ from onnx import TensorProto, helper, numpy_helper
 from olivelike.model import onnx_messages
 from olivelike.model.onnx_messages import data_files, dtype_name, from_array, load_model, to_array
 
-STORED = [number for number in TensorProto.DataType.values() if 0 < number < 25 and number != TensorProto.STRING]
-WHOLE = [number for number in STORED if number not in {TensorProto.UINT4, TensorProto.INT4, TensorProto.FLOAT4E2M1}]
+STORED = [number for number in TensorProto.DataType.values() if 0 < number < 27 and number != TensorProto.STRING]
+WHOLE = [number for number in STORED if onnx_messages.bits_of(onnx_messages.numpy_dtype(number)) >= 8]
 
 
 def fields(message) -> dict[str, tuple]:
@@ -99,6 +99,23 @@ def test_values_are_those_that_onnx_reads(number) -> None:
     assert from_array(values, "w").SerializeToString() == raw.SerializeToString()
 
 
+@pytest.mark.parametrize("number", sorted({*STORED} - {*WHOLE}))
+def test_values_of_which_a_byte_has_several_are_those_that_onnx_reads(number, tmp_path) -> None:
+    values = np.array([[0, 1, -1], [1, 0, -2], [1, 1, 0]])
+    values = np.abs(values) if "U" in TensorProto.DataType.Name(number) else values
+    values = values.astype(helper.tensor_dtype_to_np_dtype(number))
+    raw, typed = numpy_helper.from_array(values, "w"), helper.make_tensor("w", number, (3, 3), values.reshape(-1))
+    for tensor in (raw, typed):
+        read = to_array(onnx_messages.TensorProto.FromString(tensor.SerializeToString()))
+        assert read.dtype == values.dtype
+        assert read.tobytes() == numpy_helper.to_array(tensor).tobytes() == values.tobytes()
+    (tmp_path / "data.bin").write_bytes(b"ab" + raw.raw_data)
+    apart = onnx_messages.TensorProto(name="w", data_type=number, dims=[3, 3], data_location=1)
+    for key, value in {"location": "data.bin", "offset": "2"}.items():
+        apart.external_data.add(key=key, value=value)
+    assert to_array(apart, tmp_path).tobytes() == values.tobytes()
+
+
 def test_negative_and_odd_values() -> None:
     values = np.array([-1.5, np.inf, 65504]).astype(ml_dtypes.bfloat16)
     tensor = helper.make_tensor("w", TensorProto.BFLOAT16, (3,), values)
@@ -112,7 +129,7 @@ def test_negative_and_odd_values() -> None:
 def test_what_can_not_be_values_is_refused() -> None:
     for tensor in (
         onnx_messages.TensorProto(data_type=TensorProto.STRING, dims=[1], string_data=[b"a"]),
-        onnx_messages.TensorProto(data_type=TensorProto.INT4, dims=[2], raw_data=b"a"),
+        onnx_messages.TensorProto(data_type=TensorProto.INT4, dims=[3], raw_data=b"a"),
         onnx_messages.TensorProto(data_type=TensorProto.FLOAT, dims=[2], raw_data=b"abcd"),
         onnx_messages.TensorProto(data_type=TensorProto.FLOAT, dims=[-3], float_data=[1, 2]),
     ):

@@ -9,15 +9,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx
-import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
 from olivelike._untrusted import open_file
-from olivelike.engine.output.derivation import Expression, parameters, shape_of
+from olivelike.engine.output.expressions import Expression, parameters, shape_of
 from olivelike.errors import SourceError
 from olivelike.model.graph import QUANTISE_DOMAIN
 from olivelike.model.half_values import in_row_order
+from olivelike.model.onnx_messages import TensorProto, bits_of, dtype_of, load_model, to_array
 from olivelike.model.quantised_values import BlockFormat, QuantisedFormat, quantised_format
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ class Initializers:
         """
         self.folder = path.parent
         try:
-            model = onnx.load(path, load_external_data=False)
+            model = load_model(path)
         except (OSError, DecodeError) as error:
             raise SourceError(f"{path} can't be read: {error}; run the workflow again") from error
         self._protos = {proto.name: proto for proto in model.graph.initializer}
@@ -50,23 +49,20 @@ class Initializers:
 
     def dtype(self, name: str) -> np.dtype[Any]:
         """Return NumPy's type of an initializer."""
-        dtype: np.dtype[Any] = onnx.helper.tensor_dtype_to_np_dtype(self._protos[name].data_type)
-        return dtype
+        return dtype_of(self._protos[name])
 
     def read(self, name: str) -> Array:
         """Return an initializer's values in its own dtype and shape, in memory of their own."""
         proto = self._protos[name]
         if not proto.external_data:
-            return np.array(onnx.numpy_helper.to_array(proto))
+            return np.array(to_array(proto))
         entries = {entry.key: entry.value for entry in proto.external_data}
-        dtype = onnx.helper.tensor_dtype_to_np_dtype(proto.data_type)
+        dtype = dtype_of(proto)
         path = self.folder / entries["location"]
         count = math.prod(proto.dims)
-        bits = ir.DataType(proto.data_type).bitwidth
-        if bits < _BYTE:
+        if (bits := bits_of(dtype)) < _BYTE:
             packed = self._read(path, np.dtype(np.uint8), -(-count * bits // _BYTE), entries, name)
-            inline = onnx.TensorProto(data_type=proto.data_type, dims=proto.dims, raw_data=packed.tobytes())
-            return np.array(onnx.numpy_helper.to_array(inline))
+            return to_array(TensorProto(data_type=proto.data_type, dims=proto.dims, raw_data=packed.tobytes()))
         return self._read(path, dtype, count, entries, name).reshape(tuple(proto.dims))
 
     @staticmethod

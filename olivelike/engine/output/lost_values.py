@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from olivelike._untrusted import JsonView
-    from olivelike.engine.output.derivation import Expression
+    from olivelike.engine.output.expressions import Expression
 
 TOLD: Final = {
     "not_finite": ("infinite or NaN, and so is what it computes", "mend what made them, or get the file again"),
@@ -52,7 +52,7 @@ def lost_values(component: str, kind: str, facts: JsonView, made_by: Callable[[s
 
 def _tensor(name: str, count: int, expression: Expression | None, made_by: Callable[[str], str]) -> str:
     """Return a tensor with how many values it has, and where they come from."""
-    from olivelike.engine.output.derivation import operators, parameters
+    from olivelike.engine.output.expressions import operators, parameters
 
     makers = dict.fromkeys(made_by(parameter) for parameter, _ in parameters(expression))
     computed = ", ".join(dict.fromkeys(name for name in operators(expression) if name not in _MOVING))

@@ -8,22 +8,22 @@ size of the model. Files are read, never mapped: mapped pages count as resident 
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_ir as ir
 from onnx_ir.traversal import RecursiveGraphIterator
 
 from olivelike.engine.output.data_files import DataFiles, HashedFile, Place
-from olivelike.engine.output.derivation import Array, Evaluator, Expression, derive, parameters
+from olivelike.engine.output.derivation import derive
+from olivelike.engine.output.expressions import Array, Evaluator, Expression, parameters
+from olivelike.engine.output.work_ahead import ahead
 from olivelike.errors import PassError
 from olivelike.graphs.editing.values import fixed_dims
 from olivelike.graphs.guided_graphs import guided_graphs
@@ -44,15 +44,9 @@ if TYPE_CHECKING:
     Evaluated = tuple[Array, dict[str, int]]
     """A derived tensor or a piece of one, and how many of its values count as what in `Materialized`."""
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
-
 DATA_FILE = "weights.pb"
 """Name of the data file; diffusers' ONNX pipelines keep a file of this name when they save."""
 
-_THREADS = 2
-_AHEAD = 64
-"""Tensors that may wait to be written, if their bytes are limited: most are small, and none should wait for them."""
 _PIECE_BYTES = 8 << 20
 """Most bytes of a piece of a stored tensor."""
 _AHEAD_BYTES = 128 << 20
@@ -69,7 +63,7 @@ class Materialized:
     files: dict[str, Json] = field(default_factory=dict)
     """`size` in bytes and `sha256` of each file that was written, by name."""
     derivations: dict[str, Expression] = field(default_factory=dict)
-    """Per initializer: the expression that derives it from parameters, see `olivelike.engine.output.derivation`."""
+    """Per initializer: the expression that derives it from parameters, see `olivelike.engine.output.expressions`."""
     saturated: dict[str, int] = field(default_factory=dict)
     """Finite values beyond what half precision holds that became its largest, ±65,504 in float16, per initializer."""
     flushed: dict[str, int] = field(default_factory=dict)
@@ -259,38 +253,6 @@ def _by_rows(expression: Expression) -> tuple[str, Callable[[Array], Array]] | N
             inner = _by_rows(expression["inputs"][0]) if order and order[0] == 0 else None
             return inner and (inner[0], lambda array: inner[1](array).transpose(order))
     return None
-
-
-def ahead(
-    work: Callable[[Item], Result],
-    items: Iterable[Item],
-    nbytes: Callable[[Item], int] = lambda _: 0,
-    most_bytes: int = 0,
-) -> Iterator[tuple[Item, Result]]:
-    """Yield each item with what `work` makes of it, in order, while two threads work on the next ones.
-
-    Args:
-        work: Called in a thread; what it raises is raised where its item comes.
-        items: Taken as room for them comes.
-        nbytes: What an item holds in memory until it is yielded.
-        most_bytes: Of all items that are worked on or wait, unless a single one has more.
-    """
-    pending: deque[tuple[Item, int, Future[Result]]] = deque()
-    with ThreadPoolExecutor(_THREADS) as pool:
-        try:
-            for item in items:
-                size = nbytes(item)
-                held = sum(n for _, n, _ in pending)
-                while pending and (len(pending) > (_AHEAD if most_bytes else _THREADS) or held + size > most_bytes > 0):
-                    done, freed, future = pending.popleft()
-                    held -= freed
-                    yield done, future.result()
-                pending.append((item, size, pool.submit(work, item)))
-            while pending:
-                done, _, future = pending.popleft()
-                yield done, future.result()
-        finally:
-            pool.shutdown(cancel_futures=True)
 
 
 class _Source:

@@ -28,7 +28,7 @@ from olivelike.model.components import PIPELINE
 from olivelike.model.records.output import OutputRecord
 
 if TYPE_CHECKING:
-    from olivelike.engine.output.derivation import Evaluator, Expression
+    from olivelike.engine.output.expressions import Evaluator, Expression
     from olivelike.engine.output.initializers import Array
     from olivelike.model.few_steps import FewSteps
     from olivelike.sources.adapters.lora_file import LoraFile, WeightedLora
@@ -98,9 +98,9 @@ def _check(lora: LoraFile, wanted: set[str], folder: Path, record: OutputRecord)
 def _swap(
     model: Path, component: str, derivations: Mapping[str, Expression], loras: Iterable[WeightedLora]
 ) -> dict[str, Array]:
-    from olivelike.engine.output.derivation import Evaluator
+    from olivelike.engine.output.expressions import Evaluator
     from olivelike.engine.output.initializers import Initializers, QuantisedInitializers
-    from olivelike.engine.output.materialize import ahead
+    from olivelike.engine.output.work_ahead import ahead
     from olivelike.sources.adapters.merge import changes
 
     initializers = QuantisedInitializers(Initializers(model), derivations)
@@ -156,14 +156,14 @@ class _Place:
     def read_back(self, array: Array) -> Array:
         """Return the parameter's values, in float32, from those of the initializer."""
         import numpy as np
-        import onnx_ir as ir
 
-        from olivelike.engine.output.derivation import is_float, undo
+        from olivelike.engine.output.expressions import undo
+        from olivelike.model.finite_values import is_float
         from olivelike.model.half_values import in_row_order
 
         with self._refusing():
             values = undo(*self._part(array))
-        if not is_float(ir.DataType.from_numpy(values.dtype)):
+        if not is_float(values.dtype):
             raise SourceError(
                 f"initializer {self.initializer!r} is quantised, to {values.dtype}, so a LoRA can't be merged into it; "
                 "merge the LoRA in a run, before the weights are quantised"
@@ -186,19 +186,19 @@ class _Place:
         It gives what `read_back`, the change and `put` give, since a run takes the same rows at a time.
         """
         import numpy as np
-        import onnx_ir as ir
 
-        from olivelike.engine.output.derivation import operators, undo
+        from olivelike.engine.output.expressions import operators, undo
         from olivelike.model.half_values import HALVES, in_row_order, to_half
+        from olivelike.model.onnx_messages import type_number
         from olivelike.model.tensor_file import add_to_rows, blocks
 
         with self._refusing():
             expression, part = self._part(array)
             values = undo(expression, part)
         matrix = values.reshape(len(values), -1)
-        dtype = ir.DataType.from_numpy(matrix.dtype)
+        dtype = type_number(matrix.dtype)
         moved = list(operators(expression)).count("Cast") <= 1 and np.shares_memory(matrix, array)
-        if not (change.is_low_rank and moved and dtype in (ir.DataType.FLOAT, *HALVES)):
+        if not (change.is_low_rank and moved and (matrix.dtype == np.float32 or dtype in HALVES)):
             return False
         products = change.products()
         for rows in blocks(*matrix.shape):
@@ -211,13 +211,13 @@ class _Place:
         return True
 
     def _part(self, array: Array) -> tuple[Expression, Array]:
-        from olivelike.engine.output.derivation import parts
+        from olivelike.engine.output.expressions import parts
 
         return next(islice(parts(self.expression, array), self.number, None))
 
     @contextmanager
     def _refusing(self) -> Iterator[None]:
-        from olivelike.engine.output.derivation import Irreversible
+        from olivelike.engine.output.expressions import Irreversible
 
         try:
             yield
@@ -231,7 +231,7 @@ class _Place:
 @contextmanager
 def _saying_if_quantised(component: str, derivations: Mapping[str, Expression]) -> Iterator[None]:
     """Add to a LoRA's refusal that layers may be missing because a pass has put integers in their place."""
-    from olivelike.engine.output.derivation import integer_parameters
+    from olivelike.engine.output.expressions import integer_parameters
 
     try:
         yield
@@ -246,7 +246,7 @@ def _saying_if_quantised(component: str, derivations: Mapping[str, Expression]) 
 
 
 def _places(derivations: Mapping[str, Expression]) -> dict[str, list[_Place]]:
-    from olivelike.engine.output.derivation import parameters
+    from olivelike.engine.output.expressions import parameters
 
     places: dict[str, list[_Place]] = {}
     for initializer, expression in derivations.items():

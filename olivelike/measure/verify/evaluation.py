@@ -18,7 +18,8 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 
-from olivelike.engine.output.derivation import Evaluator, derive
+from olivelike.engine.output.derivation import derive
+from olivelike.engine.output.expressions import Evaluator
 from olivelike.errors import PassError
 from olivelike.graphs.editing.values import constant_of, rank_of, type_of
 from olivelike.graphs.functions import with_functions

@@ -6,18 +6,19 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import onnx_ir as ir
 
-from olivelike.engine.output.derivation import is_float
 from olivelike.errors import VerificationError
 from olivelike.graphs.inspect.quantised import rounded_to
 from olivelike.measure.verify.evaluation import Evaluation
 from olivelike.measure.verify.original import Original, parameter_reader
 from olivelike.model import Graph
+from olivelike.model.finite_values import is_float
 from olivelike.model.graph import block_of
 from olivelike.model.half_values import HALF_MAX
 
 if TYPE_CHECKING:
+    import onnx_ir as ir
+
     from olivelike._untrusted import Json
     from olivelike.model import Model
     from olivelike.pass_api import Context
@@ -255,7 +256,7 @@ class PeakMagnitude:
 
 
 def _largest(array: Array) -> float:
-    if not is_float(ir.DataType.from_numpy(array.dtype)) or not array.size:
+    if not is_float(array.dtype) or not array.size:
         return 0.0
     size = np.abs(array.astype(np.float32, copy=False) if array.dtype.itemsize < _SINGLE else array)
     return float(np.max(size, initial=0.0, where=np.isfinite(size)))

@@ -9,10 +9,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import onnx_ir as ir
 import torch
 
-from olivelike.engine.output.derivation import is_float
 from olivelike.errors import PassError, VerificationError
 from olivelike.families.networks import interface_of
 from olivelike.families.networks.unet import take_residuals
@@ -20,10 +18,13 @@ from olivelike.graphs.export.torch_network import build_network, stored_values, 
 from olivelike.graphs.inspect.quantised import quantised_precision
 from olivelike.measure.network_sizes import CASES, Case, random_inputs, random_residuals
 from olivelike.model.components import CACHED_FEATURES, SHALLOW_FILE
+from olivelike.model.finite_values import is_float
 from olivelike.model.graph import BLOCK_KEY
 from olivelike.model.half_values import HALVES
 
 if TYPE_CHECKING:
+    import onnx_ir as ir
+
     from olivelike._untrusted import Json
     from olivelike.measure.verify.evaluation import Observer
     from olivelike.model import Architecture, Weights
@@ -344,7 +345,7 @@ class _Origin:
 
 
 def _is_finite(array: Array) -> bool:
-    return not is_float(ir.DataType.from_numpy(array.dtype)) or bool(np.isfinite(array).all())
+    return not is_float(array.dtype) or bool(np.isfinite(array).all())
 
 
 def _described(figures: Figures) -> str:

@@ -80,7 +80,7 @@ class ComponentRecord:
     """Digests of the model that was materialised."""
     passes: tuple[StepRecord, ...] = ()
     derivations: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
-    """Per initializer, the expression that makes it of parameters: `olivelike.engine.output.derivation`."""
+    """Per initializer, the expression that makes it of parameters: `olivelike.engine.output.expressions`."""
     saturated: Mapping[str, int] = field(default_factory=dict)
     """Per initializer, how many values were too large for half precision."""
     flushed: Mapping[str, int] = field(default_factory=dict)

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from olivelike.engine.output.materialize import ahead
+from olivelike.engine.output.work_ahead import ahead
 
 
 def test_results_come_in_order_whatever_takes_how_long():

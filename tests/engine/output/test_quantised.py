@@ -10,7 +10,7 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 
-from olivelike.engine.output.derivation import Evaluator
+from olivelike.engine.output.expressions import Evaluator
 from olivelike.engine.output.initializers import Initializers
 from olivelike.engine.output.materialize import materialize
 from olivelike.engine.output.pipeline_files import component_config
