@@ -30,7 +30,10 @@ UNDOCUMENTED_MODULES = {
     "onnxruntime.capi", "onnxruntime.quantization.neural_compressor.weight_only", "onnxscript.rewriter.rules",
     "starlette.formparsers", "typer.core", "uvicorn.protocols.http.h11_impl",
 }  # fmt: skip
-"""Modules of public names that their libraries' references leave out. Each of these three sets has its tests below."""
+"""Modules of public names that their libraries' references leave out.
+
+Each of these three sets has its tests below, or in an extra's folder.
+"""
 
 DOCUMENTED_MODULES = {
     "PIL.Image", "PIL.PngImagePlugin", "anyio.to_thread", "diffusers.image_processor",
@@ -102,7 +105,9 @@ def test_no_other_module_of_a_library_is_imported_than_documented_ones_and_those
     assert private == PRIVATE_MODULES
     inner = {name for name in found - private if "." in name}
     libraries = {name for name in inner if name.partition(".")[0] not in sys.stdlib_module_names}
-    assert libraries - DOCUMENTED_MODULES == UNDOCUMENTED_MODULES, "documented? else it needs a test here"
+    used = {name.partition(".")[0] for name in found}  # Not that of an extra that is gone.
+    named = {name for name in UNDOCUMENTED_MODULES if name.partition(".")[0] in used}
+    assert libraries - DOCUMENTED_MODULES == named, "documented? else it needs a test here"
 
 
 def test_no_other_private_name_of_a_library_is_used():
@@ -326,16 +331,6 @@ def test_diffusers_imports_what_is_put_off_by_these_names():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
-
-
-def test_dask_reads_pickles_by_one_module():
-    """That nothing in one is run is tested in `extras/cluster/test_cluster_trust.py`."""
-    import distributed
-
-    assert {"dumps", "loads", "to_serialize", "ToPickle", "pickle"} <= vars(distributed.protocol).keys()
-    assert distributed.protocol.pickle.pickle.loads
-    assert callable(distributed.client.loads)
-    assert callable(distributed.core.clean_exception)
 
 
 def test_diffusers_has_the_projections_of_ip_adapters_with_these_arguments():

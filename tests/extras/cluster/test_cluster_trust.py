@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import distributed
 import pytest
 from distributed import LocalCluster, protocol
 from distributed.comm.utils import from_frames
@@ -20,6 +21,13 @@ from olivelike.extras.cluster.cluster_workers import ClusterWorkers, LostError
 from tests.fixtures.sockets import listening
 
 _called: list[str] = []
+
+
+def test_dask_reads_pickles_by_one_module() -> None:
+    assert {"dumps", "loads", "to_serialize", "ToPickle", "pickle"} <= vars(distributed.protocol).keys()
+    assert distributed.protocol.pickle.pickle.loads
+    assert callable(distributed.client.loads)
+    assert callable(distributed.core.clean_exception)
 
 
 def call() -> dict[str, str]:

@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 from torch_pipelines import psnr
 
+from olivelike._extras import place_of
 from olivelike.engine.convert_request import ConvertRequest, draft
 from olivelike.engine.prepared import Options
 from olivelike.engine.run import run
@@ -202,7 +203,9 @@ def test_what_it_has_no_meaning_for_is_refused_in_a_sentence(whole, wrong, said)
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("layout", ["csharp", "web", "single", "single-ids"])
+@pytest.mark.parametrize(
+    "layout", ["csharp", "single", "single-ids", *(["web"] if place_of("PACKAGES", "web") else [])]
+)
 def test_layouts_of_clients_that_know_unets_alone_are_refused(work, layout):
     with pytest.raises(UsageError, match=f"layout {layout} is for pipelines with a UNet") as caught:
         converted(work, layout, layout=layout)
