@@ -179,11 +179,12 @@ def weights_dtype(folder: Path) -> str:
 
 def kept_in(folder: Path) -> str:
     """Return what a folder's denoiser is quantised to, such as `w8` or `int8`, else what most of its weights are."""
+    import onnx
     import onnx_ir as ir
 
     from olivelike.graphs.inspect.quantised import quantised_precision
 
-    model = ir.from_proto(_denoiser(folder))
+    model = ir.from_proto(onnx.ModelProto.FromString(_denoiser(folder).SerializeToString()))
     return quantised_precision(model.graph) or weights_dtype(folder)
 
 
