@@ -1,4 +1,4 @@
-"""Single files, copies in other precisions and ONNX folders, through a whole run."""
+"""Single files and copies in other precisions, through a whole run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from olivelike.cli.app import run_command_line
 from olivelike.engine.preparation import plan
 from olivelike.engine.prepared import Options
-from olivelike.errors import SourceError, WorkflowError
+from olivelike.errors import SourceError
 from olivelike.sources.files import pickled
 from olivelike.testing.checkpoints import make_checkpoint
 from olivelike.testing.lora_files import make_lora
@@ -101,18 +101,6 @@ def test_a_network_that_is_not_supported_is_refused_by_the_plan(small: Project, 
     overrides = (f"source={source}", "components.unet=[convert]")
     with pytest.raises(SourceError, match="`num_class_embeds: 256` is not supported: it takes the number"):
         plan(str(small.workflow), Options(overrides=overrides))
-
-
-def test_an_exported_folder_is_a_source(small: Project) -> None:
-    small.run("target=cpu", "components.text_encoder=[convert]", "components.vae_decoder=[convert]",
-              output=small.folder / "exported")  # fmt: skip
-    chains = ("components.text_encoder=[fuse, float16]", "components.vae_decoder=[fuse, float16]")
-    small.run("source=./exported", *chains, output=small.folder / "optimised")
-    assert (small.folder / "optimised" / "text_encoder" / "model.onnx").is_file()
-    assert (small.folder / "optimised" / "vae_decoder" / "config.json").is_file()
-    with pytest.raises(WorkflowError, match="'convert' needs the torch network of text_encoder"):
-        small.run("source=./exported", output=small.folder / "refused")
-    assert not (small.folder / "refused").exists()
 
 
 def test_a_lora_as_source_is_refused(small: Project) -> None:
