@@ -237,7 +237,6 @@ def save_workflow(request: ConvertRequest, options: Options, path: Path) -> None
 
 
 def _chain(checkpoint: Checkpoint, precision: str, quantising: str | None) -> list[str]:
-    """Return the passes that a component needs."""
     narrower = [HALF_PASSES[precision]] if precision in HALF_PASSES else []
     narrower += [quantising] if quantising else []
     if checkpoint.graph is not None:

@@ -346,11 +346,13 @@ class _SharedExecutor:
             self.peak = executor.close()
 
     def _start_what_fits(self, executor: Executor) -> None:
+        from olivelike._memory import default_limit
+
         limit = executor.memory_limit
         while self._waiting and len(self._running) < executor.size:
             task, demand = self._waiting[0]
             used = sum(self._running.values())
-            if self._running and used + demand.memory_bytes > (limit or _memory_limit()):
+            if self._running and used + demand.memory_bytes > (limit or default_limit()):
                 return
             self._waiting.popleft()
             self._running[task.place.node] = demand.memory_bytes
@@ -400,9 +402,3 @@ class _Lent:
         """End the tasks of this run; the others go on."""
         self._shared.drop([f"{self._name}/{node}" for node in self._nodes])
         return self._shared.peak
-
-
-def _memory_limit() -> int:
-    from olivelike._memory import default_limit
-
-    return default_limit()

@@ -95,8 +95,6 @@ def observed_size(folder: PipelineFolder) -> tuple[int, int]:
 
 
 class _Drawing:
-    """Some pictures in the making."""
-
     def __init__(self, folder: PipelineFolder, prefix: str, observe: Observe, first: int) -> None:
         self._folder, self._prefix, self._observe, self._first = folder, prefix, observe, first
         self._number = first

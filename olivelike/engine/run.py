@@ -107,8 +107,6 @@ def make_executor(options: Options, make: ExecutorMaker | None, log: Path) -> Ex
 
 
 class _Run:
-    """One run, from plan to record."""
-
     def __init__(
         self,
         prepared: Prepared,

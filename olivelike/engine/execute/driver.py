@@ -165,7 +165,6 @@ class Driver:
                 moved = self._advance_node(node) or moved
 
     def _open_nodes(self) -> list[Node]:
-        """Return the nodes that have neither ended nor started."""
         return [node for node in self._nodes if node.id not in self._results and node.id not in self._running]
 
     def _advance_node(self, node: Node) -> bool:

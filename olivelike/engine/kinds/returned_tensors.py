@@ -102,7 +102,6 @@ def _of_tensor(tensor: Tensor) -> Said:
 
 
 def _parameters(graph: Graph) -> dict[str, Said]:
-    """Return what a graph takes each parameter as."""
     import onnx
     import onnx_ir as ir
 

@@ -220,7 +220,6 @@ def _bytes(files: Sequence[Path]) -> int:
 
 
 def _inside(path: Path) -> str:
-    """Return what may have been meant."""
     folders = [
         entry.name
         for entry in sorted(path.iterdir())

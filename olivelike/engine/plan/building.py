@@ -140,15 +140,11 @@ def _suffixes(outputs: Sequence[Output]) -> list[str]:
         return [""]
     longest = max(len(output.path.parts) for output in outputs)
     for length in range(1, longest + 1):
-        names = [_plain("-".join(output.path.parts[-length:])) for output in outputs]
+        # Without what is special in ids, paths and shells.
+        names = [re.sub(r"[^\w.+-]+", "-", "-".join(output.path.parts[-length:])) for output in outputs]
         if len(set(names)) == len(names):
             return [f"@{name}" for name in names]
     return [f"@{number}" for number in range(1, len(outputs) + 1)]
-
-
-def _plain(name: str) -> str:
-    """Return a folder's name without what is special in ids, paths and shells."""
-    return re.sub(r"[^\w.+-]+", "-", name)
 
 
 def _holds(output: Output, component: str, workflow: LoadedWorkflow) -> bool:
