@@ -35,7 +35,8 @@ def test_peak_memory_is_what_time_prints(one_torch_thread):
         for line in lines:
             process.stdin.write(f"{line}\n")
             process.stdin.flush()
-            assert "timing" in (answer := process.stdout.readline()) or "load_seconds" in answer, answer
+            answer = process.stdout.readline()  # Not in the `assert`, which pytest would evaluate again as it fails.
+            assert "timing" in answer or "load_seconds" in answer
         _, errors = process.communicate()
     printed = re.search(r"Maximum resident set size \(kbytes\): (\d+)", errors)
     assert printed, errors
