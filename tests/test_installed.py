@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import zipfile
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
@@ -90,3 +91,11 @@ def test_a_published_architecture_needs_no_torch_and_what_does_says_so(tmp_path)
     assert failed.returncode == MissingError.exit_code
     assert "which is not installed; run `pip install '" in failed.stderr
     assert not (tmp_path / "other").exists()
+
+
+def test_a_pickled_file_is_told_to_need_torch(tmp_path):
+    with zipfile.ZipFile(tmp_path / "x.bin", "w") as file:
+        file.writestr("archive/data.pkl", b"\x80\x02}.")
+    done = olivelike(tmp_path, "info", "x.bin", "--allow-pickle")
+    assert done.returncode == MissingError.exit_code
+    assert "x.bin: is a pickled file; this needs torch, which is not installed; run `pip install 'torch" in done.stderr

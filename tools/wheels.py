@@ -26,8 +26,8 @@ from typing import Any, Final
 ROOT = Path(__file__).parents[1]
 
 ROOMS: Final = (
-    "data/published/", "data/serve/", "families/", "model/", "runtime/", "serve/", "sources/adapters/",
-    "sources/files/", "sources/identify/",
+    "data/published/", "data/serve/", "extras/strips/", "families/", "model/", "runtime/", "serve/",
+    "sources/adapters/", "sources/files/", "sources/identify/",
 )  # fmt: skip
 """Folders of `olivelike/` that are in `olivelike-runtime` whole; so are the modules beside the rooms."""
 PARTS: Final = {
@@ -37,9 +37,9 @@ PARTS: Final = {
     "cli/stdout.py", "data/__init__.py", "engine/__init__.py", "engine/output/__init__.py",
     "engine/output/expressions.py", "engine/output/folder_info.py", "engine/output/initializers.py",
     "engine/output/lost_values.py", "engine/output/swap.py", "engine/output/work_ahead.py",
-    "engine/plan/__init__.py", "engine/plan/adapters.py", "graphs/__init__.py", "graphs/inspect/__init__.py",
-    "graphs/inspect/skeleton.py",
-    "sources/__init__.py", "sources/checkpoint.py", "sources/hub.py", "workflow/__init__.py", "workflow/places.py",
+    "engine/plan/__init__.py", "engine/plan/adapters.py", "extras/__init__.py", "graphs/__init__.py",
+    "graphs/inspect/__init__.py", "graphs/inspect/skeleton.py", "sources/__init__.py", "sources/checkpoint.py",
+    "sources/hub.py", "workflow/__init__.py", "workflow/places.py",
 }  # fmt: skip
 """Files of other folders that are in it."""
 NEEDS: Final = (

@@ -7,6 +7,7 @@ Fields that are not listed, such as those of training, are kept as they were rea
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import prod
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Final
@@ -21,8 +22,9 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 __all__ = [
-    "TYPE_NAMES", "GraphProto", "ModelProto", "NodeProto", "TensorProto", "bits_of", "data_files", "dtype_name",
-    "dtype_of", "from_array", "load_model", "numpy_dtype", "to_array", "type_number",
+    "TYPE_NAMES", "GraphProto", "ModelProto", "NodeProto", "TensorProto", "ValueInfoProto", "attribute",
+    "attribute_value", "bits_of", "data_files", "dtype_name", "dtype_of", "from_array", "load_model", "make_node",
+    "make_value", "numpy_dtype", "to_array", "type_number",
 ]  # fmt: skip
 
 _MOST_BYTES: Final = 1 << 31
@@ -125,11 +127,18 @@ def _classes() -> dict[str, Any]:
 
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+    from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 else:
     _MADE = _classes()
     ModelProto, GraphProto, NodeProto = (_MADE[name] for name in ("ModelProto", "GraphProto", "NodeProto"))
-    TensorProto = _MADE["TensorProto"]
+    TensorProto, ValueInfoProto = _MADE["TensorProto"], _MADE["ValueInfoProto"]
+
+_VALUE_FIELDS: Final = (
+    "", "f", "i", "s", "t", "g", "floats", "ints", "strings", "tensors", "graphs", "sparse_tensor", "sparse_tensors",
+    "tp", "type_protos",
+)  # fmt: skip
+"""Fields with the value of an attribute, by the number of its type."""
+_TEXT: Final = 3
 
 _DTYPE_NAMES: Final = (
     "float32", "uint8", "int8", "uint16", "int16", "int32", "int64", "object", "bool", "float16", "float64", "uint32",
@@ -179,6 +188,48 @@ def load_model(path: Path) -> ModelProto:
     return ModelProto.FromString(read_bytes(path, _MOST_BYTES))
 
 
+def make_node(
+    operator: str, inputs: Iterable[str], outputs: Iterable[str], domain: str = "", **attributes: Any
+) -> NodeProto:
+    """Make a node; an attribute is a whole number, a float, a list of such, or a tensor."""
+    node = NodeProto(op_type=operator, input=inputs, output=outputs, domain=domain)
+    for name, value in sorted(attributes.items()):
+        match value:
+            case int():
+                field = "i"
+            case float():
+                field = "f"
+            case [int(), *_]:
+                field = "ints"
+            case [float(), *_]:
+                field = "floats"
+            case _:
+                field = "t"
+        node.attribute.add(name=name, type=_VALUE_FIELDS.index(field), **{field: value})
+    return node
+
+
+def make_value(name: str, number: int, shape: Iterable[int]) -> ValueInfoProto:
+    """Make an input or output of a graph, a tensor of a type and of fixed sizes."""
+    value = ValueInfoProto(name=name)
+    value.type.tensor_type.elem_type = number
+    for size in shape:
+        value.type.tensor_type.shape.dim.add(dim_value=size)
+    return value
+
+
+def attribute(node: NodeProto, name: str, default: Any = None) -> Any:
+    """Return the value of a node's attribute."""
+    found = next((one for one in node.attribute if one.name == name), None)
+    return default if found is None else attribute_value(found)
+
+
+def attribute_value(found: AttributeProto) -> Any:
+    """Return the value of an attribute; a list where it has several."""
+    value = getattr(found, _VALUE_FIELDS[found.type])
+    return list(value) if _VALUE_FIELDS[found.type].endswith("s") and found.type != _TEXT else value
+
+
 def data_files(model: ModelProto) -> dict[str, int]:
     """Return the data files of a model's initializers as it names them, and the fewest bytes that hold all of these.
 
@@ -198,8 +249,18 @@ def from_array(array: Array, name: str) -> TensorProto:
     """Make a tensor of an array."""
     import numpy as np
 
-    number = type_number(array.dtype)
-    return TensorProto(name=name, data_type=number, dims=array.shape, raw_data=np.ascontiguousarray(array).tobytes())
+    data = np.ascontiguousarray(array)
+    if bits := _BITS.get(array.dtype.name):
+        numbers = np.zeros(-(-array.size * bits // 8) * 8 // bits, np.uint8)
+        numbers[: array.size] = data.view(np.uint8).reshape(-1) & (1 << bits) - 1
+        data = np.bitwise_or.reduce(numbers.reshape(-1, 8 // bits) << _shifts(bits), axis=1)
+    return TensorProto(name=name, data_type=type_number(array.dtype), dims=array.shape, raw_data=data.tobytes())
+
+
+def _shifts(bits: int) -> Array:
+    import numpy as np
+
+    return np.array([*range(0, 8, bits)], np.uint8)
 
 
 def to_array(tensor: TensorProto, folder: Path | None = None) -> Array:
@@ -238,8 +299,7 @@ def _unpacked(data: bytes, tensor: TensorProto) -> Array:
     name, dtype = dtype_name(tensor.data_type), dtype_of(tensor)
     if (bits := _BITS.get(name)) is None:
         return np.frombuffer(data, dtype).reshape(tensor.dims)
-    shifts = np.array([*range(0, 8, bits)], np.uint8)
-    numbers: Array = np.frombuffer(data, np.uint8)[:, None] >> shifts & (1 << bits) - 1
+    numbers: Array = np.frombuffer(data, np.uint8)[:, None] >> _shifts(bits) & (1 << bits) - 1
     numbers = numbers.reshape(-1)[: prod(tensor.dims)]
     if name.startswith("float"):
         return numbers.view(dtype).reshape(tensor.dims)

@@ -13,7 +13,16 @@ from google.protobuf import descriptor_pb2
 from onnx import TensorProto, helper, numpy_helper
 
 from olivelike.model import onnx_messages
-from olivelike.model.onnx_messages import data_files, dtype_name, from_array, load_model, to_array
+from olivelike.model.onnx_messages import (
+    attribute,
+    data_files,
+    dtype_name,
+    from_array,
+    load_model,
+    make_node,
+    make_value,
+    to_array,
+)
 
 STORED = [number for number in TensorProto.DataType.values() if 0 < number < 27 and number != TensorProto.STRING]
 WHOLE = [number for number in STORED if onnx_messages.bits_of(onnx_messages.numpy_dtype(number)) >= 8]
@@ -109,6 +118,7 @@ def test_values_of_which_a_byte_has_several_are_those_that_onnx_reads(number, tm
         read = to_array(onnx_messages.TensorProto.FromString(tensor.SerializeToString()))
         assert read.dtype == values.dtype
         assert read.tobytes() == numpy_helper.to_array(tensor).tobytes() == values.tobytes()
+    assert from_array(values, "w").SerializeToString() == raw.SerializeToString()
     (tmp_path / "data.bin").write_bytes(b"ab" + raw.raw_data)
     apart = onnx_messages.TensorProto(name="w", data_type=number, dims=[3, 3], data_location=1)
     for key, value in {"location": "data.bin", "offset": "2"}.items():
@@ -135,6 +145,25 @@ def test_what_can_not_be_values_is_refused() -> None:
     ):
         with pytest.raises(ValueError):
             to_array(tensor)
+
+
+def test_nodes_and_values_are_made_as_onnx_makes_them() -> None:
+    attributes = {"axis": -2, "scale": 0.5, "pads": [1, 0], "factors": [0.5, 1.0]}
+    made = make_node("Odd", ["a", ""], ["b"], domain="own", **attributes)
+    assert (
+        made.SerializeToString()
+        == helper.make_node("Odd", ["a", ""], ["b"], None, None, "own", **attributes).SerializeToString()
+    )
+    assert {name: attribute(made, name) for name in attributes} == attributes
+    assert attribute(made, "absent", 3) == 3
+    values = np.arange(3)
+    made = make_node("Constant", [], ["c"], value=from_array(values, ""))
+    assert to_array(attribute(made, "value")).tolist() == [0, 1, 2]
+    theirs = helper.make_node("Odd", [], [], text="a", texts=["a", "b"])
+    read = onnx_messages.NodeProto.FromString(theirs.SerializeToString())
+    assert [attribute(read, name) for name in ("text", "texts")] == [b"a", [b"a", b"b"]]
+    value = helper.make_tensor_value_info("x", TensorProto.FLOAT16, [2, 3])
+    assert make_value("x", TensorProto.FLOAT16, [2, 3]).SerializeToString() == value.SerializeToString()
 
 
 def external(location: str, **entries: str) -> onnx_messages.TensorProto:

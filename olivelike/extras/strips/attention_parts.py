@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
-from onnx import NodeProto, TensorProto, helper
+import numpy as np
+
+from olivelike.model.onnx_messages import NodeProto, TensorProto, attribute_value, from_array, make_node
 
 _SCORES: Final = 1 << 26
 """Scores at once: 256 MB in float32."""
@@ -32,7 +34,7 @@ def attend_in_parts(
     more: list[TensorProto] = []
 
     def constant(name: str, *values: int) -> str:
-        more.append(helper.make_tensor(name, TensorProto.INT64, [len(values)], values))
+        more.append(from_array(np.array(values, np.int64), name))
         return name
 
     fixed = {tensor.name: list(tensor.dims) for tensor in constants}
@@ -55,16 +57,16 @@ def attend_in_parts(
             )
             names = {name: f"{name}.{number}" for one in core for name in one.output if name}
             names[query] = f"{query}.{number}"
-            written.append(helper.make_node("Slice", [query, start, end, axis], [names[query]]))
+            written.append(make_node("Slice", [query, start, end, axis], [names[query]]))
             written += [_renamed(one, names) for one in core]
             parts.append(names[result])
-        written.append(helper.make_node("Concat", parts, [result], axis=-2))
+        written.append(make_node("Concat", parts, [result], axis=-2))
     return written, more
 
 
 def _with_own_projection(node: NodeProto, fixed: dict[str, list[int]], constant: Callable[..., str]) -> list[NodeProto]:
     """Return ONNX Runtime's Attention as the projection, in a MatMul, and the rest of it, a MultiHeadAttention."""
-    attributes = {one.name: helper.get_attribute_value(one) for one in node.attribute}
+    attributes = {one.name: attribute_value(one) for one in node.attribute}
     plain = set(attributes) <= {"num_heads", "scale"} and not any(node.input[3:])
     if (node.op_type, node.domain) != ("Attention", _CONTRIB) or not plain or node.input[1] not in fixed:
         return [node]
@@ -73,16 +75,16 @@ def _with_own_projection(node: NodeProto, fixed: dict[str, list[int]], constant:
     joined, biased = f"{result}.product", f"{result}.projected"
     sizes = constant(f"{result}.widths", *[width] * 3)
     return [
-        helper.make_node("MatMul", [node.input[0], node.input[1]], [joined]),
-        *([helper.make_node("Add", [joined, node.input[2]], [biased])] if any(node.input[2:3]) else []),
-        helper.make_node("Split", [biased if any(node.input[2:3]) else joined, sizes], names, axis=-1),
-        helper.make_node("MultiHeadAttention", names, [result], domain=_CONTRIB, **attributes),
+        make_node("MatMul", [node.input[0], node.input[1]], [joined]),
+        *([make_node("Add", [joined, node.input[2]], [biased])] if any(node.input[2:3]) else []),
+        make_node("Split", [biased if any(node.input[2:3]) else joined, sizes], names, axis=-1),
+        make_node("MultiHeadAttention", names, [result], domain=_CONTRIB, **attributes),
     ]
 
 
 def _core(node: NodeProto, nodes: Sequence[NodeProto], fixed: Collection[str]) -> list[NodeProto]:
     """Return the nodes of an attention that begins with a node; its first input are the queries, (…, tokens, width)."""
-    attributes = {one.name: helper.get_attribute_value(one) for one in node.attribute}
+    attributes = {one.name: attribute_value(one) for one in node.attribute}
     if node.op_type == "MultiHeadAttention":
         alone = all(node.input[:3]) and not any(node.input[4:]) and len(node.output) == 1
         return [node] if alone and not attributes.get("unidirectional") else []

@@ -18,11 +18,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from google.protobuf.message import DecodeError
-from onnx import NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from olivelike.extras.strips.attention_parts import attend_in_parts
 from olivelike.extras.strips.group_norms import Norm, factor_norms
-from olivelike.extras.strips.network_values import CONVOLUTIONS, NetworkValues, attribute
+from olivelike.extras.strips.network_values import CONVOLUTIONS, NetworkValues
+from olivelike.model.onnx_messages import (
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    ValueInfoProto,
+    attribute,
+    from_array,
+    make_node,
+    make_value,
+)
 from olivelike.runtime.pipeline.strips import CutError
 
 if TYPE_CHECKING:
@@ -119,9 +129,9 @@ class Cut:
         nodes = [_with_known_shape(node, shapes) for node in segment.nodes]
         for image in segment.inputs:
             if image.port != image.name:
-                nodes.insert(0, helper.make_node("Cast", [image.port], [image.name], to=image.element))
+                nodes.insert(0, make_node("Cast", [image.port], [image.name], to=image.element))
         nodes += [
-            helper.make_node("Cast", [image.name], [image.port], to=TensorProto.FLOAT)
+            make_node("Cast", [image.name], [image.port], to=TensorProto.FLOAT)
             for image in segment.outputs
             if image.port != image.name
         ]
@@ -131,16 +141,13 @@ class Cut:
             nodes, more = attend_in_parts(nodes, constants, math.prod(shapes[first.name]) // first.channels)
             constants += more
         factors = [
-            helper.make_tensor_value_info(name, TensorProto.FLOAT, norm.factor_shape)
-            for norm in segment.norms
-            for name in norm.inputs
+            make_value(name, TensorProto.FLOAT, norm.factor_shape) for norm in segment.norms for name in norm.inputs
         ]
-        graph = helper.make_graph(
-            nodes, "segment", [*_ports(segment.inputs, shapes), *factors], [*_ports(segment.outputs, shapes)], constants
-        )
+        taken, made = [*_ports(segment.inputs, shapes), *factors], [*_ports(segment.outputs, shapes)]
+        graph = GraphProto(name="segment", node=nodes, input=taken, output=made, initializer=constants)
         source = self._values.proto
-        model = helper.make_model(
-            graph, ir_version=source.ir_version, opset_imports=source.opset_import, functions=source.functions
+        model = ModelProto(
+            ir_version=source.ir_version, opset_import=source.opset_import, graph=graph, functions=source.functions
         )
         return bytes(model.SerializeToString())
 
@@ -148,7 +155,7 @@ class Cut:
 def _ports(images: Iterable[Image], shapes: Mapping[str, tuple[int, ...]]) -> Iterator[ValueInfoProto]:
     for image in images:
         element = image.element if image.port == image.name else TensorProto.FLOAT
-        yield helper.make_tensor_value_info(image.port, element, shapes[image.name])
+        yield make_value(image.port, element, shapes[image.name])
 
 
 def _with_known_shape(node: NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> NodeProto:
@@ -156,7 +163,7 @@ def _with_known_shape(node: NodeProto, shapes: Mapping[str, tuple[int, ...]]) ->
     if node.op_type != "Shape" or node.input[0] not in shapes:
         return node
     sizes = shapes[node.input[0]][attribute(node, "start", 0) : attribute(node, "end")]
-    return helper.make_node("Constant", [], node.output, value=numpy_helper.from_array(np.asarray(sizes, np.int64)))
+    return make_node("Constant", [], node.output, value=from_array(np.asarray(sizes, np.int64), ""))
 
 
 def cut_network(

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from onnx import NodeProto, TensorProto, helper
-
-from olivelike.extras.strips.network_values import NetworkValues, attribute
+from olivelike.model.onnx_messages import NodeProto, TensorProto, attribute, make_node
 from olivelike.runtime.pipeline.strips import CutError
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from olivelike.extras.strips.network_values import NetworkValues
 
     Array = np.ndarray[Any, Any]
 
@@ -95,9 +95,9 @@ def _write_sum(node: NodeProto, values: NetworkValues) -> str:
     values.elements.setdefault(total, values.element(node.input[0]))
     added, *biases = [node.input[3], *(name for name in node.input[4:5] if name)]
     without = f"{total}.without_bias" if biases else total
-    values.makers[without] = helper.make_node("Add", [node.input[0], added], [without])
+    values.makers[without] = make_node("Add", [node.input[0], added], [without])
     if biases:
-        values.makers[total] = helper.make_node("Add", [without, biases[0]], [total])
+        values.makers[total] = make_node("Add", [without, biases[0]], [total])
     return total
 
 
@@ -138,12 +138,12 @@ def _write(norm: Norm, values: NetworkValues) -> None:
     for kind, operand in steps:
         name = f"{norm.result}.{kind}"
         more = {"to": TensorProto.FLOAT} if kind == "Cast" else {}
-        values.makers[name] = helper.make_node(kind, [made, *([operand] if operand else [])], [name], **more)
+        values.makers[name] = make_node(kind, [made, *([operand] if operand else [])], [name], **more)
         made = name
     if norm.activated:
         gate, product = f"{norm.result}.gate", f"{norm.result}.product"
-        values.makers[gate] = helper.make_node("Sigmoid", [made], [gate])
-        values.makers[product] = helper.make_node("Mul", [made, gate], [product])
+        values.makers[gate] = make_node("Sigmoid", [made], [gate])
+        values.makers[product] = make_node("Mul", [made, gate], [product])
         made = product
     kind, more = ("Identity", {}) if element == TensorProto.FLOAT else ("Cast", {"to": element})
-    values.makers[norm.result] = helper.make_node(kind, [made], [norm.result], **more)
+    values.makers[norm.result] = make_node(kind, [made], [norm.result], **more)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import onnx
-from onnx import NodeProto, TensorProto, external_data_helper, helper, numpy_helper
 
-from olivelike._untrusted import open_file
+from olivelike.model.onnx_messages import NodeProto, TensorProto, attribute, from_array, load_model, to_array
 from olivelike.runtime.pipeline.strips import CutError
 
 if TYPE_CHECKING:
@@ -29,7 +27,7 @@ class NetworkValues:
             path: An ONNX file.
             given: Arrays in place of its initializers.
         """
-        self.proto = onnx.load(path, load_external_data=False)
+        self.proto = load_model(path)
         graph = self.proto.graph
         self.tensors: dict[str, TensorProto] = {tensor.name: tensor for tensor in graph.initializer}
         """Initializers, by name."""
@@ -71,9 +69,9 @@ class NetworkValues:
     def array(self, name: str) -> Array | None:
         """Return the values of a constant; `None` if it is none."""
         if name in self.tensors:
-            return np.asarray(numpy_helper.to_array(self.tensor(name)))
+            return self._read(name)
         if self.maker(name) == "Constant" and (value := attribute(self.makers[name], "value")) is not None:
-            return np.asarray(numpy_helper.to_array(value))
+            return to_array(value)
         return None
 
     def vector(self, name: str) -> Array:
@@ -86,21 +84,9 @@ class NetworkValues:
     def tensor(self, name: str) -> TensorProto:
         """Return an initializer with its values inside."""
         if name in self._given:
-            return numpy_helper.from_array(self._given[name], name)
+            return from_array(self._given[name], name)
         tensor = self.tensors[name]
-        if not external_data_helper.uses_external_data(tensor):
-            return tensor
-        # ONNX's own reader refuses files that are links, as in a hub's cache.
-        entries = {entry.key: entry.value for entry in tensor.external_data}
-        location = PurePath(entries["location"])
-        if location.is_absolute() or ".." in location.parts:
-            raise CutError(f"{name} is outside its folder")
-        with open_file(self._folder / location) as file:
-            file.seek(int(entries.get("offset", 0)))
-            values = file.read(int(entries.get("length", -1)))
-        return TensorProto(name=name, data_type=tensor.data_type, dims=tensor.dims, raw_data=values)
+        return from_array(self._read(name), name) if tensor.data_location == tensor.EXTERNAL else tensor
 
-
-def attribute(node: NodeProto, name: str, default: Any = None) -> Any:
-    """Return the value of a node's attribute."""
-    return next((helper.get_attribute_value(one) for one in node.attribute if one.name == name), default)
+    def _read(self, name: str) -> Array:
+        return self._given[name] if name in self._given else to_array(self.tensors[name], self._folder)

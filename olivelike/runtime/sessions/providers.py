@@ -222,14 +222,11 @@ def _highest(opens: Callable[[int], bool]) -> int:
 def _opens(opset: int, ir_version: int) -> bool:
     import onnxruntime
 
-    from olivelike.model.onnx_messages import ModelProto, TensorProto
+    from olivelike.model.onnx_messages import GraphProto, ModelProto, TensorProto, make_node, make_value
 
-    model = ModelProto(ir_version=ir_version, opset_import=[{"version": opset}], graph={"name": "probe"})
-    model.graph.node.add(op_type="Abs", input=["x"], output=["y"])
-    for name, values in (("x", model.graph.input), ("y", model.graph.output)):
-        kind = values.add(name=name).type.tensor_type
-        kind.elem_type = TensorProto.FLOAT
-        kind.shape.dim.add(dim_value=1)
+    taken, made = (make_value(name, TensorProto.FLOAT, [1]) for name in "xy")
+    graph = GraphProto(name="probe", node=[make_node("Abs", "x", "y")], input=[taken], output=[made])
+    model = ModelProto(ir_version=ir_version, opset_import=[{"version": opset}], graph=graph)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _FATAL
     try:

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from olivelike._installed import lacking
 from olivelike._untrusted import Json, open_file
 from olivelike.errors import SourceError
 from olivelike.sources.files.weight_table import DOWNLOAD_AGAIN, RawTensor
@@ -167,4 +168,9 @@ if __name__ == "__main__":
         sys.stdout.write(json.dumps(describe_pickle(Path(sys.argv[1]))))
     except SourceError as error:
         sys.stdout.write(str(error))
+        sys.exit(SourceError.exit_code)
+    except ModuleNotFoundError as error:
+        if (absent := lacking(error)) is None:
+            raise
+        sys.stdout.write(f"{sys.argv[1]}: is a pickled file; {absent}")
         sys.exit(SourceError.exit_code)
