@@ -85,6 +85,14 @@ def pytest_collection_finish(session):
     gc.freeze()  # What is loaded by now stays to the end.
 
 
+def pytest_runtest_teardown(nextitem, known=set()):  # noqa: B006
+    """Spare it what tests have imported since, too: each pipeline that is closed makes it look at all."""
+    if nextitem and len(sys.modules) > len(known) + 300:
+        known.update(sys.modules)
+        gc.collect()
+        gc.freeze()
+
+
 def pytest_sessionfinish():
     """Look for garbage once: pytest does so five times in the end, for errors of finalisers."""
     gc.collect()

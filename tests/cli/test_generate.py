@@ -220,7 +220,18 @@ def test_an_interruption_keeps_finished_pictures_and_leaves_nothing_half_written
 @pytest.mark.parametrize("signals", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_run_that_would_take_hours_ends_with_the_signal(start, little, empty_folder, signals):
     process = start(
-        "generate", little, "a", "--size", "2048x2048", "--no-safety", "--json", "--threads", 1, cwd=empty_folder
+        "generate",
+        little,
+        "a",
+        "--size",
+        "1024x1024",
+        "--steps",
+        1000,
+        "--no-safety",
+        "--json",
+        "--threads",
+        1,
+        cwd=empty_folder,
     )
     while json.loads(process.stdout.readline())["event"] != "generate_started":
         pass

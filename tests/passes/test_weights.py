@@ -142,7 +142,7 @@ def test_few_sensitive_weights_have_more_bits(fused):
     assert widths == [{8, 12}, {4, 8}, {8, 12}]
 
 
-@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("half", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_session_widens_weights_of_12_bits_as_it_opens(fused, half, tmp_path, capfd):
     model = run_pass(EIGHT, run_pass(FLOAT16, fused, target="cpu") if half else fused, target="cpu")
     materialize(model.graph, model.weights, model.tensors.files, tmp_path, lambda _, __: None)
@@ -174,7 +174,8 @@ def test_targets_that_are_not_known_to_run_blocks_are_refused(make, options, nam
 
 
 @pytest.mark.parametrize(
-    ("make", "target", "widened"), [(EIGHT, "cuda", set()), (FOUR, "cuda", {"UINT4"}), (EIGHT, "directml", set())]
+    ("make", "target", "widened"),
+    [pytest.param(EIGHT, "cuda", set(), marks=pytest.mark.slow), (FOUR, "cuda", {"UINT4"}), (EIGHT, "directml", set())],
 )
 def test_what_a_provider_does_not_widen_is_folded_as_a_session_opens(one_torch_thread, make, target, widened, tmp_path):
     fused = run_pass(FUSE, little_model("attending", "unet"), target=target)

@@ -51,7 +51,7 @@ def test_folder_and_file_have_the_same_files_beside_the_networks(both_forms) -> 
 @pytest.mark.parametrize(
     "family",
     [
-        "sd15", "sd21", "sdxl", "sdxl_refiner",
+        "sd15", "sd21", "sdxl", pytest.param("sdxl_refiner", marks=pytest.mark.slow),
         # As large as another one: where they differ, the small ones above do.
         pytest.param("sd15_inpainting", marks=pytest.mark.slow), pytest.param("sd21_base", marks=pytest.mark.slow),
     ],

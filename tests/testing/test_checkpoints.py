@@ -111,7 +111,13 @@ def test_full_size_has_the_published_parameter_count() -> None:
     assert sum(parameter.numel() for parameter in unet.parameters()) == 859_520_964
 
 
-@pytest.mark.parametrize("family", ["sd15_inpainting", "sd21", "sd21_base", "sdxl", "sdxl_refiner"])
+@pytest.mark.parametrize(
+    "family",
+    [
+        "sd15_inpainting", "sd21", "sdxl",
+        *(pytest.param(one, marks=pytest.mark.slow) for one in ("sd21_base", "sdxl_refiner")),
+    ],
+)  # fmt: skip
 def test_a_folder_of_each_family_loads_as_its_pipeline(family: str, tmp_path: Path) -> None:
     folder = make_checkpoint(tmp_path / "a", family)
     pipeline = DiffusionPipeline.from_pretrained(folder)

@@ -123,8 +123,15 @@ SPELLED = {
 DECOMPOSED = ("ReduceMean", "InstanceNormalization", "Erf", "Softmax", "Sqrt")
 
 
-@pytest.mark.parametrize("opset", [14, 17])
-@pytest.mark.parametrize("component", SPELLED)
+@pytest.mark.parametrize(
+    ("component", "opset"),
+    [
+        ("text_encoder", 14), ("vae_decoder", 14), ("safety_checker", 17), ("vae_encoder", 17),
+        *(pytest.param(*one, marks=pytest.mark.slow) for one in (
+            ("text_encoder", 17), ("vae_decoder", 17), ("safety_checker", 14), ("vae_encoder", 14),
+        )),
+    ],
+)  # fmt: skip
 def test_what_is_spelled_out_becomes_one_operator(exported, tmp_path, component, opset):
     path, model = exported(component, opset=opset)
     found = operators(model.graph)
@@ -135,7 +142,13 @@ def test_what_is_spelled_out_becomes_one_operator(exported, tmp_path, component,
     assert distance(path, model, tmp_path / "out") < 3e-6
 
 
-@pytest.mark.parametrize("component", SPELLED)
+@pytest.mark.parametrize(
+    "component",
+    [
+        "text_encoder", "vae_decoder",
+        *(pytest.param(one, marks=pytest.mark.slow) for one in ("vae_encoder", "safety_checker")),
+    ],
+)  # fmt: skip
 def test_fused_and_halved_it_computes_the_same(exported, tmp_path, component):
     path, model = exported(component, opset=17)
     fused = run_pass(Fuse, model, target="cuda")
@@ -203,8 +216,13 @@ def test_models_in_half_precision_stay_what_they_are(exported, tmp_path, compone
         run_pass(Fuse, model, target="cuda")
 
 
-@pytest.mark.parametrize("target", ["cpu", "cuda"])
-@pytest.mark.parametrize("component", ["text_encoder", "vae_decoder"])
+@pytest.mark.parametrize(
+    ("component", "target"),
+    [
+        ("text_encoder", "cpu"), ("vae_decoder", "cuda"),
+        *(pytest.param(*one, marks=pytest.mark.slow) for one in (("text_encoder", "cuda"), ("vae_decoder", "cpu"))),
+    ],
+)  # fmt: skip
 def test_our_own_output_can_be_the_source_again(tmp_path, component, target):
     folder = tmp_path / component
     folder.mkdir()
@@ -233,7 +251,7 @@ def test_onnxruntime_runs_the_result_without_functions(exported, tmp_path):
     assert all(np.isfinite(value).all() for value in outputs)
 
 
-@pytest.mark.parametrize("target", ["cpu", "cuda"])
+@pytest.mark.parametrize("target", [pytest.param("cpu", marks=pytest.mark.slow), "cuda"])
 def test_fused_models_without_notes_on_shapes_get_them_back(tmp_path, target):
     """ONNX Runtime's optimizer, and Olive with it, writes none, and ONNX's inference knows no fused operator."""
     folder = tmp_path / "vae_decoder"

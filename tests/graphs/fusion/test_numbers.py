@@ -72,8 +72,16 @@ def test_any_rule_can_be_switched_off(off, name, network):
     assert_same_numbers(graph, network(name), cases=(1,))
 
 
-@pytest.mark.parametrize("name", ["unet", "vae_decoder", "text_encoder"])
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [
+        *((target, "unet") for target in TARGETS), ("cpu", "vae_decoder"), ("cuda", "vae_decoder"),
+        ("webgpu", "vae_decoder"), ("cpu", "text_encoder"),
+        *(pytest.param(target, name, marks=pytest.mark.slow)
+          for name, shown in (("vae_decoder", ("cpu", "cuda", "webgpu")), ("text_encoder", ("cpu",)))
+          for target in TARGETS if target not in shown),
+    ],
+)  # fmt: skip
 def test_every_target_gets_operators_that_it_runs_and_the_numbers_of_the_network(target, name, network):
     graph, _ = fused(network(name), target)
     model, found = graph.to_ir(), find_target(target)

@@ -108,17 +108,23 @@ def test_keys_that_a_graph_depends_on_make_another_form(folder, changes):
     assert form(folder, config | changes) != form(folder, config)
 
 
+IDS = [
+    ({"eos_token_id": 2}, True),
+    ({"eos_token_id": 49407}, True),
+    ({"eos_token_id": 49407, "bos_token_id": 49406, "pad_token_id": 49407}, True),
+    ({}, True),  # The class's own default is 49407.
+    ({"eos_token_id": 5}, False),
+]
+
+
 @pytest.mark.parametrize(
-    ("ids", "known"),
+    ("name", "ids", "known"),
     [
-        ({"eos_token_id": 2}, True),
-        ({"eos_token_id": 49407}, True),
-        ({"eos_token_id": 49407, "bos_token_id": 49406, "pad_token_id": 49407}, True),
-        ({}, True),  # The class's own default is 49407.
-        ({"eos_token_id": 5}, False),
+        *(("sd15", *one) for one in IDS), ("sd21", *IDS[1]), ("sdxl", *IDS[1]), ("sdxl", *IDS[-1]),
+        *(pytest.param("sd21", *one, marks=pytest.mark.slow) for one in (IDS[0], *IDS[2:])),
+        *(pytest.param("sdxl", *one, marks=pytest.mark.slow) for one in (IDS[0], *IDS[2:-1])),
     ],
-)
-@pytest.mark.parametrize("name", ["sd15", "sd21", "sdxl"])
+)  # fmt: skip
 def test_text_encoders_are_known_by_each_end_token_that_is_published(shelf, name, ids, known, tmp_path):
     """Only the graph depends on it: the stored names of a config with another one are known, too."""
     folder = make_checkpoint(tmp_path, name, size="full", hollow=True)

@@ -90,7 +90,9 @@ def kept(keeping):
     return sorted(path for path in keeping.compiled.iterdir() if path.name != "tmp")
 
 
-@pytest.mark.parametrize(("kind", "half"), [("sd", False), ("sd", True), ("xl", False)])
+@pytest.mark.parametrize(
+    ("kind", "half"), [("sd", False), ("sd", True), pytest.param("xl", False, marks=pytest.mark.slow)]
+)
 def test_a_picture_is_the_same_to_the_bit(kind, half, plain, keeping, is_from_there, one_torch_thread):
     folder = little_pipeline(kind, half=half)
     asked = Request(("a red circle",), steps=2, seed=3)

@@ -52,7 +52,7 @@ def check(network, path, expected):
         assert error < 1e-6, name
 
 
-@pytest.mark.parametrize("modules", ["attention+ff", "all"])
+@pytest.mark.parametrize("modules", [pytest.param("attention+ff", marks=pytest.mark.slow), "all"])
 @pytest.mark.parametrize("kind", ["loha", "lokr"])
 def test_lycoris_kinds_equal_pefts_own_merge(kind, modules, sd1, tmp_path):
     from peft import LoHaConfig, LoKrConfig

@@ -132,16 +132,23 @@ def one_lora(sd1, sdxl):
     return {(name, part): OneLora(net[part]) for name, net in (("sd1", sd1), ("sdxl", sdxl)) for part in net}
 
 
-@pytest.mark.parametrize("spelling", UNET_SPELLINGS)
-@pytest.mark.parametrize("family", ["sd1", "sdxl"])
+def of_both_families(spellings):
+    """Return all spellings for one family, and some for the other, whose numbers of layers differ; the rest is slow."""
+    return [
+        *(("sd1", spelling) for spelling in spellings),
+        *(pytest.param("sdxl", one, marks=() if one in ("kohya", "original", "PEFT") else pytest.mark.slow)
+          for one in spellings),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("family", "spelling"), of_both_families(UNET_SPELLINGS))
 def test_each_spelling_of_a_unets_layers_stands_behind_each_prefix(family, spelling, one_lora, tmp_path):
     one = one_lora[family, "unet"]
     for number, prefix in enumerate(UNET_PREFIXES):
         one.check(one.save(tmp_path / f"{number}.safetensors", prefix, UNET_SPELLINGS[spelling]))
 
 
-@pytest.mark.parametrize("spelling", TEXT_SPELLINGS)
-@pytest.mark.parametrize("family", ["sd1", "sdxl"])
+@pytest.mark.parametrize(("family", "spelling"), of_both_families(TEXT_SPELLINGS))
 def test_each_spelling_of_a_text_encoders_layers_stands_behind_each_prefix(family, spelling, one_lora, tmp_path):
     one = one_lora[family, "text_encoder"]
     for number, prefix in enumerate(TEXT_PREFIXES):
