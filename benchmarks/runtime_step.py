@@ -112,16 +112,17 @@ def compare_plugin(folder: Path, source: Path, side: int, rounds: int) -> None:
 
 def unet_call(output: Path, choice: ProviderChoice, side: int) -> BoundCall:
     """Return a call of an output's UNet for one picture with guidance, on random numbers."""
-    import torch
+    import numpy as np
 
+    generator = np.random.default_rng(0)
     session = open_session(output / "unet" / "model.onnx", SessionSettings((choice,)))
     sizes = {"sample": (2, 4, side, side), "encoder_hidden_states": (2, 77)}
     inputs = {}
     for name, spec in session.inputs.items():
         known = sizes.get(name, ())
         shape = [dim if isinstance(dim, int) else (*known, 2)[place] for place, dim in enumerate(spec.dims)]
-        inputs[name] = torch.rand(shape).to(getattr(torch, spec.dtype))
-    return session.bind(inputs, {name: torch.empty(sizes["sample"]) for name in session.outputs})
+        inputs[name] = generator.random(shape).astype(spec.dtype)
+    return session.bind(inputs, {name: np.empty(sizes["sample"], np.float32) for name in session.outputs})
 
 
 def overhead(job: PipelineJob) -> tuple[float, float]:

@@ -20,18 +20,18 @@ from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder, open_fold
 from olivelike.runtime.pipeline.safety import SafetyCheck, black, read_preprocessing
 from olivelike.runtime.pipeline.vae import decode_latents, to_images
 from olivelike.runtime.sessions.open_session import open_session
-from olivelike.runtime.sessions.session import BoundCall, Network, Session
+from olivelike.runtime.sessions.session import BoundCall, Network, Session, empty
 from olivelike.runtime.sessions.session_settings import SessionSettings
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import numpy as np
-    import torch
     from PIL.Image import Image
 
     from olivelike.runtime.pipeline.denoising import Step
     from olivelike.runtime.pipeline.request import Request
+    from olivelike.runtime.sessions.session import Buffer
 
     Observe = Callable[[int, str, Mapping[str, np.ndarray[Any, Any]]], None]
     """Is told the number of a picture, a component, and its further outputs by name, after each run."""
@@ -100,8 +100,10 @@ class _Drawing:
         self._number = first
         """Number of the picture that networks are run for."""
 
-    def denoise(self, requests: Sequence[Request], on_step: OnStep) -> list[torch.Tensor]:
+    def denoise(self, requests: Sequence[Request], on_step: OnStep) -> list[np.ndarray[Any, Any]]:
         """Return the latents of each picture, with a first axis of 1; the networks go as this returns."""
+        import numpy as np
+
         networks = {name: self._open(name) for name in self._folder.models(safety=False)}
         pipeline = Pipeline(self._folder, SessionSettings(), safety=False, initializers={}, shared=networks)
         found = []
@@ -112,13 +114,11 @@ class _Drawing:
             def tell(step: Step, number: int = number) -> None:
                 on_step(number, step.number, step.total)
 
-            found.append(pipeline.latents(request, on_step=tell).float().cpu())
+            found.append(np.asarray(pipeline.latents(request, on_step=tell)))
         return found
 
-    def decode(self, drawn: Sequence[torch.Tensor]) -> Iterator[ObservedPicture]:
+    def decode(self, drawn: Sequence[np.ndarray[Any, Any]]) -> Iterator[ObservedPicture]:
         """Yield the pictures that latents stand for."""
-        import torch
-
         folder, decoder = self._folder, self._open("vae_decoder")
         check = None
         if folder.is_checked:
@@ -126,10 +126,9 @@ class _Drawing:
             check = SafetyCheck(self._open(SAFETY_CHECKER), preprocessing)
         for number, latents in enumerate(drawn, self._first):
             self._number = number
-            with torch.no_grad():
-                (image,) = to_images(decode_latents(latents, decoder, folder), latents, folder)
+            (image,) = to_images(decode_latents(latents, decoder, folder), latents, folder)
             flagged = check is not None and check.flags([image])[0]
-            yield ObservedPicture(black(image) if flagged else image, flagged, latents[0].numpy())
+            yield ObservedPicture(black(image) if flagged else image, flagged, latents[0])
 
     def _open(self, component: str) -> Network:
         path, settings = self._folder.model(component), SessionSettings()
@@ -155,20 +154,16 @@ class _ObservedSession(Session):
         self, session: Session, shown: Collection[str], observe: Callable[[Mapping[str, np.ndarray[Any, Any]]], None]
     ) -> None:
         outputs = {name: spec for name, spec in session.outputs.items() if name not in shown}
-        super().__init__(
-            session.network, session.inputs, outputs, session.provider, session.tensor_device, session.moves_inputs
-        )
+        super().__init__(session.network, session.inputs, outputs, session.provider, session.moves_inputs)
         self._session, self._observe = session, observe
         self._shown = {name: session.outputs[name] for name in shown}
 
     def _bind(
-        self, inputs: Mapping[str, torch.Tensor], outputs: Mapping[str, torch.Tensor], constant: Collection[str]
+        self, inputs: Mapping[str, Buffer], outputs: Mapping[str, Buffer], constant: Collection[str]
     ) -> BoundCall:
-        import torch
-
-        shown = {name: torch.empty(*spec.dims, dtype=getattr(torch, spec.dtype)) for name, spec in self._shown.items()}
+        shown = {name: empty(spec.dtype, tuple(map(int, spec.dims))) for name, spec in self._shown.items()}
         call = self._session.bind(inputs, {**outputs, **shown}, constant)
-        return _ObservedCall(call, lambda: self._observe({name: tensor.numpy() for name, tensor in shown.items()}))
+        return _ObservedCall(call, lambda: self._observe(shown))
 
 
 class _ObservedCall:

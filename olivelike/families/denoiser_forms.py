@@ -1,4 +1,4 @@
-"""Between the loop and a family's denoiser: what it takes and gives, as functions on tensors.
+"""Between the loop and a family's denoiser: what it takes and gives, as functions on arrays.
 
 They stand beside the families, whose facts steps without torch read, too.
 """
@@ -9,28 +9,30 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError
 
 if TYPE_CHECKING:
-    import torch
+    import numpy as np
 
     from olivelike._untrusted import JsonView
     from olivelike.families.family import Family
+
+    Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
 class EncodedText:
     """Output of a text encoder for texts or for rows of ids; a row for each."""
 
-    hidden: torch.Tensor
+    hidden: Array
     """Hidden states, of shape (rows, tokens, width)."""
-    pooled: torch.Tensor | None = None
+    pooled: Array | None = None
     """One vector for each, of shape (rows, width), of an encoder with a projection."""
 
 
-Inputs = Mapping[str, "torch.Tensor"]
+Inputs = Mapping[str, "Array"]
 """Input of the denoiser → its value."""
 
 
@@ -39,15 +41,15 @@ class GuidanceInput:
     """An input by which a distilled denoiser takes the guidance scale, so that it needs no negative prompt."""
 
     name: str
-    row: Callable[[float], torch.Tensor]
+    row: Callable[[float], Array]
     """Makes the value for a row of a scale: of shape (1, …)."""
 
 
 def join_widths(texts: Mapping[str, EncodedText], _: JsonView) -> Inputs:
     """Return the hidden states of all encoders beside each other, as `encoder_hidden_states`."""
-    import torch
+    import numpy as np
 
-    return {"encoder_hidden_states": torch.cat([text.hidden for text in texts.values()], dim=-1)}
+    return {"encoder_hidden_states": np.concatenate([text.hidden for text in texts.values()], axis=-1)}
 
 
 @dataclass(frozen=True)
@@ -61,9 +63,9 @@ class DenoiserForm:
     """Height and width of the latents, and what was encoded → inputs that all rows and steps share, as positions."""
     guidance_input: Callable[[JsonView], GuidanceInput | None] = lambda _: None
     """Input for the guidance, if a denoiser with this config has one."""
-    pack: Callable[[torch.Tensor], torch.Tensor] = lambda latents: latents
+    pack: Callable[[Array], Array] = lambda latents: latents
     """Brings latents of shape (rows, channels, height, width) into the form that the denoiser takes."""
-    output: Callable[[torch.Tensor, int, int], torch.Tensor] = lambda raw, *_: raw
+    output: Callable[[Array, int, int], Array] = lambda raw, *_: raw
     """Brings what the denoiser gives for latents of a height and width into their form, with the schedule's sign."""
 
 
@@ -71,11 +73,11 @@ _TIMESTEPS: Final = 1000
 """Number of timesteps that networks are trained on."""
 
 
-def taken_moment(family: Family, timestep: torch.Tensor) -> torch.Tensor:
+def taken_moment(family: Family, timestep: Array) -> Array:
     """Return what the denoiser of a family takes for a timestep of the schedule."""
     if family.timestep == "steps":
         return timestep
-    sigma = timestep / _TIMESTEPS
+    sigma = timestep.astype("float32") / _TIMESTEPS
     return sigma if family.timestep == "sigma" else 1 - sigma
 
 
@@ -85,7 +87,7 @@ def _lcm_guidance(denoiser: JsonView) -> GuidanceInput | None:
     return GuidanceInput("timestep_cond", partial(embed_guidance, width=width)) if isinstance(width, int) else None
 
 
-def embed_guidance(scale: float, width: int) -> torch.Tensor:
+def embed_guidance(scale: float, width: int) -> Array:
     """Return the embedding of a guidance scale that LCM's UNets take, of shape (1, width), float32.
 
     Sines and cosines of 1000 · (scale - 1), as of a timestep: https://arxiv.org/abs/2310.04378, section 4.3, with the
@@ -96,7 +98,8 @@ def embed_guidance(scale: float, width: int) -> torch.Tensor:
     half = width // 2
     frequencies = torch.exp(torch.arange(half, dtype=torch.float32) * -(math.log(10000.0) / (half - 1)))
     angles = (scale - 1) * 1000.0 * frequencies[None]
-    return torch.nn.functional.pad(torch.cat([angles.sin(), angles.cos()], dim=1), (0, width % 2))
+    made: Array = torch.nn.functional.pad(torch.cat([angles.sin(), angles.cos()], dim=1), (0, width % 2)).numpy()
+    return made
 
 
 def _join_and_pool(texts: Mapping[str, EncodedText], config: JsonView) -> Inputs:
@@ -116,26 +119,27 @@ def _join_three(texts: Mapping[str, EncodedText], config: JsonView) -> Inputs:
 
     Raises `SourceError` if one of CLIP's is absent, or their widths do not fit.
     """
-    import torch
+    import numpy as np
 
     width = config.get("joint_attention_dim")
     pair = [texts[name] for name in ("text_encoder", "text_encoder_2") if name in texts]
     pooled = [text.pooled for text in pair if text.pooled is not None]
     last = texts.get("text_encoder_3")
-    clip = torch.cat([text.hidden for text in pair], dim=-1) if len(pooled) == _PAIR else None
+    clip = np.concatenate([text.hidden for text in pair], axis=-1) if len(pooled) == _PAIR else None
     if clip is None or not isinstance(width, int) or clip.shape[-1] > width:
         raise SourceError(
             "transformer: it takes texts of text_encoder and text_encoder_2, both with a projection and together no "
             "wider than `joint_attention_dim`; make the folder again of a pipeline whose parts fit"
         )
-    t5 = clip.new_zeros(len(clip), _T5_TOKENS, width) if last is None else last.hidden
+    t5 = np.zeros((len(clip), _T5_TOKENS, width), clip.dtype) if last is None else last.hidden
     if t5.shape[-1] != width:
         raise SourceError(
             f"transformer: it takes vectors of {width} numbers, and text_encoder_3 makes {t5.shape[-1]}; get both from "
             "the same pipeline"
         )
-    filled = torch.nn.functional.pad(clip, (0, width - clip.shape[-1]))
-    return {"encoder_hidden_states": torch.cat([filled, t5], dim=1), "pooled_projections": torch.cat(pooled, dim=-1)}
+    filled = np.pad(clip, ((0, 0), (0, 0), (0, width - clip.shape[-1])))
+    joined = np.concatenate([filled, t5], axis=1)
+    return {"encoder_hidden_states": joined, "pooled_projections": np.concatenate(pooled, axis=-1)}
 
 
 _SD: Final = DenoiserForm(guidance_input=_lcm_guidance)

@@ -81,3 +81,21 @@ def write_network(folder, text, **facts):
     path = folder / "model.onnx"
     path.write_bytes(proto.SerializeToString())
     return path
+
+
+def zeros(*shape):
+    """Return zeros in float32."""
+    return np.zeros(shape, np.float32)
+
+
+def ones(*shape):
+    """Return ones in float32."""
+    return np.ones(shape, np.float32)
+
+
+def noise(*shape):
+    """Return standard normal numbers in float32, other ones each time."""
+    return _NUMBERS.standard_normal(shape, np.float32)
+
+
+_NUMBERS = np.random.default_rng(0)

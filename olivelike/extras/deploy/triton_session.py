@@ -15,7 +15,9 @@ from olivelike.errors import SessionError
 from olivelike.runtime.sessions.session import BoundCall, Session, ValueSpec
 
 if TYPE_CHECKING:
-    import torch
+    import numpy as np
+
+    from olivelike.runtime.sessions.session import Buffer
 
 
 def triton_backend() -> Any:
@@ -28,12 +30,12 @@ class TritonSession(Session):
 
     def __init__(self, network: str, inputs: Iterable[ValueSpec], outputs: Iterable[ValueSpec]) -> None:
         taken, given = ({spec.name: spec for spec in specs} for specs in (inputs, outputs))
-        super().__init__(network, taken, given, "Triton", "cpu", moves_inputs=False)
+        super().__init__(network, taken, given, "Triton", moves_inputs=False)
 
     def _bind(
         self,
-        inputs: Mapping[str, torch.Tensor],
-        outputs: Mapping[str, torch.Tensor],
+        inputs: Mapping[str, Buffer],
+        outputs: Mapping[str, Buffer],
         constant: Collection[str],  # noqa: ARG002  (each call carries all inputs)
     ) -> BoundCall:
         return _TritonCall(self.network, dict(inputs), dict(outputs))
@@ -42,8 +44,9 @@ class TritonSession(Session):
 @dataclass(frozen=True, eq=False)
 class _TritonCall:
     network: str
-    inputs: Mapping[str, torch.Tensor]
-    outputs: Mapping[str, torch.Tensor]
+    inputs: Mapping[str, Any]
+    outputs: Mapping[str, Any]
+    """Arrays; a server has no others."""
 
     def run(self) -> None:
         """Send the bound inputs, wait, and fill the bound outputs; they come to the CPU from wherever they are."""
@@ -53,16 +56,14 @@ class _TritonCall:
         request = backend.InferenceRequest(
             model_name=self.network,
             requested_output_names=list(self.outputs),
-            inputs=[backend.Tensor(name, tensor.numpy()) for name, tensor in self.inputs.items()],
+            inputs=[backend.Tensor(name, array) for name, array in self.inputs.items()],
             preferred_memory=backend.PreferredMemory(backend.TRITONSERVER_MEMORY_CPU, 0),
         )
         response = request.exec()
         if response.has_error():
             raise SessionError(f"{self.network}: Triton: {response.error().message()}")
-        for name, tensor in self.outputs.items():
-            found = backend.get_output_tensor_by_name(response, name).as_numpy()
-            if found.shape != tuple(tensor.shape):
-                raise SessionError(
-                    f"{self.network}: output {name!r} has the shape {found.shape}, not {tuple(tensor.shape)}"
-                )
-            np.copyto(tensor.numpy(), found, casting="no")
+        for name, array in self.outputs.items():
+            found: np.ndarray[Any, Any] = backend.get_output_tensor_by_name(response, name).as_numpy()
+            if found.shape != array.shape:
+                raise SessionError(f"{self.network}: output {name!r} has the shape {found.shape}, not {array.shape}")
+            np.copyto(array, found, casting="no")

@@ -62,26 +62,28 @@ def find_cut(
     return cut
 
 
-def run_in_strips(network: Network, cut: Cut, given: torch.Tensor, into: torch.Tensor) -> None:
+def run_in_strips(network: Network, cut: Cut, given: Array, into: Array) -> None:
     """Run a network on a picture.
 
     Args:
         network: What is cut.
         cut: How.
         given: What it takes, of shape (1, channels, height, width).
-        into: Filled with what it makes, float32, on the CPU.
+        into: Filled with what it makes, float32.
 
     Raises:
         SessionError: if a segment can't be opened or run.
         Interrupted: if the engine was asked to end early.
     """
+    import torch
+
     size = given.shape[-2], given.shape[-1]
     first = cut.segments[0].inputs[0]
-    memory = _Memory()
-    held = {first.name: _Rows(first, memory, strips={0: (given, None)})}
+    memory, result = _Memory(), torch.from_numpy(into)
+    held = {first.name: _Rows(first, memory, strips={0: (torch.from_numpy(given), None)})}
     for number, segment in enumerate(cut.segments):
         made = {
-            image.name: _Rows(image, memory, into=None if image.name in cut.last_uses else into)
+            image.name: _Rows(image, memory, into=None if image.name in cut.last_uses else result)
             for image in segment.outputs
         }
         for name, rows in made.items():
@@ -109,22 +111,27 @@ def _run_segment(
     shapes = {name: image.shape(*(int(image.scale * side) for side in size)) for name, image in cut.images.items()}
     shapes |= {image.name: image.shape(window, columns) for image in segment.inputs}
     shapes |= {image.name: image.shape(int(factor * window), int(factor * columns)) for image in segment.outputs}
+    import torch
+
     call = _prepare(network, cut, segment, shapes)
+    inputs, outputs = (
+        {name: torch.from_numpy(array) for name, array in arrays.items()} for arrays in (call.inputs, call.outputs)
+    )
     for norm in segment.norms:
         for name, values in zip(norm.inputs, held[norm.value].factor_and_offset(norm), strict=True):
-            call.inputs[name].copy_(values.view_as(call.inputs[name]))
+            inputs[name].copy_(values.view_as(inputs[name]))
     for first in range(0, height, step):
         if ENGINE_CALLS.ended:
             raise Interrupted(f"{network.component}: interrupted between two strips")
         last = min(first + step, height)
         start, following = (min(max(row - margin, 0), height - window) for row in (first, last))
         for image in segment.inputs:
-            held[image.name].read(start, call.inputs[image.port])
+            held[image.name].read(start, inputs[image.port])
         call.run()
         for image in segment.outputs:
             rows = int((first - start) * factor), int((last - first) * factor)
             made[image.name].write(
-                int(first * factor), call.outputs[image.port].narrow(image.axis, *rows), int(step * factor)
+                int(first * factor), outputs[image.port].narrow(image.axis, *rows), int(step * factor)
             )
         for rows_of_input in ending:
             rows_of_input.drop(following if last < height else height)

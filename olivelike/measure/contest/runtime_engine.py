@@ -24,12 +24,11 @@ from olivelike.runtime.pipeline.pipeline_folder import (
 from olivelike.runtime.pipeline.request import Request
 from olivelike.runtime.sessions.devices import require_nvidia
 from olivelike.runtime.sessions.open_session import open_session
-from olivelike.runtime.sessions.providers import CUDA, OPENVINO, TENSORRT, require_provider
-from olivelike.runtime.sessions.session import BoundCall, Session, ValueSpec, read_model_file
+from olivelike.runtime.sessions.providers import OPENVINO, require_provider
+from olivelike.runtime.sessions.session import BoundCall, Session, ValueSpec, empty, read_model_file
 
 if TYPE_CHECKING:
-    import torch
-
+    from olivelike.runtime.sessions.session import Buffer
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
 _STAGES: Final[dict[str, Stage]] = {
@@ -83,12 +82,9 @@ class PipelineEngine:
     """A pipeline of the runtime."""
 
     def __init__(self, job: PipelineJob) -> None:
-        import torch
-
         self._job = job
         _require(job)
-        on_gpu = job.sessions.provider.name in {CUDA, TENSORRT} and torch.cuda.is_available()
-        self._stopwatch = Stopwatch(torch.cuda.synchronize if on_gpu else lambda: None)
+        self._stopwatch = Stopwatch()
         self._pipeline = self._open(open_folder(job.folder))
         provider = self._pipeline.provider
         openvino = job.sessions.provider.name == OPENVINO
@@ -134,13 +130,13 @@ class _TimedSession(Session):
 
     def __init__(self, session: Session, stage: Stage, stopwatch: Stopwatch) -> None:
         specs = session.inputs, session.outputs
-        super().__init__(session.network, *specs, session.provider, session.tensor_device, session.moves_inputs)
+        super().__init__(session.network, *specs, session.provider, session.moves_inputs)
         self._session = session
         self._stage: Stage = stage
         self._stopwatch = stopwatch
 
     def _bind(
-        self, inputs: Mapping[str, torch.Tensor], outputs: Mapping[str, torch.Tensor], constant: Collection[str]
+        self, inputs: Mapping[str, Buffer], outputs: Mapping[str, Buffer], constant: Collection[str]
     ) -> _TimedCall:
         return _TimedCall(self._session.bind(inputs, outputs, constant), self._stage, self._stopwatch)
 
@@ -251,25 +247,17 @@ class NetworkEngine:
     """A network in a session, its buffers bound once."""
 
     def __init__(self, job: NetworkJob) -> None:
-        import torch
-
         session = open_session(job.model, job.sessions)
-        self._stopwatch = Stopwatch(
-            torch.cuda.synchronize if session.tensor_device.startswith("cuda") else lambda: None
-        )
+        self._stopwatch = Stopwatch()
         shapes = network_shapes(session.inputs.values(), session.outputs.values(), job.sizes, job.model)
         wide = {
             name: ("float32" if "float" in spec.dtype else spec.dtype, shapes[name])
             for name, spec in session.inputs.items()
         }
         self._inputs = {
-            name: torch.from_numpy(array).to(session.tensor_device, getattr(torch, session.inputs[name].dtype))
-            for name, array in random_values(wide, _TOKENS).items()
+            name: array.astype(session.inputs[name].dtype) for name, array in random_values(wide, _TOKENS).items()
         }
-        outputs = {
-            name: torch.empty(shapes[name], dtype=getattr(torch, spec.dtype), device=session.tensor_device)
-            for name, spec in session.outputs.items()
-        }
+        outputs = {name: empty(spec.dtype, shapes[name]) for name, spec in session.outputs.items()}
         self._call = session.bind(self._inputs, outputs)
         self.facts = {
             "version": runtime_version(job.sessions),

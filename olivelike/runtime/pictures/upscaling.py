@@ -68,16 +68,13 @@ class Upscaler:
         return to_pictures(shown, lambda: refusal)[0]
 
     def _run(self, tile: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        import torch
-
         session, (height, width) = self._network.session, tile.shape[2:]
         name, result = next(iter(session.inputs)), next(iter(session.outputs))
         large = (1, _COLOURS, height * self.scale, width * self.scale)
         call = self._network.prepare({name: tile.shape}, {result: large})
-        call.inputs[name].copy_(torch.from_numpy(tile))
+        call.inputs[name][...] = tile
         call.run()
-        found: np.ndarray[Any, Any] = call.outputs[result].float().cpu().numpy()
-        return found
+        return call.outputs[result]
 
 
 def check_upscaler(path: Path) -> tuple[int | None, int | None]:

@@ -15,8 +15,7 @@ from olivelike.runtime.pipeline.prompt_cost import batch_texts, check_cost
 from olivelike.runtime.prompts.text_kinds import TextReader, encode_prompts
 
 if TYPE_CHECKING:
-    import torch
-
+    from olivelike.families.denoiser_forms import Array
     from olivelike.families.family import TextPart
     from olivelike.runtime.pipeline.guides_in_use import ImagePrompt
     from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
@@ -115,23 +114,23 @@ def _conditions(
 
     The negative one is `None` for zeros, and has a row for each of so many pictures: none without guidance.
     """
-    import torch
+    import numpy as np
 
-    def gather(embedded: torch.Tensor) -> torch.Tensor:
+    def gather(embedded: Array) -> Array:
         wanted = embedded[list(rows)]
         if not pictures:
             return wanted
-        one = torch.zeros_like(embedded[:1]) if negative is None else embedded[negative : negative + 1]
-        return torch.cat([one.expand(pictures, *one.shape[1:]), wanted])
+        one = np.zeros_like(embedded[:1]) if negative is None else embedded[negative : negative + 1]
+        return np.concatenate([one] * pictures + [wanted])
 
     inputs = {name: gather(value) for name, value in found.items()}
     for name, (of_prompts, of_negatives) in folder.family.size_inputs(*request.size).items():
-        inputs[name] = torch.tensor([of_negatives] * pictures + [of_prompts] * len(rows), dtype=torch.float32)
+        inputs[name] = np.array([of_negatives] * pictures + [of_prompts] * len(rows), np.float32)
     if (guidance := folder.guidance_input) is not None:
         row = guidance.row(request.guidance_scale)
-        inputs[guidance.name] = row.expand(pictures + len(rows), *row.shape[1:])
+        inputs[guidance.name] = np.broadcast_to(row, (pictures + len(rows), *row.shape[1:]))
     if image is not None:
-        inputs[IMAGE_TOKENS] = torch.cat([image.negative] * pictures + [image.tokens] * len(rows))
+        inputs[IMAGE_TOKENS] = np.concatenate([image.negative] * pictures + [image.tokens] * len(rows))
     return inputs
 
 
@@ -145,22 +144,22 @@ class _Encoder:
         self._states = self._layer(back) if back else "last_hidden_state"
         self._norm = read_final_norm(folder.model(network.component)) if back and part.normed else None
 
-    def __call__(self, ids: torch.Tensor, mask: torch.Tensor | None = None, /) -> EncodedText:
+    def __call__(self, ids: Array, mask: Array | None = None, /) -> EncodedText:
         network = self._network
         outputs = {self._states: (*ids.shape, self._width(self._states))}
         pooled = "text_embeds" if "text_embeds" in network.session.outputs else None
         if pooled is not None:
             outputs[pooled] = (ids.shape[0], self._width(pooled))
         given = {"input_ids": ids} if mask is None else {"input_ids": ids, "attention_mask": mask}
-        call = network.prepare({name: tuple(value.shape) for name, value in given.items()}, outputs)
+        call = network.prepare({name: value.shape for name, value in given.items()}, outputs)
         for name, value in given.items():
-            call.inputs[name].copy_(value)
+            call.inputs[name][...] = value
         call.run()
         # The buffers are used again, by other prompts.
-        states = call.outputs[self._states].clone()
+        states = call.outputs[self._states].copy()
         if self._norm is not None:
             states = self._norm.apply(states)
-        return EncodedText(states, call.outputs[pooled].clone() if pooled is not None else None)
+        return EncodedText(states, call.outputs[pooled].copy() if pooled is not None else None)
 
     def _layer(self, back: int) -> str:
         """Return the output that has the states `back` layers before the last one's."""
@@ -204,16 +203,18 @@ class FinalNorm:
     Clients take `hidden_states.N` as they are and norm them with the network's own weights, from its model file.
     """
 
-    weight: torch.Tensor
-    bias: torch.Tensor
+    weight: Array
+    bias: Array
     epsilon: float
 
-    def apply(self, states: torch.Tensor) -> torch.Tensor:
+    def apply(self, states: Array) -> Array:
         """Norm hidden states of shape (rows, tokens, width); computed in float32, returned in their dtype."""
-        from torch.nn.functional import layer_norm
+        import torch
 
-        weight, bias = self.weight.to(states.device), self.bias.to(states.device)
-        return layer_norm(states.float(), weight.shape, weight, bias, self.epsilon).to(states.dtype)
+        given, weight, bias = (torch.from_numpy(array) for array in (states, self.weight, self.bias))
+        normed = torch.nn.functional.layer_norm(given.float(), weight.shape, weight, bias, self.epsilon)
+        made: Array = normed.to(given.dtype).numpy()
+        return made
 
 
 def read_final_norm(path: Path) -> FinalNorm:
@@ -221,7 +222,6 @@ def read_final_norm(path: Path) -> FinalNorm:
 
     Raises `SourceError` if the file can't be read, or its last operator is no norm.
     """
-    import torch
     from google.protobuf.message import DecodeError
 
     from olivelike.model.onnx_messages import load_model
@@ -240,7 +240,7 @@ def read_final_norm(path: Path) -> FinalNorm:
         )
     weight, bias = (_tensor(stored[name], path) for name in names)
     epsilon = next((a.f for a in node.attribute if a.name == "epsilon"), _EPSILON[node.op_type])
-    return FinalNorm(torch.from_numpy(weight), torch.from_numpy(bias), epsilon)
+    return FinalNorm(weight, bias, epsilon)
 
 
 def _chain(model: Any) -> list[Any]:

@@ -13,9 +13,7 @@ from olivelike.model.guides import IMAGE_STRENGTH
 from olivelike.runtime.pipeline.guides_in_use import NO_GUIDES, Guide, GuideInputs, Guides, is_guide_input
 
 if TYPE_CHECKING:
-    import torch
-
-    from olivelike.families.denoiser_forms import Inputs
+    from olivelike.families.denoiser_forms import Array, Inputs
     from olivelike.runtime.pipeline.conditioning import Conditioning
     from olivelike.runtime.pipeline.latents import Start
     from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
@@ -55,15 +53,15 @@ class DenoiserCalls:
 
     def predict(
         self,
-        scaled: torch.Tensor,
-        moment: torch.Tensor,
+        scaled: Array,
+        moment: Array,
         conditions: Inputs,
         *,
         guided: bool,
         reuse: bool = False,
         apart: bool = False,
         guides: Sequence[Guide] = (),
-    ) -> torch.Tensor:
+    ) -> Array:
         """Return what the denoiser predicts, in a buffer that the next call overwrites.
 
         Args:
@@ -78,7 +76,7 @@ class DenoiserCalls:
         Returns:
             A row for each negative prompt, if `guided`, and then for each prompt.
         """
-        import torch
+        import numpy as np
 
         negatives, end = self._negatives, len(self._rows)
         places = [slice(0 if guided else negatives, end)]
@@ -91,14 +89,18 @@ class DenoiserCalls:
             self._spans = [_Span(*given, self._rows[place], place, self._plain, alone, negatives) for place in places]
         reuse = reuse and before is not None and before[0] == places and before[1] is conditions
         found = [span.run(scaled, moment, conditions, shallow=reuse, guides=guides) for span in self._spans]
-        return found[0] if len(found) == 1 else torch.cat(found)
+        return found[0] if len(found) == 1 else np.concatenate(found)
 
 
-def _reach(before: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
+def _reach(before: Array, last: Array) -> Array:
     """Return how far each row's features are foretold: what changes much follows no line, as where steps add noise."""
-    change, whole = ((values.float().flatten(1).norm(dim=1)) for values in (last - before, last))
+    import torch
+
+    now = torch.from_numpy(last)
+    change, whole = ((values.float().flatten(1).norm(dim=1)) for values in (now - torch.from_numpy(before), now))
     reach = _FARTHEST * ((_ERRATIC - change / whole) / (_ERRATIC - _STEADY)).clamp(0.0, 1.0)
-    return reach.to(last.dtype).view(-1, *(1 for _ in last.shape[1:]))
+    made: Array = reach.to(now.dtype).view(-1, *(1 for _ in now.shape[1:])).numpy()
+    return made
 
 
 class _Span:
@@ -127,28 +129,26 @@ class _Span:
         self._plain, self._alone = plain, alone
         self._held: dict[Network, tuple[Inputs, Call]] = {}
         self._led_by: Inputs | None = None
-        self._features: list[tuple[float, torch.Tensor]] = []
+        self._features: list[tuple[float, Array]] = []
         """Timesteps of the last two whole steps, each with what went up into the last layers."""
-        self._reach: torch.Tensor | None = None
+        self._reach: Array | None = None
         """Distance behind the last of them at which they are foretold, by row; `None` behind the only one."""
 
-    def run(
-        self, scaled: torch.Tensor, moment: torch.Tensor, conditions: Inputs, *, shallow: bool, guides: Sequence[Guide]
-    ) -> torch.Tensor:
+    def run(self, scaled: Array, moment: Array, conditions: Inputs, *, shallow: bool, guides: Sequence[Guide]) -> Array:
         network = self._networks.shallow if shallow and self._networks.shallow is not None else self._networks.whole
         call = self._call(network, conditions)
         sample, timestep = call.inputs[self._family.sample], call.inputs["timestep"]
         packed, size = self._form.pack(scaled), scaled.shape[2:]
         if self._plain:
             # Both halves of the guided batch are the same latents: one write each, no tensor in between.
-            for part in sample.split(len(packed)):
-                part[:, : packed.shape[1]].copy_(packed)
+            for first in range(0, len(sample), len(packed)):
+                sample[first : first + len(packed), : packed.shape[1]] = packed
         else:
-            sample[:, : packed.shape[1]].copy_(packed[self._rows])
+            sample[:, : packed.shape[1]] = packed[self._rows]
         told = taken_moment(self._family, moment)
-        timestep.copy_(told if timestep.is_floating_point() else told.round())
+        timestep[...] = told if timestep.dtype.kind == "f" else told.round()
         if network is self._networks.shallow:
-            call.inputs[CACHED_FEATURES].copy_(self._features_at(float(moment)))
+            call.inputs[CACHED_FEATURES][...] = self._features_at(float(moment))
         if self._networks.guides.controls:
             leading = {name: value[self._place] for name, value in conditions.items()}
             self._guides.fill(call, sample[:, : scaled.shape[1]], moment, leading, guides)
@@ -158,19 +158,21 @@ class _Span:
             now = float(moment)
             # PNDM has a timestep twice.
             before = [kept for kept in self._features if kept[0] != now][-1:] if self._led_by is conditions else []
-            self._led_by, self._features = conditions, [*before, (now, features[0].clone())]
+            self._led_by, self._features = conditions, [*before, (now, features[0].copy())]
             self._reach = _reach(*(kept for _, kept in self._features)) if before else None
         prediction = self._form.output(prediction, *size)
-        return prediction if self._alone else prediction.clone()
+        return prediction if self._alone else prediction.copy()
 
-    def _features_at(self, moment: float) -> torch.Tensor:
+    def _features_at(self, moment: float) -> Array:
         """Return features on the line through those of the last two whole steps; those of the only one, if it is."""
         import torch
 
         (first, before), (second, last) = self._features[0], self._features[-1]
         if self._reach is None:
             return last
-        return torch.lerp(before, last, (1 + self._reach).clamp(max=(moment - first) / (second - first)))
+        share = (1 + torch.from_numpy(self._reach)).clamp(max=(moment - first) / (second - first))
+        made: Array = torch.lerp(torch.from_numpy(before), torch.from_numpy(last), share).numpy()
+        return made
 
     def _call(self, network: Network, conditions: Inputs) -> Call:
         """Return the network's call with what leads these rows, which stays until something else does."""
@@ -184,13 +186,15 @@ class _Span:
             leading = {name: value for name, value in leading.items() if name in network.session.inputs}
         call = self._prepare(network, leading) if held is None else held[1]
         for name, value in leading.items():
-            call.inputs[name].copy_(value)
+            call.inputs[name][...] = value
         call = network.hold(call, tuple(leading))
         self._held[network] = conditions, call
         return call
 
-    def _prepare(self, network: Network, leading: dict[str, torch.Tensor]) -> Call:
+    def _prepare(self, network: Network, leading: dict[str, Array]) -> Call:
         """Return a network's call for these rows, with what an inpainting denoiser takes beside the latents."""
+        import numpy as np
+
         start, shallow, sample = self._start, self._networks.shallow, self._family.sample
         _, channels, height, width = start.latents.shape
         batch, more = len(self._rows), 0 if start.channels is None else start.channels.shape[1]
@@ -219,17 +223,18 @@ class _Span:
             raise SourceError(
                 f"{network.component}/model.onnx: takes {', '.join(unknown)}, which this pipeline has nothing for"
             )
-        call = network.prepare(inputs, outputs)
+        call = network.prepare(inputs, outputs, shared=[name for name in inputs if is_guide_input(name)])
         self._guides.prepare(call)
         if start.channels is not None:
-            call.inputs[sample][:, channels:].copy_(start.channels[self._rows])
+            call.inputs[sample][:, channels:] = np.asarray(start.channels)[self._rows]
         return call
 
     def _packed(self, *shape: int) -> tuple[int, ...]:
         """Return the shape that the denoiser takes latents of a shape in."""
-        import torch
+        import numpy as np
 
-        return tuple(self._form.pack(torch.empty(shape, device="meta")).shape)
+        packed: tuple[int, ...] = self._form.pack(np.broadcast_to(np.float32(0), shape)).shape
+        return packed
 
 
 def _size(dim: int | str, sizes: Mapping[int | str, int]) -> int:

@@ -70,8 +70,10 @@ def denoise(
         decoder: opens `vae_decoder`, for previews.
 
     Returns:
-        Latents of shape (pictures, channels, height, width), float32, on the denoiser's device.
+        Latents of shape (pictures, channels, height, width), float32.
     """
+    import torch
+
     request, scheduler, latents = state.request, state.scheduler, start.latents
     guided, terms = conditioning.guided, conditioning.terms
     folder = state.folder
@@ -93,9 +95,12 @@ def denoise(
         reuse = not runs_whole(step, steps, request)
         guides = [guide for guide in networks.guides.controls if guide.is_active(number, len(start.timesteps))]
         with halves.timed() if runs_negative else nullcontext():
-            output = calls.predict(
-                scaled, moment, conditions, guided=runs_negative, reuse=reuse, apart=halves.apart, guides=guides
-            )
+            output = torch.from_numpy(
+                calls.predict(
+                    scaled.numpy(), moment.numpy(), conditions,
+                    guided=runs_negative, reuse=reuse, apart=halves.apart, guides=guides,
+                )
+            )  # fmt: skip
         # Schedulers keep predictions of earlier steps, so the buffer itself must not reach them.
         prediction = output.to(latents.dtype)
         if runs_negative:
@@ -109,7 +114,8 @@ def denoise(
             latents = start.blend.apply(latents, number, scheduler)
         if callbacks.on_step is not None:
             guess = getattr(stepped, "pred_original_sample", None)
-            preview = Preview(latents if guess is None else guess, decoder, state.folder, callbacks.previewer)
+            shown = (latents if guess is None else guess).numpy()
+            preview = Preview(shown, decoder, state.folder, callbacks.previewer)
             place = (callbacks.batch, callbacks.batches, callbacks.attempt)
             callbacks.on_step(Step(*place, number + 1, len(start.timesteps), float(moment), preview))
     return latents

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike._text import did_you_mean
@@ -30,14 +31,15 @@ from olivelike.model.guides import (
 )
 from olivelike.runtime.pipeline.safety import Preprocessing
 from olivelike.runtime.pipeline.vae import upright
+from olivelike.runtime.sessions.session import put
 
 if TYPE_CHECKING:
-    import torch
     from PIL.Image import Image
 
+    from olivelike.families.denoiser_forms import Array
     from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
     from olivelike.runtime.pipeline.request import Control, Request, ResolvedRequest
-    from olivelike.runtime.sessions.session import Call, Network
+    from olivelike.runtime.sessions.session import Buffer, Call, Network
 
 _FIRST_SHARE: Final = 0.1
 """Share of the outermost residual in guess mode; the shares grow evenly in logarithm to 1, that of the middle."""
@@ -52,6 +54,7 @@ _DEVIATION: Final = (0.26862954, 0.26130258, 0.27577711)
 """Deviation of CLIP's training pictures; with `_MEAN`, defaults of `CLIPImageProcessor`."""
 _MOST: Final = 16
 """Pictures of a prompt."""
+_NOWHERE: Final[Mapping[str, Buffer]] = MappingProxyType({})
 
 
 def check_guides(request: Request, folder: PipelineFolder) -> Request:
@@ -179,11 +182,11 @@ class Guide:
     kind: GuideKind
     control: Control[Image]
     network: Network
-    pixels: torch.Tensor
+    pixels: Array
     """Picture of shape (1, channels, height, width), from 0 to 1."""
     is_pooled: bool = False
     """Whether its residuals are means over the picture, which lead prompts alone."""
-    features: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    features: Mapping[str, Array] = field(default_factory=dict)
     """Residuals that are the same in each step, by input of the UNet: one row, float32, times the strength."""
 
     def is_active(self, step: int, steps: int) -> bool:
@@ -233,17 +236,17 @@ def _prepared(
     processor: Any = VaeImageProcessor(
         vae_scale_factor=unit, do_convert_rgb=not grey, do_convert_grayscale=grey, do_normalize=False
     )
-    pixels = processor.preprocess(image, width=width, height=height)
+    pixels: Array = processor.preprocess(image, width=width, height=height).numpy()
     if kind.in_each_step:
         return Guide(kind, control, network, pixels, is_pooled=bool(config.get("global_pool_conditions")))
     shapes: dict[str, tuple[int, ...]] = {
         kind.input(number, one.connection): (1, one.channels, -(-height // one.scale), -(-width // one.scale))
         for number, one in enumerate(given_features(config))
     }
-    call = network.prepare({kind.picture: tuple(pixels.shape)}, shapes)
-    call.inputs[kind.picture].copy_(pixels)
+    call = network.prepare({kind.picture: pixels.shape}, shapes)
+    call.inputs[kind.picture][...] = pixels
     call.run()
-    features = {name: call.outputs[name].float() * control.strength for name in shapes}
+    features = {name: call.outputs[name].astype("float32") * control.strength for name in shapes}
     return Guide(kind, control, network, pixels, features=features)
 
 
@@ -276,82 +279,89 @@ class GuideInputs:
         running = [guide for guide in guides.controls if guide.kind.in_each_step]
         self._guess = guides.guess or (bool(running) and running[0].is_pooled)  # As `MultiControlNetModel`: the first.
         self._skipped = negatives if self._guess else 0
-        self._written: dict[str, tuple[Mapping[str, torch.Tensor], list[Guide]]] = {}
+        self._written: dict[str, tuple[Mapping[str, Buffer], list[Guide]]] = {}
 
     def prepare(self, unet: Call) -> None:
         """Put what stays the same into a new call."""
         if self._image_strength is not None:
-            unet.inputs[IMAGE_STRENGTH].fill_(self._image_strength)
+            unet.inputs[IMAGE_STRENGTH].fill(self._image_strength)
 
     def fill(
-        self, unet: Call, sample: torch.Tensor, moment: torch.Tensor, leading: Mapping[str, torch.Tensor],
+        self, unet: Call, sample: Array, moment: Array, leading: Mapping[str, Array],
         guides: Sequence[Guide],
     ) -> None:  # fmt: skip
         """Put the residuals of a step into the inputs of the UNet's call.
 
         Args:
-            unet: its inputs are what guides give, and others.
+            unet: its shared inputs are what guides give.
             sample: latents of all rows, as the UNet takes them.
             moment: the timestep.
             leading: what else leads the rows, by the names of inputs.
             guides: those that are active in this step.
         """
         for kind in self._kinds:
-            residuals = {name: value for name, value in unet.inputs.items() if kind.is_given(name)}
+            residuals = {name: buffer for name, buffer in unet.shared.items() if kind.is_given(name)}
             mine = [guide for guide in guides if guide.kind is kind]
             if kind.in_each_step:
                 self._fill_anew(residuals, sample, moment, leading, mine)
             elif not self._is_written(unet, kind, mine):
                 _fill_once(residuals, mine)
-                self._written[kind.name] = unet.inputs, mine
+                self._written[kind.name] = unet.shared, mine
 
     def _is_written(self, unet: Call, kind: GuideKind, guides: list[Guide]) -> bool:
         before = self._written.get(kind.name)
-        return before is not None and before[0] is unet.inputs and before[1] == guides
+        return before is not None and before[0] is unet.shared and before[1] == guides
 
     def _fill_anew(
-        self, residuals: Mapping[str, torch.Tensor], sample: torch.Tensor, moment: torch.Tensor,
-        leading: Mapping[str, torch.Tensor], guides: Sequence[Guide],
+        self, residuals: Mapping[str, Buffer], sample: Array, moment: Array,
+        leading: Mapping[str, Array], guides: Sequence[Guide],
     ) -> None:  # fmt: skip
+        import numpy as np
+
         rows = slice(self._skipped, len(sample))
         if not guides or rows.start >= rows.stop:
-            for value in residuals.values():
-                value.zero_()
+            for buffer in residuals.values():
+                put(buffer, 0)
             return
-        for number, guide in enumerate(guides):
-            call = self._run(guide, residuals, sample[rows], moment, {name: v[rows] for name, v in leading.items()})
-            shares = self._shares(guide, len(residuals))
-            for (name, target), share in zip(residuals.items(), shares, strict=True):
-                given = call.outputs[name] if share == 1 else call.outputs[name] * share
-                if number:
-                    target[rows].add_(given)
-                else:
-                    target[: rows.start].zero_()
-                    target[rows].copy_(given)
+        own = sample[rows], moment, {name: value[rows] for name, value in leading.items()}
+        shares = [self._shares(guide, len(residuals)) for guide in guides]
+        if len(guides) == 1 and not rows.start and set(shares[0]) == {1} and _fits(guides[0].network, residuals):
+            self._run(guides[0], residuals, *own, into=residuals)
+            return
+        sums = {name: np.zeros(buffer.shape, buffer.dtype) for name, buffer in residuals.items()}
+        for guide, each in zip(guides, shares, strict=True):
+            call = self._run(guide, residuals, *own)
+            for (name, total), share in zip(sums.items(), each, strict=True):
+                given = call.outputs[name]
+                total[rows] += given if share == 1 else (given.astype(np.float32) * share).astype(given.dtype)
+        for name, buffer in residuals.items():
+            put(buffer, sums[name])
 
     def _run(
-        self, guide: Guide, residuals: Mapping[str, torch.Tensor], sample: torch.Tensor, moment: torch.Tensor,
-        leading: Mapping[str, torch.Tensor],
+        self, guide: Guide, residuals: Mapping[str, Buffer], sample: Array, moment: Array,
+        leading: Mapping[str, Array], into: Mapping[str, Buffer] = _NOWHERE,
     ) -> Call:  # fmt: skip
+        import numpy as np
+
         network, rows = guide.network, len(sample)
         known = network.session.inputs
         given = {
             "sample": sample, **{name: value for name, value in leading.items() if name in known},
-            guide.kind.picture: guide.pixels.expand(rows, -1, -1, -1),
+            guide.kind.picture: np.broadcast_to(guide.pixels, (rows, *guide.pixels.shape[1:])),
         }  # fmt: skip
-        shapes = {name: tuple(value.shape) for name, value in given.items()}
+        shapes = {name: value.shape for name, value in given.items()}
         shapes |= {name: (1,) * len(network.input(name).dims) for name in ("timestep", STRENGTH) if name in known}
         sizes = {
             name: (rows, value.shape[1], *((1, 1) if guide.is_pooled else value.shape[2:]))
             for name, value in residuals.items()
         }
-        call = network.prepare(shapes, sizes)
+        call = network.prepare(shapes, sizes, into=into)
         for name, value in given.items():
-            call.inputs[name].copy_(value)
+            call.inputs[name][...] = value
         timestep = call.inputs["timestep"]
-        timestep.copy_(moment if timestep.is_floating_point() else moment.round())
+        timestep[...] = moment if timestep.dtype.kind == "f" else moment.round()
         if STRENGTH in call.inputs:
-            call.inputs[STRENGTH].fill_(guide.control.strength)
+            call.inputs[STRENGTH].fill(guide.control.strength)
         call.run()
         return call
 
@@ -363,44 +373,48 @@ class GuideInputs:
         return [own * _FIRST_SHARE ** (1 - number / (count - 1)) for number in range(count)]
 
 
-def _fill_once(residuals: Mapping[str, torch.Tensor], guides: Sequence[Guide]) -> None:
+def _fits(network: Network, residuals: Mapping[str, Buffer]) -> bool:
+    """Say whether what a network gives has the dtypes that the UNet takes, so that it may be written there."""
+    return all(network.output(name).dtype == buffer.dtype.name for name, buffer in residuals.items())
+
+
+def _fill_once(residuals: Mapping[str, Buffer], guides: Sequence[Guide]) -> None:
     """Put sums of features into all rows, zeros where none lead."""
-    for name, target in residuals.items():
-        target.zero_()
-        if given := [guide.features[name] for guide in guides]:
-            target.copy_(sum(given[1:], given[0]))
+    for name, buffer in residuals.items():
+        given = [guide.features[name] for guide in guides]
+        put(buffer, sum(given[1:], given[0]) if given else 0)
 
 
 @dataclass(frozen=True, eq=False)
 class ImagePrompt:
     """Tokens of pictures, and of none, each of shape (1, tokens, width)."""
 
-    tokens: torch.Tensor
-    negative: torch.Tensor
+    tokens: Array
+    negative: Array
     """For negative prompts."""
 
 
 def encode_image_prompt(request: ResolvedRequest, folder: PipelineFolder, network: Network) -> ImagePrompt:
     """Return the tokens of a request's pictures; `network` is the image encoder."""
-    import torch
+    import numpy as np
 
     side = folder.config(IMAGE_ENCODER).get("image_size", _SIDE)
     preprocessing = Preprocessing(side, (side, side), _BICUBIC, 1 / 255, (_MEAN, _DEVIATION))
-    pixels = [torch.from_numpy(preprocessing.pixels(upright(image))) for image in request.ip_adapter_images]
+    pixels = [preprocessing.pixels(upright(image)) for image in request.ip_adapter_images]
     names = [name for name in (IMAGE_TOKENS, NO_IMAGE_TOKENS) if name in network.session.outputs]
     found = [_encode(network, one, names) for one in pixels]
-    tokens = torch.cat([one[0] for one in found], dim=1)
+    tokens = np.concatenate([one[0] for one in found], axis=1)
     # Where no output says it, no picture is one of zeros, behind the preprocessing.
-    nothing = found[0][1] if len(names) > 1 else _encode(network, torch.zeros_like(pixels[0]), names)[0]
-    return ImagePrompt(tokens, nothing.repeat(1, len(pixels), 1))
+    nothing = found[0][1] if len(names) > 1 else _encode(network, np.zeros_like(pixels[0]), names)[0]
+    return ImagePrompt(tokens, np.tile(nothing, (1, len(pixels), 1)))
 
 
-def _encode(network: Network, pixels: torch.Tensor, names: Sequence[str]) -> list[torch.Tensor]:
+def _encode(network: Network, pixels: Array, names: Sequence[str]) -> list[Array]:
     outputs: dict[str, tuple[int, ...]] = {}
     for name in names:
         _, tokens, width = network.output(name).dims
         outputs[name] = (1, int(tokens), int(width))
-    call = network.prepare({"pixel_values": tuple(pixels.shape)}, outputs)
-    call.inputs["pixel_values"].copy_(pixels)
+    call = network.prepare({"pixel_values": pixels.shape}, outputs)
+    call.inputs["pixel_values"][...] = pixels
     call.run()
-    return [call.outputs[name].clone() for name in names]  # The buffers are used again.
+    return [call.outputs[name].copy() for name in names]  # The buffers are used again.

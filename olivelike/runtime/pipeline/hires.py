@@ -82,7 +82,8 @@ def enlarge_by(
 
     decoder, encoder = networks
     size, folder = state.request.size, state.folder
-    drawn = to_images(decode_latents(latents, decoder, folder, singly=state.request.decode_singly), latents, folder)
+    given = latents.numpy()
+    drawn = to_images(decode_latents(given, decoder, folder, singly=state.request.decode_singly), given, folder)
     large = [upscaler.enlarge(image).resize(size, Image.Resampling.LANCZOS) for image in drawn]
     return torch.cat(
         [

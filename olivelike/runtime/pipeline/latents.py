@@ -47,8 +47,6 @@ class BatchState:
     """One for each picture, if the request has a `variation_strength`."""
     sources: list[torch.Generator]
     """Generators of these seeds."""
-    device: str
-    """Device of latents."""
 
     @property
     def latent_size(self) -> tuple[int, int]:
@@ -58,7 +56,7 @@ class BatchState:
 
 
 def begin_batch(
-    request: ResolvedRequest, folder: PipelineFolder, seeds: Sequence[int], device: str, variations: Sequence[int] = ()
+    request: ResolvedRequest, folder: PipelineFolder, seeds: Sequence[int], variations: Sequence[int] = ()
 ) -> BatchState:
     """Make generators and scheduler of a batch, whose pictures may have variation seeds.
 
@@ -68,13 +66,13 @@ def begin_batch(
     scheduler = make_scheduler(request.scheduler, folder.scheduler, flow=folder.is_of_flow)
     try:
         shift = shift_by_size(scheduler.config, folder.patches(request.size))
-        scheduler.set_timesteps(request.steps, device=device, **shift)
+        scheduler.set_timesteps(request.steps, device="cpu", **shift)
     except (ValueError, IndexError, OverflowError) as error:
         name = type(scheduler).__name__
         raise UsageError(
             f"{name} refuses {request.steps} steps: {error}; take another number of steps, or another scheduler"
         ) from error
-    return BatchState(request, folder, scheduler, tuple(seeds), tuple(variations), generators(seeds), device)
+    return BatchState(request, folder, scheduler, tuple(seeds), tuple(variations), generators(seeds))
 
 
 def generators(seeds: Sequence[int]) -> list[torch.Generator]:
@@ -108,12 +106,12 @@ def initial_noise(state: BatchState, channels: int) -> torch.Tensor:
     shape = (channels, *state.latent_size)
     drawn = draw_noise(shape, state.sources)
     if not state.variations:
-        return drawn.to(state.device)
+        return drawn
     share, other = state.request.variation_strength, draw_noise(shape, generators(state.variations))
     cosine = torch.cosine_similarity(drawn, other, dim=2).unsqueeze(2).clamp(-1, 1)
     angle = torch.acos(cosine)
     mixed = (torch.sin((1 - share) * angle) * drawn + torch.sin(share * angle) * other) / torch.sin(angle)
-    return torch.where(cosine > _ALIKE, torch.lerp(drawn, other, share), mixed).to(state.device)
+    return torch.where(cosine > _ALIKE, torch.lerp(drawn, other, share), mixed)
 
 
 def seed_of_attempt(seed: int, attempt: int) -> int:
@@ -159,7 +157,7 @@ def from_latents(state: BatchState, encoded: torch.Tensor) -> Start:
     """Start from latents of pictures, with as much noise as the request's strength says."""
     timesteps = last_timesteps(state)
     drawn = initial_noise(state, encoded.shape[1])
-    return Start(_add_noise(state, encoded.to(state.device), drawn, timesteps), timesteps)
+    return Start(_add_noise(state, encoded, drawn, timesteps), timesteps)
 
 
 def from_picture_with_hole(state: BatchState, encoder: Network, channels: int, taken_channels: int) -> Start:
@@ -180,7 +178,7 @@ def from_picture_with_hole(state: BatchState, encoder: Network, channels: int, t
     from_scratch = request.strength == 1.0
     encoded = None
     if not (knows_masks and from_scratch):
-        encoded = encode_picture(pixels, encoder, channels, state.folder, state.sources).to(state.device)
+        encoded = encode_picture(pixels, encoder, channels, state.folder, state.sources)
     drawn = initial_noise(state, channels)
     if from_scratch:
         latents = drawn * state.scheduler.init_noise_sigma
@@ -193,10 +191,10 @@ def from_picture_with_hole(state: BatchState, encoder: Network, channels: int, t
         if not state.folder.has_tiny_vae:
             # Diffusers encodes the masked picture here too, without use; what it draws moves the later draws.
             draw_noise((channels, *state.latent_size), state.sources)
-        return Start(latents, timesteps, blend=Blend(encoded, drawn, small_mask.to(state.device), timesteps))
-    masked = encode_picture(pixels * (mask < 0.5), encoder, channels, state.folder, state.sources)
+        return Start(latents, timesteps, blend=Blend(encoded, drawn, small_mask, timesteps))
+    masked = encode_picture(pixels * (mask.numpy() < 0.5), encoder, channels, state.folder, state.sources)
     taken = torch.cat([small_mask.expand(len(masked), -1, -1, -1), masked], dim=1)
-    return Start(latents, timesteps, channels=taken.to(state.device))
+    return Start(latents, timesteps, channels=taken)
 
 
 def last_timesteps(state: BatchState) -> torch.Tensor:

@@ -247,7 +247,7 @@ class Pipeline:
         """Denoise the pictures of a request, in one batch, and decode none.
 
         Returns:
-            Latents of shape (pictures, channels, height, width), float32, on the denoiser's device.
+            Latents of shape (pictures, channels, height, width), float32.
 
         Raises:
             UsageError: for a value that can't be had.
@@ -303,8 +303,9 @@ class Pipeline:
 
         with torch.no_grad(), memory_errors(request.size, len(prompts)):
             done, state = self._latents(prompts, variations, request, callbacks)
-            pixels = decode_latents(done, self._decoder(), state.folder, singly=request.decode_singly)
-        images = to_images(pixels, done, state.folder)
+            latents = done.numpy()
+            pixels = decode_latents(latents, self._decoder(), state.folder, singly=request.decode_singly)
+        images = to_images(pixels, latents, state.folder)
         flags = self._flags(images)
         pictures = [
             Picture(black(image) if flagged else image, prompt, seed, first, flagged, callbacks.attempt, varied)
@@ -324,8 +325,7 @@ class Pipeline:
         """Denoise one batch; return what is to be decoded, and the state of the batch as it began."""
         seeds = [seed_of_attempt(seed, callbacks.attempt) for _, seed in prompts]
         folder = self.folder.in_tiles() if request.tiled_vae else self.folder
-        device = self._networks.get(self._first[0]).device
-        state = begin_batch(request, folder, seeds, device, variations)
+        state = begin_batch(request, folder, seeds, variations)
         texts = [prompt for prompt, _ in prompts]
         start = self._start(state)
         if request.hires is None:
@@ -333,7 +333,7 @@ class Pipeline:
         from olivelike.runtime.pipeline.hires import in_turn, second_pass
 
         larger = second_pass(request, folder)
-        second = begin_batch(larger, folder, seeds, device, variations)
+        second = begin_batch(larger, folder, seeds, variations)
         first_callbacks, callbacks = in_turn(callbacks, (start.timesteps, last_timesteps(second)))
         drawn = self._denoised(texts, state, start, first_callbacks)
         return self._denoised(texts, second, from_latents(second, self._enlarged(drawn, second)), callbacks), state

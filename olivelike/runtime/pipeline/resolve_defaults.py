@@ -76,7 +76,7 @@ def resolve_defaults(
     check_cheap_steps(resolved, folder)
     check_scheduler(resolved.scheduler, folder.scheduler, flow=folder.is_of_flow)
     before_torch(resolved)
-    begin_batch(resolved, folder, (), "cpu")
+    begin_batch(resolved, folder, ())
     part_of_picture(resolved)
     return resolved
 

@@ -89,14 +89,12 @@ class SafetyCheck:
         return [self._flag(image) for image in images]
 
     def _flag(self, image: Image) -> bool:
-        import torch
-
-        seen = torch.from_numpy(self._preprocessing.pixels(image))
+        seen = self._preprocessing.pixels(image)
         # `images` is what the checker would blacken; a pixel will do, since that output is not asked for.
-        shapes = {"clip_input": tuple(seen.shape), "images": (1, 1, 1, 3)}
+        shapes = {"clip_input": seen.shape, "images": (1, 1, 1, 3)}
         call = self._network.prepare(shapes, {_FLAGS: (1,)})
-        call.inputs["clip_input"].copy_(seen)
-        call.inputs["images"].zero_()
+        call.inputs["clip_input"][...] = seen
+        call.inputs["images"].fill(0)
         call.run()
         return bool(call.outputs[_FLAGS].item())
 

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import numpy as np
-    import torch
 
     from olivelike.runtime.sessions.session import Network
 
@@ -46,6 +45,6 @@ def find_cut(
     return found
 
 
-def run_in_strips(network: Network, cut: object, given: torch.Tensor, into: torch.Tensor) -> None:
-    """Run a network on a picture of shape (1, channels, height, width), and write what it makes into a tensor."""
+def run_in_strips(network: Network, cut: object, given: np.ndarray[Any, Any], into: np.ndarray[Any, Any]) -> None:
+    """Run a network on a picture of shape (1, channels, height, width), and write what it makes into an array."""
     load("STRIPS", "run")(network, cut, given, into)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from olivelike.errors import SessionError
+    from olivelike.families.denoiser_forms import Array
     from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
     from olivelike.runtime.sessions.session import Network
 
@@ -24,7 +25,7 @@ _ON_ITS_SIDE: Final = frozenset({5, 6, 7, 8})
 
 
 def encode_picture(
-    pixels: torch.Tensor, encoder: Network, channels: int, folder: PipelineFolder, sources: Sequence[torch.Generator]
+    pixels: Array, encoder: Network, channels: int, folder: PipelineFolder, sources: Sequence[torch.Generator]
 ) -> torch.Tensor:
     """Encode a picture, and draw a sample of its latents for each generator.
 
@@ -44,6 +45,7 @@ def encode_picture(
     found = tiles.in_strips(encoder, pixels, ("sample", 3), (output, planes))
     if found is None:
         found = _encode_tiles(encoder, pixels, tiles, output, planes)
+    found = torch.from_numpy(found)
     latents = draw_latents(found, sources) if sampled else found.repeat(len(sources), 1, 1, 1)
     if folder.shift_factor:
         latents = latents - folder.shift_factor
@@ -70,21 +72,19 @@ def draw_latents(distribution: torch.Tensor, sources: Sequence[torch.Generator])
     return mean + deviation * torch.cat(noise)
 
 
-def _encode_tiles(encoder: Network, pixels: torch.Tensor, tiles: _Tiles, output: str, planes: int) -> torch.Tensor:
+def _encode_tiles(encoder: Network, pixels: Array, tiles: _Tiles, output: str, planes: int) -> Array:
     (height, width), (rows, columns) = tiles.given, tiles.made
     call = encoder.prepare({"sample": (1, 3, height, width)}, {output: (1, planes, rows, columns)})
 
-    def encode(part: torch.Tensor) -> torch.Tensor:
-        call.inputs["sample"].copy_(part)
+    def encode(part: Array) -> Array:
+        call.inputs["sample"][...] = part
         call.run()
-        return call.outputs[output].float().cpu()
+        return call.outputs[output].astype("float32")
 
     return tiles.join(pixels, planes, encode)
 
 
-def decode_latents(
-    latents: torch.Tensor, decoder: Network, folder: PipelineFolder, *, singly: bool = False
-) -> torch.Tensor:
+def decode_latents(latents: Array, decoder: Network, folder: PipelineFolder, *, singly: bool = False) -> Array:
     """Decode latents of shape (pictures, channels, height, width).
 
     Args:
@@ -92,14 +92,15 @@ def decode_latents(
         singly: one picture at a time, in buffers for one.
 
     Returns:
-        Pixels of shape (pictures, 3, height, width), about [-1, 1], float32, on the CPU.
+        Pixels of shape (pictures, 3, height, width), about [-1, 1], float32.
     """
-    import torch
+    import numpy as np
 
+    unscaled: Array
     if (statistics := folder.latents_mean_and_std) is None:
         unscaled = latents / folder.scaling_factor
     else:
-        mean, std = (torch.tensor(values, device=latents.device).view(1, -1, 1, 1) for values in statistics)
+        mean, std = (np.array(values, np.float32).reshape(1, -1, 1, 1) for values in statistics)
         unscaled = latents * std / folder.scaling_factor + mean
     if folder.shift_factor:
         unscaled = unscaled + folder.shift_factor
@@ -111,14 +112,15 @@ def decode_latents(
     at_once = 1 if singly else pictures
     call = decoder.prepare({"latent_sample": (at_once, channels, *tiles.given)}, {"sample": (at_once, 3, *tiles.made)})
 
-    def decode(part: torch.Tensor) -> torch.Tensor:
-        call.inputs["latent_sample"].copy_(part)
+    def decode(part: Array) -> Array:
+        call.inputs["latent_sample"][...] = part
         call.run()
         return call.outputs["sample"]
 
-    decoded = torch.empty((pictures, 3, height * folder.vae_factor, width * folder.vae_factor))
-    for some, pixels in zip(unscaled.split(at_once), decoded.split(at_once), strict=True):
-        tiles.join(some, 3, decode, pixels)
+    decoded = np.empty((pictures, 3, height * folder.vae_factor, width * folder.vae_factor), np.float32)
+    for first in range(0, pictures, at_once):
+        some = slice(first, first + at_once)
+        tiles.join(unscaled[some], 3, decode, decoded[some])
     return decoded
 
 
@@ -151,9 +153,7 @@ class _Tiles:
         """Height and width of what it makes of that."""
         return self.size[0] * self.scales[1], self.size[1] * self.scales[1]
 
-    def in_strips(
-        self, network: Network, whole: torch.Tensor, taken: tuple[str, int], made: tuple[str, int]
-    ) -> torch.Tensor | None:
+    def in_strips(self, network: Network, whole: Array, taken: tuple[str, int], made: tuple[str, int]) -> Array | None:
         """Return what a network makes of pictures that are larger than a part, as if it took them whole.
 
         `None` if they are no larger, or the network can't be cut for that. `taken` and `made` are name and channels of
@@ -161,7 +161,7 @@ class _Tiles:
         """
         if len(self.corners) == 1 or network.session.opened is None:
             return None
-        import torch
+        import numpy as np
 
         from olivelike.runtime.pipeline.strips import CutError, find_cut, run_in_strips
 
@@ -171,36 +171,35 @@ class _Tiles:
         except CutError:
             return None
         sides = (side // self.scales[0] * self.scales[1] for side in (height, width))
-        joined = torch.empty((len(whole), made[1], *sides))
-        for picture, result in zip(whole.split(1), joined.split(1), strict=True):
-            run_in_strips(network, cut, picture, result)
+        joined = np.empty((len(whole), made[1], *sides), np.float32)
+        for number in range(len(whole)):
+            run_in_strips(network, cut, whole[number : number + 1], joined[number : number + 1])
         return joined
 
-    def join(
-        self,
-        whole: torch.Tensor,
-        channels: int,
-        run: Callable[[torch.Tensor], torch.Tensor],
-        into: torch.Tensor | None = None,
-    ) -> torch.Tensor:
+    def join(self, whole: Array, channels: int, run: Callable[[Array], Array], into: Array | None = None) -> Array:
         """Return what `run` makes of each part, in one; where parts overlap, one fades into the other."""
-        import torch
+        import numpy as np
 
         if len(self.corners) == 1:
-            return run(whole) if into is None else into.copy_(run(whole))
+            if into is None:
+                return run(whole)
+            into[...] = run(whole)
+            return into
         (given, made), (height, width) = self.scales, whole.shape[-2:]
         across = (len(whole), channels, height // given * made, width // given * made)
-        joined = torch.zeros(across) if into is None else into.zero_()
-        weights = torch.zeros(across[-2:])
-        fade = torch.outer(*(_fade(side) for side in self.made))
+        joined = np.empty(across, np.float32) if into is None else into
+        joined.fill(0)
+        weights = np.zeros(across[-2:], np.float32)
+        fade = np.outer(*(_fade(side) for side in self.made))
         for row, column in self.corners:
             taken, placed = (
                 (..., slice(row * scale, row * scale + part[0]), slice(column * scale, column * scale + part[1]))
                 for scale, part in ((given, self.given), (made, self.made))
             )
-            joined[placed] += run(whole[taken]).float().cpu() * fade
+            joined[placed] += run(whole[taken]) * fade
             weights[placed[1:]] += fade
-        return joined.div_(weights)
+        joined /= weights
+        return joined
 
 
 def _starts(side: int, part: int) -> list[int]:
@@ -209,39 +208,43 @@ def _starts(side: int, part: int) -> list[int]:
     return [round(number * (side - part) / max(count - 1, 1)) for number in range(count)]
 
 
-def _fade(side: int) -> torch.Tensor:
+def _fade(side: int) -> Array:
     """Return weights of a part: where it overlaps another, they rise in the middle of the overlap.
 
     The outermost pixels are those that know least of what is beside them; the picture's own edges have no other.
     """
-    import torch
+    import numpy as np
 
-    place = torch.arange(side) + 0.5
-    return ((torch.minimum(place, side - place) - side / 16) / (side / 8)).clamp(1e-6, 1.0)
+    place = np.arange(side, dtype=np.float32) + 0.5
+    faded: Array = ((np.minimum(place, side - place) - side / 16) / (side / 8)).clip(1e-6, 1.0)
+    return faded
 
 
-def to_images(pixels: torch.Tensor, latents: torch.Tensor, folder: PipelineFolder) -> list[Image]:
+def to_images(pixels: Array, latents: Array, folder: PipelineFolder) -> list[Image]:
     """Return pixels of shape (pictures, 3, height, width), in [-1, 1], as 8-bit pictures.
 
     Raises `SessionError` if there are values that are no numbers: it names weights that are none, or the network that
     is the first to make them, by the `latents` that the pixels were made of.
     """
+    import numpy as np
 
     def refusal() -> SessionError:
         from olivelike.runtime.pipeline.not_finite import not_finite_error
 
-        return not_finite_error(folder, from_latents=not bool(latents.isfinite().all()))
+        return not_finite_error(folder, from_latents=not bool(np.isfinite(latents).all()))
 
-    return to_pictures((pixels * 0.5 + 0.5).clamp(0, 1).permute(0, 2, 3, 1).numpy(), refusal)
+    shown = pixels * 0.5
+    shown += 0.5
+    return to_pictures(shown.clip(0, 1, out=shown).transpose(0, 2, 3, 1), refusal)
 
 
-def to_pixels(image: Image, size: tuple[int, int], folder: PipelineFolder) -> torch.Tensor:
+def to_pixels(image: Image, size: tuple[int, int], folder: PipelineFolder) -> Array:
     """Return a picture as pixels of shape (1, 3, height, width) in [-1, 1], resized as diffusers resizes."""
     with light_diffusers():
         from diffusers.image_processor import VaeImageProcessor
 
     processor: Any = VaeImageProcessor(vae_scale_factor=folder.vae_factor)
-    pixels: torch.Tensor = processor.preprocess(upright(image), height=size[1], width=size[0])
+    pixels: Array = processor.preprocess(upright(image), height=size[1], width=size[0]).numpy()
     return pixels
 
 
@@ -262,7 +265,7 @@ def seen_size(image: Image) -> tuple[int, int]:
 class Preview:
     """Look of a step's latents; nothing is computed until it is asked for."""
 
-    latents: torch.Tensor
+    latents: Array
     """Finished latents as the scheduler foresees them, or the noisy ones if it does not."""
     decoder: Callable[[], Network]
     """Opens the VAE's decoder."""
@@ -286,9 +289,9 @@ class Preview:
         fit = self.folder.family.latents.preview
         if not fit:
             return self.decode()
-        factors = torch.tensor(fit, device=self.latents.device)
-        pixels = torch.einsum("bchw,cr->brhw", self.latents[:, : len(factors)].float(), factors)
-        return to_images(pixels.cpu().clamp(-1, 1), self.latents, self.folder)
+        factors = torch.tensor(fit)
+        pixels = torch.einsum("bchw,cr->brhw", torch.from_numpy(self.latents[:, : len(factors)]), factors)
+        return to_images(pixels.clamp(-1, 1).numpy(), self.latents, self.folder)
 
     def decode(self) -> list[Image]:
         """Return what the VAE decodes: as large as the finished picture, and about as long as a step to wait for."""

@@ -26,14 +26,15 @@ from olivelike.families.denoiser_forms import EncodedText
 from olivelike.runtime.prompts.syntax import Fragment, PromptPart, parse_prompt
 
 if TYPE_CHECKING:
-    import torch
     from tokenizers import Tokenizer
+
+    from olivelike.families.denoiser_forms import Array
 
     TextEncoder = Callable[..., EncodedText]
     """Encodes ids, integers of shape (rows, length) that all differ; a mask of that shape may follow them."""
 
 
-def weighted(hidden: torch.Tensor, weights: Sequence[Sequence[float]]) -> torch.Tensor:
+def weighted(hidden: Array, weights: Sequence[Sequence[float]]) -> Array:
     """Weigh the chunks of one prompt and lay them one after the other.
 
     Raises `UsageError` if the weights leave no finite numbers.
@@ -46,6 +47,7 @@ def weighted(hidden: torch.Tensor, weights: Sequence[Sequence[float]]) -> torch.
         Embeddings of shape (1, chunks · length, width), of the dtype of `hidden`; a chunk whose weights are all 1 keeps
         its bits.
     """
+    import numpy as np
     import torch
 
     chunks = []
@@ -53,13 +55,13 @@ def weighted(hidden: torch.Tensor, weights: Sequence[Sequence[float]]) -> torch.
         if all(weight == 1.0 for weight in own):
             chunks.append(states)
             continue
-        whole = states.float()
-        scaled = whole * torch.tensor(own, dtype=torch.float32, device=hidden.device)[:, None]
-        restored = (scaled * (whole.mean() / scaled.mean())).to(hidden.dtype)
-        if not bool(torch.isfinite(restored).all()):
+        whole = torch.from_numpy(states).float()
+        scaled = whole * torch.tensor(own, dtype=torch.float32)[:, None]
+        restored = (scaled * (whole.mean() / scaled.mean())).numpy().astype(hidden.dtype)
+        if not np.isfinite(restored).all():
             raise UsageError("prompt: with these weights the text's embedding has no finite values; use smaller ones")
         chunks.append(restored)
-    return torch.cat(chunks)[None]
+    return np.concatenate(chunks)[None]
 
 
 _COMMA_REACH = 20
@@ -208,25 +210,26 @@ class PromptTokenizer:
 
 def encode_chunks(texts: Sequence[Chunks], encoder: TextEncoder) -> EncodedText:
     """Encode texts of as many chunks each, as `PromptTokenizer.encode` returns them."""
-    import torch
+    import numpy as np
 
     rows = list(dict.fromkeys(row for text in texts for row in text.ids))
     number = {row: index for index, row in enumerate(rows)}
-    output = _in_turn(torch.tensor(rows, dtype=torch.int32), encoder)
+    output = _in_turn(np.array(rows, np.int32), encoder)
     places = [[number[row] for row in text.ids] for text in texts]
     hidden = [weighted(output.hidden[own], text.weights) for own, text in zip(places, texts, strict=True)]
     pooled = None if output.pooled is None else output.pooled[[own[0] for own in places]]
-    return EncodedText(torch.cat(hidden), pooled)
+    return EncodedText(np.concatenate(hidden), pooled)
 
 
-def _in_turn(ids: torch.Tensor, encoder: TextEncoder) -> EncodedText:
-    import torch
+def _in_turn(ids: Array, encoder: TextEncoder) -> EncodedText:
+    import numpy as np
 
     if len(ids) <= _ROWS:
         return encoder(ids)
-    outputs = [encoder(rows) for rows in ids.split(_ROWS)]
+    outputs = [encoder(ids[first : first + _ROWS]) for first in range(0, len(ids), _ROWS)]
     pooled = [output.pooled for output in outputs if output.pooled is not None]
-    return EncodedText(torch.cat([output.hidden for output in outputs]), torch.cat(pooled) if pooled else None)
+    hidden = np.concatenate([output.hidden for output in outputs])
+    return EncodedText(hidden, np.concatenate(pooled) if pooled else None)
 
 
 def open_tokenizer(folder: Path) -> PromptTokenizer:

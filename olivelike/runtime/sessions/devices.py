@@ -1,4 +1,4 @@
-"""Devices of a provider, by number and name; whether CUDA can start here, and where its tensors are."""
+"""Devices of a provider, by number and name; whether CUDA can start here, and what its memory is called."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from olivelike.errors import SessionError
 from olivelike.runtime.sessions.plugins import provider_devices
@@ -96,36 +95,13 @@ def _described_devices(provider: str) -> Iterator[Device]:
         yield Device(number, f"{device.ep_name} {name}" if provider == WINDOWS_ML else name)
 
 
-@dataclass(frozen=True)
-class Placement:
-    """Device of a session's tensors."""
-
-    device: int | None = None
-    """Number of the CUDA device; `None` for the CPU."""
-    stream: Any = None
-    """The torch stream that the session works on."""
-
-    @property
-    def tensor_device(self) -> str:
-        """As torch names it."""
-        return "cpu" if self.device is None else f"cuda:{self.device}"
-
-    @property
-    def memory(self) -> tuple[str, int]:
-        """Type and number of the device, as ONNX Runtime names it."""
-        return ("cpu", 0) if self.device is None else ("cuda", self.device)
+Memory = tuple[str, int]
+"""Type and number of a device, as ONNX Runtime names its memory."""
 
 
-def place(provider: Provider, device: int | None) -> Placement:
-    """Return where tensors are: on the GPU if provider and torch both use CUDA, else on the CPU."""
-    if provider.name not in NVIDIA:
-        return Placement()
-    import torch
-
-    if not torch.cuda.is_available():
-        return Placement()
-    number = device or 0
-    return Placement(number, _stream(number))
+def device_memory(provider: Provider, device: int | None) -> Memory | None:
+    """Return the memory of a provider's device, if its arrays can be put there by name: CUDA's; `None` for others."""
+    return ("cuda", device or 0) if provider.name in NVIDIA else None
 
 
 def require_nvidia(provider: Provider) -> None:
@@ -154,14 +130,6 @@ def require_nvidia(provider: Provider) -> None:
             f"{provider.short_name}: a library that it needs can't be loaded: {error}; install the CUDA and cuDNN "
             "that this ONNX Runtime was built for (`olivelike doctor` tries each provider)"
         ) from error
-
-
-@lru_cache
-def _stream(device: int) -> Any:
-    """Return the stream that all sessions on a device share: recording a CUDA graph needs one of its own."""
-    import torch
-
-    return torch.cuda.Stream(device)
 
 
 def processor() -> list[str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from olivelike.errors import SessionError
 
 if TYPE_CHECKING:
-    import torch
+    from olivelike.runtime.sessions.session import Buffer
 
 _NO_MEMORY = re.compile(
     r"out of memory|bad_?alloc|failed to allocate|could not allocate|not enough memory|E_OUTOFMEMORY|8007000E",
@@ -32,9 +32,9 @@ def onnxruntime_errors() -> tuple[type[Exception], ...]:
     return (*(getattr(state, name) for name in names), RuntimeError, ValueError, MemoryError)
 
 
-def run_failure(network: str, error: Exception, tensors: Mapping[str, torch.Tensor], provider: str) -> SessionError:
+def run_failure(network: str, error: Exception, inputs: Mapping[str, Buffer], provider: str) -> SessionError:
     """Return what to raise when an engine fails in a run."""
-    shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in tensors.items())
+    shapes = ", ".join(f"{name} {buffer.shape}" for name, buffer in inputs.items())
     if lacks_memory(error):
         return SessionError(
             f"{network}: out of memory on {provider} with {shapes}; ask for a smaller size or batch, or another "

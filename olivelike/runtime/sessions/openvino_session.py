@@ -29,9 +29,9 @@ from olivelike.runtime.sessions.session import (
 
 if TYPE_CHECKING:
     import numpy as np
-    import torch
 
     from olivelike.model.onnx_messages import ModelProto
+    from olivelike.runtime.sessions.session import Buffer
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
     Array = np.ndarray[Any, Any]
@@ -57,7 +57,7 @@ class OpenVinoSession(Session):
         inputs: Mapping[str, ValueSpec],
         outputs: Mapping[str, ValueSpec],
     ) -> None:
-        super().__init__(network, inputs, outputs, f"OpenVINO {device}", "cpu", moves_inputs=False)
+        super().__init__(network, inputs, outputs, f"OpenVINO {device}", moves_inputs=False)
         self.weights = weights
         """Weights that the compiled network still reads."""
         self.failed = Event()
@@ -70,15 +70,15 @@ class OpenVinoSession(Session):
 
     def _bind(
         self,
-        inputs: Mapping[str, torch.Tensor],
-        outputs: Mapping[str, torch.Tensor],
+        inputs: Mapping[str, Buffer],
+        outputs: Mapping[str, Buffer],
         constant: Collection[str],  # noqa: ARG002  (OpenVINO moves inputs by itself, constant or not)
     ) -> OpenVinoBoundCall:
-        """Share tensors' memory with OpenVINO."""
+        """Share arrays' memory with OpenVINO."""
         openvino: Any = importlib.import_module("openvino")
         request = self._compiled.create_infer_request()
-        for name, tensor in {**inputs, **outputs}.items():
-            request.set_tensor(name, openvino.Tensor(tensor.numpy(), shared_memory=True))
+        for name, array in {**inputs, **outputs}.items():
+            request.set_tensor(name, openvino.Tensor(array, shared_memory=True))
         return OpenVinoBoundCall(self, request, dict(inputs), dict(outputs))
 
 
@@ -88,8 +88,8 @@ class OpenVinoBoundCall:
 
     session: OpenVinoSession
     request: Any
-    inputs: Mapping[str, torch.Tensor]
-    outputs: Mapping[str, torch.Tensor]
+    inputs: Mapping[str, Buffer]
+    outputs: Mapping[str, Buffer]
     unchecked: bool = True
     """Whether no run has shown yet what shapes the outputs have."""
 
@@ -123,11 +123,11 @@ class OpenVinoBoundCall:
 
     def _check_shapes(self) -> None:
         """OpenVINO takes another buffer where the bound one has a wrong shape, without a word."""
-        for name, tensor in self.outputs.items():
+        for name, array in self.outputs.items():
             shape = tuple(self.request.get_tensor(name).get_shape())
-            if shape != tuple(tensor.shape):
+            if shape != array.shape:
                 raise SessionError(
-                    f"{self.session.network}: output {name!r} has the shape {shape}, the tensor {tuple(tensor.shape)}"
+                    f"{self.session.network}: output {name!r} has the shape {shape}, the array {array.shape}"
                 )
 
 

@@ -41,19 +41,16 @@ _FATAL: Final = 4
 """An error is raised; ONNX Runtime would log it too."""
 
 
-def provider_list(
-    settings: SessionSettings, device_id: int | None, stream: int | None
-) -> list[tuple[str, dict[str, str]]]:
+def provider_list(settings: SessionSettings, device_id: int | None) -> list[tuple[str, dict[str, str]]]:
     """Return providers with their options as `InferenceSession` takes them, the CPU last.
 
     Raises `UsageError` for options of the CPU provider, which has none, a CUDA graph on another provider, or an option
-    `device_id` that says another device, and `SessionError` for a CUDA graph whose tensors torch can't keep on the GPU.
+    `device_id` that says another device.
 
     Args:
         settings: Names and options; what is set there wins, but for the device.
-        device_id: Number of the device for the providers that have several, where tensors are, too; `None` leaves it
-            to the options.
-        stream: Address of the CUDA stream that tensors are computed on; `None` lets each session make its own.
+        device_id: Number of the device for the providers that have several, where shared arrays are, too; `None`
+            leaves it to the options.
     """
     listed = []
     for choice in settings.providers:
@@ -69,17 +66,13 @@ def provider_list(
             if (named := choice.options.get("device_id", str(device_id))) != str(device_id):
                 raise UsageError(
                     f"{choice.provider.short_name}: device_id={named} is among its options, but the device is "
-                    f"{device_id}, where tensors are; name one"
+                    f"{device_id}; name one"
                 )
-        if stream is not None and name in _CUDA_GRAPH:
-            options["user_compute_stream"] = str(stream)
         if settings.cuda_graph and name in _CUDA_GRAPH:
             options[_CUDA_GRAPH[name]] = "1"
         listed.append((name, {**options, **choice.options}))
     if settings.cuda_graph and settings.provider.name not in _CUDA_GRAPH:
         raise UsageError(f"CUDA graphs need the provider cuda or tensorrt, not {settings.provider.short_name}")
-    if settings.cuda_graph and stream is None:
-        raise SessionError("CUDA graphs need tensors on the GPU, and this torch has no CUDA; install a torch that has")
     if all(name != CPU for name, _ in listed):
         listed.append((CPU, {}))
     return listed

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import Interrupted, SessionError
-from olivelike.runtime.sessions.devices import Placement, find_device, place, require_nvidia
+from olivelike.runtime.sessions.devices import Memory, device_memory, find_device, require_nvidia
 from olivelike.runtime.sessions.engine_errors import onnxruntime_errors, run_failure
 from olivelike.runtime.sessions.ort_options import add_providers, provider_list, session_options
 from olivelike.runtime.sessions.providers import CPU, WINDOWS_ML, require_provider
 from olivelike.runtime.sessions.resident import MappedFiles, give_back_freed, mapped_files
-from olivelike.runtime.sessions.session import ENGINE_CALLS, Session, ValueSpec, take_turn
+from olivelike.runtime.sessions.session import ENGINE_CALLS, DeviceArray, Session, ValueSpec, take_turn
 
 if TYPE_CHECKING:
     import numpy as np
-    import torch
 
+    from olivelike.runtime.sessions.session import Buffer
     from olivelike.runtime.sessions.session_settings import SessionSettings
+
+    Array = np.ndarray[Any, Any]
 
 _DTYPES: Final = {"float": "float32", "double": "float64"}
 _GRAPH_IDS: Final = count(1)
@@ -32,21 +35,22 @@ class OrtSession(Session):
     """A network in ONNX Runtime; `open_ort_session` makes it."""
 
     def __init__(
-        self, network: str, session: Any, settings: SessionSettings, placement: Placement, mapped: MappedFiles
+        self, network: str, session: Any, settings: SessionSettings, memory: Memory | None, mapped: MappedFiles
     ) -> None:
+        """Hold a session, whose values are kept in a GPU's memory if there is one that arrays can be put into."""
         inputs, outputs = (
             {value.name: _spec(value) for value in values} for values in (session.get_inputs(), session.get_outputs())
         )
         elsewhere = {
             name
-            for name, memory in zip(inputs, session.get_input_memory_infos(), strict=True)
-            if memory.name.lower().startswith("cpu") != (placement.device is None)
+            for name, info in zip(inputs, session.get_input_memory_infos(), strict=True)
+            if not info.name.lower().startswith("cpu")
         }
         provider = session.get_providers()[0]
-        super().__init__(network, inputs, outputs, provider, placement.tensor_device, bool(elsewhere))
+        super().__init__(network, inputs, outputs, provider, bool(elsewhere))
         self._session = session
         self._settings = settings
-        self._placement = placement
+        self._memory = memory
         self._elsewhere = elsewhere
         self._mapped = mapped
 
@@ -55,25 +59,52 @@ class OrtSession(Session):
         """ONNX Runtime's own session."""
         return self._session
 
-    def _bind(
-        self, inputs: Mapping[str, torch.Tensor], outputs: Mapping[str, torch.Tensor], constant: Collection[str]
-    ) -> OrtBoundCall:
-        """Bind tensors by their addresses.
+    def shared_buffer(self, dtype: str, shape: tuple[int, ...]) -> Buffer:
+        """Return a buffer in the GPU's memory, where arrays can be put there."""
+        if self._memory is None:
+            return super().shared_buffer(dtype, shape)
+        import numpy as np
 
-        An input that the provider needs in another memory than the tensor's is copied as it is bound. So a
-        constant one is bound once, and others before each run.
+        return DeviceArray(_on_device(shape, np.dtype(dtype), self._memory), np.dtype(dtype), shape)
+
+    def _bind(
+        self, inputs: Mapping[str, Buffer], outputs: Mapping[str, Buffer], constant: Collection[str]
+    ) -> OrtBoundCall:
+        """Bind arrays by their addresses.
+
+        An input that the provider needs in another memory is copied there before each run, a constant one once: into
+        one place where we can have it, since recorded graphs know addresses, else by being bound.
         """
         binding = self._session.io_binding()
-        moving = {}
-        for name, tensor in inputs.items():
-            if name in self._elsewhere and name not in constant:
-                moving[name] = tensor
+        before: list[Callable[[], None]] = []
+        after: list[Callable[[], None]] = []
+        for name, buffer in inputs.items():
+            if isinstance(buffer, DeviceArray):
+                binding.bind_ortvalue_input(name, buffer.value)
+                continue
+            bind = partial(binding.bind_input, name, *_bound(buffer))
+            if name not in self._elsewhere:
+                bind()
+                continue
+            if self._memory is not None:
+                value = _on_device(buffer.shape, buffer.dtype, self._memory)
+                binding.bind_ortvalue_input(name, value)
+                bind = partial(value.update_inplace, buffer)
+            if name in constant:
+                bind()
             else:
-                binding.bind_input(name, *self._placement.memory, *_buffer(tensor))
-        for name, tensor in outputs.items():
-            binding.bind_output(name, *self._placement.memory, *_buffer(tensor))
+                before.append(bind)
+        for name, buffer in outputs.items():
+            if isinstance(buffer, DeviceArray):
+                binding.bind_ortvalue_output(name, buffer.value)
+            elif self._memory is not None:
+                value = _on_device(buffer.shape, buffer.dtype, self._memory)
+                binding.bind_ortvalue_output(name, value)
+                after.append(partial(_fetch, value, buffer))
+            else:
+                binding.bind_output(name, *_bound(buffer))
         return OrtBoundCall(
-            self, binding, self._session, self._run_options(), self._placement, dict(inputs), dict(outputs), moving
+            self, binding, self._session, self._run_options(), dict(inputs), dict(outputs), before, after
         )
 
     def release(self) -> None:
@@ -85,8 +116,6 @@ class OrtSession(Session):
         import onnxruntime
 
         entries = dict(self._settings.run_config)
-        if self._placement.stream is not None:
-            entries.setdefault("disable_synchronize_execution_providers", "1")
         if self._settings.cuda_graph:
             entries.setdefault("gpu_graph_id", str(next(_GRAPH_IDS)))
         if not entries and not ENGINE_CALLS.watched:
@@ -106,12 +135,13 @@ class OrtBoundCall:
     """Before the session, since fields are freed in order: freed after its session, it crashes on WebGPU."""
     session: Any
     run_options: Any
-    placement: Placement
-    inputs: Mapping[str, torch.Tensor]
-    outputs: Mapping[str, torch.Tensor]
+    inputs: Mapping[str, Buffer]
+    outputs: Mapping[str, Buffer]
     """Held, since the binding knows addresses only."""
-    moving: Mapping[str, torch.Tensor]
-    """Inputs that are copied before each run."""
+    before: Sequence[Callable[[], None]]
+    """Copies of inputs to the provider's memory, made before each run."""
+    after: Sequence[Callable[[], None]]
+    """Copies of outputs from there, made after each run."""
 
     def run(self) -> None:
         """Read the bound inputs, compute, and fill the bound outputs.
@@ -121,10 +151,7 @@ class OrtBoundCall:
         """
         take_turn(self.owner)
         try:
-            if self.placement.stream is None:
-                self._compute()
-            else:
-                self._compute_on_stream()
+            self._compute()
         except onnxruntime_errors() as error:
             if self.run_options is not None and self.run_options.terminate:
                 self.run_options.terminate = False
@@ -132,26 +159,17 @@ class OrtBoundCall:
             raise run_failure(self.owner.network, error, self.inputs, self.session.get_providers()[0]) from error
 
     def _compute(self) -> None:
-        for name, tensor in self.moving.items():
-            self.binding.bind_input(name, *self.placement.memory, *_buffer(tensor))
+        for copy in self.before:
+            copy()
         if self.run_options is not None:
             self.run_options.terminate = False  # It may have been asked to end as it returned.
         with ENGINE_CALLS.in_progress(self._terminate) if self.run_options is not None else nullcontext():
             self.session.run_with_iobinding(self.binding, self.run_options)
+        for copy in self.after:
+            copy()
 
     def _terminate(self) -> None:
         self.run_options.terminate = True
-
-    def _compute_on_stream(self) -> None:
-        """Compute after what torch has queued, and let torch's next work wait, without stopping the CPU."""
-        import torch
-
-        current = torch.cuda.current_stream(self.placement.device)
-        if self.moving:
-            current.synchronize()  # The copy to the CPU does not wait for a stream.
-        self.placement.stream.wait_stream(current)
-        self._compute()
-        current.wait_stream(self.placement.stream)
 
 
 def open_ort_session(
@@ -169,10 +187,10 @@ def open_ort_session(
         require_provider(choice.provider)
         require_nvidia(choice.provider)
     device = find_device(_asked_device(settings), settings.provider)
-    placement = place(settings.provider, device)
     with mapped_files(settings.kept or path.parent) if settings.is_cpu_alone else nullcontext(MappedFiles()) as mapped:
-        session = start_inference(path, settings, initializers, device, placement.stream, content)
-    return OrtSession(path.parent.name or path.name, session, settings, placement, mapped)
+        session = start_inference(path, settings, initializers, device, content)
+    memory = device_memory(settings.provider, device)
+    return OrtSession(path.parent.name or path.name, session, settings, memory, mapped)
 
 
 def start_inference(
@@ -180,7 +198,6 @@ def start_inference(
     settings: SessionSettings,
     initializers: Mapping[str, np.ndarray[Any, Any]],
     device: int | None,
-    stream: Any,
     content: bytes | None = None,
 ) -> Any:
     """Return an `InferenceSession` as settings say, all of whose providers have started.
@@ -192,12 +209,11 @@ def start_inference(
         settings: Their providers are installed.
         initializers: Arrays in place of the model's, by name.
         device: Number of the first provider's device; `None` leaves it to the options.
-        stream: Torch's, that tensors are computed on; `None` lets the session make one.
         content: A part of the model, to open in place of the whole.
     """
     import onnxruntime
 
-    providers = provider_list(settings, device, None if stream is None else int(stream.cuda_stream))
+    providers = provider_list(settings, device)
     network = path.parent.name or path.name
     with session_options(path, settings, initializers, content) as opening:
         options = opening.options
@@ -236,9 +252,19 @@ def _asked_device(settings: SessionSettings) -> int | str | None:
     return next((int(number) for number in named if number.isdecimal()), None)
 
 
-def _buffer(tensor: torch.Tensor) -> tuple[str, tuple[int, ...], int]:
-    """Return dtype, shape and address of a tensor."""
-    return str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), tensor.data_ptr()
+def _bound(array: Array) -> tuple[str, int, np.dtype[Any], tuple[int, ...], int]:
+    """Return an array as ONNX Runtime binds it: its device, dtype, shape and address."""
+    return "cpu", 0, array.dtype, array.shape, array.ctypes.data
+
+
+def _on_device(shape: tuple[int, ...], dtype: np.dtype[Any], memory: Memory) -> Any:
+    import onnxruntime
+
+    return onnxruntime.OrtValue.ortvalue_from_shape_and_type(shape, dtype.type, *memory)
+
+
+def _fetch(value: Any, into: Array) -> None:
+    into[...] = value.numpy()
 
 
 def _spec(value: Any) -> ValueSpec:

@@ -1,7 +1,7 @@
 """The pipeline's demands on an inference engine: one network, opened for one device, and its buffers.
 
-Tensors that go in and out are torch's: on the CPU, or on the GPU that the session runs on (`tensor_device`), where the
-engine reads and writes them in place.
+Arrays that go in and out are NumPy's, in the computer's memory. What one network gives another may stay on the GPU that
+both run on, as a `DeviceArray`.
 
 `EngineCalls` ends what engines are doing, from another thread than the one that waits for them: a thread in an engine's
 code sees no signal until that code returns, which for a large picture takes hours.
@@ -16,8 +16,9 @@ import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from olivelike._text import did_you_mean
@@ -25,7 +26,6 @@ from olivelike.errors import SessionError, SourceError, UsageError
 
 if TYPE_CHECKING:
     import numpy as np
-    import torch
 
     from olivelike.model.onnx_messages import TensorProto
     from olivelike.runtime.sessions.session_settings import SessionSettings
@@ -105,8 +105,39 @@ class ValueSpec:
     """Sizes; a name for each dynamic one."""
 
 
+@dataclass(frozen=True, eq=False)
+class DeviceArray:
+    """An array in the memory of a GPU, which calls read and write there."""
+
+    value: Any
+    """ONNX Runtime's `OrtValue`."""
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    def write(self, array: Array) -> None:
+        """Copy an array of its dtype and shape there."""
+        self.value.update_inplace(array)
+
+
+if TYPE_CHECKING:
+    Buffer = Array | DeviceArray
+    """What a call reads an input from, or writes an output to."""
+
+
+def put(buffer: Buffer, values: Array | float) -> None:
+    """Fill a buffer with values of any dtype, in a shape that fits."""
+    import numpy as np
+
+    if not isinstance(buffer, DeviceArray):
+        np.copyto(buffer, values, casting="unsafe")
+        return
+    whole = np.empty(buffer.shape, buffer.dtype)
+    np.copyto(whole, values, casting="unsafe")
+    buffer.write(whole)
+
+
 class BoundCall(Protocol):
-    """A call whose buffers are bound once; change the tensors in place between runs."""
+    """A call whose buffers are bound once; change the arrays in place between runs."""
 
     def run(self) -> None:
         """Read the bound inputs, compute, and fill the bound outputs.
@@ -127,17 +158,15 @@ class Session(ABC):
     """In the graph's order."""
     provider: str
     """The execution provider that is asked first for each node, or the OpenVINO device."""
-    tensor_device: str
-    """Device of bound tensors: `cpu`, or `cuda:0` and the like."""
     moves_inputs: bool
     """Whether each run takes inputs to another memory, unless they are bound as constant."""
     opened: Opened | None = None
     """Model and settings that it was opened with, if it is a whole network."""
 
     def bind(
-        self, inputs: Mapping[str, torch.Tensor], outputs: Mapping[str, torch.Tensor], constant: Collection[str] = ()
+        self, inputs: Mapping[str, Buffer], outputs: Mapping[str, Buffer], constant: Collection[str] = ()
     ) -> BoundCall:
-        """Bind contiguous tensors on `tensor_device`, of the dtypes that the graph has.
+        """Bind contiguous arrays of the dtypes that the graph has.
 
         Args:
             inputs: Every input of the network, by name.
@@ -156,21 +185,32 @@ class Session(ABC):
             if name not in inputs:
                 raise SessionError(f"{self.network}: constant input {name!r} is not bound")
         for kind, specs, given in (("input", self.inputs, inputs), ("output", self.outputs, outputs)):
-            for name, tensor in given.items():
+            for name, buffer in given.items():
                 if name not in specs:
                     known = ", ".join(specs)
                     raise SessionError(f"{self.network}: has no {kind} {name!r}; {kind}s: {known}")
-                _check_tensor(f"{self.network}: {kind} {name!r}", specs[name], tensor, self.tensor_device)
+                _check_buffer(f"{self.network}: {kind} {name!r}", specs[name], buffer)
         return self._bind(inputs, outputs, constant)
 
     def release(self) -> None:  # noqa: B027  (Not every engine holds such memory.)
         """Give back memory that the network does not need before it runs again."""
 
+    def shared_buffer(self, dtype: str, shape: tuple[int, ...]) -> Buffer:
+        """Return a buffer that this network's calls read and others of the same device write without a way between."""
+        return empty(dtype, shape)
+
     @abstractmethod
     def _bind(
-        self, inputs: Mapping[str, torch.Tensor], outputs: Mapping[str, torch.Tensor], constant: Collection[str]
+        self, inputs: Mapping[str, Buffer], outputs: Mapping[str, Buffer], constant: Collection[str]
     ) -> BoundCall:
-        """Bind tensors that fit."""
+        """Bind buffers that fit."""
+
+
+def empty(dtype: str, shape: tuple[int, ...]) -> Array:
+    """Return an array whose values are still to be written."""
+    import numpy as np
+
+    return np.empty(shape, dtype)
 
 
 _ran_last: weakref.ref[Session] | None = None
@@ -185,25 +225,23 @@ def take_turn(session: Session) -> None:
         before.release()
 
 
-def _check_tensor(what: str, spec: ValueSpec, tensor: torch.Tensor, device: str) -> None:
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    if dtype != spec.dtype:
-        raise SessionError(f"{what} is {spec.dtype}, the tensor is {dtype}")
-    shape = tuple(tensor.shape)
+def _check_buffer(what: str, spec: ValueSpec, buffer: Buffer) -> None:
+    if buffer.dtype.name != spec.dtype:
+        raise SessionError(f"{what} is {spec.dtype}, the array is {buffer.dtype.name}")
+    shape = buffer.shape
     fits = len(shape) == len(spec.dims) and all(
         isinstance(dim, str) or dim == size for dim, size in zip(spec.dims, shape, strict=True)
     )
     if not fits:
         dims = ", ".join(map(str, spec.dims))
-        raise SessionError(f"{what} has the shape ({dims}), the tensor {shape}")
+        raise SessionError(f"{what} has the shape ({dims}), the array {shape}")
     if 0 in shape:
-        raise SessionError(f"{what}: the tensor of shape {shape} is empty")
-    if not tensor.is_contiguous():
-        raise SessionError(f"{what}: the tensor is not contiguous")
-    if str(tensor.device) != device:
-        raise SessionError(f"{what}: the tensor is on {tensor.device}, the session reads tensors on {device}")
+        raise SessionError(f"{what}: the array of shape {shape} is empty")
+    if not (isinstance(buffer, DeviceArray) or buffer.flags.c_contiguous):
+        raise SessionError(f"{what}: the array is not contiguous")
 
 
+_NOWHERE: Final[Mapping[str, Buffer]] = MappingProxyType({})
 _KEPT: Final = 2
 """Sets of buffers that stay: those of the size in use, and of its last batch, which may be smaller."""
 
@@ -212,9 +250,13 @@ _KEPT: Final = 2
 class Call:
     """A network with bound buffers: fill `inputs`, `run`, read `outputs`."""
 
-    inputs: Mapping[str, torch.Tensor]
-    outputs: Mapping[str, torch.Tensor]
+    inputs: Mapping[str, Array]
+    outputs: Mapping[str, Array]
     bound: BoundCall
+    shared: Mapping[str, Buffer] = field(default_factory=dict)
+    """Inputs that other networks may write, which `put` fills."""
+    into: Mapping[str, Buffer] = field(default_factory=dict)
+    """Outputs that are another call's shared inputs."""
 
     def run(self) -> None:
         """Compute the outputs from what is in the inputs."""
@@ -229,11 +271,6 @@ class Network:
         self.session = session
         self._calls: dict[tuple[object, ...], Call] = {}
 
-    @property
-    def device(self) -> str:
-        """Device of its tensors, as torch names it."""
-        return self.session.tensor_device
-
     def input(self, name: str) -> ValueSpec:
         """Return what is known of an input. Raises `SourceError` if the network has none of that name."""
         return self._spec("input", self.session.inputs, name)
@@ -242,14 +279,22 @@ class Network:
         """Return what is known of an output. Raises `SourceError` if the network has none of that name."""
         return self._spec("output", self.session.outputs, name)
 
-    def prepare(self, inputs: Shapes, outputs: Shapes) -> Call:
-        """Return a call for these shapes: the same one, with the same buffers, as long as they stay."""
-        key = (tuple(inputs.items()), tuple(outputs.items()))
+    def prepare(
+        self, inputs: Shapes, outputs: Shapes, *, shared: Collection[str] = (), into: Mapping[str, Buffer] = _NOWHERE
+    ) -> Call:
+        """Return a call for these shapes: the same one, with the same buffers, as long as they stay.
+
+        Args:
+            inputs: Shapes by name.
+            outputs: The same.
+            shared: Inputs that other networks write, or that change seldom; they are not among the call's `inputs`.
+            into: Another call's shared inputs, to write outputs of the same names to.
+        """
+        places = {name: id(buffer) for name, buffer in into.items()}
+        key = (tuple(inputs.items()), tuple(outputs.items()), tuple(shared), tuple(places.items()))
         call = self._calls.pop(key, None)
         if call is None:
-            tensors = {name: self._empty(self.input(name), shape) for name, shape in inputs.items()}
-            results = {name: self._empty(self.output(name), shape) for name, shape in outputs.items()}
-            call = Call(tensors, results, self.session.bind(tensors, results))
+            call = self._call(inputs, outputs, shared, into)
         self._calls[key] = call
         while len(self._calls) > _KEPT:
             del self._calls[next(iter(self._calls))]
@@ -258,11 +303,21 @@ class Network:
     def hold(self, call: Call, constant: Collection[str]) -> Call:
         """Return the call with inputs that stay through all further runs as they are now.
 
-        Where tensors are on the CPU and the network is not, they go to the device here, and not in each run.
+        Where the network is not on the CPU, they go to the device here, and not in each run.
         """
-        if self.device != "cpu" or not self.session.moves_inputs:
+        if not self.session.moves_inputs:
             return call
-        return Call(call.inputs, call.outputs, self.session.bind(call.inputs, call.outputs, constant))
+        inputs, outputs = {**call.inputs, **call.shared}, {**call.outputs, **call.into}
+        return replace(call, bound=self.session.bind(inputs, outputs, constant))
+
+    def _call(self, inputs: Shapes, outputs: Shapes, shared: Collection[str], into: Mapping[str, Buffer]) -> Call:
+        specs = {name: self.input(name) for name in inputs}
+        arrays = {name: empty(specs[name].dtype, shape) for name, shape in inputs.items() if name not in shared}
+        buffers = {name: self.session.shared_buffer(specs[name].dtype, inputs[name]) for name in shared}
+        made = {name: self.output(name) for name in outputs}
+        results = {name: empty(made[name].dtype, shape) for name, shape in outputs.items() if name not in into}
+        own = {name: into[name] for name in outputs if name in into}
+        return Call(arrays, results, self.session.bind({**arrays, **buffers}, {**results, **own}), buffers, own)
 
     def _spec(self, kind: str, values: Mapping[str, ValueSpec], name: str) -> ValueSpec:
         if name not in values:
@@ -271,11 +326,6 @@ class Network:
                 "make the folder with `olivelike run`, whose own layout has it"
             )
         return values[name]
-
-    def _empty(self, spec: ValueSpec, shape: tuple[int, ...]) -> torch.Tensor:
-        import torch
-
-        return torch.empty(shape, dtype=getattr(torch, spec.dtype), device=self.device)
 
 
 def read_model_file(path: Path) -> Any:

@@ -339,7 +339,9 @@ def test_conditions_that_are_means_over_the_picture_lead_prompts_alone(settings,
 
 @pytest.mark.parametrize("pooled", [(False, True), (True, False)])
 def test_the_first_network_says_whether_prompts_alone_are_led_as_in_diffusers(pooled):
-    guides = [Guide(CONTROLNET, Control(drawing()), None, torch.zeros(1, 3, 8, 8), is_pooled=one) for one in pooled]
+    guides = [
+        Guide(CONTROLNET, Control(drawing()), None, np.zeros((1, 3, 8, 8), np.float32), is_pooled=one) for one in pooled
+    ]
     inputs = GuideInputs(Guides(guides), negatives=2)
     assert (inputs._guess, inputs._skipped) == (pooled[0], 2 * pooled[0])
 

@@ -24,7 +24,7 @@ def ask(seed, **more):
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_noise_is_that_of_torch(pipeline, seed):
-    drawn = initial_noise(begin_batch(ask(seed), pipeline.folder, [seed], "cpu"), 4)
+    drawn = initial_noise(begin_batch(ask(seed), pipeline.folder, [seed]), 4)
     wanted = torch.randn((1, 4, 16, 16), generator=torch.Generator().manual_seed(seed))
     assert torch.equal(drawn, wanted)
 

@@ -38,25 +38,25 @@ FLOAT, INT = TensorProto.FLOAT, TensorProto.INT64
 
 def pack(latents):
     rows, channels, height, width = latents.shape
-    parts = latents.reshape(rows, channels, height // 2, 2, width // 2, 2).permute(0, 2, 4, 1, 3, 5)
+    parts = latents.reshape(rows, channels, height // 2, 2, width // 2, 2).transpose(0, 2, 4, 1, 3, 5)
     return parts.reshape(rows, height // 2 * (width // 2), channels * 4)
 
 
 def unpack(tokens, height, width):
-    parts = tokens.reshape(len(tokens), height // 2, width // 2, -1, 2, 2).permute(0, 3, 1, 4, 2, 5)
+    parts = tokens.reshape(len(tokens), height // 2, width // 2, -1, 2, 2).transpose(0, 3, 1, 4, 2, 5)
     return parts.reshape(len(tokens), -1, height, width)
 
 
 def positions(height, width, inputs):
     assert "encoder_hidden_states" in inputs
-    rows, columns = torch.meshgrid(torch.arange(height // 2), torch.arange(width // 2), indexing="ij")
-    return {"img_ids": torch.stack([rows.flatten(), columns.flatten()], dim=1).float()}
+    rows, columns = np.meshgrid(np.arange(height // 2), np.arange(width // 2), indexing="ij")
+    return {"img_ids": np.stack([rows.flatten(), columns.flatten()], axis=1).astype(np.float32)}
 
 
 def encode(texts, config):
     first, second = texts["text_encoder"], texts["text_encoder_2"]
     return {
-        "encoder_hidden_states": torch.cat([first.hidden, second.hidden], dim=1),
+        "encoder_hidden_states": np.concatenate([first.hidden, second.hidden], axis=1),
         "pooled_projections": first.pooled,
     }
 
@@ -84,7 +84,7 @@ FORM = DenoiserForm(
     encode=encode,
     grid_inputs=positions,
     guidance_input=lambda config: (
-        GuidanceInput("guidance", lambda scale: torch.tensor([scale])) if config["guidance_embeds"] else None
+        GuidanceInput("guidance", lambda scale: np.array([scale], np.float32)) if config["guidance_embeds"] else None
     ),
     pack=pack,
     output=lambda raw, height, width: -unpack(raw, height, width),
@@ -113,7 +113,7 @@ class WordReader:
     def encode(self, texts, chunks, encoder):
         rows = [[*text.ids, *[0] * (LENGTH - text.tokens)] for text in texts]
         mask = [[1] * text.tokens + [0] * (LENGTH - text.tokens) for text in texts]
-        return encoder(torch.tensor(rows), torch.tensor(mask))
+        return encoder(np.array(rows), np.array(mask))
 
 
 def write_graph(path, inputs, outputs, text, **weights):
@@ -286,7 +286,7 @@ def drawn_by_hand(folder, request, *, guided):
     def predict(text, scaled, moment):
         states, pooled = texts_of(folder, text)
         inputs = {
-            "hidden_states": pack(scaled).numpy(),
+            "hidden_states": pack(scaled.numpy()),
             "timestep": np.array([1 - moment / 1000], np.float32),
             "encoder_hidden_states": states,
             "pooled_projections": pooled,
@@ -294,7 +294,7 @@ def drawn_by_hand(folder, request, *, guided):
         }
         if guided:
             inputs["guidance"] = np.array([request.guidance_scale], np.float32)
-        return -unpack(torch.from_numpy(network.run(None, inputs)[0]), height // 8, width // 8)
+        return torch.from_numpy(-unpack(network.run(None, inputs)[0], height // 8, width // 8))
 
     for moment in scheduler.timesteps:
         scaled = scheduler.scale_model_input(latents, moment)
@@ -349,8 +349,8 @@ def test_latents_of_a_picture_are_shifted_before_they_are_scaled(tmp_path):
         scales=np.array([1, CHANNELS / 3, 1 / 8, 1 / 8], np.float32),
         repeats=np.array([1, 1, 1, 1]),
     )
-    pixels = torch.linspace(-1, 1, 3 * 64 * 64).reshape(1, 3, 64, 64)
+    pixels = np.linspace(-1, 1, 3 * 64 * 64, dtype=np.float32).reshape(1, 3, 64, 64)
     network = Network("vae_encoder", open_session(path, SessionSettings()))
     found = encode_picture(pixels, network, CHANNELS, open_folder(folder), [torch.Generator()])
-    (raw,) = session(folder, "vae_encoder").run(None, {"sample": pixels.numpy()})
+    (raw,) = session(folder, "vae_encoder").run(None, {"sample": pixels})
     torch.testing.assert_close(found, (torch.from_numpy(raw) - SHIFT) * SCALING)

@@ -107,7 +107,7 @@ def test_clip_skip_takes_an_earlier_layer_for_both_prompts(pipeline, skipped):
 @pytest.mark.parametrize("scheduler", ["PLMS", "Euler a"])
 def test_the_initial_latents_are_bit_by_bit_those_of_torch(pipeline, scheduler):
     request = pipeline.resolve_defaults(ask(scheduler=scheduler))
-    state = begin_batch(request, pipeline.folder, [5, 6], "cpu")
+    state = begin_batch(request, pipeline.folder, [5, 6])
     theirs = torch_pipeline(TEXT)
     theirs.scheduler = state.scheduler
     generators = [torch.Generator().manual_seed(seed) for seed in (5, 6)]
@@ -117,7 +117,7 @@ def test_the_initial_latents_are_bit_by_bit_those_of_torch(pipeline, scheduler):
 
 def test_the_sample_of_an_encoded_picture_is_drawn_before_the_noise(pipeline, picture):
     request = pipeline.resolve_defaults(ask(init_image=picture, strength=0.5))
-    state = begin_batch(request, pipeline.folder, [5, 6], "cpu")
+    state = begin_batch(request, pipeline.folder, [5, 6])
     with torch.no_grad():
         from_picture(state, pipeline._networks.get("vae_encoder"), 4)
     generator = torch.Generator().manual_seed(6)

@@ -20,7 +20,7 @@ def ask(**more):
 
 def noise_between(pipeline, share, seed=5, other=9):
     request = ask(variation_seed=other, variation_strength=share)
-    return initial_noise(begin_batch(request, pipeline.folder, [seed], "cpu", [other]), 4)
+    return initial_noise(begin_batch(request, pipeline.folder, [seed], [other]), 4)
 
 
 def test_the_noise_lies_on_the_arc_between_two_seeds_column_by_column(pipeline):

@@ -15,8 +15,6 @@ from olivelike.runtime.sessions import filter_blocks, ort_options
 from olivelike.runtime.sessions.open_session import open_session
 from olivelike.runtime.sessions.session_settings import SessionSettings
 
-torch = pytest.importorskip("torch")
-
 
 @dataclass(frozen=True)
 class Layer:

@@ -9,14 +9,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from small_networks import OUTER, PASSTHROUGH, weights, write_linear, write_network
+from small_networks import OUTER, PASSTHROUGH, noise, ones, weights, write_linear, write_network, zeros
 
 from olivelike.errors import SessionError, UsageError
 from olivelike.runtime.sessions.open_session import open_session
 from olivelike.runtime.sessions.session import ValueSpec, check_dimensions
 from olivelike.runtime.sessions.session_settings import SessionSettings, parse_provider
-
-torch = pytest.importorskip("torch")
 
 ENGINES = {
     "onnxruntime": SessionSettings(intra_threads=1),
@@ -45,97 +43,93 @@ def linear(request, linear_sessions):
 
 
 def feeds(rows=2):
-    return {"x": torch.randn(rows, 3), "shift": torch.randn(4)}
+    return {"x": noise(rows, 3), "shift": noise(4)}
 
 
 def expected(given, arrays=None):
     arrays = {**weights(), **(arrays or {})}
-    return given["x"].numpy() @ arrays["weight"] * arrays["factor"] + given["shift"].numpy()
+    return given["x"] @ arrays["weight"] * arrays["factor"] + given["shift"]
 
 
 def test_inputs_and_outputs_are_described_as_in_the_file(linear):
     assert list(linear.inputs.values()) == [ValueSpec("x", "float32", ("rows", 3)), ValueSpec("shift", "float32", (4,))]
     assert list(linear.outputs) == ["y", "twice"]
-    assert linear.tensor_device == "cpu"
     assert linear.provider in {"CPUExecutionProvider", "OpenVINO CPU"}
 
 
 def test_a_bound_call_reads_and_writes_in_place_each_time(linear):
-    given, y = feeds(), torch.zeros(2, 4)
-    address = y.data_ptr()
+    given, y = feeds(), zeros(2, 4)
     call = linear.bind(given, {"y": y}, constant=("shift",))
     call.run()
-    np.testing.assert_allclose(y.numpy(), expected(given), rtol=1e-5, atol=1e-6)
-    given["x"].normal_()
+    np.testing.assert_allclose(y, expected(given), rtol=1e-5, atol=1e-6)
+    given["x"][...] = noise(2, 3)
     call.run()
-    np.testing.assert_allclose(y.numpy(), expected(given), rtol=1e-5, atol=1e-6)
-    assert y.data_ptr() == address
+    np.testing.assert_allclose(y, expected(given), rtol=1e-5, atol=1e-6)
 
 
 def test_buffers_live_as_long_as_the_call(linear):
-    y = torch.zeros(2, 4)
-    call = linear.bind({"x": torch.ones(2, 3), "shift": torch.ones(4)}, {"y": y})
-    _ = [torch.full((2, 3), 9.0) for _ in range(50)]
+    y = zeros(2, 4)
+    call = linear.bind({"x": ones(2, 3), "shift": ones(4)}, {"y": y})
+    _ = [np.full((2, 3), 9.0) for _ in range(50)]
     call.run()
-    np.testing.assert_allclose(y.numpy(), expected({"x": torch.ones(2, 3), "shift": torch.ones(4)}), rtol=1e-5)
+    np.testing.assert_allclose(y, expected({"x": ones(2, 3), "shift": ones(4)}), rtol=1e-5)
 
 
 def test_calls_of_several_shapes_do_not_disturb_each_other(linear):
     small, large = feeds(1), feeds(5)
-    small_y, large_y = torch.zeros(1, 4), torch.zeros(5, 4)
+    small_y, large_y = zeros(1, 4), zeros(5, 4)
     calls = [linear.bind(small, {"y": small_y}), linear.bind(large, {"y": large_y})]
     for call in (*calls, *calls):
         call.run()
-    np.testing.assert_allclose(small_y.numpy(), expected(small), rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(large_y.numpy(), expected(large), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(small_y, expected(small), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(large_y, expected(large), rtol=1e-5, atol=1e-6)
 
 
 def test_several_outputs_can_be_bound(linear):
-    given, y, twice = feeds(), torch.zeros(2, 4), torch.zeros(2, 4)
+    given, y, twice = feeds(), zeros(2, 4), zeros(2, 4)
     linear.bind(given, {"twice": twice, "y": y}).run()
-    np.testing.assert_allclose(twice.numpy(), 2 * y.numpy(), rtol=1e-5)
+    np.testing.assert_allclose(twice, 2 * y, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
     ("dtype", "values"),
     [("float16", [0.5, -2.0]), ("float", [0.5, -2.0]), ("int32", [3, -4]), ("int64", [3, -4]), ("bool", [True, False])],
 )
-def test_tensors_of_every_dtype_of_a_pipeline_pass(tmp_path, settings, dtype, values):
+def test_arrays_of_every_dtype_of_a_pipeline_pass(tmp_path, settings, dtype, values):
     name = {"float": "float32"}.get(dtype, dtype)
     session = open_session(write_network(tmp_path / "net", PASSTHROUGH.format(dtype=dtype)), settings)
     assert session.inputs["x"].dtype == session.outputs["y"].dtype == name
-    x = torch.tensor(values, dtype=getattr(torch, name))
-    y = torch.zeros_like(x)
+    x = np.array(values, name)
+    y = np.zeros_like(x)
     session.bind({"x": x}, {"y": y}).run()
-    assert torch.equal(x, y)
+    assert np.array_equal(x, y)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"x": None}, "input 'x' is not bound; inputs: x, shift"),
-        ({"z": torch.zeros(1)}, "has no input 'z'; inputs: x, shift"),
-        ({"x": torch.zeros(2, 3, dtype=torch.float16)}, "input 'x' is float32, the tensor is float16"),
-        ({"x": torch.zeros(2, 5)}, r"input 'x' has the shape \(rows, 3\), the tensor \(2, 5\)"),
-        ({"x": torch.zeros(3)}, r"input 'x' has the shape \(rows, 3\), the tensor \(3,\)"),
-        ({"x": torch.zeros(0, 3)}, "is empty"),
-        ({"x": torch.zeros(3, 2).T}, "is not contiguous"),
-        ({"x": torch.zeros(2, 3, device="meta")}, "is on meta, the session reads tensors on cpu"),
+        ({"z": zeros(1)}, "has no input 'z'; inputs: x, shift"),
+        ({"x": np.zeros((2, 3), np.float16)}, "input 'x' is float32, the array is float16"),
+        ({"x": zeros(2, 5)}, r"input 'x' has the shape \(rows, 3\), the array \(2, 5\)"),
+        ({"x": zeros(3)}, r"input 'x' has the shape \(rows, 3\), the array \(3,\)"),
+        ({"x": zeros(0, 3)}, "is empty"),
+        ({"x": zeros(3, 2).T}, "is not contiguous"),
     ],
 )
-def test_a_tensor_that_does_not_fit_is_refused(linear, change, message):
+def test_an_array_that_does_not_fit_is_refused(linear, change, message):
     given = {name: tensor for name, tensor in {**feeds(), **change}.items() if tensor is not None}
     with pytest.raises(SessionError, match=f"linear: .*{message}"):
-        linear.bind(given, {"y": torch.zeros(2, 4)})
+        linear.bind(given, {"y": zeros(2, 4)})
 
 
 @pytest.mark.parametrize(
     ("outputs", "message"),
     [
         ({}, "no output is bound; outputs: y, twice"),
-        ({"z": torch.zeros(2, 4)}, "has no output 'z'; outputs: y, twice"),
-        ({"y": torch.zeros(2, 4, dtype=torch.float64)}, "output 'y' is float32, the tensor is float64"),
-        ({"y": torch.zeros(2, 5)}, r"output 'y' has the shape \(rows, 4\)"),
+        ({"z": zeros(2, 4)}, "has no output 'z'; outputs: y, twice"),
+        ({"y": np.zeros((2, 4))}, "output 'y' is float32, the array is float64"),
+        ({"y": zeros(2, 5)}, r"output 'y' has the shape \(rows, 4\)"),
     ],
 )
 def test_an_output_that_does_not_fit_is_refused(linear, outputs, message):
@@ -145,11 +139,11 @@ def test_an_output_that_does_not_fit_is_refused(linear, outputs, message):
 
 def test_a_constant_that_is_no_input_is_refused(linear):
     with pytest.raises(SessionError, match="constant input 'z' is not bound"):
-        linear.bind(feeds(), {"y": torch.zeros(2, 4)}, constant=("z",))
+        linear.bind(feeds(), {"y": zeros(2, 4)}, constant=("z",))
 
 
 def test_an_output_of_a_wrong_dynamic_size_is_an_error_as_it_runs(linear):
-    call = linear.bind(feeds(2), {"y": torch.zeros(3, 4)})
+    call = linear.bind(feeds(2), {"y": zeros(3, 4)})
     with pytest.raises(SessionError, match="linear: .*shape"):
         call.run()
 
@@ -160,16 +154,16 @@ def test_initializers_in_data_file_and_model_can_be_exchanged(linear_path, setti
     assert {tensor.name: bool(tensor.external_data) for tensor in inside} == {"weight": True, "factor": False}
     arrays = {name: weights()[name] * -3 for name in names}
     session = open_session(linear_path, settings, arrays)
-    given, y = feeds(), torch.zeros(2, 4)
+    given, y = feeds(), zeros(2, 4)
     session.bind(given, {"y": y}).run()
-    np.testing.assert_allclose(y.numpy(), expected(given, arrays), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(y, expected(given, arrays), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"wieght": np.zeros((3, 4), np.float32)}, "has no initializer 'wieght'; did you mean 'weight'"),
-        ({"weight": np.zeros((4, 3), np.float32)}, r"is float32 \(3, 4\), the array given for it float32 \(4, 3\)"),
+        ({"wieght": zeros(3, 4)}, "has no initializer 'wieght'; did you mean 'weight'"),
+        ({"weight": zeros(4, 3)}, r"is float32 \(3, 4\), the array given for it float32 \(4, 3\)"),
         ({"weight": np.zeros((3, 4), np.float16)}, r"is float32 \(3, 4\), the array given for it float16"),
     ],
 )
@@ -182,10 +176,10 @@ def test_dimensions_are_fixed_by_name_and_foreign_names_passed_over(linear_path,
     session = open_session(linear_path, replace(settings, dimensions={"rows": 2, "columns": 7}))
     assert session.inputs["x"].dims == (2, 3)
     assert session.outputs["y"].dims == (2, 4)
-    given, y = feeds(2), torch.zeros(2, 4)
+    given, y = feeds(2), zeros(2, 4)
     session.bind(given, {"y": y}).run()
-    np.testing.assert_allclose(y.numpy(), expected(given), rtol=1e-5, atol=1e-6)
-    with pytest.raises(SessionError, match=r"\(2, 3\), the tensor \(4, 3\)"):
+    np.testing.assert_allclose(y, expected(given), rtol=1e-5, atol=1e-6)
+    with pytest.raises(SessionError, match=r"\(2, 3\), the array \(4, 3\)"):
         session.bind(feeds(4), {"y": y})
 
 
@@ -201,9 +195,9 @@ def test_out_of_memory_names_the_shapes(tmp_path, settings):
     import resource
 
     session = open_session(write_network(tmp_path / "outer", OUTER), settings)
-    small = session.bind({"x": torch.ones(10, 1)}, {"y": torch.zeros(10)})
+    small = session.bind({"x": ones(10, 1)}, {"y": zeros(10)})
     small.run()
-    large = session.bind({"x": torch.ones(30_000, 1)}, {"y": torch.zeros(30_000)})
+    large = session.bind({"x": ones(30_000, 1)}, {"y": zeros(30_000)})
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (256 << 20), hard))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+import numpy as np
 import pytest
 from small_networks import write_network
 
@@ -11,8 +12,6 @@ from olivelike.errors import Interrupted
 from olivelike.runtime.sessions.open_session import open_session
 from olivelike.runtime.sessions.session import ENGINE_CALLS
 from olivelike.runtime.sessions.session_settings import SessionSettings, parse_provider
-
-torch = pytest.importorskip("torch")
 
 STEPS = 400
 LONG = (
@@ -30,8 +29,8 @@ def opened(tmp_path, request):
 
 
 def bind(session):
-    x = torch.eye(1024)
-    return session.bind({"x0": x}, {"y": torch.empty_like(x)})
+    x = np.eye(1024, dtype=np.float32)
+    return session.bind({"x0": x}, {"y": np.empty_like(x)})
 
 
 def test_a_call_that_is_told_to_end_raises_that_it_was_interrupted(opened):

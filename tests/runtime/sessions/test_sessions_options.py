@@ -12,17 +12,17 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from small_networks import PASSTHROUGH, write_linear, write_network
+from small_networks import PASSTHROUGH, noise, ones, weights, write_linear, write_network, zeros
 
 from olivelike.errors import SessionError, UsageError
-from olivelike.runtime.sessions.devices import Placement
+from olivelike.runtime.sessions.devices import device_memory
 from olivelike.runtime.sessions.open_session import open_session
 from olivelike.runtime.sessions.ort_options import provider_list
 from olivelike.runtime.sessions.ort_session import OrtSession, _asked_device
+from olivelike.runtime.sessions.providers import find_provider
 from olivelike.runtime.sessions.resident import MappedFiles
+from olivelike.runtime.sessions.session import DeviceArray, Network, put
 from olivelike.runtime.sessions.session_settings import SessionSettings, parse_provider
-
-torch = pytest.importorskip("torch")
 
 
 def settings(*names, **changes):
@@ -30,36 +30,36 @@ def settings(*names, **changes):
 
 
 def test_the_cpu_comes_last_unless_it_is_named():
-    assert [name for name, _ in provider_list(settings("cuda"), None, None)] == [
+    assert [name for name, _ in provider_list(settings("cuda"), None)] == [
         "CUDAExecutionProvider",
         "CPUExecutionProvider",
     ]
-    assert [name for name, _ in provider_list(settings("cpu", "cuda"), None, None)] == [
+    assert [name for name, _ in provider_list(settings("cpu", "cuda"), None)] == [
         "CPUExecutionProvider",
         "CUDAExecutionProvider",
     ]
 
 
-def test_device_stream_and_graph_reach_the_providers_that_know_them():
+def test_device_and_graph_reach_the_providers_that_know_them():
     asked = settings("tensorrt", "cuda", "cpu", cuda_graph=True)
-    assert provider_list(asked, 1, 4096) == [
-        ("TensorrtExecutionProvider", {"device_id": "1", "user_compute_stream": "4096", "trt_cuda_graph_enable": "1"}),
-        ("CUDAExecutionProvider", {"device_id": "1", "user_compute_stream": "4096", "enable_cuda_graph": "1"}),
+    assert provider_list(asked, 1) == [
+        ("TensorrtExecutionProvider", {"device_id": "1", "trt_cuda_graph_enable": "1"}),
+        ("CUDAExecutionProvider", {"device_id": "1", "enable_cuda_graph": "1"}),
         ("CPUExecutionProvider", {}),
     ]
-    assert provider_list(settings("directml"), 2, None)[0] == ("DmlExecutionProvider", {"device_id": "2"})
-    assert provider_list(settings("webgpu"), 2, None)[0] == ("WebGpuExecutionProvider", {})
+    assert provider_list(settings("directml"), 2)[0] == ("DmlExecutionProvider", {"device_id": "2"})
+    assert provider_list(settings("webgpu"), 2)[0] == ("WebGpuExecutionProvider", {})
 
 
 def test_options_that_were_given_win():
     asked = settings("cuda:device_id=3,cudnn_conv_algo_search=HEURISTIC")
-    assert provider_list(asked, None, None)[0][1] == {"device_id": "3", "cudnn_conv_algo_search": "HEURISTIC"}
+    assert provider_list(asked, None)[0][1] == {"device_id": "3", "cudnn_conv_algo_search": "HEURISTIC"}
 
 
-def test_an_option_for_another_device_than_that_of_the_tensors_is_refused():
-    assert provider_list(settings("tensorrt", "cuda:device_id=1"), 1, None)[1][1] == {"device_id": "1"}
+def test_an_option_for_another_device_than_the_one_that_is_named_is_refused():
+    assert provider_list(settings("tensorrt", "cuda:device_id=1"), 1)[1][1] == {"device_id": "1"}
     with pytest.raises(UsageError, match="cuda: device_id=0 is among its options, but the device is 1"):
-        provider_list(settings("tensorrt", "cuda:device_id=0"), 1, None)
+        provider_list(settings("tensorrt", "cuda:device_id=0"), 1)
 
 
 @pytest.mark.parametrize(
@@ -71,23 +71,18 @@ def test_an_option_for_another_device_than_that_of_the_tensors_is_refused():
         (settings("tensorrt"), None),
     ],
 )
-def test_tensors_are_on_the_device_that_any_of_the_providers_states(asked, device):
+def test_the_device_is_that_which_any_of_the_providers_states(asked, device):
     assert _asked_device(asked) == device
 
 
 def test_options_of_the_cpu_provider_are_refused_since_it_ignores_them():
     with pytest.raises(UsageError, match="the CPU provider has no options, but arena is set"):
-        provider_list(settings("cpu:arena=1"), None, None)
+        provider_list(settings("cpu:arena=1"), None)
 
 
 def test_a_cuda_graph_needs_cuda():
     with pytest.raises(UsageError, match="need the provider cuda or tensorrt, not cpu"):
-        provider_list(settings("cpu", cuda_graph=True), None, None)
-
-
-def test_a_cuda_graph_needs_tensors_on_the_gpu():
-    with pytest.raises(SessionError, match="this torch has no CUDA"):
-        provider_list(settings("cuda", cuda_graph=True), 0, None)
+        provider_list(settings("cpu", cuda_graph=True), None)
 
 
 @dataclass
@@ -139,9 +134,9 @@ FEEDS = {"x": (2, 3), "shift": (4,)}
 
 
 def bind(gpu, constant=()):
-    session = OrtSession("linear", gpu, SessionSettings(), Placement(), MappedFiles())
-    inputs = {name: torch.zeros(shape) for name, shape in FEEDS.items()}
-    return session.bind(inputs, {"y": torch.zeros(2, 4)}, constant)
+    session = OrtSession("linear", gpu, SessionSettings(), None, MappedFiles())
+    inputs = {name: zeros(*shape) for name, shape in FEEDS.items()}
+    return session.bind(inputs, {"y": zeros(2, 4)}, constant)
 
 
 def test_an_input_that_is_copied_as_it_is_bound_is_bound_before_each_run(gpu):
@@ -161,9 +156,72 @@ def test_a_constant_input_goes_to_the_device_once(gpu):
     assert gpu.binding.log == ["run"]
 
 
-def test_tensors_of_a_gpu_are_bound_where_they_are():
-    placement = Placement(1)
-    assert (placement.tensor_device, placement.memory) == ("cuda:1", ("cuda", 1))
+def test_arrays_go_to_one_place_of_the_memory_of_cuda_alone():
+    assert device_memory(find_provider("cuda"), 1) == ("cuda", 1)
+    assert device_memory(find_provider("tensorrt"), None) == ("cuda", 0)
+    assert device_memory(find_provider("webgpu"), 1) is None
+
+
+@dataclass
+class Resident:
+    """A session whose provider keeps `x` in a memory that arrays are put into by name: here, as CUDA's, the CPU's."""
+
+    inner: OrtSession
+
+    def __getattr__(self, name):
+        return getattr(self.inner._session, name)
+
+    def get_input_memory_infos(self):
+        return [Memory("Cuda"), Memory("Cpu")]
+
+
+@pytest.fixture
+def resident(tmp_path):
+    real = open_session(write_linear(tmp_path / "linear"), SessionSettings())
+    return OrtSession("linear", Resident(real), SessionSettings(), ("cpu", 0), MappedFiles())
+
+
+def product(x, shift=0.0):
+    return x @ weights()["weight"] * weights()["factor"] + shift
+
+
+def test_values_go_to_one_place_on_the_device_and_come_back_with_each_run(resident):
+    x, y = noise(2, 3), zeros(2, 4)
+    call = resident.bind({"x": x, "shift": zeros(4)}, {"y": y})
+    for _ in range(2):
+        x[...] = noise(2, 3)
+        call.run()
+        np.testing.assert_allclose(y, product(x), rtol=1e-5, atol=1e-6)
+
+
+def test_a_constant_value_goes_to_the_device_as_it_is_bound(resident):
+    x, y = ones(2, 3), zeros(2, 4)
+    call = resident.bind({"x": x, "shift": zeros(4)}, {"y": y}, constant=("x",))
+    x.fill(9)
+    call.run()
+    np.testing.assert_allclose(y, product(ones(2, 3)), rtol=1e-5)
+
+
+def test_what_one_network_writes_another_reads_on_the_device(resident):
+    network = Network("linear", resident)
+    call = network.prepare({"x": (2, 3), "shift": (4,)}, {"y": (2, 4)}, shared=["shift"])
+    assert isinstance(call.shared["shift"], DeviceArray)
+    assert "shift" not in call.inputs
+    call.inputs["x"][...] = ones(2, 3)
+    put(call.shared["shift"], np.arange(4))
+    call.run()
+    np.testing.assert_allclose(call.outputs["y"], product(ones(2, 3), np.arange(4)), rtol=1e-5)
+    shared = resident.shared_buffer("float32", (2, 4))
+    giver = network.prepare({"x": (2, 3), "shift": (4,)}, {"y": (2, 4)}, into={"y": shared})
+    assert giver.outputs == {}
+    giver.inputs["x"][...], giver.inputs["shift"][...] = ones(2, 3), 1
+    giver.run()
+    np.testing.assert_allclose(shared.value.numpy(), product(ones(2, 3), 1), rtol=1e-5)
+    held = network.hold(giver, ("x",))
+    giver.inputs["x"].fill(0)
+    giver.inputs["shift"].fill(2)
+    held.run()
+    np.testing.assert_allclose(shared.value.numpy(), product(ones(2, 3), 2), rtol=1e-5)
 
 
 def test_weights_can_come_from_another_file(tmp_path):
@@ -171,9 +229,9 @@ def test_weights_can_come_from_another_file(tmp_path):
     elsewhere = tmp_path / "weights of a"
     shutil.move(tmp_path / "a" / "weights.pb", elsewhere)
     session = open_session(path, SessionSettings(weights=elsewhere))
-    y = torch.zeros(1, 4)
-    session.bind({"x": torch.ones(1, 3), "shift": torch.zeros(4)}, {"y": y}).run()
-    np.testing.assert_allclose(y.numpy(), [[3, 3.75, 4.5, 5.25]])
+    y = zeros(1, 4)
+    session.bind({"x": ones(1, 3), "shift": zeros(4)}, {"y": y}).run()
+    np.testing.assert_allclose(y, [[3, 3.75, 4.5, 5.25]])
 
 
 def test_a_weights_file_that_is_absent_short_or_not_asked_for_is_refused(tmp_path):
@@ -198,7 +256,7 @@ def test_a_profile_is_written_as_the_session_closes(tmp_path):
 
     path = write_linear(tmp_path / "linear")
     session = open_session(path, SessionSettings(profile=tmp_path / "profiles" / "run"))
-    call = session.bind({"x": torch.ones(1, 3), "shift": torch.zeros(4)}, {"y": torch.zeros(1, 4)})
+    call = session.bind({"x": ones(1, 3), "shift": zeros(4)}, {"y": zeros(1, 4)})
     call.run()
     del session, call
     gc.collect()
@@ -225,7 +283,7 @@ def test_session_options_and_run_options_arrive(tmp_path):
     assert "BASIC" in str(options.graph_optimization_level)
     assert "PRIORITY" in str(options.execution_order)
     assert "PARALLEL" in str(options.execution_mode)
-    call = session.bind({"x": torch.ones(1, 3), "shift": torch.zeros(4)}, {"y": torch.zeros(1, 4)})
+    call = session.bind({"x": ones(1, 3), "shift": zeros(4)}, {"y": zeros(1, 4)})
     assert call.run_options.get_run_config_entry("memory.enable_memory_arena_shrinkage") == "cpu:0"
     call.run()
 
@@ -279,11 +337,11 @@ def test_the_package_openvino_is_needed_for_its_provider(tmp_path, monkeypatch):
 def test_sessions_on_the_cpu_share_the_memory_of_what_they_compute(tmp_path):
     text = """<ir_version: 10, opset_import: ["": 21]>
     net (float[N] x) => (float[1] y) { double = Add(x, x) root = Sqrt(double) y = ReduceSum(root) }"""
-    path, x = write_network(tmp_path / "net", text), torch.ones(1 << 24)
+    path, x = write_network(tmp_path / "net", text), ones(1 << 24)
     sessions, resident = [], []
     for _ in range(4):
         sessions.append(open_session(path, settings("cpu", intra_threads=1)))
-        sessions[-1].bind({"x": x}, {"y": torch.zeros(1)}).run()
+        sessions[-1].bind({"x": x}, {"y": zeros(1)}).run()
         resident.append(psutil.Process().memory_info().rss)
     assert resident[-1] - resident[0] < x.nbytes
 

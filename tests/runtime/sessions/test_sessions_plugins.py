@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
-import torch
 from olivelike.passes.fuse import Fuse
 from small_networks import PASSTHROUGH, write_network
 
@@ -233,7 +232,7 @@ def test_the_openvino_plugin_computes_what_the_cpu_does(openvino_plugin, text, t
     outputs = []
     for settings in (SessionSettings((parse_provider(text),)), SessionSettings()):
         session = open_session(path, settings)
-        inputs, output = {"x": torch.arange(8.0).reshape(2, 4)}, torch.empty(2, 4)
+        inputs, output = {"x": np.arange(8, dtype=np.float32).reshape(2, 4)}, np.empty((2, 4), np.float32)
         session.bind(inputs, {"y": output}).run()
         outputs.append(output)
     np.testing.assert_allclose(outputs[0], outputs[1], rtol=1e-2)
@@ -265,10 +264,10 @@ def test_each_network_runs_whole_on_the_openvino_plugin(openvino_plugin, tiny, c
     values = random_inputs(interface.inputs, CASES[0], original.architecture.config, 0)
     expected = run_torch(torch_network(original), values)
     outputs = {
-        name: torch.empty(tuple(value.shape), dtype=getattr(torch, session.outputs[name].dtype))
+        name: np.empty(tuple(value.shape), session.outputs[name].dtype)
         for name, value in zip(session.outputs, expected, strict=True)
     }
-    session.bind({name: torch.from_numpy(np.asarray(value)) for name, value in values.items()}, outputs).run()
+    session.bind({name: np.asarray(value) for name, value in values.items()}, outputs).run()
     for output, wanted in zip(outputs.values(), expected, strict=True):
-        if output.is_floating_point():
-            assert relative_error(output.numpy(), np.asarray(wanted)) < 1e-4
+        if output.dtype.kind == "f":
+            assert relative_error(output, np.asarray(wanted)) < 1e-4
