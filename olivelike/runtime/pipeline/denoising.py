@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from olivelike.runtime.pipeline.conditioning import Conditioning, Terms
     from olivelike.runtime.pipeline.latents import BatchState, Start
+    from olivelike.runtime.pipeline.noise import Noise
     from olivelike.runtime.sessions.session import Network
 
 
@@ -132,10 +133,21 @@ def _step_arguments(state: BatchState, latents: torch.Tensor) -> _StepArguments:
     arguments: _StepArguments = {}
     if "generator" in taken:
         # One generator as such: not every scheduler takes a list.
-        arguments["generator"] = state.sources if len(state.sources) > 1 else state.sources[0]
+        generators = list(map(_go_on, state.sources))
+        arguments["generator"] = generators if len(generators) > 1 else generators[0]
     if "eta" in taken:
         arguments["eta"] = state.request.eta
     return arguments
+
+
+def _go_on(source: Noise) -> torch.Generator:
+    """Return a generator that draws what comes next of a seed's noise."""
+    import torch
+
+    generator = torch.Generator("cpu").manual_seed(source.seed)
+    for count in source.drawn:
+        torch.randn(count, generator=generator)
+    return generator
 
 
 def guide(prediction: torch.Tensor, scale: float, rescale: float, terms: Terms | None = None) -> torch.Tensor:

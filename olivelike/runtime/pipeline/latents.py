@@ -2,8 +2,8 @@
 
 After `StableDiffusionPipeline`, `StableDiffusionImg2ImgPipeline` and `StableDiffusionInpaintPipeline` of diffusers.
 
-`BatchState` is a batch in the making: its scheduler, and all chance in it, fresh for each. Each picture has a torch
-generator on the CPU. The order of draws is that of those pipelines with a list of generators: sample of the encoded
+`BatchState` is a batch in the making: its scheduler, and all chance in it, fresh for each. Each picture has noise
+of its own. The order of draws is that of those pipelines with a list of generators: sample of the encoded
 picture, initial noise, sample of the masked picture, then what each step draws.
 """
 
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from olivelike._light_diffusers import light_diffusers
 from olivelike.errors import UsageError
+from olivelike.runtime.pipeline.noise import Noise
 from olivelike.runtime.pipeline.request import DRAWN_SEEDS, ResolvedRequest
 from olivelike.runtime.pipeline.vae import encode_picture, to_pixels, upright
 from olivelike.runtime.schedulers.flow_matching import shift_by_size
@@ -45,8 +46,8 @@ class BatchState:
     """One for each picture."""
     variations: tuple[int, ...]
     """One for each picture, if the request has a `variation_strength`."""
-    sources: list[torch.Generator]
-    """Generators of these seeds."""
+    sources: list[Noise]
+    """Noise of these seeds."""
 
     @property
     def latent_size(self) -> tuple[int, int]:
@@ -75,15 +76,13 @@ def begin_batch(
     return BatchState(request, folder, scheduler, tuple(seeds), tuple(variations), generators(seeds))
 
 
-def generators(seeds: Sequence[int]) -> list[torch.Generator]:
-    """Return a generator on the CPU for each seed."""
-    import torch
-
-    return [torch.Generator("cpu").manual_seed(seed) for seed in seeds]
+def generators(seeds: Sequence[int]) -> list[Noise]:
+    """Return the noise of each seed."""
+    return [Noise(seed) for seed in seeds]
 
 
-def draw_noise(shape: tuple[int, ...], sources: Sequence[torch.Generator]) -> torch.Tensor:
-    """Draw standard normal noise, each picture's from its own generator.
+def draw_noise(shape: tuple[int, ...], sources: Sequence[Noise]) -> torch.Tensor:
+    """Draw standard normal noise, each picture's from its own seed.
 
     Args:
         shape: of one picture: (channels, height, width).
@@ -91,9 +90,10 @@ def draw_noise(shape: tuple[int, ...], sources: Sequence[torch.Generator]) -> to
     Returns:
         Noise of shape (pictures, channels, height, width), float32, on the CPU.
     """
+    import numpy as np
     import torch
 
-    return torch.cat([torch.randn((1, *shape), generator=source) for source in sources])
+    return torch.from_numpy(np.stack([source.draw(shape) for source in sources]))
 
 
 def initial_noise(state: BatchState, channels: int) -> torch.Tensor:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from olivelike.errors import SessionError
     from olivelike.families.denoiser_forms import Array
+    from olivelike.runtime.pipeline.noise import Noise
     from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
     from olivelike.runtime.sessions.session import Network
 
@@ -25,9 +26,9 @@ _ON_ITS_SIDE: Final = frozenset({5, 6, 7, 8})
 
 
 def encode_picture(
-    pixels: Array, encoder: Network, channels: int, folder: PipelineFolder, sources: Sequence[torch.Generator]
+    pixels: Array, encoder: Network, channels: int, folder: PipelineFolder, sources: Sequence[Noise]
 ) -> torch.Tensor:
-    """Encode a picture, and draw a sample of its latents for each generator.
+    """Encode a picture, and draw a sample of its latents for each of the sources.
 
     Args:
         pixels: of shape (1, 3, height, width), in [-1, 1].
@@ -55,21 +56,22 @@ def encode_picture(
     return (latents - mean) * folder.scaling_factor / std
 
 
-def draw_latents(distribution: torch.Tensor, sources: Sequence[torch.Generator]) -> torch.Tensor:
-    """Draw a sample for each generator, as diffusers' `DiagonalGaussianDistribution` does.
+def draw_latents(distribution: torch.Tensor, sources: Sequence[Noise]) -> torch.Tensor:
+    """Draw a sample for each of the sources, as diffusers' `DiagonalGaussianDistribution` does.
 
     That class is imported with all VAEs of diffusers, which takes longer than a small picture.
 
     Args:
         distribution: means and logarithms of variances, of shape (1, 2 * channels, height, width).
-        sources: on the CPU.
+        sources: noise of each picture.
     """
+    import numpy as np
     import torch
 
     mean, logarithm = distribution.chunk(2, dim=1)
     deviation = torch.exp(0.5 * logarithm.clamp(-30.0, 20.0))
-    noise = [torch.randn(mean.shape, generator=source, dtype=mean.dtype) for source in sources]
-    return mean + deviation * torch.cat(noise)
+    noise = np.stack([source.draw(mean.shape[1:]) for source in sources])
+    return mean + deviation * torch.from_numpy(noise)
 
 
 def _encode_tiles(encoder: Network, pixels: Array, tiles: _Tiles, output: str, planes: int) -> Array:

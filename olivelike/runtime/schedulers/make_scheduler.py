@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from olivelike._light_diffusers import light_diffusers
 from olivelike.errors import MissingError, SourceError
 from olivelike.model.scheduler_settings import taken_over
+from olivelike.runtime.pipeline.noise import BrownianPath
 from olivelike.runtime.schedulers.flow_matching import for_the_loop
 from olivelike.runtime.schedulers.scheduler_names import (
     CLASSES,
@@ -131,17 +132,16 @@ def seed_noise(scheduler: Any, seeds: Sequence[int], latents: torch.Tensor) -> N
     """
     if not hasattr(scheduler, "noise_sampler"):
         return
-    with light_diffusers():
-        from diffusers.schedulers.scheduling_dpmsolver_sde import BrownianTreeNoiseSampler
+    import torch
 
     sigmas = scheduler.sigmas.cpu()
-    tree = BrownianTreeNoiseSampler(latents.cpu(), sigmas[sigmas > 0].min().item(), sigmas.max().item(), list(seeds))
+    span = sigmas[sigmas > 0].min().item(), sigmas.max().item()
+    paths = [BrownianPath(seed, *span, tuple(latents.shape[1:])) for seed in seeds]
 
-    def draw(*times: torch.Tensor) -> torch.Tensor:
-        with warnings.catch_warnings():
-            # torchsde tells at every run that it rounds the last time to its interval.
-            warnings.filterwarnings("ignore", message=r"Should have t[ab]", module="torchsde")
-            return tree(*times).to(latents.device)
+    def draw(high: torch.Tensor, low: torch.Tensor) -> torch.Tensor:
+        ways = [torch.from_numpy(path.between(low.item(), high.item())) for path in paths]
+        # As `BrownianTreeNoiseSampler` of diffusers, whose times fall.
+        return (-torch.stack(ways) / (low - high).abs().sqrt().cpu()).to(latents.device)
 
     scheduler.noise_sampler = draw
 

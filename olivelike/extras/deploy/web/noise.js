@@ -1,9 +1,10 @@
 // Initial noise: the numbers that `torch.randn` draws on the CPU, so that a seed gives the picture that it gives there.
-// MT19937 (Matsumoto and Nishimura, 1998), and Box and Muller's transform on blocks of 16 numbers.
+// The algorithm is told in olivelike/runtime/pipeline/noise.py; angles are rounded to float32 as there.
 
 const LENGTH = 624;
 const SHIFT = 397;
 const BLOCK = 16;
+const TURN = Math.fround(2 * Math.PI);
 
 /** Return a function that draws whole numbers below 2 ** 32; of a seed the lower 32 bits count, as in torch. */
 function mersenneTwister(seed) {
@@ -42,7 +43,7 @@ export function noise(count, seed) {
   const transform = (from) => {
     for (let i = from; i < from + BLOCK / 2; i++) {
       const radius = Math.sqrt(-2 * Math.log(1 - values[i]));
-      const angle = 2 * Math.PI * values[i + BLOCK / 2];
+      const angle = Math.fround(TURN * values[i + BLOCK / 2]);
       values[i] = radius * Math.cos(angle);
       values[i + BLOCK / 2] = radius * Math.sin(angle);
     }
