@@ -12,6 +12,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from olivelike._installed import DISTRIBUTIONS
 from tools import wheels
@@ -28,6 +29,8 @@ ELSEWHERE = {
 """Modules of `olivelike` that those of `olivelike-runtime` use where `lacking` tells of them, or no command asks."""
 LARGE = {"diffusers", "onnx", "onnx-ir", "peft", "torch", "transformers"}
 """Distributions that some of its functions still import."""
+DRAWING = LARGE & {"diffusers", "torch", "transformers"}
+"""Those of them without which it does not draw."""
 
 
 def modules() -> dict[str, Path]:
@@ -113,14 +116,20 @@ def test_olivelike_needs_the_same_olivelike_runtime(built: list[Path]) -> None:
     assert not re.search(r"Requires-Dist: (torch|diffusers|transformers|onnx|onnx-ir|peft|accelerate)\b[^-]", texts[0])
 
 
-@pytest.mark.slow
-def test_olivelike_runtime_alone_tells_what_it_lacks(built: list[Path], tmp_path: Path) -> None:
-    venv.create(tmp_path / "env", with_pip=True)
-    folder = tmp_path / "env" / ("Scripts" if sys.platform == "win32" else "bin")
+@pytest.fixture(scope="module")
+def alone(built: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The command line of an environment with `olivelike-runtime` and what its extras `cpu` and `serve` bring."""
+    home = tmp_path_factory.mktemp("alone")
+    venv.create(home, with_pip=True)
+    folder = home / ("Scripts" if sys.platform == "win32" else "bin")
     subprocess.run([folder / "python", "-m", "pip", "install", "-q", f"{built[0]}[cpu,serve]"], check=True)
+    return folder / "olivelike"
 
+
+@pytest.mark.slow
+def test_olivelike_runtime_alone_tells_what_it_lacks(alone: Path, tmp_path: Path) -> None:
     def olivelike(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([folder / "olivelike", *words], capture_output=True, text=True, check=False, cwd=tmp_path)
+        return subprocess.run([alone, *words], capture_output=True, text=True, check=False, cwd=tmp_path)
 
     assert olivelike("--version").stdout.startswith("olivelike ")
     told = olivelike("--help").stdout
@@ -133,3 +142,18 @@ def test_olivelike_runtime_alone_tells_what_it_lacks(built: list[Path], tmp_path
         assert done.stderr.endswith("olivelike-runtime alone is installed; run `pip install olivelike`\n")
     assert olivelike("generate", "--help").returncode == 0
     assert olivelike("serve", "--help").returncode == 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(DRAWING), reason=f"drawing still needs {', '.join(sorted(DRAWING))}")
+def test_olivelike_runtime_alone_draws_what_all_of_olivelike_draws(alone: Path, tmp_path: Path) -> None:
+    whole = [sys.executable, "-m", "olivelike"]
+    words = ["generate", "demo", "a red circle on a blue background", "--seed", "1", "-o"]
+    for command in (
+        [*whole, "run", "demo", "--output", "demo"],
+        [*whole, *words, "whole.png"],
+        [alone, *words, "alone.png"],
+    ):
+        subprocess.run(command, check=True, cwd=tmp_path)
+    with Image.open(tmp_path / "whole.png") as wanted, Image.open(tmp_path / "alone.png") as drawn:
+        assert drawn.tobytes() == wanted.tobytes()
