@@ -6,9 +6,8 @@ import asyncio
 from types import SimpleNamespace
 
 from olivelike.serve.drawing import painter, painting
-from olivelike.serve.drawing.job_drawing import JobDrawing
 from olivelike.serve.drawing.painter import Painter
-from olivelike.serve.drawing.painting import Painting
+from olivelike.serve.drawing.painting import OrderDrawing, Painting
 
 SETTINGS = {
     "uploads": "uploads", "loras": [], "wildcards": [], "allow_pickle": False, "metadata": True, "sessions": {},
@@ -58,7 +57,7 @@ def test_a_child_has_grown_when_it_has_far_more_than_its_libraries_and_open_fold
     answers, memory = [], [300 << 20]
     monkeypatch.setattr(painting, "_memory", lambda: memory[0])
     child = Painting(SETTINGS, answers.append)
-    job = object.__new__(JobDrawing)
+    job = object.__new__(OrderDrawing)
     job.message = SimpleNamespace(job="a")
     for memory[0] in (1900 << 20, 2000 << 20):
         child._end(job, "done")

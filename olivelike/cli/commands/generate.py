@@ -198,6 +198,7 @@ def generate(
     from olivelike.runtime.jobs import plan_jobs, read_prompts
     from olivelike.runtime.jobs.control_files import parse_control, parse_image_prompt
     from olivelike.runtime.jobs.job_drawing import Opening
+    from olivelike.runtime.jobs.job_plan import read_asked
     from olivelike.runtime.jobs.prompt_lines import STDIN
     from olivelike.runtime.pictures import PictureWriter
     from olivelike.runtime.pipeline.pipeline import begin_pipeline
@@ -247,8 +248,8 @@ def generate(
 
             server = Server(at.server, at.api_key or os.environ.get("OLIVELIKE_API_KEY"))
             orders = plan_orders(
-                server, name, lines, fields,
-                made_before=made_before, pictures=pictures, loras=loras or (), save=metadata, fast=fast,
+                server, name, read_asked(lines, fields, made_before=made_before, pictures=pictures),
+                loras=loras or (), save=metadata, fast=fast,
             )  # fmt: skip
             _draw_at(server, orders, writer, display, sheet=sheet)
             return
@@ -267,8 +268,8 @@ def generate(
             )  # fmt: skip
             with needed("EXECUTORS", "command", "--cluster")(chosen, opened) as (server, names):
                 orders = plan_orders(
-                    server, name, lines, fields,
-                    made_before=made_before, pictures=pictures, loras=names, save=metadata, fast=fast,
+                    server, name, read_asked(lines, fields, made_before=made_before, pictures=pictures),
+                    loras=names, save=metadata, fast=fast,
                 )  # fmt: skip
                 _draw_at(server, spread(orders), writer, display, sheet=sheet)
             return
@@ -277,7 +278,7 @@ def generate(
         def begin(request: "Request") -> None:
             with contextlib.suppress(OlivelikeError):  # `_draw` comes upon it, too, and it is nothing of the prompts.
                 ahead.append(begin_pipeline(folder, settings, safety=safety, request=request))
-                display(Opening(folder, ()))
+                display(Opening(model=str(folder)))
 
         try:
             plan = plan_jobs(
@@ -332,7 +333,7 @@ def _draw(
     from olivelike.cli.stdout import write_error
     from olivelike.errors import Interrupted
     from olivelike.runtime.jobs import draw
-    from olivelike.runtime.jobs.job_drawing import DrawEvent, StepDone
+    from olivelike.runtime.jobs.job_drawing import Event, StepDone
 
     shown = None
     if preview is not None:
@@ -340,9 +341,9 @@ def _draw(
 
         shown = PreviewFile(preview)
 
-    def tell(event: DrawEvent) -> None:
-        if shown is not None and isinstance(event, StepDone):
-            shown.show(event.step.preview)
+    def tell(event: Event) -> None:
+        if shown is not None and isinstance(event, StepDone) and event.images is not None:
+            shown.show(event.images)
         display(event)
 
     def interrupted() -> Interrupted:

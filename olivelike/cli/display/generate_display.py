@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 from olivelike._text import count, duration
 from olivelike.cli.display.text import message
 from olivelike.cli.stdout import write_error, write_json, write_line
-from olivelike.runtime.jobs.job_drawing import DrawEvent, Opened, Opening, PictureWritten, SheetWritten, StepDone
-from olivelike.runtime.pipeline.request import Batch
+from olivelike.runtime.jobs.job_drawing import BatchDone, Event, Opened, Opening, PictureWritten, SheetWritten, StepDone
 from olivelike.runtime.prompts.syntax import shortened
 
 if TYPE_CHECKING:
@@ -43,29 +42,29 @@ class Lines:
         """Write to standard error."""
         write_error(f"note: {text}")
 
-    def __call__(self, event: DrawEvent) -> None:
+    def __call__(self, event: Event) -> None:
         """Write what it means."""
         match event:
-            case Opening(folder, loras):
+            case Opening():
                 self._opening = time.monotonic()
-                named = ", ".join(map(str, loras))
-                write_line(f"Opening {folder}{f' with {named}' if named else ''} …")
+                named = ", ".join(lora.text for lora in event.loras)
+                write_line(f"Opening {event.model}{f' with {named}' if named else ''} …")
             case Opened():
                 self._opened(event)
             case StepDone():
                 self._step(event)
-            case PictureWritten(picture, _, path):
+            case PictureWritten():
                 self._drop_bar()
                 self._write_speed()
-                again = "" if picture.attempts == 1 else f" at attempt {picture.attempts}"
-                flagged = ", black: the safety checker flagged it" if picture.flagged else ""
-                write_line(f"  {path} (seed {picture.seed}{again}){flagged}")
+                again = "" if event.attempts == 1 else f" at attempt {event.attempts}"
+                flagged = ", black: the safety checker flagged it" if event.flagged else ""
+                write_line(f"  {event.path} (seed {event.seed}{again}){flagged}")
                 self.written += 1
-            case Batch():
+            case BatchDone():
                 self._passed += event.passed
-                self._seen += len(event.pictures)
-                last = event.number == event.total
-                left = "" if last else f"; {self._left(event.number, event.total)}"
+                self._seen += event.pictures
+                last = event.batch == event.batches
+                left = "" if last else f"; {self._left(event.batch, event.batches)}"
                 # Flagged pictures are told of beside their names.
                 passed = f"{self._passed} of {count(self._seen, 'picture')} passed the safety checker"
                 checked = f"; {passed}" if self._checked and last else ""
@@ -73,11 +72,11 @@ class Lines:
                     self._passed = self._seen = 0
                 write_line(f"  {self._speed_text}done in {duration(event.seconds)}{checked}{left}")
                 self._speed_text = ""
-            case SheetWritten(path):
-                write_line(f"All on one sheet: {path}")
+            case SheetWritten():
+                write_line(f"All on one sheet: {event.path}")
 
     def _opened(self, event: Opened) -> None:
-        self._checked, self._size = event.checked, event.request.size
+        self._checked, self._size = event.checked, (event.width, event.height)
         taken = duration(time.monotonic() - self._opening)
         write_line(f"  on {event.provider} in {taken}, {self._size[0]}x{self._size[1]}")
         if not self._checked and self._drawing is None:  # Once, however many times it is opened.
@@ -87,27 +86,26 @@ class Lines:
 
     def _step(self, event: StepDone) -> None:
         """Begin a batch, or move its bar."""
-        step = event.step
-        self._many = step.batches > 1
-        if step.number == 1:
+        self._many = event.batches > 1
+        if event.step == 1:
             self._speed = _Speed()
             self._drop_bar()
             write_line(self._title(event))
             if self._live:
-                self._add_bar(step.total)
+                self._add_bar(event.steps)
         self._speed.step()
         if self._progress is not None:
-            left = self._left(step.batch - 1 + step.number / step.total, step.batches)
+            left = self._left(event.batch - 1 + event.step / event.steps, event.batches)
             for task in self._progress.task_ids:
-                self._progress.update(task, completed=step.number, speed=self._speed, left=left)
+                self._progress.update(task, completed=event.step, speed=self._speed, left=left)
 
     def _title(self, event: StepDone) -> str:
-        step, (first, *others) = event.step, event.prompts
-        again = f", attempt {step.attempt}" if step.attempt > 1 else ""
+        first, *others = event.prompts
+        again = f", attempt {event.attempt}" if event.attempt > 1 else ""
         other = event.size if event.size not in (None, self._size) else None
         sized = f", {other[0]}x{other[1]}" if other else ""
         more = f" and {count(len(others), 'other')}" if others else ""
-        return f"Batch {step.batch} of {step.batches}{again}{sized}: {shortened(first) or 'no words'}{more}"
+        return f"Batch {event.batch} of {event.batches}{again}{sized}: {shortened(first) or 'no words'}{more}"
 
     def _left(self, done: float, batches: int) -> str:
         """Say how long all batches together will still take, as fast as they were until now."""
@@ -189,47 +187,25 @@ class JsonLines:
         """Write `note`."""
         self._write("note", text=text)
 
-    def __call__(self, event: DrawEvent) -> None:
+    def __call__(self, event: Event) -> None:
         """Write it."""
         match event:
-            case Opening(folder, loras):
-                self._write("opening", folder=str(folder), loras=[lora.name for lora in loras])
-            case Opened(provider, request):
-                self._write(
-                    "generate_started",
-                    provider=provider,
-                    pictures=event.pictures,
-                    width=request.size[0],
-                    height=request.size[1],
-                    seed=request.seed,
-                    checked=event.checked,
-                )
-            case StepDone(step):
-                place = {"batch": step.batch, "batches": step.batches, "attempt": step.attempt}
-                self._write("step", **place, step=step.number, steps=step.total, timestep=step.timestep)
-            case PictureWritten(picture, prompt, path):
-                self._paths.append(str(path))
-                self._flagged += picture.flagged is True
-                self._write(
-                    "picture",
-                    path=str(path),
-                    prompt=prompt,
-                    seed=picture.seed,
-                    first_seed=picture.first_seed,
-                    attempts=picture.attempts,
-                    flagged=picture.flagged,
-                )
-            case Batch():
-                self._write(
-                    "batch_finished",
-                    batch=event.number,
-                    batches=event.total,
-                    pictures=len(event.pictures),
-                    passed=event.passed,
-                    seconds=round(event.seconds, 3),
-                )
-            case SheetWritten(path):  # For the last event.
-                self._sheet = str(path)
+            case Opening():
+                self._write("opening", folder=event.model, loras=[lora.name for lora in event.loras])
+            case Opened():
+                told = ("provider", "pictures", "width", "height", "seed", "checked")
+                self._write("generate_started", **{name: getattr(event, name) for name in told})
+            case StepDone():
+                told = ("batch", "batches", "attempt", "step", "steps", "timestep")
+                self._write("step", **{name: getattr(event, name) for name in told})
+            case PictureWritten():
+                self._paths.append(event.path)
+                self._flagged += event.flagged is True
+                self._write("picture", **event.to_json())
+            case BatchDone():
+                self._write("batch_finished", **{**event.to_json(), "seconds": round(event.seconds, 3)})
+            case SheetWritten():  # For the last event.
+                self._sheet = event.path
 
     def _write(self, event: str, **data: Any) -> None:
         write_json({"event": event, **data})

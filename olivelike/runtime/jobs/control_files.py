@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     Named = Path | UsedImage
     """A picture that is asked for: a file, or opened, with what records say of it."""
 
-Given = TypeVar("Given")
+Given = TypeVar("Given", bound="Named")
 _WEIGHTS: Final = (".safetensors", ".bin", ".ckpt", ".pt", ".pth")
 
 

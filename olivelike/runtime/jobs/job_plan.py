@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 from olivelike.errors import UsageError
-from olivelike.runtime.jobs.control_files import found_again
+from olivelike.runtime.jobs.control_files import Given, found_again
 from olivelike.runtime.jobs.fast import Lora, sped_up, unsuited_notes
 from olivelike.runtime.jobs.job_notes import (
     guidance_notes,
@@ -29,13 +30,16 @@ from olivelike.runtime.pipeline.cheap_steps import cache_notes
 from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder, open_folder
 from olivelike.runtime.pipeline.prompt_cost import batch_texts, check_cost
 from olivelike.runtime.pipeline.request import NO_PICTURES, Pictures, Request, RequestFields, ResolvedRequest
-from olivelike.runtime.pipeline.resolve_defaults import resolve_defaults
+from olivelike.runtime.pipeline.resolve_defaults import check_values, resolve_defaults
 from olivelike.runtime.prompts.syntax import LoraTag, shortened, take_lora_tags
 from olivelike.runtime.prompts.wildcards import Wildcards
 
 if TYPE_CHECKING:
-    from olivelike.runtime.jobs.control_files import Named
+    from PIL.Image import Image
+
+    from olivelike.runtime.jobs.control_files import Named, UsedImage
     from olivelike.runtime.pipeline.networks import Initializers
+    from olivelike.runtime.pipeline.request import Picture
 
 
 class LoraFiles(Protocol):
@@ -52,40 +56,63 @@ class LoraFiles(Protocol):
 class Job:
     """Pictures that one request makes with the same LoRAs."""
 
+    folder: Path
     request: ResolvedRequest
+    """With a seed for each picture."""
     written: Mapping[str, str]
     """The request's prompts with the tags that were taken out of them."""
     loras: tuple[Lora, ...]
     record: PictureRecord
     """Facts that its pictures have in common, as far as they are known before networks are open."""
+    numbers: Sequence[int]
+    """Numbers of its pictures, among all that are planned."""
+    lora_files: LoraFiles | None = None
+
+    @property
+    def steps(self) -> int:
+        """About how many steps a batch takes."""
+        return max(1, int(self.request.steps * (self.request.strength or 1.0)))
 
     @property
     def batches(self) -> int:
         """Number of batches that it takes."""
         return -(-len(self.request.seeded_prompts) // self.request.batch_size)
 
-    def prompts(self, batch: int) -> list[str]:
+    def record_of(self, picture: Picture, provider: str) -> PictureRecord:
+        """Return what made one of its pictures."""
+        prompt, varied = self.written[picture.prompt], picture.variation_seed
+        return replace(self.record, prompt=prompt, provider=provider, seed=picture.seed, variation_seed=varied)
+
+    def prompts(self, batch: int) -> tuple[str, ...]:
         """Return the prompts of a batch, counted from 1, each once."""
         first = (batch - 1) * self.request.batch_size
         pairs = self.request.seeded_prompts[first : first + self.request.batch_size]
-        return list(dict.fromkeys(self.written[prompt] for prompt, _ in pairs))
+        return tuple(dict.fromkeys(self.written[prompt] for prompt, _ in pairs))
 
 
 @dataclass(frozen=True, eq=False)
 class JobPlan:
     """All that is to be drawn."""
 
-    folder: Path
     jobs: tuple[Job, ...]
     """At least one."""
     notes: tuple[str, ...]
     """Lines that the user should read before it begins."""
-    lora_files: LoraFiles | None
 
     @property
     def pictures(self) -> int:
         """Number of pictures of all jobs."""
-        return sum(len(job.request.seeded_prompts) for job in self.jobs)
+        return sum(len(job.numbers) for job in self.jobs)
+
+    @property
+    def batches(self) -> int:
+        """Count of batches in all jobs."""
+        return sum(job.batches for job in self.jobs)
+
+    @property
+    def steps(self) -> int:
+        """About how many steps they take together."""
+        return sum(job.batches * job.steps for job in self.jobs)
 
 
 @dataclass(frozen=True)
@@ -97,6 +124,46 @@ class _Picture:
     seed: int
     variation_seed: int | None
     tags: tuple[LoraTag, ...]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Asked(Generic[Given]):
+    """Prompts, options and pictures that are asked for, here or of a server; with all that a picture says of itself."""
+
+    before: PictureRecord | None
+    """What made a picture that is made again."""
+    lines: Sequence[PromptLine]
+    fields: RequestFields
+    """For all lines, but for pictures."""
+    pictures: Pictures[Given]
+    images: Pictures[Image]
+    """The pictures, opened."""
+    used: Pictures[UsedFile]
+    """What records say of them."""
+
+
+def read_asked(
+    lines: Sequence[PromptLine], fields: RequestFields, *, made_before: Path | None, pictures: Pictures[Given]
+) -> Asked[Given | Path]:
+    """Open the pictures that are named, and take from a picture that is made again what is not said anew.
+
+    Arguments are those of `plan_jobs`. Raises `SourceError` if a file is missing or damaged, and `UsageError` if a
+    picture that led, or was a prompt, is not found again.
+    """
+    before: PictureRecord | None = None
+    named: Pictures[Given | Path] = pictures
+    if made_before is not None:
+        before = read_picture_record(made_before)
+        named = found_again(pictures, before, made_before)
+        lines = lines or [PromptLine(before.prompt)]
+        fields = {**recorded_fields(before, {**fields, **named.given()}), **fields}
+    opened = named.map(_opened)
+    images, used = opened.map(lambda one: one[0]), opened.map(lambda one: one[1])
+    return Asked(before=before, lines=lines, fields=fields, pictures=named, images=images, used=used)
+
+
+def _opened(one: Named) -> UsedImage:
+    return open_image(one) if isinstance(one, Path) else one
 
 
 def plan_jobs(
@@ -130,27 +197,20 @@ def plan_jobs(
         before_torch: called once all is checked of the first line that can be without torch, which takes a second to
             import; not if its picture has LoRAs.
     """
-    before = read_picture_record(made_before) if made_before is not None else None
-    if before is not None and made_before is not None:
-        pictures = found_again(pictures, before, made_before)
-        lines = lines or [PromptLine(before.prompt)]
-    opened = pictures.map(lambda one: open_image(one) if isinstance(one, Path) else one)
-    used = opened.map(lambda one: one[1])
-    given: RequestFields = {**(fields or {}), **opened.map(lambda one: one[0]).given()}
-    if before is not None:
-        given = {**recorded_fields(before, given), **given}
+    given = read_asked(lines, fields or {}, made_before=made_before, pictures=pictures)
+    before, used = given.before, given.used
     pipeline = open_folder(folder)
     usual: RequestFields = {"steps": pipeline.family.steps, "guidance_scale": pipeline.family.guidance}
-    asked = replace(Request(()), **{**usual, **given})
+    asked = replace(Request(()), **{**usual, **given.fields, **given.images.given()})
     wildcards = wildcards or Wildcards([Path("wildcards")])
     planner = _Planner(
         pipeline, wildcards, lora_files, tuple(loras), used, frozenset(fields or ()) if fast else None, before_torch,
     )  # fmt: skip
-    jobs = tuple(planner.jobs(asked, lines))
+    jobs = tuple(planner.jobs(asked, given.lines))
     _check_prompts(jobs, pipeline)
     requests = [job.request for job in jobs]
     notes = [
-        *unread_notes(lines, asked, wildcards),
+        *unread_notes(given.lines, asked, wildcards),
         *guidance_notes(requests, pipeline),
         *hires_notes(requests, pipeline),
         *cache_notes(requests),
@@ -165,7 +225,7 @@ def plan_jobs(
     if before is not None:
         now = jobs[0].record
         notes[:0] = [*record_notes(before, folder, used, now.loras), *upscaler_notes(before, now.upscaler)]
-    return JobPlan(folder, jobs, tuple(notes), lora_files)
+    return JobPlan(jobs, tuple(notes))
 
 
 def _check_prompts(jobs: Sequence[Job], folder: PipelineFolder) -> None:
@@ -196,29 +256,29 @@ class _Planner:
         base = replace(asked, **asked.drawn_seeds())
         own = [replace(base, **line.fields, prompts=(line.prompt,)) for line in lines]
         own = [replace(request, **request.drawn_seeds()) for request in own]
-        plain = False
-        # The first picture of each, before `resolve_defaults` imports torch.
         for place, (line, request) in enumerate(zip(lines, own, strict=True)):
+            with _told_where(line):
+                check_values(request)
             for picture in self._pictures(0, line, replace(request, num_images=1)):
                 loras = (*self.always, *self._tagged(picture.tags))
-                plain = plain if place else not loras
                 if self.given is not None:
                     own[place], note = sped_up(request, self.given | line.fields.keys(), self.folder, loras)
                     self.notes[note] = None
-        resolved = [
-            self._resolved(request, line, self.before_torch if plain and not place else lambda _: None)
-            for place, (line, request) in enumerate(zip(lines, own, strict=True))
-        ]
-        pictures = [
-            picture for number, line in enumerate(lines) for picture in self._pictures(number, line, resolved[number])
-        ]
+        pictures = [picture for place, line in enumerate(lines) for picture in self._pictures(place, line, own[place])]
         keys = [_options(line) for line in lines]
+        planned = 0
         for _, grouped in groupby(pictures, lambda picture: (keys[picture.line], picture.tags)):
-            yield self._job(resolved, list(grouped))
+            alike = list(grouped)
+            with _told_where(lines[alike[0].line]):
+                job = self._job(own[alike[0].line], alike, planned)
+            planned += len(alike)
+            yield job
 
-    def _job(self, own: Sequence[ResolvedRequest], pictures: Sequence[_Picture]) -> Job:
+    def _job(self, own: Request, pictures: Sequence[_Picture], planned: int) -> Job:
+        """Plan pictures of the same options and LoRAs, behind so many others."""
+        loras = (*self.always, *self._tagged(pictures[0].tags))
         request = replace(
-            own[pictures[0].line],
+            own,
             prompts=tuple(picture.prompt for picture in pictures),
             seed=pictures[0].seed,
             seeds=tuple(picture.seed for picture in pictures),
@@ -226,27 +286,19 @@ class _Planner:
             variation_seeds=_all_or_none(picture.variation_seed for picture in pictures),
             num_images=1,
         )
-        loras = (*self.always, *self._tagged(pictures[0].tags))
+        ahead = self.before_torch if not planned and not loras else lambda _: None
+        resolved = resolve_defaults(request, self.folder, ahead)
         used = [UsedFile(lora.name, lora.hash, lora.unet_weight) for lora in loras]
-        record = picture_record(request, self.folder, self.used, used)
-        return Job(request, {picture.prompt: picture.written for picture in pictures}, loras, record)
+        record = picture_record(resolved, self.folder, self.used, used)
+        written = {picture.prompt: picture.written for picture in pictures}
+        numbers = range(planned, planned + len(pictures))
+        return Job(self.folder.path, resolved, written, loras, record, numbers, self.lora_files)
 
     def _tagged(self, tags: Sequence[LoraTag]) -> list[Lora]:
         if tags and self.lora_files is None:
             raise UsageError(f"{tags[0].written}: nothing opens LoRAs here; give `lora_files`")
         opened = self.lora_files
         return [opened.tagged(t.written, t.name, t.text_weight, t.unet_weight) for t in tags if opened]
-
-    def _resolved(
-        self, request: Request, line: PromptLine, before_torch: Callable[[ResolvedRequest], object]
-    ) -> ResolvedRequest:
-        """Return what a line asks for with nothing left open, before any picture is made."""
-        try:
-            return resolve_defaults(request, self.folder, before_torch)
-        except UsageError as error:
-            if line.place is None:
-                raise
-            raise UsageError(f"{line.place}: {error}") from error
 
     def _pictures(self, number: int, line: PromptLine, request: Request) -> Iterator[_Picture]:
         for more in range(request.num_images):
@@ -261,6 +313,17 @@ class _Planner:
                     where = line.place or f"prompt '{shortened(line.prompt)}'"
                     raise UsageError(f"{where}: {error}") from error
             yield _Picture(number, prompt, written, seed, varied, tags)
+
+
+@contextlib.contextmanager
+def _told_where(line: PromptLine) -> Iterator[None]:
+    """Have what is refused of a line say which it is."""
+    try:
+        yield
+    except UsageError as error:
+        if line.place is None:
+            raise
+        raise UsageError(f"{line.place}: {error}") from error
 
 
 def _all_or_none(seeds: Iterable[int | None]) -> tuple[int, ...] | None:

@@ -12,9 +12,9 @@ from olivelike._files import write_whole
 from olivelike.errors import UsageError
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
+    from collections.abc import Callable
 
-    from olivelike.runtime.pipeline.vae import Preview
+    from PIL.Image import Image
 
 _SHARE: Final = 10
 """Times as long as a preview took, the next one waits: what previews may slow drawing down by, the other way round."""
@@ -51,13 +51,13 @@ class PreviewFile:
         self._path = path
         self._pace = Pace()
 
-    def show(self, preview: Preview) -> None:
-        """Write a preview, if it is time for one. Raises `UsageError` if the file can't be written."""
+    def show(self, preview: Callable[[], list[Image]]) -> None:
+        """Write what it makes, if it is time for that. Raises `UsageError` if the file can't be written."""
         if not self._pace.due():
             return
         began = time.monotonic()
         data = io.BytesIO()
-        side_by_side(preview.show()).save(data, "PNG", compress_level=1)
+        side_by_side(preview()).save(data, "PNG", compress_level=1)
         try:
             write_whole(self._path, data.getvalue(), durable=False)
         except OSError as error:

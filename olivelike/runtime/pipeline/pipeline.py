@@ -40,7 +40,7 @@ from olivelike.runtime.pipeline.pipeline_folder import (
     with_float8,
 )
 from olivelike.runtime.pipeline.request import Batch, Picture, Request, ResolvedRequest, Result, require_safe
-from olivelike.runtime.pipeline.resolve_defaults import resolve_defaults
+from olivelike.runtime.pipeline.resolve_defaults import fitted_into_memory, resolve_defaults
 from olivelike.runtime.pipeline.safety import Preprocessing, SafetyCheck, black, read_preprocessing
 from olivelike.runtime.pipeline.vae import decode_latents, to_images
 from olivelike.runtime.prompts.text_kinds import open_text
@@ -208,6 +208,8 @@ class Pipeline:
             raise UsageError(
                 f"{self.folder.path} is for inpainting: give it an initial picture and a mask, or take another folder"
             )
+        if isinstance(request, ResolvedRequest) and request.resolved_for is self.folder:
+            return fitted_into_memory(request, self.folder)
         return resolve_defaults(request, self.folder)
 
     def generate(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, fields
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, Literal, NamedTuple, TypeVar, get_args, get_type_hints
@@ -19,6 +19,7 @@ from olivelike.errors import SafetyError, UsageError
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+    from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
 
 Image_co = TypeVar("Image_co", covariant=True)
 Other = TypeVar("Other")
@@ -793,6 +794,25 @@ class ResolvedRequest(Request):
 
     seed: int
     size: tuple[int, int]
+    resolved_for: PipelineFolder | None = field(default=None, init=False, compare=False, repr=False)
+    """Folder that it was checked against, as its files are then; what `replace` makes of it was not."""
+
+    def resolved_with(self, **changes: Any) -> ResolvedRequest:
+        """Return it with changes that no pipeline refuses."""
+        return replace(self, **changes).marked(self.resolved_for)
+
+    def marked(self, folder: PipelineFolder | None) -> ResolvedRequest:
+        """Say against which folder it was checked."""
+        object.__setattr__(self, "resolved_for", folder)
+        return self
+
+    def without(self, pictures: int) -> ResolvedRequest:
+        """Return what a request with a seed for each picture makes after so many of them."""
+        if not pictures:
+            return self
+        assert self.seeds is not None
+        varied = None if self.variation_seeds is None else self.variation_seeds[pictures:]
+        return self.resolved_with(prompts=self.prompts[pictures:], seeds=self.seeds[pictures:], variation_seeds=varied)
 
 
 @dataclass(frozen=True)

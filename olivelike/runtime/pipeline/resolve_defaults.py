@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import UsageError
@@ -42,8 +42,7 @@ def resolve_defaults(
     folder lacks the network that encodes the initial picture. `before_torch` is called once all is checked that can be
     without torch, which takes a second to import.
     """
-    _check_counts(request)
-    _check_ranges(request)
+    check_values(request)
     check_meaning(request)
     check_mask(request)
     if request.upscaler is not None:
@@ -68,8 +67,9 @@ def resolve_defaults(
     varied, *_ = request.variation_seeds or (request.variation_seed,)
     seeds = replace(request, seed=seed, variation_seed=varied).drawn_seeds()
     found = {**seeds, "size": size, "strength": strength}
-    resolved = ResolvedRequest(**{**vars(_cropped(request, size)), **found})
-    resolved = replace(resolved, tiled_vae=request.tiled_vae or _exceeds_memory(resolved, folder))
+    cropped = _cropped(request, size)
+    asked = {one.name: getattr(cropped, one.name) for one in fields(Request)}
+    resolved = fitted_into_memory(ResolvedRequest(**{**asked, **found}).marked(folder), folder)
     if resolved.init_image is not None or (resolved.hires is not None and resolved.upscaler is not None):
         folder.model("vae_encoder")
     _check_layers(request, folder)
@@ -79,6 +79,19 @@ def resolve_defaults(
     begin_batch(resolved, folder, ())
     part_of_picture(resolved)
     return resolved
+
+
+def check_values(request: Request) -> None:
+    """Raise `UsageError` for a count, seed or share that no pipeline takes."""
+    _check_counts(request)
+    _check_ranges(request)
+
+
+def fitted_into_memory(request: ResolvedRequest, folder: PipelineFolder) -> ResolvedRequest:
+    """Return the request with the VAE on parts of pictures where there is no room for whole ones now."""
+    if request.tiled_vae or not _exceeds_memory(request, folder):
+        return request
+    return request.resolved_with(tiled_vae=True)
 
 
 def _exceeds_memory(request: ResolvedRequest, folder: PipelineFolder) -> bool:

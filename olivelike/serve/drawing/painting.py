@@ -1,35 +1,57 @@
 """The child process that draws: it plans orders and answers questions while a thread draws one job after another.
 
-Its parent is `painter.py`; what they tell each other are JSON objects, one a line.
+Jobs are drawn as `generate` does, into a gallery in place of files. The parent is `painter.py`; what they tell each
+other are JSON objects, one a line.
 """
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import io
 import logging
 import queue
 import threading
+import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import psutil
 
-from olivelike._files import identity_at
+from olivelike._files import identity_at, write_whole
 from olivelike._json_child import serve
 from olivelike._light_diffusers import light_diffusers
 from olivelike._untrusted import Json, JsonView
-from olivelike.errors import Interrupted, OlivelikeError, SessionError, UsageError
+from olivelike.errors import Interrupted, OlivelikeError, SessionError, StoreError, UsageError
+from olivelike.runtime.jobs.job_drawing import (
+    Event,
+    JobDrawing,
+    Opened,
+    Opening,
+    PictureWritten,
+    SheetWritten,
+    StepDone,
+)
 from olivelike.runtime.pictures.picture_reading import MOST_PIXELS, open_image
+from olivelike.runtime.pictures.picture_record import PictureRecord, a1111_text, encode_picture
+from olivelike.runtime.pictures.preview_file import Pace, side_by_side
+from olivelike.runtime.pictures.writer import SheetPicture, picture_sheet
 from olivelike.runtime.sessions.session import ENGINE_CALLS
-from olivelike.serve.drawing.job_drawing import DrawMessage, JobDrawing
 from olivelike.serve.drawing.planning import Files, OrderPlan, plan_order
 from olivelike.serve.drawing.warm import SessionChoice, WarmPipelines
+from olivelike.serve.gallery.picture_id import picture_id
 from olivelike.serve.orders import Order
 
 if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from olivelike.runtime.jobs.job_plan import Job
     from olivelike.runtime.pictures.upscaling import Upscaler
+    from olivelike.runtime.pipeline.pipeline import Pipeline
+    from olivelike.runtime.pipeline.request import Picture
 
 Answer = Callable[[JsonView], None]
 _PLANS: Final = 4
@@ -38,7 +60,30 @@ _GROWN: Final = 3
 """Growth of memory, in times that of libraries and open folders with `_ROOM` beside it, that is too much: a large
 picture leaves memory behind, but the next one uses it again."""
 _ROOM: Final = 1 << 30
+_PREVIEW_SECONDS: Final = 0.12
+_EVENT_SECONDS: Final = 0.1
+_LARGE: Final = 256 * 256
+"""Pixels of a batch whose steps may take so long; calls that can be ended take 40 µs more each."""
 _LOG: Final = logging.getLogger("olivelike.serve")
+
+
+@dataclass(frozen=True)
+class DrawMessage:
+    """A job to be drawn."""
+
+    job: str
+    order: JsonView
+    models: Mapping[str, str]
+    gallery: str
+    folder: str
+    """Below the gallery."""
+    first: int
+    """Number of the first picture's file."""
+    done: Mapping[str, str]
+    """Files of pictures that are there, below the gallery, by their number in the job."""
+    safety: bool
+    reads: Sequence[str] = ()
+    """Files and folders that drawing it opens."""
 
 
 class Painting:
@@ -52,16 +97,16 @@ class Painting:
             "wildcards": tuple(map(Path, settings["wildcards"])),
             "allow_pickle": settings["allow_pickle"],
         }
-        self._metadata: bool = settings["metadata"]
-        self._warm = WarmPipelines(SessionChoice(**_tuples(settings["sessions"])), settings["memory_limit"])
+        self.metadata: bool = settings["metadata"]
+        self.warm = WarmPipelines(SessionChoice(**_tuples(settings["sessions"])), settings["memory_limit"])
         self._upscaler: tuple[tuple[Path, tuple[int, ...] | None], Upscaler] | None = None
         """The one that was used last, by its file."""
         self._at_rest = _memory()
         self._plans: dict[str, OrderPlan] = {}
         self._models: set[Path] = set()
         """Folders that were asked for."""
-        self._jobs: queue.SimpleQueue[JobDrawing | Callable[[], object]] = queue.SimpleQueue()
-        self._drawing: JobDrawing | None = None
+        self._jobs: queue.SimpleQueue[OrderDrawing | Callable[[], object]] = queue.SimpleQueue()
+        self._drawing: OrderDrawing | None = None
         self.previews = False
         threading.Thread(target=self._draw_all, name="drawing", daemon=True).start()
 
@@ -74,21 +119,18 @@ class Painting:
                 self._jobs.put(lambda: self._answer_by(self._enlarged, message))
             case "warm":
                 folder, safety = Path(message["folder"]), message["safety"]
-                self._jobs.put(lambda: self._warm.get(folder, (), None, safety=safety))
+                self._jobs.put(lambda: self.warm.get(folder, (), None, safety=safety))
             case "unload":
                 self._jobs.put(self._close)
             case "draw":
-                self._drawing = JobDrawing(
-                    DrawMessage(**message["draw"]), self.plan, self._warm, self.tell, lambda: self.previews,
-                    metadata=self._metadata,
-                )  # fmt: skip
+                self._drawing = OrderDrawing(DrawMessage(**message["draw"]), self)
                 self._jobs.put(self._drawing)
             case "previews":
                 self.previews = message["wanted"]
             case "cancel" | "skip":
                 drawing = self._drawing
                 if drawing is not None and drawing.message.job == message["job"]:
-                    drawing.stop(skip=message["do"] == "skip")
+                    drawing.jobs.stop(skip=message["do"] == "skip")
 
     def tell(self, answer: str, **values: Any) -> None:
         """Tell the parent, from any thread."""
@@ -145,7 +187,7 @@ class Painting:
         self._models.add(path.parent)
         key = path, identity_at(path)
         if self._upscaler is None or self._upscaler[0] != key:
-            self._upscaler = key, Upscaler(path, self._warm.settings(None if folder is None else Path(folder)))
+            self._upscaler = key, Upscaler(path, self.warm.settings(None if folder is None else Path(folder)))
         network = self._upscaler[1]
         image, _ = open_image(self._files["uploads"] / f"{upload}.png")
         if image.width * image.height * network.scale**2 > MOST_PIXELS:
@@ -159,14 +201,14 @@ class Painting:
 
     def _close(self) -> None:
         self._upscaler = None
-        self._warm.close()
+        self.warm.close()
 
     def _draw_all(self) -> None:
         while True:
             job = self._jobs.get()
             try:
                 with ENGINE_CALLS.watch():
-                    if isinstance(job, JobDrawing):
+                    if isinstance(job, OrderDrawing):
                         job.draw()
                     else:
                         job()
@@ -185,17 +227,124 @@ class Painting:
             else:
                 self._end(job, "done")
 
-    def _fail(self, job: JobDrawing | Callable[[], object], message: str, word: str) -> None:
+    def _fail(self, job: OrderDrawing | Callable[[], object], message: str, word: str) -> None:
         self._end(job, "failed", word=word, message=self._placeless(message))
 
-    def _end(self, job: JobDrawing | Callable[[], object], answer: str, **values: Any) -> None:
-        if not isinstance(job, JobDrawing):
-            self.tell("warmed", folders=self._warm.folders, **values)
+    def _end(self, job: OrderDrawing | Callable[[], object], answer: str, **values: Any) -> None:
+        if not isinstance(job, OrderDrawing):
+            self.tell("warmed", folders=self.warm.folders, **values)
             return
         if self._drawing is job:
             self._drawing = None
-        grown = _memory() > _GROWN * (self._at_rest + self._warm.bytes) + _ROOM
-        self.tell(answer, job=job.message.job, folders=self._warm.folders, grown=grown, **values)
+        grown = _memory() > _GROWN * (self._at_rest + self.warm.bytes) + _ROOM
+        self.tell(answer, job=job.message.job, folders=self.warm.folders, grown=grown, **values)
+
+
+class OrderDrawing:
+    """An order that is being drawn into the gallery; the parent is told of it."""
+
+    def __init__(self, message: DrawMessage, painting: Painting) -> None:
+        self.message = message
+        self._painting = painting
+        self._files = {int(number): path for number, path in message.done.items()}
+        self.jobs = JobDrawing(self, safety=message.safety, there=self._files)
+        self._told = 0.0
+        self._pace = Pace(_PREVIEW_SECONDS)
+
+    def draw(self) -> None:
+        """Draw all that is not there yet."""
+        try:
+            self._plan = self._painting.plan(self.message.job, self.message.order, self.message.models)
+            self.jobs.draw(self._plan.jobs)
+        finally:
+            if ENGINE_CALLS.ended:
+                self._painting.warm.close()  # OpenVINO's networks can't be run any more.
+
+    def pipeline_for(self, job: Job, on_opening: Callable[[], None]) -> Pipeline:
+        """Return a pipeline, perhaps one that is open from earlier jobs."""
+        width, height = job.request.size
+        ENGINE_CALLS.watched = width * height * job.request.batch_size >= _LARGE
+        warm, safety = self._painting.warm, self.message.safety
+        return warm.get(job.folder, job.loras, job.lora_files, safety=safety, on_opening=on_opening)
+
+    def tell(self, event: Event, **more: Any) -> None:
+        """Tell the parent of it, and of steps no more than anybody can see."""
+        if isinstance(event, StepDone):
+            now = time.monotonic()
+            if event.step not in (1, event.steps) and now - self._told < _EVENT_SECONDS:
+                return  # Who is told of each of many short steps takes the processor from them.
+            self._told = now
+            event = self._shown(event)
+        elif isinstance(event, Opening | Opened):
+            event = replace(event, model=Path(event.model).name)
+        self._painting.tell(event.kind, job=self.message.job, **event.to_json(), **more)
+
+    def _shown(self, event: StepDone) -> StepDone:
+        preview = None
+        if self._painting.previews and event.images is not None and (event.step == 1 or self._pace.due()):
+            began = time.monotonic()
+            preview = _data_url(side_by_side(event.images()))
+            self._pace.took(time.monotonic() - began)
+        return replace(event, preview=preview, prompts=event.prompts if event.step == 1 else ())
+
+    def keep(self, number: int, picture: Picture, record: PictureRecord) -> None:
+        """Write a picture under its number."""
+        path, more = self._write(f"{self.message.first + number:05}-{picture.seed}.png", picture.image, record)
+        self._files[number] = path
+        written = PictureWritten(
+            path=path, prompt=record.prompt, seed=picture.seed, first_seed=picture.first_seed,
+            attempts=picture.attempts, flagged=picture.flagged,
+        )  # fmt: skip
+        self.tell(written, **more, number=number, record=record.to_json())
+
+    def keep_sheet(self) -> None:
+        """Lay the pictures that are still there out on a sheet, if the order asks for one."""
+        from PIL import Image
+
+        order, gallery = self.message.order, Path(self.message.gallery)
+        plotted = bool(order["x"] or order["y"])
+        if not plotted and not order["sheet"]:
+            return
+        pictures, across = [], []
+        for number, cell in enumerate(self._plan.cells):
+            across.append(cell.across)
+            with contextlib.suppress(FileNotFoundError):  # It may have been deleted meanwhile.
+                if number in self._files:
+                    with Image.open(gallery / self._files[number]) as image:
+                        pictures.append(SheetPicture(image.convert("RGB"), cell.down, cell.across))
+        if not pictures:
+            return
+        if not plotted:
+            pictures = [replace(one, caption=f"{number + 1}") for number, one in enumerate(pictures)]
+        sheet = picture_sheet(pictures, len(dict.fromkeys(across)) if plotted else 4)
+        record = replace(self._plan.jobs[0].record, seed=order["seed"])
+        name = f"{self.message.first + len(self._plan.cells):05}-sheet.png"
+        path, more = self._write(name, sheet, record, sheet=True)
+        nothing = dict.fromkeys(("number", "seed", "first_seed", "flagged", "record"))
+        self.tell(SheetWritten(path=path), **more, **nothing, prompt=record.prompt, attempts=1)
+
+    def _write(self, name: str, image: Image, record: PictureRecord, *, sheet: bool = False) -> tuple[str, Json]:
+        """Write a picture; return its path below the gallery, and what the gallery holds of it."""
+        path = f"{self.message.folder}/{name}"
+        data = encode_picture(image, ".png", record, sheet=sheet, metadata=self._painting.metadata)
+        try:
+            write_whole(Path(self.message.gallery, path), data, durable=False)
+        except OSError as error:
+            raise StoreError(
+                f"{path}: the picture can't be written: {error.strerror or error}; free some space, or start the "
+                "server with another --gallery"
+            ) from error
+        return path, {
+            "id": picture_id(path, data), "width": image.width, "height": image.height, "model": record.model,
+            "parameters": a1111_text(record),
+        }  # fmt: skip
+
+
+def _data_url(image: Image) -> str:
+    """Return a small picture as text that a page can show."""
+    data = io.BytesIO()
+    image.save(data, "WEBP", quality=80, method=0)
+    return f"data:image/webp;base64,{base64.b64encode(data.getvalue()).decode()}"
 
 
 def _memory() -> int:

@@ -14,7 +14,7 @@ from olivelike.runtime.jobs.job_plan import Job, JobPlan, plan_jobs
 from olivelike.runtime.jobs.prompt_lines import PromptLine
 from olivelike.runtime.pictures import UsedFile
 from olivelike.runtime.pictures.picture_reading import open_image
-from olivelike.runtime.pipeline.request import CHOICES, Pictures, RequestFields, ResolvedRequest
+from olivelike.runtime.pipeline.request import CHOICES, Pictures, RequestFields
 from olivelike.runtime.prompts.wildcards import Wildcards
 from olivelike.serve.drawing.plots import Cell, cells
 from olivelike.serve.orders import LoraChoice, Order
@@ -36,52 +36,23 @@ class Files:
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
-    """Pictures that one request makes."""
-
-    folder: Path
-    plan: JobPlan
-    job: Job
-    numbers: tuple[int, ...]
-    """Numbers of its pictures, among all of the order."""
-
-    @property
-    def steps(self) -> int:
-        """About how many steps a batch takes."""
-        request = self.job.request
-        return max(1, int(request.steps * (request.strength or 1.0)))
-
-
-@dataclass(frozen=True, eq=False)
-class OrderPlan:
+class OrderPlan(JobPlan):
     """All that an order makes."""
 
-    parts: tuple[Part, ...]
     cells: tuple[Cell, ...]
     """Cell of each picture, by its number."""
-    notes: tuple[str, ...]
-
-    @property
-    def batches(self) -> int:
-        """Count of batches in all parts."""
-        return sum(part.job.batches for part in self.parts)
 
     @property
     def reads(self) -> list[str]:
         """Folders and LoRAs that drawing it opens."""
-        loras = {str(cast("LiveLora", lora).path.absolute()) for part in self.parts for lora in part.job.loras}
-        return sorted({str(part.folder.absolute()) for part in self.parts} | loras)
-
-    @property
-    def steps(self) -> int:
-        """About how many steps they take together."""
-        return sum(part.job.batches * part.steps for part in self.parts)
+        loras = {str(cast("LiveLora", lora).path.absolute()) for job in self.jobs for lora in job.loras}
+        return sorted({str(job.folder.absolute()) for job in self.jobs} | loras)
 
 
 def plan_order(order: Order, files: Files) -> OrderPlan:
     """Plan an order whose model and seeds are given. Raises `UsageError` and `SourceError` as `plan_jobs` does."""
     placed = list(enumerate(cells(order)))
-    parts: list[Part] = []
+    jobs: list[Job] = []
     notes: dict[str, None] = {}
     groups: dict[Any, list[tuple[int, Cell]]] = {}
     for place, cell in placed:  # Each folder is opened once, and each LoRA merged once.
@@ -89,11 +60,9 @@ def plan_order(order: Order, files: Files) -> OrderPlan:
     for group in groups.values():
         plan = _plan_group([cell for _, cell in group], files)
         notes |= dict.fromkeys(plan.notes)
-        numbers = (place * order.num_images + more for place, _ in group for more in range(order.num_images))
-        parts += [
-            Part(plan.folder, plan, job, tuple(next(numbers) for _ in job.request.seeded_prompts)) for job in plan.jobs
-        ]
-    return OrderPlan(tuple(parts), tuple(cell for _, cell in placed for _ in range(order.num_images)), tuple(notes))
+        numbers = [place * order.num_images + more for place, _ in group for more in range(order.num_images)]
+        jobs += [replace(job, numbers=[numbers[number] for number in job.numbers]) for job in plan.jobs]
+    return OrderPlan(tuple(jobs), tuple(notes), tuple(cell for _, cell in placed for _ in range(order.num_images)))
 
 
 def _shared(order: Order) -> tuple[Any, ...]:
@@ -149,11 +118,3 @@ def live_loras(folders: tuple[Path, ...], *, allow_pickle: bool) -> LiveLoras:
 def _opened(files: LiveLoras, choice: LoraChoice) -> LiveLora:
     text_weight = choice.weight if choice.text_weight is None else choice.text_weight
     return files.tagged(f"LoRA {choice.name!r}", choice.name, text_weight, choice.weight)
-
-
-def remaining(job: Job, place: int) -> ResolvedRequest:
-    """Return a job's request without so many of its first pictures."""
-    request = job.request
-    assert request.seeds is not None
-    varied = None if request.variation_seeds is None else request.variation_seeds[place:]
-    return replace(request, prompts=request.prompts[place:], seeds=request.seeds[place:], variation_seeds=varied)

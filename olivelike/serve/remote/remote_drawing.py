@@ -10,14 +10,22 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import Interrupted, MissingError, OlivelikeError, UsageError
-from olivelike.runtime.jobs.job_drawing import DrawEvent, Opened, Opening, PictureWritten, SheetWritten, StepDone
+from olivelike.runtime.jobs.job_drawing import (
+    BatchDone,
+    Event,
+    MergedLora,
+    Opened,
+    Opening,
+    PictureFiles,
+    StepDone,
+    read_event,
+)
 from olivelike.runtime.pictures import PictureRecord
 from olivelike.runtime.pictures.picture_record import record_from_json
-from olivelike.runtime.pipeline.denoising import Step
-from olivelike.runtime.pipeline.request import Batch, Picture, ResolvedRequest, require_safe
+from olivelike.runtime.pipeline.request import Picture, require_safe
 from olivelike.serve.remote.client import BusyError, GoneError
 from olivelike.serve.views import ENDED, JobView, PictureView
 
@@ -27,10 +35,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
     from olivelike._untrusted import JsonView
-    from olivelike.model.few_steps import FewSteps
     from olivelike.runtime.pictures import PictureWriter
-    from olivelike.runtime.pictures.writer import SheetPicture
-    from olivelike.runtime.pipeline.vae import Preview
     from olivelike.serve.remote.client import Server
     from olivelike.serve.remote.remote_orders import RemoteOrder, RemotePlan
 
@@ -50,11 +55,10 @@ class _Job:
     """Steps done of the present batch."""
     began: bool = False
     ended: bool = False
-    later: list[JsonView] = field(default_factory=list)
+    later: list[BatchDone] = field(default_factory=list)
     """Batches that were drawn while pictures of earlier orders were waited for."""
     seen: set[str] = field(default_factory=set)
     """Ids of pictures that are written."""
-    batch: list[Picture] = field(default_factory=list)
 
 
 def draw_orders(
@@ -63,7 +67,7 @@ def draw_orders(
     writer: PictureWriter,
     *,
     sheet: bool = False,
-    on_event: Callable[[DrawEvent], None] = lambda _: None,
+    on_event: Callable[[Event], None] = lambda _: None,
     on_note: Callable[[str], None] = lambda _: None,
     while_writing: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
 ) -> list[Path]:
@@ -81,7 +85,8 @@ def draw_orders(
     """
     first = plan.orders[0].body
     writer.require_writable(PictureRecord(first["prompt"], seed=first["seed"]))
-    drawing = _Drawing(server, plan, writer, on_event, on_note, while_writing, sheet=sheet)
+    files = PictureFiles(writer=writer, tell=on_event, while_writing=while_writing, sheet=sheet)
+    drawing = _Drawing(server, plan, files, on_note)
     try:
         drawing.run()
     except (KeyError, TypeError, ValueError) as error:  # Also of pydantic: it is someone else's server, or version.
@@ -90,42 +95,26 @@ def draw_orders(
     except BaseException:
         drawing.cancel()
         raise
-    if drawing.cells and drawing.first is not None:
-        on_event(SheetWritten(writer.save_sheet(drawing.cells, drawing.first)))
-    require_safe(len(drawing.written), drawing.flagged, int(first.get("retry_unsafe", 0)))
-    return drawing.written
+    files.keep_sheet()
+    require_safe(len(files.written), drawing.flagged, int(first.get("retry_unsafe", 0)))
+    return files.written
 
 
 class _Drawing:
     """Orders on their way, in the order of the plan."""
 
-    def __init__(
-        self,
-        server: Server,
-        plan: RemotePlan,
-        writer: PictureWriter,
-        on_event: Callable[[DrawEvent], None],
-        on_note: Callable[[str], None],
-        while_writing: Callable[[], AbstractContextManager[None]],
-        *,
-        sheet: bool,
-    ) -> None:
-        self._sheet = sheet
-        self._server, self._plan, self._writer = server, plan, writer
-        self._on_event, self._on_note, self._while_writing = on_event, on_note, while_writing
+    def __init__(self, server: Server, plan: RemotePlan, files: PictureFiles, on_note: Callable[[str], None]) -> None:
+        self._server, self._plan, self._files, self._on_note = server, plan, files, on_note
         self._batches = sum(order.batches for order in plan.orders)
         self._waiting = deque(plan.orders)
         self._jobs: dict[str, _Job] = {}
         """Jobs that have not ended, by their id."""
         self._begun = 0
-        self._loras: tuple[_Named, ...] | None = None
+        self._loras: tuple[MergedLora, ...] | None = None
         """LoRAs of the pipeline that was opened last."""
         self._is_open = False
         self._told: set[str] = set()
-        self.written: list[Path] = []
         self.flagged: list[int] = []
-        self.cells: list[SheetPicture] = []
-        self.first: PictureRecord | None = None
 
     def run(self) -> None:
         lost = 0
@@ -183,91 +172,81 @@ class _Drawing:
             self._told.add(note)
             self._on_note(note)
 
-    def _take(self, event: JsonView, job: _Job) -> None:
-        if event.get("type") in ("step", "batch") and job is not next(iter(self._jobs.values())):
-            job.later += [event] if event["type"] == "batch" else []
-            return
-        match event.get("type"):
-            case "opening":
-                self._opening(event)
-            case "opened":
+    def _take(self, told: JsonView, job: _Job) -> None:
+        event, is_first = read_event(told), job is next(iter(self._jobs.values()))
+        match event:
+            case Opening():
+                self._opening(event.loras)
+            case Opened():
                 self._open(job, event)
-            case "step":
+            case StepDone() if is_first:
                 self._step(job, event)
-            case "picture":
-                self._picture(job, PictureView.model_validate(event["picture"]))
-            case "batch":
+            case BatchDone() if is_first:
                 self._end_batch(job, event)
-            case kind if kind in ENDED:
-                job.ended = True
-                self._write_in_order()
+            case BatchDone():
+                job.later.append(event)
+        if told.get("type") == "picture":
+            self._picture(job, PictureView.model_validate(told["picture"]))
+        elif told.get("type") in ENDED:
+            job.ended = True
+            self._write_in_order()
 
     def _write_in_order(self) -> None:
         """Fetch what waits of jobs that have ended, up to the first that has not."""
         while (first := next(iter(self._jobs), None)) is not None and self._jobs[first].ended:
             self._catch_up(first)
 
-    def _opening(self, event: JsonView) -> None:
+    def _opening(self, loras: tuple[MergedLora, ...]) -> None:
         """Say once what opens, and again when other LoRAs do."""
-        loras = tuple(_Named(str(lora["name"]), str(lora["text"])) for lora in event.get("loras") or ())
         if loras != self._loras:
             self._loras, self._is_open = loras, False
-            self._on_event(Opening(Path(self._plan.model), loras))
+            self._files.tell(Opening(model=self._plan.model, loras=loras))
 
-    def _open(self, job: _Job, event: JsonView) -> None:
+    def _open(self, job: _Job, event: Opened) -> None:
         """Say what draws, behind what opens: a warm pipeline opens nothing."""
         job.began = True
-        self._opening(event)
+        self._opening(event.loras)
         if not self._is_open:
             self._is_open = True
-            size = int(event.get("width") or 0), int(event.get("height") or 0)
-            asked = ResolvedRequest(prompts=(job.order.body["prompt"],), seed=job.order.body["seed"], size=size)
-            checked = event.get("checked") is not False
-            self._on_event(Opened(str(event.get("provider")), asked, self._plan.pictures, checked, safety=True))
+            seed = job.order.body["seed"]
+            self._files.tell(replace(event, seed=seed, pictures=self._plan.pictures, safety=True))
 
-    def _step(self, job: _Job, event: JsonView) -> None:
-        total, number = int(event["steps"]), int(event["step"])
-        if number <= job.step:
+    def _step(self, job: _Job, event: StepDone) -> None:
+        if event.step <= job.step:
             job.step = 0
+        body = job.order.body
+        placed = replace(
+            event, batch=job.before + event.batch, batches=self._batches, prompts=event.prompts or (body["prompt"],),
+            size=(body["width"], body["height"]) if "width" in body else None,
+        )  # fmt: skip
         # A server leaves out steps that nobody has fetched when the next is done.
-        for one in range(job.step + 1, number + 1):
-            step = Step(
-                job.before + int(event["batch"]), self._batches, int(event.get("attempt") or 1), one, total,
-                float(event.get("timestep") or 0), cast("Preview", None),
-            )  # fmt: skip
-            body = job.order.body
-            size = (body["width"], body["height"]) if "width" in body else None
-            self._on_event(StepDone(step, size, event.get("prompts") or [body["prompt"]]))
-        job.step = number
+        for number in range(job.step + 1, event.step + 1):
+            self._files.tell(replace(placed, step=number))
+        job.step = event.step
 
     def _picture(self, job: _Job, view: PictureView) -> None:
         """Fetch and write a picture, once."""
-        from olivelike.runtime.pictures.writer import SheetPicture
-
         if view.id in job.seen or job is not next(iter(self._jobs.values())):
             return  # Several workers draw at once; files are written in the order of the plan.
         job.seen.add(view.id)
         record = self._record(view)
         if not job.began:
-            facts = {"provider": record.provider, "width": view.width, "height": view.height}
-            self._open(job, {**facts, "checked": view.flagged is not None})
+            self._open(
+                job,
+                Opened(
+                    provider=str(record.provider), width=view.width, height=view.height,
+                    checked=view.flagged is not None, seed=0, pictures=0, model=self._plan.model,
+                ),
+            )  # fmt: skip
         image = _decoded(self._server.picture(view.id), self._server.url)
         seed = record.seed or 0
         first = seed if view.first_seed is None else view.first_seed
-        job.batch.append(Picture(image, record.prompt, seed, first, view.flagged, view.attempts))
-        self.first = self.first or record
-        with self._while_writing():
-            self.written.append(self._writer.save(image, record))
-            self._on_event(PictureWritten(job.batch[-1], record.prompt, self.written[-1]))
-        if view.flagged:
-            self.flagged.append(first)
-        if self._sheet:
-            self.cells.append(SheetPicture(image, record.prompt, f"seed {seed}"))
+        self._files.keep(len(job.seen), Picture(image, record.prompt, seed, first, view.flagged, view.attempts), record)
+        self.flagged += [first] if view.flagged else []
 
-    def _end_batch(self, job: _Job, event: JsonView) -> None:
-        number = job.before + int(event["batch"])
-        pictures, job.batch, job.step = tuple(job.batch), [], 0
-        self._on_event(Batch(number, self._batches, pictures, float(event.get("seconds") or 0), ""))
+    def _end_batch(self, job: _Job, event: BatchDone) -> None:
+        job.step = 0
+        self._files.tell(replace(event, batch=job.before + event.batch, batches=self._batches))
 
     def _catch_up(self, name: str) -> None:
         """Fetch what is not here of a job, and let it go if it has ended and is the first."""
@@ -283,7 +262,9 @@ class _Drawing:
             self._end_batch(job, event)
         del self._jobs[name]
         if view.state == "cancelled":
-            raise Interrupted(f"{self._server.url}: the job was cancelled there; {len(self.written)} pictures written")
+            raise Interrupted(
+                f"{self._server.url}: the job was cancelled there; {len(self._files.written)} pictures written"
+            )
         if view.state == "failed" and view.error is not None and view.error.code != "safety":
             raise self._server.failure(view.error.code, view.error.message)
         self._submit()
@@ -296,21 +277,6 @@ class _Drawing:
         pairs = zip(record.controls, named.controls, strict=False)
         controls = tuple(replace(control, image=here.image) for control, here in pairs)
         return replace(record, **replace(named, controls=controls).given())
-
-
-@dataclass(frozen=True)
-class _Named:
-    """A LoRA at the server."""
-
-    name: str
-    text: str
-    """With its weight."""
-    hash: str = ""
-    unet_weight: float = 1.0
-    few_steps: FewSteps | None = None
-
-    def __str__(self) -> str:
-        return self.text
 
 
 def _decoded(data: bytes, url: str) -> Image.Image:

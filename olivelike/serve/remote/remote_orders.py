@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Final, cast
 
 from olivelike._untrusted import Json, JsonView, read_bytes
 from olivelike.errors import UsageError
-from olivelike.runtime.jobs.control_files import found_again
-from olivelike.runtime.jobs.job_notes import image_notes, model_notes, recorded_fields
-from olivelike.runtime.jobs.prompt_lines import PromptLine
-from olivelike.runtime.pictures import PictureRecord, UsedFile, read_picture_record
-from olivelike.runtime.pictures.picture_reading import open_image
-from olivelike.runtime.pipeline.request import CHOICES, NO_PICTURES, Choices, Pictures, Request, RequestFields
+from olivelike.runtime.jobs.job_notes import image_notes, model_notes
+from olivelike.runtime.pipeline.request import CHOICES, Choices, Pictures, Request
 from olivelike.runtime.prompts.syntax import take_lora_tags
 
 if TYPE_CHECKING:
+    from olivelike.runtime.jobs.job_plan import Asked
+    from olivelike.runtime.pictures import PictureRecord, UsedFile
     from olivelike.serve.remote.client import Server
 
 _MOST_BYTES: Final = 256 << 20
@@ -69,51 +67,35 @@ def spread(plan: RemotePlan) -> RemotePlan:
 
 
 def plan_orders(
-    server: Server,
-    model: str,
-    lines: Sequence[PromptLine],
-    fields: RequestFields,
-    *,
-    made_before: Path | None = None,
-    pictures: Pictures[Path] = NO_PICTURES,
-    loras: Sequence[str] = (),
-    save: bool = True,
-    fast: bool = False,
+    server: Server, model: str, given: Asked[Path], *, loras: Sequence[str] = (), save: bool = True, fast: bool = False
 ) -> RemotePlan:
-    """Make orders of prompts and options, with seeds of their own, and send the server the pictures to start from.
+    """Make orders of what is asked for, with seeds of their own, and send the server the pictures to start from.
 
-    Raises `UsageError` for a value that can't be had, `SourceError` if a file is missing or damaged, and what
-    `Server` raises.
+    Raises `UsageError` for a value that can't be had, and what `Server` raises.
 
     Args:
         model: its name at the server.
         loras: `NAME` or `NAME:WEIGHT`, of the server's own.
         save: whether the pictures stay in the server's gallery too.
         fast: let the server take what a few-step model is made for.
-        lines: as for `plan_jobs`, and so `fields`, `made_before` and `pictures`.
     """
-    before = read_picture_record(made_before) if made_before is not None else None
+    before, lines = given.before, given.lines
     chosen = [_lora(text) for text in loras]
-    if before is not None and made_before is not None:
-        pictures = found_again(pictures, before, made_before)
-        lines = lines or [PromptLine(before.prompt)]
-        fields = {**recorded_fields(before, pictures.given()), **fields}
     if not lines:
         raise UsageError("there is no prompt; give one, such as 'a red circle'")
-    used = pictures.map(lambda path: open_image(path)[1])  # What is no picture is refused here.
-    sent = pictures.map(lambda path: server.upload(read_bytes(path, _MOST_BYTES))).given()
+    sent = given.pictures.map(lambda path: server.upload(read_bytes(path, _MOST_BYTES))).given()
     if "controls" in sent:
         sent["controls"] = [asdict(control) for control in sent["controls"]]
     notes = []
     if before is not None:
-        notes = [*image_notes(before, used), *_model_notes(server, model, before)]
+        notes = [*image_notes(before, given.used), *_model_notes(server, model, before)]
         if before.loras and not chosen and not any(take_lora_tags(line.prompt)[1] for line in lines):
             named = ", ".join(lora.name for lora in before.loras)
             raise UsageError(f"the picture was made with LoRAs that are not given: {named}; give them with --lora")
-    base = replace(Request(()), **fields).drawn_seeds()
+    base = replace(Request(()), **given.fields).drawn_seeds()
     orders = []
     for line in lines:
-        asked = {**fields, **base, **line.fields}
+        asked = {**given.fields, **base, **line.fields}
         asked |= replace(Request(()), **asked).drawn_seeds()
         if "upscaler" in asked or (before is not None and before.upscaler is not None):
             raise UsageError("servers enlarge by no files (--upscaler): draw without --server, or leave it out")
@@ -121,7 +103,7 @@ def plan_orders(
             asked["width"], asked["height"] = cast("tuple[int, int]", size)
         body = {"model": model, "prompt": line.prompt, **asked, **sent, "loras": chosen, "save": save, "fast": fast}
         orders.append(RemoteOrder(body, line.place))
-    return RemotePlan(model, tuple(orders), used, tuple(notes))
+    return RemotePlan(model, tuple(orders), given.used, tuple(notes))
 
 
 def _lora(text: str) -> Json:

@@ -121,7 +121,7 @@ def test_a_picture_that_was_made_fast_is_made_again_as_it_was(little, loras, tmp
 def test_an_order_may_be_fast(little, loras, tmp_path):
     files = Files({"little": little}, tmp_path, loras._folders, (), False)
     order = Order(model="little", prompt="a <lora:tcd:1>", seed=1, fast=True)
-    request = plan_order(order, files).parts[0].job.request
+    request = plan_order(order, files).jobs[0].request
     assert (request.scheduler, request.steps, request.guidance_scale, request.eta) == ("TCD", 4, 1.0, 0.3)
-    asked = plan_order(order.model_copy(update={"steps": 6}), files).parts[0].job.request
+    asked = plan_order(order.model_copy(update={"steps": 6}), files).jobs[0].request
     assert asked.steps == 6

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -13,14 +14,24 @@ from olivelike.errors import SourceError, UsageError
 from olivelike.model.records.origin import Origin
 from olivelike.runtime import Request, open_pipeline
 from olivelike.runtime.jobs import PromptLine, draw, plan_jobs, read_prompts
-from olivelike.runtime.jobs.job_drawing import Opened, Opening, PictureWritten, SheetWritten, StepDone
+from olivelike.runtime.jobs.job_drawing import (
+    BatchDone,
+    MergedLora,
+    Opened,
+    Opening,
+    PictureWritten,
+    SheetWritten,
+    StepDone,
+    read_event,
+)
 from olivelike.runtime.jobs.job_notes import record_notes, recorded_fields, size_notes
 from olivelike.runtime.pictures import PictureRecord, PictureWriter, UsedFile, read_picture_record
 from olivelike.runtime.pictures.picture_record import a1111_text, record_from_json
 from olivelike.runtime.pictures.recipe_text import parse_a1111
+from olivelike.runtime.pipeline import pipeline as module_of_pipeline
 from olivelike.runtime.pipeline.cheap_steps import cache_notes
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
-from olivelike.runtime.pipeline.request import Batch, Pictures
+from olivelike.runtime.pipeline.request import Pictures
 from olivelike.testing.lora_files import make_lora
 from tests.fixtures.little_pipeline import little_checkpoint, little_pipeline
 from tests.fixtures.sample_records import write_output_record
@@ -104,13 +115,58 @@ def test_what_happens_is_told_in_order(little, tmp_path):
     plan = plan_jobs(little, lines, {**FEW, "scheduler": "DDIM"})
     events: list = []
     draw(plan, PictureWriter(tmp_path), sheet=True, safety=False, on_event=events.append)
-    kinds = [Opening, Opened, StepDone, StepDone, PictureWritten, Batch, StepDone, PictureWritten, Batch]
+    kinds = [Opening, Opened, StepDone, StepDone, PictureWritten, BatchDone, StepDone, PictureWritten, BatchDone]
     assert list(map(type, events)) == [*kinds, SheetWritten]
     assert (events[1].pictures, events[1].checked, events[1].safety) == (2, False, False)
     steps = [event for event in events if isinstance(event, StepDone)]
-    placed = [(event.step.batch, event.step.batches, event.step.number, event.prompts) for event in steps]
-    assert placed == [(1, 2, 1, ["a"]), (1, 2, 2, ["a"]), (2, 2, 1, ["b"])]
-    assert [event.number for event in events if isinstance(event, Batch)] == [1, 2]
+    placed = [(event.batch, event.batches, event.step, event.prompts) for event in steps]
+    assert placed == [(1, 2, 1, ("a",)), (1, 2, 2, ("a",)), (2, 2, 1, ("b",))]
+    assert [event.batch for event in events if isinstance(event, BatchDone)] == [1, 2]
+
+
+def test_what_other_processes_are_told_is_read_again():
+    loras = (MergedLora("style", "style:0.5"),)
+    opened = Opened(
+        provider="CPU", width=32, height=48, checked=False, safety=True, seed=2**63, pictures=3, model="m", loras=loras
+    )
+    step = StepDone(step=1, steps=2, batch=1, batches=1, attempt=2, timestep=999.0, done=1, steps_total=2, eta=0.5)
+    events = (
+        Opening(model="m", loras=loras),
+        opened,
+        step,
+        replace(step, prompts=("a", "b"), preview="data:,"),
+        BatchDone(batch=1, batches=2, pictures=3, passed=2, seconds=0.25),
+    )
+    for event in events:
+        told = json.loads(json.dumps({"type": event.kind, "job": "a", **event.to_json()}))
+        assert read_event(told) == event
+    told = replace(step, size=(1, 2), images=list).to_json()
+    assert list(told) == [
+        "step", "steps", "batch", "batches", "attempt", "timestep", "done", "steps_total", "eta",
+    ]  # fmt: skip
+    assert opened.to_json()["loras"] == [{"name": "style", "text": "style:0.5"}]
+    assert read_event({"type": "queue", "job": "a", "position": 1}) is None
+    for broken in (
+        {"type": "step"},
+        {"type": "step", **step.to_json(), "step": "many"},
+        {"type": "batch", "batch": []},
+    ):
+        with pytest.raises(ValueError, match="validation error"):
+            read_event(broken)
+
+
+def test_a_request_is_resolved_once_for_a_folder_as_it_is(little, monkeypatch):
+    (job,) = plan_jobs(little, [PromptLine("a"), PromptLine("b")], {**FEW, "size": (32, 32)}).jobs
+    pipeline = open_pipeline(little)
+    times = []
+    monkeypatch.setattr(module_of_pipeline, "resolve_defaults", lambda request, _: times.append(request) or request)
+    rest = job.request.without(1)
+    assert (rest.prompts, rest.seeds, rest.resolved_for) == (("b",), (7,), pipeline.folder)
+    assert pipeline.resolve_defaults(rest) is rest
+    changed = replace(rest, steps=-1)
+    assert (changed.resolved_for, times) == (None, [])
+    pipeline.resolve_defaults(changed)
+    assert times == [changed]
 
 
 def test_loras_are_opened_once_merged_and_recorded(little, lora, tmp_path):
