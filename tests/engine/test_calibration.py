@@ -107,16 +107,10 @@ def test_each_step_and_picture_is_told_of(first: tuple[Project, list[Any]]) -> N
     assert all(data["seconds_left"] is not None for data in told if data["done"] > 0)
 
 
-def test_pictures_count_the_same_however_many_are_denoised_before_they_are_decoded(
+def test_pictures_count_the_same_however_many_are_denoised_before_the_unet_is_closed_and_they_are_decoded(
     rounded: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     digest = drawing(rounded).outputs["calibration.unet"]
-    monkeypatch.setattr(observed_pictures, "_AT_ONCE", 1)
-    rounded.run(clean_cache=True)
-    assert drawing(rounded).outputs["calibration.unet"] == digest
-
-
-def test_the_unet_is_closed_before_pictures_are_decoded(rounded: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: dict[str, weakref.ref[Session]] = {}
 
     def opening(path: Path, settings: SessionSettings) -> Session:
@@ -128,7 +122,9 @@ def test_the_unet_is_closed_before_pictures_are_decoded(rounded: Project, monkey
         return session
 
     monkeypatch.setattr(observed_pictures, "open_session", opening)
+    monkeypatch.setattr(observed_pictures, "_AT_ONCE", 1)
     rounded.run(clean_cache=True)
+    assert drawing(rounded).outputs["calibration.unet"] == digest
     assert {"unet", "text_encoder", "safety_checker"} <= opened.keys()
 
 
