@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from itertools import combinations
 from pathlib import Path
 
 import onnx
@@ -16,18 +15,27 @@ from olivelike.engine.convert_request import ConvertRequest
 from olivelike.errors import OlivelikeError, SourceError, UsageError, WorkflowError
 from olivelike.measure.clients import check_client
 from olivelike.measure.verify.folder_verification import verify_folder
-from olivelike.model.guides import CONTROL_KINDS, GUIDES, guided_file
+from olivelike.model.guides import CONTROL_KINDS, GUIDES, IMAGE_ENCODER, guided_file
 from olivelike.model.records.output import OutputRecord
 from olivelike.testing.guides import make_controlnet, make_ip_adapter
 from olivelike.testing.lora_files import make_lora
-from tests.fixtures.little_guides import CONTROL_NAMES, all_guides, lend_guided, little_guide, little_guided, section
+from tests.fixtures.little_guides import (
+    CONTROL_NAMES,
+    LITTLE,
+    all_guides,
+    guide_sets,
+    lend_guided,
+    little_guide,
+    little_guided,
+    section,
+)  # fmt: skip
 from tests.fixtures.little_pipeline import little_checkpoint
 
 from .conftest import Project
 
 NONE = {kind.name: f"{kind.key}={'' if kind.is_prompt else '[]'}" for kind in GUIDES.values()}
 """Overrides that take guides of a kind away."""
-NETWORKS = (*CONTROL_NAMES, "image_encoder")
+NETWORKS = (*CONTROL_NAMES, IMAGE_ENCODER)
 
 
 def without(*guides: str) -> list[str]:
@@ -64,7 +72,7 @@ def test_each_gets_what_of_the_unets_chain_applies_and_one_graph_serves_those_al
     chains = {name: [step.name for step in one.passes] for name, one in record.components.items()}
     unet = ["merge_lora", "convert", "ip_adapter", "fuse", "float16", "deepcache"]
     assert chains == {
-        "unet": [*unet, "controlnet_inputs", "t2i_adapter_inputs"],
+        "unet": [*unet, *(kind.step for kind in GUIDES.values() if kind.behind is None)],
         **{name: ["convert", "fuse", "float16"] for name in NETWORKS},
     }
     facets = {name: one.facets for name, one in record.components.items()}
@@ -73,7 +81,7 @@ def test_each_gets_what_of_the_unets_chain_applies_and_one_graph_serves_those_al
     executed = guided.executed()
     assert not {"controlnet.convert", "controlnet_2.convert"} & executed
     assert ("controlnet.fuse" in executed) != ("controlnet_2.fuse" in executed)
-    led = {guided_file(some) for count in (1, 2, 3) for some in combinations(GUIDES, count)}
+    led = {guided_file(some) for some in guide_sets()}
     assert {path for path in record.files if path.endswith(".onnx")} == {
         *(f"unet/{name}" for name in ("model.onnx", "shallow.onnx", *led)), *(f"{name}/model.onnx" for name in NETWORKS)
     }  # fmt: skip
@@ -81,7 +89,9 @@ def test_each_gets_what_of_the_unets_chain_applies_and_one_graph_serves_those_al
     assert record.source.ip_adapter is not None
     assert (record.source.ip_adapter.name, record.source.ip_adapter.kind) == ("ip-adapter.safetensors", "file")
     told = json.loads((guided.output / "olivelike.json").read_text())["source"]
-    assert [list(told[kind.key]) for kind in CONTROL_KINDS] == [list(kind.components[:2]) for kind in CONTROL_KINDS]
+    assert [list(told[kind.key]) for kind in CONTROL_KINDS] == [
+        list(kind.components[: len(LITTLE[kind.name].names)]) for kind in CONTROL_KINDS
+    ]
     guided.run("loras=[style.safetensors]")
     assert guided.executed() == set()
 
@@ -240,8 +250,7 @@ def test_a_unet_that_attends_to_pictures_is_verified(tmp_path: Path) -> None:
     figures = {one.name: one.verification for one in found.components}
     assert set(figures) == {"unet", "image_encoder"}
     outputs = {name for sample in figures["unet"].samples for name in sample.outputs}
-    sets = [some for count in (1, 2, 3) for some in combinations(GUIDES, count)]
-    assert outputs == {"out_sample", *(f"out_sample of {guided_file(some)}" for some in sets)}
+    assert outputs == {"out_sample", *(f"out_sample of {guided_file(some)}" for some in guide_sets())}
     with pytest.raises(UsageError, match="the folder has no such network"):
         verify_folder(folder, **more, components=["image_encoder"])
     other = make_ip_adapter(tmp_path / "other", little_checkpoint("attending"), seed=1)
@@ -257,8 +266,7 @@ def test_a_unets_graphs_for_residuals_are_verified_without_a_word_on_their_netwo
     more = {"against": str(little_checkpoint("attending")), "pictures": 0, "samples": 1, "components": ["unet"]}
     (unet,) = verify_folder(folder, **more).components
     names = {name for sample in unet.verification.samples for name in sample.outputs}
-    sets = [some for count in (1, 2) for some in combinations(CONTROL_KINDS, count)]
-    files = [guided_file([one.name for one in some]) for some in sets]
+    files = [guided_file(some) for some in guide_sets([one.name for one in CONTROL_KINDS])]
     assert names == {"out_sample", *(f"out_sample of {file}" for file in files)}
     assert unet.passed
     file = folder / "unet" / guided_file([kind.name])
@@ -280,6 +288,8 @@ def test_guides_that_are_not_named_are_said_not_to_be_compared(capsys: pytest.Ca
     told = capsys.readouterr().out
     (line,) = (line for line in told.splitlines() if "not compared: " in line)
     assert all(name in line for name in NETWORKS)
-    assert "name what they were made of with --controlnet, --t2i-adapter" in told
+    _, found, options = told.partition("; name what they were made of with ")
+    assert found
+    assert all(kind.option in options for kind in GUIDES.values())
     for guide in GUIDES:
         assert run_command_line(["inspect", str(folder / "unet" / guided_file([guide])), "--json"]) == 0

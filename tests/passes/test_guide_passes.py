@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from functools import cache
-from itertools import combinations
 
 import numpy as np
 import onnx_ir as ir
@@ -27,29 +26,29 @@ from olivelike.testing import run_pass
 from olivelike.testing.models import traced_graph
 from olivelike.testing.parity import compare_with_torch, materialize_model, open_on_cpu
 from olivelike.workflow.passes import Registry
-from tests.fixtures.little_guides import guide_model, little_guide
+from tests.fixtures.little_guides import LITTLE, guide_model, guide_sets, little_guide
 from tests.fixtures.little_pipeline import little_checkpoint, little_model
 
 NAMES = (*(kind.step for kind in GUIDES.values()), "bfloat16", "deepcache", "float16", "fuse", "layout", "verify")
 PASSES = {name: Registry.built_in().get(name).cls for name in NAMES}
 SHAPES = {
-    "sd": {"controlnet": [(16, 1), (16, 1), (16, 2), (32, 2), (32, 2)]},
+    "sd": {"up": [(16, 1), (16, 1), (16, 2), (32, 2), (32, 2)]},
     "attending": {
-        "controlnet": [(16, 1), (16, 1), (16, 2), (32, 2), (32, 4), (32, 4), (32, 4)],
-        "t2i_adapter": [(16, 1), (32, 2), (32, 4)],
+        "up": [(16, 1), (16, 1), (16, 2), (32, 2), (32, 4), (32, 4), (32, 4)], "down": [(16, 1), (32, 2), (32, 4)],
     },
     "attending_xl": {
-        "controlnet": [(16, 1), (16, 1), (16, 2), (32, 2), (32, 4), (32, 4), (32, 4)],
-        "t2i_adapter": [(16, 2), (32, 2), (32, 4), (32, 4)],
+        "up": [(16, 1), (16, 1), (16, 2), (32, 2), (32, 4), (32, 4), (32, 4)],
+        "down": [(16, 2), (32, 2), (32, 4), (32, 4)],
     },
-}
-"""Channels of what each UNet takes, and how many latents one of them is; the middle is the last."""
+}  # fmt: skip
+"""Channels of what each UNet takes by where it enters, and how many latents one of them is; the middle is the last."""
 SCALE = 0.7
 
 
 def residuals(kind, guide):
     """Return the names of what a UNet takes of a guide."""
-    places = [*range(len(SHAPES[kind][guide]) - 1), MIDDLE if guide == "controlnet" else None]
+    enters = GUIDES[guide].enters
+    places = [*range(len(SHAPES[kind][enters]) - 1), MIDDLE if enters == "up" else None]
     return [GUIDES[guide].input(number, place) for number, place in enumerate(places)]
 
 
@@ -136,10 +135,10 @@ def feeds(kind):
     more = {
         guide: {
             name: normal(2, channels, 16 // scale, 24 // scale)
-            for name, (channels, scale) in zip(residuals(kind, guide), shapes, strict=True)
+            for name, (channels, scale) in zip(residuals(kind, guide), SHAPES[kind][one.enters], strict=True)
         }
-        for guide, shapes in SHAPES[kind].items()
-    }
+        for guide, one in GUIDES.items() if one.enters in SHAPES[kind]
+    }  # fmt: skip
     embeds = normal(2, 1, 16)
     with torch.no_grad():
         (tokens,) = torch_unet(kind, prompted=True).encoder_hid_proj([torch.from_numpy(embeds).double()])
@@ -154,15 +153,19 @@ def expected(kind, guides):
 
     given, more, embeds = feeds(kind)
     taken = {name: torch.from_numpy(value).double() for name, value in given.items()}
-    led = {guide: [torch.from_numpy(one).double() for one in more[guide].values()] for guide in guides}
+    led = {"up": None, "down": None}
+    for guide in guides:
+        values, enters = [torch.from_numpy(one).double() for one in more[guide].values()], GUIDES[guide].enters
+        if enters in led:
+            led[enters] = [sum(some) for some in zip(*filter(None, (led[enters], values)), strict=True)]
     conditions = {name: taken[name] for name in ("text_embeds", "time_ids") if name in taken}
     if "ip_adapter" in guides:
         conditions["image_embeds"] = [torch.from_numpy(embeds).double()]
-    down = led.get("controlnet")
+    down = led["up"]
     with torch.no_grad():
         return torch_unet(kind, prompted="ip_adapter" in guides)(
             *list(taken.values())[:3],
-            down_intrablock_additional_residuals=led.get("t2i_adapter"),
+            down_intrablock_additional_residuals=led["down"],
             added_cond_kwargs=conditions or None,
             down_block_additional_residuals=tuple(down[:-1]) if down else None,
             mid_block_additional_residual=down[-1] if down else None,
@@ -219,7 +222,7 @@ def folders(tmp_path_factory):
 @pytest.mark.parametrize("guide", GUIDES)
 def test_nothing_is_written_twice_and_other_graphs_stay_as_they_are(folders, guide):
     before, after = folders(tuple(one for one in GUIDES if one != guide)), folders(tuple(GUIDES))
-    led = {guided_file(some) for count in (1, 2, 3) for some in combinations(GUIDES, count) if guide in some}
+    led = {guided_file(some) for some in guide_sets() if guide in some}
     known = {path.name for path in before.iterdir()}
     assert {path.name for path in after.iterdir()} - known == led
     assert {"model.onnx", "shallow.onnx", "weights.pb"} < known
@@ -234,7 +237,9 @@ def test_inputs_have_the_order_of_guides_and_sizes_of_the_latents(folders):
     graph = ir.load(folders(tuple(GUIDES)) / guided_file(GUIDES)).graph
     shapes = {value.name: str(value.shape) for value in graph.inputs}
     given, more, _ = feeds("attending")
-    assert list(shapes) == [*given, *more["ip_adapter"], *more["t2i_adapter"], *more["controlnet"]]
+    early, late = ([guide for guide in GUIDES if bool(GUIDES[guide].behind) is there] for there in (True, False))
+    order = [*early, *reversed(late)]
+    assert list(shapes) == [*given, *(name for guide in order for name in more[guide])]
     for name in (CONTROLNET.gives_middle, T2I_ADAPTER.gives.format(2)):
         assert shapes[name] == "[unet_sample_batch,32,unet_sample_height/4,unet_sample_width/4]"
 
@@ -304,12 +309,9 @@ def interface(model, layout):
 
 @pytest.mark.parametrize(
     ("guide", "kind", "more"),
-    [
-        ("controlnet", "sd", {}), ("t2i_adapter", "attending", {}), ("t2i_adapter", "attending", {"seed": 1}),
-        ("t2i_adapter", "attending", {"seed": 2}), ("t2i_adapter", "attending_xl", {}),
-        *(("ip_adapter", "attending", {"form": form}) for form in ("classic", "plus", "full")),
-    ],
-)  # fmt: skip
+    [(guide, kind, more) for guide, one in LITTLE.items() for kind, more in one.variants],
+    ids=str,
+)
 def test_a_guides_network_is_that_of_torch_in_each_precision(guide, kind, more):
     model = network(guide, kind, **more)
     fused = run_pass(PASSES["fuse"], model, target="cuda", precision="fp16")
@@ -321,7 +323,7 @@ def test_a_guides_network_is_that_of_torch_in_each_precision(guide, kind, more):
         assert outputs == [IMAGE_TOKENS, *([NO_IMAGE_TOKENS] if more["form"] == "classic" else [])]
     else:
         assert outputs == residuals(kind, guide)
-    assert guide == "controlnet" or len(real) == 1
+    assert GUIDES[guide].in_each_step or len(real) == 1
 
 
 def test_layouts_name_and_type_what_their_clients_feed_a_controlnet():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from dataclasses import replace
+from itertools import combinations
 
 import pytest
 import webuiapi
@@ -13,7 +14,7 @@ from PIL import Image, ImageChops
 from olivelike.cli.app import run_command_line
 from olivelike.model.guides import GUIDES
 from olivelike.runtime.pictures import read_picture_record
-from tests.fixtures.little_guides import CONTROL_NAMES, little_guided
+from tests.fixtures.little_guides import CONTROL_NAMES, LITTLE, little_guided
 from tests.serve.conftest import running
 
 ASKED = {"prompt": "a red circle", "steps": 3, "seed": 7, "width": 32, "height": 32}
@@ -62,17 +63,21 @@ def alike(one, other):
     return ImageChops.difference(one.convert("RGB"), other.convert("RGB")).getbbox() is None
 
 
-ORDERS = {
-    "controlnet": {"controls": [{"net": "depth", "strength": 0.5, "end": 0.8}], "control_guess": True},
-    "t2i_adapter": {"controls": [{"net": "colour", "end": 0.8}]},
-    "ip_adapter": {"ip_adapter_images": [{}], "ip_adapter_scale": 0.6},
-}
+def order_of(guide):
+    """Return the fields of an order that a kind leads; what stands for a picture is left out."""
+    kind, names = GUIDES[guide], LITTLE[guide].names
+    if kind.is_prompt:
+        return {"ip_adapter_images": [{}], "ip_adapter_scale": 0.6}
+    guess = {"control_guess": True} if kind.in_each_step else {}
+    return {"controls": [{"net": names[-1], "strength": 0.5, "end": 0.8}], **guess}
+
+
 DEFAULTS = {"strength": 1.0, "start": 0.0, "preprocessor": "none"}
 
 
 @pytest.mark.parametrize("guide", GUIDES)
 def test_an_order_is_guided_and_its_picture_tells_by_what(guided, plain, upload, guide):
-    order = dict(ORDERS[guide])
+    order = order_of(guide)
     field = next(iter(order))
     asked = [upload if field == "ip_adapter_images" else {"image": upload, **one} for one in order[field]]
     (picture,) = guided.draw(**{**order, field: asked})["pictures"]
@@ -80,7 +85,7 @@ def test_an_order_is_guided_and_its_picture_tells_by_what(guided, plain, upload,
     image = told if field == "ip_adapter_images" else told.pop("image")
     assert image["hash"] == upload
     if field == "controls":
-        assert told == {**DEFAULTS, **order[field][0]}
+        assert told == DEFAULTS | order[field][0]
     others = {name: value for name, value in order.items() if name != field}
     assert {name: picture["record"][name] for name in others} == others
     assert not {"controls", "ip_adapter_images", "ip_adapter_scale"} & plain[0].keys()
@@ -120,19 +125,19 @@ def test_a_folders_guides_are_listed(guided, api, server):
         assert (other.controlnet_model_list(), other.controlnet_module_list()) == ([], ["none", "canny"])
 
 
-UNITS = {
-    "controlnet": (
-        [{"model": "edges", "weight": 0.8, "guidance_end": 0.9}, {"model": "none such", "enabled": False}],
-        ['ControlNet 0: "Module: none, Model: edges, Weight: 0.8, Guidance Start: 0, Guidance End: 0.9, Control Mode'],
-    ),
-    "t2i_adapter": (
-        [{"model": "edges"}, {"model": "sketch"}], ['ControlNet 0: "Module: none, Model: edges', "Model: sketch"]
-    ),
-    "ip_adapter": (
-        [{"model": "edges"}, {"module": "ip-adapter_clip_h", "model": "ip-adapter [00]", "weight": 0.6}],
-        ["Model: edges", 'ControlNet 1: "Module: ip-adapter-auto, Weight: 0.6"'],
-    ),
-}  # fmt: skip
+EDGES = {"model": "edges", "weight": 0.8, "guidance_end": 0.9}
+TOLD_OF_EDGES = (
+    'ControlNet 0: "Module: none, Model: edges, Weight: 0.8, Guidance Start: 0, Guidance End: 0.9, Control Mode'
+)
+
+
+def unit_of(guide):
+    """Return a unit of A1111 for a kind, and what the text of its picture has of it."""
+    if GUIDES[guide].is_prompt:
+        unit = {"module": "ip-adapter_clip_h", "model": "ip-adapter [00]", "weight": 0.6}
+        return unit, 'ControlNet 1: "Module: ip-adapter-auto, Weight: 0.6"'
+    name = LITTLE[guide].names[-1]
+    return {"model": name}, f"Model: {name}"
 
 
 @pytest.fixture(scope="module")
@@ -144,15 +149,15 @@ def without_units(guided):
 
 @pytest.mark.parametrize("guide", GUIDES)
 def test_a_unit_of_a1111_guides_alone_and_beside_another(api, without_units, drawing, guide):
-    given, texts = UNITS[guide]
-    units = [webuiapi.ControlNetUnit(**{"image": drawing, **one}) for one in given]
+    given, text = unit_of(guide)
+    both, off = [EDGES, given], {"model": "none such", "enabled": False}
+    units = [webuiapi.ControlNetUnit(**{"image": drawing, **one}) for one in (*both, off)]
     # The client would put units into a default of its own, and send them again with what comes later.
     result = api.txt2img(**ASKED, controlnet_units=units, alwayson_scripts={})
-    assert not alike(result.image, without_units)
-    assert all(text in result.info["infotexts"][0] for text in texts)
-    if guide != "controlnet":
-        alone = [api.txt2img(**ASKED, controlnet_units=[unit], alwayson_scripts={}).image for unit in units]
-        assert not any(alike(one, other) for one in alone for other in (result.image, without_units))
+    assert all(one in result.info["infotexts"][0] for one in (TOLD_OF_EDGES, text))
+    alone = [api.txt2img(**ASKED, controlnet_units=[unit], alwayson_scripts={}).image for unit in units[:2]]
+    images = [result.image, *alone, without_units]
+    assert not any(alike(one, other) for one, other in combinations(images, 2))
 
 
 def test_a_unit_has_a_mode_and_leads_a_picture_of_a_picture(api, without_units, drawing):
@@ -197,16 +202,13 @@ def test_too_many_units_are_refused_before_a_picture_is_decoded(guided, module, 
     assert f"take at most {most}" in answer.text
 
 
-WORDS = {
-    "controlnet": ["--control", "edges={}:0.6", "--control", "depth={}:canny", "--control-end", "0.9"],
-    "t2i_adapter": ["--control", "sketch={}:0.6", "--control", "edges={}", "--control-end", "0.7"],
-    "ip_adapter": ["--ip-adapter", "{}:0.6"],
-}
-TOLD = {
-    "controlnet": [("edges", 0.6, 0.9, "none"), ("depth", 1.0, 0.9, "canny")],
-    "t2i_adapter": [("sketch", 0.6, 0.7, "none"), ("edges", 1.0, 0.7, "none")],
-    "ip_adapter": [],
-}
+def words_of(guide):
+    """Return options of the command line for a kind, and what a record tells of control pictures then."""
+    if GUIDES[guide].is_prompt:
+        return ["--ip-adapter", "{}:0.6"], []
+    first, *_, last = LITTLE[guide].names
+    words = ["--control", f"{first}={{}}:0.6", "--control", f"{last}={{}}:canny", "--control-end", "0.9"]
+    return words, [(first, 0.6, 0.9, "none"), (last, 1.0, 0.9, "canny")]
 
 
 @pytest.mark.parametrize("guide", GUIDES)
@@ -215,12 +217,13 @@ def test_the_command_line_guides_here_and_at_a_server_and_makes_a_picture_again(
 ):
     file = tmp_path / "shape.png"
     drawing.save(file)
-    asked = ["a red circle", "--steps", "3", "--seed", "7", *(word.format(file) for word in WORDS[guide])]
+    words, controls = words_of(guide)
+    asked = ["a red circle", "--steps", "3", "--seed", "7", *(word.format(file) for word in words)]
     folder = little_guided()
     here = ["generate", str(folder), "--threads", "1"]
     assert run_command_line([*here, *asked, "-o", str(tmp_path / "one.png")]) == 0, capsys.readouterr().err
     record = read_picture_record(tmp_path / "one.png")
-    assert [(one.net, one.strength, one.end, one.preprocessor) for one in record.controls] == TOLD[guide]
+    assert [(one.net, one.strength, one.end, one.preprocessor) for one in record.controls] == controls
     is_prompt = GUIDES[guide].is_prompt
     assert [one.name for one in record.ip_adapter_images] == (["shape.png"] if is_prompt else [])
     assert record.ip_adapter_scale == (0.6 if is_prompt else 1)

@@ -14,14 +14,14 @@ import pytest
 from torch_pipelines import SCHEDULERS, assert_alike, psnr, torch_pipeline
 
 from olivelike.errors import SourceError, UsageError
-from olivelike.model.guides import CONTROLNET, GUIDES, IMAGE_STRENGTH, IMAGE_TOKENS, guided_file
+from olivelike.model.guides import CONTROL_KINDS, CONTROLNET, GUIDES, IMAGE_TOKENS, guided_file
 from olivelike.runtime import Request, open_pipeline
 from olivelike.runtime.pipeline.denoiser_calls import _size
 from olivelike.runtime.pipeline.guides_in_use import Guide, GuideInputs, Guides, find_edges
 from olivelike.runtime.pipeline.request import Control
 from olivelike.testing.models import traced_graph
 from olivelike.testing.parity import materialize_model
-from tests.fixtures.little_guides import NAMES, guide_model, little_guide, little_guided, torch_guide
+from tests.fixtures.little_guides import CONTROL_NAMES, LITTLE, guide_model, little_guide, little_guided, torch_guide
 from tests.fixtures.little_pipeline import little_checkpoint
 
 torch = pytest.importorskip("torch")
@@ -70,8 +70,9 @@ def shown():
 def ask(*by, **more):
     """Return a request for two pictures at once."""
     size = more.get("size", (32, 32))
-    controls = [Control(drawing(size), NAMES[one.guide][one.seed], *one[2:]) for one in by if one.guide != "ip_adapter"]
-    prompts = [one for one in by if one.guide == "ip_adapter"]
+    controls = [Control(drawing(size), LITTLE[one.guide].names[one.seed], *one[2:]) for one in by
+                if not GUIDES[one.guide].is_prompt]  # fmt: skip
+    prompts = [one for one in by if GUIDES[one.guide].is_prompt]
     if prompts:
         more["ip_adapter_scale"] = prompts[0].strength
     asked = {"prompts": ("a red circle",), "num_images": 2, "batch_size": 2, "steps": 4, "seed": 5}
@@ -114,7 +115,8 @@ def paint(*by, kind="attending", form="classic", pooled=False, **ours):
 
     size, picture, mask = ours.pop("size", None), ours.pop("init_image", None), ours.pop("mask", None)
     ours.pop("guidance_calls", None)
-    nets, adapters, prompts = ([one for one in by if one.guide == guide] for guide in GUIDES)
+    nets, adapters, prompts = ([one for one in by if one.guide == guide]
+                               for guide in ("controlnet", "t2i_adapter", "ip_adapter"))  # fmt: skip
     way = "Inpaint" if mask else "Img2Img" if picture else ""
     seeds = [tuple(one.seed for one in some) for some in (nets, adapters)]
     pipeline = torch_guided(kind, *seeds, form if prompts else "", way, pooled)
@@ -187,6 +189,7 @@ CASES = {
         [By(guide, seed, by[0][1] if guide == "ip_adapter" else strength) for seed, strength in by], ours
     )
     for guide in GUIDES
+    if LITTLE[guide].is_painted
     for name, (by, ours) in EACH.items()
 } | {
     "controlnet, early": Case([By("controlnet", end=0.5)], {}),
@@ -346,14 +349,6 @@ def test_the_first_network_says_whether_prompts_alone_are_led_as_in_diffusers(po
     assert (inputs._guess, inputs._skipped) == (pooled[0], 2 * pooled[0])
 
 
-INPUTS = {
-    "controlnet": [*(f"down_block_{number}_additional_residual" for number in range(6)),
-                   "mid_block_additional_residual"],
-    "t2i_adapter": [f"down_intrablock_{number}_additional_residual" for number in range(3)],
-    "ip_adapter": [IMAGE_TOKENS, IMAGE_STRENGTH],
-}  # fmt: skip
-
-
 @pytest.mark.parametrize("guide", GUIDES)
 def test_nothing_gives_the_bits_of_the_plain_unet_and_the_plain_picture(guided, guide):
     folder = little_guided() / "unet"
@@ -366,7 +361,7 @@ def test_nothing_gives_the_bits_of_the_plain_unet_and_the_plain_picture(guided, 
         "encoder_hidden_states": random.standard_normal((3, 7, 32), np.float32),
     }
     own = led.get_inputs()[len(given) :]
-    assert [value.name for value in own] == INPUTS[guide]
+    assert [value.name for value in own] == list(LITTLE[guide].takes)
     if guide == "ip_adapter":
         given[IMAGE_TOKENS] = random.standard_normal((3, 8, 32), np.float32)
     zeros = {
@@ -441,10 +436,11 @@ def test_what_can_not_be_guided_is_refused(guided, pipeline, picture, mask):
     def led(*control, **more):
         return ask(controls=(Control(image, *control),), **more)
 
+    titles, names = [kind.title for kind in CONTROL_KINDS], ", ".join(CONTROL_NAMES.values())
     edges, sketch, prompt = By("controlnet"), By("t2i_adapter"), By("ip_adapter")
     refusals = {
-        "no ControlNet or T2I-Adapter 'edge'; did you mean 'edges'": led("edge"),
-        "4 ControlNets and T2I-Adapters; say which one a control picture is for: edges, depth, sketch, colour": led(),
+        f"no {' or '.join(titles)} 'edge'; did you mean 'edges'": led("edge"),
+        f"{len(CONTROL_NAMES)} {'s and '.join(titles)}s; say which one a control picture is for: {names}": led(),
         "from 0.5 to 0.5": ask(edges._replace(start=0.5, end=0.5)),
         "nan, is no number from -10 to 10": led("edges", float("nan")),
         r"1e\+308, is no number from -10 to 10": led("edges", 1e308),
