@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from olivelike.runtime.pictures.picture_record import fields_of_files, told_of
-from olivelike.runtime.pipeline.request import CHOICES, Request, asked_fields
+from olivelike.runtime.pipeline.request import CHOICES, Request, asked_fields, axes
 from olivelike.serve.form import bounds
+from olivelike.serve.orders import AXES
 
 if TYPE_CHECKING:
     from olivelike.runtime.pipeline.request import Asked
@@ -22,6 +23,9 @@ prompts, as a field of a `Request` in Python and of an order at a server, and in
 `python tools/request_options.py` writes this page from the fields. What they do is on the pages about
 [generating](generate.md) and [pictures](pictures.md).
 """
+_PLOTS = """## Sides of a plot
+Fields that change along `x` or `y` of an order at a [server](serve.md): {}.
+"""
 _TITLES = "| option | in lines also | field | default | bounds at a server | in records | meaning |"
 
 
@@ -32,7 +36,8 @@ def page() -> str:
         if asked.help:
             groups.setdefault(asked.group, []).append(_row(name, asked))
     tables = ("\n".join([f"## {title}", _TITLES, "| --- " * 7 + "|", *rows]) + "\n" for title, rows in groups.items())
-    return "\n".join([_INTRODUCTION, *tables])
+    sides = ", ".join(f"`{name}`" for name in (*axes(), *AXES))
+    return "\n".join([_INTRODUCTION, *tables, _PLOTS.format(sides)])
 
 
 def _row(name: str, asked: Asked) -> str:

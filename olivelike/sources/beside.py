@@ -105,8 +105,8 @@ def _from_files(
         check_network(component, class_name, config)
     except SourceError as error:
         raise SourceError(f"{files.where}: {error}") from None
-    if kind.name in _FORMS:
-        _FORMS[kind.name].check(files.where, config, host)
+    if kind.enters in _CHECKS:
+        _CHECKS[kind.enters](kind, files.where, config, host)
     read = read_checkpoint(files, component, folder, library, class_name, variant=variant, read_pickle=read_pickle)
     return read, files.origin
 
@@ -123,9 +123,8 @@ def _from_file(
     prefix = next((prefix for prefix in prefixes if any(name.startswith(prefix) for name in header.tensors)), "")
     table = {name: (tensor, path) for name, tensor in header.tensors.items() if name.startswith(prefix)}
     shapes = {name.removeprefix(prefix): tensor.shape for name, (tensor, _) in table.items()}
-    form = _FORMS[kind.name]
-    config = form.config(path, shapes, host, original)
-    form.check(str(path), config, host)
+    config = _CONFIGS[kind.name](path, shapes, host, original)
+    _CHECKS[kind.enters](kind, str(path), config, host)
     checkpoint = Checkpoint(component, *kind.network, config, table, original=kind.name if original else None)
     return checkpoint, Origin.local("file", path)
 
@@ -219,24 +218,25 @@ def _depths(shapes: Shapes, own: Config, *, original: bool) -> Config:
     return found if wanted == usual else {**found, "transformer_layers_per_block": wanted}
 
 
-def _check_controlnet(where: str, config: Config, host: Host) -> None:
-    """Refuse a ControlNet of another family than the pipeline's UNet, or for one of other sizes."""
+def _check_whole(kind: GuideKind, where: str, config: Config, host: Host) -> None:
+    """Refuse a network that mirrors a UNet of another family than the pipeline's, or one of other sizes."""
     own = host.unet
     width, needed = config.get("cross_attention_dim"), own.get("cross_attention_dim")
     if isinstance(width, int) and isinstance(needed, int) and width != needed:
         raise SourceError(
-            f"{where}: this ControlNet is for {_title(width)}: it takes text of width {width}, and the pipeline's UNet "
-            f"is {_title(needed)}, with text of width {needed}; take a ControlNet for that"
+            f"{where}: this {kind.title} is for {_title(width)}: it takes text of width {width}, and the pipeline's "
+            f"UNet is {_title(needed)}, with text of width {needed}; take {kind.one} for that"
         )
     for key in ("block_out_channels", "layers_per_block"):
         if key in config and key in own and _plain(config[key]) != _plain(own[key]):
             raise SourceError(
-                f"{where}: this ControlNet is for a UNet of {key} {_plain(config[key])}, and the pipeline's has "
+                f"{where}: this {kind.title} is for a UNet of {key} {_plain(config[key])}, and the pipeline's has "
                 f"{_plain(own[key])}; take one that was made for this family of checkpoints"
             )
-    if (channels := config.get("in_channels", _LATENTS)) != own.get("out_channels", _LATENTS):
+    channels = config.get("in_channels", _LATENTS)
+    if kind.in_each_step and channels != own.get("out_channels", _LATENTS):
         raise SourceError(
-            f"{where}: this ControlNet takes latents of {channels} channels, and the pipeline's have "
+            f"{where}: this {kind.title} takes latents of {channels} channels, and the pipeline's have "
             f"{own.get('out_channels', _LATENTS)}; take one that was made for this family of checkpoints"
         )
 
@@ -288,8 +288,8 @@ def _first_squares(values: int) -> tuple[int, int] | None:
     return next(((channels, side) for channels, side in found if channels * side * side == values), None)
 
 
-def _check_t2i_adapter(where: str, config: Config, host: Host) -> None:
-    """Refuse a T2I-Adapter whose features do not go into the pipeline's UNet."""
+def _check_features(kind: GuideKind, where: str, config: Config, host: Host) -> None:
+    """Refuse a network whose features do not go into the pipeline's UNet, by their channels and scales."""
     try:
         given, taken = given_features(config), taken_features(host.unet)
     except (LookupError, TypeError, ValueError):
@@ -297,7 +297,7 @@ def _check_t2i_adapter(where: str, config: Config, host: Host) -> None:
     wanted = [(feature.channels, feature.scale * host.pixels) for feature in taken]
     if (features := [(feature.channels, feature.scale) for feature in given]) != wanted:
         raise SourceError(
-            f"{where}: this T2I-Adapter is for {_first_title(given[0], host)}: it gives features of "
+            f"{where}: this {kind.title} is for {_first_title(given[0], host)}: it gives features of "
             f"{_shown(features)}, and the pipeline's UNet takes {_shown(wanted)}; take one that was made for this "
             "family of checkpoints"
         )
@@ -407,18 +407,11 @@ def _with_projection(encoder: Checkpoint, file: IpAdapterFile) -> Checkpoint:
     )
 
 
-@dataclass(frozen=True)
-class _Form:
-    """Facts of a kind beside its row: how a file of one network is read, and what a network has to fit."""
-
-    config: Callable[[Path, Shapes, Host, bool], Config]
-    """Returns the config of a network in a file; also gets whether its names are those of the original code."""
-    check: Callable[[str, Config, Host], None]
-    """Refuses one for another pipeline; also gets its place, for messages."""
-
-
-_FORMS: Final[Mapping[str, _Form]] = {
-    "controlnet": _Form(_controlnet_config, _check_controlnet),
-    "t2i_adapter": _Form(_t2i_adapter_config, _check_t2i_adapter),
-}
-"""Kinds whose files are known, or that have to fit more than the inputs of a UNet."""
+_CONFIGS: Final[Mapping[str, Callable[[Path, Shapes, Host, bool], Config]]] = {
+    "controlnet": _controlnet_config, "t2i_adapter": _t2i_adapter_config,
+}  # fmt: skip
+"""Kinds whose files are known → config of a network in a file; also gets whether its names are the original code's."""
+_CHECKS: Final[Mapping[str, Callable[[GuideKind, str, Config, Host], None]]] = {
+    "up": _check_whole, "down": _check_features,
+}  # fmt: skip
+"""Place in a UNet where a kind enters → refuses a network for another pipeline, whose own place is for messages."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from olivelike.errors import SourceError
 from olivelike.model.guides import GUIDES
 from olivelike.model.records.origin import Origin
 from olivelike.sources import SourceSpec, available_components, open_source
+from olivelike.sources.beside import Host, open_beside
 from olivelike.sources.files.weight_table import read_weight_table
 from olivelike.sources.identify.identify import identify
 from olivelike.testing.checkpoints import make_checkpoint
@@ -155,6 +157,16 @@ def test_configs_of_another_family_or_class_are_refused(both_forms_of, tmp_path,
         with pytest.raises(SourceError, match=words) as refused:
             opened(source, guide, folder)
         assert str(folder) in str(refused.value)
+
+
+@pytest.mark.parametrize("enters", ["up", "down"])
+def test_a_kind_has_to_fit_by_where_it_enters_whatever_it_is(tmp_path, enters):
+    kind = replace(next(one for one in GUIDES.values() if one.enters == enters), name="other", title="Other")
+    own, xl = little_checkpoint("attending"), little_checkpoint("attending_xl")
+    unet = json.loads((xl / "unet" / "config.json").read_text())
+    folder = MAKE["controlnet" if enters == "up" else "t2i_adapter"](tmp_path / "one", own)
+    with pytest.raises(SourceError, match="this Other is for Stable Diffusion|this Other is for another network"):
+        open_beside(SourceSpec(path=folder), kind, kind.components[0], Host(unet=unet, pixels=2), None)
 
 
 def test_guides_of_another_family_are_refused(both_forms_of, tmp_path):

@@ -11,6 +11,7 @@ import typer
 
 from olivelike.cli import options as shared
 from olivelike.cli.options import AllSessionOptions
+from olivelike.model.guides import CONTROL_KINDS
 from olivelike.runtime.pipeline.request import OneOf, asked_fields, with_hires
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from olivelike.runtime.sessions.session_settings import SessionSettings
     from olivelike.serve.remote.client import Server
     from olivelike.serve.remote.remote_orders import RemotePlan
+
+_CONTROLS = " or ".join(kind.title for kind in CONTROL_KINDS)
 
 
 def _request_options() -> "Iterator[tuple[str, Any, Any]]":
@@ -108,7 +111,7 @@ def generate(
         typer.Option(
             "--control",
             metavar="[NAME=]FILE[:X]",
-            help="Picture that leads, with strength X, by a ControlNet or T2I-Adapter of that name; may be repeated.",
+            help=f"Picture that leads, with strength X, by a {_CONTROLS} of that name; may be repeated.",
         ),
     ] = None,
     control_start: Annotated[

@@ -1,4 +1,4 @@
-// A picture that leads: which one, by which ControlNet or T2I-Adapter of the model, how strongly and for how long.
+// A picture that leads: which one, by which network of the model, how strongly and for how long.
 
 import { $, make, newest } from "./dom.js";
 import { fitSize, hasPicture, upload } from "./initial.js";

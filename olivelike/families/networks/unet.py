@@ -149,14 +149,18 @@ def take_residuals(network: Any, given: Mapping[str, torch.Tensor]) -> None:
         network: Diffusers' UNet; it calls nothing else until the next time.
         given: By the names of `GuideKind.input`, in that order; features are added in place.
     """
-    more: dict[str, Any] = {}
+    sums: dict[str, list[Any]] = {}
     for kind in GUIDES.values():
         values = [value for name, value in given.items() if kind.gives and kind.is_given(name)]
-        if values and kind.enters == "down":
-            more["down_intrablock_additional_residuals"] = values
-        elif values:
-            *down, middle = values
-            more |= {"down_block_additional_residuals": tuple(down), "mid_block_additional_residual": middle}
+        if values:
+            before = sums.get(kind.enters, [0] * len(values))
+            sums[kind.enters] = [one + other for one, other in zip(values, before, strict=True)]
+    more: dict[str, Any] = {}
+    if features := sums.get("down"):
+        more["down_intrablock_additional_residuals"] = features
+    if residuals := sums.get("up"):
+        *down, middle = residuals
+        more |= {"down_block_additional_residuals": tuple(down), "mid_block_additional_residual": middle}
     network.forward = partial(type(network).forward, network, **more)
 
 
