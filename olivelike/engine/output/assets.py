@@ -10,11 +10,11 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from olivelike._untrusted import Json, JsonView, read_bytes
-from olivelike.engine.output.clip_tokenizer import ClipTokenizer, UnknownFormError
 from olivelike.engine.output.pipeline_files import current_name, to_json
 from olivelike.engine.output.scheduler_defaults import with_defaults
 from olivelike.errors import SourceError
 from olivelike.families import family_of_folder
+from olivelike.runtime.prompts.clip_tokenizer import ClipTokenizer, UnknownFormError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

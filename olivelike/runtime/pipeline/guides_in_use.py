@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from olivelike._text import did_you_mean
 from olivelike.errors import MissingError, SourceError, UsageError
@@ -30,7 +30,7 @@ from olivelike.model.guides import (
     guide_kind,
 )
 from olivelike.runtime.pipeline.safety import Preprocessing
-from olivelike.runtime.pipeline.vae import upright
+from olivelike.runtime.pipeline.vae import to_shares, upright
 from olivelike.runtime.sessions.session import put
 
 if TYPE_CHECKING:
@@ -222,8 +222,6 @@ def prepare_guides(request: ResolvedRequest, folder: PipelineFolder, networks: M
 def _prepared(
     control: Control[Image], request: ResolvedRequest, folder: PipelineFolder, networks: Mapping[str, Network]
 ) -> Guide:
-    from diffusers.image_processor import VaeImageProcessor
-
     from olivelike.model.adapter_features import downscale_factor, given_features
 
     assert control.net is not None
@@ -231,12 +229,9 @@ def _prepared(
     kind, network, config = guide_kind(component), networks[component], folder.config(component)
     assert kind is not None
     image = find_edges(control.image) if control.preprocessor == "canny" else upright(control.image)
-    grey = network.input(kind.picture).dims[1] == 1
+    mode = "L" if network.input(kind.picture).dims[1] == 1 else "RGB"
     unit = folder.vae_factor if kind.in_each_step else downscale_factor(config)
-    processor: Any = VaeImageProcessor(
-        vae_scale_factor=unit, do_convert_rgb=not grey, do_convert_grayscale=grey, do_normalize=False
-    )
-    pixels: Array = processor.preprocess(image, width=width, height=height).numpy()
+    pixels = to_shares(image, request.size, unit, mode)
     if kind.in_each_step:
         return Guide(kind, control, network, pixels, is_pooled=bool(config.get("global_pool_conditions")))
     shapes: dict[str, tuple[int, ...]] = {

@@ -14,11 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from olivelike._light_diffusers import light_diffusers
 from olivelike.errors import UsageError
-from olivelike.runtime.pipeline.noise import Noise
 from olivelike.runtime.pipeline.request import DRAWN_SEEDS, ResolvedRequest
-from olivelike.runtime.pipeline.vae import encode_picture, to_pixels, upright
+from olivelike.runtime.pipeline.vae import encode_picture, to_pixels, to_shares, upright
 from olivelike.runtime.schedulers.flow_matching import shift_by_size
 from olivelike.runtime.schedulers.make_scheduler import Scheduler, make_scheduler
 
@@ -26,10 +24,12 @@ if TYPE_CHECKING:
     import torch
     from PIL.Image import Image
 
+    from olivelike.runtime.pipeline.noise import Noise
     from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
     from olivelike.runtime.sessions.session import Network
 
 
+_HALF: Final = 0.5
 _ALIKE: Final = 0.9995
 """Cosine above which two vectors have no arc between them to speak of."""
 
@@ -78,6 +78,8 @@ def begin_batch(
 
 def generators(seeds: Sequence[int]) -> list[Noise]:
     """Return the noise of each seed."""
+    from olivelike.runtime.pipeline.noise import Noise
+
     return [Noise(seed) for seed in seeds]
 
 
@@ -242,14 +244,9 @@ class Blend:
 
 def to_mask(image: Image, size: tuple[int, int], folder: PipelineFolder) -> torch.Tensor:
     """Return a mask as zeros and ones of shape (1, 1, height, width), resized and cut at half as in diffusers."""
-    with light_diffusers():
-        from diffusers.image_processor import VaeImageProcessor
+    import torch
 
-    processor: Any = VaeImageProcessor(
-        vae_scale_factor=folder.vae_factor, do_normalize=False, do_binarize=True, do_convert_grayscale=True
-    )
-    mask: torch.Tensor = processor.preprocess(upright(image), height=size[1], width=size[0])
-    return mask
+    return torch.from_numpy((to_shares(upright(image), size, folder.vae_factor, "L") >= _HALF).astype("float32"))
 
 
 def masked_channels(channels: int) -> int:

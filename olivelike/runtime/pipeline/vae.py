@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from olivelike._light_diffusers import light_diffusers
 from olivelike.model.components import PREVIEW
 from olivelike.runtime.pictures.picture_record import to_pictures
 
@@ -242,12 +241,28 @@ def to_images(pixels: Array, latents: Array, folder: PipelineFolder) -> list[Ima
 
 def to_pixels(image: Image, size: tuple[int, int], folder: PipelineFolder) -> Array:
     """Return a picture as pixels of shape (1, 3, height, width) in [-1, 1], resized as diffusers resizes."""
-    with light_diffusers():
-        from diffusers.image_processor import VaeImageProcessor
+    return 2 * to_shares(upright(image), size, folder.vae_factor) - 1
 
-    processor: Any = VaeImageProcessor(vae_scale_factor=folder.vae_factor)
-    pixels: Array = processor.preprocess(upright(image), height=size[1], width=size[0]).numpy()
-    return pixels
+
+def to_shares(image: Image, size: tuple[int, int], unit: int, mode: str = "RGB") -> Array:
+    """Return a picture as shares of full brightness, with the pixels of diffusers' `VaeImageProcessor`.
+
+    Args:
+        image: in RGB.
+        size: width and height that it is resized to, once they are multiples of `unit`.
+        unit: pixels of a side that are one further on.
+        mode: Pillow's name of the channels: `RGB`, or `L` for grey.
+
+    Returns:
+        Numbers from 0 to 1 of shape (1, channels, height, width), float32.
+    """
+    import numpy as np
+    from PIL.Image import Resampling
+
+    width, height = (side - side % unit for side in size)
+    resized = image.resize((width, height), Resampling.LANCZOS).convert(mode)
+    values = np.asarray(resized, np.float32) / 255
+    return values.reshape(1, height, width, -1).transpose(0, 3, 1, 2)
 
 
 def upright(image: Image) -> Image:

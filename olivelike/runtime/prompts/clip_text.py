@@ -8,8 +8,8 @@ Weights are those of A1111's emphasis "Original" (`modules/sd_emphasis.py`): sta
 the mean that they had, chunk by chunk. A1111 takes the mean over a batch of prompts; here it is each prompt's own, so
 that a picture does not depend on its neighbours.
 
-`tokenizer.json` is read by the `tokenizers` library itself: its ids are those of transformers' `CLIPTokenizer`, which
-is a shell around it and takes a second to import.
+Tokenizers are read by the `tokenizers` library itself: its ids are those of transformers' `CLIPTokenizer`, which is a
+shell around it and takes a second to import. Only a vocabulary with settings of an unknown form is left to that class.
 """
 
 from __future__ import annotations
@@ -306,14 +306,25 @@ def _open_backend(folder: Path) -> Tokenizer:
     for name in ("vocab.json", "merges.txt"):
         if not (folder / name).is_file():
             raise SourceError(f"{folder} has neither tokenizer.json nor {name}; fetch its files again")
-        _read(folder / name, _MOST_BYTES)
-    from transformers import CLIPTokenizer
+    from olivelike.runtime.prompts.clip_tokenizer import FILES
 
+    files = {name: _read(folder / name, _MOST_BYTES) for name in FILES if (folder / name).is_file()}
     try:
-        backend: Tokenizer = CLIPTokenizer.from_pretrained(folder, local_files_only=True).backend_tokenizer
+        return _from_vocabulary(folder, files)
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise SourceError(f"{folder} can't be loaded as a tokenizer: {error!r}; fetch its files again") from error
-    return backend
+
+
+def _from_vocabulary(folder: Path, files: Mapping[str, bytes]) -> Tokenizer:
+    from olivelike.runtime.prompts.clip_tokenizer import ClipTokenizer, UnknownFormError
+
+    try:
+        return ClipTokenizer(files).tokenizer
+    except UnknownFormError:
+        from transformers import CLIPTokenizer
+
+        backend: Tokenizer = CLIPTokenizer.from_pretrained(folder, local_files_only=True).backend_tokenizer
+        return backend
 
 
 def _checked(path: Path) -> str:

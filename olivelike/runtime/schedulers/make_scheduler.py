@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from olivelike._light_diffusers import light_diffusers
 from olivelike.errors import MissingError, SourceError
 from olivelike.model.scheduler_settings import taken_over
-from olivelike.runtime.pipeline.noise import BrownianPath
 from olivelike.runtime.schedulers.flow_matching import for_the_loop
 from olivelike.runtime.schedulers.scheduler_names import (
     CLASSES,
@@ -133,6 +132,8 @@ def seed_noise(scheduler: Any, seeds: Sequence[int], latents: torch.Tensor) -> N
     if not hasattr(scheduler, "noise_sampler"):
         return
     import torch
+
+    from olivelike.runtime.pipeline.noise import BrownianPath
 
     sigmas = scheduler.sigmas.cpu()
     span = sigmas[sigmas > 0].min().item(), sigmas.max().item()

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
 import json
+import random
+import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -10,7 +14,7 @@ from olivelike.families.denoiser_forms import FORMS, EncodedText
 from olivelike.runtime.prompts.clip_text import chunk_prompt, open_tokenizer, weighted
 from olivelike.runtime.prompts.syntax import BREAK, Fragment, parse_prompt
 from olivelike.runtime.prompts.text_kinds import encode_prompts
-from olivelike.testing.checkpoint_configs import write_tokenizer
+from olivelike.testing.checkpoint_configs import write_clip_tokenizer, write_tokenizer
 
 VOCABULARY = 2000
 TOKENS = ["<style>", "<style>_1", "<style>_2"]
@@ -281,3 +285,35 @@ def test_broken_tokenizers_are_refused_with_their_file(folder, tmp_path):
 
 def test_break_is_a_single_value():
     assert parse_prompt("a BREAK b")[1] is BREAK
+
+
+def test_ids_of_odd_texts_are_those_of_transformers_which_is_not_imported(tmp_path):
+    from transformers import CLIPTokenizer
+
+    folders = {}
+    for name in ("pad_end", "pad_exclamation"):
+        write_clip_tokenizer(folder := tmp_path / name, name)
+        folders[folder] = CLIPTokenizer.from_pretrained(folder)
+    added = tmp_path / "added"
+    shutil.copytree(folder, added)
+    (added / "added_tokens.json").write_text(json.dumps({token: 49408 + i for i, token in enumerate(TOKENS)}), "utf-8")
+    folders[added] = CLIPTokenizer.from_pretrained(added)
+    chosen = random.Random(42)
+    letters = (
+        "aAbBeé'!,.<|>_- 019strvmld\n\x00"
+        "\u0301\u0130\u03a3\ufeff\u0085\u00a0\u200b\u4e2d\U0001f600\U0001f3fd\u0660\u00bd"
+    )
+    texts = [*TEXTS, "中文 " * 90, "<style>", "a<style>_1 <STYLE>b", "<|endoftext|>x<|startoftext|>", "\ufffd" * 5]
+    texts += ["".join(chosen.choices(letters, k=chosen.randrange(80))) for _ in range(1500)]
+    for folder, reference in folders.items():
+        ours = open_tokenizer(folder).backend
+        for text in texts:
+            assert (
+                ours.encode(text, add_special_tokens=False).ids == reference(text, add_special_tokens=False).input_ids
+            )
+    code = (
+        "import sys; from pathlib import Path; from olivelike.runtime.prompts.clip_text import open_tokenizer\n"
+        "open_tokenizer(Path(sys.argv[1])); print('transformers' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(added)], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

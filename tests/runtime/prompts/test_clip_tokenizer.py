@@ -9,8 +9,8 @@ import shutil
 import pytest
 
 from olivelike.data import demo_folder
-from olivelike.engine.output.clip_tokenizer import ClipTokenizer, UnknownFormError
 from olivelike.engine.output.fallback_assets import LibraryTokenizer
+from olivelike.runtime.prompts.clip_tokenizer import ClipTokenizer, UnknownFormError
 from olivelike.testing.checkpoint_configs import write_clip_tokenizer, write_tokenizer
 
 LOADING = ("is_local", "local_files_only")

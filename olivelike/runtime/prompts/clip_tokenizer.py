@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from olivelike.engine.output.pipeline_files import to_json
+from olivelike._untrusted import parse_json
 
 if TYPE_CHECKING:
     from tokenizers import AddedToken, Tokenizer
@@ -43,8 +43,9 @@ _REPLACED = frozenset(
     }
 )  # fmt: skip
 """Keys that go, or come out the same for every such tokenizer."""
-_FILES = frozenset({"added_tokens.json", "special_tokens_map.json", "tokenizer_config.json", "tokenizer.json"})
 _VOCABULARY = frozenset({"vocab.json", "merges.txt"})
+FILES: Final = _VOCABULARY | {"added_tokens.json", "special_tokens_map.json", "tokenizer_config.json", "tokenizer.json"}
+"""Names of what is read."""
 _FLAGS = frozenset({"lstrip", "normalized", "rstrip", "single_word", "special"})
 _IDS = range(1 << 31)
 _UNLIMITED = int(1e30)
@@ -69,7 +70,7 @@ class ClipTokenizer:
         Args:
             files: Content by name: `tokenizer.json`, or `vocab.json` with `merges.txt`, and what is beside them.
         """
-        _require(files.keys() <= _FILES | _VOCABULARY)
+        _require(files.keys() <= FILES)
         whole = _json(files, "tokenizer.json")
         self._config = _config(files)
         special, listed = _tokens(self._config, files, whole)
@@ -85,7 +86,8 @@ class ClipTokenizer:
         if self._config.get("extra_special_tokens") == []:
             config["extra_special_tokens"] = []
         whole = self.tokenizer.to_str(pretty=True)
-        return {"tokenizer.json": whole.encode(), "tokenizer_config.json": to_json(dict(sorted(config.items())))}
+        told = json.dumps(dict(sorted(config.items())), indent=2, ensure_ascii=False)
+        return {"tokenizer.json": whole.encode(), "tokenizer_config.json": (told + "\n").encode()}
 
     def _frame_texts(self) -> None:
         """Let every text begin and end with a token."""
@@ -234,7 +236,7 @@ def _tokenizer(vocabulary: dict[str, int], merges: list[tuple[str, str]], unknow
 
 
 def _json(files: Mapping[str, bytes], name: str) -> JsonView:
-    return _mapping(json.loads(files.get(name, b"{}")))
+    return _mapping(parse_json(files.get(name, b"{}")))
 
 
 def _mapping(value: Any) -> JsonView:
