@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import re
 import stat
@@ -74,7 +75,11 @@ def read_bytes(path: Path, most: int = CONFIG_BYTES) -> bytes:
 
 
 def parse_json(
-    data: bytes | str, pairs_hook: Callable[[list[tuple[str, Any]]], Any] | None = None, *, halves: bool = False
+    data: bytes | str,
+    pairs_hook: Callable[[list[tuple[str, Any]]], Any] | None = None,
+    *,
+    halves: bool = False,
+    unbounded: bool = False,
 ) -> Any:
     """Return the value of a JSON text of bounded depth, with finite numbers and whole characters.
 
@@ -84,10 +89,12 @@ def parse_json(
         data: the text, UTF-8 as bytes.
         pairs_hook: makes an object of its keys and values.
         halves: allow halves of surrogate pairs, which have no UTF-8.
+        unbounded: allow `-Infinity`, which diffusers writes for the least of a scheduler's values if nothing bounds it.
     """
     text = data.decode("utf-8-sig") if isinstance(data, bytes) else data
     try:
-        value = json.loads(text, object_pairs_hook=pairs_hook, parse_float=_finite, parse_constant=_no_constant)
+        constant = _unbounded if unbounded else _no_constant
+        value = json.loads(text, object_pairs_hook=pairs_hook, parse_float=_finite, parse_constant=constant)
     except RecursionError:
         raise ValueError(f"it is nested deeper than {DEEPEST_JSON} levels") from None
     _check_depth(value)
@@ -106,25 +113,31 @@ def read_json(path: Path, most: int = CONFIG_BYTES) -> Any:
 
 def read_object(path: Path, most: int = CONFIG_BYTES) -> Json:
     """Return the object of a regular file of JSON; raises as `read_json`, also for JSON that is no object."""
-    value = read_json(path, most)
+    return parse_object(read_bytes(path, most))
+
+
+def parse_object(data: bytes | str, *, unbounded: bool = False) -> Json:
+    """Return the object of a JSON text; raises `ValueError` as `parse_json`, also for JSON that is no object."""
+    value = parse_json(data, unbounded=unbounded)
     if not isinstance(value, dict):
         raise ValueError("it is no JSON object")
     return value
 
 
-def read_settings(path: Path, remedy: str, *, absent: Json | None = None) -> Json:
+def read_settings(path: Path, remedy: str, *, absent: Json | None = None, unbounded: bool = False) -> Json:
     """Return the object of a file of JSON in a pipeline: an index, or a config of a network, scheduler or tokenizer.
 
     Args:
         path: The file.
         remedy: What to do if it is damaged.
         absent: What no file means; by default that one is missing.
+        unbounded: As for `parse_json`: for a scheduler's.
 
     Raises:
         SourceError: if it is missing, too large, or no JSON object.
     """
     try:
-        return read_object(path)
+        return parse_object(read_bytes(path), unbounded=unbounded)
     except FileNotFoundError:
         if absent is None:
             raise SourceError(f"{path}: no such file, and the pipeline needs it; {remedy}") from None
@@ -145,13 +158,17 @@ def one_line(text: str) -> str:
 
 def _finite(text: str) -> float:
     value = float(text)
-    if value in (float("inf"), float("-inf")):
+    if math.isinf(value):
         raise ValueError(f"the number {text[:40]} is too large")
     return value
 
 
 def _no_constant(name: str) -> float:
     raise ValueError(f"{name} is no JSON")
+
+
+def _unbounded(name: str) -> float:
+    return -math.inf if name == "-Infinity" else _no_constant(name)
 
 
 def _check_depth(value: Any) -> None:

@@ -33,6 +33,17 @@ def test_json_is_shallow_finite_and_of_whole_characters(text):
     assert parse_json('"\\ud83c\\udf89"') == "🎉"
 
 
+def test_a_bound_that_is_none_is_read_where_diffusers_writes_one(tmp_path):
+    for text in ("NaN", "Infinity", "[" * 60 + "]" * 60):
+        with pytest.raises(ValueError):
+            parse_json(text, unbounded=True)
+    path = tmp_path / "scheduler_config.json"
+    path.write_text('{"lambda_min_clipped": -Infinity}')
+    assert read_settings(path, "fetch it", unbounded=True) == {"lambda_min_clipped": float("-inf")}
+    with pytest.raises(SourceError, match="-Infinity is no JSON"):
+        read_settings(path, "fetch it")
+
+
 def test_settings_that_are_missing_or_damaged_are_told_with_a_remedy(tmp_path):
     path = tmp_path / "config.json"
     assert read_settings(path, "fetch it", absent={}) == {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from olivelike._untrusted import Json, JsonView, read_bytes
+from olivelike._untrusted import Json, JsonView, parse_object, read_bytes
 from olivelike.engine.output.pipeline_files import current_name, to_json
 from olivelike.engine.output.scheduler_defaults import with_defaults
 from olivelike.errors import SourceError
@@ -121,7 +121,7 @@ def _vocabulary(folder: str, contents: Mapping[str, bytes]) -> dict[str, bytes]:
     if whole is None:
         raise SourceError(f"the source's {folder} has neither vocab.json with merges.txt nor tokenizer.json")
     try:
-        model = json.loads(whole)["model"]
+        model = parse_object(whole)["model"]
         vocabulary, merges = model["vocab"], model["merges"]
     except (ValueError, KeyError, TypeError) as error:
         raise SourceError(f"the source's {folder}/tokenizer.json is no byte-pair tokenizer: {error!r}") from error
@@ -233,9 +233,6 @@ def _check_merges(folder: str, contents: Mapping[str, bytes]) -> None:
 
 def _parse(relative: str, data: bytes) -> Json:
     try:
-        config = json.loads(data)
+        return parse_object(data, unbounded=relative.endswith("/scheduler_config.json"))
     except ValueError as error:
         raise SourceError(f"the source's {relative} is no JSON: {error}; fetch the file again") from error
-    if not isinstance(config, dict):
-        raise SourceError(f"the source's {relative} is no JSON object; fetch the file again")
-    return config

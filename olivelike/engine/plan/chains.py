@@ -56,7 +56,7 @@ def check_scheduler(source: PipelineSource) -> None:
     path = source.extras.get("scheduler/scheduler_config.json")
     if path is None or source.few_steps is not None:
         return
-    config = read_settings(path, "get the file again")
+    config = read_settings(path, "get the file again", unbounded=True)
     try:
         check_scheduler_config(config)
     except SourceError as error:

@@ -129,7 +129,7 @@ def _check_assets(question: Question, data: bytes, action: Action, read: Read) -
 def _check_asset_files(question: Question, data: bytes, action: Action, read: Read) -> None:  # noqa: ARG001
     for path, digest in read_assets(data).items():
         content = read(digest)
-        if path.endswith(".json") and content is not None and not isinstance(parse_json(content), dict):
+        if path.endswith(".json") and content is not None and not isinstance(parse_json(content, unbounded=True), dict):
             raise _FlawError(f"{path} is no JSON object")
 
 

@@ -110,7 +110,7 @@ def open_served(path: Path) -> Pipeline:
     described, index = (read_settings(path / file, _AGAIN) for file in (NETWORKS_FILE, INDEX_FILE))
     name = next((name for name in DENOISERS if name in described), DENOISERS[0])
     configs = (f"{name}/config.json", "vae_decoder/config.json", "scheduler/scheduler_config.json")
-    denoiser, vae, scheduler = (read_settings(path / config, _AGAIN) for config in configs)
+    denoiser, vae, scheduler = (read_settings(path / config, _AGAIN, unbounded=True) for config in configs)
     try:
         networks = {
             name: Network(name, TritonSession(name, _specs(one["inputs"]), _specs(one["outputs"])))

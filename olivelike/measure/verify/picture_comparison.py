@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import torch
 
-from olivelike._untrusted import Json, read_json
+from olivelike._untrusted import Json, read_settings
 from olivelike.errors import SourceError
 from olivelike.families import family_of_folder
 from olivelike.graphs.export.torch_network import build_network
@@ -198,7 +198,7 @@ def _scheduler(originals: Originals) -> Any:
     cls = getattr(diffusers, entry[1], None) if isinstance(entry, list) else None
     if path is None or cls is None:
         raise SourceError("the source names no scheduler of diffusers, so its pictures can't be made")
-    config, few_steps = read_json(path), originals.source.few_steps
+    config, few_steps = read_settings(path, "get the file again", unbounded=True), originals.source.few_steps
     return cls.from_config(config if few_steps is None else few_steps.scheduler_config(config))
 
 

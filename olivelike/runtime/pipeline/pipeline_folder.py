@@ -313,7 +313,8 @@ def _open_folder(path: Path, _stamps: tuple[object, ...]) -> PipelineFolder:
     name = next((name for name in DENOISERS if (path / name / MODEL_FILE).is_file()), DENOISERS[0])
     files = (f"{name}/config.json", _CONFIGS[0])
     denoiser, vae = (read_settings(path / file, _AGAIN, absent={}) for file in files)
-    folder = PipelineFolder(path, index, denoiser, vae, read_settings(path / _CONFIGS[1], _AGAIN))
+    scheduler = read_settings(path / _CONFIGS[1], _AGAIN, unbounded=True)
+    folder = PipelineFolder(path, index, denoiser, vae, scheduler)
     for component in (folder.family.denoiser, "vae_decoder", *(part.component for part in folder.texts)):
         folder.model(component)
     if not folder.texts:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from olivelike._text import did_you_mean_path
-from olivelike._untrusted import Json, parse_json, read_bytes
+from olivelike._untrusted import Json, parse_object, read_bytes
 from olivelike.errors import SourceError
 
 if TYPE_CHECKING:
@@ -164,12 +164,9 @@ def settings_from_file(config_path: Path) -> Settings:
 
 def _json_object(where: str, text: str | bytes) -> Config:
     try:
-        value = parse_json(text)
+        return parse_object(text)
     except ValueError as error:
         raise SourceError(f"{where} can't be read as JSON: {error}; get the file again") from error
-    if not isinstance(value, dict):
-        raise SourceError(f"{where}: expected a JSON object, found {type(value).__name__}; get the file again")
-    return value
 
 
 def _settings(where: str, values: Config) -> Settings:

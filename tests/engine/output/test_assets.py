@@ -6,12 +6,14 @@ import hashlib
 import json
 import shutil
 from dataclasses import replace
+from types import SimpleNamespace
 
 import diffusers
 import pytest
 import transformers
 
 from olivelike.engine.output.assets import normalise_assets
+from olivelike.engine.plan.chains import check_scheduler
 from olivelike.errors import SourceError
 from olivelike.families import FAMILIES
 from olivelike.sources import SourceSpec, open_source
@@ -99,7 +101,7 @@ def test_a_tokenizer_without_any_vocabulary_is_an_error(tmp_path):
         normalise_assets({}, {"tokenizer/tokenizer_config.json": tmp_path / "tokenizer_config.json"})
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"model": {"vocab": []}}', '{"model": null}'])
+@pytest.mark.parametrize("text", ["{", "[]", '{"model": {"vocab": []}}', '{"model": null}', "[" * 100_000])
 def test_a_tokenizer_of_another_kind_is_an_error(tmp_path, text):
     (tmp_path / "tokenizer.json").write_text(text)
     with pytest.raises(SourceError, match=r"tokenizer/tokenizer.json is no byte-pair tokenizer"):
@@ -107,11 +109,21 @@ def test_a_tokenizer_of_another_kind_is_an_error(tmp_path, text):
 
 
 @pytest.mark.parametrize("name", ["scheduler/scheduler_config.json", "feature_extractor/preprocessor_config.json"])
-@pytest.mark.parametrize("text", ["{", "[]"])
+@pytest.mark.parametrize("text", ["{", "[]", '{"a": ' * 100_000])
 def test_a_config_that_is_no_json_object_is_an_error(tmp_path, name, text):
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(SourceError, match=rf"the source's {name} is no JSON"):
         normalise_assets({"scheduler": ["diffusers", "PNDMScheduler"]}, {name: tmp_path / "config.json"})
+
+
+def test_a_scheduler_without_bounds_is_taken_as_diffusers_saves_it(tmp_path):
+    diffusers.DPMSolverMultistepScheduler().save_config(tmp_path)
+    file = tmp_path / "scheduler_config.json"
+    assert "-Infinity" in file.read_text()
+    extras = {"scheduler/scheduler_config.json": file}
+    check_scheduler(SimpleNamespace(extras=extras, few_steps=None))
+    data = normalise_assets({"scheduler": ["diffusers", "DPMSolverMultistepScheduler"]}, extras)
+    assert json.loads(data["scheduler/scheduler_config.json"])["lambda_min_clipped"] == float("-inf")
 
 
 def test_a_tokenizer_of_any_generation_comes_out_as_saved_today(whole_tokenizer, tmp_path):

@@ -16,7 +16,7 @@ from olivelike.runtime.sessions.session_settings import SessionSettings, parse_p
 from tests.fixtures.little_pipeline import little_pipeline
 from tests.fixtures.sample_records import write_output_record
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
 
 def ask(**more):
@@ -123,6 +123,14 @@ def test_a_scheduler_for_networks_of_another_kind_is_refused(broken, settings):
     with pytest.raises(SourceError, match="FlowMatchEulerDiscreteScheduler, which is for networks of flow"):
         pipeline.resolve_defaults(ask())
     pipeline.resolve_defaults(ask(scheduler="Euler"))
+
+
+def test_a_scheduler_without_bounds_is_read_as_diffusers_saves_it(broken, settings):
+    diffusers = pytest.importorskip("diffusers")
+    diffusers.DPMSolverMultistepScheduler(beta_schedule="scaled_linear").save_config(broken / "scheduler")
+    assert "-Infinity" in (broken / "scheduler" / "scheduler_config.json").read_text()
+    pipeline = open_pipeline(broken, settings)
+    assert torch.equal(pipeline.latents(ask()), pipeline.latents(ask(scheduler="DPM++ 2M")))
 
 
 def test_a_missing_tokenizer_is_named(broken, settings):

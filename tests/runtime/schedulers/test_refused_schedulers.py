@@ -94,6 +94,7 @@ def test_a_config_that_is_no_scheduler_s_is_refused(config):
         ({"prediction_type": "flow_prediction"}, "prediction_type is .*one of epsilon, v_prediction, sample"),
         ({"trained_betas": [0.1, float("inf")]}, r"trained_betas is \[0.1, Infinity\]"),
         ({"steps_offset": -1}, "steps_offset is -1"),
+        ({"lambda_min_clipped": "none"}, 'lambda_min_clipped is "none", but must be a number, or -Infinity'),
         ({"use_karras_sigmas": "no"}, 'use_karras_sigmas is "no", but must be true or false'),
     ],
 )
