@@ -36,6 +36,7 @@ def same(ours, theirs):
     return json.dumps(ours) == json.dumps(theirs)
 
 
+@pytest.mark.slow  # What it fills in is compared with the installed release below, class by class.
 @pytest.mark.filterwarnings("ignore")  # settings that make no sense together, or are deprecated
 def test_the_table_is_what_the_installed_release_answers():
     assert rows_for(diffusers.__version__) == rows(), "python tools/make_assets_shelf.py writes it anew"
