@@ -93,13 +93,13 @@ def embed_guidance(scale: float, width: int) -> Array:
     Sines and cosines of 1000 · (scale - 1), as of a timestep: https://arxiv.org/abs/2310.04378, section 4.3, with the
     frequencies of `LatentConsistencyModelPipeline.get_guidance_scale_embedding`.
     """
-    import torch
+    import numpy as np
 
     half = width // 2
-    frequencies = torch.exp(torch.arange(half, dtype=torch.float32) * -(math.log(10000.0) / (half - 1)))
+    exponents = np.arange(half, dtype=np.float32) * -(math.log(10000.0) / (half - 1))
+    frequencies = np.exp(exponents, dtype=np.float64).astype(np.float32)  # Angles are thousands of times as large.
     angles = (scale - 1) * 1000.0 * frequencies[None]
-    made: Array = torch.nn.functional.pad(torch.cat([angles.sin(), angles.cos()], dim=1), (0, width % 2)).numpy()
-    return made
+    return np.pad(np.concatenate([np.sin(angles), np.cos(angles)], axis=1), ((0, 0), (0, width % 2)))
 
 
 def _join_and_pool(texts: Mapping[str, EncodedText], config: JsonView) -> Inputs:

@@ -13,9 +13,12 @@ from fractions import Fraction
 from mmap import mmap
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from olivelike._text import size as bytes_text
 from olivelike.errors import Interrupted
 from olivelike.extras.strips.cut_network import Cut, Image, Segment, cut_network
+from olivelike.model.onnx_messages import numpy_dtype
 from olivelike.runtime.pipeline.strips import CutError
 from olivelike.runtime.sessions.open_session import open_session
 from olivelike.runtime.sessions.providers import TENSORRT
@@ -23,9 +26,6 @@ from olivelike.runtime.sessions.session import ENGINE_CALLS, Call, Network
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import numpy as np
-    import torch
 
     from olivelike.extras.strips.group_norms import Norm
 
@@ -75,15 +75,13 @@ def run_in_strips(network: Network, cut: Cut, given: Array, into: Array) -> None
         SessionError: if a segment can't be opened or run.
         Interrupted: if the engine was asked to end early.
     """
-    import torch
-
     size = given.shape[-2], given.shape[-1]
     first = cut.segments[0].inputs[0]
-    memory, result = _Memory(), torch.from_numpy(into)
-    held = {first.name: _Rows(first, memory, strips={0: (torch.from_numpy(given), None)})}
+    memory = _Memory()
+    held = {first.name: _Rows(first, memory, strips={0: (given, None)})}
     for number, segment in enumerate(cut.segments):
         made = {
-            image.name: _Rows(image, memory, into=None if image.name in cut.last_uses else result)
+            image.name: _Rows(image, memory, into=None if image.name in cut.last_uses else into)
             for image in segment.outputs
         }
         for name, rows in made.items():
@@ -111,28 +109,22 @@ def _run_segment(
     shapes = {name: image.shape(*(int(image.scale * side) for side in size)) for name, image in cut.images.items()}
     shapes |= {image.name: image.shape(window, columns) for image in segment.inputs}
     shapes |= {image.name: image.shape(int(factor * window), int(factor * columns)) for image in segment.outputs}
-    import torch
-
     call = _prepare(network, cut, segment, shapes)
-    inputs, outputs = (
-        {name: torch.from_numpy(array) for name, array in arrays.items()} for arrays in (call.inputs, call.outputs)
-    )
     for norm in segment.norms:
         for name, values in zip(norm.inputs, held[norm.value].factor_and_offset(norm), strict=True):
-            inputs[name].copy_(values.view_as(inputs[name]))
+            call.inputs[name][...] = values.reshape(norm.factor_shape)
     for first in range(0, height, step):
         if ENGINE_CALLS.ended:
             raise Interrupted(f"{network.component}: interrupted between two strips")
         last = min(first + step, height)
         start, following = (min(max(row - margin, 0), height - window) for row in (first, last))
         for image in segment.inputs:
-            held[image.name].read(start, inputs[image.port])
+            held[image.name].read(start, call.inputs[image.port])
         call.run()
         for image in segment.outputs:
-            rows = int((first - start) * factor), int((last - first) * factor)
-            made[image.name].write(
-                int(first * factor), outputs[image.port].narrow(image.axis, *rows), int(step * factor)
-            )
+            place = int((first - start) * factor), int((last - start) * factor)
+            rows = _rows(call.outputs[image.port], image.axis, *place)
+            made[image.name].write(int(first * factor), rows, int(step * factor))
         for rows_of_input in ending:
             rows_of_input.drop(following if last < height else height)
 
@@ -171,37 +163,35 @@ class _Rows:
 
     image: Image
     memory: _Memory
-    strips: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = field(default_factory=dict)
+    strips: dict[int, tuple[Array, Array | None]] = field(default_factory=dict)
     """Strips by the number of their first row, each with its memory that is to be used again."""
     moments: _Moments | None = None
     """Mean and variance of what is normalised."""
-    into: torch.Tensor | None = None
+    into: Array | None = None
     """Tensor that rows are written to, if not to strips."""
 
-    def read(self, first: int, into: torch.Tensor) -> None:
+    def read(self, first: int, into: Array) -> None:
         """Fill a tensor with rows, from a first one on."""
         axis = self.image.axis
         last = first + into.shape[axis]
         for start, (strip, _) in self.strips.items():
             above, below = max(first, start), min(last, start + strip.shape[axis])
             if above < below:
-                rows = strip.narrow(axis, above - start, below - above)
-                into.narrow(axis, above - first, below - above).copy_(rows)
+                _rows(into, axis, above - first, below - first)[...] = _rows(strip, axis, above - start, below - start)
 
-    def write(self, first: int, rows: torch.Tensor, most: int) -> None:
+    def write(self, first: int, rows: Array, most: int) -> None:
         """Keep a copy of rows; `most` is how many there are in other strips."""
-        import torch
-
         axis = self.image.axis
         if self.into is not None:
-            self.into.narrow(axis, first, rows.shape[axis]).copy_(rows)
+            _rows(self.into, axis, first, first + rows.shape[axis])[...] = rows
             return
-        dtype = torch.bfloat16 if self.image.element == _BFLOAT16 else rows.dtype
-        memory = self.memory.take(rows.numel() // rows.shape[axis] * most * dtype.itemsize)
-        strip = memory.view(dtype)[: rows.numel()].view(rows.shape).copy_(rows)
+        dtype = numpy_dtype(self.image.element) if self.image.element == _BFLOAT16 else rows.dtype
+        memory = self.memory.take(rows.size // rows.shape[axis] * most * dtype.itemsize)
+        strip = memory[: rows.size * dtype.itemsize].view(dtype).reshape(rows.shape)
+        strip[...] = rows
         self.strips[first] = strip, memory
         if self.moments is not None:
-            self.moments.add(strip.movedim(self.image.channel_axis, 1))
+            self.moments.add(np.moveaxis(strip, self.image.channel_axis, 1))
 
     def drop(self, before: int) -> None:
         """Let go of strips that end before a row."""
@@ -210,18 +200,21 @@ class _Rows:
                 del self.strips[first]
                 self.memory.give(memory)
 
-    def factor_and_offset(self, norm: Norm) -> tuple[torch.Tensor, torch.Tensor]:
+    def factor_and_offset(self, norm: Norm) -> tuple[Array, Array]:
         """Return what a normalisation multiplies each channel by, and what it adds then, float32."""
-        import torch
-
         assert self.moments is not None
-        weight, bias = (torch.from_numpy(values.copy()).double() for values in (norm.weight, norm.bias))
+        weight, bias = (values.astype(np.float64) for values in (norm.weight, norm.bias))
         each = len(weight) // norm.groups
         mean, variance = (
-            values.repeat_interleave(each) for values in (self.moments.mean, self.moments.squares / self.moments.count)
+            values.repeat(each) for values in (self.moments.mean, self.moments.squares / self.moments.count)
         )
-        factor = weight / (variance + norm.epsilon).sqrt()
-        return factor.float(), (bias - mean * factor).float()
+        factor = weight / np.sqrt(variance + norm.epsilon)
+        return factor.astype(np.float32), (bias - mean * factor).astype(np.float32)
+
+
+def _rows(array: Array, axis: int, first: int, last: int) -> Array:
+    """Return rows of an image, as a view."""
+    return array[(slice(None),) * axis + (slice(first, last),)]
 
 
 class _Memory:
@@ -229,17 +222,15 @@ class _Memory:
 
     def __init__(self) -> None:
         self._size = 0
-        self._free: list[torch.Tensor] = []
+        self._free: list[Array] = []
 
-    def take(self, size: int) -> torch.Tensor:
+    def take(self, size: int) -> Array:
         """Return bytes, as uint8."""
-        import torch
-
         if size != self._size:
             self._size, self._free = size, []
-        return self._free.pop() if self._free else torch.frombuffer(mmap(-1, size), dtype=torch.uint8)
+        return self._free.pop() if self._free else np.frombuffer(mmap(-1, size), np.uint8)
 
-    def give(self, memory: torch.Tensor | None) -> None:
+    def give(self, memory: Array | None) -> None:
         """Take memory back that nobody uses."""
         if memory is not None and len(memory) == self._size:
             self._free.append(memory)
@@ -253,25 +244,19 @@ class _Moments:
     """
 
     def __init__(self, groups: int) -> None:
-        import torch
-
         self.count = 0
-        self.mean = torch.zeros(groups, dtype=torch.float64)
-        self.squares = torch.zeros(groups, dtype=torch.float64)
+        self.mean = np.zeros(groups)
+        self.squares = np.zeros(groups)
         """Sums of the squares of differences from the mean."""
 
-    def add(self, part: torch.Tensor) -> None:
+    def add(self, part: Array) -> None:
         """Count values of shape (1, channels, rows, columns) in."""
-        import torch
-
-        values = part.float().reshape(len(self.mean), -1)
+        values = part.reshape(len(self.mean), -1).astype(np.float32, copy=False)
         count = values.shape[1]
-        mean = values.mean(dim=1).double()
-        squares = torch.linalg.vector_norm(values, dim=1).double().square() - count * mean.square()
-        if (squares < count * mean.square()).any():  # Digits of the difference are lost; this takes five times as long.
-            variance, mean = (one.double() for one in torch.var_mean(values, dim=1, correction=0))
-            squares = variance * count
+        mean = values.mean(axis=1, dtype=np.float64)
+        away_from_mean = values - mean.astype(np.float32)[:, None]
+        squares = np.square(away_from_mean, out=away_from_mean).sum(axis=1, dtype=np.float64)
         total, away = self.count + count, mean - self.mean
-        self.squares += squares + away.square() * (self.count * count / total)
+        self.squares += squares + away**2 * (self.count * count / total)
         self.mean += away * (count / total)
         self.count = total

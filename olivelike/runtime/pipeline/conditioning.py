@@ -209,12 +209,13 @@ class FinalNorm:
 
     def apply(self, states: Array) -> Array:
         """Norm hidden states of shape (rows, tokens, width); computed in float32, returned in their dtype."""
-        import torch
+        import numpy as np
 
-        given, weight, bias = (torch.from_numpy(array) for array in (states, self.weight, self.bias))
-        normed = torch.nn.functional.layer_norm(given.float(), weight.shape, weight, bias, self.epsilon)
-        made: Array = normed.to(given.dtype).numpy()
-        return made
+        given = states.astype(np.float32)
+        centred = given - given.mean(axis=-1, keepdims=True)
+        deviation = np.sqrt(np.square(centred).mean(axis=-1, keepdims=True) + np.float32(self.epsilon))
+        normed: Array = centred / deviation * self.weight + self.bias
+        return normed.astype(states.dtype)
 
 
 def read_final_norm(path: Path) -> FinalNorm:

@@ -94,13 +94,13 @@ class DenoiserCalls:
 
 def _reach(before: Array, last: Array) -> Array:
     """Return how far each row's features are foretold: what changes much follows no line, as where steps add noise."""
-    import torch
+    import numpy as np
 
-    now = torch.from_numpy(last)
-    change, whole = ((values.float().flatten(1).norm(dim=1)) for values in (now - torch.from_numpy(before), now))
-    reach = _FARTHEST * ((_ERRATIC - change / whole) / (_ERRATIC - _STEADY)).clamp(0.0, 1.0)
-    made: Array = reach.to(now.dtype).view(-1, *(1 for _ in now.shape[1:])).numpy()
-    return made
+    change, whole = (
+        np.linalg.norm(values.astype(np.float32).reshape(len(last), -1), axis=1) for values in (last - before, last)
+    )
+    reach: Array = _FARTHEST * ((_ERRATIC - change / whole) / (_ERRATIC - _STEADY)).clip(0.0, 1.0)
+    return reach.reshape(-1, *(1 for _ in last.shape[1:]))
 
 
 class _Span:
@@ -165,14 +165,14 @@ class _Span:
 
     def _features_at(self, moment: float) -> Array:
         """Return features on the line through those of the last two whole steps; those of the only one, if it is."""
-        import torch
+        import numpy as np
 
         (first, before), (second, last) = self._features[0], self._features[-1]
         if self._reach is None:
             return last
-        share = (1 + torch.from_numpy(self._reach)).clamp(max=(moment - first) / (second - first))
-        made: Array = torch.lerp(torch.from_numpy(before), torch.from_numpy(last), share).numpy()
-        return made
+        ahead = np.minimum(self._reach, (moment - second) / (second - first))
+        found: Array = last + (last.astype(np.float32) - before) * ahead
+        return found
 
     def _call(self, network: Network, conditions: Inputs) -> Call:
         """Return the network's call with what leads these rows, which stays until something else does."""

@@ -16,6 +16,7 @@ from olivelike.runtime.pipeline.vae import decode_latents, encode_picture, to_im
 if TYPE_CHECKING:
     import torch
 
+    from olivelike.families.denoiser_forms import Array
     from olivelike.runtime.pictures.upscaling import Upscaler
     from olivelike.runtime.pipeline.denoising import DenoisingCallbacks, Step
     from olivelike.runtime.pipeline.latents import BatchState
@@ -64,10 +65,23 @@ def second_pass(request: ResolvedRequest, folder: PipelineFolder) -> ResolvedReq
 
 def enlarge_latents(latents: torch.Tensor, state: BatchState) -> torch.Tensor:
     """Return latents of the size of a batch, between them by bilinear interpolation, as A1111's "Latent"."""
-    from torch.nn.functional import interpolate
+    import torch
 
-    enlarged: torch.Tensor = interpolate(latents, size=state.latent_size, mode="bilinear")
-    return enlarged
+    return torch.from_numpy(between(between(latents.numpy(), state.latent_size[0], 2), state.latent_size[1], 3))
+
+
+def between(values: Array, size: int, axis: int) -> Array:
+    """Return so many values along an axis, each between the two that are nearest to its place."""
+    import numpy as np
+
+    given = values.shape[axis]
+    scale = float(np.float32(given / size))
+    places = ((np.arange(size) + 0.5) * scale - 0.5).astype(np.float32).clip(0)
+    first = places.astype(np.int64)
+    share = (places - first).astype(np.float32).reshape(-1, *[1] * (values.ndim - 1 - axis))
+    before, behind = values.take(first, axis), values.take(np.minimum(first + 1, given - 1), axis)
+    found: Array = before * (1 - share) + behind * share
+    return found
 
 
 def enlarge_by(

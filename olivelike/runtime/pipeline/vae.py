@@ -301,14 +301,14 @@ class Preview:
 
     def rough(self) -> list[Image]:
         """Return a picture of one pixel per latent, by its family's fit, or what the VAE decodes where it has none."""
-        import torch
+        import numpy as np
 
         fit = self.folder.family.latents.preview
         if not fit:
             return self.decode()
-        factors = torch.tensor(fit)
-        pixels = torch.einsum("bchw,cr->brhw", torch.from_numpy(self.latents[:, : len(factors)]), factors)
-        return to_images(pixels.clamp(-1, 1).numpy(), self.latents, self.folder)
+        factors = np.array(fit, np.float32)
+        pixels: Array = np.einsum("bchw,cr->brhw", self.latents[:, : len(factors)], factors)
+        return to_images(pixels.clip(-1, 1), self.latents, self.folder)
 
     def decode(self) -> list[Image]:
         """Return what the VAE decodes: as large as the finished picture, and about as long as a step to wait for."""

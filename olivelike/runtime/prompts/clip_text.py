@@ -48,16 +48,17 @@ def weighted(hidden: Array, weights: Sequence[Sequence[float]]) -> Array:
         its bits.
     """
     import numpy as np
-    import torch
 
     chunks = []
     for states, own in zip(hidden, weights, strict=True):
         if all(weight == 1.0 for weight in own):
             chunks.append(states)
             continue
-        whole = torch.from_numpy(states).float()
-        scaled = whole * torch.tensor(own, dtype=torch.float32)[:, None]
-        restored = (scaled * (whole.mean() / scaled.mean())).numpy().astype(hidden.dtype)
+        whole = states.astype(np.float32)
+        with np.errstate(all="ignore"):  # It is looked at what comes out.
+            scaled = whole * np.array(own).astype(np.float32)[:, None]
+            share = np.float32(whole.mean(dtype=np.float64) / scaled.mean(dtype=np.float64))
+            restored = (scaled * share).astype(hidden.dtype)
         if not np.isfinite(restored).all():
             raise UsageError("prompt: with these weights the text's embedding has no finite values; use smaller ones")
         chunks.append(restored)
