@@ -189,6 +189,8 @@ class Family:
     """Component → words for it in the names of a LoRA's tensors."""
     lora_layers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Component → beginnings of its layers, for names that say no network."""
+    unread: tuple[str, ...] = ()
+    """Parts of names that tell a file of its original code, where those are not read."""
     guides: frozenset[str] = frozenset()
     """Kinds of guides whose inputs its denoiser has joints for."""
     caches: frozenset[str] = frozenset()

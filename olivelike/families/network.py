@@ -23,6 +23,8 @@ Tensors = dict[str, "torch.Tensor"]
 """Name → tensor."""
 Shapes = Mapping[str, tuple[int, ...]]
 """Name of a tensor → its shape."""
+MOST_PATCHES: Final = 1024
+"""Patches along a picture's side: the number of positions is its square."""
 _SHOWN: Final = 32
 _LONGEST_NUMBER: Final = 3
 
@@ -125,6 +127,10 @@ class Network:
     """Gives an interface sizes to trace with that can't be halved, if that makes the network pass sizes on."""
     prepare: Callable[[Any, Config], Any] = lambda network, config: network  # noqa: ARG005
     """Changes a built network by what its config says beyond its library."""
+    counts: frozenset[str] = frozenset()
+    """Keys of its config that say how many layers there are: one number, or a list of them."""
+    sizes: frozenset[str] = frozenset()
+    """Keys of its config that say how wide things are."""
     inert: frozenset[str] = frozenset()
     """Keys of its config on which no graph depends; a key within another one has both names."""
     one_form: Callable[[Json, Config], Json] = lambda form, config: form  # noqa: ARG005

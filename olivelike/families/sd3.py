@@ -47,4 +47,5 @@ FAMILY: Final = Family(
     half=_half,
     text_key="",
     sample="hidden_states",
+    unread=("joint_blocks.0.", "joint_blocks_0_", "text_encoders.clip_g.", "transformer_blocks.0.norm1_context."),
 )

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError
-from olivelike.families.network import shown
-from olivelike.families.networks import classes_of, network_of
+from olivelike.families.network import MOST_PATCHES, shown
+from olivelike.families.networks import NETWORKS, classes_of, network_of
 from olivelike.model.guides import GUIDES, guide_kind
 
 if TYPE_CHECKING:
@@ -38,33 +38,12 @@ _REASONS: Final = {
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
 _LARGEST: Final = 1 << 20
 _MOST: Final = 100
-_COUNTS: Final = frozenset(
-    {
-        "layers_per_block", "transformer_layers_per_block", "reverse_transformer_layers_per_block", "num_hidden_layers",
-        "down_block_layers", "up_block_layers", "num_encoder_blocks", "num_decoder_blocks",
-        "num_res_blocks", "num_layers", "num_decoder_layers",
-    }
-)  # fmt: skip
-"""Keys of how many layers there are: one number, or a list of them."""
-_SIZES: Final = frozenset(
-    {
-        "in_channels", "out_channels", "block_out_channels", "down_block_out_channels", "up_block_out_channels",
-        "encoder_block_out_channels", "decoder_block_out_channels", "latent_channels",
-        "cross_attention_dim", "attention_head_dim", "num_attention_heads", "norm_num_groups",
-        "addition_time_embed_dim", "projection_class_embeddings_input_dim", "time_embedding_dim", "hidden_size",
-        "conditioning_channels", "conditioning_embedding_out_channels",
-        "intermediate_size", "projection_dim", "vocab_size", "max_position_embeddings", "num_channels", "patch_size",
-        "image_size", "channels", "downscale_factor", "joint_attention_dim", "caption_projection_dim",
-        "pooled_projection_dim", "pos_embed_max_size", "d_model", "d_ff", "d_kv", "num_heads",
-    }
-)  # fmt: skip
-"""Keys of how wide things are."""
+_COUNTS: Final = frozenset(key for network in NETWORKS for key in network.counts)
+_SIZES: Final = frozenset(key for network in NETWORKS for key in network.sizes)
 _LONGEST: Final = 32
 """Members of a list of levels."""
 _DEEPEST: Final = 3
 """Levels of lists in a list."""
-_PATCHES: Final = 1024
-"""Patches along a picture's side: the number of positions is its square."""
 
 
 def check_network(component: str, class_name: str, config: Config, family: Family | None = None) -> None:
@@ -134,11 +113,8 @@ def _wrong_sizes(config: Config, inside: str = "") -> Iterator[str]:
                 if not whole or not least <= number <= most:
                     yield f"`{name}: {shown(value)}`, where whole numbers from {least} to {most} make sense"
     size, patch = config.get("image_size"), config.get("patch_size")
-    if isinstance(size, int) and isinstance(patch, int) and patch > 0 and size // patch > _PATCHES:
+    if isinstance(size, int) and isinstance(patch, int) and patch > 0 and size // patch > MOST_PATCHES:
         yield f"`{inside}image_size: {size}` with `{inside}patch_size: {patch}`, which are too many patches"
-    places = config.get("pos_embed_max_size")
-    if isinstance(places, int) and places > _PATCHES:
-        yield f"`{inside}pos_embed_max_size: {places}`, which are too many patches"
 
 
 def _flat(value: Any, depth: int = 0) -> Iterator[Any]:

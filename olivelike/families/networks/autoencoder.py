@@ -135,6 +135,15 @@ STORED: Final = Stored(
 _TINY: Final = (_tiny("encoder", "decoder", 0), _tiny("decoder", "encoder", 1))
 
 
+_COUNTS: Final = frozenset(
+    {"layers_per_block", "down_block_layers", "up_block_layers", "num_encoder_blocks", "num_decoder_blocks"}
+)
+_SIZES: Final = frozenset(
+    {
+        "in_channels", "out_channels", "block_out_channels", "down_block_out_channels", "up_block_out_channels",
+        "encoder_block_out_channels", "decoder_block_out_channels", "latent_channels", "norm_num_groups",
+    }
+)  # fmt: skip
 _INERT: Final = frozenset(
     {"sample_size", "scaling_factor", "shift_factor", "latents_mean", "latents_std", "force_upcast"}
 )
@@ -152,6 +161,8 @@ def _network(class_name: str, component: str, *, tiny: bool = False) -> Network:
         (component,),
         _vae_encoder if encodes else _vae_decoder,
         lambda network: forward,  # noqa: ARG005
+        counts=_COUNTS,
+        sizes=_SIZES,
         inert=_TINY_INERT if tiny else _INERT,
         stored=_TINY if tiny else (STORED,),
     )

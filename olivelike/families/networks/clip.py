@@ -172,6 +172,13 @@ OPEN_CLIP: Final = Stored(
     config=_open_clip_config,
     original=_open_clip_names,
 )
+COUNTS: Final = frozenset({"num_hidden_layers"})
+SIZES: Final = frozenset(
+    {
+        "hidden_size", "intermediate_size", "num_attention_heads", "projection_dim", "vocab_size",
+        "max_position_embeddings", "num_channels", "patch_size", "image_size",
+    }
+)  # fmt: skip
 _INERT: Final = frozenset(
     {"attention_dropout", "initializer_factor", "initializer_range", "bos_token_id", "pad_token_id"}
 )
@@ -186,6 +193,8 @@ PROJECTED: Final = Network(
     ("text_encoder_2",),
     lambda config: _text_encoder(config, "text_embeds"),
     lambda network: _forward_text_encoder_2,  # noqa: ARG005
+    counts=COUNTS,
+    sizes=SIZES,
     inert=_INERT,
     stored=(OPEN_CLIP,),
 )
@@ -195,6 +204,8 @@ NETWORKS: Final = (
         ("text_encoder",),
         lambda config: _text_encoder(config, "pooler_output"),
         lambda network: _forward_text_encoder,  # noqa: ARG005
+        counts=COUNTS,
+        sizes=SIZES,
         inert=_INERT | {"projection_dim"},
         stored=(CLIP, OPEN_CLIP),
     ),
@@ -204,6 +215,8 @@ NETWORKS: Final = (
         (SAFETY_CHECKER,),
         _safety_checker,
         lambda network: _forward_safety_checker,  # noqa: ARG005
+        counts=COUNTS,
+        sizes=SIZES,
         inert=_CHECKER_INERT,
     ),
 )

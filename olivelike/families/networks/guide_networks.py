@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError
 from olivelike.families.network import Input, Interface, Network, Stored, Tensors, diffusers_converter, shown
-from olivelike.families.networks.unet import check_unet, takes_pooled_text, unet_interface
+from olivelike.families.networks import clip
+from olivelike.families.networks.unet import COUNTS, SIZES, check_unet, takes_pooled_text, unet_interface
 from olivelike.model.adapter_features import TYPES, given_features
 from olivelike.model.guides import CONTROLNET, IMAGE_TOKENS, IP_ADAPTER, MIDDLE, NO_IMAGE_TOKENS, STRENGTH, T2I_ADAPTER
 
@@ -163,6 +164,8 @@ NETWORKS: Final = (
         _controlnet,
         _controlnet_forward,
         _check_controlnet,
+        counts=COUNTS,
+        sizes=SIZES | {"conditioning_channels", "conditioning_embedding_out_channels"},
         stored=(Stored(name=CONTROLNET.name, to_library=_controlnet_to_diffusers, prefixes=("control_model.",)),),
     ),
     Network(
@@ -171,7 +174,16 @@ NETWORKS: Final = (
         _t2i_adapter,
         lambda _: _forward_t2i_adapter,
         _check_adapter,
+        counts=frozenset({"num_res_blocks"}),
+        sizes=frozenset({"in_channels", "channels", "downscale_factor"}),
         stored=(Stored(name=T2I_ADAPTER.name, to_library=_adapter_to_diffusers),),
     ),
-    Network(IP_ADAPTER.network[1], IP_ADAPTER.components, _image_encoder, lambda _: _forward_image_encoder),
+    Network(
+        IP_ADAPTER.network[1],
+        IP_ADAPTER.components,
+        _image_encoder,
+        lambda _: _forward_image_encoder,
+        counts=clip.COUNTS,
+        sizes=clip.SIZES,
+    ),
 )

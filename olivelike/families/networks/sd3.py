@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError
-from olivelike.families.network import Input, Interface, Network, shown
+from olivelike.families.network import MOST_PATCHES, Input, Interface, Network, shown
 from olivelike.families.networks import clip
 
 if TYPE_CHECKING:
@@ -57,6 +57,12 @@ def _forward_transformer(
 
 def _check_transformer(component: str, class_name: str, config: Config) -> None:
     """Refuse a denoiser whose positions are computed otherwise than from the table that its file holds."""
+    places = config.get("pos_embed_max_size")
+    if isinstance(places, int) and places > MOST_PATCHES:
+        raise SourceError(
+            f"{component}: the config of {class_name} has `pos_embed_max_size: {places}`, which are too many patches; "
+            "get its config.json again"
+        )
     made, taken = config.get("out_channels", 16), config.get("in_channels", 16)
     if made != taken:
         raise SourceError(
@@ -81,7 +87,28 @@ NETWORKS: Final = (
         _transformer,
         lambda network: _forward_transformer,  # noqa: ARG005
         _check_transformer,
+        counts=frozenset({"num_layers"}),
+        sizes=frozenset(
+            {
+                "in_channels",
+                "out_channels",
+                "patch_size",
+                "attention_head_dim",
+                "num_attention_heads",
+                "joint_attention_dim",
+                "caption_projection_dim",
+                "pooled_projection_dim",
+                "pos_embed_max_size",
+            }
+        ),
     ),
-    Network("T5EncoderModel", ("text_encoder_3",), _t5, lambda network: _forward_t5),  # noqa: ARG005
+    Network(
+        "T5EncoderModel",
+        ("text_encoder_3",),
+        _t5,
+        lambda network: _forward_t5,  # noqa: ARG005
+        counts=frozenset({"num_layers", "num_decoder_layers"}),
+        sizes=frozenset({"vocab_size", "d_model", "d_ff", "d_kv", "num_heads"}),
+    ),
     replace(clip.PROJECTED, components=("text_encoder",), stored=()),
 )

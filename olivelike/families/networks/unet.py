@@ -212,6 +212,14 @@ _OPTIONS: Final[Mapping[str, tuple[tuple[Any, ...], str]]] = {
 }
 """Option of a UNet → values that are supported, and what any other means."""
 
+COUNTS: Final = frozenset({"layers_per_block", "transformer_layers_per_block", "reverse_transformer_layers_per_block"})
+SIZES: Final = frozenset(
+    {
+        "in_channels", "out_channels", "block_out_channels", "cross_attention_dim", "attention_head_dim",
+        "num_attention_heads", "norm_num_groups", "addition_time_embed_dim", "projection_class_embeddings_input_dim",
+        "time_embedding_dim",
+    }
+)  # fmt: skip
 _TEXT_TIME: Final = ("addition_time_embed_dim", "projection_class_embeddings_input_dim")
 _NUMBERS: Final = 5
 """Numbers that such a UNet takes with the pooled text, at least."""
@@ -541,8 +549,10 @@ NETWORKS: Final = (
         check_unet,
         _uneven,
         _prepare,
-        frozenset({"sample_size", "dropout"}),
-        _one_form,
-        (STORED,),
+        counts=COUNTS,
+        sizes=SIZES,
+        inert=frozenset({"sample_size", "dropout"}),
+        one_form=_one_form,
+        stored=(STORED,),
     ),
 )

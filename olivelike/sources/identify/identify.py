@@ -38,12 +38,7 @@ _OTHER_NETWORKS: dict[str, tuple[str, ...]] = {
         "double_blocks_0_img_attn",
         "single_blocks_0_linear1",
     ),
-    "Stable Diffusion 3": (
-        "joint_blocks.0.",
-        "joint_blocks_0_",
-        "text_encoders.clip_g.",
-        "transformer_blocks.0.norm1_context.",
-    ),
+    **{family.title: family.unread for family in FAMILIES.values() if family.unread},
     "AuraFlow": ("double_layers.0.attn.w2q.weight",),
     "PixArt or Sana": ("caption_projection.linear_1.weight", "blocks.0.cross_attn.q_linear.weight"),
     "Wan": ("head.modulation", "decoder.middle.0.residual.0.gamma"),
