@@ -150,3 +150,8 @@ def test_each_family_has_a_class_for_each_of_its_text_encoders():
     entry = ["diffusers", "UNet2DConditionModel"]
     assert family_of_index({"unet": entry}) is FAMILIES["sd1"]
     assert family_of_index({"unet": ["diffusers", "UNet3DConditionModel"]}) is None
+
+
+def test_positions_of_a_transformer_are_bounded():
+    message = refusal("transformer", "SD3Transformer2DModel", {"pos_embed_max_size": 2000}, FAMILIES["sd3"])
+    assert "`pos_embed_max_size: 2000`, which are too many patches" in message
