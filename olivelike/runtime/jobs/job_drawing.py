@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _STEP_SECONDS: Final = 1.0
 """Seconds that a step may take after a cancel; then its engine is ended."""
 _HERE: Final = {"sent": "never"}
-"""Of what other processes are not told."""
+"""Marks a field that stays in this process."""
 _IF_ANY: Final = {"sent": "if any"}
 
 
@@ -119,7 +119,7 @@ class StepDone(Event):
     eta: float = 0.0
     """Seconds until all is done, if it goes on as fast."""
     prompts: tuple[str, ...] = field(default=(), metadata=_IF_ANY)
-    """Those of the batch, each once."""
+    """All of the batch, each once."""
     preview: str | None = field(default=None, metadata=_IF_ANY)
     """URL with a picture of what the step looks like."""
     size: tuple[int, int] | None = field(default=None, metadata=_HERE)
@@ -137,7 +137,7 @@ class PictureWritten(Event):
     """With its choices made, and the tags of LoRAs in it."""
     seed: int
     first_seed: int
-    """That of its first attempt."""
+    """Seed of its first attempt."""
     attempts: int
     flagged: bool | None
     """Whether the safety checker made it black; `None` if none looked."""
@@ -405,7 +405,7 @@ class _Here(PictureFiles):
     ahead: Pipeline | None
     _pipeline: Pipeline | None = None
     _loras: tuple[Lora, ...] = ()
-    """Those that the pipeline has."""
+    """LoRAs in the pipeline."""
 
     def pipeline_for(self, job: Job, on_opening: Callable[[], None]) -> Pipeline:
         if self._pipeline is None or self._loras != job.loras:

@@ -131,7 +131,7 @@ class Asked(Generic[Given]):
     """Prompts, options and pictures that are asked for, here or of a server; with all that a picture says of itself."""
 
     before: PictureRecord | None
-    """What made a picture that is made again."""
+    """Record of a picture that is made again."""
     lines: Sequence[PromptLine]
     fields: RequestFields
     """For all lines, but for pictures."""
@@ -139,7 +139,7 @@ class Asked(Generic[Given]):
     images: Pictures[Image]
     """The pictures, opened."""
     used: Pictures[UsedFile]
-    """What records say of them."""
+    """Their names and hashes, for records."""
 
 
 def read_asked(
