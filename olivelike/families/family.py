@@ -181,8 +181,6 @@ class Family:
     """Whether there are denoisers of it that take a mask and the masked picture behind the channels of latents."""
     timestep: Literal["steps", "sigma", "1 - sigma"] = "steps"
     """Input that it takes for a timestep of 1000: 1000 itself, the share of noise, or that of the picture."""
-    begins_at_once: bool = False
-    """Whether diffusers' pipeline tells the scheduler that it begins at its first timestep."""
     zeros_for_no_text: bool = False
     """Whether `force_zeros_for_empty_prompt` of an index is followed."""
     lora_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

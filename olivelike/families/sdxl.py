@@ -115,7 +115,6 @@ FAMILY: Final = Family(
     half=_half,
     size_inputs=_size_inputs,
     takes_masks=True,
-    begins_at_once=True,
     zeros_for_no_text=True,
     lora_names={
         **sd1.LORA_NAMES,

@@ -51,7 +51,7 @@ def check_scheduler(source: PipelineSource) -> None:
     Raises:
         SourceError: for those that no scheduler could work with.
     """
-    from olivelike.runtime.schedulers.make_scheduler import check_scheduler_config
+    from olivelike.runtime.schedulers.class_settings import check_scheduler_config
 
     path = source.extras.get("scheduler/scheduler_config.json")
     if path is None or source.few_steps is not None:

@@ -14,7 +14,7 @@ from olivelike.extras.bench.engines import TORCH, TORCH_COMPILE, XFORMERS, torch
 from olivelike.measure.contest.engine import Engine, EngineAbsent, Stage, Stopwatch, Timing, Turn
 from olivelike.measure.contest.runtime_engine import PipelineJob, weights_dtype
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
-from olivelike.runtime.schedulers.make_scheduler import make_scheduler
+from olivelike.runtime.schedulers.class_settings import scheduler_settings
 
 if TYPE_CHECKING:
     from olivelike.extras.bench.bench_settings import TorchDtype
@@ -57,7 +57,7 @@ class TorchEngine:
         self._stopwatch = Stopwatch(_synchronize(device))
         self._pipeline = _load(job, getattr(torch, dtype)).to(device)
         # The very scheduler that the folder has, so that both evaluate the UNet as often.
-        self._pipeline.scheduler = make_scheduler(None, open_folder(job.folder).scheduler)
+        self._pipeline.scheduler = _scheduler(job)
         self._pipeline.set_progress_bar_config(disable=True)
         if job.channels_last:
             self._pipeline.unet.to(memory_format=torch.channels_last)
@@ -132,6 +132,15 @@ def _watch(pipeline: Any, stopwatch: Stopwatch) -> None:
     for stage, first, last in around:
         first.register_forward_pre_hook(lambda *_, stage=stage: stopwatch.enter(stage))
         last.register_forward_hook(lambda *_, stage=stage: stopwatch.leave(stage))
+
+
+def _scheduler(job: TorchJob) -> Any:
+    """Return the folder's scheduler, as diffusers has it."""
+    with light_diffusers():
+        import diffusers
+
+    chosen = scheduler_settings(None, open_folder(job.folder).scheduler)
+    return getattr(diffusers, chosen.class_name).from_config(dict(chosen.settings))
 
 
 def _require_device(device: str) -> None:

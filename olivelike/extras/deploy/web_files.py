@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from olivelike.digest import digest_bytes
-from olivelike.engine.output.alphas import SCHEDULER_FILE, alphas_of
+from olivelike.runtime.schedulers.alphas import SCHEDULER_FILE, alphas_of
 from olivelike.engine.output.packages import Package
 from olivelike.engine.output.pipeline_files import to_json
 from olivelike.errors import SourceError

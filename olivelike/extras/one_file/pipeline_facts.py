@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from olivelike.engine.output.alphas import SCHEDULER_FILE, alphas_of
+from olivelike.runtime.schedulers.alphas import SCHEDULER_FILE, alphas_of
 from olivelike.engine.output.scheduler_defaults import defaults_of
 from olivelike.engine.output.tokenizer_step import tokenizer_architecture
 from olivelike.errors import SourceError

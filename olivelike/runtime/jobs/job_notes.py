@@ -79,12 +79,12 @@ def picture_record(
 @lru_cache(maxsize=64)
 def _sampling(name: str | None, config: str) -> tuple[str | None, str, str | None]:
     """Return the scheduler's name that makes it again, and A1111's sampler and schedule type."""
-    from olivelike.runtime.schedulers.make_scheduler import make_scheduler
+    from olivelike.runtime.schedulers.class_settings import scheduler_settings
     from olivelike.runtime.schedulers.scheduler_names import CLASSES, sampler_of
 
-    scheduler = make_scheduler(name, json.loads(config))
-    own = type(scheduler).__name__
-    return name or (own if own in CLASSES else None), *sampler_of(own, scheduler.config)
+    chosen = scheduler_settings(name, json.loads(config))
+    own = chosen.class_name
+    return name or (own if own in CLASSES else None), *sampler_of(own, chosen.settings)
 
 
 @lru_cache(maxsize=1)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
 from olivelike.errors import Interrupted
 from olivelike.runtime.pipeline.cheap_steps import GuidanceCalls, guided_steps, runs_whole
 from olivelike.runtime.pipeline.denoiser_calls import DenoiserCalls, DenoiserNetworks
 from olivelike.runtime.pipeline.vae import Preview
-from olivelike.runtime.schedulers.make_scheduler import seed_noise, taken_in_steps
+from olivelike.runtime.pipeline.step_noise import step_noise
 
 if TYPE_CHECKING:
     from threading import Event
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from olivelike.runtime.pipeline.conditioning import Conditioning, Terms
     from olivelike.runtime.pipeline.latents import BatchState, Start
-    from olivelike.runtime.pipeline.noise import Noise
     from olivelike.runtime.sessions.session import Network
 
 
@@ -66,88 +65,60 @@ def denoise(
     Raises `Interrupted` if `callbacks.cancel` is set, and `SessionError` if the engine fails.
 
     Args:
-        start: latents and timesteps to begin with.
+        start: latents to begin with.
         networks: the denoiser, and its shallow part for the steps between whole ones.
         decoder: opens `vae_decoder`, for previews.
 
     Returns:
         Latents of shape (pictures, channels, height, width), float32.
     """
+    import numpy as np
     import torch
 
-    request, scheduler, latents = state.request, state.scheduler, start.latents
+    request, schedule, latents, kept = state.request, state.schedule, start.latents, state.schedule.kept
     guided, terms = conditioning.guided, conditioning.terms
     folder = state.folder
     calls = DenoiserCalls(networks, folder, start, conditioning)
-    # Schedulers of order 2 call the denoiser twice in a step.
-    order, steps = scheduler.order, -(-len(start.timesteps) // scheduler.order)
+    total = len(schedule.calls)
+    # Schedules of order 2 call the denoiser twice in a step.
+    order, steps = schedule.order, -(-total // schedule.order)
     within = guided_steps(request, steps)
     facts = networks.whole.session.provider, *latents.shape
     halves = GuidanceCalls(request.guidance_calls, folder.model(folder.family.denoiser), facts)
     embedded = folder.takes_guidance
-    extras = _step_arguments(state, latents)
-    for number, moment in enumerate(start.timesteps):
+    noise = step_noise(state, tuple(latents.shape[1:]))
+    for number, call in enumerate(schedule.calls):
         if callbacks.cancel is not None and callbacks.cancel.is_set():
-            raise Interrupted(f"cancelled after {number} of {len(start.timesteps)} steps")
+            raise Interrupted(f"cancelled after {number} of {total} steps")
         step = number // order
         # Terms are differences from the negative prompt, at any scale.
         runs_negative = guided and (step in within or terms is not None)
-        scaled, conditions = scheduler.scale_model_input(latents, moment), conditioning.at(step)
+        moment = np.array(schedule.timesteps[call], np.float32)
+        scaled, conditions = schedule.scaled(latents, call), conditioning.at(step)
         reuse = not runs_whole(step, steps, request)
-        guides = [guide for guide in networks.guides.controls if guide.is_active(number, len(start.timesteps))]
+        guides = [guide for guide in networks.guides.controls if guide.is_active(number, total)]
         with halves.timed() if runs_negative else nullcontext():
             output = torch.from_numpy(
                 calls.predict(
-                    scaled.numpy(), moment.numpy(), conditions,
+                    scaled.numpy(), moment, conditions,
                     guided=runs_negative, reuse=reuse, apart=halves.apart, guides=guides,
                 )
             )  # fmt: skip
-        # Schedulers keep predictions of earlier steps, so the buffer itself must not reach them.
+        # Predictions may be kept for later steps, so the buffer itself must not be.
         prediction = output.to(latents.dtype)
         if runs_negative:
             scale = request.guidance_scale if request.guided and not embedded and step in within else 1.0
             prediction = guide(prediction, scale, request.guidance_rescale, terms)
         elif prediction is output:
             prediction = output.clone()
-        stepped = scheduler.step(prediction, moment, latents, **extras)
-        latents = stepped.prev_sample
+        latents, kept, foretold = schedule.advance(call, latents, kept, prediction, noise(call))
         if start.blend is not None:
-            latents = start.blend.apply(latents, number, scheduler)
+            latents = start.blend.apply(latents, call, schedule)
         if callbacks.on_step is not None:
-            guess = getattr(stepped, "pred_original_sample", None)
-            shown = (latents if guess is None else guess).numpy()
-            preview = Preview(shown, decoder, state.folder, callbacks.previewer)
+            preview = Preview(foretold.numpy(), decoder, state.folder, callbacks.previewer)
             place = (callbacks.batch, callbacks.batches, callbacks.attempt)
-            callbacks.on_step(Step(*place, number + 1, len(start.timesteps), float(moment), preview))
+            callbacks.on_step(Step(*place, number + 1, total, float(moment), preview))
     return latents
-
-
-class _StepArguments(TypedDict, total=False):
-    generator: torch.Generator | list[torch.Generator]
-    eta: float
-
-
-def _step_arguments(state: BatchState, latents: torch.Tensor) -> _StepArguments:
-    seed_noise(state.scheduler, state.seeds, latents)
-    taken = taken_in_steps(state.scheduler)
-    arguments: _StepArguments = {}
-    if "generator" in taken:
-        # One generator as such: not every scheduler takes a list.
-        generators = list(map(_go_on, state.sources))
-        arguments["generator"] = generators if len(generators) > 1 else generators[0]
-    if "eta" in taken:
-        arguments["eta"] = state.request.eta
-    return arguments
-
-
-def _go_on(source: Noise) -> torch.Generator:
-    """Return a generator that draws what comes next of a seed's noise."""
-    import torch
-
-    generator = torch.Generator("cpu").manual_seed(source.seed)
-    for count in source.drawn:
-        torch.randn(count, generator=generator)
-    return generator
 
 
 def guide(prediction: torch.Tensor, scale: float, rescale: float, terms: Terms | None = None) -> torch.Tensor:

@@ -107,8 +107,8 @@ def enlarge_by(
     )
 
 
-def in_turn(callbacks: DenoisingCallbacks, passes: Sequence[torch.Tensor]) -> list[DenoisingCallbacks]:
-    """Return the callbacks of each pass, with steps counted through all; `passes` are their timesteps."""
+def in_turn(callbacks: DenoisingCallbacks, passes: Sequence[range]) -> list[DenoisingCallbacks]:
+    """Return the callbacks of each pass, with steps counted through all; `passes` are their calls."""
     total = sum(map(len, passes))
     return [_counted(callbacks, sum(map(len, passes[:number])), total) for number in range(len(passes))]
 

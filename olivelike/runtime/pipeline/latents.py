@@ -2,7 +2,7 @@
 
 After `StableDiffusionPipeline`, `StableDiffusionImg2ImgPipeline` and `StableDiffusionInpaintPipeline` of diffusers.
 
-`BatchState` is a batch in the making: its scheduler, and all chance in it, fresh for each. Each picture has noise
+`BatchState` is a batch in the making: its schedule, and all chance in it, fresh for each. Each picture has noise
 of its own. The order of draws is that of those pipelines with a list of generators: sample of the encoded
 picture, initial noise, sample of the masked picture, then what each step draws.
 """
@@ -14,11 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from olivelike.errors import UsageError
 from olivelike.runtime.pipeline.request import DRAWN_SEEDS, ResolvedRequest
 from olivelike.runtime.pipeline.vae import encode_picture, to_pixels, to_shares, upright
-from olivelike.runtime.schedulers.flow_matching import shift_by_size
-from olivelike.runtime.schedulers.make_scheduler import Scheduler, make_scheduler
+from olivelike.runtime.schedulers.class_settings import scheduler_settings
 
 if TYPE_CHECKING:
     import torch
@@ -40,8 +38,8 @@ class BatchState:
 
     request: ResolvedRequest
     folder: PipelineFolder
-    scheduler: Scheduler
-    """Scheduler of diffusers, with its timesteps set."""
+    schedule: Schedule
+    """Its calls are those that run."""
     seeds: tuple[int, ...]
     """One for each picture."""
     variations: tuple[int, ...]
@@ -57,23 +55,25 @@ class BatchState:
 
 
 def begin_batch(
-    request: ResolvedRequest, folder: PipelineFolder, seeds: Sequence[int], variations: Sequence[int] = ()
+    request: ResolvedRequest,
+    folder: PipelineFolder,
+    seeds: Sequence[int],
+    variations: Sequence[int] = (),
+    *,
+    begun: bool = False,
 ) -> BatchState:
-    """Make generators and scheduler of a batch, whose pictures may have variation seeds.
+    """Make generators and schedule of a batch, whose pictures may have variation seeds.
+
+    `begun` says that it goes on with latents, if not from the request's picture.
 
     Raises `UsageError` for a scheduler that there is none of, or a number of steps that it refuses, and `SourceError`
     if the folder's own is for networks of another kind, or its config is damaged.
     """
-    scheduler = make_scheduler(request.scheduler, folder.scheduler, flow=folder.is_of_flow)
-    try:
-        shift = shift_by_size(scheduler.config, folder.patches(request.size))
-        scheduler.set_timesteps(request.steps, device="cpu", **shift)
-    except (ValueError, IndexError, OverflowError) as error:
-        name = type(scheduler).__name__
-        raise UsageError(
-            f"{name} refuses {request.steps} steps: {error}; take another number of steps, or another scheduler"
-        ) from error
-    return BatchState(request, folder, scheduler, tuple(seeds), tuple(variations), generators(seeds))
+    chosen = scheduler_settings(request.scheduler, folder.scheduler, flow=folder.is_of_flow)
+    strength = request.strength if begun or request.init_image is not None else None
+    shift = shift_by_size(chosen.settings, folder.patches(request.size))
+    schedule = make_schedule(chosen, request.steps, strength=strength, eta=request.eta, shift=shift)
+    return BatchState(request, folder, schedule, tuple(seeds), tuple(variations), generators(seeds))
 
 
 def generators(seeds: Sequence[int]) -> list[Noise]:
@@ -130,8 +130,6 @@ class Start:
 
     latents: torch.Tensor
     """Float32 of shape (pictures, channels, height, width)."""
-    timesteps: torch.Tensor
-    """Timesteps that are left to run."""
     channels: torch.Tensor | None = None
     """Mask and masked picture, which an inpainting denoiser takes after the latents: (pictures, 5, height, width)."""
     blend: Blend | None = None
@@ -140,11 +138,7 @@ class Start:
 
 def from_noise(state: BatchState, channels: int) -> Start:
     """Start from noise alone, in so many channels."""
-    drawn = initial_noise(state, channels)
-    scheduler = state.scheduler
-    if state.folder.family.begins_at_once:
-        _begin_at(state, 0)
-    return Start(drawn * scheduler.init_noise_sigma, scheduler.timesteps)
+    return Start(initial_noise(state, channels) * state.schedule.first)
 
 
 def from_picture(state: BatchState, encoder: Network, channels: int) -> Start:
@@ -157,9 +151,8 @@ def from_picture(state: BatchState, encoder: Network, channels: int) -> Start:
 
 def from_latents(state: BatchState, encoded: torch.Tensor) -> Start:
     """Start from latents of pictures, with as much noise as the request's strength says."""
-    timesteps = last_timesteps(state)
     drawn = initial_noise(state, encoded.shape[1])
-    return Start(_add_noise(state, encoded, drawn, timesteps), timesteps)
+    return Start(state.schedule.mix(encoded, drawn, state.schedule.begin))
 
 
 def from_picture_with_hole(state: BatchState, encoder: Network, channels: int, taken_channels: int) -> Start:
@@ -173,7 +166,6 @@ def from_picture_with_hole(state: BatchState, encoder: Network, channels: int, t
     request = state.request
     assert request.init_image is not None
     assert request.mask is not None
-    timesteps = last_timesteps(state)
     pixels = to_pixels(request.init_image, request.size, state.folder)
     mask = to_mask(request.mask, request.size, state.folder)
     knows_masks = taken_channels == masked_channels(channels)
@@ -183,40 +175,20 @@ def from_picture_with_hole(state: BatchState, encoder: Network, channels: int, t
         encoded = encode_picture(pixels, encoder, channels, state.folder, state.sources)
     drawn = initial_noise(state, channels)
     if from_scratch:
-        latents = drawn * state.scheduler.init_noise_sigma
+        latents = drawn * state.schedule.first
     else:
         assert encoded is not None
-        latents = _add_noise(state, encoded, drawn, timesteps)
+        latents = state.schedule.mix(encoded, drawn, state.schedule.begin)
     small_mask: torch.Tensor = interpolate(mask, size=state.latent_size)
     if not knows_masks:
         assert encoded is not None
         if not state.folder.has_tiny_vae:
             # Diffusers encodes the masked picture here too, without use; what it draws moves the later draws.
             draw_noise((channels, *state.latent_size), state.sources)
-        return Start(latents, timesteps, blend=Blend(encoded, drawn, small_mask, timesteps))
+        return Start(latents, blend=Blend(encoded, drawn, small_mask))
     masked = encode_picture(pixels * (mask.numpy() < 0.5), encoder, channels, state.folder, state.sources)
     taken = torch.cat([small_mask.expand(len(masked), -1, -1, -1), masked], dim=1)
-    return Start(latents, timesteps, channels=taken)
-
-
-def last_timesteps(state: BatchState) -> torch.Tensor:
-    """Return the timesteps that `strength` leaves, and tell the scheduler where it begins."""
-    steps, strength = state.request.steps, state.request.strength
-    assert strength is not None
-    first = (steps - min(int(steps * strength), steps)) * state.scheduler.order
-    _begin_at(state, first)
-    timesteps: torch.Tensor = state.scheduler.timesteps[first:]
-    return timesteps
-
-
-def _begin_at(state: BatchState, index: int) -> None:
-    if hasattr(state.scheduler, "set_begin_index"):
-        state.scheduler.set_begin_index(index)
-
-
-def _add_noise(state: BatchState, latents: torch.Tensor, drawn: torch.Tensor, timesteps: torch.Tensor) -> torch.Tensor:
-    noisy: torch.Tensor = state.scheduler.add_noise(latents, drawn, timesteps[:1].repeat(len(latents)))
-    return noisy
+    return Start(latents, channels=taken)
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,13 +204,12 @@ class Blend:
     """The initial noise, of the same shape."""
     mask: torch.Tensor
     """1 where to paint, of shape (1, 1, height, width)."""
-    timesteps: torch.Tensor
 
-    def apply(self, latents: torch.Tensor, step: int, scheduler: Any) -> torch.Tensor:
-        """Return the latents of a step, counted from 0, with all but the mask as in the picture."""
+    def apply(self, latents: torch.Tensor, call: int, schedule: Schedule) -> torch.Tensor:
+        """Return the latents behind a call of the denoiser, with all but the mask as in the picture."""
         around = self.original
-        if step + 1 < len(self.timesteps):
-            around = scheduler.add_noise(around, self.noise, self.timesteps[step + 1 : step + 2])
+        if call + 1 in schedule.calls:
+            around = schedule.mix(around, self.noise, call + 1)
         return (1 - self.mask) * around + self.mask * latents
 
 

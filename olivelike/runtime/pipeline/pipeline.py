@@ -25,7 +25,6 @@ from olivelike.runtime.pipeline.latents import (
     from_noise,
     from_picture,
     from_picture_with_hole,
-    last_timesteps,
     masked_channels,
     seed_of_attempt,
 )
@@ -315,7 +314,7 @@ class Pipeline:
                 prompts, state.seeds, variations or repeat(None), images, flags, strict=False
             )
         ]
-        return pictures, type(state.scheduler).__name__
+        return pictures, state.schedule.name
 
     def _latents(
         self,
@@ -335,8 +334,8 @@ class Pipeline:
         from olivelike.runtime.pipeline.hires import in_turn, second_pass
 
         larger = second_pass(request, folder)
-        second = begin_batch(larger, folder, seeds, variations)
-        first_callbacks, callbacks = in_turn(callbacks, (start.timesteps, last_timesteps(second)))
+        second = begin_batch(larger, folder, seeds, variations, begun=True)
+        first_callbacks, callbacks = in_turn(callbacks, (state.schedule.calls, second.schedule.calls))
         drawn = self._denoised(texts, state, start, first_callbacks)
         return self._denoised(texts, second, from_latents(second, self._enlarged(drawn, second)), callbacks), state
 

@@ -23,7 +23,7 @@ from olivelike.runtime.pipeline.request import (
     shares,
 )
 from olivelike.runtime.pipeline.vae import seen_size
-from olivelike.runtime.schedulers.make_scheduler import check_scheduler
+from olivelike.runtime.schedulers.class_settings import check_scheduler
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 import torch
 
-from olivelike.engine.output.alphas import SCHEDULER_FILE
+from olivelike.runtime.schedulers.alphas import SCHEDULER_FILE
 from olivelike.errors import PassError, SourceError
 from olivelike.extras.one_file.arithmetic import Number, Writer
 from olivelike.extras.one_file.pipeline_facts import pipeline_facts

@@ -1,0 +1,324 @@
+"""Settings of diffusers' schedulers: their defaults by class, which values are no scheduler's, and what a name fixes."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final
+
+from olivelike.errors import MissingError, SourceError
+from olivelike.model.scheduler_settings import SIGMAS, taken_over
+from olivelike.runtime.schedulers.scheduler_names import (
+    CLASSES,
+    EDM,
+    FLOW,
+    SchedulerChoice,
+    find_for,
+    packages_for,
+    why_not_own,
+)
+
+if TYPE_CHECKING:
+    from olivelike._untrusted import Json, JsonView
+
+    Rule = tuple[Callable[[Any], bool], str]
+
+_TRAINING: Final = {
+    "num_train_timesteps": 1000, "beta_start": 0.0001, "beta_end": 0.02, "beta_schedule": "linear",
+    "trained_betas": None, "prediction_type": "epsilon",
+}  # fmt: skip
+_FEW: Final = {"num_train_timesteps": 1000, "prediction_type": "epsilon"}
+_NARROW: Final = {"beta_start": 0.00085, "beta_end": 0.012}
+_SPACED: Final = {"timestep_spacing": "linspace", "steps_offset": 0}
+_BENT: Final = dict.fromkeys(SIGMAS, False)
+_RESCALED: Final = {"rescale_betas_zero_snr": False}
+_CUT: Final = {"thresholding": False, "dynamic_thresholding_ratio": 0.995, "sample_max_value": 1.0}
+_CLIPPED: Final = {"clip_sample": True, "clip_sample_range": 1.0}
+_LEADING: Final = {**_TRAINING, **_SPACED, **_CUT, **_CLIPPED, **_RESCALED, "timestep_spacing": "leading"}
+_DDIM: Final = {**_LEADING, "set_alpha_to_one": True}
+_DDPM: Final = {**_LEADING, "variance_type": "fixed_small"}
+_DISTILLED: Final = {
+    **_DDIM, **_NARROW, "beta_schedule": "scaled_linear", "clip_sample": False, "original_inference_steps": 50,
+    "timestep_scaling": 10.0,
+}  # fmt: skip
+_LEVELS: Final = {**_TRAINING, **_SPACED, **_BENT}
+_SOLVER: Final = {**_LEVELS, **_CUT, "solver_order": 2, "lower_order_final": True, "use_flow_sigmas": False}
+_MIDPOINT: Final = {
+    "algorithm_type": "dpmsolver++", "solver_type": "midpoint", "final_sigmas_type": "zero", "variance_type": None,
+    "lambda_min_clipped": -math.inf,
+}  # fmt: skip
+_EDM: Final = {
+    **_FEW, "sigma_min": 0.002, "sigma_max": 80.0, "sigma_data": 0.5, "sigma_schedule": "karras", "rho": 7.0,
+    "final_sigmas_type": "zero",
+}  # fmt: skip
+
+_DEFAULTS: Final[Mapping[str, JsonView]] = {
+    "DDIMParallelScheduler": _DDIM,
+    "DDIMScheduler": _DDIM,
+    "DDPMParallelScheduler": _DDPM,
+    "DDPMScheduler": _DDPM,
+    "DEISMultistepScheduler": {**_SOLVER, "algorithm_type": "deis", "solver_type": "logrho"},
+    "DPMSolverMultistepScheduler": {
+        **_SOLVER, **_MIDPOINT, **_RESCALED, "euler_at_final": False, "use_lu_lambdas": False,
+    },
+    "DPMSolverSDEScheduler": {**_LEVELS, **_NARROW},
+    "DPMSolverSinglestepScheduler": {
+        **{name: value for name, value in _SOLVER.items() if name not in _SPACED}, **_MIDPOINT,
+        "lower_order_final": False,
+    },
+    "EDMDPMSolverMultistepScheduler": {
+        **_EDM, **_CUT, "algorithm_type": "dpmsolver++", "solver_type": "midpoint", "solver_order": 2,
+        "lower_order_final": True, "euler_at_final": False,
+    },
+    "EDMEulerScheduler": _EDM,
+    "EulerAncestralDiscreteScheduler": {**_TRAINING, **_SPACED, **_RESCALED},
+    "EulerDiscreteScheduler": {
+        **_LEVELS, **_RESCALED, "interpolation_type": "linear", "timestep_type": "discrete", "sigma_min": None,
+        "sigma_max": None, "final_sigmas_type": "zero",
+    },
+    "FlowMatchEulerDiscreteScheduler": {
+        **_BENT, "num_train_timesteps": 1000, "shift": 1.0, "use_dynamic_shifting": False, "base_shift": 0.5,
+        "max_shift": 1.15, "base_image_seq_len": 256, "max_image_seq_len": 4096, "invert_sigmas": False,
+        "shift_terminal": None, "time_shift_type": "exponential", "stochastic_sampling": False,
+    },
+    "HeunDiscreteScheduler": {**_LEVELS, **_NARROW, **_CLIPPED, "clip_sample": False},
+    "KDPM2AncestralDiscreteScheduler": {**_LEVELS, **_NARROW},
+    "KDPM2DiscreteScheduler": {**_LEVELS, **_NARROW},
+    "LCMScheduler": _DISTILLED,
+    "LMSDiscreteScheduler": _LEVELS,
+    "PNDMScheduler": {
+        **_TRAINING, **_SPACED, "timestep_spacing": "leading", "skip_prk_steps": False, "set_alpha_to_one": False,
+    },
+    "SASolverScheduler": {
+        **{name: value for name, value in _SOLVER.items() if name != "solver_order"}, "predictor_order": 2,
+        "corrector_order": 2, "algorithm_type": "data_prediction", "lambda_min_clipped": -math.inf, "tau_func": None,
+        "variance_type": None,
+    },
+    "TCDScheduler": _DISTILLED,
+    "UniPCMultistepScheduler": {
+        **_SOLVER, **_RESCALED, "predict_x0": True, "solver_type": "bh2", "disable_corrector": [], "solver_p": None,
+        "final_sigmas_type": "zero", "sigma_min": None, "sigma_max": None,
+    },
+}  # fmt: skip
+"""Class → the settings that it has, with their defaults, as diffusers' classes have them."""
+
+
+@dataclass(frozen=True)
+class SchedulerSettings:
+    """A scheduler of diffusers, and all of its settings."""
+
+    class_name: str
+    settings: JsonView
+
+
+def check_scheduler(
+    name: str | None, config: JsonView, *, flow: bool = True
+) -> tuple[SchedulerChoice | None, str | None]:
+    """Refuse what can be refused by names; return the choice, and the class of the config.
+
+    Raises `UsageError` if there is no scheduler of that name, `MissingError` if a package that it needs is not
+    installed, and `SourceError` if the config is not one of a scheduler that draws here, or of networks of another
+    kind; without `flow`, of flow matching.
+    """
+    own = config.get("_class_name")
+    made_for = own if isinstance(own, str) else None
+    choice = find_for(name, made_for if flow else None) if name is not None else None
+    if choice is None and made_for is not None and made_for not in {*CLASSES, *EDM, *(FLOW if flow else ())}:
+        raise SourceError(
+            f"scheduler/scheduler_config.json names {made_for}, which {why_not_own(made_for)}; name another scheduler, "
+            "such as Euler"
+        )
+    check_scheduler_config(config)
+    for package in choice.needs if choice else packages_for(made_for, config):
+        if find_spec(package) is None:
+            raise MissingError(
+                f"scheduler {name or made_for!r} needs {package}; run `pip install {package}`, or choose another"
+            )
+    return choice, made_for
+
+
+def scheduler_settings(name: str | None, config: JsonView, *, flow: bool = True) -> SchedulerSettings:
+    """Return the scheduler that draws for a pipeline, with its settings.
+
+    How the network was trained is taken from the config whatever the class. Another class takes its own defaults for
+    the rest, as diffusers' `from_config` does between schedulers of a published pipeline. Raises what `check_scheduler`
+    raises, and `SourceError` if no scheduler comes of the config. `name` is what the user asked for; `None` is the
+    folder's own scheduler. Without `flow`, the network is not of flow matching.
+    """
+    choice, made_for = check_scheduler(name, config, flow=flow)
+    class_name = choice.class_name if choice else made_for
+    if class_name is None or class_name not in _DEFAULTS:
+        raise SourceError(
+            f"scheduler_config.json names the class {config.get('_class_name')!r}, which is no scheduler; name another "
+            "scheduler, or make the folder again"
+        )
+    defaults = _DEFAULTS[class_name]
+    own_defaults = {} if class_name == made_for else _DEFAULTS.get(made_for or "", {})
+    settings = {**defaults, **taken_over(class_name, config, defaults, own_defaults)}
+    settings |= {key: value for key, value in choice.options if key in defaults} if choice else {}
+    return SchedulerSettings(class_name, _with_formulas(class_name, settings))
+
+
+_MEANT: Final[Mapping[str, Mapping[str, str]]] = {
+    "algorithm_type": {"deis": "dpmsolver++"},
+    "solver_type": {"logrho": "midpoint", "bh1": "midpoint", "bh2": "midpoint"},
+}
+"""Settings of other solvers, and what DPM-Solver takes for them."""
+_ALGORITHMS: Final[Mapping[str, tuple[str, ...]]] = {
+    "DPMSolverMultistepScheduler": ("dpmsolver++", "sde-dpmsolver++", "dpmsolver", "sde-dpmsolver"),
+    "DPMSolverSinglestepScheduler": ("dpmsolver++", "sde-dpmsolver++", "dpmsolver"),
+    "EDMDPMSolverMultistepScheduler": ("dpmsolver++", "sde-dpmsolver++"),
+    "SASolverScheduler": ("data_prediction", "noise_prediction"),
+}
+_ONLY: Final[Mapping[str, object]] = {"use_flow_sigmas": False, "tau_func": None, "solver_p": None}
+"""Settings that the formulas know one value of, and no config of networks that draw here has another."""
+
+
+def _with_formulas(class_name: str, settings: Json) -> JsonView:
+    """Return settings that there are formulas for, or refuse them with the nearest that can be had."""
+
+    def refuse(key: str, nearest: object, why: str = "") -> None:
+        shown = json.dumps(nearest, default=str)
+        raise SourceError(
+            f"scheduler/scheduler_config.json: {class_name} has no formulas for {key} {_shown(settings[key])}{why}; "
+            f"write {shown}, or name another scheduler, such as Euler"
+        )
+
+    for key, known in _ONLY.items():
+        if key in settings and settings[key] != known and settings[key] is not None:
+            refuse(key, known)
+    if sum(bool(settings.get(key)) for key in SIGMAS) > 1:
+        refuse(next(key for key in SIGMAS if settings.get(key)), False, " beside another schedule of noise levels")
+    if class_name == "DEISMultistepScheduler":
+        return settings | {"algorithm_type": "deis", "solver_type": "logrho"}
+    if class_name == "UniPCMultistepScheduler":
+        if not settings["predict_x0"] and settings["final_sigmas_type"] == "zero":
+            refuse("final_sigmas_type", "sigma_min", " with predict_x0 false")
+        return settings | ({} if settings["solver_type"] in {"bh1", "bh2"} else {"solver_type": "bh2"})
+    if class_name not in _ALGORITHMS:
+        return settings
+    for key, meant in _MEANT.items():
+        if key in settings:
+            settings[key] = meant.get(settings[key], settings[key])
+    if settings["algorithm_type"] not in _ALGORITHMS[class_name]:
+        refuse("algorithm_type", _ALGORITHMS[class_name][0])
+    if "solver_type" not in settings:
+        return settings
+    if settings["solver_type"] not in {"midpoint", "heun"}:
+        refuse("solver_type", "midpoint")
+    kind = settings["algorithm_type"]
+    if not kind.endswith("++") and settings["final_sigmas_type"] == "zero":
+        refuse("final_sigmas_type", "sigma_min", f" with algorithm_type {kind}")
+    multistep = class_name != "DPMSolverSinglestepScheduler"
+    of_edm = class_name in EDM
+    if (
+        multistep
+        and settings["solver_order"] > 2
+        and kind in {"sde-dpmsolver", *(("sde-dpmsolver++",) if of_edm else ())}
+    ):
+        refuse("solver_order", 2, f" with algorithm_type {kind}")
+    if not multistep and settings["final_sigmas_type"] == "zero":
+        settings["lower_order_final"] = True
+    return settings
+
+
+_OF_VARIANCE: Final = (
+    "DDPMParallelScheduler",
+    "DDPMScheduler",
+    "DPMSolverMultistepScheduler",
+    "DPMSolverSinglestepScheduler",
+    "SASolverScheduler",
+)
+"""Classes that may take half of what the network predicts for a variance."""
+_SHOWN: Final = 40
+_MOST_TIMESTEPS: Final = 1_000_000
+
+
+def _number(value: Any, above: float = -math.inf, below: float = math.inf) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and above < value < below
+
+
+def _whole(least: int, most: int) -> Rule:
+    def fits(value: Any) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+    return fits, f"a whole number from {least} to {most}"
+
+
+def _one_of(*words: str) -> Rule:
+    return lambda value: value in words, f"one of {', '.join(words)}"
+
+
+_SHARE: Final[Rule] = (lambda value: _number(value, 0, 1), "a number between 0 and 1")
+_FINITE: Final[Rule] = (_number, "a finite number")
+_POSITIVE: Final[Rule] = (lambda value: value is None or _number(value, 0), "a number above 0, or null")
+_SWITCH: Final[Rule] = (lambda value: value is None or isinstance(value, bool), "true or false")
+
+_RULES: Final[Mapping[str, Rule]] = {
+    "num_train_timesteps": _whole(1, _MOST_TIMESTEPS),
+    "beta_start": _SHARE,
+    "beta_end": _SHARE,
+    "trained_betas": (
+        lambda value: value is None
+        or (isinstance(value, list) and bool(value) and all(_number(beta, 0, 1) for beta in value)),
+        "null, or a list of numbers between 0 and 1",
+    ),
+    "prediction_type": _one_of("epsilon", "v_prediction", "sample"),
+    "timestep_spacing": _one_of("linspace", "leading", "trailing"),
+    "timestep_type": _one_of("discrete", "continuous"),
+    "interpolation_type": _one_of("linear", "log_linear"),
+    "final_sigmas_type": _one_of("zero", "sigma_min"),
+    "solver_order": _whole(1, 3),
+    "steps_offset": _whole(0, _MOST_TIMESTEPS),
+    "original_inference_steps": _whole(1, _MOST_TIMESTEPS),
+    "sigma_min": _POSITIVE,
+    "sigma_max": _POSITIVE,
+    "shift": _POSITIVE,
+    "base_shift": _FINITE,
+    "max_shift": _FINITE,
+    "base_image_seq_len": _whole(1, _MOST_TIMESTEPS),
+    "max_image_seq_len": _whole(1, _MOST_TIMESTEPS),
+    "shift_terminal": (lambda value: value is None or _number(value, 0, 1), "null, or a number between 0 and 1"),
+    "time_shift_type": _one_of("exponential", "linear"),
+    "clip_sample_range": _FINITE,
+    "sample_max_value": _FINITE,
+    "dynamic_thresholding_ratio": _FINITE,
+    "timestep_scaling": _FINITE,
+    **dict.fromkeys(
+        (
+            "clip_sample", "thresholding", "set_alpha_to_one", "rescale_betas_zero_snr", "skip_prk_steps",
+            "lower_order_final", "euler_at_final", "use_karras_sigmas", "use_exponential_sigmas", "use_beta_sigmas",
+            "use_dynamic_shifting", "invert_sigmas", "stochastic_sampling",
+        ),
+        _SWITCH,
+    ),
+}  # fmt: skip
+
+
+def check_scheduler_config(config: JsonView) -> None:
+    """Check the settings that schedulers of diffusers share.
+
+    Raises `SourceError` for the first one that no scheduler could work with.
+    """
+    for name, (fits, what) in _RULES.items():
+        if name in config and not fits(config[name]):
+            raise SourceError(
+                f"scheduler/scheduler_config.json: {name} is {_shown(config[name])}, but must be {what}; repair the "
+                "file, or make the folder again"
+            )
+    learned = config.get("variance_type")
+    if config.get("_class_name") in _OF_VARIANCE and isinstance(learned, str) and learned.startswith("learned"):
+        raise SourceError(
+            f"scheduler/scheduler_config.json: variance_type is {_shown(learned)}, which needs a UNet that predicts a "
+            "variance beside the noise, and no Stable Diffusion does; write fixed_small, or take the scheduler of the "
+            "checkpoint that it belongs to"
+        )
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

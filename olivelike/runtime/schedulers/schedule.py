@@ -1,0 +1,223 @@
+"""A schedule: what each call of the network is given, and what its output is made of, as a table of numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from olivelike.errors import SourceError, UsageError
+from olivelike.runtime.schedulers.class_settings import SchedulerSettings
+from olivelike.runtime.schedulers.formulas import FORMULAS, NOISE, OUTPUT, PICTURE, X, Columns
+from olivelike.runtime.schedulers.spacing import Asked
+
+if TYPE_CHECKING:
+    from olivelike._untrusted import JsonView
+
+_MOST_STEPS: Final = 10_000
+
+Table = np.ndarray[Any, np.dtype[np.float64]]
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """A scheduler for a number of steps.
+
+    Latents, outputs, pictures and noise are arrays of shape (pictures, channels, height, width), of NumPy or torch;
+    coefficients multiply them as plain numbers, so that they stay what they are.
+    """
+
+    name: str
+    """Class of diffusers."""
+    timesteps: Table
+    """One for each call of the network."""
+    scale: Table
+    """Factor of the network's input, by call."""
+    picture: Table
+    """Coefficients of latents and output in the picture that they foretell, by call: of shape (calls, 2)."""
+    following: Table
+    """Coefficients of `terms`, by call and value: of shape (calls, values, terms)."""
+    mixed: Table
+    """Signal and noise of a picture that denoising starts from, by call: of shape (calls, 2)."""
+    draws: np.ndarray[Any, np.dtype[np.bool_]]
+    """Whether noise is drawn for a call."""
+    spans: Table | None
+    """Noise levels between which Brownian noise is taken, by call, for schedulers that need it: (calls, 2)."""
+    first: float
+    """Factor of the initial noise."""
+    order: int
+    """Calls of a step."""
+    begin: int = 0
+    """First call that runs."""
+    most: float | None = None
+    """Range that the foretold picture is clipped to."""
+    threshold: tuple[float, float] | None = None
+    """Quantile of the foretold picture that becomes its range, and the most that this may be."""
+
+    @property
+    def kept(self) -> tuple[Any, ...]:
+        """Values beside the latents that a call hands on to the next one, before the first."""
+        return tuple(0.0 for _ in self.following[0][1:])
+
+    @property
+    def calls(self) -> range:
+        """Calls that run."""
+        return range(self.begin, len(self.timesteps))
+
+    def scaled(self, latents: Any, call: int) -> Any:
+        """Return what the network takes for latents."""
+        return latents if self.scale[call] == 1 else latents * float(self.scale[call])
+
+    def mix(self, picture: Any, noise: Any, call: int) -> Any:
+        """Return a picture's latents with the noise that they have before a call."""
+        return _total(self.mixed[call], (picture, noise))
+
+    def advance(
+        self, call: int, latents: Any, kept: Sequence[Any], output: Any, noise: Any = 0.0
+    ) -> tuple[Any, tuple[Any, ...], Any]:
+        """Return the next latents, what is kept, and the picture that the output foretells.
+
+        Args:
+            call: Number of the call, from 0.
+            latents: What the call was made for, before `scaled`.
+            kept: What the call before returned; `Schedule.kept` for the first one.
+            output: What the network returned.
+            noise: Standard normal; used where the schedule `draws` any.
+        """
+        picture = _total(self.picture[call], (latents, output))
+        if self.threshold is not None:
+            picture = _thresholded(picture, *self.threshold)
+        elif self.most is not None:
+            picture = picture.clip(-self.most, self.most)
+        terms = (latents, picture, output, noise, *kept)
+        after, *others = (_total(row, terms) for row in self.following[call])
+        return after, tuple(others), picture
+
+
+def _total(coefficients: Table, terms: Sequence[Any]) -> Any:
+    parts = [float(factor) * term for factor, term in zip(coefficients, terms, strict=True) if factor]
+    return sum(parts[1:], parts[0]) if parts else 0.0
+
+
+def _thresholded(picture: Any, share: float, most: float) -> Any:
+    """Return pictures whose largest values are cut off: section 2.3 of https://arxiv.org/abs/2205.11487."""
+    found = picture.clip(-most, most)
+    for place, one in enumerate(picture):
+        limit = min(
+            max(float(np.quantile(abs(np.asarray(one.cpu() if hasattr(one, "cpu") else one)), share)), 1.0), most
+        )
+        found[place] = one.clip(-limit, limit) / limit
+    return found
+
+
+def make_schedule(
+    chosen: SchedulerSettings, steps: int, *, strength: float | None = None, eta: float = 0.0, shift: float = 0.0
+) -> Schedule:
+    """Return the table of a scheduler.
+
+    Args:
+        chosen: The scheduler.
+        steps: Steps from noise to a picture.
+        strength: Share of them that runs, for a picture to start from; `None` is all.
+        eta: Share of each step's noise that is drawn afresh, where a scheduler has such a share.
+        shift: What `shift_by_size` returns.
+
+    Raises:
+        UsageError: if the scheduler can't take so many steps.
+        SourceError: if its config leads to no numbers.
+    """
+    _check_steps(chosen, steps)
+    run = steps if strength is None else min(int(steps * strength), steps)
+    try:
+        with np.errstate(all="ignore"):
+            return _made(chosen, steps, steps - run, eta, shift)
+    except (KeyError, ValueError, TypeError, IndexError, OverflowError, ZeroDivisionError) as error:
+        raise SourceError(
+            f"scheduler_config.json makes no {chosen.class_name}: {error}; repair the file, or make the folder again"
+        ) from error
+
+
+def _made(chosen: SchedulerSettings, steps: int, skipped: int, eta: float, shift: float) -> Schedule:
+    own = chosen.settings
+    columns = FORMULAS[chosen.class_name](Asked(np, own, steps, skipped, eta, shift))
+    timesteps = np.asarray(columns.timesteps, np.float64)
+    begin = skipped * columns.order
+
+    def column(value: Any) -> Table:
+        return np.broadcast_to(np.asarray(value, np.float64), timesteps.shape)
+
+    values = list(columns.following)
+    terms = (X, PICTURE, OUTPUT, NOISE, *values[1:])
+    sums = [[column(columns.following[value].get(term, 0.0)) for term in terms] for value in values]
+    schedule = Schedule(
+        chosen.class_name,
+        timesteps,
+        column(columns.scale),
+        np.stack([column(one) for one in columns.picture], axis=-1),
+        np.moveaxis(np.array(sums), 2, 0),
+        np.stack([column(one) for one in columns.mixed], axis=-1),
+        np.broadcast_to(columns.draws, timesteps.shape),
+        None if columns.spans is None else np.stack([column(one) for one in columns.spans], axis=-1),
+        float(np.reshape(columns.first, ())),
+        columns.order,
+        begin,
+        float(own["clip_sample_range"]) if columns.clips and own["clip_sample"] else None,
+        _threshold(columns, own),
+    )
+    for name in ("timesteps", "scale", "picture", "following", "mixed", "first"):
+        if not np.isfinite(np.asarray(getattr(schedule, name))[begin:] if name != "first" else schedule.first).all():
+            raise ValueError(f"with {steps} steps its table of {name} holds what is no number")
+    return schedule
+
+
+def _threshold(columns: Columns, own: JsonView) -> tuple[float, float] | None:
+    if not (columns.thresholds and own["thresholding"]):
+        return None
+    return float(own["dynamic_thresholding_ratio"]), float(own["sample_max_value"])
+
+
+_BY_TIMESTEP: Final = frozenset({"DDIMParallelScheduler", "DDIMScheduler", "DDPMParallelScheduler", "DDPMScheduler"})
+_RUNGE_KUTTA_STEPS: Final = 4
+
+
+def _check_steps(chosen: SchedulerSettings, steps: int) -> None:
+    """Refuse a number of steps that a scheduler does not have. Raises `UsageError`."""
+    own, least, most, why = chosen.settings, 1, _MOST_STEPS, ""
+    if chosen.class_name in _BY_TIMESTEP:
+        most, why = own["num_train_timesteps"], ", as many as the network was trained on"
+    if "original_inference_steps" in own:
+        most, why = own["original_inference_steps"], ", as many as the network was distilled on"
+    if own.get("skip_prk_steps") is False:
+        least, why = _RUNGE_KUTTA_STEPS, " with skip_prk_steps false"
+    if not least <= steps <= most:
+        raise UsageError(
+            f"{chosen.class_name} refuses {steps} steps: it takes {least} to {most}{why}; take another number of "
+            "steps, or another scheduler"
+        )
+
+
+def shift_by_size(config: JsonView, tokens: int) -> float:
+    """Return the shift of a schedule that depends on the picture's size; 0 for another schedule.
+
+    As `StableDiffusion3Pipeline` of diffusers has it: https://arxiv.org/abs/2403.03206, section 5.3.2. Raises
+    `SourceError` if the config has no line through its two points.
+
+    Args:
+        config: Of the scheduler.
+        tokens: Patches of a picture, each of which is one to the network.
+    """
+    if not config.get("use_dynamic_shifting"):
+        return 0.0
+    first, last = config["base_image_seq_len"], config["max_image_seq_len"]
+    if first == last:
+        raise SourceError(
+            f"scheduler/scheduler_config.json: base_image_seq_len and max_image_seq_len are both {first}, so nothing "
+            "says how the shift grows with the picture; get the file again"
+        )
+    slope = (config["max_shift"] - config["base_shift"]) / (last - first)
+    shift: float = config["base_shift"] + slope * (tokens - first)
+    return shift
