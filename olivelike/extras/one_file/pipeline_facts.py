@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from olivelike.runtime.schedulers.alphas import SCHEDULER_FILE, alphas_of
 from olivelike.engine.output.scheduler_defaults import defaults_of
 from olivelike.engine.output.tokenizer_step import tokenizer_architecture
 from olivelike.errors import SourceError
@@ -14,6 +13,7 @@ from olivelike.extras.one_file.pipeline_graph import PipelineFacts
 from olivelike.extras.one_file.schedules import SCHEDULERS, Schedule
 from olivelike.families import TEXT_ENCODERS, TOKENIZER_OF, denoiser_among
 from olivelike.model.scheduler_settings import SIGMAS, taken_over
+from olivelike.runtime.schedulers.alphas import SCHEDULER_FILE, alphas_of
 
 if TYPE_CHECKING:
     from olivelike._untrusted import JsonView

@@ -46,13 +46,14 @@ def _betas(config: Config) -> Floats:
         return np.linspace(first, last, count, dtype=np.float32)
     if kind == "scaled_linear":
         roots = np.linspace(math.sqrt(first), math.sqrt(last), count, dtype=np.float32)
-        return np.asarray(roots**2, np.float32)
+        squares: Floats = roots**2
+        return squares
     if kind == "sigmoid":
-        return (1 / (1 + np.exp(-np.linspace(-6, 6, count))) * (last - first) + first).astype(np.float32)
+        return np.asarray(1 / (1 + np.exp(-np.linspace(-6, 6, count))) * (last - first) + first, np.float32)
     if kind not in _BARS:
         raise ValueError(f"beta_schedule is {kind!r}")
     bars = _BARS[kind](np.arange(count + 1) / count)
-    return np.minimum(1 - bars[1:] / bars[:-1], _MOST_BETA).astype(np.float32)
+    return np.asarray(np.minimum(1 - bars[1:] / bars[:-1], _MOST_BETA), np.float32)
 
 
 def _laplace(time: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

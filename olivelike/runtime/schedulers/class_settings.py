@@ -1,4 +1,4 @@
-"""Settings of diffusers' schedulers: their defaults by class, which values are no scheduler's, and what a name fixes."""
+"""Settings of diffusers' schedulers: defaults by class, what a name fixes, and which values none works with."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def check_scheduler(
             "such as Euler"
         )
     check_scheduler_config(config)
-    for package in choice.needs if choice else packages_for(made_for, config):
+    for package in choice.needs if choice else packages_for(made_for):
         if find_spec(package) is None:
             raise MissingError(
                 f"scheduler {name or made_for!r} needs {package}; run `pip install {package}`, or choose another"

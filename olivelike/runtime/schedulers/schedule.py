@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from olivelike.errors import SourceError, UsageError
-from olivelike.runtime.schedulers.class_settings import SchedulerSettings
-from olivelike.runtime.schedulers.formulas import FORMULAS, NOISE, OUTPUT, PICTURE, X, Columns
+from olivelike.runtime.schedulers.formulas import FORMULAS, NOISE, OUTPUT, PICTURE, Columns, X
 from olivelike.runtime.schedulers.spacing import Asked
 
 if TYPE_CHECKING:
     from olivelike._untrusted import JsonView
+    from olivelike.runtime.schedulers.class_settings import SchedulerSettings
 
 _MOST_STEPS: Final = 10_000
 

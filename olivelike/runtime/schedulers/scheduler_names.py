@@ -72,7 +72,7 @@ CLASSES = (
 )  # fmt: skip
 """Classes that sample networks which predict noise or v at discrete timesteps."""
 
-_NEEDS = {"LMSDiscreteScheduler": "scipy", "DPMSolverSDEScheduler": "torchsde"}
+_NEEDS = {"DPMSolverSDEScheduler": ("torchsde",)}
 
 Options = tuple[tuple[str, str | int | bool], ...]
 
@@ -254,14 +254,13 @@ def sampler_of(class_name: str, settings: Mapping[str, object]) -> tuple[str, st
     return sampler, "SGM Uniform" if all_along and all(settings.get(k) == v for k, v in all_along) else None
 
 
-def packages_for(class_name: str | None, settings: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the packages beyond olivelike's own that a class needs with these settings."""
-    needs = [_NEEDS[class_name]] if class_name in _NEEDS else []
-    return tuple(dict.fromkeys([*needs, *(["scipy"] if settings.get("use_beta_sigmas") else [])]))
+def packages_for(class_name: str | None) -> tuple[str, ...]:
+    """Return the packages beyond olivelike's own that a class needs."""
+    return _NEEDS.get(class_name or "", ())
 
 
 def _choice(class_name: str, options: Options) -> SchedulerChoice:
-    return SchedulerChoice(class_name, options, packages_for(class_name, dict(options)))
+    return SchedulerChoice(class_name, options, packages_for(class_name))
 
 
 def _spellings() -> dict[str, SchedulerChoice]:

