@@ -48,14 +48,6 @@ def with_defaults(class_name: str, config: Config) -> Json | None:
     return ordered
 
 
-def defaults_of(class_name: str) -> JsonView:
-    """Return the settings of a class with their defaults; empty if the table does not have it for this release."""
-    installed = version("diffusers")
-    rows = _table()["classes"].get(class_name, ())
-    found: JsonView = next((row["defaults"] for row in rows if _covers(row, installed)), {})
-    return found
-
-
 def _is_kept(row: JsonView, config: Config) -> bool:
     """Say whether the class takes every value as it is, alone and beside the others."""
     defaults, values = row["defaults"], row["values"]

@@ -6,26 +6,18 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from olivelike.engine.output.scheduler_defaults import defaults_of
 from olivelike.engine.output.tokenizer_step import tokenizer_architecture
 from olivelike.errors import SourceError
 from olivelike.extras.one_file.pipeline_graph import PipelineFacts
 from olivelike.extras.one_file.schedules import SCHEDULERS, Schedule
 from olivelike.families import TEXT_ENCODERS, TOKENIZER_OF, denoiser_among
-from olivelike.model.scheduler_settings import SIGMAS, taken_over
 from olivelike.runtime.schedulers.alphas import SCHEDULER_FILE, alphas_of
+from olivelike.runtime.schedulers.class_settings import scheduler_settings
 
 if TYPE_CHECKING:
     from olivelike._untrusted import JsonView
     from olivelike.model import Architecture
 
-_OPTIONS: Final[JsonView] = {
-    **dict.fromkeys(SIGMAS, False),
-    "algorithm_type": "dpmsolver++",
-    "solver_order": 2,
-    "solver_type": "midpoint",
-}
-"""Settings that the samplers' names fix, as in `generate`."""
 _PREPROCESSOR: Final = "feature_extractor/preprocessor_config.json"
 
 
@@ -49,18 +41,7 @@ def pipeline_facts(
         raise SourceError(
             f"{SCHEDULER_FILE}: can't be made a schedule for one file: {error!r}; the source's scheduler has no betas"
         ) from error
-    own = defaults_of(config.get("_class_name", ""))
-    schedules = []
-    for name, class_name in SCHEDULERS.items():
-        defaults = defaults_of(class_name)
-        settings = {**defaults, **taken_over(class_name, config, defaults, own), **_OPTIONS}
-        schedules.append(
-            Schedule(
-                name,
-                {key: settings[key] for key in defaults}
-                | {"prediction_type": config.get("prediction_type", "epsilon")},
-            )
-        )
+    schedules = [Schedule(name, scheduler_settings(name, config).settings) for name in SCHEDULERS]
     vae = architectures.get("vae_decoder")
     unet = architectures.get(denoiser_among(architectures) or "")
     width = unet.config.get("time_cond_proj_dim") if unet is not None else None

@@ -27,14 +27,8 @@ if TYPE_CHECKING:
     Table = tuple[list[Number], Number]
     """Columns of shape (steps,) and the factor of the initial noise, of shape (1,), all float64."""
 
-SCHEDULERS: Final[Mapping[str, str]] = {
-    "DDIM": "DDIMScheduler",
-    "Euler": "EulerDiscreteScheduler",
-    "Euler a": "EulerAncestralDiscreteScheduler",
-    "DPM++ 2M": "DPMSolverMultistepScheduler",
-    "LCM": "LCMScheduler",
-}
-"""A1111's name, which the file's input `scheduler` takes → class of diffusers; those of the loop."""
+SCHEDULERS: Final = ("DDIM", "Euler", "Euler a", "DPM++ 2M", "LCM")
+"""A1111's names of those of the loop, which the file's input `scheduler` takes."""
 
 NOISE: Final = frozenset({"Euler a", "LCM"})
 """Samplers that add noise in each step but the last."""

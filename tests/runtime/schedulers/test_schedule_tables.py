@@ -93,7 +93,7 @@ def config_of(name: str, chance: random.Random) -> dict[str, Any]:
     return config | (chance.choice(BETAS) if "beta_start" in known else {})
 
 
-class NotTheirs(Exception):
+class DiffusersError(Exception):
     """Raised where diffusers itself can't draw what the table can: see `excused`."""
 
 
@@ -105,7 +105,7 @@ def excused(chosen: SchedulerSettings, steps: int) -> str | None:
     if own.get("solver_type") == "bh1" and own["final_sigmas_type"] == "zero":
         return "its last step multiplies infinity by 0, where the corrector's rest is absent"
     if own.get("thresholding") and (
-        own.get("algorithm_type") in {"noise_prediction"}
+        own.get("algorithm_type") == "noise_prediction"
         or (name.startswith("DPMSolverS") and own["algorithm_type"] == "dpmsolver")
     ):
         return "it looks up the signal of timestep None"
@@ -124,13 +124,13 @@ def compare(config: dict[str, Any], steps: int, strength: float | None, eta: flo
     """Return how far latents get from those of diffusers, as a share of the largest, and what is absolute below 1.
 
     Raises:
-        NotTheirs: if diffusers fails.
+        DiffusersError: if diffusers fails.
     """
     chosen = scheduler_settings(None, config)
     shift = 0.8 if chosen.settings.get("use_dynamic_shifting") else 0.0
     schedule = make_schedule(chosen, steps, strength=strength, eta=eta, shift=shift)
     if why := excused(chosen, steps):
-        raise NotTheirs(why)
+        raise DiffusersError(why)
     theirs = made_of(chosen, wide=True)
     if hasattr(theirs, "alphas_cumprod"):
         # The same numbers but for the last bit, on which torch's vectorised sums depend.
@@ -210,7 +210,7 @@ def check_some(name: str, tries: int) -> None:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 assert compare(config, steps, strength, chance.choice([0.0, 0.3, 1.0])) < TOLERANCE, told
-        except (NotTheirs, OlivelikeError):
+        except (DiffusersError, OlivelikeError):
             continue
         finally:
             torch.set_default_dtype(torch.float32)
