@@ -51,7 +51,6 @@ DISTRIBUTIONS: Final[Mapping[str, str]] = {
     "starlette": "starlette",
     "tokenizers": "tokenizers",
     "torch": "torch",
-    "torchsde": "torchsde",
     "tornado": "tornado",
     "transformers": "transformers",
     "typer": "typer",

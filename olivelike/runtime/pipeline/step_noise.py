@@ -26,8 +26,9 @@ def step_noise(state: BatchState, shape: tuple[int, ...]) -> Callable[[int], tor
     draws, spans = state.schedule.draws, state.schedule.spans
     if spans is None:
         return lambda call: draw_noise(shape, state.sources) if draws[call] else 0.0
-    levels = spans[draws].astype(np.float32).astype(float)
-    paths = [BrownianPath(seed, levels.min(), levels.max(), shape) for seed in state.seeds] if draws.any() else []
+    levels = spans[draws].astype(np.float32)
+    ends = (float(levels.min()), float(levels.max())) if draws.any() else (0.0, 0.0)
+    paths = [BrownianPath(seed, *ends, shape) for seed in state.seeds]
 
     def draw(call: int) -> torch.Tensor | float:
         import torch

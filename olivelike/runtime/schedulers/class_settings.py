@@ -6,20 +6,11 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
-from olivelike.errors import MissingError, SourceError
+from olivelike.errors import SourceError
 from olivelike.model.scheduler_settings import SIGMAS, taken_over
-from olivelike.runtime.schedulers.scheduler_names import (
-    CLASSES,
-    EDM,
-    FLOW,
-    SchedulerChoice,
-    find_for,
-    packages_for,
-    why_not_own,
-)
+from olivelike.runtime.schedulers.scheduler_names import CLASSES, EDM, FLOW, SchedulerChoice, find_for, why_not_own
 
 if TYPE_CHECKING:
     from olivelike._untrusted import Json, JsonView
@@ -119,9 +110,8 @@ def check_scheduler(
 ) -> tuple[SchedulerChoice | None, str | None]:
     """Refuse what can be refused by names; return the choice, and the class of the config.
 
-    Raises `UsageError` if there is no scheduler of that name, `MissingError` if a package that it needs is not
-    installed, and `SourceError` if the config is not one of a scheduler that draws here, or of networks of another
-    kind; without `flow`, of flow matching.
+    Raises `UsageError` if there is no scheduler of that name, and `SourceError` if the config is not one of a scheduler
+    that draws here, or of networks of another kind; without `flow`, of flow matching.
     """
     own = config.get("_class_name")
     made_for = own if isinstance(own, str) else None
@@ -132,11 +122,6 @@ def check_scheduler(
             "such as Euler"
         )
     check_scheduler_config(config)
-    for package in choice.needs if choice else packages_for(made_for):
-        if find_spec(package) is None:
-            raise MissingError(
-                f"scheduler {name or made_for!r} needs {package}; run `pip install {package}`, or choose another"
-            )
     return choice, made_for
 
 

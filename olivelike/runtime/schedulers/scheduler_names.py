@@ -72,8 +72,6 @@ CLASSES = (
 )  # fmt: skip
 """Classes that sample networks which predict noise or v at discrete timesteps."""
 
-_NEEDS = {"DPMSolverSDEScheduler": ("torchsde",)}
-
 Options = tuple[tuple[str, str | int | bool], ...]
 
 
@@ -144,8 +142,6 @@ class SchedulerChoice:
     """Name of its class in diffusers."""
     options: Options = ()
     """Settings that the name fixes; the rest comes from the folder."""
-    needs: tuple[str, ...] = ()
-    """Packages beyond olivelike's own that it needs."""
 
 
 def find_scheduler(name: str, schedule: str | None = None) -> SchedulerChoice:
@@ -254,30 +250,21 @@ def sampler_of(class_name: str, settings: Mapping[str, object]) -> tuple[str, st
     return sampler, "SGM Uniform" if all_along and all(settings.get(k) == v for k, v in all_along) else None
 
 
-def packages_for(class_name: str | None) -> tuple[str, ...]:
-    """Return the packages beyond olivelike's own that a class needs."""
-    return _NEEDS.get(class_name or "", ())
-
-
-def _choice(class_name: str, options: Options) -> SchedulerChoice:
-    return SchedulerChoice(class_name, options, packages_for(class_name))
-
-
 def _spellings() -> dict[str, SchedulerChoice]:
     """Every name, as people write it."""
     found: dict[str, SchedulerChoice] = {}
     for sampler, (class_name, options) in SAMPLERS.items():
         if class_name not in _WITH_SIGMAS:
-            found[sampler] = _choice(class_name, options)
+            found[sampler] = SchedulerChoice(class_name, options)
             if class_name in _ALL_ALONG:
-                found[f"{sampler} SGM Uniform"] = _choice(class_name, options + _ALL_ALONG[class_name])
+                found[f"{sampler} SGM Uniform"] = SchedulerChoice(class_name, options + _ALL_ALONG[class_name])
             continue
-        found[sampler] = _choice(class_name, options + _sigmas(None))
+        found[sampler] = SchedulerChoice(class_name, options + _sigmas(None))
         for schedule, more in SCHEDULES.items():
-            found[f"{sampler} {schedule}"] = _choice(class_name, options + more)
+            found[f"{sampler} {schedule}"] = SchedulerChoice(class_name, options + more)
     for class_name in CLASSES:
-        found.setdefault(class_name.removesuffix(_SUFFIX), _choice(class_name, ()))
-        found[class_name] = _choice(class_name, ())
+        found.setdefault(class_name.removesuffix(_SUFFIX), SchedulerChoice(class_name, ()))
+        found[class_name] = SchedulerChoice(class_name, ())
     found["DEIS"] = found["DEISMultistep"]
     return found
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 from fastapi import APIRouter, Request
@@ -12,7 +11,7 @@ from olivelike._untrusted import Json
 from olivelike.errors import OlivelikeError
 from olivelike.runtime.pictures.picture_reading import read_picture_data
 from olivelike.runtime.pictures.picture_record import a1111_parameters
-from olivelike.runtime.schedulers.scheduler_names import SAMPLERS, find_scheduler
+from olivelike.runtime.schedulers.scheduler_names import SAMPLERS
 from olivelike.serve.api.a1111_guides import SCRIPT
 from olivelike.serve.api.a1111_models import LATENT_MODES, Options, PngInfo
 from olivelike.serve.api.a1111_samplers import SAMPLER_ALIASES, SCHEDULE_NAMES
@@ -82,7 +81,7 @@ async def sd_models(request: Request) -> list[Json]:
 @lists_router.get("/samplers")
 async def samplers() -> list[Json]:
     """List the samplers whose packages are installed."""
-    names = [name for name in SAMPLERS if all(map(find_spec, find_scheduler(name).needs))]
+    names = list(SAMPLERS)
     return [{"name": name, "aliases": SAMPLER_ALIASES[name], "options": {}} for name in names]
 
 

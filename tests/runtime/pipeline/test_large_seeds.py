@@ -36,7 +36,7 @@ def test_noise_of_steps_is_that_of_diffusers():
 
     spans, seeds = np.array([[14.0, 3.0], [3.0, 0.5], [0.5, 0.0]]), (2**64 - 1, 804822466654819)
     schedule = SimpleNamespace(spans=spans, draws=np.array([True, True, False]))
-    noise = step_noise(SimpleNamespace(schedule=schedule, seeds=seeds), torch.zeros(2, 4, 8, 8))
+    noise = step_noise(SimpleNamespace(schedule=schedule, seeds=seeds), (4, 8, 8))
     alone = [BrownianTreeNoiseSampler(torch.zeros(1, 4, 8, 8), 0.5, 14.0, seed) for seed in seeds]
     for call in (0, 1):
         times = [torch.tensor(one, dtype=torch.float32) for one in spans[call]]

@@ -7,7 +7,7 @@ import inspect
 import diffusers
 import pytest
 
-from olivelike.errors import MissingError, SourceError, UsageError
+from olivelike.errors import SourceError, UsageError
 from olivelike.runtime.schedulers.class_settings import check_scheduler_config, scheduler_settings
 from olivelike.runtime.schedulers.scheduler_names import CLASSES, EDM, FLOW, find_scheduler
 
@@ -51,15 +51,6 @@ def test_names_of_k_diffusion_are_those_of_a1111():
     ):  # fmt: skip
         assert find_scheduler(theirs) == find_scheduler(ours)
     assert find_scheduler("dpmpp_2m", "karras") == find_scheduler("DPM++ 2M Karras")
-
-
-def test_a_missing_package_is_named(monkeypatch):
-    monkeypatch.setattr("olivelike.runtime.schedulers.class_settings.find_spec", lambda name: None)
-    with pytest.raises(MissingError, match="pip install torchsde"):
-        scheduler_settings("DPM++ SDE Karras", CONFIG)
-    with pytest.raises(MissingError, match="'DPMSolverSDEScheduler' needs torchsde"):
-        scheduler_settings(None, {"_class_name": "DPMSolverSDEScheduler"})
-    assert scheduler_settings("LMS Beta", CONFIG).class_name == "LMSDiscreteScheduler"
 
 
 @pytest.mark.parametrize(
