@@ -11,7 +11,7 @@ from olivelike.engine.output.packages import Package
 from olivelike.engine.output.pipeline_files import to_json
 from olivelike.errors import SourceError
 from olivelike.model.records.output import FileFacts
-from olivelike.runtime.schedulers.alphas import SCHEDULER_FILE, alphas_of
+from olivelike.runtime.schedulers.spacing import SCHEDULER_FILE, alphas_of
 
 if TYPE_CHECKING:
     from olivelike.engine.output.packages import Packaged

@@ -11,8 +11,8 @@ from olivelike.errors import SourceError
 from olivelike.extras.one_file.pipeline_graph import PipelineFacts
 from olivelike.extras.one_file.schedules import SCHEDULERS, Schedule
 from olivelike.families import TEXT_ENCODERS, TOKENIZER_OF, denoiser_among
-from olivelike.runtime.schedulers.alphas import SCHEDULER_FILE, alphas_of
 from olivelike.runtime.schedulers.class_settings import scheduler_settings
+from olivelike.runtime.schedulers.spacing import SCHEDULER_FILE, alphas_of
 
 if TYPE_CHECKING:
     from olivelike._untrusted import JsonView

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from olivelike.errors import Interrupted
 from olivelike.runtime.pipeline.cheap_steps import GuidanceCalls, guided_steps, runs_whole
 from olivelike.runtime.pipeline.denoiser_calls import DenoiserCalls, DenoiserNetworks
-from olivelike.runtime.pipeline.step_noise import step_noise
+from olivelike.runtime.pipeline.latents import step_noise
 from olivelike.runtime.pipeline.vae import Preview
 
 if TYPE_CHECKING:

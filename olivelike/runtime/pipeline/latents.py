@@ -10,9 +10,9 @@ picture, initial noise, sample of the masked picture, then what each step draws.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from olivelike.runtime.pipeline.request import DRAWN_SEEDS, ResolvedRequest
 from olivelike.runtime.pipeline.vae import encode_picture, to_pixels, to_shares, upright
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from olivelike.runtime.pipeline.noise import Noise
     from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
+    from olivelike.runtime.schedulers.schedule import Schedule
     from olivelike.runtime.sessions.session import Network
 
 
@@ -69,6 +70,8 @@ def begin_batch(
     Raises `UsageError` for a scheduler that there is none of, or a number of steps that it refuses, and `SourceError`
     if the folder's own is for networks of another kind, or its config is damaged.
     """
+    from olivelike.runtime.schedulers.schedule import make_schedule, shift_by_size
+
     chosen = scheduler_settings(request.scheduler, folder.scheduler, flow=folder.is_of_flow)
     strength = request.strength if begun or request.init_image is not None else None
     shift = shift_by_size(chosen.settings, folder.patches(request.size))
@@ -96,6 +99,36 @@ def draw_noise(shape: tuple[int, ...], sources: Sequence[Noise]) -> torch.Tensor
     import torch
 
     return torch.from_numpy(np.stack([source.draw(shape) for source in sources]))
+
+
+def step_noise(state: BatchState, shape: tuple[int, ...]) -> Callable[[int], torch.Tensor | float]:
+    """Return what draws the noise of a call; 0 where the schedule of the batch draws none.
+
+    Args:
+        state: the batch.
+        shape: that of one picture's latents.
+    """
+    import numpy as np
+
+    from olivelike.runtime.pipeline.noise import BrownianPath
+
+    draws, spans = state.schedule.draws, state.schedule.spans
+    if spans is None:
+        return lambda call: draw_noise(shape, state.sources) if draws[call] else 0.0
+    levels = spans[draws].astype(np.float32)
+    ends = (float(levels.min()), float(levels.max())) if draws.any() else (0.0, 0.0)
+    paths = [BrownianPath(seed, *ends, shape) for seed in state.seeds]
+
+    def draw(call: int) -> torch.Tensor | float:
+        import torch
+
+        if not draws[call]:
+            return 0.0
+        high, low = spans[call].astype(np.float32).tolist()
+        # As `BrownianTreeNoiseSampler` of k-diffusion, whose times fall.
+        return torch.from_numpy(np.stack([path.between(low, high) for path in paths])) / -((high - low) ** 0.5)
+
+    return draw
 
 
 def initial_noise(state: BatchState, channels: int) -> torch.Tensor:

@@ -273,6 +273,7 @@ _RULES: Final[Mapping[str, Rule]] = {
     "sample_max_value": _FINITE,
     "dynamic_thresholding_ratio": _FINITE,
     "timestep_scaling": _FINITE,
+    "lambda_min_clipped": (lambda value: value == -math.inf or _number(value), "a number, or -Infinity"),
     **dict.fromkeys(
         (
             "clip_sample", "thresholding", "set_alpha_to_one", "rescale_betas_zero_snr", "skip_prk_steps",

@@ -15,7 +15,7 @@ from olivelike.errors import PassError, SourceError
 from olivelike.extras.one_file.arithmetic import Number, Writer
 from olivelike.extras.one_file.pipeline_facts import pipeline_facts
 from olivelike.extras.one_file.schedules import COLUMNS, NOISE, SCHEDULERS, check_schedules, coefficients
-from olivelike.runtime.schedulers.alphas import SCHEDULER_FILE
+from olivelike.runtime.schedulers.spacing import SCHEDULER_FILE
 from tests.fixtures.their_schedulers import their_scheduler
 
 PUBLISHED = {

@@ -11,8 +11,7 @@ from torch_pipelines import psnr
 from olivelike.runtime import Request
 from olivelike.runtime.pictures.picture_record import PictureRecord, a1111_text
 from olivelike.runtime.pictures.recipe_text import parse_a1111
-from olivelike.runtime.pipeline.latents import begin_batch, initial_noise, seed_of_attempt
-from olivelike.runtime.pipeline.step_noise import step_noise
+from olivelike.runtime.pipeline.latents import begin_batch, initial_noise, seed_of_attempt, step_noise
 
 torch = pytest.importorskip("torch")
 

@@ -13,11 +13,10 @@ import pytest
 import torch
 
 from olivelike.errors import OlivelikeError, SourceError, UsageError
-from olivelike.runtime.schedulers.alphas import alphas_of
 from olivelike.runtime.schedulers.class_settings import SchedulerSettings, scheduler_settings
 from olivelike.runtime.schedulers.formulas import FORMULAS
 from olivelike.runtime.schedulers.schedule import make_schedule
-from olivelike.runtime.schedulers.spacing import beta_quantile
+from olivelike.runtime.schedulers.spacing import alphas_of, beta_quantile
 from tests.fixtures.published_schedulers import PUBLISHED_SCHEDULERS
 from tests.fixtures.their_schedulers import made_of
 

@@ -8,8 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from olivelike.runtime.pipeline.latents import generators
-from olivelike.runtime.pipeline.step_noise import step_noise
+from olivelike.runtime.pipeline.latents import generators, step_noise
 from olivelike.runtime.schedulers.class_settings import scheduler_settings
 from olivelike.runtime.schedulers.schedule import make_schedule
 from olivelike.runtime.schedulers.scheduler_names import (
