@@ -99,12 +99,9 @@ _find = names_from(__name__, __file__)
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":  # Reading it takes 25 ms, which a run with nothing to do would feel.
-        from importlib.metadata import PackageNotFoundError, version
+        from olivelike._installed import own_version
 
-        try:
-            return version("olivelike")
-        except PackageNotFoundError:
-            return version("olivelike-runtime")
+        return own_version()
     return _find(name)
 
 

@@ -64,6 +64,16 @@ environment takes 90 ms."""
 _MORE: Final = "this needs all of olivelike, and olivelike-runtime alone is installed; run `pip install olivelike`"
 
 
+def own_version() -> str:
+    """Return the version of olivelike, or of olivelike-runtime where that is installed alone."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("olivelike")
+    except PackageNotFoundError:
+        return version("olivelike-runtime")
+
+
 def lacking(error: BaseException) -> MissingError | None:
     """Return what to tell instead of an error, if that is a module which one of our own distributions brings."""
     top = (getattr(error, "name", None) or "").partition(".")[0]

@@ -20,11 +20,8 @@ A message says what, where, why, and what to do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, ClassVar
-
-if TYPE_CHECKING:
-    from olivelike._untrusted import JsonView
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
 
 
 class OlivelikeError(Exception):
@@ -95,10 +92,10 @@ class VerificationError(OlivelikeError):
 
     exit_code = 5
 
-    def __init__(self, message: str, facts: JsonView | None = None) -> None:
+    def __init__(self, message: str, facts: Mapping[str, Any] | None = None) -> None:
         """Take the message, and the figures for the run record."""
         super().__init__(message)
-        self.facts: JsonView = facts or {}
+        self.facts: Mapping[str, Any] = facts or {}
 
 
 class SafetyError(OlivelikeError):

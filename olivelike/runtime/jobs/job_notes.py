@@ -11,8 +11,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from olivelike import __version__
 from olivelike._files import file_identity
+from olivelike._installed import own_version
 from olivelike._text import size
 from olivelike.digest import digest_file
 from olivelike.errors import UsageError
@@ -89,7 +89,7 @@ def _sampling(name: str | None, config: str) -> tuple[str | None, str, str | Non
 
 @lru_cache(maxsize=1)
 def _program() -> str:
-    return f"olivelike {__version__}"
+    return f"olivelike {own_version()}"
 
 
 def used_upscaler(path: Path) -> UsedFile:

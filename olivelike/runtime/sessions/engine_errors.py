@@ -5,12 +5,9 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from olivelike.errors import SessionError
-
-if TYPE_CHECKING:
-    from olivelike.runtime.sessions.session import Buffer
 
 _NO_MEMORY = re.compile(
     r"out of memory|bad_?alloc|failed to allocate|could not allocate|not enough memory|E_OUTOFMEMORY|8007000E",
@@ -19,6 +16,14 @@ _NO_MEMORY = re.compile(
 
 _CODE = re.compile(r"\[ONNXRuntimeError\] : \d+ : \w+ : ")
 _OPENVINO_FRAMES = ("Exception from ", "Check '", "FrontEnd API failed", "Summary:")
+
+
+class Shaped(Protocol):
+    """An input of a network."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its shape."""
 
 
 def onnxruntime_errors() -> tuple[type[Exception], ...]:
@@ -32,7 +37,7 @@ def onnxruntime_errors() -> tuple[type[Exception], ...]:
     return (*(getattr(state, name) for name in names), RuntimeError, ValueError, MemoryError)
 
 
-def run_failure(network: str, error: Exception, inputs: Mapping[str, Buffer], provider: str) -> SessionError:
+def run_failure(network: str, error: Exception, inputs: Mapping[str, Shaped], provider: str) -> SessionError:
     """Return what to raise when an engine fails in a run."""
     shapes = ", ".join(f"{name} {buffer.shape}" for name, buffer in inputs.items())
     if lacks_memory(error):
