@@ -14,14 +14,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float32]
+Floats = np.ndarray[Any, np.dtype[np.float32]]
 
 _BLOCK: Final = 16
 _BITS: Final = 24
@@ -72,7 +69,7 @@ class Noise:
         self._kept.append(radius * math.sin(angle))
         return radius * math.cos(angle)
 
-    def _words(self, count: int) -> NDArray[np.uint32]:
+    def _words(self, count: int) -> np.ndarray[Any, np.dtype[np.uint32]]:
         return self._twister.randint(0, 1 << 32, count, np.uint32)
 
 
