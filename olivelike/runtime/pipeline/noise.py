@@ -35,16 +35,12 @@ class Noise:
     """Standard normal numbers of a seed, drawn one call after the other."""
 
     def __init__(self, seed: int) -> None:
-        self.seed: Final = seed
         self._twister = np.random.RandomState(seed & 0xFFFFFFFF)
         self._kept: list[float] = []
-        self.drawn: list[int] = []
-        """How many numbers each call drew."""
 
     def draw(self, shape: tuple[int, ...]) -> Floats:
         """Draw numbers of a shape."""
         count = math.prod(shape)
-        self.drawn.append(count)
         if count < _BLOCK:
             return np.array([self._single() for _ in range(count)], np.float32).reshape(shape)
         drawn = self._uniform(count)
