@@ -16,8 +16,7 @@ from olivelike.runtime.pipeline.vae import Preview
 if TYPE_CHECKING:
     from threading import Event
 
-    import torch
-
+    from olivelike.families.denoiser_forms import Array
     from olivelike.runtime.pipeline.conditioning import Conditioning, Terms
     from olivelike.runtime.pipeline.latents import BatchState, Start
     from olivelike.runtime.sessions.session import Network
@@ -59,7 +58,7 @@ def denoise(
     networks: DenoiserNetworks,
     decoder: Callable[[], Network],
     callbacks: DenoisingCallbacks,
-) -> torch.Tensor:
+) -> Array:
     """Run the denoiser on each timestep; steps without its deep layers take what those made in an earlier step.
 
     Raises `Interrupted` if `callbacks.cancel` is set, and `SessionError` if the engine fails.
@@ -73,7 +72,6 @@ def denoise(
         Latents of shape (pictures, channels, height, width), float32.
     """
     import numpy as np
-    import torch
 
     request, schedule, latents, kept = state.request, state.schedule, start.latents, state.schedule.kept
     guided, terms = conditioning.guided, conditioning.terms
@@ -98,30 +96,25 @@ def denoise(
         reuse = not runs_whole(step, steps, request)
         guides = [guide for guide in networks.guides.controls if guide.is_active(number, total)]
         with halves.timed() if runs_negative else nullcontext():
-            output = torch.from_numpy(
-                calls.predict(
-                    scaled.numpy(), moment, conditions,
-                    guided=runs_negative, reuse=reuse, apart=halves.apart, guides=guides,
-                )
-            )  # fmt: skip
+            output = calls.predict(
+                scaled, moment, conditions, guided=runs_negative, reuse=reuse, apart=halves.apart, guides=guides
+            )
         # Predictions may be kept for later steps, so the buffer itself must not be.
-        prediction = output.to(latents.dtype)
+        prediction = output.astype(np.float32)
         if runs_negative:
             scale = request.guidance_scale if request.guided and not embedded and step in within else 1.0
             prediction = guide(prediction, scale, request.guidance_rescale, terms)
-        elif prediction is output:
-            prediction = output.clone()
         latents, kept, foretold = schedule.advance(call, latents, kept, prediction, noise(call))
         if start.blend is not None:
             latents = start.blend.apply(latents, call, schedule)
         if callbacks.on_step is not None:
-            preview = Preview(foretold.numpy(), decoder, state.folder, callbacks.previewer)
+            preview = Preview(foretold, decoder, state.folder, callbacks.previewer)
             place = (callbacks.batch, callbacks.batches, callbacks.attempt)
             callbacks.on_step(Step(*place, number + 1, total, float(moment), preview))
     return latents
 
 
-def guide(prediction: torch.Tensor, scale: float, rescale: float, terms: Terms | None = None) -> torch.Tensor:
+def guide(prediction: Array, scale: float, rescale: float, terms: Terms | None = None) -> Array:
     """Combine predictions on the negative prompts and on the prompts.
 
     Args:
@@ -132,26 +125,32 @@ def guide(prediction: torch.Tensor, scale: float, rescale: float, terms: Terms |
             times its weight (equation 11 of https://arxiv.org/abs/2206.01714).
 
     Returns:
-        A new tensor with a row for each picture.
+        A new array with a row for each picture.
     """
+    import numpy as np
+
     if terms is None:
-        negative, positive = prediction.chunk(2)
+        negative, positive = np.split(prediction, 2)
     else:
         negative, positive = _add_up(prediction, terms)
-    guided = negative + scale * (positive - negative)
+    guided: Array = negative + scale * (positive - negative)
     if rescale == 0:
         return guided
-    dims = list(range(1, guided.ndim))
-    rescaled = guided * (positive.std(dims, keepdim=True) / guided.std(dims, keepdim=True))
-    return rescale * rescaled + (1 - rescale) * guided
+    wanted, there = (
+        values.std(axis=(1, 2, 3), keepdims=True, ddof=1, dtype=np.float64) for values in (positive, guided)
+    )
+    rescaled = guided * (wanted / there).astype(np.float32)
+    made: Array = rescale * rescaled + (1 - rescale) * guided
+    return made
 
 
-def _add_up(prediction: torch.Tensor, terms: Terms) -> tuple[torch.Tensor, torch.Tensor]:
+def _add_up(prediction: Array, terms: Terms) -> tuple[Array, Array]:
     """Return what the negative prompts predict, and the sum of what the terms of each picture do."""
-    import torch
+    import numpy as np
 
-    owners = torch.tensor(terms.pictures, device=prediction.device)
-    weights = torch.tensor(terms.weights, dtype=prediction.dtype, device=prediction.device)
+    owners, weights = np.array(terms.pictures), np.array(terms.weights, np.float32)
     negative = prediction[: len(prediction) - len(owners)]
     differences = (prediction[len(negative) :] - negative[owners]) * weights[:, None, None, None]
-    return negative, negative.index_add(0, owners, differences)
+    total = negative.copy()
+    np.add.at(total, owners, differences)
+    return negative, total
