@@ -14,8 +14,6 @@ from olivelike.errors import UsageError
 from olivelike.runtime.pipeline.vae import decode_latents, encode_picture, to_images, to_pixels
 
 if TYPE_CHECKING:
-    import torch
-
     from olivelike.families.denoiser_forms import Array
     from olivelike.runtime.pictures.upscaling import Upscaler
     from olivelike.runtime.pipeline.denoising import DenoisingCallbacks, Step
@@ -63,11 +61,9 @@ def second_pass(request: ResolvedRequest, folder: PipelineFolder) -> ResolvedReq
     return replace(request, size=hires_size(request, folder), strength=request.hires_strength, hires=None)
 
 
-def enlarge_latents(latents: torch.Tensor, state: BatchState) -> torch.Tensor:
+def enlarge_latents(latents: Array, state: BatchState) -> Array:
     """Return latents of the size of a batch, between them by bilinear interpolation, as A1111's "Latent"."""
-    import torch
-
-    return torch.from_numpy(between(between(latents.numpy(), state.latent_size[0], 2), state.latent_size[1], 3))
+    return between(between(latents, state.latent_size[0], 2), state.latent_size[1], 3)
 
 
 def between(values: Array, size: int, axis: int) -> Array:
@@ -84,22 +80,19 @@ def between(values: Array, size: int, axis: int) -> Array:
     return found
 
 
-def enlarge_by(
-    upscaler: Upscaler, latents: torch.Tensor, state: BatchState, networks: tuple[Network, Network]
-) -> torch.Tensor:
+def enlarge_by(upscaler: Upscaler, latents: Array, state: BatchState, networks: tuple[Network, Network]) -> Array:
     """Decode latents, enlarge the pictures to the size of a batch, and draw a sample of what they encode to.
 
     `networks` are the VAE's decoder and encoder.
     """
-    import torch
+    import numpy as np
     from PIL import Image
 
     decoder, encoder = networks
     size, folder = state.request.size, state.folder
-    given = latents.numpy()
-    drawn = to_images(decode_latents(given, decoder, folder, singly=state.request.decode_singly), given, folder)
+    drawn = to_images(decode_latents(latents, decoder, folder, singly=state.request.decode_singly), latents, folder)
     large = [upscaler.enlarge(image).resize(size, Image.Resampling.LANCZOS) for image in drawn]
-    return torch.cat(
+    return np.concatenate(
         [
             encode_picture(to_pixels(image, size, folder), encoder, latents.shape[1], folder, [source])
             for image, source in zip(large, state.sources, strict=True)

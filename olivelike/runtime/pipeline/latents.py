@@ -19,9 +19,9 @@ from olivelike.runtime.pipeline.vae import encode_picture, to_pixels, to_shares,
 from olivelike.runtime.schedulers.class_settings import scheduler_settings
 
 if TYPE_CHECKING:
-    import torch
     from PIL.Image import Image
 
+    from olivelike.families.denoiser_forms import Array
     from olivelike.runtime.pipeline.noise import Noise
     from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
     from olivelike.runtime.schedulers.schedule import Schedule
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 
 _HALF: Final = 0.5
+_TINY: Final = 1e-8
 _ALIKE: Final = 0.9995
 """Cosine above which two vectors have no arc between them to speak of."""
 
@@ -86,22 +87,21 @@ def generators(seeds: Sequence[int]) -> list[Noise]:
     return [Noise(seed) for seed in seeds]
 
 
-def draw_noise(shape: tuple[int, ...], sources: Sequence[Noise]) -> torch.Tensor:
+def draw_noise(shape: tuple[int, ...], sources: Sequence[Noise]) -> Array:
     """Draw standard normal noise, each picture's from its own seed.
 
     Args:
         shape: of one picture: (channels, height, width).
 
     Returns:
-        Noise of shape (pictures, channels, height, width), float32, on the CPU.
+        Noise of shape (pictures, channels, height, width), float32.
     """
     import numpy as np
-    import torch
 
-    return torch.from_numpy(np.stack([source.draw(shape) for source in sources]))
+    return np.stack([source.draw(shape) for source in sources])
 
 
-def step_noise(state: BatchState, shape: tuple[int, ...]) -> Callable[[int], torch.Tensor | float]:
+def step_noise(state: BatchState, shape: tuple[int, ...]) -> Callable[[int], Array | float]:
     """Return what draws the noise of a call; 0 where the schedule of the batch draws none.
 
     Args:
@@ -119,34 +119,36 @@ def step_noise(state: BatchState, shape: tuple[int, ...]) -> Callable[[int], tor
     ends = (float(levels.min()), float(levels.max())) if draws.any() else (0.0, 0.0)
     paths = [BrownianPath(seed, *ends, shape) for seed in state.seeds]
 
-    def draw(call: int) -> torch.Tensor | float:
-        import torch
-
+    def draw(call: int) -> Array | float:
         if not draws[call]:
             return 0.0
         high, low = spans[call].astype(np.float32).tolist()
         # As `BrownianTreeNoiseSampler` of k-diffusion, whose times fall.
-        return torch.from_numpy(np.stack([path.between(low, high) for path in paths])) / -((high - low) ** 0.5)
+        drawn: Array = np.stack([path.between(low, high) for path in paths]) / -((high - low) ** 0.5)
+        return drawn
 
     return draw
 
 
-def initial_noise(state: BatchState, channels: int) -> torch.Tensor:
+def initial_noise(state: BatchState, channels: int) -> Array:
     """Draw what denoising begins with: each seed's noise, or a point on the way to that of its variation seed.
 
     The way is the arc between the two along each column of each channel, as in A1111's `modules/rng.py`.
     """
-    import torch
+    import numpy as np
 
     shape = (channels, *state.latent_size)
     drawn = draw_noise(shape, state.sources)
     if not state.variations:
         return drawn
     share, other = state.request.variation_strength, draw_noise(shape, generators(state.variations))
-    cosine = torch.cosine_similarity(drawn, other, dim=2).unsqueeze(2).clamp(-1, 1)
-    angle = torch.acos(cosine)
-    mixed = (torch.sin((1 - share) * angle) * drawn + torch.sin(share * angle) * other) / torch.sin(angle)
-    return torch.where(cosine > _ALIKE, torch.lerp(drawn, other, share), mixed)
+    lengths = [np.sqrt(np.square(one, dtype=np.float64).sum(axis=2, keepdims=True)) for one in (drawn, other)]
+    product = np.multiply(drawn, other, dtype=np.float64).sum(axis=2, keepdims=True)
+    cosine = (product / np.maximum(lengths[0] * lengths[1], _TINY)).clip(-1, 1)
+    angle = np.arccos(cosine)
+    with np.errstate(divide="ignore", invalid="ignore"):  # The arc of vectors that are alike is not taken.
+        mixed = (np.sin((1 - share) * angle) * drawn + np.sin(share * angle) * other) / np.sin(angle)
+    return np.where(cosine > _ALIKE, drawn + share * (other - drawn), mixed).astype(np.float32)
 
 
 def seed_of_attempt(seed: int, attempt: int) -> int:
@@ -161,9 +163,9 @@ def seed_of_attempt(seed: int, attempt: int) -> int:
 class Start:
     """Beginning of the denoising loop."""
 
-    latents: torch.Tensor
+    latents: Array
     """Float32 of shape (pictures, channels, height, width)."""
-    channels: torch.Tensor | None = None
+    channels: Array | None = None
     """Mask and masked picture, which an inpainting denoiser takes after the latents: (pictures, 5, height, width)."""
     blend: Blend | None = None
     """Blending that keeps the rest of the picture, for a denoiser that knows no masks."""
@@ -182,7 +184,7 @@ def from_picture(state: BatchState, encoder: Network, channels: int) -> Start:
     return from_latents(state, encode_picture(pixels, encoder, channels, state.folder, state.sources))
 
 
-def from_latents(state: BatchState, encoded: torch.Tensor) -> Start:
+def from_latents(state: BatchState, encoded: Array) -> Start:
     """Start from latents of pictures, with as much noise as the request's strength says."""
     drawn = initial_noise(state, encoded.shape[1])
     return Start(state.schedule.mix(encoded, drawn, state.schedule.begin))
@@ -193,8 +195,7 @@ def from_picture_with_hole(state: BatchState, encoder: Network, channels: int, t
 
     One of nine `taken_channels` takes mask and masked picture; with four, the picture is put back in each step.
     """
-    import torch
-    from torch.nn.functional import interpolate
+    import numpy as np
 
     request = state.request
     assert request.init_image is not None
@@ -212,16 +213,26 @@ def from_picture_with_hole(state: BatchState, encoder: Network, channels: int, t
     else:
         assert encoded is not None
         latents = state.schedule.mix(encoded, drawn, state.schedule.begin)
-    small_mask: torch.Tensor = interpolate(mask, size=state.latent_size)
+    small_mask = _nearest(_nearest(mask, state.latent_size[0], 2), state.latent_size[1], 3)
     if not knows_masks:
         assert encoded is not None
         if not state.folder.has_tiny_vae:
             # Diffusers encodes the masked picture here too, without use; what it draws moves the later draws.
             draw_noise((channels, *state.latent_size), state.sources)
         return Start(latents, blend=Blend(encoded, drawn, small_mask))
-    masked = encode_picture(pixels * (mask.numpy() < 0.5), encoder, channels, state.folder, state.sources)
-    taken = torch.cat([small_mask.expand(len(masked), -1, -1, -1), masked], dim=1)
+    masked = encode_picture(pixels * (mask < _HALF), encoder, channels, state.folder, state.sources)
+    taken = np.concatenate([np.repeat(small_mask, len(masked), axis=0), masked], axis=1)
     return Start(latents, channels=taken)
+
+
+def _nearest(values: Array, size: int, axis: int) -> Array:
+    """Return so many values along an axis, each the one at its place, as diffusers makes masks small."""
+    import numpy as np
+
+    given = values.shape[axis]
+    places = (np.arange(size, dtype=np.float32) * np.float32(given / size)).astype(np.int64)
+    found: Array = values.take(places, axis)
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,26 +242,26 @@ class Blend:
     After step 9 of diffusers' `StableDiffusionInpaintPipeline`, where the UNet has four channels.
     """
 
-    original: torch.Tensor
+    original: Array
     """Latents of the picture, of shape (pictures, channels, height, width)."""
-    noise: torch.Tensor
+    noise: Array
     """The initial noise, of the same shape."""
-    mask: torch.Tensor
+    mask: Array
     """1 where to paint, of shape (1, 1, height, width)."""
 
-    def apply(self, latents: torch.Tensor, call: int, schedule: Schedule) -> torch.Tensor:
+    def apply(self, latents: Array, call: int, schedule: Schedule) -> Array:
         """Return the latents behind a call of the denoiser, with all but the mask as in the picture."""
         around = self.original
         if call + 1 in schedule.calls:
             around = schedule.mix(around, self.noise, call + 1)
-        return (1 - self.mask) * around + self.mask * latents
+        blended: Array = (1 - self.mask) * around + self.mask * latents
+        return blended
 
 
-def to_mask(image: Image, size: tuple[int, int], folder: PipelineFolder) -> torch.Tensor:
+def to_mask(image: Image, size: tuple[int, int], folder: PipelineFolder) -> Array:
     """Return a mask as zeros and ones of shape (1, 1, height, width), resized and cut at half as in diffusers."""
-    import torch
-
-    return torch.from_numpy((to_shares(upright(image), size, folder.vae_factor, "L") >= _HALF).astype("float32"))
+    mask: Array = (to_shares(upright(image), size, folder.vae_factor, "L") >= _HALF).astype("float32")
+    return mask
 
 
 def masked_channels(channels: int) -> int:

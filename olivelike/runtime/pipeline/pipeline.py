@@ -49,9 +49,9 @@ from olivelike.runtime.sessions.session import check_dimensions
 if TYPE_CHECKING:
     from threading import Event
 
-    import torch
     from PIL.Image import Image
 
+    from olivelike.families.denoiser_forms import Array
     from olivelike.runtime.pictures.upscaling import Upscaler
     from olivelike.runtime.pipeline.networks import Initializers
     from olivelike.runtime.sessions.session import Network, Session
@@ -170,8 +170,6 @@ class Pipeline:
 
         Raises `SourceError` or `SessionError` if one can't be opened.
         """
-        import torch  # noqa: F401  (which takes a second or two)
-
         for part in self.folder.texts:
             open_text(self.folder.path, part)
         if self._settings.memory_limit is None:
@@ -244,7 +242,7 @@ class Pipeline:
         """
         return self._batches(self.resolve_defaults(request), on_step, cancel)
 
-    def latents(self, request: Request, *, on_step: Callable[[Step], None] | None = None) -> torch.Tensor:
+    def latents(self, request: Request, *, on_step: Callable[[Step], None] | None = None) -> Array:
         """Denoise the pictures of a request, in one batch, and decode none.
 
         Returns:
@@ -254,11 +252,9 @@ class Pipeline:
             UsageError: for a value that can't be had.
             SessionError: if a network can't be run, for lack of memory or another reason.
         """
-        import torch
-
         resolved = self.resolve_defaults(request)
         callbacks = DenoisingCallbacks(1, 1, 1, on_step, None, self._tiny_decoder)
-        with torch.no_grad(), memory_errors(resolved.size, len(resolved.seeded_prompts)):
+        with memory_errors(resolved.size, len(resolved.seeded_prompts)):
             return self._latents(resolved.seeded_prompts, resolved.variations, resolved, callbacks)[0]
 
     def _batches(
@@ -300,13 +296,10 @@ class Pipeline:
         callbacks: DenoisingCallbacks,
     ) -> tuple[list[Picture], str]:
         """Draw pictures with one batch of the denoiser, and check them; return them and the scheduler's class."""
-        import torch
-
-        with torch.no_grad(), memory_errors(request.size, len(prompts)):
+        with memory_errors(request.size, len(prompts)):
             done, state = self._latents(prompts, variations, request, callbacks)
-            latents = done.numpy()
-            pixels = decode_latents(latents, self._decoder(), state.folder, singly=request.decode_singly)
-        images = to_images(pixels, latents, state.folder)
+            pixels = decode_latents(done, self._decoder(), state.folder, singly=request.decode_singly)
+        images = to_images(pixels, done, state.folder)
         flags = self._flags(images)
         pictures = [
             Picture(black(image) if flagged else image, prompt, seed, first, flagged, callbacks.attempt, varied)
@@ -322,7 +315,7 @@ class Pipeline:
         variations: Sequence[int],
         request: ResolvedRequest,
         callbacks: DenoisingCallbacks,
-    ) -> tuple[torch.Tensor, BatchState]:
+    ) -> tuple[Array, BatchState]:
         """Denoise one batch; return what is to be decoded, and the state of the batch as it began."""
         seeds = [seed_of_attempt(seed, callbacks.attempt) for _, seed in prompts]
         folder = self.folder.in_tiles() if request.tiled_vae else self.folder
@@ -341,7 +334,7 @@ class Pipeline:
 
     def _denoised(
         self, prompts: Sequence[str], state: BatchState, start: Start, callbacks: DenoisingCallbacks
-    ) -> torch.Tensor:
+    ) -> Array:
         request, beside = state.request, guide_networks(state.request, self.folder)
         shown = IMAGE_ENCODER in beside
         image = encode_image_prompt(request, self.folder, self._networks.get(IMAGE_ENCODER)) if shown else None
@@ -357,7 +350,7 @@ class Pipeline:
         networks = DenoiserNetworks(denoiser, shallow, guides)
         return denoise(start, conditioning, state, networks, self._decoder, callbacks)
 
-    def _enlarged(self, latents: torch.Tensor, state: BatchState) -> torch.Tensor:
+    def _enlarged(self, latents: Array, state: BatchState) -> Array:
         """Return latents at the size of the batch that goes on with them."""
         from olivelike.runtime.pipeline.hires import enlarge_by, enlarge_latents
 

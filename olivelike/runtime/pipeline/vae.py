@@ -10,7 +10,6 @@ from olivelike.model.components import PREVIEW
 from olivelike.runtime.pictures.picture_record import to_pictures
 
 if TYPE_CHECKING:
-    import torch
     from PIL.Image import Image
 
     from olivelike.errors import SessionError
@@ -26,7 +25,7 @@ _ON_ITS_SIDE: Final = frozenset({5, 6, 7, 8})
 
 def encode_picture(
     pixels: Array, encoder: Network, channels: int, folder: PipelineFolder, sources: Sequence[Noise]
-) -> torch.Tensor:
+) -> Array:
     """Encode a picture, and draw a sample of its latents for each of the sources.
 
     Args:
@@ -34,9 +33,9 @@ def encode_picture(
         encoder: `vae_encoder`. One that has only the mean, as other exporters write it, draws nothing.
 
     Returns:
-        Latents of shape (pictures, channels, height, width), float32, on the CPU.
+        Latents of shape (pictures, channels, height, width), float32.
     """
-    import torch
+    import numpy as np
 
     sampled = "latent_parameters" in encoder.session.outputs
     # A distribution has a mean and a variance for each channel.
@@ -45,17 +44,17 @@ def encode_picture(
     found = tiles.in_strips(encoder, pixels, ("sample", 3), (output, planes))
     if found is None:
         found = _encode_tiles(encoder, pixels, tiles, output, planes)
-    found = torch.from_numpy(found)
-    latents = draw_latents(found, sources) if sampled else found.repeat(len(sources), 1, 1, 1)
+    latents = draw_latents(found, sources) if sampled else np.repeat(found, len(sources), axis=0)
     if folder.shift_factor:
         latents = latents - folder.shift_factor
     if (statistics := folder.latents_mean_and_std) is None:
-        return torch.mul(latents, folder.scaling_factor)
-    mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in statistics)
-    return (latents - mean) * folder.scaling_factor / std
+        return latents * folder.scaling_factor
+    mean, std = (np.array(values, np.float32).reshape(1, -1, 1, 1) for values in statistics)
+    scaled: Array = (latents - mean) * folder.scaling_factor / std
+    return scaled
 
 
-def draw_latents(distribution: torch.Tensor, sources: Sequence[Noise]) -> torch.Tensor:
+def draw_latents(distribution: Array, sources: Sequence[Noise]) -> Array:
     """Draw a sample for each of the sources, as diffusers' `DiagonalGaussianDistribution` does.
 
     That class is imported with all VAEs of diffusers, which takes longer than a small picture.
@@ -65,12 +64,11 @@ def draw_latents(distribution: torch.Tensor, sources: Sequence[Noise]) -> torch.
         sources: noise of each picture.
     """
     import numpy as np
-    import torch
 
-    mean, logarithm = distribution.chunk(2, dim=1)
-    deviation = torch.exp(0.5 * logarithm.clamp(-30.0, 20.0))
-    noise = np.stack([source.draw(mean.shape[1:]) for source in sources])
-    return mean + deviation * torch.from_numpy(noise)
+    mean, logarithm = np.split(distribution, 2, axis=1)
+    deviation = np.exp(0.5 * logarithm.clip(-30.0, 20.0), dtype=np.float64).astype(np.float32)
+    drawn: Array = mean + deviation * np.stack([source.draw(mean.shape[1:]) for source in sources])
+    return drawn
 
 
 def _encode_tiles(encoder: Network, pixels: Array, tiles: _Tiles, output: str, planes: int) -> Array:

@@ -25,7 +25,7 @@ Table = np.ndarray[Any, np.dtype[np.float64]]
 class Schedule:
     """A scheduler for a number of steps.
 
-    Latents, outputs, pictures and noise are arrays of shape (pictures, channels, height, width), of NumPy or torch;
+    Latents, outputs, pictures and noise are arrays of shape (pictures, channels, height, width);
     coefficients multiply them as plain numbers, so that they stay what they are.
     """
 
@@ -105,9 +105,7 @@ def _thresholded(picture: Any, share: float, most: float) -> Any:
     """Return pictures whose largest values are cut off: section 2.3 of https://arxiv.org/abs/2205.11487."""
     found = picture.clip(-most, most)
     for place, one in enumerate(picture):
-        limit = min(
-            max(float(np.quantile(abs(np.asarray(one.cpu() if hasattr(one, "cpu") else one)), share)), 1.0), most
-        )
+        limit = min(max(float(np.quantile(abs(one), share)), 1.0), most)
         found[place] = one.clip(-limit, limit) / limit
     return found
 

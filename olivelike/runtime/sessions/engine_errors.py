@@ -62,16 +62,13 @@ def reason(error: Exception) -> str:
 
 @contextlib.contextmanager
 def memory_errors(size: tuple[int, int] | None, pictures: int) -> Iterator[None]:
-    """Turn what torch raises when it can't have a tensor into a `SessionError` that names size and batch.
+    """Turn what NumPy raises when it can't have an array into a `SessionError` that names size and batch.
 
     Raises `SessionError` if the block runs out of memory.
     """
     try:
         yield
-    except (RuntimeError, MemoryError) as error:
-        # On the CPU torch has no class of its own for it.
-        if not (lacks_memory(error) or "allocate memory" in str(error)):
-            raise
+    except MemoryError as error:
         what = f"{size[0]}x{size[1]}" if size else "this size"
         raise SessionError(
             f"out of memory for {pictures} at once of {what} ({reason(error)}); "

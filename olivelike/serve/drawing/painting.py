@@ -23,7 +23,6 @@ import psutil
 
 from olivelike._files import identity_at, write_whole
 from olivelike._json_child import serve
-from olivelike._light_diffusers import light_diffusers
 from olivelike._untrusted import Json, JsonView
 from olivelike.errors import Interrupted, OlivelikeError, SessionError, StoreError, UsageError
 from olivelike.runtime.jobs.job_drawing import (
@@ -369,11 +368,6 @@ def main() -> None:
         if painting:
             painting[0].handle(message)
             return
-        with light_diffusers():  # What takes seconds, before two threads need it.
-            import diffusers
-            import torch  # noqa: F401
-
-            diffusers.DDIMScheduler  # noqa: B018
         painting.append(Painting(message, answer))
         painting[0].tell("ready")
 

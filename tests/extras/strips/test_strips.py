@@ -142,7 +142,7 @@ def test_a_pipeline_decodes_and_encodes_large_pictures_in_strips(tmp_path, setti
 
     def encode(folder):
         source = torch.Generator().manual_seed(1)
-        return encode_picture(pixels, networks["vae_encoder"], 4, folder, [source]).numpy()
+        return encode_picture(pixels, networks["vae_encoder"], 4, folder, [source])
 
     decoded = [decode_latents(latents, networks["vae_decoder"], one) for one in (folder, tiled)]
     encoded = [encode(one) for one in (folder, tiled)]

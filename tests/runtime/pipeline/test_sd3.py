@@ -118,8 +118,8 @@ def test_text_gives_the_picture_of_torch(whole, size):
     pipeline = open_pipeline(whole)
     assert (pipeline.folder.default_size, pipeline.folder.size_unit) == ((32, 32), 4)
     theirs = {"width": size[0], "height": size[1]}
-    latents = torch.as_tensor(painted(output_type="latent", **theirs))
-    torch.testing.assert_close(pipeline.latents(ask(size=size)), latents, rtol=1e-4, atol=1e-4)
+    latents = np.asarray(painted(output_type="latent", **theirs))
+    np.testing.assert_allclose(pipeline.latents(ask(size=size)), latents, rtol=1e-4, atol=1e-4)
     result = pipeline.generate(ask(size=size))
     assert result.scheduler == "FlowMatchEulerDiscreteScheduler"
     assert_alike(result, painted(**theirs)[0])
@@ -158,7 +158,7 @@ def test_a_mask_gives_the_latents_of_torch(whole):
     found = open_pipeline(whole).latents(ask(init_image=image, mask=mask, strength=0.5))
     more = {"image": image, "mask_image": mask, "strength": 0.5, "width": 32, "height": 32}
     # The pixels of diffusers' pipeline lack the shift of latents, which the other two have.
-    torch.testing.assert_close(found, painted(INPAINT, output_type="latent", **more), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(found, painted(INPAINT, output_type="latent", **more), rtol=1e-4, atol=1e-4)
 
 
 def test_pictures_of_a_batch_are_those_that_are_drawn_alone(whole):
@@ -184,8 +184,8 @@ def test_half_precision_draws_nearly_the_same_and_leaves_t5_alone(work, whole):
     assert sizes[1]["text_encoder_3"] == sizes[0]["text_encoder_3"]
     assert sizes[1]["transformer"] < 0.7 * sizes[0]["transformer"]
     latents = [open_pipeline(folder).latents(ask()) for folder in (whole, half)]
-    assert bool(torch.isfinite(latents[1]).all())
-    assert float((latents[1] - latents[0]).norm() / latents[0].norm()) < 0.05
+    assert np.isfinite(latents[1]).all()
+    assert np.linalg.norm(latents[1] - latents[0]) / np.linalg.norm(latents[0]) < 0.05
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_optimum_s_layout_has_its_classes_and_the_names_of_its_inputs(work, whol
     }
     # Its loop gives a timestep to each row.
     assert inputs == {"hidden_states": 4, "timestep": 1, "encoder_hidden_states": 3, "pooled_projections": 2}
-    assert torch.equal(open_pipeline(folder).latents(ask()), open_pipeline(whole).latents(ask()))
+    assert np.array_equal(open_pipeline(folder).latents(ask()), open_pipeline(whole).latents(ask()))
 
 
 def test_a_folder_without_one_of_the_clips_says_so(changed):
