@@ -181,7 +181,7 @@ def test_steps_are_shown_by_the_decoder_for_previews(tiny_pipeline, little_folde
     pipeline, file, shown = open_pipeline(folder, settings), PreviewFile(tmp_path / "now.png"), []
 
     def on_step(step):
-        file.show(step.preview)
+        file.show(step.preview.show)
         shown.append((step.preview.show()[0], step.preview.rough()[0]))
 
     without = tiny_pipeline.generate(Request(("a red circle",), steps=2, seed=5, size=(32, 32)))
