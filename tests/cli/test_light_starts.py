@@ -77,7 +77,7 @@ def test_generate_until_it_plans(little):
 def test_generate_to_its_end(little, tmp_path):
     words = ["generate", str(little), "a red circle", "--steps", "1", "-o", str(tmp_path / "picture.png")]
     own = {"numpy", "onnxruntime", "pillow", "platformdirs", "protobuf", "psutil", "pydantic", "tokenizers", "typer"}
-    check(COMMAND_LINE.format(arguments=words), 98, own)
+    check(COMMAND_LINE.format(arguments=words), 99, own)
 
 
 def test_the_child_of_serve_until_it_is_told_what_to_draw():
