@@ -282,7 +282,7 @@ def test_without_a_network_the_remedy_is_told(
     "change",
     [
         {"num_train_timesteps": 10**15}, {"num_train_timesteps": 0}, {"num_train_timesteps": "many"},
-        {"beta_schedule": "sigmoid"}, {"beta_end": 1e300}, {"beta_start": None}, {"trained_betas": []},
+        {"beta_schedule": "cosine"}, {"beta_end": 1e300}, {"beta_start": None}, {"trained_betas": []},
         {"trained_betas": [1, "a"]}, {"trained_betas": {"a": 1}}, {"beta_start": -1.0},
     ],
 )  # fmt: skip
