@@ -41,7 +41,7 @@ def noise_of(seeds: list[int], draws: int, size: tuple[int, int]) -> np.ndarray:
     from olivelike.runtime.pipeline.latents import draw_noise, generators
 
     sources = generators(seeds)
-    return np.stack([draw_noise((4, *size), sources).numpy() for _ in range(draws)])
+    return np.stack([draw_noise((4, *size), sources) for _ in range(draws)])
 
 
 def psnr(found: np.ndarray, wanted: np.ndarray) -> float:

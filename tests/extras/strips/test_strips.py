@@ -21,6 +21,7 @@ from olivelike.extras.strips import attention_parts, run_in_strips as strips
 from olivelike.extras.strips.cut_network import cut_network
 from olivelike.graphs.functions import with_functions
 from olivelike.runtime.jobs.job_notes import tile_notes
+from olivelike.runtime.pipeline.latents import generators
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
 from olivelike.runtime.pipeline.request import Request
 from olivelike.runtime.pipeline.strips import CutError, find_cut
@@ -141,8 +142,7 @@ def test_a_pipeline_decodes_and_encodes_large_pictures_in_strips(tmp_path, setti
     pixels = sample("vae_encoder", 136, 200) / 3
 
     def encode(folder):
-        source = torch.Generator().manual_seed(1)
-        return encode_picture(pixels, networks["vae_encoder"], 4, folder, [source])
+        return encode_picture(pixels, networks["vae_encoder"], 4, folder, generators([1]))
 
     decoded = [decode_latents(latents, networks["vae_decoder"], one) for one in (folder, tiled)]
     encoded = [encode(one) for one in (folder, tiled)]
