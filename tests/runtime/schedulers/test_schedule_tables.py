@@ -23,6 +23,9 @@ from tests.fixtures.their_schedulers import made_of
 SHAPE = (2, 4, 3, 3)
 TOLERANCE = 2e-6
 """Most that latents may differ by, as a share of the largest."""
+CANCELLED = 1e-4
+"""The same for SA-Solver of orders above 2: between noise levels that are close, as Beta's, its sums in 64 bits lose
+digits, in diffusers and here."""
 SD = {"beta_schedule": "scaled_linear", "beta_start": 0.00085, "beta_end": 0.012}
 BETAS = (
     SD,
@@ -71,6 +74,7 @@ ALGORITHMS = {
     "EDMDPMSolverMultistepScheduler": ["dpmsolver++", "sde-dpmsolver++"],
     "SASolverScheduler": ["data_prediction", "noise_prediction"],
 }
+SA_ORDERS = ("predictor_order", "corrector_order")
 SIGMAS = ("use_karras_sigmas", "use_exponential_sigmas", "use_beta_sigmas")
 
 
@@ -110,8 +114,6 @@ def excused(chosen: SchedulerSettings, steps: int) -> str | None:
         return "it looks up the signal of timestep None"
     if own.get("interpolation_type") == "log_linear" and own["timestep_type"] == "continuous":
         return "it calls the network once more than it was asked to"
-    if own.get("beta_schedule") == "squaredcos_cap_v2" and (own.get("use_karras_sigmas") or own.get("use_lu_lambdas")):
-        return "its first two timesteps may be one, and it begins at the second and runs out of noise levels"
     if own.get("timestep_spacing") == "trailing" and len(np.arange(1000, 0, -1000 / steps)) != steps:
         return "it takes one timestep too many, which is -1"
     if name.startswith("Flow") and own["shift_terminal"] and steps == 1:
@@ -146,6 +148,8 @@ def compare(config: dict[str, Any], steps: int, strength: float | None, eta: flo
         theirs.final_alpha_cumprod = torch.tensor(1.0) if chosen.settings.get("set_alpha_to_one") else alphas[0]
     theirs.set_timesteps(steps, **({"mu": shift} if shift else {}))
     assert (len(schedule.timesteps), schedule.order) == (len(theirs.timesteps), theirs.order)
+    if strength is None and (theirs.timesteps == theirs.timesteps[0]).sum() > 1:
+        raise DiffusersError("its first timestep is there twice; it begins at the second, and runs out of noise levels")
     if strength is not None and hasattr(theirs, "set_begin_index"):
         theirs.set_begin_index(schedule.begin)
     chance = np.random.default_rng(steps)
@@ -208,7 +212,8 @@ def check_some(name: str, tries: int) -> None:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                assert compare(config, steps, strength, chance.choice([0.0, 0.3, 1.0])) < TOLERANCE, told
+                bound = CANCELLED if max(config.get(key, 2) for key in SA_ORDERS) > 2 else TOLERANCE
+                assert compare(config, steps, strength, chance.choice([0.0, 0.3, 1.0])) < bound, told
         except (DiffusersError, OlivelikeError):
             continue
         finally:
