@@ -88,11 +88,10 @@ def test_what_draws_and_serves_imports_what_its_wheel_declares() -> None:
             assert {DISTRIBUTIONS[top] for top in tops} <= allowed, (name, kind)
 
 
-def large_of_what_draws() -> set[str]:
-    """Those of torch and diffusers that modules which draw or serve still import: without them it does not draw."""
+def test_what_draws_and_serves_imports_neither_torch_nor_diffusers() -> None:
     draw = [path for name, path in modules().items() if name.startswith(("olivelike.runtime.", "olivelike.serve."))]
     tops = {one.partition(".")[0] for path in draw for some in imports(path) for one in some}
-    return tops & {"diffusers", "torch"}
+    assert not tops & {"diffusers", "peft", "torch"}
 
 
 @pytest.fixture(scope="module")
@@ -152,8 +151,6 @@ def test_olivelike_runtime_alone_tells_what_it_lacks(alone: Path, tmp_path: Path
 
 @pytest.mark.slow
 def test_olivelike_runtime_alone_draws_what_all_of_olivelike_draws(alone: Path, tmp_path: Path) -> None:
-    if large := large_of_what_draws():
-        pytest.skip(f"drawing still needs {', '.join(sorted(large))}")
     whole = [sys.executable, "-m", "olivelike"]
     words = ["generate", "demo", "a red circle on a blue background", "--seed", "1", "-o"]
     for command in (

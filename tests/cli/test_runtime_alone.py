@@ -26,7 +26,7 @@ class Absent:
 
 sys.meta_path.insert(0, Absent())
 """
-OTHERS = {"diskcache", "onnx", "onnx_ir", "onnxscript"}
+OTHERS = {"diffusers", "diskcache", "onnx", "onnx_ir", "onnxscript", "peft", "torch", "transformers"}
 
 
 @pytest.fixture
