@@ -294,7 +294,7 @@ def generate(
                 lora_files=lora_files,
                 loras=opened,
                 fast=fast,
-                before_torch=begin,
+                once_checked=begin,
             )
         except BaseException:
             with ENGINE_CALLS.watch():

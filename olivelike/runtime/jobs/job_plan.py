@@ -177,7 +177,7 @@ def plan_jobs(
     lora_files: LoraFiles | None = None,
     loras: Sequence[Lora] = (),
     fast: bool = False,
-    before_torch: Callable[[ResolvedRequest], object] = lambda _: None,
+    once_checked: Callable[[ResolvedRequest], object] = lambda _: None,
 ) -> JobPlan:
     """Make the choices that prompts leave to the seed, open the files that are named, and check what is asked for.
 
@@ -194,8 +194,8 @@ def plan_jobs(
         lora_files: opens LoRAs that prompts name, and merges all.
         loras: those that every prompt gets; opened by `lora_files`.
         fast: take scheduler, steps and guidance that a few-step model is made for, where `fields` have none.
-        before_torch: called once all is checked of the first line that can be without torch, which takes a second to
-            import; not if its picture has LoRAs.
+        once_checked: called when the first line is checked, so that networks open meanwhile; not if its picture has
+            LoRAs.
     """
     given = read_asked(lines, fields or {}, made_before=made_before, pictures=pictures)
     before, used = given.before, given.used
@@ -204,7 +204,7 @@ def plan_jobs(
     asked = replace(Request(()), **{**usual, **given.fields, **given.images.given()})
     wildcards = wildcards or Wildcards([Path("wildcards")])
     planner = _Planner(
-        pipeline, wildcards, lora_files, tuple(loras), used, frozenset(fields or ()) if fast else None, before_torch,
+        pipeline, wildcards, lora_files, tuple(loras), used, frozenset(fields or ()) if fast else None, once_checked,
     )  # fmt: skip
     jobs = tuple(planner.jobs(asked, given.lines))
     _check_prompts(jobs, pipeline)
@@ -246,7 +246,7 @@ class _Planner:
     used: Pictures[UsedFile]
     given: frozenset[str] | None
     """Fields that stay where all else is made fast; `None` leaves all as it is."""
-    before_torch: Callable[[ResolvedRequest], object] = lambda _: None
+    once_checked: Callable[[ResolvedRequest], object] = lambda _: None
     notes: dict[str, None] = field(default_factory=dict)
     """Lines that say which fields were set to be fast; a line comes once."""
 
@@ -286,7 +286,7 @@ class _Planner:
             variation_seeds=_all_or_none(picture.variation_seed for picture in pictures),
             num_images=1,
         )
-        ahead = self.before_torch if not planned and not loras else lambda _: None
+        ahead = self.once_checked if not planned and not loras else lambda _: None
         resolved = resolve_defaults(request, self.folder, ahead)
         used = [UsedFile(lora.name, lora.hash, lora.unet_weight) for lora in loras]
         record = picture_record(resolved, self.folder, self.used, used)

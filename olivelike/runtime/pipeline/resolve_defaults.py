@@ -34,13 +34,13 @@ _STRENGTH: Final = 0.8
 
 
 def resolve_defaults(
-    request: Request, folder: PipelineFolder, before_torch: Callable[[ResolvedRequest], object] = lambda _: None
+    request: Request, folder: PipelineFolder, once_checked: Callable[[ResolvedRequest], object] = lambda _: None
 ) -> ResolvedRequest:
     """Check a request against a pipeline and fill in what it leaves open: seed, size and strength.
 
     Raises `UsageError` for the first value that can't be had, an unknown scheduler among them, and `SourceError` if the
-    folder lacks the network that encodes the initial picture. `before_torch` is called once all is checked that can be
-    without torch, which takes a second to import.
+    folder lacks the network that encodes the initial picture. `once_checked` is called before
+    noise and schedule are made, so that networks open meanwhile.
     """
     check_values(request)
     check_meaning(request)
@@ -75,7 +75,7 @@ def resolve_defaults(
     _check_layers(request, folder)
     check_cheap_steps(resolved, folder)
     check_scheduler(resolved.scheduler, folder.scheduler, flow=folder.is_of_flow)
-    before_torch(resolved)
+    once_checked(resolved)
     begin_batch(resolved, folder, ())
     part_of_picture(resolved)
     return resolved
