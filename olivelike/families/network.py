@@ -150,6 +150,15 @@ def diffusers_converter(name: str) -> Callable[..., Tensors]:
     return converter
 
 
+def stored_values(network: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return what files store of a network that decides its results, by name: parameters, and buffers of training.
+
+    Weights that are tied have all their names; whole numbers, such as a count of batches, are none.
+    """
+    whole = {name for name, buffer in network.named_buffers() if not buffer.is_floating_point()}
+    return {name: value for name, value in network.state_dict(keep_vars=True).items() if name not in whole}
+
+
 def renamed(rest: str, names: Mapping[str, str]) -> str | None:
     """Return a name whose beginning is in a table, with what the table has for it; `None` if none is."""
     found = (new + rest[len(own) :] for own, new in names.items() if rest == own or rest.startswith(f"{own}."))

@@ -165,10 +165,11 @@ def open_on_cpu(folder: Path) -> onnxruntime.InferenceSession:
 
 def torch_network(model: LocalModel) -> torch.nn.Module:
     """Return the torch network with all the model's weights in float64, taking a component's inputs in order."""
+    from olivelike.families.network import stored_values
     from olivelike.graphs.export.torch_network import build_network, wrap
     from olivelike.measure.verify.original import fill
 
     model.require("weights")
     network = build_network(model.require("architecture"))
-    fill(network, dict(network.named_parameters(remove_duplicate=False)), model.parameter)
+    fill(network, stored_values(network), model.parameter)
     return wrap(model.component, network.double())

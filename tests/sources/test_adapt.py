@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import torch
-from diffusers import AutoencoderKL, UNet2DConditionModel
+from diffusers import AutoencoderKL, AutoencoderKLFlux2, UNet2DConditionModel
 from diffusers.pipelines.stable_diffusion.safety_checker import StableDiffusionSafetyChecker
 from transformers import CLIPTextModel
 
@@ -14,6 +14,7 @@ from olivelike.digest import digest_file
 from olivelike.errors import SourceError
 from olivelike.sources import Adaptation, Checkpoint, SourceSpec, bind, open_source
 from olivelike.sources.names.adapt import adapt
+from olivelike.sources.names.loading import load_diffusers
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -177,3 +178,14 @@ def test_numbers_that_the_class_divides_by_are_no_bug_of_ours(
     found = checkpoint(saved_checkpoint, "unet")
     with pytest.raises(SourceError, match="unet: "):
         adapt("unet", found.library, found.class_name, {**found.config, **change}, found.shapes)
+
+
+def test_a_count_of_batches_is_no_parameter_and_need_not_be_in_a_file() -> None:
+    """The makers' file of FLUX.2's VAE has the statistics of its batch norm, and no count of what made them."""
+    levels = {"down_block_types": ("DownEncoderBlock2D",), "up_block_types": ("UpDecoderBlock2D",)}
+    network = AutoencoderKLFlux2(block_out_channels=(4,), layers_per_block=1, norm_num_groups=2, **levels)
+    shapes = {name: tuple(value.shape) for name, value in network.state_dict().items()}
+    count = "bn.num_batches_tracked"
+    for stored in (shapes, {name: shape for name, shape in shapes.items() if name != count}):
+        loading = load_diffusers(AutoencoderKLFlux2, network.config, stored, SourceError)
+        assert (loading.missing, set(loading.names)) == (set(), shapes.keys() - {count})

@@ -9,24 +9,20 @@ import contextlib
 import logging
 import re
 import warnings
+import weakref
 from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import PassError
+from olivelike.families.network import stored_values
 from olivelike.families.networks import interface_of, network_of
 from olivelike.families.supported import check_network, first_line
 from olivelike.graphs.editing.values import renamed
-from olivelike.graphs.export.torch_network import (
-    PREFIX,
-    build_network,
-    replace_parameters_by_fakes,
-    stored_values,
-    wrap,
-)
+from olivelike.graphs.export.torch_network import PREFIX, build_network, replace_stored_by_fakes, wrap
 from olivelike.model.components import PREVIEW
 from olivelike.model.graph import BLOCK_KEY, PARAMETER_KEY, Graph
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     import onnx_ir as ir
     import torch
@@ -75,10 +71,12 @@ def export_component(architecture: Architecture, logger: logging.Logger, *, any_
     if any_size:
         interface = _traced_unevenly(interface, architecture)
     network = wrap(architecture.component, build_network(architecture))
+    # Weak: Stable Diffusion 3.5's table of positions alone has 0.9 GB, and fakes stand in for it.
+    originals = [weakref.ref(value) for value in stored_values(network).values()]
     logger.info("tracing %s", architecture.class_name)
     model = _trace(network, interface, architecture, logger)
     _restrict_names(model.graph, interface)
-    _hold_weights_out(model.graph, set(stored_values(network)))
+    _hold_weights_out(model.graph, set(stored_values(network)), originals)
     _keep_block_names_only(model)
     logger.info("simplifying %d nodes", len(model.graph))
     simplify(model)
@@ -104,7 +102,7 @@ def _trace(
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    replace_parameters_by_fakes(network, mode)
+    replace_stored_by_fakes(network, mode)
     with mode:
         arguments = {
             value.name: torch.zeros(value.example, dtype=getattr(torch, value.dtype)) for value in interface.inputs
@@ -207,8 +205,13 @@ def _all_values(graph: ir.Graph) -> Iterator[ir.Value]:
         yield from node.outputs
 
 
-def _hold_weights_out(graph: ir.Graph, parameters: set[str]) -> None:
-    """Turn what files store into marked graph inputs, in order of name; drop those that nothing uses."""
+def _hold_weights_out(graph: ir.Graph, parameters: set[str], originals: Collection[weakref.ref[torch.Tensor]]) -> None:
+    """Turn what files store into marked graph inputs, in order of name; drop those that nothing uses.
+
+    Raises `PassError` where a constant is left that files store.
+    """
+    from torch._subclasses.fake_tensor import FakeTensor
+
     held: dict[str, ir.Value] = {}
     for name in sorted(parameters & set(graph.initializers)):
         value = graph.initializers.pop(name)
@@ -220,6 +223,13 @@ def _hold_weights_out(graph: ir.Graph, parameters: set[str]) -> None:
         value.metadata_props[PARAMETER_KEY] = parameter
         held[parameter] = value
     graph.inputs.extend(held.values())
+    for name, value in graph.initializers.items():
+        raw = getattr(value.const_value, "raw", None)
+        if isinstance(raw, FakeTensor) or any(raw is not None and raw is original() for original in originals):
+            raise PassError(
+                f"the traced graph has a constant, {name!r}, of what files store, so that no checkpoint's own numbers "
+                "would enter; the network's forward must take it from the module that owns it"
+            )
 
 
 def _keep_block_names_only(model: ir.Model) -> None:

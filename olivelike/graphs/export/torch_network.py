@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from olivelike._light_diffusers import light_diffusers
 from olivelike.errors import PassError
+from olivelike.families.network import stored_values
 from olivelike.families.networks import network_of
 from olivelike.families.networks.unet import IMAGE_PROMPT
 from olivelike.families.supported import REFUSALS, refused_config
@@ -70,26 +71,23 @@ def _instantiate(network_class: Any, architecture: Architecture) -> Any:
     return network
 
 
-def replace_parameters_by_fakes(network: torch.nn.Module, mode: FakeTensorMode) -> None:
-    """Put fake CPU tensors in place of all parameters: they trace like real ones and take no memory."""
+def replace_stored_by_fakes(network: torch.nn.Module, mode: FakeTensorMode) -> None:
+    """Put fake CPU tensors in place of all that files store: they trace like real ones and take no memory."""
     import torch
 
-    fakes: dict[int, torch.nn.Parameter] = {}
+    stored = {id(value) for value in stored_values(network).values()}
+    fakes: dict[int, torch.Tensor] = {}
     with mode:
         for module in network.modules():
-            for name, parameter in module._parameters.items():  # noqa: SLF001  (setattr would check devices)
-                if parameter is None:
-                    continue
-                if id(parameter) not in fakes:
-                    empty = torch.empty(parameter.shape, dtype=parameter.dtype, device="cpu")
-                    fakes[id(parameter)] = torch.nn.Parameter(empty, requires_grad=False)
-                module._parameters[name] = fakes[id(parameter)]  # noqa: SLF001
-
-
-def stored_values(network: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Return what a file stores of a network, by name: parameters, and buffers that training has changed."""
-    buffers = {name for name, buffer in network.named_buffers() if not buffer.is_floating_point()}
-    return {name: value for name, value in network.state_dict(keep_vars=True).items() if name not in buffers}
+            for held in (module._parameters, module._buffers):  # noqa: SLF001  (setattr would check devices)
+                for name, value in held.items():
+                    if value is None or id(value) not in stored:
+                        continue
+                    if id(value) not in fakes:
+                        empty = torch.empty(value.shape, dtype=value.dtype, device="cpu")
+                        is_parameter = isinstance(value, torch.nn.Parameter)
+                        fakes[id(value)] = torch.nn.Parameter(empty, requires_grad=False) if is_parameter else empty
+                    held[name] = fakes[id(value)]
 
 
 def wrap(component: str, network: torch.nn.Module) -> torch.nn.Module:

@@ -12,9 +12,10 @@ import numpy as np
 import torch
 
 from olivelike.errors import PassError, VerificationError
+from olivelike.families.network import stored_values
 from olivelike.families.networks import interface_of
 from olivelike.families.networks.unet import take_residuals
-from olivelike.graphs.export.torch_network import build_network, stored_values, wrap
+from olivelike.graphs.export.torch_network import build_network, wrap
 from olivelike.graphs.inspect.quantised import quantised_precision
 from olivelike.measure.network_sizes import CASES, Case, random_inputs, random_residuals
 from olivelike.model.components import CACHED_FEATURES, SHALLOW_FILE

@@ -17,6 +17,7 @@ import torch
 from olivelike._untrusted import Json, read_settings
 from olivelike.errors import SourceError
 from olivelike.families import family_of_folder
+from olivelike.families.network import stored_values
 from olivelike.graphs.export.torch_network import build_network
 from olivelike.measure.verify.original import fill
 from olivelike.runtime import Request, open_pipeline
@@ -178,7 +179,7 @@ def _network(originals: Originals, component: str) -> Any:
     """Return a network with its weights; what text to image has no use for, such as the VAE's encoder, is zero."""
     architecture, read = originals.network(component)
     network = build_network(architecture)
-    parameters = dict(network.named_parameters(remove_duplicate=False))
+    parameters = stored_values(network)
     unused = ("encoder.", "quant_conv.") if component == "vae_decoder" else ()
 
     def values(name: str) -> Array:

@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from olivelike.families.network import stored_values
 from olivelike.families.supported import REFUSALS
 from olivelike.sources.names.loading_result import Loading, identify, make_probes, quiet
 
@@ -44,7 +45,7 @@ def load_diffusers(
     probes = make_probes(shapes)
     # The step of `from_pretrained` between reading the file and filling the network.
     network._fix_state_dict_keys_on_load(probes)  # noqa: SLF001
-    expected = {name: tuple(parameter.shape) for name, parameter in network.state_dict().items()}
+    expected = {name: tuple(value.shape) for name, value in stored_values(network).items()}
     stored = list(shapes)
     found = {name: identify(probes[name], stored) for name in expected if name in probes}
     names = {name: raw for name, raw in found.items() if raw is not None}
@@ -79,7 +80,7 @@ def load_transformers(
                 network = network_class(parsed)
     except (*REFUSALS, StrictDataclassError) as error:
         raise refuse(error) from error
-    expected = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+    expected = {name: tuple(value.shape) for name, value in stored_values(network).items()}
     normalised = normalised_fields(network_class.config_class, config)
 
     with quiet(logging):

@@ -9,10 +9,10 @@ import torch
 
 from olivelike.errors import PassError, UsageError
 from olivelike.families import networks
-from olivelike.families.network import Input, Interface, Network
+from olivelike.families.network import Input, Interface, Network, stored_values
 from olivelike.families.networks import classes_of, interface_of
 from olivelike.graphs.export import export_component, exporter
-from olivelike.graphs.export.torch_network import build_network, stored_values
+from olivelike.graphs.export.torch_network import build_network
 from olivelike.model import Architecture
 from olivelike.testing.models import load_model
 from tests.fixtures.little_pipeline import little_checkpoint
@@ -62,26 +62,45 @@ def test_a_config_without_what_decides_the_interface_is_no_key_error(component):
 
 
 class Scaled(torch.nn.Module):
-    """A layer with numbers that a file stores, and others that it does not."""
+    """A layer with numbers that a file stores, some of them under two names, and others that it does not."""
 
-    def __init__(self):
+    def __init__(self, *, beside=False):
         super().__init__()
         self.weight = torch.nn.Parameter(torch.ones(3))
         self.register_buffer("mean", torch.full((3,), 2.0))
         self.register_buffer("seen", torch.tensor(7))
         self.register_buffer("table", torch.full((3,), 5.0), persistent=False)
+        self.first, self.second = torch.nn.Linear(3, 3, bias=False), torch.nn.Linear(3, 3, bias=False)
+        self.second.weight = self.first.weight
+        self.beside = [self.mean] if beside else []
 
     def forward(self, sample):
-        return sample * self.weight + self.mean + self.table
+        mean = self.beside[0] if self.beside else self.mean
+        return self.second(sample * self.weight) + mean + self.table
 
 
-def test_what_a_file_stores_leaves_the_graph_whether_parameter_or_buffer(monkeypatch):
-    interface = Interface((Input("sample", "float32", ("batch", None), (2, 3)),), ("out",))
-    known = Network(
-        "Scaled", ("unet",), lambda config: interface, lambda network: lambda self, sample: self.network(sample)
-    )
-    monkeypatch.setattr(networks, "NETWORKS", (known,))
-    monkeypatch.setattr(exporter, "build_network", lambda architecture: Scaled())
-    graph = export_component(Architecture("unet", "diffusers", "Scaled", {}), logging.getLogger("x"))
-    assert [value.name for value in graph.to_ir().graph.inputs] == ["sample", "mean", "weight"]
-    assert set(stored_values(Scaled())) == {"weight", "mean"}
+@pytest.fixture
+def export_scaled(monkeypatch):
+    """Exports such a layer."""
+
+    def export(**options):
+        interface = Interface((Input("sample", "float32", ("batch", None), (2, 3)),), ("out",))
+        known = Network(
+            "Scaled", ("unet",), lambda config: interface, lambda network: lambda self, sample: self.network(sample)
+        )
+        monkeypatch.setattr(networks, "NETWORKS", (known,))
+        monkeypatch.setattr(exporter, "build_network", lambda architecture: Scaled(**options))
+        return export_component(Architecture("unet", "diffusers", "Scaled", {}), logging.getLogger("x"))
+
+    return export
+
+
+def test_what_a_file_stores_leaves_the_graph_whether_parameter_or_buffer(export_scaled):
+    inputs = [value.name for value in export_scaled().to_ir().graph.inputs]
+    assert inputs == ["sample", "mean", "second.weight", "weight"]
+    assert set(stored_values(Scaled())) == {"weight", "mean", "first.weight", "second.weight"}
+
+
+def test_a_stored_value_that_would_stay_as_a_constant_is_a_fault(export_scaled):
+    with pytest.raises(PassError, match="has a constant, '.*', of what files store"):
+        export_scaled(beside=True)
