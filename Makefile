@@ -46,8 +46,8 @@ wheels: $(STAMP)
 	$(BIN)/python -m tools.wheels
 
 $(STAMP): pyproject.toml
-	$(PYTHON) -m venv --upgrade-deps $(VENV) # an old pip takes a minute to choose releases
-	$(BIN)/pip install --quiet --no-compile --editable ".[dev]"
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python tools/install.py
 	touch $@
 
 clean:
