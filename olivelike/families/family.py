@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from olivelike._untrusted import JsonView
+from olivelike.model.components import TAKEN_STATES
 
 if TYPE_CHECKING:
-    from olivelike.model.architecture import Architecture
+    from olivelike.model.architecture import Architecture, Config
     from olivelike.model.components import Prediction
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -43,6 +44,23 @@ class TextPart:
     """Number of layers from the last one back to the states that the denoiser was trained on."""
     normed: bool = True
     """Whether states of an earlier layer pass the norm behind the last one."""
+    template: tuple[str, str] = ("", "")
+    """Words of a chat's template before a text and behind it."""
+    states: Callable[[int], tuple[int, ...]] | None = None
+    """Number of layers → numbers of the states that its graph joins for the denoiser, those of the embeddings being 0;
+    `None` for a graph with all of them."""
+
+    @property
+    def output(self) -> str:
+        """Output of its network with the last states, or with those that its graph joins."""
+        return "last_hidden_state" if self.states is None else "hidden_states"
+
+    def marked(self, config: Config) -> Config:
+        """Return the config of its network with the states that are taken of it."""
+        layers = config.get("num_hidden_layers")
+        if self.states is None or not isinstance(layers, int):
+            return config
+        return {**config, TAKEN_STATES: list(self.states(layers))}
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from types import MethodType
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -127,6 +128,8 @@ class Network:
     """Gives an interface sizes to trace with that can't be halved, if that makes the network pass sizes on."""
     prepare: Callable[[Any, Config], Any] = lambda network, config: network  # noqa: ARG005
     """Changes a built network by what its config says beyond its library."""
+    as_operators: Callable[[Any], None] = lambda network: None  # noqa: ARG005
+    """Lets a network that is about to be traced call single operators for parts that its library writes out."""
     counts: frozenset[str] = frozenset()
     """Keys of its config that say how many layers there are: one number, or a list of them."""
     sizes: frozenset[str] = frozenset()
@@ -140,6 +143,19 @@ class Network:
     """
     stored: tuple[Stored, ...] = ()
     """Ways in which files of original names hold it."""
+
+
+def norms_as_operators(network: Any) -> None:
+    """Let norms by the root of the mean square, of either library, be traced as that."""
+    import torch
+
+    def norm(module: Any, values: torch.Tensor) -> torch.Tensor:
+        epsilon = module.variance_epsilon if hasattr(module, "variance_epsilon") else module.eps
+        return torch.nn.functional.rms_norm(values, (values.shape[-1],), module.weight, epsilon)
+
+    for module in network.modules():
+        if type(module).__name__.endswith("RMSNorm") and not isinstance(module, torch.nn.RMSNorm):
+            module.forward = MethodType(norm, module)
 
 
 def diffusers_converter(name: str) -> Callable[..., Tensors]:

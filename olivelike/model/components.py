@@ -18,6 +18,8 @@ SHALLOW_FILE: Final = "shallow.onnx"
 """The part of a UNet's graph that steps between full ones run, beside it: the pass `deepcache` makes it."""
 CACHED_FEATURES: Final = "cached_features"
 """Output of a UNet's graph, and input of its shallow part."""
+TAKEN_STATES: Final = "taken_states"
+"""Key of our own in the config of a text encoder: the numbers of the states that its family's denoiser takes."""
 ONNX_SUFFIXES: Final = (".onnx", ".onnx.data", ".onnx_data", ".pb")
 """Ends of the names of ONNX models and of the files with their weights."""
 WEIGHT_FILE_SUFFIXES: Final = (".safetensors", ".ckpt", ".pt", ".pth", ".bin")

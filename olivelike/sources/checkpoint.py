@@ -194,6 +194,8 @@ def read_checkpoint(
     """
     inside = f"{folder}/" if folder else ""
     config = read_json(files, f"{inside}config.json")
+    for text in family.texts if family is not None else ():
+        config = text.marked(config) if text.component == component else config
     check_network(component, class_name, config, family)
     names = files.names(folder)
     found = find_weight_file(names, library, variant)

@@ -7,7 +7,7 @@ is written without diffusers and transformers, to the same bytes; `fallback_asse
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from olivelike._untrusted import Json, JsonView, parse_object, read_bytes
 from olivelike.engine.output.pipeline_files import current_name, to_json
@@ -73,11 +73,12 @@ def normalise_assets(
     for folder in sorted({relative.partition("/")[0] for relative in contents}):
         if not folder.startswith("tokenizer"):
             continue
-        byte_pairs = kinds.get(folder, "clip") == "clip"
+        kind = kinds.get(folder, "clip")
+        byte_pairs = kind == "clip"
         if byte_pairs:
             contents |= _vocabulary(folder, contents)
         else:
-            _check_unigram(folder, contents)
+            _check_whole(folder, contents, *_MODELS[kind])
         entry = index.get(folder)
         if byte_pairs and isinstance(entry, list) and entry[1] in _CLIP_TOKENIZERS:
             whole = _saved_today(folder, contents, added.get(folder))
@@ -130,17 +131,24 @@ def _vocabulary(folder: str, contents: Mapping[str, bytes]) -> dict[str, bytes]:
     return {names[0]: json.dumps(vocabulary, ensure_ascii=False).encode(), names[1]: lines.encode()}
 
 
-def _check_unigram(folder: str, contents: Mapping[str, bytes]) -> None:
-    """Refuse a folder without a `tokenizer.json` of T5's kind, which the runtime reads; its other files stay."""
+_MODELS: Final[Mapping[str, tuple[str, type, str]]] = {
+    "t5": ("Unigram", list, "unigram tokenizer, as T5's is"),
+    "chat": ("BPE", dict, "byte-pair tokenizer, as a chat model's is"),
+}
+"""Kind of text → type of the tokenizer's model, that of its vocabulary, and both in words."""
+
+
+def _check_whole(folder: str, contents: Mapping[str, bytes], kind: str, vocabulary: type, words: str) -> None:
+    """Refuse a folder without a `tokenizer.json` of one kind, which the runtime reads; its other files stay."""
     name = f"{folder}/tokenizer.json"
     if name not in contents:
         raise SourceError(
-            f"the source's {folder} has no tokenizer.json, and a SentencePiece model alone is not read here; load the "
+            f"the source's {folder} has no tokenizer.json, and its other files alone are not read here; load the "
             "folder with transformers' AutoTokenizer and save it, which writes one"
         )
     model = _parse(name, contents[name]).get("model")
-    if not isinstance(model, dict) or model.get("type") != "Unigram" or not isinstance(model.get("vocab"), list):
-        raise SourceError(f"the source's {name} is no unigram tokenizer, as T5's is; fetch the file again")
+    if not isinstance(model, dict) or model.get("type") != kind or not isinstance(model.get("vocab"), vocabulary):
+        raise SourceError(f"the source's {name} is no {words}; fetch the file again")
 
 
 def _clip_vocabulary(merges: bytes, where: str) -> dict[str, int]:

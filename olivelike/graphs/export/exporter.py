@@ -70,7 +70,10 @@ def export_component(architecture: Architecture, logger: logging.Logger, *, any_
     interface = interface_of(architecture)
     if any_size:
         interface = _traced_unevenly(interface, architecture)
-    network = wrap(architecture.component, build_network(architecture))
+    built = build_network(architecture)
+    if (known := network_of(architecture.component, architecture.class_name)) is not None:
+        known.as_operators(built)
+    network = wrap(architecture.component, built)
     # Weak: Stable Diffusion 3.5's table of positions alone has 0.9 GB, and fakes stand in for it.
     originals = [weakref.ref(value) for value in stored_values(network).values()]
     logger.info("tracing %s", architecture.class_name)

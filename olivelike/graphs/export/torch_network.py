@@ -59,11 +59,13 @@ def find_class(architecture: Architecture) -> type[torch.nn.Module]:
 def _instantiate(network_class: Any, architecture: Architecture) -> Any:
     config = dict(architecture.config)
     config.pop(IMAGE_PROMPT, None)
+    known = network_of(architecture.component, architecture.class_name)
     if architecture.library == "diffusers":
         network = network_class.from_config(config)
-        known = network_of(architecture.component, architecture.class_name)
-        return network if known is None else known.prepare(network, architecture.config)
-    network = network_class(network_class.config_class.from_dict(config))
+    else:
+        network = network_class(network_class.config_class.from_dict(config))
+    if known is not None:
+        network = known.prepare(network, architecture.config)
     if (projection := config.get("image_projection")) is not None:
         from olivelike.sources.names.image_projection import build_projection
 

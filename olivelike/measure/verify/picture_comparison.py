@@ -203,7 +203,7 @@ def _scheduler(originals: Originals) -> Any:
     return cls.from_config(config if few_steps is None else few_steps.scheduler_config(config))
 
 
-_TOKENIZERS: Final = {"clip": "CLIPTokenizer", "t5": "T5Tokenizer"}
+_TOKENIZERS: Final = {"clip": "CLIPTokenizer", "t5": "T5Tokenizer", "chat": "Qwen2Tokenizer"}
 """Kind of text → class of transformers that reads it."""
 
 

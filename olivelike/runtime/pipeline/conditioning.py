@@ -141,7 +141,7 @@ class _Encoder:
         self._network = network
         self._folder = folder
         back = part.back + (skipped if part.kind == "clip" else 0)
-        self._states = self._layer(back) if back else "last_hidden_state"
+        self._states = self._layer(back) if back else part.output
         self._norm = read_final_norm(folder.model(network.component)) if back and part.normed else None
 
     def __call__(self, ids: Array, mask: Array | None = None, /) -> EncodedText:

@@ -5,7 +5,7 @@ Its `tokenizer.json` is of the unigram kind, as libraries make it of a SentenceP
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,7 +47,7 @@ class T5Tokenizer:
     def read(self, text: str, *, prompt_weights: bool = True) -> Chunks:
         """Tokenize a text, whose brackets are weights or, without `prompt_weights`, text; `BREAK` parts nothing."""
         parts = [part for part in parse_prompt(text, prompt_weights=prompt_weights) if isinstance(part, Fragment)]
-        with _damage(self.folder):
+        with damage(self.folder):
             tokens = [
                 (token, part.weight)
                 for part in parts
@@ -65,15 +65,21 @@ class T5Tokenizer:
 
 def open_t5(folder: Path, part: TextPart) -> T5Tokenizer:
     """Open the tokenizer of a text. Raises `SourceError` if files are absent or damaged, or it is none of T5's kind."""
+    backend = open_whole(folder, _vocabulary_of)
+    special = read_special(folder, backend, {"eos_token": "</s>", "pad_token": "<pad>"})
+    return T5Tokenizer(folder, backend, special["eos_token"], special["pad_token"], part.length)
+
+
+def open_whole(folder: Path, count: Callable[[Any], int | None]) -> Tokenizer:
+    """Open a `tokenizer.json` that neither cuts nor fills; arguments and errors are those of `read_tokenizer`."""
     from tokenizers import Tokenizer
 
-    whole = read_tokenizer(folder, _vocabulary_of)
-    with _damage(folder):
+    whole = read_tokenizer(folder, count)
+    with damage(folder):
         backend = Tokenizer.from_str(whole)
         backend.no_padding()
         backend.no_truncation()
-    special = read_special(folder, backend, {"eos_token": "</s>", "pad_token": "<pad>"})
-    return T5Tokenizer(folder, backend, special["eos_token"], special["pad_token"], part.length)
+    return backend
 
 
 def _vocabulary_of(model: Any) -> int | None:
@@ -83,7 +89,7 @@ def _vocabulary_of(model: Any) -> int | None:
 
 
 @contextmanager
-def _damage(folder: Path) -> Iterator[None]:
+def damage(folder: Path) -> Iterator[None]:
     """Refuse what the library can't work with; it also panics, which is no `Exception`."""
     try:
         yield

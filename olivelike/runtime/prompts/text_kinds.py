@@ -57,9 +57,16 @@ def _open_t5(folder: Path, part: TextPart) -> TextReader:
     return open_t5(folder, part)
 
 
+def _open_chat(folder: Path, part: TextPart) -> TextReader:
+    from olivelike.runtime.prompts.chat_text import open_chat
+
+    return open_chat(folder, part)
+
+
 KINDS: Final[dict[str, Callable[[Path, TextPart], TextReader]]] = {
     "clip": lambda folder, _: open_tokenizer(folder),
     "t5": _open_t5,
+    "chat": _open_chat,
 }
 """Kind → opens the folder of a text's tokenizer. Raises `SourceError` for one that is damaged, or of another kind."""
 _FILES: Final = ("tokenizer.json", "vocab.json", "merges.txt", "tokenizer_config.json", "special_tokens_map.json")

@@ -178,5 +178,5 @@ def test_a_tokenizer_of_another_kind_goes_along_as_its_family_says(tmp_path, mon
     with pytest.raises(SourceError, match="no unigram tokenizer"):
         normalise_assets({}, files)
     del files["tokenizer/tokenizer.json"]
-    with pytest.raises(SourceError, match="a SentencePiece model alone is not read"):
+    with pytest.raises(SourceError, match="its other files alone are not read"):
         normalise_assets({}, files)

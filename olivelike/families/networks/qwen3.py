@@ -1,0 +1,126 @@
+"""Qwen3 as a text encoder: transformers' `Qwen3ForCausalLM`, of which a denoiser takes states between its layers."""
+
+from __future__ import annotations
+
+from types import MethodType
+from typing import TYPE_CHECKING, Any, Final
+
+from olivelike.errors import SourceError
+from olivelike.families.network import Input, Interface, Network, norms_as_operators, shown
+from olivelike.model.components import TAKEN_STATES
+
+if TYPE_CHECKING:
+    import torch
+
+    from olivelike.model.architecture import Config
+
+STATES: Final = "hidden_states"
+"""Output with all states that are taken, beside each other in each row."""
+
+
+def _taken(config: Config) -> list[int]:
+    """Return the numbers of the states that are taken, those of the embeddings being 0; by default the last layer's."""
+    taken: list[int] = config.get(TAKEN_STATES) or [config["num_hidden_layers"]]
+    return taken
+
+
+def _interface(config: Config) -> Interface:
+    del config
+    dims, example = ("text_batch", "text_sequence"), (2, 24)
+    return Interface(
+        (Input("input_ids", "int32", dims, example), Input("attention_mask", "int32", dims, example)), (STATES,)
+    )
+
+
+def _forward(self: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> Any:
+    import torch
+
+    model = self.network.model
+    states = model(input_ids, attention_mask, output_hidden_states=True, use_cache=False).hidden_states
+    return torch.cat([states[number] for number in _taken(self.network.config.to_dict())], dim=-1)
+
+
+def _check(component: str, class_name: str, config: Config) -> None:
+    """Refuse a network that lacks a state that is taken, or whose layers see a part of the text."""
+    layers = config.get("num_hidden_layers")
+    taken = config.get(TAKEN_STATES) or [0]
+    if isinstance(layers, int) and max(taken) > layers:
+        raise SourceError(
+            f"{component}: {class_name} has {layers} layers, and the denoiser takes the states behind number "
+            f"{max(taken)}; get both from the same pipeline"
+        )
+    if config.get("use_sliding_window"):
+        raise SourceError(
+            f"{component}: {class_name} with `use_sliding_window: {shown(config['use_sliding_window'])}` is not "
+            "supported: its layers read a part of the text each"
+        )
+
+
+def _without_the_rest(network: Any, config: Config) -> Any:
+    """Leave out layers above those whose states are taken, but for one: the last one's states are normed."""
+    kept = min(max(_taken(config)) + 1, network.config.num_hidden_layers)
+    network.model.layers = network.model.layers[:kept]
+    network.config.num_hidden_layers = kept
+    setattr(network.config, TAKEN_STATES, list(_taken(config)))
+    return network
+
+
+def _attend(
+    self: Any, hidden_states: torch.Tensor, position_embeddings: Any, attention_mask: torch.Tensor | None, **_: Any
+) -> tuple[torch.Tensor, None]:
+    """Attend as transformers' `Qwen3Attention` does, with its rotations as single operators."""
+    import torch
+
+    def heads(values: torch.Tensor) -> torch.Tensor:
+        return values.unflatten(-1, (-1, self.head_dim))
+
+    half = self.head_dim // 2
+    cosine, sine = (part[..., :half].expand(hidden_states.shape[0], -1, -1) for part in position_embeddings)
+    query, key = (
+        torch.onnx.ops.rotary_embedding(norm(heads(project(hidden_states))).transpose(1, 2), cosine, sine)
+        for project, norm in ((self.q_proj, self.q_norm), (self.k_proj, self.k_norm))
+    )
+    value = heads(self.v_proj(hidden_states)).transpose(1, 2)
+    found = torch.nn.functional.scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        attn_mask=attention_mask,
+        is_causal=attention_mask is None,
+        scale=self.scaling,
+        enable_gqa=True,
+    )
+    return self.o_proj(found.transpose(1, 2).flatten(2)), None
+
+
+def _as_operators(network: Any) -> None:
+    """Write norms, rotations and attention as operators that say what they are."""
+    norms_as_operators(network)
+    for layer in network.model.layers:
+        layer.self_attn.forward = MethodType(_attend, layer.self_attn)
+
+
+NETWORKS: Final = (
+    Network(
+        "Qwen3ForCausalLM",
+        ("text_encoder",),
+        _interface,
+        lambda network: _forward,  # noqa: ARG005
+        _check,
+        prepare=_without_the_rest,
+        as_operators=_as_operators,
+        counts=frozenset({"num_hidden_layers"}),
+        sizes=frozenset(
+            {
+                "vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads",
+                "head_dim", "max_position_embeddings",
+            }
+        ),
+        inert=frozenset(
+            {
+                "attention_dropout", "bos_token_id", "eos_token_id", "pad_token_id", "initializer_range",
+                "max_window_layers", "sliding_window", "use_cache", "tie_word_embeddings",
+            }
+        ),
+    ),
+)  # fmt: skip
