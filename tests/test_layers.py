@@ -51,6 +51,7 @@ NO_MODULES = {
         "operator",
         "parameter",
         "pixels_per_latent",
+        "schedulers",
         "size",
         "t2i_adapter_inputs",
         "task",

@@ -12,7 +12,7 @@ from olivelike.errors import PassError
 
 if TYPE_CHECKING:
     from olivelike._untrusted import JsonView
-    from olivelike.extras.one_file.arithmetic import Number
+    from olivelike.graphs.editing.arithmetic import Number
 
 _KINDS: Final = {2: "linear", 3: "cubic"}
 """Pillow's number of a filter → what ONNX calls it."""

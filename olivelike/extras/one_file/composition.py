@@ -19,7 +19,7 @@ from olivelike.graphs.inspect.borders import Border
 from olivelike.model.graph import PARAMETER_KEY, real_inputs
 
 if TYPE_CHECKING:
-    from olivelike.extras.one_file.arithmetic import Number, Writer
+    from olivelike.graphs.editing.arithmetic import Number, Writer
 
 
 class Network:

@@ -69,8 +69,6 @@ class OneFileNode(JoinedNode):
     """The end of all chains in one output."""
 
     task_type = OneFileTask
-    libraries = ("diffusers",)
-    """Schedulers have the defaults of its release."""
 
     def options(self, node: Node) -> Json:
         """Return the names of the files."""

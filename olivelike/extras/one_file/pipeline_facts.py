@@ -6,13 +6,13 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+from olivelike._untrusted import parse_object
+from olivelike.engine.output.scheduler_model import scheduler_choices
 from olivelike.engine.output.tokenizer_step import tokenizer_architecture
 from olivelike.errors import SourceError
 from olivelike.extras.one_file.pipeline_graph import PipelineFacts
-from olivelike.extras.one_file.schedules import SCHEDULERS, Schedule
 from olivelike.families import TEXT_ENCODERS, TOKENIZER_OF, denoiser_among
-from olivelike.runtime.schedulers.class_settings import scheduler_settings
-from olivelike.runtime.schedulers.spacing import SCHEDULER_FILE, alphas_of
+from olivelike.runtime.schedulers.spacing import SCHEDULER_FILE
 
 if TYPE_CHECKING:
     from olivelike._untrusted import JsonView
@@ -32,16 +32,15 @@ def pipeline_facts(
         architectures: Of the networks, where they are known.
 
     Raises:
-        SourceError: if there is no scheduler with alphas, or a tokenizer is none of CLIP's.
+        SourceError: if there is no scheduler that can draw, or a tokenizer is none of CLIP's.
     """
     try:
-        config = json.loads(assets[SCHEDULER_FILE])
-        alphas = alphas_of(config)
-    except (KeyError, ValueError, TypeError, AttributeError, IndexError, OverflowError) as error:
+        config = parse_object(assets[SCHEDULER_FILE], unbounded=True)
+    except (KeyError, ValueError) as error:
         raise SourceError(
-            f"{SCHEDULER_FILE}: can't be made a schedule for one file: {error!r}; the source's scheduler has no betas"
+            f"{SCHEDULER_FILE}: can't be read for the schedules of one file: {error!r}; fetch the file again"
         ) from error
-    schedules = [Schedule(name, scheduler_settings(name, config).settings) for name in SCHEDULERS]
+    choices = scheduler_choices(config)
     vae = architectures.get("vae_decoder")
     unet = architectures.get(denoiser_among(architectures) or "")
     width = unet.config.get("time_cond_proj_dim") if unet is not None else None
@@ -50,8 +49,7 @@ def pipeline_facts(
         encoders = [name for name in TEXT_ENCODERS if name in architectures]
         zeros = tuple(_end(TOKENIZER_OF[name], assets) for name in encoders)
     return PipelineFacts(
-        schedules,
-        alphas,
+        choices,
         vae.config if vae is not None else {},
         width if isinstance(width, int) else None,
         json.loads(assets[_PREPROCESSOR]) if _PREPROCESSOR in assets else None,

@@ -8,17 +8,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import onnx_ir as ir
 
+from olivelike.engine.output.scheduler_model import KEPT, NAMES_KEY, NOISE_TERM, Choices, GraphTable, write_table
 from olivelike.errors import PassError
-from olivelike.extras.one_file.arithmetic import Number, Writer
 from olivelike.extras.one_file.composition import Network
-from olivelike.extras.one_file.schedules import COLUMNS, SCHEDULERS, Schedule, check_schedules, coefficients
 from olivelike.families import TEXT_ENCODERS, TOKENIZER_OF, TOKENIZERS
 from olivelike.graphs.client_layout import lay_out
+from olivelike.graphs.editing.arithmetic import Number, Writer
 from olivelike.graphs.editing.values import type_of
 from olivelike.graphs.inspect.borders import write_borders
 from olivelike.model.client_layouts import LAYOUTS
@@ -49,9 +49,8 @@ _SIZES: Final = 6
 class PipelineFacts:
     """Facts of a pipeline's configs beside its networks."""
 
-    schedules: Sequence[Schedule]
-    alphas: np.ndarray[Any, Any]
-    """Products of alphas per timestep, float32."""
+    choices: Choices
+    """Schedulers that it can draw with."""
     vae: JsonView
     """Config of the VAE."""
     guidance_width: int | None = None
@@ -77,7 +76,6 @@ def pipeline_graph(networks: Mapping[str, Graph], facts: PipelineFacts) -> ir.Mo
     Raises:
         PassError: if a network or a setting is of a kind that one file can't have; the message says which.
     """
-    check_schedules(facts.schedules)
     models = {component: graph.to_ir() for component, graph in networks.items()}
     for component, model in models.items():
         if component not in TOKENIZERS:  # Graphs of other exporters may have other names.
@@ -92,7 +90,7 @@ def pipeline_graph(networks: Mapping[str, Graph], facts: PipelineFacts) -> ir.Mo
     made = _Pipeline(graph, parts, facts)
     made.write()
     model = ir.Model(graph, ir_version=max(model.ir_version for model in models.values()), producer_name="olivelike")
-    model.metadata_props[FACTOR_KEY] = str(made.factor)
+    model.metadata_props.update({FACTOR_KEY: str(made.factor), NAMES_KEY: facts.choices.listed})
     if facts.sample_size is not None:
         sides = [facts.sample_size] * 2 if isinstance(facts.sample_size, int) else facts.sample_size
         model.metadata_props[SIZE_KEY] = "x".join(str(side * made.factor) for side in reversed(sides))
@@ -114,16 +112,16 @@ class _Pipeline:
     def write(self) -> None:
         self._check()
         self._feed_texts()
-        scheduler = self._feed("scheduler", ir.DataType.STRING, [1], f"One of {', '.join(SCHEDULERS)}.")
-        steps = self._feed("steps", _INT64, [1], "How many times the UNet runs.")
+        scheduler = self._feed("scheduler", ir.DataType.STRING, [1], f"A name of {NAMES_KEY} in the metadata.")
+        steps = self._feed("steps", _INT64, [1], "From noise to a picture; some schedulers call the UNet more often.")
         guidance = self._feed("guidance", _FLOAT, [1], "How strongly the prompt leads; at 1 and below, alone.")
         noise = self._feed(
             "noise", _FLOAT, ["draws", "pictures", self._channels, "latent_height", "latent_width"],
-            "Standard normal; the first draw begins, Euler a and LCM take one more before each further step.",
+            "Standard normal; the first draw begins, schedulers that add noise take one more for each call that does.",
         )  # fmt: skip
         wide = Writer(self._graph, "schedule/", self._writer, np.float64)
-        table, factor = coefficients(wide, self._facts.schedules, self._facts.alphas, self._chosen(scheduler), steps)
-        latents = self._denoised(noise, self._writer.here(factor), self._writer.here(table), steps, guidance)
+        table = write_table(wide, self._facts.choices, scheduler, steps)
+        latents = self._denoised(noise, table, guidance)
         pictures = self._decoded(latents)
         if SAFETY_CHECKER in self._networks:
             flags = self._flags(pictures)
@@ -186,15 +184,6 @@ class _Pipeline:
                 )
             )  # fmt: skip
             self._texts[key] = negative, prompt
-
-    def _chosen(self, scheduler: Number) -> Number:
-        """Return the index of the scheduler of this name."""
-        writer = self._writer
-        names = list(SCHEDULERS)
-        fits = writer.op("Equal", writer.constant(names, object), scheduler).cast(_INT32)
-        found = writer.op("Equal", fits.apply("ReduceMax", keepdims=1), writer.constant([1], np.int32))
-        message = f"scheduler must be {' or '.join(names)}"
-        return fits.apply("ArgMax", axis=0, keepdims=1) + writer.require(found, message)
 
     def _encoded(self, pictures: Number) -> tuple[Number, Number | None]:
         """Return hidden states and pooled text of negative prompts, then prompts: a row each per picture."""
@@ -270,7 +259,7 @@ class _Pipeline:
             count += writer.require(condition, message)
         return count
 
-    def _denoised(self, noise: Number, factor: Number, table: Number, steps: Number, guidance: Number) -> Number:
+    def _denoised(self, noise: Number, table: GraphTable, guidance: Number) -> Number:
         writer, unet = self._writer, self._networks["unet"]
         pictures = self._pictures(noise, guidance)
         states, pooled = self._encoded(pictures)
@@ -286,22 +275,24 @@ class _Pipeline:
             given["timestep_cond"] = self._guidance(guidance, pictures)
         given = {name: value.cast(unet.dtype(name)) for name, value in given.items() if name in unet.inputs}
         drawn = writer.op("Greater", noise.size(0), writer.integers(0))
-        start = _scalar(noise.at(writer.require(drawn, "noise needs a draw to begin with"))) * factor
+        first = writer.here(table.initial)
+        start = _scalar(noise.at(writer.require(drawn, "noise needs a draw to begin with"))) * first
+        factors = writer.ops("Split", writer.here(table.picture), axis=1, outputs=2, num_outputs=2)
+        columns = [*map(writer.here, (table.timesteps, table.scale)), *factors, self._draws(table)]
 
-        number, going, latents, before = (
+        number, going, state = (
             ir.Value(name=f"loop/{name}", type=ir.TensorType(dtype), shape=shape)
             for name, dtype, shape in (
-                ("step", _INT64, ir.Shape([])),
+                ("call", _INT64, ir.Shape([])),
                 ("going", ir.DataType.BOOL, ir.Shape([])),
-                ("latents", _FLOAT, None),
-                ("foretold", _FLOAT, None),
+                ("state", _FLOAT, None),
             )
         )
-        body = ir.Graph([number, going, latents, before], [], nodes=[], name="denoising")
+        body = ir.Graph([number, going, state], [], nodes=[], name="denoising")
         inner = Writer(body, "loop/", writer)
-        x = Number(latents, inner)
-        row = inner.here(table).at(Number(number, inner))
-        t, s, p, q, a, b, c, n = inner.ops("Split", row, outputs=len(COLUMNS), axis=0, num_outputs=len(COLUMNS))
+        call, held = inner.op("Unsqueeze", number, inner.integers(0)), Number(state, inner)
+        t, s, p, q, draw = (inner.op("Reshape", inner.here(one).at(call), inner.integers(1)) for one in columns)
+        x = _scalar(held[:1])
         repeats = inner.op("Concat", inner.here(times), inner.integers(1, 1, 1), axis=0)
         sample = inner.op("Tile", (x * s).cast(unet.dtype("sample")), repeats)
         (output,) = unet.place(
@@ -311,19 +302,54 @@ class _Pipeline:
         count = inner.here(pictures)
         positive, negative = output.slice(-count), output.slice(0, count)
         predicted = negative + inner.here(scale) * (positive - negative)
-        foretold = x * p + predicted * q
-        place = inner.op("Unsqueeze", number, inner.integers(0)) + inner.integers(1)
-        draw = (n > inner.constant([0.0])).where(place, inner.integers(0))
-        fresh = inner.op(
-            "Gather", inner.here(noise), draw, name="noise needs a draw for each step of Euler a and LCM", axis=0
-        )
-        following = x * a + foretold * b + Number(before, inner) * c + _scalar(fresh) * n
-        body.outputs.extend([inner.op("Identity", going).value, following.value, foretold.value])
-        looped = writer.ops(
-            "Loop", _scalar(steps), None, start, start * 0.0, name="denoising", outputs=2,
+        foretold = self._cut(x * p + predicted * q, table)
+        fresh = inner.op("Gather", inner.here(noise), draw, name="noise has too few draws for this scheduler", axis=0)
+        terms = inner.op("Concat", held[:1], inner.stack([foretold, predicted]), fresh, held[1:], axis=0)
+        flat = inner.op("Flatten", terms, axis=1)
+        following = inner.op("MatMul", _scalar(inner.here(table.following).at(call)), flat)
+        after = inner.op("Reshape", following, inner.op("Shape", held))
+        body.outputs.extend([inner.op("Identity", going).value, after.value])
+        calls = _scalar(columns[0].size(0))
+        looped = writer.op(
+            "Loop", calls, None, writer.stack([start, *[start * 0.0] * KEPT]), name="denoising",
             body=ir.AttrGraph("body", body),
         )  # fmt: skip
-        return looped[0]
+        return _scalar(looped[:1])
+
+    def _draws(self, table: GraphTable) -> Number:
+        """Return the place of each call's noise among the draws; the first one, which is there, for calls without."""
+        writer = self._writer
+        drawn, sums = writer.here(table.draws), writer.here(table.following)
+        counts = writer.op("CumSum", drawn.cast(_INT64), writer.constant(0, np.int64))
+        factors = sums.at(writer.constant(NOISE_TERM, np.int64), axis=2).apply("Abs")
+        used = writer.op("ReduceMax", factors, writer.integers(1), keepdims=0) > 0.0
+        return (drawn & used).where(counts, writer.integers(0))
+
+    def _cut(self, foretold: Number, table: GraphTable) -> Number:
+        """Return foretold pictures as `clip_sample` and `thresholding` have them, where a scheduler may."""
+        inner, choices = foretold.writer, self._facts.choices
+        if not (choices.has("clip_sample") or choices.has("thresholding")):
+            return foretold
+        quantile, most = inner.ops("Split", inner.here(table.threshold), axis=0, outputs=2, num_outputs=2)
+
+        def clipped(writer: Writer) -> Sequence[Number]:
+            limit = writer.here(table.clip)
+            return [writer.op("Max", writer.op("Min", writer.here(foretold), limit), -limit)]
+
+        def thresholded(writer: Writer) -> Sequence[Number]:
+            """Section 2.3 of https://arxiv.org/abs/2205.11487, quantiles as NumPy's."""
+            rows = writer.op("Flatten", writer.here(foretold).apply("Abs"), axis=1)
+            last = rows.size(1) - writer.integers(1)
+            ordered = writer.ops("TopK", rows, rows.size(1), outputs=2, axis=1, largest=0)[0]
+            place = writer.here(quantile) * last.cast(_FLOAT)
+            low = place.apply("Floor")
+            below, above = (ordered.at(writer.op("Min", one.cast(_INT64), last), axis=1) for one in (low, low + 1.0))
+            limit = writer.op("Max", below + (place - low) * (above - below), writer.constant(1.0))
+            limit = writer.op("Unsqueeze", writer.op("Min", limit, writer.here(most)), writer.integers(2, 3))
+            return [writer.op("Max", writer.op("Min", writer.here(foretold), limit), -limit) / limit]
+
+        which = (quantile > 0.0).cast(_INT64)
+        return inner.one_of(which, [clipped, thresholded] if choices.has("thresholding") else [clipped], name="cut")[0]
 
     def _moment(self, t: Number) -> Number:
         """Return a timestep as the UNet takes it."""

@@ -186,7 +186,7 @@ def _tcd(asked: Asked) -> Columns:
     xp, times, last = asked.xp, _distilled(asked), asked.is_last()
     then = following(asked, times, 0.0)
     # Torch multiplies these in 32 bits, and cuts off.
-    on_the_way = xp.floor(xp.float32(1 - asked.eta) * xp.float32(then)) * 1.0
+    on_the_way = xp.floor(xp.float32(xp.float32(1 - asked.eta) * xp.float32(then))) * 1.0
     here, there, way = (at(asked, asked.alphas, one) for one in (times, then, on_the_way))
     signal, noise = xp.sqrt(here), xp.sqrt(1 - here)
     kept = xp.where(last, 1.0, there / way)
@@ -261,8 +261,11 @@ def _pndm(asked: Asked) -> Columns:
     return Columns(times, _picture(asked, *mixed), held, mixed)
 
 
-def _sigmas(asked: Asked) -> tuple[Array, Array, Array]:
-    """Return timesteps, noise levels, and those that each step leads to, of schedulers that take any level."""
+def _sigmas(asked: Asked) -> tuple[Array, ...]:
+    """Return timesteps, noise levels, those that each step leads to, and the initial noise's factor.
+
+    They are those of schedulers that take any level.
+    """
     xp, own = asked.xp, asked.settings
     times = spaced(asked, rounded=False)
     here = level_at(asked, times)
@@ -274,17 +277,17 @@ def _sigmas(asked: Asked) -> tuple[Array, Array, Array]:
     least = there[-1:] if own.get("interpolation_type") == "log_linear" else here[-1:]
     if (other := converted(asked, least, here[:1])) is not None:
         times, here, there = timestep_of(asked, other), other, following(asked, other, last)
-    return times, here, there
+    first = here[:1]
+    return times, here, there, xp.sqrt(first * first + 1) if own["timestep_spacing"] == "leading" else first
 
 
-def _of_levels(asked: Asked, times: Array, level: Array, seen: Array, after: Mapping[str, Sum], **more: Any) -> Columns:
+def _of_levels(
+    asked: Asked, times: Array, level: Array, seen: Array, first: Array, after: Mapping[str, Sum], **more: Any
+) -> Columns:
     """Return the columns of a scheduler whose latents are a picture with noise on top.
 
     `seen` is the noise that the network sees, and `level` what a picture gets that denoising starts from.
     """
-    first = level[:1]
-    if asked.settings["timestep_spacing"] == "leading":
-        first = asked.xp.sqrt(first * first + 1)
     scale = 1 / asked.xp.sqrt(seen * seen + 1)
     return Columns(
         times, _picture_of_level(asked, seen), after, (1.0, level), **{"scale": scale, "first": first, **more}
@@ -298,10 +301,10 @@ def _toward(ratio: Any, start: str = X) -> dict[str, Any]:
 
 def _euler(asked: Asked) -> Columns:
     """Algorithm 2 of https://arxiv.org/abs/2206.00364 without churn."""
-    times, here, there = _sigmas(asked)
+    times, here, there, first = asked.spacing(_sigmas)
     if asked.settings["timestep_type"] == "continuous" and asked.settings["prediction_type"] == "v_prediction":
         times = 0.25 * asked.xp.log(here)
-    return _of_levels(asked, times, here, here, {X: _toward(there / here)})
+    return _of_levels(asked, times, here, here, first, {X: _toward(there / here)})
 
 
 def _ancestral(xp: Any, here: Array, there: Array) -> tuple[Array, Array]:
@@ -312,9 +315,9 @@ def _ancestral(xp: Any, here: Array, there: Array) -> tuple[Array, Array]:
 
 def _euler_ancestral(asked: Asked) -> Columns:
     """k-diffusion's `sample_euler_ancestral`: down to less noise than the next step has, and fresh noise on top."""
-    times, here, there = _sigmas(asked)
+    times, here, there, first = asked.spacing(_sigmas)
     down, up = _ancestral(asked.xp, here, there)
-    return _of_levels(asked, times, here, here, {X: {**_toward(down / here), NOISE: up}}, draws=True)
+    return _of_levels(asked, times, here, here, first, {X: {**_toward(down / here), NOISE: up}}, draws=True)
 
 
 def _in_turn(asked: Asked, first: Any, second: Any) -> Array:
@@ -324,8 +327,8 @@ def _in_turn(asked: Asked, first: Any, second: Any) -> Array:
 
 
 def _two_calls(
-    asked: Asked, times: tuple[Array, Array], levels: tuple[Array, Array, Array], sums: Sequence[Mapping[str, Sum]],
-    **more: Any,
+    asked: Asked, times: tuple[Array, Array], levels: tuple[Array, Array, Array], first: Array,
+    sums: Sequence[Mapping[str, Sum]], **more: Any,
 ) -> Columns:  # fmt: skip
     """Return the columns of a scheduler that calls the network at a step's noise level, and again below it.
 
@@ -333,6 +336,7 @@ def _two_calls(
         asked: Steps and settings.
         times: Timesteps of both calls.
         levels: Noise of the step, noise that the second call sees, and noise of the next step.
+        first: Factor of the initial noise.
         sums: What follows the first call, and the second.
         more: Columns that are as they are.
     """
@@ -345,7 +349,7 @@ def _two_calls(
         for name in sums[0]
     }
     level, both = _in_turn(asked, here, there), _in_turn(asked, here, seen)
-    return _of_levels(asked, _in_turn(asked, *times), level, both, after, order=2, **more)
+    return _of_levels(asked, _in_turn(asked, *times), level, both, first, after, order=2, **more)
 
 
 _KEPT = "kept"
@@ -353,12 +357,13 @@ _KEPT = "kept"
 
 def _heun(asked: Asked) -> Columns:
     """Algorithm 1 of https://arxiv.org/abs/2206.00364."""
-    times, here, there = _sigmas(asked)
+    times, here, there, first = asked.spacing(_sigmas)
     half = (there - here) / 2
-    first = {X: _toward(there / here), _KEPT: {X: 1 + half / here, PICTURE: -half / here}}
+    begun = {X: _toward(there / here), _KEPT: {X: 1 + half / here, PICTURE: -half / here}}
     safe = asked.xp.where(there > 0, there, 1.0)
     second: dict[str, Sum] = {X: {_KEPT: 1.0, X: half / safe, PICTURE: -half / safe}}
-    return _two_calls(asked, (times, following(asked, times, 0.0)), (here, there, there), [first, second], clips=True)
+    moments, levels = (times, following(asked, times, 0.0)), (here, there, there)
+    return _two_calls(asked, moments, levels, first, [begun, second], clips=True)
 
 
 def _middle(asked: Asked, here: Array, there: Array) -> tuple[Array, Array, Array]:
@@ -367,13 +372,14 @@ def _middle(asked: Asked, here: Array, there: Array) -> tuple[Array, Array, Arra
     return middle, timestep_of(asked, middle), asked.xp.where(middle > 0, middle, 1.0)
 
 
-def _rounded(asked: Asked, times: Array) -> Array:
-    return asked.xp.round(times) if asked.on("use_karras_sigmas") else times
+def _sigmas_of_dpm2(asked: Asked) -> tuple[Array, ...]:
+    times, *levels = _sigmas(asked)
+    return (asked.xp.round(times) if asked.on("use_karras_sigmas") else times, *levels)
 
 
 def _dpm2(asked: Asked, *, ancestral: bool = False) -> Columns:
     """k-diffusion's `sample_dpm_2`, and `sample_dpm_2_ancestral`."""
-    times, here, there = _sigmas(asked)
+    times, here, there, first = asked.spacing(_sigmas_of_dpm2)
     down, up = _ancestral(asked.xp, here, there) if ancestral else (there, 0.0)
     middle, time, safe = _middle(asked, here, down)
     slope = (down - here) / safe
@@ -382,12 +388,12 @@ def _dpm2(asked: Asked, *, ancestral: bool = False) -> Columns:
         {X: {_KEPT: 1.0, X: slope, PICTURE: -slope, NOISE: up}},
     ]
     draws = _in_turn(asked, 0.0, 1.0) > 0 if ancestral else False
-    return _two_calls(asked, (_rounded(asked, times), time), (here, middle, there), sums, draws=draws)
+    return _two_calls(asked, (times, time), (here, middle, there), first, sums, draws=draws)
 
 
 def _sde(asked: Asked) -> Columns:
     """k-diffusion's `sample_dpmpp_sde`."""
-    times, here, there = _sigmas(asked)
+    times, here, there, first = asked.spacing(_sigmas)
     middle, time, _ = _middle(asked, here, there)
     sums: list[dict[str, Sum]] = []
     for start, end in ((X, middle), (_KEPT, there)):
@@ -396,7 +402,7 @@ def _sde(asked: Asked) -> Columns:
     sums[0][_KEPT] = {X: 1.0}
     draws = _in_turn(asked, asked.xp.where(there > 0, 1.0, 0.0), 1.0) > 0
     spans = _in_turn(asked, here, here), _in_turn(asked, middle, there)
-    return _two_calls(asked, (times, time), (here, middle, there), sums, draws=draws, spans=spans)
+    return _two_calls(asked, (times, time), (here, middle, there), first, sums, draws=draws, spans=spans)
 
 
 _SLOPES: Final = ("slope 1", "slope 2", "slope 3")
@@ -405,7 +411,7 @@ _SLOPES: Final = ("slope 1", "slope 2", "slope 3")
 def _lms(asked: Asked) -> Columns:
     """k-diffusion's `sample_lms`: a polynomial through four slopes, integrated by Simpson's rule, which is exact."""
     xp = asked.xp
-    times, here, there = _sigmas(asked)
+    times, here, there, first = asked.spacing(_sigmas)
     levels = [before(asked, here, steps) for steps in range(4)]
     places = ((here, 1 / 6), ((here + there) / 2, 4 / 6), (there, 1 / 6))
     slope = {X: 1 / here, PICTURE: -1 / here}
@@ -420,7 +426,7 @@ def _lms(asked: Asked) -> Columns:
                     product = product * xp.where(asked.index >= other, (place - levels[other]) / gap, 1.0)
             total = total + product
         parts.append((xp.where(asked.index >= own, total * (there - here), 0.0), term))
-    return _of_levels(asked, times, here, here, {X: _plus(*parts), **_shifted(_SLOPES, slope)})
+    return _of_levels(asked, times, here, here, first, {X: _plus(*parts), **_shifted(_SLOPES, slope)})
 
 
 _EARLIER: Final = ("earlier 1", "earlier 2", "earlier 3")
@@ -459,7 +465,7 @@ class _Solver:
         return Columns(self.times, following=after, **{**self.told, "thresholds": thresholds, **more})
 
 
-def _solver_levels(asked: Asked) -> tuple[Array, Array, Array]:
+def _solver_levels(asked: Asked) -> tuple[Array, ...]:
     """Return timesteps, noise levels, and those that each step leads to, of schedulers of several steps."""
     xp, own = asked.xp, asked.settings
     clipped = own.get("lambda_min_clipped", -math.inf)
@@ -478,7 +484,7 @@ def _solver_levels(asked: Asked) -> tuple[Array, Array, Array]:
 
 
 def _solver(asked: Asked, *, of_noise: bool) -> _Solver:
-    times, here, there = _solver_levels(asked)
+    times, here, there = asked.spacing(_solver_levels)
     signal = 1 / asked.xp.sqrt(here * here + 1)
     noise = here * signal
     now: Sum = {PICTURE: 1.0}
@@ -813,7 +819,7 @@ def _flow(asked: Asked) -> Columns:
     least = 1 / trained if dynamic else shifted(1 / trained)
     share = 1 + asked.ramp() * (least - 1)
     if dynamic:
-        bend = math.exp(asked.shift) if own["time_shift_type"] == "exponential" else asked.shift
+        bend = asked.xp.exp(asked.shift) if own["time_shift_type"] == "exponential" else asked.shift
         level = bend / (bend + (1 / share - 1))
     else:
         level = shifted(share)

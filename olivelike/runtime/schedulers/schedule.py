@@ -162,7 +162,7 @@ def _made(chosen: SchedulerSettings, steps: int, skipped: int, eta: float, shift
         columns.order,
         begin,
         float(own["clip_sample_range"]) if columns.clips and own["clip_sample"] else None,
-        _threshold(columns, own),
+        threshold_of(columns, own),
     )
     for name in ("timesteps", "scale", "picture", "following", "mixed", "first"):
         if not np.isfinite(np.asarray(getattr(schedule, name))[begin:] if name != "first" else schedule.first).all():
@@ -170,7 +170,8 @@ def _made(chosen: SchedulerSettings, steps: int, skipped: int, eta: float, shift
     return schedule
 
 
-def _threshold(columns: Columns, own: JsonView) -> tuple[float, float] | None:
+def threshold_of(columns: Columns, own: JsonView) -> tuple[float, float] | None:
+    """Return how the foretold picture is thresholded, if it is."""
     if not (columns.thresholds and own["thresholding"]):
         return None
     return float(own["dynamic_thresholding_ratio"]), float(own["sample_max_value"])
@@ -180,8 +181,8 @@ _BY_TIMESTEP: Final = frozenset({"DDIMParallelScheduler", "DDIMScheduler", "DDPM
 _RUNGE_KUTTA_STEPS: Final = 4
 
 
-def _check_steps(chosen: SchedulerSettings, steps: int) -> None:
-    """Refuse a number of steps that a scheduler does not have. Raises `UsageError`."""
+def steps_taken(chosen: SchedulerSettings) -> tuple[int, int, str]:
+    """Return the least and most steps of a scheduler, and why that is."""
     own, least, most, why = chosen.settings, 1, _MOST_STEPS, ""
     if chosen.class_name in _BY_TIMESTEP:
         most, why = own["num_train_timesteps"], ", as many as the network was trained on"
@@ -189,6 +190,12 @@ def _check_steps(chosen: SchedulerSettings, steps: int) -> None:
         most, why = own["original_inference_steps"], ", as many as the network was distilled on"
     if own.get("skip_prk_steps") is False:
         least, why = _RUNGE_KUTTA_STEPS, " with skip_prk_steps false"
+    return least, most, why
+
+
+def _check_steps(chosen: SchedulerSettings, steps: int) -> None:
+    """Refuse a number of steps that a scheduler does not have. Raises `UsageError`."""
+    least, most, why = steps_taken(chosen)
     if not least <= steps <= most:
         raise UsageError(
             f"{chosen.class_name} refuses {steps} steps: it takes {least} to {most}{why}; take another number of "
@@ -196,7 +203,7 @@ def _check_steps(chosen: SchedulerSettings, steps: int) -> None:
         )
 
 
-def shift_by_size(config: JsonView, tokens: int) -> float:
+def shift_by_size(config: JsonView, tokens: Any) -> Any:
     """Return the shift of a schedule that depends on the picture's size; 0 for another schedule.
 
     As `StableDiffusion3Pipeline` of diffusers has it: https://arxiv.org/abs/2403.03206, section 5.3.2. Raises
@@ -204,7 +211,7 @@ def shift_by_size(config: JsonView, tokens: int) -> float:
 
     Args:
         config: Of the scheduler.
-        tokens: Patches of a picture, each of which is one to the network.
+        tokens: Patches of a picture, each of which is one to the network; a number, or one of a graph, as it returns.
     """
     if not config.get("use_dynamic_shifting"):
         return 0.0
@@ -215,5 +222,4 @@ def shift_by_size(config: JsonView, tokens: int) -> float:
             "says how the shift grows with the picture; get the file again"
         )
     slope = (config["max_shift"] - config["base_shift"]) / (last - first)
-    shift: float = config["base_shift"] + slope * (tokens - first)
-    return shift
+    return config["base_shift"] + slope * (tokens - first)

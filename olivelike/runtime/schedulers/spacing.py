@@ -41,7 +41,7 @@ class Asked:
     skipped: Any = 0
     """Steps at the beginning that are left out, for a picture to start from."""
     eta: float = 0.0
-    shift: float = 0.0
+    shift: Any = 0.0
     """Shift of a flow, where it depends on the picture's size."""
 
     @property
@@ -75,6 +75,10 @@ class Asked:
     def done(self) -> Array:
         """Return how many steps are done before each."""
         return self.index - self.skipped
+
+    def spacing(self, levels: Callable[[Asked], tuple[Array, ...]]) -> tuple[Array, ...]:
+        """Return timesteps and noise levels that settings of spacing decide, and nothing else of a formula."""
+        return levels(self)
 
     def on(self, name: str) -> bool:
         """Say whether a switch is on."""
