@@ -6,9 +6,10 @@ Everything else asks the value `Family` and knows no family by name.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from olivelike.families import refiner, sd1, sd2, sd3, sdxl
+from olivelike.families import flux, refiner, sd1, sd2, sd3, sdxl
 from olivelike.families.family import Blocks, Family, HalfPolicy
 from olivelike.model.components import PREVIEW, SAFETY_CHECKER, VAES
 from olivelike.model.guides import GUIDE_COMPONENTS
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
     from olivelike._untrusted import JsonView
     from olivelike.model.architecture import Architecture
 
-FAMILIES: Final[Mapping[str, Family]] = {module.FAMILY.name: module.FAMILY for module in (sd1, sd2, sdxl, refiner, sd3)}
+FAMILIES: Final[Mapping[str, Family]] = {
+    module.FAMILY.name: module.FAMILY for module in (sd1, sd2, sdxl, refiner, sd3, flux)
+}
 """Name → family; where two could be meant, the earlier one is."""
 
 TEXT_ENCODERS: Final = tuple(dict.fromkeys(text.component for one in FAMILIES.values() for text in one.texts))
@@ -80,8 +83,9 @@ def family_of_folder(index: JsonView, components: Collection[str], denoiser: Jso
     # Pipelines of ONNX models are named after those of torch.
     name = str(index.get("_class_name")).removeprefix("Onnx").removeprefix("ORT")
     named = [family for family in FAMILIES.values() if name in family.pipelines]
-    found = (family for family in (*named, *FAMILIES.values()) if family.owns(index, components, denoiser))
-    return next(found, FAMILIES["sd1"])
+    owners = (family for family in (*named, *FAMILIES.values()) if family.owns(index, components, denoiser))
+    found = next(owners, FAMILIES["sd1"])
+    return replace(found, **varied) if (varied := found.variant(index, denoiser)) else found
 
 
 def blocks_for(quantising: str) -> Blocks:

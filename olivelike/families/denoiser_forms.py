@@ -142,8 +142,59 @@ def _join_three(texts: Mapping[str, EncodedText], config: JsonView) -> Inputs:
     return {"encoder_hidden_states": joined, "pooled_projections": np.concatenate(pooled, axis=-1)}
 
 
+_SIDE: Final = 2
+"""Latents along a side of the squares that are packed."""
+
+
+def pack_squares(latents: Array) -> Array:
+    """Lay squares of 2 by 2 latents row by row: (rows, squares, 4 · channels), of which four are one channel's."""
+    rows, channels, height, width = latents.shape
+    parts = latents.reshape(rows, channels, height // _SIDE, _SIDE, width // _SIDE, _SIDE).transpose(0, 2, 4, 1, 3, 5)
+    packed: Array = parts.reshape(rows, height // _SIDE * (width // _SIDE), channels * _SIDE * _SIDE)
+    return packed
+
+
+def unpack_squares(packed: Array, height: int, width: int) -> Array:
+    """Return the latents that `pack_squares` packed, of a height and width."""
+    parts = packed.reshape(len(packed), height // _SIDE, width // _SIDE, -1, _SIDE, _SIDE).transpose(0, 3, 1, 4, 2, 5)
+    latents: Array = parts.reshape(len(packed), -1, height, width)
+    return latents
+
+
+def _places(height: int, width: int, encoded: Inputs) -> Inputs:
+    """Return the places of squares, (0, row, column), and those of the text's tokens, all at the beginning."""
+    import numpy as np
+
+    ids = np.zeros((height // _SIDE, width // _SIDE, 3), np.float32)
+    ids[..., 1], ids[..., 2] = np.arange(height // _SIDE)[:, None], np.arange(width // _SIDE)
+    tokens = encoded["encoder_hidden_states"].shape[1]
+    return {"img_ids": ids.reshape(-1, 3), "txt_ids": np.zeros((tokens, 3), np.float32)}
+
+
+def _t5_and_pooled_clip(texts: Mapping[str, EncodedText], _: JsonView) -> Inputs:
+    """Return T5's states, and CLIP's vector beside them. Raises `SourceError` if one is absent."""
+    clip, t5 = texts.get("text_encoder"), texts.get("text_encoder_2")
+    if clip is None or clip.pooled is None or t5 is None:
+        raise SourceError(
+            "transformer: it takes texts of text_encoder, CLIP with a pooled output, and of text_encoder_2, T5; make "
+            "the folder again of a pipeline that has both"
+        )
+    return {"encoder_hidden_states": t5.hidden, "pooled_projections": clip.pooled}
+
+
+def _flux_guidance(denoiser: JsonView) -> GuidanceInput | None:
+    """Return the input for the guidance, which dev was distilled with."""
+    import numpy as np
+
+    embedded = denoiser.get("guidance_embeds")
+    return GuidanceInput("guidance", lambda scale: np.array([scale], np.float32)) if embedded else None
+
+
 _SD: Final = DenoiserForm(guidance_input=_lcm_guidance)
 _SDXL: Final = replace(_SD, encode=_join_and_pool)
 _SD3: Final = DenoiserForm(encode=_join_three)
-FORMS: Final[dict[str, DenoiserForm]] = {"sd1": _SD, "sd2": _SD, "sdxl": _SDXL, "sdxl_refiner": _SDXL, "sd3": _SD3}
+_FLUX: Final = DenoiserForm(_t5_and_pooled_clip, _places, _flux_guidance, pack_squares, unpack_squares)
+FORMS: Final[dict[str, DenoiserForm]] = {
+    "sd1": _SD, "sd2": _SD, "sdxl": _SDXL, "sdxl_refiner": _SDXL, "sd3": _SD3, "flux": _FLUX,
+}  # fmt: skip
 """Family → form of its denoiser."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from olivelike._untrusted import JsonView
 from olivelike.model.components import TAKEN_STATES
@@ -40,10 +40,14 @@ class TextPart:
     """Way from texts to tokens, one of `runtime.prompts.text_kinds`: CLIP's have emphasis, and chunks of `length`."""
     length: int = 77
     """Tokens of a chunk, with those at its ends."""
+    cut: bool = False
+    """Whether a text is read to the end of its first chunk, and not further."""
     back: int = 0
     """Number of layers from the last one back to the states that the denoiser was trained on."""
     normed: bool = True
     """Whether states of an earlier layer pass the norm behind the last one."""
+    pooled: str = "text_embeds"
+    """Output with one vector of a text, where there is one."""
     template: tuple[str, str] = ("", "")
     """Words of a chat's template before a text and behind it."""
     states: Callable[[int], tuple[int, ...]] | None = None
@@ -91,6 +95,8 @@ class Latents:
     """
     shift: float = 0.0
     """Number that is taken from latents before they are scaled."""
+    packing: int = 1
+    """Latents along a side of the squares that are packed for the denoiser, each of which is one to it."""
     tiny: TinyVae | None = None
 
 
@@ -182,6 +188,16 @@ class Family:
     """Steps of a request that names none, as in diffusers' pipeline."""
     guidance: float = 7.5
     """Its `guidance_scale`, likewise."""
+    takes_negatives: bool = True
+    """Whether guidance leads away from a negative prompt."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Field of a request that has no meaning → why, as the end of a sentence."""
+    prompt_syntax: bool = True
+    """Whether brackets, `AND` and `BREAK` in prompts mean what they do in A1111; they are text otherwise."""
+    even_sigmas: bool = False
+    """Whether a flow falls evenly from 1 to one step's share, before it is shifted; otherwise to the last timestep."""
+    variant: Callable[[JsonView, JsonView], Mapping[str, Any]] = lambda *_: {}
+    """Index of a pipeline and config of its denoiser → facts that differ, as those of distilled networks do."""
     half: Callable[[Architecture], HalfPolicy | None] = lambda architecture: None  # noqa: ARG005
     """Default for one of its networks; `None` if all of it can be in half precision."""
     blocks: Mapping[str, Blocks] = field(default_factory=dict)

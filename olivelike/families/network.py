@@ -41,6 +41,8 @@ class Input:
     """Name of each dynamic dimension; `None` where the network fixes the size."""
     example: tuple[int, ...]
     """Shape to trace with; a named dimension traced at 1 is fixed in the trace and broadcast by the graph."""
+    share: bool = False
+    """Whether it is a share, from 0 to 1."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ _T5: Final = TextPart("text_encoder_3", "tokenizer_3", 4096, "T5EncoderModel", k
 
 def _owns(index: JsonView, components: Collection[str], denoiser: JsonView) -> bool:
     del components
-    return "StableDiffusion3" in str(index.get("_class_name")) or "joint_attention_dim" in denoiser
+    return "StableDiffusion3" in str(index.get("_class_name")) or "caption_projection_dim" in denoiser
 
 
 def _half(architecture: Architecture) -> HalfPolicy | None:

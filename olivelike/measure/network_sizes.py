@@ -12,9 +12,11 @@ import numpy as np
 
 from olivelike._untrusted import Json, read_settings
 from olivelike.errors import UsageError
-from olivelike.families import DENOISERS
+from olivelike.families import DENOISERS, family_of_folder
+from olivelike.families.denoiser_forms import FORMS
 from olivelike.graphs.editing.values import evaluate
 from olivelike.model.adapter_features import downscale_factor
+from olivelike.model.components import INDEX_FILE
 from olivelike.model.guides import CONTROL_KINDS
 
 if TYPE_CHECKING:
@@ -47,6 +49,8 @@ class Case:
         """
         if value == "timestep":
             return 1
+        if "squares" in dim:
+            return self.height // 2 * (self.width // 2)
         return next((size for word, size in vars(self).items() if word in dim.lower()), None)
 
 
@@ -74,7 +78,8 @@ def random_inputs(inputs: Sequence[Input], case: Case, config: Config, seed: int
             each = value.example[-1] // inputs[0].example[-1] if kind.in_each_step else downscale_factor(config)
             sizes[-2:] = [size and size * each for size in sizes[-2:]]
         shapes[value.name] = value.dtype, tuple(size for size in sizes if size is not None)
-    return random_values(shapes, config.get("vocab_size", 0), seed)
+    values = random_values(shapes, config.get("vocab_size", 0), seed)
+    return values | {value.name: values[value.name] / np.float32(_MOST_TIMESTEPS) for value in inputs if value.share}
 
 
 def random_residuals(shapes: Mapping[str, Sequence[int | str]], case: Case, seed: int) -> dict[str, Array]:
@@ -106,7 +111,7 @@ def random_values(inputs: Mapping[str, tuple[str, tuple[int, ...]]], tokens: int
     for name, (text, shape) in inputs.items():
         dtype = np.dtype(text)
         if name == "timestep":
-            values[name] = random.integers(1, 1000, shape).astype(dtype)
+            values[name] = random.integers(1, _MOST_TIMESTEPS, shape).astype(dtype)
         elif dtype.kind in "iu":
             values[name] = random.integers(0, tokens, shape, dtype=dtype.type)
         elif dtype.kind == "b":
@@ -116,6 +121,7 @@ def random_values(inputs: Mapping[str, tuple[str, tuple[int, ...]]], tokens: int
     return values
 
 
+_MOST_TIMESTEPS: Final = 1000
 _COLOURS: Final = 3
 _PIXELS_PER_LATENT: Final = 8
 _SIDE: Final = 64
@@ -208,7 +214,9 @@ def sizes_of(
     side = unet.get("sample_size")
     sides = side if isinstance(side, list) and len(side) == 2 else [side, side]
     trained = [(size if isinstance(size, int) else _SIDE) * factor for size in sides]
-    if unet.get("time_cond_proj_dim") is not None:  # It takes the guidance as an input.
+    index = read_settings(network.parent / INDEX_FILE, "make the folder again", absent={})
+    family = family_of_folder(index, (), unet)
+    if FORMS[family.name].guidance_input(unet) is not None or not family.takes_negatives:
         guided = [name for name in guided if name not in GUIDED]
     return PictureSizes(batch_size, height or trained[0], width or trained[1], factor, guided)
 

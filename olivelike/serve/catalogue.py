@@ -151,7 +151,7 @@ def _model(name: str, folder: Path) -> ModelView:
             "sha256": sha256 or None,
             "inpaints": opened.inpaints,
             "takes_pictures": opened.has("vae_encoder"),
-            "takes_negative_prompt": not opened.takes_guidance,
+            "takes_negative_prompt": opened.takes_negative_prompt,
             "has_safety_checker": opened.has("safety_checker"),
             **dict(zip(LISTED_GUIDES, (tuple(opened.leading), opened.prompt_guide), strict=True)),
             "state": "ready",

@@ -36,7 +36,7 @@ def check_fit(source: PipelineSource) -> None:
         return
     family = family_of_folder(source.index, source.checkpoints, denoiser.config)
     texts = _texts(source, denoiser.config, family.text_key) if family.text_key else ()
-    for problem in (*texts, *_latents(source, denoiser.config)):
+    for problem in (*texts, *_latents(source, denoiser.config, family.latents.packing)):
         raise SourceError(f"{source.origin.place}: {problem}")
 
 
@@ -88,8 +88,10 @@ def _texts(source: PipelineSource, unet: Config, key: str) -> Iterator[str]:
         )
 
 
-def _latents(source: PipelineSource, unet: Config) -> Iterator[str]:
-    channels = _size(unet, "out_channels", _LATENT_CHANNELS)
+def _latents(source: PipelineSource, unet: Config, packing: int) -> Iterator[str]:
+    # Denoisers of packed latents make what they take, unless they say otherwise.
+    made = _size(unet, "out_channels", _LATENT_CHANNELS if packing == 1 else 0)
+    channels = (made or _size(unet, "in_channels", _LATENT_CHANNELS)) / packing**2
     for name in VAES:
         vae = source.checkpoints.get(name)
         if vae is None or vae.graph is not None:
@@ -97,7 +99,7 @@ def _latents(source: PipelineSource, unet: Config) -> Iterator[str]:
         latents = _size(vae.config, "latent_channels", _LATENT_CHANNELS)
         if channels not in (latents, 2 * latents):
             yield (
-                f"the UNet makes latents of {channels} channels, and the VAE's have {latents}; name a VAE for this "
+                f"the UNet makes latents of {channels:g} channels, and the VAE's have {latents}; name a VAE for this "
                 "UNet as `vae:`"
             )
             return

@@ -23,8 +23,9 @@ _PIPELINES = {
     "StableDiffusionInpaintPipeline": "OnnxStableDiffusionInpaintPipeline",
     "StableDiffusionXLPipeline": "ORTStableDiffusionXLPipeline",
     "StableDiffusion3Pipeline": "ORTStableDiffusion3Pipeline",
+    "FluxPipeline": "ORTFluxPipeline",
 }
-"""ONNX pipeline class for each torch one; diffusers has none for the last two, optimum has all as `ORT…`."""
+"""ONNX pipeline class for each torch one; diffusers has none for the last three, optimum has all as `ORT…`."""
 
 _NETWORKS = frozenset({*COMPONENTS, "vae"} - {IMAGE_ENCODER})
 

@@ -104,7 +104,7 @@ NETWORKS: Final = (
     ),
     Network(
         "T5EncoderModel",
-        ("text_encoder_3",),
+        ("text_encoder_3", "text_encoder_2"),
         _t5,
         lambda network: _forward_t5,  # noqa: ARG005
         counts=frozenset({"num_layers", "num_decoder_layers"}),

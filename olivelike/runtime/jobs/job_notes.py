@@ -173,7 +173,10 @@ def unread(prompt: str, wildcards: Wildcards, *, negative: bool = False) -> str 
 
 
 def guidance_notes(requests: Iterable[ResolvedRequest], folder: PipelineFolder) -> Iterator[str]:
-    """Return a line if a negative prompt would be without effect."""
+    """Return a line if a negative prompt, or a guidance scale, would be without effect."""
+    requests = list(requests)
+    if not folder.takes_negative_prompt and not folder.takes_guidance and any(one.guided for one in requests):
+        yield f"the guidance scale is not used: this {folder.family.title} was distilled to draw without"
     if folder.takes_guidance and any(request.negative_prompt for request in requests):
         yield "the negative prompt is not used: this UNet takes the guidance as an input, and runs on the prompt alone"
 

@@ -200,7 +200,10 @@ def plan_jobs(
     given = read_asked(lines, fields or {}, made_before=made_before, pictures=pictures)
     before, used = given.before, given.used
     pipeline = open_folder(folder)
-    usual: RequestFields = {"steps": pipeline.family.steps, "guidance_scale": pipeline.family.guidance}
+    family = pipeline.family
+    usual: RequestFields = {
+        "steps": family.steps, "guidance_scale": family.guidance, "prompt_weights": family.prompt_syntax,
+    }  # fmt: skip
     asked = replace(Request(()), **{**usual, **given.fields, **given.images.given()})
     wildcards = wildcards or Wildcards([Path("wildcards")])
     planner = _Planner(

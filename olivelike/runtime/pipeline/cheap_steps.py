@@ -82,7 +82,7 @@ def check_cheap_steps(request: Request, folder: PipelineFolder) -> None:
             f"guidance_interval {interval[0]:g}:{interval[1]:g} is not from a share of the steps to a larger one, both "
             "between 0 and 1, such as 0.2:0.8"
         )
-    if not request.guided or folder.takes_guidance:
+    if not request.guided or not folder.takes_negative_prompt:
         raise UsageError(
             "guidance_interval is given, and there is no guidance that runs in steps of its own; drop it, or take a "
             "guidance scale above 1 if the model has one"

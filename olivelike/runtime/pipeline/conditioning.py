@@ -143,11 +143,12 @@ class _Encoder:
         back = part.back + (skipped if part.kind == "clip" else 0)
         self._states = self._layer(back) if back else part.output
         self._norm = read_final_norm(folder.model(network.component)) if back and part.normed else None
+        self._pooled = part.pooled if part.pooled in network.session.outputs else None
 
     def __call__(self, ids: Array, mask: Array | None = None, /) -> EncodedText:
         network = self._network
         outputs = {self._states: (*ids.shape, self._width(self._states))}
-        pooled = "text_embeds" if "text_embeds" in network.session.outputs else None
+        pooled = self._pooled
         if pooled is not None:
             outputs[pooled] = (ids.shape[0], self._width(pooled))
         given = {"input_ids": ids} if mask is None else {"input_ids": ids, "attention_mask": mask}

@@ -124,6 +124,11 @@ class PipelineFolder:
         return self.guidance_input is not None
 
     @property
+    def takes_negative_prompt(self) -> bool:
+        """Whether guidance leads away from a negative prompt."""
+        return self.family.takes_negatives and not self.takes_guidance
+
+    @property
     def texts(self) -> tuple[TextPart, ...]:
         """Text encoders in the order in which their outputs are joined; of several, those that are there."""
         parts = self.family.texts
@@ -141,7 +146,7 @@ class PipelineFolder:
     def size_unit(self) -> int:
         """Divisor of each side of a picture: latents are cut into patches, or the graph doubles sizes on its way up."""
         if isinstance(patch := self.denoiser.get("patch_size"), int):
-            return self.vae_factor * patch
+            return self.vae_factor * patch * self.family.latents.packing
         levels = len(self.denoiser.get("block_out_channels", self.family.widths))
         return int(self.vae_factor * 2 ** (levels - 1)) if levels else self.family.sizes.unit
 

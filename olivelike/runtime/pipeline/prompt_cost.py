@@ -54,7 +54,7 @@ def batch_texts(prompts: Sequence[str], request: Request, folder: PipelineFolder
     weights = request.prompt_weights
     parts = tuple(read_terms(prompt, request.steps, prompt_weights=weights) for prompt in prompts)
     several = any(len(one) > 1 or one[0].weight != 1.0 for one in parts)
-    guided = (request.guided and not folder.takes_guidance) or several
+    guided = (request.guided and folder.takes_negative_prompt) or several
     zeros = folder.family.zeros_for_no_text and folder.index.get("force_zeros_for_empty_prompt")
     against: tuple[str, ...] = ()
     if guided and not (zeros and request.negative_prompt is None):

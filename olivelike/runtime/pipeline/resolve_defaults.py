@@ -50,6 +50,7 @@ def resolve_defaults(
 
         check_upscaler(request.upscaler)
     check_hires(request)
+    _check_refused(request, folder)
     request = check_guides(request, folder)
     size = _size(request, folder)
     _check_shapes(request, size)
@@ -66,7 +67,8 @@ def resolve_defaults(
     seed, *_ = request.seeds or (request.seed,)
     varied, *_ = request.variation_seeds or (request.variation_seed,)
     seeds = replace(request, seed=seed, variation_seed=varied).drawn_seeds()
-    found = {**seeds, "size": size, "strength": strength}
+    syntax = request.prompt_weights and folder.family.prompt_syntax
+    found = {**seeds, "size": size, "strength": strength, "prompt_weights": syntax}
     cropped = _cropped(request, size)
     asked = {one.name: getattr(cropped, one.name) for one in fields(Request)}
     resolved = fitted_into_memory(ResolvedRequest(**{**asked, **found}).marked(folder), folder)
@@ -104,6 +106,13 @@ def _exceeds_memory(request: ResolvedRequest, folder: PipelineFolder) -> bool:
 
     at_once = 1 if request.decode_singly else min(request.batch_size, len(request.seeded_prompts))
     return folder.decoder_memory(size, at_once) > psutil.virtual_memory().available
+
+
+def _check_refused(request: Request, folder: PipelineFolder) -> None:
+    """Raise `UsageError` for a field that has no meaning for the folder's family."""
+    for name, why in folder.family.refused.items():
+        if getattr(request, name):
+            raise UsageError(f"{name} has no meaning for {folder.family.title}: {why}; leave it out")
 
 
 def _check_counts(request: Request) -> None:

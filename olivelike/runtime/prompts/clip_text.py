@@ -178,6 +178,8 @@ class PromptTokenizer:
     """Id of a comma that ends a word."""
     followers: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     """Id of a textual inversion's token → ids of its further vectors (`TOKEN_1`, …)."""
+    cut: bool = False
+    """Whether all behind the first chunk is left out, as where the pooled output alone is taken."""
 
     def ids(self, text: str) -> list[tuple[int, ...]]:
         """Return the ids of a text; a tuple for each token, since the vectors of one token stay together."""
@@ -196,7 +198,10 @@ class PromptTokenizer:
 
     def read(self, text: str, *, prompt_weights: bool = True) -> Chunks:
         """Tokenize a text, whose brackets are weights or, without `prompt_weights`, text."""
-        return chunk_prompt(self, parse_prompt(text, prompt_weights=prompt_weights))
+        found = chunk_prompt(self, parse_prompt(text, prompt_weights=prompt_weights))
+        if not self.cut:
+            return found
+        return Chunks(found.ids[:1], found.weights[:1], min(found.tokens, self.room))
 
     def encode(self, texts: Sequence[Chunks], chunks: int, encoder: TextEncoder) -> EncodedText:
         """Encode texts to the length of so many chunks; every distinct row of ids once, 64 in a call.
@@ -233,8 +238,8 @@ def _in_turn(ids: Array, encoder: TextEncoder) -> EncodedText:
     return EncodedText(hidden, np.concatenate(pooled) if pooled else None)
 
 
-def open_tokenizer(folder: Path) -> PromptTokenizer:
-    """Open `tokenizer/` or `tokenizer_2/` of a pipeline's folder.
+def open_tokenizer(folder: Path, *, cut: bool = False) -> PromptTokenizer:
+    """Open `tokenizer/` or `tokenizer_2/` of a pipeline's folder; `cut` ends texts with their first chunk.
 
     Raises `SourceError` if files are absent or damaged, or it is no tokenizer of CLIP's kind.
     """
@@ -255,8 +260,9 @@ def open_tokenizer(folder: Path) -> PromptTokenizer:
         special["pad_token"],
         # Files without a limit have a number of thirty digits here.
         length if isinstance(length, int) and 2 < length < 10_000 else _CLIP_LENGTH,
-        vocabulary.get(",</w>"),
+        None if cut else vocabulary.get(",</w>"),
         _followers(vocabulary, {token.content for token in backend.get_added_tokens_decoder().values()}),
+        cut,
     )
 
 

@@ -64,7 +64,7 @@ def _open_chat(folder: Path, part: TextPart) -> TextReader:
 
 
 KINDS: Final[dict[str, Callable[[Path, TextPart], TextReader]]] = {
-    "clip": lambda folder, _: open_tokenizer(folder),
+    "clip": lambda folder, part: open_tokenizer(folder, cut=part.cut),
     "t5": _open_t5,
     "chat": _open_chat,
 }

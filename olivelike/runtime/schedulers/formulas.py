@@ -817,6 +817,8 @@ def _flow(asked: Asked) -> Columns:
         return fixed * share / (1 + (fixed - 1) * share)
 
     least = 1 / trained if dynamic else shifted(1 / trained)
+    if asked.even:
+        least = 1 / asked.steps
     share = 1 + asked.ramp() * (least - 1)
     if dynamic:
         bend = asked.xp.exp(asked.shift) if own["time_shift_type"] == "exponential" else asked.shift

@@ -10,6 +10,7 @@ import numpy as np
 
 from olivelike.errors import SourceError, UsageError
 from olivelike.runtime.schedulers.formulas import FORMULAS, NOISE, OUTPUT, PICTURE, Columns, X
+from olivelike.runtime.schedulers.scheduler_names import FLOW
 from olivelike.runtime.schedulers.spacing import Asked
 
 if TYPE_CHECKING:
@@ -111,7 +112,13 @@ def _thresholded(picture: Any, share: float, most: float) -> Any:
 
 
 def make_schedule(
-    chosen: SchedulerSettings, steps: int, *, strength: float | None = None, eta: float = 0.0, shift: float = 0.0
+    chosen: SchedulerSettings,
+    steps: int,
+    *,
+    strength: float | None = None,
+    eta: float = 0.0,
+    shift: float = 0.0,
+    even: bool = False,
 ) -> Schedule:
     """Return the table of a scheduler.
 
@@ -121,27 +128,34 @@ def make_schedule(
         strength: Share of them that runs, for a picture to start from; `None` is all.
         eta: Share of each step's noise that is drawn afresh, where a scheduler has such a share.
         shift: What `shift_by_size` returns.
+        even: Whether a flow falls evenly to one step's share.
 
     Raises:
         UsageError: if the scheduler can't take so many steps.
         SourceError: if its config leads to no numbers.
     """
     _check_steps(chosen, steps)
-    run = steps if strength is None else min(int(steps * strength), steps)
     try:
         with np.errstate(all="ignore"):
-            return _made(chosen, steps, steps - run, eta, shift)
+            return _made(chosen, Asked(np, chosen.settings, steps, _skipped(chosen, steps, strength), eta, shift, even))
     except (KeyError, ValueError, TypeError, IndexError, OverflowError, ZeroDivisionError) as error:
         raise SourceError(
             f"scheduler_config.json makes no {chosen.class_name}: {error}; repair the file, or make the folder again"
         ) from error
 
 
-def _made(chosen: SchedulerSettings, steps: int, skipped: int, eta: float, shift: float) -> Schedule:
+def _skipped(chosen: SchedulerSettings, steps: int, strength: float | None) -> int:
+    """Return the steps that are left out at the beginning; pipelines of flows run the step that a share cuts."""
+    if strength is None:
+        return 0
+    return int(max(steps - steps * strength, 0)) if chosen.class_name in FLOW else max(steps - int(steps * strength), 0)
+
+
+def _made(chosen: SchedulerSettings, asked: Asked) -> Schedule:
     own = chosen.settings
-    columns = FORMULAS[chosen.class_name](Asked(np, own, steps, skipped, eta, shift))
+    columns = FORMULAS[chosen.class_name](asked)
     timesteps = np.asarray(columns.timesteps, np.float64)
-    begin = skipped * columns.order
+    begin = asked.skipped * columns.order
 
     def column(value: Any) -> Table:
         return np.broadcast_to(np.asarray(value, np.float64), timesteps.shape)
@@ -166,7 +180,7 @@ def _made(chosen: SchedulerSettings, steps: int, skipped: int, eta: float, shift
     )
     for name in ("timesteps", "scale", "picture", "following", "mixed", "first"):
         if not np.isfinite(np.asarray(getattr(schedule, name))[begin:] if name != "first" else schedule.first).all():
-            raise ValueError(f"with {steps} steps its table of {name} holds what is no number")
+            raise ValueError(f"with {asked.steps} steps its table of {name} holds what is no number")
     return schedule
 
 

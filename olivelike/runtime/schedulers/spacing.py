@@ -43,6 +43,8 @@ class Asked:
     eta: float = 0.0
     shift: Any = 0.0
     """Shift of a flow, where it depends on the picture's size."""
+    even: bool = False
+    """Whether a flow falls evenly to one step's share, and not to the last timestep."""
 
     @property
     def trained(self) -> int:

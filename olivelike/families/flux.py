@@ -1,0 +1,70 @@
+"""FLUX.1, schnell and dev: https://huggingface.co/black-forest-labs/FLUX.1-schnell."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from olivelike.families.family import Family, HalfPolicy, Latents, Published, Sizes, TextPart
+
+if TYPE_CHECKING:
+    from olivelike._untrusted import JsonView
+    from olivelike.model.architecture import Architecture
+
+_CLIP: Final = TextPart("text_encoder", "tokenizer", 768, cut=True, pooled="pooler_output")
+_T5: Final = TextPart("text_encoder_2", "tokenizer_2", 4096, "T5EncoderModel", kind="t5", length=256)
+
+
+def _owns(index: JsonView, components: Collection[str], denoiser: JsonView) -> bool:
+    del components
+    name = str(index.get("_class_name")).removeprefix("ORT")
+    return (name.startswith("Flux") and not name.startswith("Flux2")) or {
+        "num_single_layers",
+        "pooled_projection_dim",
+    } <= denoiser.keys()
+
+
+def _variant(index: JsonView, denoiser: JsonView) -> Mapping[str, Any]:
+    """Return what dev has otherwise than schnell: it is distilled to a guidance, and not to few steps."""
+    del index
+    if not denoiser.get("guidance_embeds"):
+        return {}
+    return {"steps": 28, "guidance": 3.5, "texts": (_CLIP, replace(_T5, length=512))}
+
+
+def _half(architecture: Architecture) -> HalfPolicy | None:
+    if architecture.class_name != _T5.class_name:
+        return None
+    return HalfPolicy(whole=True, reason="T5's feed-forward layers overflow float16")
+
+
+FAMILY: Final = Family(
+    name="flux",
+    title="FLUX.1",
+    pipelines=("FluxPipeline", "FluxInpaintPipeline"),
+    owns=_owns,
+    denoiser="transformer",
+    denoiser_class="FluxTransformer2DModel",
+    texts=(_CLIP, _T5),
+    latents=Latents(channels=16, factor=8, scaling=0.3611, shift=0.1159, preview=(), packing=2),
+    sizes=Sizes(default=1024, unit=16),
+    widths=(),
+    published=Published({}, {}, "FlowMatchEulerDiscreteScheduler"),
+    matches=lambda shapes: None,  # noqa: ARG005
+    steps=4,
+    guidance=0.0,
+    takes_negatives=False,
+    refused={
+        "negative_prompt": "it was distilled so that nothing leads away from a text",
+        "clip_skip": "its denoiser takes one vector of CLIP, that of the last layer",
+    },
+    prompt_syntax=False,
+    even_sigmas=True,
+    variant=_variant,
+    half=_half,
+    text_key="",
+    sample="hidden_states",
+    timestep="sigma",
+    unread=("double_blocks.0.", "double_blocks_0_", "single_transformer_blocks.0."),
+)

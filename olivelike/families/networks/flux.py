@@ -1,0 +1,85 @@
+"""The denoiser of FLUX.1: diffusers' `FluxTransformer2DModel`, which takes squares of latents and their places."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from olivelike.errors import SourceError
+from olivelike.families.network import Input, Interface, Network, shown
+
+if TYPE_CHECKING:
+    import torch
+
+    from olivelike.model.architecture import Config
+
+_TOKENS, _SQUARES, _AXES = 77, 24, 3
+
+
+def _transformer(config: Config) -> Interface:
+    batch, squares, text = "transformer_batch", "transformer_squares", "transformer_text_sequence"
+    guidance = Input("guidance", "float32", ("transformer_guidance_batch",), (1,))
+    return Interface(
+        (
+            Input("hidden_states", "float32", (batch, squares, None), (2, _SQUARES, config["in_channels"])),
+            Input("encoder_hidden_states", "float32", (batch, text, None), (2, _TOKENS, config["joint_attention_dim"])),
+            Input("pooled_projections", "float32", (batch, None), (2, config["pooled_projection_dim"])),
+            Input("timestep", "float32", ("transformer_time_batch",), (1,), share=True),
+            Input("img_ids", "float32", (squares, None), (_SQUARES, _AXES)),
+            Input("txt_ids", "float32", (text, None), (_TOKENS, _AXES)),
+            *([guidance] if config.get("guidance_embeds") else []),
+        ),
+        ("out_hidden_states",),
+        sized_like={"out_hidden_states": "hidden_states"},
+    )
+
+
+def _forward_transformer(
+    self: Any,
+    hidden_states: torch.Tensor,
+    encoder_hidden_states: torch.Tensor,
+    pooled_projections: torch.Tensor,
+    timestep: torch.Tensor,
+    img_ids: torch.Tensor,
+    txt_ids: torch.Tensor,
+    guidance: torch.Tensor | None = None,
+) -> Any:
+    rows = len(hidden_states)
+    return self.network(
+        hidden_states,
+        encoder_hidden_states,
+        pooled_projections,
+        timestep.expand(rows),
+        img_ids,
+        txt_ids,
+        None if guidance is None else guidance.expand(rows),
+        return_dict=False,
+    )[0]
+
+
+def _check_transformer(component: str, class_name: str, config: Config) -> None:
+    """Refuse a denoiser that takes more than latents, as those of FLUX.1's tools do."""
+    taken = config.get("in_channels", 64)
+    made = config.get("out_channels") or taken
+    if made != taken or config.get("patch_size", 1) != 1:
+        raise SourceError(
+            f"{component}: {class_name} with `out_channels: {shown(made)}`, `in_channels: {shown(taken)}` and "
+            f"`patch_size: {shown(config.get('patch_size', 1))}` is not supported: it takes or makes more than latents"
+        )
+
+
+NETWORKS: Final = (
+    Network(
+        "FluxTransformer2DModel",
+        ("transformer",),
+        _transformer,
+        lambda network: _forward_transformer,  # noqa: ARG005
+        _check_transformer,
+        counts=frozenset({"num_layers", "num_single_layers"}),
+        sizes=frozenset(
+            {
+                "in_channels", "out_channels", "patch_size", "attention_head_dim", "num_attention_heads",
+                "joint_attention_dim", "pooled_projection_dim", "axes_dims_rope",
+            }
+        ),
+    ),
+)  # fmt: skip
