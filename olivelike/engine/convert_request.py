@@ -55,6 +55,8 @@ class ConvertRequest:
     """Name of one of several weight files of a folder or repository, such as `fp16`."""
     calibration: str | None = None
     """A text file with a prompt in each line, that `int8` and `fp8` draw."""
+    scheduler_model: bool = False
+    """Also write schedules as a graph."""
 
     def __post_init__(self) -> None:
         """Take text for paths too."""
@@ -79,7 +81,8 @@ class ConvertRequest:
         ):
             if (value := getattr(self, option)) is not None:
                 words += [f"--{option.replace('_', '-')}", str(value)]
-        return shlex.join(["olivelike", "convert", *words, *(["--allow-pickle"] if allow_pickle else [])])
+        switches = {"--scheduler-model": self.scheduler_model, "--allow-pickle": allow_pickle}
+        return shlex.join(["olivelike", "convert", *words, *(name for name, on in switches.items() if on)])
 
 
 def convert(
@@ -198,6 +201,7 @@ def draft_workflow(request: ConvertRequest, options: Options, folder: Path) -> s
             "calibration": calibration,
             "components": chains,
             "layout": request.layout,
+            "scheduler_model": request.scheduler_model or None,
             "output": _relative(absolute(request.output, here), folder),
         }
     )

@@ -201,6 +201,7 @@ def _workflow(file: WorkflowFile, target: Target, sweep: Collection[str], place:
             for variant in sweep or (None,)
         ),
         guides=file.guides,
+        scheduler_model=file.scheduler_model,
     )
 
 

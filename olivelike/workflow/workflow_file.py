@@ -204,6 +204,8 @@ class Workflow:
     guides: Mapping[str, Sequence[Guide]] = field(default_factory=dict)
     """Guides beside the source by key: the first of a kind becomes its first component, the next one its second."""
     calibration: Calibration | None = None
+    scheduler_model: bool = False
+    """Whether outputs have schedules as a graph, too."""
 
 
 class TargetSection(_Section):
@@ -320,6 +322,9 @@ class WorkflowFile(_GuideKeys):
     )
     components: Any = Field(description="The chain of passes for each component of the pipeline.")
     layout: LayoutName = Field(DEFAULT, description="Client whose names, types and files the output folder has.")
+    scheduler_model: bool = Field(
+        False, description="Also write `scheduler/model.onnx`: schedules as a graph, for programs without their own."
+    )
     output: str | None = Field(None, min_length=1, description="Folder for the result, relative to the project folder.")
     outputs: list[OutputSection] | None = Field(
         None, min_length=1, description="Several folders, in place of `output`."

@@ -12,6 +12,7 @@ import onnx
 import pytest
 
 from olivelike.engine.output.initializers import Initializers
+from olivelike.engine.output.scheduler_model import scheduler_model
 from olivelike.engine.preparation import plan
 from olivelike.engine.prepared import Options
 from olivelike.errors import UsageError
@@ -60,6 +61,21 @@ def test_another_layout_reruns_its_pass_and_the_streaming_alone(project: Project
     assert project.run("layout=onnxstack").executed == 0
     project.run()
     assert project.executed() == nodes("materialize")
+    assert project.files() == before
+
+
+def test_a_workflow_may_ask_for_schedules_as_a_graph(project: Project) -> None:
+    before = project.files()
+    project.run("scheduler_model=true", "layout=onnxstack")
+    assert project.executed() == nodes("layout", "materialize") | {"pipeline.assets"}
+    data = project.files()["scheduler/model.onnx"]
+    assert data == scheduler_model(json.loads(project.files()["scheduler/scheduler_config.json"]))
+    assert OutputRecord.require(project.output).files["scheduler/model.onnx"].source is None
+    assert project.run("scheduler_model=true", "layout=onnxstack").executed == 0
+    (project.output / "scheduler" / "model.onnx").unlink()
+    project.run("scheduler_model=true", "layout=onnxstack")
+    assert project.files()["scheduler/model.onnx"] == data
+    project.run()
     assert project.files() == before
 
 

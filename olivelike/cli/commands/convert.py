@@ -61,6 +61,9 @@ def convert(
     layout: Annotated[
         LayoutName | None, typer.Option(help="Client that the folder is for; by default diffusers and `generate`.")
     ] = None,
+    scheduler_model: Annotated[
+        bool, typer.Option("--scheduler-model", help="Also write scheduler/model.onnx: schedules for any program.")
+    ] = False,
     save_workflow: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also write the workflow to this file.")
     ] = None,
@@ -84,7 +87,7 @@ def convert(
     request = convert_request.ConvertRequest(
         source, target, output, tuple(loras or ()), vae, tuple(embeddings or ()), precision, prediction, layout,
         preview, guides.guides, guides.image_encoder,
-        calibration=calibration, variant=variant,
+        calibration=calibration, variant=variant, scheduler_model=scheduler_model,
     )  # fmt: skip
     options = shared.engine_options(
         limits, cache_dir=cache_dir, allow_pickle=allow_pickle, overwrite=overwrite, keep_going=keep_going,

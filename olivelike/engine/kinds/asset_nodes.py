@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from olivelike.digest import canonical_json, digest_file, digest_json
 from olivelike.engine.keys import assets_digest, tokens_digest
 from olivelike.engine.kinds.kind import Estimate, Kind, Needs, Task
-from olivelike.engine.output.asset_table import read_assets
+from olivelike.engine.output.asset_table import SCHEDULER_MODEL, read_assets
 from olivelike.errors import SourceError
 from olivelike.model import Weights
 from olivelike.model.few_steps import FewSteps
@@ -43,6 +43,8 @@ class AssetsTask(Task):
     """Tokens that tokenizers get, by their folder: see `Adapters.tokens`."""
     few_steps: JsonView | None = None
     """Kind of few-step model that the networks are: fields of a `FewSteps`."""
+    scheduler_model: bool = False
+    """Whether schedules are there as a graph, too."""
 
     def needs(self, store: Store) -> Needs:  # noqa: ARG002
         """Return the files."""
@@ -55,6 +57,10 @@ class AssetsTask(Task):
         files = {name: Path(path) for name, path in self.files.items()}
         few_steps = None if self.few_steps is None else FewSteps(**self.few_steps)
         contents = normalise_assets(self.index, files, self.tokens, few_steps)
+        if self.scheduler_model:
+            from olivelike.engine.output.scheduler_model import file_of_schedules
+
+            contents[SCHEDULER_MODEL] = file_of_schedules(contents)
         kept = bench.keep(contents)
         table = bench.keep({ASSETS: canonical_json(kept.outputs)}, {"files": len(contents)})
         return replace(table, parts={**kept.parts, **table.parts})
@@ -67,7 +73,7 @@ class AssetsNode(Kind):
     libraries = ("tokenizers",)
 
     def facets(self, node: Node, upstream: Upstream, inputs: Inputs) -> dict[str, str]:  # noqa: ARG002
-        """Return the digest of the files, of the schedulers' defaults, and of what is added to tokenizers."""
+        """Return the digest of the files, of the schedulers' defaults, and of what is added to tokenizers and files."""
         from olivelike.engine.output.scheduler_defaults import TABLE
 
         source = inputs.source
@@ -79,6 +85,8 @@ class AssetsNode(Kind):
         added = {"tokens": tokens_digest(tokens)} if tokens else {}
         if source.few_steps is not None:
             added["few steps"] = digest_json(["few steps/1", source.few_steps.scheduler_config({})])
+        if inputs.workflow.workflow.scheduler_model:
+            added["scheduler model"] = "1"
         return {ASSETS: assets_digest(source.index, files), "scheduler defaults": digest_file(TABLE), **added}
 
     def makes(self, node: Node, upstream: Upstream, inputs: Inputs) -> tuple[frozenset[str], frozenset[str]]:  # noqa: ARG002
@@ -98,7 +106,8 @@ class AssetsNode(Kind):
         source = assignment.inputs.source
         files = {relative: str(path) for relative, path in source.extras.items()}
         few_steps = None if source.few_steps is None else asdict(source.few_steps)
-        return AssetsTask(place, dict(source.index), files, assignment.inputs.adapters.tokens(source), few_steps)
+        tokens, workflow = assignment.inputs.adapters.tokens(source), assignment.inputs.workflow.workflow
+        return AssetsTask(place, dict(source.index), files, tokens, few_steps, workflow.scheduler_model)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,8 @@ from olivelike._untrusted import one_line, parse_json
 from olivelike.engine.output.file_names import wrong_name
 from olivelike.errors import DamagedError
 
+SCHEDULER_MODEL: Final = "scheduler/model.onnx"
+"""Schedules as a graph, which workflows may ask for."""
 TOKENIZER_SUFFIXES: Final = (".json", ".txt", ".model", ".jinja")
 """How files end that libraries save for a tokenizer, in whatever release."""
 _KEPT: Final = {"merges.txt", "special_tokens_map.json", "tokenizer.json", "tokenizer_config.json", "vocab.json"}

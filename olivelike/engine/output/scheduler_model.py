@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import onnx_ir as ir
 
+from olivelike._untrusted import Json, parse_object
 from olivelike.errors import OlivelikeError, SourceError
 from olivelike.graphs.editing.arithmetic import Number, OnnxArrays, Writer
 from olivelike.runtime.schedulers.class_settings import scheduler_settings
@@ -335,6 +336,25 @@ def _unpacked(writer: Writer, packed: Number, facts: Number) -> GraphTable:
     return GraphTable(
         times, scale, columns[2], following, draws.cast(ir.DataType.BOOL), first, mixed, clip, threshold
     )  # fmt: skip
+
+
+def file_of_schedules(assets: Mapping[str, bytes]) -> bytes:
+    """Return `scheduler/model.onnx` for the files beside a pipeline's networks, by relative path.
+
+    Raises:
+        SourceError: if no scheduler can draw.
+    """
+    return scheduler_model(config_of_schedules(assets))
+
+
+def config_of_schedules(assets: Mapping[str, bytes]) -> Json:
+    """Return `scheduler_config.json` of the files beside a pipeline's networks; raises `SourceError` without one."""
+    try:
+        return parse_object(assets[SCHEDULER_FILE], unbounded=True)
+    except (KeyError, ValueError) as error:
+        raise SourceError(
+            f"{SCHEDULER_FILE}: can't be read for a graph of schedules: {error!r}; fetch the file again"
+        ) from error
 
 
 def scheduler_model(config: JsonView) -> bytes:

@@ -15,7 +15,7 @@ from olivelike._untrusted import one_line, parse_json
 from olivelike.engine.keys import digest_of_inputs
 from olivelike.engine.kinds import kind_of
 from olivelike.engine.kinds.asset_nodes import ASSETS
-from olivelike.engine.output.asset_table import not_of_source, read_assets
+from olivelike.engine.output.asset_table import SCHEDULER_MODEL, not_of_source, read_assets
 from olivelike.engine.plan.node import CALIBRATION
 from olivelike.errors import OlivelikeError
 from olivelike.model import Architecture, Weights
@@ -120,7 +120,8 @@ def _check_adaptation(question: Question, data: bytes, action: Action, read: Rea
 
 def _check_assets(question: Question, data: bytes, action: Action, read: Read) -> None:  # noqa: ARG001
     table = read_assets(data)
-    if (wrong := not_of_source(table, question.inputs.source.extras)) is not None:
+    added = {SCHEDULER_MODEL} if question.inputs.workflow.workflow.scheduler_model else set()
+    if (wrong := not_of_source(table, {*question.inputs.source.extras, *added})) is not None:
         raise _FlawError(wrong)
     if not action.parts.keys() >= {*table.values()}:
         raise _FlawError("it names files that the result does not have")

@@ -6,13 +6,10 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from olivelike._untrusted import parse_object
-from olivelike.engine.output.scheduler_model import scheduler_choices
+from olivelike.engine.output.scheduler_model import config_of_schedules, scheduler_choices
 from olivelike.engine.output.tokenizer_step import tokenizer_architecture
-from olivelike.errors import SourceError
 from olivelike.extras.one_file.pipeline_graph import PipelineFacts
 from olivelike.families import TEXT_ENCODERS, TOKENIZER_OF, denoiser_among
-from olivelike.runtime.schedulers.spacing import SCHEDULER_FILE
 
 if TYPE_CHECKING:
     from olivelike._untrusted import JsonView
@@ -34,13 +31,7 @@ def pipeline_facts(
     Raises:
         SourceError: if there is no scheduler that can draw, or a tokenizer is none of CLIP's.
     """
-    try:
-        config = parse_object(assets[SCHEDULER_FILE], unbounded=True)
-    except (KeyError, ValueError) as error:
-        raise SourceError(
-            f"{SCHEDULER_FILE}: can't be read for the schedules of one file: {error!r}; fetch the file again"
-        ) from error
-    choices = scheduler_choices(config)
+    choices = scheduler_choices(config_of_schedules(assets))
     vae = architectures.get("vae_decoder")
     unet = architectures.get(denoiser_among(architectures) or "")
     width = unet.config.get("time_cond_proj_dim") if unet is not None else None
