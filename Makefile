@@ -15,7 +15,7 @@ demo: $(STAMP)
 	$(BIN)/olivelike generate models/demo "a red circle on a blue background" --seed 1
 
 test: $(STAMP)
-	$(BIN)/python -m pytest --forks 2
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow

@@ -15,7 +15,6 @@ os.environ["OMP_NUM_THREADS"] = "1"  # Before numpy and torch, and for children:
 
 from olivelike.testing import models, tiny_model
 
-pytest_plugins = ["tests.forks"]
 SHELF = Path(__file__).parent / "fixtures" / "shelf"
 """Graphs of test networks, so that few tests wait for the exporter; `OLIVELIKE_FILL_SHELF=1 make test` adds to them."""
 os.environ[models.SHELF_VARIABLE] = str(SHELF)
@@ -42,9 +41,46 @@ if os.environ.get("OLIVELIKE_FILL_SHELF"):
 
     models.traced_graph = traced_graph
 
+TOGETHER = (
+    "engine", "cli", "sources", "serve", "extras/shared_store", "extras/cluster", "extras/deploy",
+    "runtime", "graphs/fusion", "extras/bench", "measure/contest", "measure/verify",
+)  # fmt: skip
+"""Folders whose tests share what is made once per session; the longest first, so that all workers end together."""
 
-def pytest_collection_finish():
-    """Spare the garbage collector the modules and the tests."""
+TRACING = (
+    "graphs/export/test_build_network.py",
+    "passes/test_convert.py",
+    "testing/test_traced.py",
+    "tools/test_make_shelf.py",
+)
+"""Files that trace networks as `engine` does: what the exporter imports takes seconds in each process."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Give each worker whole folders of `TOGETHER`, in that order, and whole files of the others."""
+    order = {}
+    for item in items:
+        folder = folder_of(item.path)
+        item.add_marker(pytest.mark.xdist_group(folder or item.path.name))
+        order[item] = TOGETHER.index(folder) if folder else len(TOGETHER)
+    items.sort(key=order.__getitem__)
+
+
+@cache
+def folder_of(path):
+    """Return which of `TOGETHER` a file of tests runs with."""
+    file = Path(os.path.relpath(path, Path(__file__).parent)).as_posix()
+    return "engine" if file in TRACING else next((one for one in TOGETHER if file.startswith(f"{one}/")), None)
+
+
+def pytest_collection_finish(session):
+    """Notice when a release of pytest or pytest-xdist keeps groups together no more: fixtures would be made twice.
+
+    Then spare the garbage collector the modules and the tests.
+    """
+    if os.environ.get("PYTEST_XDIST_WORKER") and session.config.getvalue("loadgroup"):
+        assert all("@" in item.nodeid for item in session.items), "tests have lost their groups"
     gc.collect()
     gc.freeze()  # What is loaded by now stays to the end.
 
