@@ -153,10 +153,12 @@ def norms_as_operators(network: Any) -> None:
 
     def norm(module: Any, values: torch.Tensor) -> torch.Tensor:
         epsilon = module.variance_epsilon if hasattr(module, "variance_epsilon") else module.eps
-        return torch.nn.functional.rms_norm(values, (values.shape[-1],), module.weight, epsilon)
+        normal = torch.nn.functional.rms_norm(values, (values.shape[-1],), module.weight, epsilon)
+        return normal if getattr(module, "bias", None) is None else normal + module.bias
 
     for module in network.modules():
-        if type(module).__name__.endswith("RMSNorm") and not isinstance(module, torch.nn.RMSNorm):
+        known = type(module).__name__.endswith(("RMSNorm", "T5LayerNorm"))
+        if known and not isinstance(module, torch.nn.RMSNorm):
             module.forward = MethodType(norm, module)
 
 

@@ -6,7 +6,7 @@ from types import MethodType
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError
-from olivelike.families.network import Input, Interface, Network, norms_as_operators, shown
+from olivelike.families.network import Input, Interface, Network, shown
 from olivelike.model.components import TAKEN_STATES
 
 if TYPE_CHECKING:
@@ -94,8 +94,7 @@ def _attend(
 
 
 def _as_operators(network: Any) -> None:
-    """Write norms, rotations and attention as operators that say what they are."""
-    norms_as_operators(network)
+    """Write rotations and attention as operators that say what they are."""
     for layer in network.model.layers:
         layer.self_attn.forward = MethodType(_attend, layer.self_attn)
 

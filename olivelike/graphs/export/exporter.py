@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from olivelike.errors import PassError
 from olivelike.families.network import stored_values
 from olivelike.families.networks import interface_of, network_of
+from olivelike.families.networks.operators import with_operators
 from olivelike.families.supported import check_network, first_line
 from olivelike.graphs.editing.values import renamed
 from olivelike.graphs.export.torch_network import PREFIX, build_network, replace_stored_by_fakes, wrap
@@ -80,6 +81,7 @@ def export_component(architecture: Architecture, logger: logging.Logger, *, any_
     model = _trace(network, interface, architecture, logger)
     _restrict_names(model.graph, interface)
     _hold_weights_out(model.graph, set(stored_values(network)), originals)
+    _divide_down(model.graph)
     _keep_block_names_only(model)
     logger.info("simplifying %d nodes", len(model.graph))
     simplify(model)
@@ -119,7 +121,7 @@ def _trace(
         }
         for value in interface.inputs
     }
-    with _quiet(), torch.no_grad():
+    with _quiet(), torch.no_grad(), with_operators(network.network):
         try:
             program = torch.onnx.export(
                 network,
@@ -233,6 +235,26 @@ def _hold_weights_out(graph: ir.Graph, parameters: set[str], originals: Collecti
                 f"the traced graph has a constant, {name!r}, of what files store, so that no checkpoint's own numbers "
                 "would enter; the network's forward must take it from the module that owns it"
             )
+
+
+def _divide_down(graph: ir.Graph) -> None:
+    """Let sizes that are negative be rounded down as they are halved: torch's `//` does, and ONNX's Div rounds to 0."""
+    import onnx_ir as ir
+
+    for node in list(graph):
+        size = node.inputs[0] if node.op_type == "Div" else None
+        product = None if size is None else size.producer()
+        if size is None or size.dtype != ir.DataType.INT64 or product is None or product.op_type != "Mul":
+            continue
+        factors = [ir.convenience.get_const_tensor(factor) for factor in product.inputs if factor is not None]
+        if all(factor is None or factor.numpy().min() >= 0 for factor in factors):
+            continue
+        rest = ir.node("Mod", [size, node.inputs[1]], metadata_props=dict(node.metadata_props))
+        whole = ir.node("Sub", [size, rest.outputs[0]], metadata_props=dict(node.metadata_props))
+        for made in (rest, whole):
+            made.outputs[0].dtype, made.outputs[0].shape = size.dtype, size.shape
+            graph.insert_before(node, made)
+        node.replace_input_with(0, whole.outputs[0])
 
 
 def _keep_block_names_only(model: ir.Model) -> None:

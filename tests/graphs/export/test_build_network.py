@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 
+import numpy as np
+import onnxruntime
 import pytest
 import torch
 
@@ -79,28 +81,52 @@ class Scaled(torch.nn.Module):
         return self.second(sample * self.weight) + mean + self.table
 
 
+class Cropped(torch.nn.Module):
+    """Positions from the middle of a table, as Stable Diffusion 3 takes them."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("table", torch.arange(8.0))
+
+    def forward(self, sample):
+        length = sample.shape[1]
+        first = (8 - length) // 2
+        return sample + self.table[first : first + length]
+
+
 @pytest.fixture
-def export_scaled(monkeypatch):
+def export(monkeypatch):
     """Exports such a layer."""
 
-    def export(**options):
-        interface = Interface((Input("sample", "float32", ("batch", None), (2, 3)),), ("out",))
+    def export(network, dims):
+        interface = Interface((Input("sample", "float32", dims, (2, 3)),), ("out",))
+        name = type(network).__name__
         known = Network(
-            "Scaled", ("unet",), lambda config: interface, lambda network: lambda self, sample: self.network(sample)
+            name, ("unet",), lambda config: interface, lambda network: lambda self, sample: self.network(sample)
         )
         monkeypatch.setattr(networks, "NETWORKS", (known,))
-        monkeypatch.setattr(exporter, "build_network", lambda architecture: Scaled(**options))
-        return export_component(Architecture("unet", "diffusers", "Scaled", {}), logging.getLogger("x"))
+        monkeypatch.setattr(exporter, "build_network", lambda architecture: network)
+        return export_component(Architecture("unet", "diffusers", name, {}), logging.getLogger("x"))
 
     return export
 
 
-def test_what_a_file_stores_leaves_the_graph_whether_parameter_or_buffer(export_scaled):
-    inputs = [value.name for value in export_scaled().to_ir().graph.inputs]
+def test_what_a_file_stores_leaves_the_graph_whether_parameter_or_buffer(export):
+    inputs = [value.name for value in export(Scaled(), ("batch", None)).to_ir().graph.inputs]
     assert inputs == ["sample", "mean", "second.weight", "weight"]
     assert set(stored_values(Scaled())) == {"weight", "mean", "first.weight", "second.weight"}
 
 
-def test_a_stored_value_that_would_stay_as_a_constant_is_a_fault(export_scaled):
+def test_a_stored_value_that_would_stay_as_a_constant_is_a_fault(export):
     with pytest.raises(PassError, match="has a constant, '.*', of what files store"):
-        export_scaled(beside=True)
+        export(Scaled(beside=True), ("batch", None))
+
+
+def test_a_size_is_halved_as_torch_halves_it(export):
+    """In the trace the end of the piece is a sum with half of the length's negative."""
+    session = onnxruntime.InferenceSession(export(Cropped(), ("batch", "length")).data)
+    table = np.arange(8, dtype=np.float32)
+    for length in range(1, 9):
+        sample = np.ones((1, length), np.float32)
+        expected = Cropped()(torch.from_numpy(sample)).numpy()
+        assert np.array_equal(session.run(None, {"sample": sample, "table": table})[0], expected)
