@@ -31,7 +31,7 @@ from olivelike.model.targets import TARGETS, Kernel, Target
 from tools.kernel_registries import Found, Kernels, ask_registry, read_directml, read_names
 
 PAGE = Path(__file__).parents[1] / "docs" / "claims.md"
-_STANDARD = frozenset({"LayerNormalization", "GroupNormalization", "Gemm"})
+_STANDARD = frozenset({"LayerNormalization", "RMSNormalization", "GroupNormalization", "Gemm"})
 """Operators of the standard domain that tables name without `ai.onnx.`."""
 
 

@@ -206,6 +206,29 @@ def multi_head_attention(op: Body, call: Call) -> list[ir.Value]:
     return [op.CastLike(_attend(op, call, q, k, v, mask=4, attention_bias=5), query)]
 
 
+def rotary_embedding(op: Body, call: Call) -> list[ir.Value]:
+    """RotaryEmbedding: pairs of each head's numbers, turned by the angle of their place.
+
+    input (B,S,N·D) or (B,N,S,D), position_ids (1), the first place, cos_cache and sin_cache (at least S places, D/2);
+    the result is like the input.
+    Pairs are neighbours if `interleaved`, else a head's first half with its second.
+    """
+    x, first, cos, sin = call.required("input", "position_ids", "cos_cache", "sin_cache")
+    heads, rank = call.integer("num_heads", 0), call.rank(0)
+    if call.integer("rotary_embedding_dim", 0) or call.rank(1) != 1 or (rank == 3 and not heads):
+        raise call.unstated("it has a meaning where all of a head is turned, and places follow each other")
+    leading, places = ([0, 0, heads], 1) if rank == 3 else ([0, 0, 0], 2)
+    interleaved = call.integer("interleaved", 0)
+    axis = 4 if interleaved else 3
+    pairs = op.Reshape(op.float32(x), [*leading, -1, 2] if interleaved else [*leading, 2, -1])
+    last = op.Add(first, op.dimension(x, places))
+    tables = (op.Slice(op.float32(table), first, last, [0]) for table in (cos, sin))
+    c, s = (op.Unsqueeze(table, [0, 3 - places, axis]) for table in tables)
+    a, b = (op.Slice(pairs, [start], [start + 1], [axis]) for start in (0, 1))
+    turned = op.Concat(op.Sub(op.Mul(a, c), op.Mul(b, s)), op.Add(op.Mul(a, s), op.Mul(b, c)), axis=axis)
+    return [op.CastLike(op.Reshape(turned, op.Shape(x)), x)]
+
+
 def _attend(op: Body, call: Call, q: ir.Value, k: ir.Value, v: ir.Value, mask: int, attention_bias: int) -> ir.Value:
     """softmax(scale · q·kᵀ + masks) · v for each head; q (B,S,H), k (B,L,H), v (B,L,Hv), float32 → (B,S,Hv)."""
     heads = call.integer("num_heads", 0)
@@ -362,6 +385,7 @@ MEANINGS: Final[Mapping[str, Callable[[Body, Call], list[ir.Value]]]] = {
     "MultiHeadAttention": multi_head_attention,
     "NhwcConv": nhwc_conv,
     "QuickGelu": quick_gelu,
+    "RotaryEmbedding": rotary_embedding,
     "SkipGroupNorm": skip_group_norm,
     "SkipLayerNormalization": skip_layer_normalization,
 }

@@ -79,7 +79,7 @@ class Target:
     """The precision that shipped workflows choose for it."""
     kernels: Mapping[str, Kernel] = field(default_factory=dict)
     """Fused operators that run there, and others that are avoided. `Attention` is com.microsoft's, `ai.onnx.Attention`
-    the standard one."""
+    the standard one, and so it is with `RotaryEmbedding`."""
     avoided: Mapping[str, str] = field(default_factory=dict)
     """Operators that run there and that fusion leaves alone all the same, with the reason."""
     sizes_on_cpu: bool = False
@@ -166,6 +166,7 @@ class Target:
 _F: Final = frozenset("f")
 _FH: Final = frozenset("fh")
 _FHB: Final = frozenset("fhb")
+_FHD: Final = frozenset("fhd")
 _FHBD: Final = frozenset("fhbd")
 _NHWC: Final = frozenset({"NHWC"})
 _NCHW: Final = frozenset({"NCHW"})
@@ -183,6 +184,9 @@ CPU: Final = Target(
         "Attention": Kernel(_F),
         "MultiHeadAttention": Kernel(_F),
         "SkipLayerNormalization": Kernel(_FHB),
+        "RMSNormalization": Kernel(_FHD),
+        "ai.onnx.RotaryEmbedding": Kernel(_FH),
+        "RotaryEmbedding": Kernel(_FH),
         "LayerNormalization": Kernel(_FHBD),
         "BiasGelu": Kernel(_F),
         "FastGelu": Kernel(_F),
@@ -211,6 +215,9 @@ CUDA: Final = Target(
         "GroupNorm": Kernel(_FH, layouts=_NHWC, float32_inputs=(1, 2)),
         "SkipGroupNorm": Kernel(_FH, layouts=_NHWC, float32_inputs=(1, 2)),
         "SkipLayerNormalization": Kernel(_FHB),
+        "RMSNormalization": Kernel(_FHBD),
+        "ai.onnx.RotaryEmbedding": Kernel(_FHB),
+        "RotaryEmbedding": Kernel(_FHB),
         "LayerNormalization": Kernel(_FHBD),
         "BiasSplitGelu": Kernel(_FH, channels=frozenset({2560, 5120, 6144, 10240, 12288})),
         "BiasAdd": Kernel(_FH),
@@ -242,6 +249,7 @@ DIRECTML: Final = Target(
         "MultiHeadAttention": Kernel(_FH, packed=True),
         "GroupNorm": Kernel(_FH, layouts=_NHWC | _NCHW),
         "SkipLayerNormalization": Kernel(_FH),
+        "RotaryEmbedding": Kernel(_FH),
         "LayerNormalization": Kernel(_FH),
         "BiasSplitGelu": Kernel(_FH),
         "BiasAdd": Kernel(_FH),
@@ -295,6 +303,8 @@ OPENVINO: Final = Target(
         "LayerNormalization": Kernel(_FHB),
         "GroupNormalization": Kernel(_FHB, layouts=_NCHW),
         "ai.onnx.Attention": Kernel(_FHB),
+        "RMSNormalization": Kernel(_FHB),
+        "ai.onnx.RotaryEmbedding": Kernel(_FHB),
         "Gemm": Kernel(_FHB),
     },
     avoided={"Gemm": _OPENS_SLOWLY},
@@ -374,6 +384,7 @@ WEBGPU: Final = Target(
         "Attention": Kernel(_FH),
         "MultiHeadAttention": Kernel(_FH),
         "SkipLayerNormalization": Kernel(_FH),
+        "RotaryEmbedding": Kernel(_FH),
         "LayerNormalization": Kernel(_FH),
         "BiasSplitGelu": Kernel(_F),
         "BiasAdd": Kernel(_FH),

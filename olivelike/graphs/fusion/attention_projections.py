@@ -67,6 +67,9 @@ def packed_kv(scope: Scope) -> None:
 
 
 def _projections(node: ir.Node, indices: Sequence[int], editor: GraphEditor) -> list[_Projection] | None:
+    """Return what the operands project; `None` if one is no projection, or there is a bias or a mask beside them."""
+    if any(value is not None for value in node.inputs[3:]):
+        return None
     parts = [_projection(input_of(node, index), editor) for index in indices]
     found = [part for part in parts if part is not None]
     return found if len(found) == len(parts) else None

@@ -9,11 +9,24 @@ import onnx
 import onnx_ir as ir
 
 from olivelike.errors import PassError
-from olivelike.graphs.editing.values import attribute, dims_of, input_of, node_of, perm_of, producer, rank_of, required
-from olivelike.graphs.fusion.sizes import MASKED, without_sizes
+from olivelike.graphs.editing.values import (
+    attribute,
+    dims_of,
+    input_of,
+    node_of,
+    perm_of,
+    producer,
+    rank_of,
+    required,
+    same_dims,
+)
+from olivelike.graphs.fusion.sizes import without_sizes
+from olivelike.graphs.fusion.writing import MASKED, write
 from olivelike.model.graph import OPERATOR_KEY
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from olivelike.graphs.fusion.rule import Scope
 
 LOWEST_OPSET = 20
@@ -25,7 +38,7 @@ _OPSET_OF_IR_11 = 23
 
 
 def lower(scope: Scope) -> None:
-    """Attention, GroupNormalization and Gemm that are not to be written → simpler operators; opset and IR come down.
+    """Attention, norms, rotary embeddings and Gemm that are not to be written → simpler operators; versions come down.
 
     Raises `PassError` when something remains that is newer than the target reads.
     """
@@ -40,6 +53,12 @@ def lower(scope: Scope) -> None:
     if scope.why_not("GroupNormalization") is not None:
         for node in scope.editor.nodes("GroupNormalization"):
             _lower_group_normalization(node, scope)
+    if scope.why_not("RMSNormalization") is not None:
+        for node in scope.editor.nodes("RMSNormalization"):
+            _lower_rms_normalization(node, scope)
+    if scope.why_not("ai.onnx.RotaryEmbedding") is not None:
+        for node in scope.editor.nodes("RotaryEmbedding"):
+            _lower_rotary_embedding(node, scope)
     if "Gemm" in scope.target.avoided:
         for node in scope.editor.nodes("Gemm"):
             _lower_gemm(node, scope)
@@ -55,6 +74,12 @@ def _lower_attention(node: ir.Node, scope: Scope) -> None:
     if rank_of(query) != 4 or not isinstance(size, int) or not plain:
         scope.refuse("Attention of this form has no simpler spelling here")
         return
+    heads, shared = dims_of(query)[1], dims_of(key)[1]
+    if heads != shared:
+        if not isinstance(heads, int) or not isinstance(shared, int):
+            scope.refuse("Attention of this form has no simpler spelling here")
+            return
+        key, value = (_for_each(part, heads // shared, node, scope) for part in (key, value))
     editor, result, name = scope.editor, node.outputs[0], node.outputs[0].name
     scale = editor.constant(float(attribute(node, "scale", None) or size**-0.5), np.float32)
     scaled = editor.add("Mul", [query, scale], dims_of(query), before=node, name=f"{name}.query")
@@ -72,6 +97,26 @@ def _lower_attention(node: ir.Node, scope: Scope) -> None:
             node_of(part).metadata_props[OPERATOR_KEY] = "Attention"
     editor.replace(result, total)
     scope.fused["Attention lowered"] += 1
+
+
+def _for_each(value: ir.Value, times: int, node: ir.Node, scope: Scope) -> ir.Value:
+    """Return heads of keys or values once for each that shares them."""
+    editor, name = scope.editor, value.name
+    batch, heads, sequence, size = dims_of(value)
+    assert isinstance(heads, int)
+    assert isinstance(size, int)
+    apart = editor.add(
+        "Unsqueeze", [value, editor.shape_constant(2)], (batch, heads, 1, sequence, size), before=node,
+        name=f"{name}.shared",
+    )  # fmt: skip
+    several = editor.add(
+        "Expand", [apart, editor.shape_constant(1, 1, times, 1, 1)], (batch, heads, times, sequence, size),
+        before=node, name=f"{name}.repeated",
+    )  # fmt: skip
+    return editor.add(
+        "Reshape", [several, editor.shape_constant(0, heads * times, -1, size)],
+        (batch, heads * times, sequence, size), before=node, name=f"{name}.of_each",
+    )  # fmt: skip
 
 
 def _transposed_key(key: ir.Value, node: ir.Node, scope: Scope) -> ir.Value:
@@ -159,6 +204,112 @@ def _instance_norm(node: ir.Node, grouped: ir.Value, channels: int, scope: Scope
     )  # fmt: skip
 
 
+def _lower_rms_normalization(node: ir.Node, scope: Scope) -> None:
+    """LayerNormalization of values beside their negatives, whose mean is 0; the squares are summed in float32 there."""
+    editor, value, scale, result = scope.editor, required(node, 0), required(node, 1), node.outputs[0]
+    dims, width, name = dims_of(value), dims_of(value)[-1], result.name
+    if attribute(node, "axis", -1) not in (-1, len(dims) - 1) or not isinstance(width, int):
+        scope.refuse("RMSNormalization of this form has no simpler spelling here")
+        return
+    twice = (*dims[:-1], 2 * width)
+    negative = editor.add("Neg", [value], dims, before=node, name=f"{name}.negative")
+    both = editor.add("Concat", [value, negative], twice, before=node, name=f"{name}.both", attributes={"axis": -1})
+    scales = editor.add(
+        "Concat", [scale, scale], (2 * width,), before=node, name=f"{name}.scales", attributes={"axis": 0}
+    )
+    normal = editor.add(
+        "LayerNormalization", [both, scales], twice, before=node, name=f"{name}.normal",
+        attributes={"axis": -1, "epsilon": attribute(node, "epsilon", 1e-5)},
+    )  # fmt: skip
+    bounds = [editor.shape_constant(number) for number in (0, width, -1)]
+    editor.replace(result, editor.add("Slice", [normal, *bounds], dims, before=node, name=f"{name}.half"))
+    scope.fused["RMSNormalization lowered"] += 1
+
+
+def _lower_rotary_embedding(node: ir.Node, scope: Scope) -> None:
+    """RotaryEmbedding of com.microsoft where a table serves the whole batch, else its sums."""
+    value, tables = required(node, 0), [required(node, index) for index in (1, 2)]
+    rank, heads = rank_of(value), attribute(node, "num_heads", 0)
+    partial = attribute(node, "rotary_embedding_dim", 0) or input_of(node, 3) is not None
+    width = dims_of(value)[-1] if rank in (3, 4) else None
+    if not isinstance(width, int) or (rank == 3 and not heads) or partial:
+        scope.refuse("RotaryEmbedding of this form has no simpler spelling here")
+        return
+    shared = [_for_all(table, node, scope) for table in tables]
+    known = [table for table in shared if table is not None]
+    if len(known) == 2 and scope.why_not("RotaryEmbedding") is None:
+        attributes = {"interleaved": attribute(node, "interleaved", 0), "num_heads": heads}
+        inputs = [value, scope.editor.shape_constant(0), *known]
+        write(scope, "RotaryEmbedding", inputs, node.outputs[0], "turned", attributes=attributes)
+        return
+    _write_rotation(node, value, tables, width if rank == 4 else width // heads, scope)
+    scope.fused["RotaryEmbedding lowered"] += 1
+
+
+def _for_all(table: ir.Value, node: ir.Node, scope: Scope) -> ir.Value | None:
+    """Return the (S, D/2) that a (B, S, D/2) repeats for each of the batch, or `None` if it may differ."""
+    expand, dims = producer(table, "Expand"), dims_of(table)
+    source = None if expand is None else required(expand, 0)
+    if source is None or not same_dims(dims_of(source)[-2:], dims[-2:]):
+        return None
+    if rank_of(source) == 2:
+        return source
+    if rank_of(source) != 3 or dims_of(source)[0] != 1:
+        return None
+    zero = scope.editor.shape_constant(0)
+    return scope.editor.add("Squeeze", [source, zero], dims[1:], before=node, name=f"{table.name}.table")
+
+
+def _write_rotation(node: ir.Node, value: ir.Value, tables: Sequence[ir.Value], size: int, scope: Scope) -> None:
+    """Write the sums on (B, S, heads·D), or on (B, heads, S, D)."""
+    editor, result, name = scope.editor, node.outputs[0], node.outputs[0].name
+    leading, width = dims_of(value)[:-1], dims_of(value)[-1]
+    assert isinstance(width, int)
+    heads = () if len(leading) == 3 else (width // size,)
+    interleaved = bool(attribute(node, "interleaved", 0))
+    apart, one = ((size // 2, 2), (size // 2, 1)) if interleaved else ((2, size // 2), (1, size // 2))
+    axis = -1 if interleaved else -2
+    pairs = editor.add(
+        "Reshape", [value, editor.shape_constant(*[0] * len(leading), *heads, *apart)], (*leading, *heads, *apart),
+        before=node, name=f"{name}.pairs",
+    )  # fmt: skip
+    dims = (*leading, *heads, *one)
+    first, second = (
+        editor.add(
+            "Slice",
+            [pairs, *(editor.shape_constant(number) for number in (start, start + 1, axis))],
+            dims,
+            before=node,
+            name=f"{name}.{word}",
+        )
+        for start, word in enumerate(("first", "second"))
+    )
+    # Tables are (B, S, D/2): heads come behind the places, or before them.
+    alone = 1 if len(leading) == 3 else 2
+    batch, places = dims_of(tables[0])[:2]
+    table_dims = (batch, 1, places, *one) if alone == 1 else (batch, places, 1, *one)
+    axes = editor.shape_constant(alone, 4 if interleaved else 3)
+    cos, sin = (
+        editor.add("Unsqueeze", [table, axes], table_dims, before=node, name=f"{table.name}.apart") for table in tables
+    )
+
+    def product(part: ir.Value, factor: ir.Value) -> ir.Value:
+        return editor.add("Mul", [part, factor], dims, before=node, name=f"{name}.product")
+
+    turned = [
+        editor.add(kind, [product(first, left), product(second, right)], dims, before=node, name=f"{name}.turned")
+        for kind, left, right in (("Sub", cos, sin), ("Add", sin, cos))
+    ]
+    both = editor.add(
+        "Concat", turned, (*leading, *heads, *apart), before=node, name=f"{name}.both", attributes={"axis": axis}
+    )
+    whole = editor.add(
+        "Reshape", [both, editor.shape_constant(*[0] * len(leading), width)], dims_of(result), before=node,
+        name=f"{name}.whole",
+    )  # fmt: skip
+    editor.replace(result, whole)
+
+
 def _lower_gemm(node: ir.Node, scope: Scope) -> None:
     """MatMul, and Add for the bias."""
     value, weight, bias, result = required(node, 0), required(node, 1), input_of(node, 2), node.outputs[0]
@@ -205,8 +356,8 @@ def _stamp(scope: Scope) -> None:
     if lowest > target.opset:
         newest = sorted({node.op_type for node in nodes if lowest_opset(node, current) > target.opset})
         raise PassError(
-            f"{target.name} reads opset {target.opset}, but {', '.join(newest)} needs {lowest}; "
-            "leave the attention and group norm rules switched on"
+            f"{target.name} reads opset {target.opset}, but {', '.join(newest)} needs {lowest}, and has no simpler "
+            "spelling in this form; " + ("; ".join(scope.left) or "leave the attention rules switched on")
         )
     model.opset_imports[""] = lowest
     model.ir_version = min(model.ir_version, target.ir_version, _IR_11 if lowest >= _OPSET_OF_IR_11 else _IR_10)

@@ -25,13 +25,10 @@ from olivelike.graphs.editing.values import (
     width_of,
 )
 from olivelike.graphs.fusion.attention import is_causal
-from olivelike.graphs.fusion.writing import attributes_of, write
+from olivelike.graphs.fusion.writing import MASKED, attributes_of, write
 
 if TYPE_CHECKING:
     from olivelike.graphs.fusion.rule import Scope
-
-MASKED: Final = -65504.0
-"""Added to a score that does not count; the softmax of it is 0 in float16 as in float32."""
 
 _INT64: Final = ir.DataType.INT64
 _BROADCASTING: Final = frozenset({"Add", "Div", "Mul", "Sub"})

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
     from olivelike.graphs.fusion.rule import Scope
 
+MASKED = -65504.0
+"""Added to a score that does not count; the softmax of it is 0 in float16 as in float32."""
+
 TO_NHWC = (0, 2, 3, 1)
 TO_NCHW = (0, 3, 1, 2)
 

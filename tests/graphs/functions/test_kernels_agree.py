@@ -55,6 +55,21 @@ CASES = {
         [random(B, S, H), random(1, S, H), random(H), random(H, seed=1)],
         {"epsilon": 1e-5},
     ),
+    "RotaryEmbedding of halves": (
+        "RotaryEmbedding",
+        [random(B, S, H), np.zeros(1, np.int64), random(S, D // 2, seed=1), random(S, D // 2, seed=2)],
+        {"num_heads": N},
+    ),
+    "RotaryEmbedding by heads": (
+        "RotaryEmbedding",
+        [random(B, N, S, D), np.zeros(1, np.int64), random(S, D // 2, seed=1), random(S, D // 2, seed=2)],
+        {"interleaved": 1},
+    ),
+    "RotaryEmbedding of neighbours, from another place": (
+        "RotaryEmbedding",
+        [random(B, S, H), np.array([2], np.int64), random(L, D // 2, seed=1), random(L, D // 2, seed=2)],
+        {"num_heads": N, "interleaved": 1},
+    ),
     "QuickGelu": ("QuickGelu", [random(B, S)], {}),
     "QuickGelu with its own alpha": ("QuickGelu", [random(B, S)], {"alpha": 1.3}),
     "BiasGelu": ("BiasGelu", [random(B, S, H), random(H)], {}),

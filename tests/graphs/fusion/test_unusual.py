@@ -206,8 +206,8 @@ def test_attention_on_three_axes_is_the_same_operator():
     ("more", "attributes", "reason"),
     [
         ("", "<softcap = 2.0>(qt, kt, vt)", "its scores are soft-capped"),
-        (", float[S,L] m", "(qt, kt, vt, m)", "its mask is not the causal one"),
-        ("", "<is_causal = 1>(qt, kt, vt)", "its mask is not the causal one"),
+        (", float[S,L] m", "(qt, kt, vt, m)", "its mask is neither the causal one nor one for each query and key"),
+        ("", "<is_causal = 1>(qt, kt, vt)", "its mask is neither the causal one nor one for each query and key"),
     ],
 )
 def test_attention_that_the_fused_operator_does_not_cover_is_left(more, attributes, reason):
@@ -256,7 +256,7 @@ def test_a_mask_that_is_nearly_causal_is_left(mask):
     source = graph(CAUSAL.format(mask=mask))
     result, facts = fused(source)
     assert "MultiHeadAttention" not in operators(result)
-    assert facts["left"]["attention"] == {"its mask is not the causal one": 1}
+    assert facts["left"]["attention"] == {"its mask is neither the causal one nor one for each query and key": 1}
 
 
 def test_packed_attention_needs_heads_of_a_multiple_of_eight():
