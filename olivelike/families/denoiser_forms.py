@@ -30,10 +30,15 @@ class EncodedText:
     """Hidden states, of shape (rows, tokens, width)."""
     pooled: Array | None = None
     """One vector for each, of shape (rows, width), of an encoder with a projection."""
+    tokens: Array | None = None
+    """Number of tokens of each row, of shape (rows,), where they differ: zeros follow them."""
 
 
 Inputs = Mapping[str, "Array"]
 """Input of the denoiser → its value."""
+TOKENS: Final = "tokens"
+"""Numbers of tokens of rows beside their `encoder_hidden_states`: no input, but what these are cut to for a denoiser
+that takes rows of one length."""
 
 
 @dataclass(frozen=True)
@@ -190,11 +195,27 @@ def _flux_guidance(denoiser: JsonView) -> GuidanceInput | None:
     return GuidanceInput("guidance", lambda scale: np.array([scale], np.float32)) if embedded else None
 
 
+def _of_own_lengths(texts: Mapping[str, EncodedText], config: JsonView) -> Inputs:
+    """Return a text's states with their numbers of tokens. Raises `SourceError` if they do not fit the denoiser."""
+    import numpy as np
+
+    (text,) = texts.values()
+    width = config.get("cap_feat_dim", text.hidden.shape[-1])
+    if text.hidden.shape[-1] != width:
+        raise SourceError(
+            f"transformer: it takes vectors of {width} numbers, and text_encoder makes {text.hidden.shape[-1]}; get "
+            "both from the same pipeline"
+        )
+    whole = np.full(len(text.hidden), text.hidden.shape[1])
+    return {"encoder_hidden_states": text.hidden, TOKENS: whole if text.tokens is None else text.tokens}
+
+
 _SD: Final = DenoiserForm(guidance_input=_lcm_guidance)
 _SDXL: Final = replace(_SD, encode=_join_and_pool)
 _SD3: Final = DenoiserForm(encode=_join_three)
 _FLUX: Final = DenoiserForm(_t5_and_pooled_clip, _places, _flux_guidance, pack_squares, unpack_squares)
+_Z_IMAGE: Final = DenoiserForm(_of_own_lengths, output=lambda raw, *_: -raw)
 FORMS: Final[dict[str, DenoiserForm]] = {
-    "sd1": _SD, "sd2": _SD, "sdxl": _SDXL, "sdxl_refiner": _SDXL, "sd3": _SD3, "flux": _FLUX,
+    "sd1": _SD, "sd2": _SD, "sdxl": _SDXL, "sdxl_refiner": _SDXL, "sd3": _SD3, "flux": _FLUX, "z_image": _Z_IMAGE,
 }  # fmt: skip
 """Family → form of its denoiser."""

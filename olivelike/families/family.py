@@ -30,6 +30,8 @@ class TextPart:
     width: int
     """Numbers of each of its vectors in the published network."""
     class_name: str = "CLIPTextModel"
+    other_classes: tuple[str, ...] = ()
+    """Further classes that hold the same network."""
     stored: str = "clip"
     """Way in which files of original names hold it, by the name of a `Stored`."""
     prefix: str = "cond_stage_model.transformer."
@@ -50,6 +52,9 @@ class TextPart:
     """Output with one vector of a text, where there is one."""
     template: tuple[str, str] = ("", "")
     """Words of a chat's template before a text and behind it."""
+    filled: bool = True
+    """Whether texts of a chat are filled up to `length`; otherwise each is encoded, and attended to, as long as it is.
+    """
     states: Callable[[int], tuple[int, ...]] | None = None
     """Number of layers → numbers of the states that its graph joins for the denoiser, those of the embeddings being 0;
     `None` for a graph with all of them."""
@@ -188,6 +193,11 @@ class Family:
     """Steps of a request that names none, as in diffusers' pipeline."""
     guidance: float = 7.5
     """Its `guidance_scale`, likewise."""
+    unguided: float = 1.0
+    """Scale at which diffusers' pipeline has no guidance: 0 where it adds the difference to what the prompt leads to.
+
+    A request's scale is 1 there.
+    """
     takes_negatives: bool = True
     """Whether guidance leads away from a negative prompt."""
     refused: Mapping[str, str] = field(default_factory=dict)

@@ -10,6 +10,7 @@ from olivelike.families import TEXT_ENCODERS, TOKENIZER_OF, denoiser_among, fami
 from olivelike.model.components import VAES, torch_folder
 
 if TYPE_CHECKING:
+    from olivelike.families.family import Family
     from olivelike.model.architecture import Config
     from olivelike.sources.opened_source import PipelineSource
 
@@ -36,7 +37,7 @@ def check_fit(source: PipelineSource) -> None:
         return
     family = family_of_folder(source.index, source.checkpoints, denoiser.config)
     texts = _texts(source, denoiser.config, family.text_key) if family.text_key else ()
-    for problem in (*texts, *_latents(source, denoiser.config, family.latents.packing)):
+    for problem in (*texts, *_latents(source, denoiser.config, family)):
         raise SourceError(f"{source.origin.place}: {problem}")
 
 
@@ -88,10 +89,10 @@ def _texts(source: PipelineSource, unet: Config, key: str) -> Iterator[str]:
         )
 
 
-def _latents(source: PipelineSource, unet: Config, packing: int) -> Iterator[str]:
-    # Denoisers of packed latents make what they take, unless they say otherwise.
-    made = _size(unet, "out_channels", _LATENT_CHANNELS if packing == 1 else 0)
-    channels = (made or _size(unet, "in_channels", _LATENT_CHANNELS)) / packing**2
+def _latents(source: PipelineSource, unet: Config, family: Family) -> Iterator[str]:
+    # Denoisers that take no masks make what they take, unless they say otherwise.
+    made = _size(unet, "out_channels", _LATENT_CHANNELS if family.takes_masks else 0)
+    channels = (made or _size(unet, "in_channels", _LATENT_CHANNELS)) / family.latents.packing**2
     for name in VAES:
         vae = source.checkpoints.get(name)
         if vae is None or vae.graph is not None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import PassError, UsageError
-from olivelike.families.networks import autoencoder, clip, flux, guide_networks, qwen3, sd3, unet
+from olivelike.families.networks import autoencoder, clip, flux, guide_networks, qwen3, sd3, unet, z_image
 
 if TYPE_CHECKING:
     from olivelike.families.family import Family
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 NETWORKS: Final[tuple[Network, ...]] = (
     *unet.NETWORKS, *autoencoder.NETWORKS, *clip.NETWORKS, *sd3.NETWORKS, *flux.NETWORKS, *qwen3.NETWORKS,
-    *guide_networks.NETWORKS,
+    *z_image.NETWORKS, *guide_networks.NETWORKS,
 )  # fmt: skip
 STORED: Final[Mapping[str, Stored]] = {stored.name: stored for network in NETWORKS for stored in network.stored}
 """Ways in which files of original names hold networks, by their names."""
@@ -34,9 +34,10 @@ def classes_of(component: str, family: Family | None = None) -> tuple[str, ...]:
 
     Args:
         component: Name within a pipeline.
-        family: The pipeline's, if it is known, which has a class for each of its text encoders.
+        family: The pipeline's, if it is known, which has classes for each of its text encoders.
     """
-    own = [text.class_name for text in family.texts if text.component == component] if family else []
+    texts = [text for text in family.texts if text.component == component] if family else []
+    own = [name for text in texts for name in (text.class_name, *text.other_classes)]
     return tuple(own or (one.class_name for one in NETWORKS if component in one.components))
 
 

@@ -1,4 +1,7 @@
-"""Qwen3 as a text encoder: transformers' `Qwen3ForCausalLM`, of which a denoiser takes states between its layers."""
+"""Qwen3 as a text encoder: transformers' `Qwen3ForCausalLM`, of which a denoiser takes states between its layers.
+
+`Qwen3Model` is the same network without the head that makes words.
+"""
 
 from __future__ import annotations
 
@@ -35,9 +38,14 @@ def _interface(config: Config) -> Interface:
 def _forward(self: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> Any:
     import torch
 
-    model = self.network.model
+    model = _body(self.network)
     states = model(input_ids, attention_mask, output_hidden_states=True, use_cache=False).hidden_states
     return torch.cat([states[number] for number in _taken(self.network.config.to_dict())], dim=-1)
+
+
+def _body(network: Any) -> Any:
+    """Return the layers of a network, with or without the head that makes words."""
+    return getattr(network, "model", network)
 
 
 def _check(component: str, class_name: str, config: Config) -> None:
@@ -59,7 +67,7 @@ def _check(component: str, class_name: str, config: Config) -> None:
 def _without_the_rest(network: Any, config: Config) -> Any:
     """Leave out layers above those whose states are taken, but for one: the last one's states are normed."""
     kept = min(max(_taken(config)) + 1, network.config.num_hidden_layers)
-    network.model.layers = network.model.layers[:kept]
+    _body(network).layers = _body(network).layers[:kept]
     network.config.num_hidden_layers = kept
     setattr(network.config, TAKEN_STATES, list(_taken(config)))
     return network
@@ -95,13 +103,13 @@ def _attend(
 
 def _as_operators(network: Any) -> None:
     """Write rotations and attention as operators that say what they are."""
-    for layer in network.model.layers:
+    for layer in _body(network).layers:
         layer.self_attn.forward = MethodType(_attend, layer.self_attn)
 
 
-NETWORKS: Final = (
+NETWORKS: Final = tuple(
     Network(
-        "Qwen3ForCausalLM",
+        class_name,
         ("text_encoder",),
         _interface,
         lambda network: _forward,  # noqa: ARG005
@@ -121,5 +129,6 @@ NETWORKS: Final = (
                 "max_window_layers", "sliding_window", "use_cache", "tie_word_embeddings",
             }
         ),
-    ),
+    )
+    for class_name in ("Qwen3ForCausalLM", "Qwen3Model")
 )  # fmt: skip

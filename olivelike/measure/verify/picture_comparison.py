@@ -80,6 +80,7 @@ def compare_pictures(
         settings: Provider and device; by default those of the folder's target.
     """
     pipeline = open_pipeline(folder, settings, safety=False)
+    unguided = pipeline.folder.family.unguided
     pairs = []
     for index, prompt in enumerate(prompts):
         request = Request((prompt,), seed=seed + index, steps=steps, size=size, prompt_weights=False)
@@ -98,7 +99,7 @@ def compare_pictures(
             width=request.size[0],
             height=request.size[1],
             num_inference_steps=request.steps,
-            guidance_scale=request.guidance_scale,
+            guidance_scale=request.guidance_scale - 1 + unguided,
             generator=torch.Generator("cpu").manual_seed(request.seed),
             **({"eta": request.eta} if takes_eta else {}),
         ).images[0]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import SourceError
-from olivelike.families.denoiser_forms import taken_moment
+from olivelike.families.denoiser_forms import TOKENS, taken_moment
 from olivelike.model.components import CACHED_FEATURES
 from olivelike.model.guides import IMAGE_STRENGTH
 from olivelike.runtime.pipeline.guides_in_use import NO_GUIDES, Guide, GuideInputs, Guides, is_guide_input
@@ -47,9 +47,8 @@ class DenoiserCalls:
         of_prompts = range(pictures) if terms is None else terms.pictures
         self._negatives = pictures if conditioning.guided else 0
         self._rows = [*range(self._negatives), *of_prompts]
-        self._plain = terms is None
         self._spans: list[_Span] = []
-        self._shown: tuple[list[slice], Inputs] | None = None
+        self._shown: tuple[list[_Place], Inputs] | None = None
 
     def predict(
         self,
@@ -79,17 +78,49 @@ class DenoiserCalls:
         import numpy as np
 
         negatives, end = self._negatives, len(self._rows)
-        places = [slice(0 if guided else negatives, end)]
+        halves = [slice(0 if guided else negatives, end)]
         if apart and guided and negatives:
-            places = [slice(0, negatives), slice(negatives, end)]
+            halves = [slice(0, negatives), slice(negatives, end)]
+        places = [place for half in halves for place in _of_one_length(half, conditions.get(TOKENS))]
         before, self._shown = self._shown, (places, conditions)
         if before is None or before[0] != places:
             # Buffers may be those of the spans before: nothing is in them any more.
             alone, given = len(places) == 1, (self._networks, self._folder, self._start)
-            self._spans = [_Span(*given, self._rows[place], place, self._plain, alone, negatives) for place in places]
+            self._spans = [_Span(*given, self._rows[place.rows], place, alone, negatives) for place in places]
         reuse = reuse and before is not None and before[0] == places and before[1] is conditions
         found = [span.run(scaled, moment, conditions, shallow=reuse, guides=guides) for span in self._spans]
         return found[0] if len(found) == 1 else np.concatenate(found)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Rows that are beside each other."""
+
+    rows: slice
+    tokens: int | None = None
+    """Number of their texts' tokens, for a denoiser that takes rows of one length."""
+
+    def of(self, conditions: Inputs) -> dict[str, Array]:
+        """Return what leads these rows."""
+        leading = {name: value[self.rows] for name, value in conditions.items() if name != TOKENS}
+        if self.tokens is not None:
+            leading[_STATES] = leading[_STATES][:, : self.tokens]
+        return leading
+
+
+_STATES: Final = "encoder_hidden_states"
+
+
+def _of_one_length(rows: slice, tokens: Array | None) -> list[_Place]:
+    """Return rows as places whose texts are of one length each; as one, if all may be together."""
+    if tokens is None:
+        return [_Place(rows)]
+    own = tokens[rows].tolist()
+    ends = [end for end in range(1, len(own) + 1) if end == len(own) or own[end] != own[end - 1]]
+    return [
+        _Place(slice(rows.start + first, rows.start + end), own[first])
+        for first, end in zip([0, *ends], ends, strict=False)
+    ]
 
 
 def _reach(before: Array, last: Array) -> Array:
@@ -112,21 +143,21 @@ class _Span:
         folder: PipelineFolder,
         start: Start,
         rows: list[int],
-        place: slice,
-        plain: bool,
+        place: _Place,
         alone: bool,
         negatives: int,
     ) -> None:
         """Take rows, as the pictures that they belong to, and their place among all.
 
-        `plain` says that each half of them is one row per picture; `alone`, that no other span has the same buffers;
-        `negatives`, how many of all rows are of negative prompts.
+        `alone` says that no other span has the same buffers; `negatives`, how many of all rows are of negative prompts.
         """
-        own = max(min(negatives, place.stop) - place.start, 0)
+        own = max(min(negatives, place.rows.stop) - place.rows.start, 0)
+        pictures = len(start.latents)
+        self._plain = rows == [*range(pictures)] * (len(rows) // pictures)
         self._guides = GuideInputs(networks.guides, own)
         self._networks, self._start, self._rows, self._place = networks, start, rows, place
         self._family, self._form = folder.family, folder.form
-        self._plain, self._alone = plain, alone
+        self._alone = alone
         self._held: dict[Network, tuple[Inputs, Call]] = {}
         self._led_by: Inputs | None = None
         self._features: list[tuple[float, Array]] = []
@@ -150,7 +181,7 @@ class _Span:
         if network is self._networks.shallow:
             call.inputs[CACHED_FEATURES][...] = self._features_at(float(moment))
         if self._networks.guides.controls:
-            leading = {name: value[self._place] for name, value in conditions.items()}
+            leading = self._place.of(conditions)
             self._guides.fill(call, sample[:, : scaled.shape[1]], moment, leading, guides)
         call.run()
         prediction, *features = call.outputs.values()
@@ -179,7 +210,7 @@ class _Span:
         held = self._held.get(network)
         if held is not None and held[0] is conditions and self._alone:
             return held[1]
-        leading = {name: value[self._place] for name, value in conditions.items()}
+        leading = self._place.of(conditions)
         height, width = self._start.latents.shape[2:]
         leading |= self._form.grid_inputs(height, width, leading)
         if network is self._networks.shallow:

@@ -148,7 +148,8 @@ class PipelineFolder:
         if isinstance(patch := self.denoiser.get("patch_size"), int):
             return self.vae_factor * patch * self.family.latents.packing
         levels = len(self.denoiser.get("block_out_channels", self.family.widths))
-        return int(self.vae_factor * 2 ** (levels - 1)) if levels else self.family.sizes.unit
+        unit = 2 ** (levels - 1) if levels else self.family.sizes.unit // self.family.latents.factor
+        return int(self.vae_factor * unit)
 
     @property
     def is_of_flow(self) -> bool:

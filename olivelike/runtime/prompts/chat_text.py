@@ -67,12 +67,27 @@ class ChatTokenizer:
         """Encode texts, a row for each, however many chunks other kinds have."""
         import numpy as np
 
+        if not self.part.filled:
+            return _each(texts, encoder)
         ids = np.full((len(texts), self.part.length), self.pad, np.int32)
         mask = np.zeros(ids.shape, np.int32)
         for place, text in enumerate(texts):
             ids[place, : len(text.ids)] = text.ids
             mask[place, : len(text.ids)] = 1
         return encoder(ids, mask)
+
+
+def _each(texts: Sequence[ChatRow], encoder: TextEncoder) -> EncodedText:
+    """Encode each text as long as it is; zeros follow those that are shorter than the longest."""
+    import numpy as np
+
+    from olivelike.families.denoiser_forms import EncodedText
+
+    rows = [np.array([text.ids], np.int32) for text in texts]
+    states = [encoder(row, np.ones_like(row)).hidden for row in rows]
+    tokens = np.array([row.shape[1] for row in rows])
+    fillings = [((0, 0), (0, tokens.max() - count), (0, 0)) for count in tokens]
+    return EncodedText(np.concatenate([np.pad(*one) for one in zip(states, fillings, strict=True)]), tokens=tokens)
 
 
 def open_chat(folder: Path, part: TextPart) -> ChatTokenizer:

@@ -1,0 +1,181 @@
+"""The denoiser of Z-Image: diffusers' `ZImageTransformer2DModel`, by a forward of its own.
+
+The library's forward takes lists of pictures and texts, whose sizes a trace would keep, and turns heads by complex
+numbers, which ONNX has no operators for. This one takes texts of one length, and computes positions from sizes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from olivelike.errors import SourceError
+from olivelike.families.network import Input, Interface, Network, norms_as_operators, shown
+
+if TYPE_CHECKING:
+    import torch
+
+    from olivelike.model.architecture import Config
+
+_PATCH: Final = 2
+"""Latents along a side of the squares that are one token, as in all that is published."""
+_FORM: Final = f"{_PATCH}-1"
+"""Name of what embeds such squares, and of what makes them."""
+_MULTIPLE: Final = 32
+"""Tokens of a picture, and those of a text, are filled up to a multiple of it by tokens that are learned."""
+_IS_TRACED: Final = "is_traced"
+"""Attribute of a network whose forward is `_traced`."""
+_EXAMPLE: Final = 24
+"""Tokens of the text that it is traced with."""
+
+
+def _interface(config: Config) -> Interface:
+    dims = ("transformer_batch", None, "transformer_height", "transformer_width")
+    text = ("transformer_batch", "transformer_sequence", None)
+    return Interface(
+        (
+            # Neither square nor a common size.
+            Input("sample", "float32", dims, (2, config["in_channels"], _PATCH * 4, _PATCH * 6)),
+            Input("timestep", "float32", ("transformer_time_batch",), (1,), share=True),
+            Input("encoder_hidden_states", "float32", text, (2, _EXAMPLE, config["cap_feat_dim"])),
+        ),
+        ("out_sample",),
+        sized_like={"out_sample": "sample"},
+    )
+
+
+def _forward(self: Any, sample: torch.Tensor, timestep: torch.Tensor, encoder_hidden_states: torch.Tensor) -> Any:
+    """Run the library's own forward."""
+    import torch
+
+    moments = timestep.expand(len(sample))
+    return torch.stack(self.network(list(sample[:, :, None]), moments, list(encoder_hidden_states)).sample)[:, :, 0]
+
+
+def _traced(self: Any, sample: torch.Tensor, timestep: torch.Tensor, encoder_hidden_states: torch.Tensor) -> Any:
+    """Make what the library's forward makes, of texts of one length."""
+    import torch
+
+    network = self.network
+    batch, channels, height, width = sample.shape
+    rows, columns = height // _PATCH, width // _PATCH
+    count, length = rows * columns, encoder_hidden_states.shape[1]
+    moment = network.t_embedder(timestep * network.t_scale)
+
+    squares = sample.reshape(batch, channels, rows, _PATCH, columns, _PATCH).permute(0, 2, 4, 3, 5, 1)
+    picture = network.all_x_embedder[_FORM](squares.reshape(batch, count, _PATCH * _PATCH * channels))
+    picture = _filled(picture, network.x_pad_token)
+    text = _filled(network.cap_embedder(encoder_hidden_states), network.cap_pad_token)
+
+    places = torch.arange(text.shape[1]) + 1
+    in_text = torch.stack([places, places * 0, places * 0], dim=-1)
+    row, column = (
+        part.expand(rows, columns).reshape(-1) for part in (torch.arange(rows)[:, None], torch.arange(columns)[None])
+    )
+    behind = torch.full_like(row, 1) * (text.shape[1] + 1)
+    in_picture = _filled(torch.stack([behind, row, column], dim=-1)[None], torch.zeros(1, 3, dtype=torch.int64))[0]
+    turns = _turns(network.rope_embedder, in_picture), _turns(network.rope_embedder, in_text)
+
+    for layer in network.noise_refiner:
+        picture = layer(picture, None, turns[0], moment)
+    for layer in network.context_refiner:
+        text = layer(text, None, turns[1])
+    joined = torch.cat([picture, text], dim=1)
+    both = tuple(torch.cat(pair, dim=1) for pair in zip(*turns, strict=True))
+    for layer in network.layers:
+        joined = layer(joined, None, both, moment)
+    made = network.all_final_layer[_FORM](joined, c=moment)[:, :count]
+    made = made.reshape(batch, rows, columns, _PATCH, _PATCH, channels).permute(0, 5, 1, 3, 2, 4)
+    return made.reshape(batch, channels, height, width)
+
+
+def _filled(tokens: torch.Tensor, filling: torch.Tensor) -> torch.Tensor:
+    """Return tokens of shape (batch, count, width), filled up to a multiple of their number by one, (1, width)."""
+    import torch
+
+    count = tokens.shape[1]
+    place = torch.arange((count + _MULTIPLE - 1) // _MULTIPLE * _MULTIPLE)
+    return torch.where((place < count)[None, :, None], tokens[:, place.clamp(max=count - 1)], filling)
+
+
+def _turns(embedder: Any, places: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return cosines and sines of places, (tokens, axes): of shape (1, tokens, half a head)."""
+    import torch
+
+    angles = []
+    for axis, width in enumerate(embedder.axes_dims):
+        frequencies = 1.0 / embedder.theta ** (torch.arange(0, width, 2, dtype=torch.float64) / width)
+        angles.append(places[:, axis, None].float() * frequencies.float())
+    whole = torch.cat(angles, dim=-1)[None]
+    return whole.cos(), whole.sin()
+
+
+class _Attend:
+    """Attention of diffusers' `ZSingleStreamAttnProcessor`, whose rotations are single operators."""
+
+    def __call__(
+        self,
+        attention: Any,
+        hidden_states: torch.Tensor,
+        encoder_hidden_states: None = None,
+        attention_mask: None = None,
+        freqs_cis: tuple[torch.Tensor, torch.Tensor] | None = None,
+    ) -> Any:
+        import torch
+
+        del encoder_hidden_states, attention_mask
+        assert freqs_cis is not None
+        batch, tokens, _ = hidden_states.shape
+        cosine, sine = (part.expand(batch, -1, -1) for part in freqs_cis)
+
+        def turned(project: Any, norm: Any) -> torch.Tensor:
+            values = project(hidden_states).reshape(batch, tokens, attention.heads, -1)
+            values = (values if norm is None else norm(values)).reshape(batch, tokens, -1)
+            values = torch.onnx.ops.rotary_embedding(values, cosine, sine, interleaved=True, num_heads=attention.heads)
+            return values.reshape(batch, tokens, attention.heads, -1).transpose(1, 2)
+
+        query, key = turned(attention.to_q, attention.norm_q), turned(attention.to_k, attention.norm_k)
+        value = attention.to_v(hidden_states).reshape(batch, tokens, attention.heads, -1).transpose(1, 2)
+        found = torch.nn.functional.scaled_dot_product_attention(query, key, value)
+        return attention.to_out[0](found.transpose(1, 2).reshape(batch, tokens, -1))
+
+
+def _forward_of(network: Any) -> Any:
+    return _traced if getattr(network, _IS_TRACED, False) else _forward
+
+
+def _as_operators(network: Any) -> None:
+    """Write norms and attention as operators that say what they are, and sizes as what is computed of inputs."""
+    norms_as_operators(network)
+    setattr(network, _IS_TRACED, True)
+    for layer in (*network.noise_refiner, *network.context_refiner, *network.layers):
+        layer.attention.set_processor(_Attend())
+
+
+def _check(component: str, class_name: str, config: Config) -> None:
+    """Refuse a denoiser of other squares, and one that takes pictures beside the text."""
+    patches = list(config.get("all_patch_size", (_PATCH,))), list(config.get("all_f_patch_size", (1,)))
+    if patches != ([_PATCH], [1]):
+        raise SourceError(
+            f"{component}: {class_name} with `all_patch_size: {shown(patches[0])}` and `all_f_patch_size: "
+            f"{shown(patches[1])}` is not supported: its tokens are no squares of {_PATCH} by {_PATCH} latents"
+        )
+    if config.get("siglip_feat_dim") is not None:
+        raise SourceError(
+            f"{component}: {class_name} with `siglip_feat_dim: {shown(config['siglip_feat_dim'])}` is not supported: "
+            "it takes pictures beside the text"
+        )
+
+
+NETWORKS: Final = (
+    Network(
+        "ZImageTransformer2DModel",
+        ("transformer",),
+        _interface,
+        _forward_of,
+        _check,
+        as_operators=_as_operators,
+        counts=frozenset({"n_layers", "n_refiner_layers"}),
+        sizes=frozenset({"in_channels", "dim", "n_heads", "n_kv_heads", "cap_feat_dim", "axes_dims", "axes_lens"}),
+        inert=frozenset({"axes_lens"}),
+    ),
+)

@@ -1,0 +1,55 @@
+"""Z-Image, Turbo and base: https://huggingface.co/Tongyi-MAI/Z-Image-Turbo."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Final
+
+from olivelike.families.family import Family, Latents, Published, Sizes, TextPart
+
+if TYPE_CHECKING:
+    from olivelike._untrusted import JsonView
+
+
+def _owns(index: JsonView, components: Collection[str], denoiser: JsonView) -> bool:
+    del components
+    return str(index.get("_class_name")).startswith("ZImage") or {"cap_feat_dim", "n_refiner_layers"} <= denoiser.keys()
+
+
+FAMILY: Final = Family(
+    name="z_image",
+    title="Z-Image",
+    pipelines=("ZImagePipeline", "ZImageInpaintPipeline"),
+    owns=_owns,
+    denoiser="transformer",
+    denoiser_class="ZImageTransformer2DModel",
+    texts=(
+        TextPart(
+            "text_encoder",
+            "tokenizer",
+            2560,
+            "Qwen3Model",
+            ("Qwen3ForCausalLM",),
+            kind="chat",
+            length=512,
+            template=("<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"),
+            filled=False,
+            states=lambda layers: (layers - 1,),
+        ),
+    ),
+    latents=Latents(channels=16, factor=8, scaling=0.3611, shift=0.1159, preview=()),
+    sizes=Sizes(default=1024, unit=16),
+    widths=(),
+    published=Published({}, {}, "FlowMatchEulerDiscreteScheduler"),
+    matches=lambda shapes: None,  # noqa: ARG005
+    # Turbo's, which nothing in a folder tells from the base.
+    steps=8,
+    guidance=1.0,
+    unguided=0.0,
+    refused={"clip_skip": "its text encoder is no CLIP"},
+    prompt_syntax=False,
+    even_sigmas=True,
+    text_key="cap_feat_dim",
+    timestep="1 - sigma",
+    unread=("noise_refiner.0.", "noise_refiner_0_", "context_refiner.0.", "context_refiner_0_"),
+)
