@@ -72,7 +72,7 @@ def test_info_of_a_folder(little):
 
 def test_generate_until_it_plans(little):
     """Threads open networks beside the planning, and are left out here."""
-    check(GENERATE.format(folder=str(little)), 89, {"platformdirs", "pydantic", "typer"})
+    check(GENERATE.format(folder=str(little)), 83 + len(FAMILIES), {"platformdirs", "pydantic", "typer"})
 
 
 def test_generate_to_its_end(little, tmp_path):
@@ -83,4 +83,4 @@ def test_generate_to_its_end(little, tmp_path):
 
 
 def test_the_child_of_serve_until_it_is_told_what_to_draw():
-    check("import sys, olivelike.serve.drawing.painting", 89, {"psutil", "pydantic"})
+    check("import sys, olivelike.serve.drawing.painting", 83 + len(FAMILIES), {"psutil", "pydantic"})

@@ -58,8 +58,7 @@ def _traced(self: Any, sample: torch.Tensor, timestep: torch.Tensor, encoder_hid
     network = self.network
     batch, channels, height, width = sample.shape
     rows, columns = height // _PATCH, width // _PATCH
-    count, length = rows * columns, encoder_hidden_states.shape[1]
-    moment = network.t_embedder(timestep * network.t_scale)
+    count, moment = rows * columns, network.t_embedder(timestep * network.t_scale)
 
     squares = sample.reshape(batch, channels, rows, _PATCH, columns, _PATCH).permute(0, 2, 4, 3, 5, 1)
     picture = network.all_x_embedder[_FORM](squares.reshape(batch, count, _PATCH * _PATCH * channels))
