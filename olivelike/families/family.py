@@ -30,8 +30,6 @@ class TextPart:
     width: int
     """Numbers of each of its vectors in the published network."""
     class_name: str = "CLIPTextModel"
-    other_classes: tuple[str, ...] = ()
-    """Further classes that hold the same network."""
     stored: str = "clip"
     """Way in which files of original names hold it, by the name of a `Stored`."""
     prefix: str = "cond_stage_model.transformer."
@@ -58,6 +56,8 @@ class TextPart:
     states: Callable[[int], tuple[int, ...]] | None = None
     """Number of layers → numbers of the states that its graph joins for the denoiser, those of the embeddings being 0;
     `None` for a graph with all of them."""
+    other_classes: tuple[str, ...] = ()
+    """Further classes that hold the same network."""
 
     @property
     def output(self) -> str:

@@ -29,7 +29,7 @@ FAMILY: Final = Family(
             "tokenizer",
             2560,
             "Qwen3Model",
-            ("Qwen3ForCausalLM",),
+            other_classes=("Qwen3ForCausalLM",),
             kind="chat",
             length=512,
             template=("<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"),
