@@ -52,7 +52,6 @@ def test_its_graph_says_what_operators_are_and_holds_no_large_constant():
     ("index", "denoiser", "name"),
     [
         ({"_class_name": "ZImagePipeline"}, {}, "z_image"),
-        ({"_class_name": "ORTZImagePipeline"}, {}, "z_image"),
         ({"_class_name": "ZImageImg2ImgPipeline"}, {}, "z_image"),
         ({}, {"cap_feat_dim": 2560, "n_refiner_layers": 2}, "z_image"),
         ({}, {"cap_feat_dim": 2304, "num_refiner_layers": 2}, "sd1"),

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError
-from olivelike.families.network import Input, Interface, Network, norms_as_operators, shown
+from olivelike.families.network import Input, Interface, Network, shown
+from olivelike.families.networks.operators import rotary
 
 if TYPE_CHECKING:
     import torch
@@ -124,13 +125,10 @@ class _Attend:
         del encoder_hidden_states, attention_mask
         assert freqs_cis is not None
         batch, tokens, _ = hidden_states.shape
-        cosine, sine = (part.expand(batch, -1, -1) for part in freqs_cis)
 
         def turned(project: Any, norm: Any) -> torch.Tensor:
             values = project(hidden_states).reshape(batch, tokens, attention.heads, -1)
-            values = (values if norm is None else norm(values)).reshape(batch, tokens, -1)
-            values = torch.onnx.ops.rotary_embedding(values, cosine, sine, interleaved=True, num_heads=attention.heads)
-            return values.reshape(batch, tokens, attention.heads, -1).transpose(1, 2)
+            return rotary(values if norm is None else norm(values), *freqs_cis, interleaved=True).transpose(1, 2)
 
         query, key = turned(attention.to_q, attention.norm_q), turned(attention.to_k, attention.norm_k)
         value = attention.to_v(hidden_states).reshape(batch, tokens, attention.heads, -1).transpose(1, 2)
@@ -143,8 +141,7 @@ def _forward_of(network: Any) -> Any:
 
 
 def _as_operators(network: Any) -> None:
-    """Write norms and attention as operators that say what they are, and sizes as what is computed of inputs."""
-    norms_as_operators(network)
+    """Write rotations as single operators, and sizes as what is computed of inputs."""
     setattr(network, _IS_TRACED, True)
     for layer in (*network.noise_refiner, *network.context_refiner, *network.layers):
         layer.attention.set_processor(_Attend())
