@@ -163,15 +163,21 @@ def prepare(ref: str | Path | Place, options: Options, *, writes: bool) -> Prepa
     check_adapters(adapters, loaded, source)
     check_chains(loaded, steps, source, materialized=options.until is None)
     check_fit(source)
-    _check_layouts(outputs, source)
+    _check_layouts(outputs, source, scheduler_model=loaded.workflow.scheduler_model)
     check_scheduler(source)
     source = source.distilled(adapters.few_steps)
     history = History(options.earlier or EarlierRuns(readable_runs(store)), loaded.workflow.name)
     return Prepared(loaded, source, adapters, store, outputs, nodes, history, options, shared)
 
 
-def _check_layouts(outputs: Sequence[Output], source: PipelineSource) -> None:
-    """Raise `UsageError` for a layout whose client has no loop for the source's denoiser."""
+def _check_layouts(outputs: Sequence[Output], source: PipelineSource, *, scheduler_model: bool) -> None:
+    """Raise `UsageError` for a layout whose client has no loop for the source's denoiser, or no file of schedules."""
+    layouts = [LAYOUTS[output.layout] for output in outputs]
+    if scheduler_model and layouts and not any(one.is_pipeline or one.package for one in layouts):
+        raise UsageError(
+            f"scheduler_model: a folder of layout {layouts[0].name} is no pipeline with a scheduler beside it; leave "
+            f"the key out, or take layout {DEFAULT}"
+        )
     denoiser = family_of_folder(source.index, source.checkpoints, {}).denoiser
     unets = [name for name in (output.layout for output in outputs) if LAYOUTS[name].only_unets]
     if unets and denoiser != COMPONENT:

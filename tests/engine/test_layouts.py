@@ -77,6 +77,8 @@ def test_a_workflow_may_ask_for_schedules_as_a_graph(project: Project) -> None:
     assert project.files()["scheduler/model.onnx"] == data
     project.run()
     assert project.files() == before
+    with pytest.raises(UsageError, match="scheduler_model: a folder of layout single-ids is no pipeline with"):
+        project.run("scheduler_model=true", "layout=single-ids")
 
 
 def test_a_layout_for_c_sharp_brings_the_tokenizer_as_an_onnx_model(project: Project) -> None:

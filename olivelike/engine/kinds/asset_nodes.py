@@ -59,8 +59,9 @@ class AssetsTask(Task):
         contents = normalise_assets(self.index, files, self.tokens, few_steps)
         if self.scheduler_model:
             from olivelike.engine.output.scheduler_model import file_of_schedules
+            from olivelike.families import family_of_folder
 
-            contents[SCHEDULER_MODEL] = file_of_schedules(contents)
+            contents[SCHEDULER_MODEL] = file_of_schedules(contents, family_of_folder(self.index, (), {}))
         kept = bench.keep(contents)
         table = bench.keep({ASSETS: canonical_json(kept.outputs)}, {"files": len(contents)})
         return replace(table, parts={**kept.parts, **table.parts})

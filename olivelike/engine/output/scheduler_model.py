@@ -16,17 +16,19 @@ import onnx_ir as ir
 
 from olivelike._untrusted import Json, parse_object
 from olivelike.errors import OlivelikeError, SourceError
+from olivelike.families import FAMILIES
 from olivelike.graphs.editing.arithmetic import Number, OnnxArrays, Writer
 from olivelike.runtime.schedulers.class_settings import scheduler_settings
 from olivelike.runtime.schedulers.formulas import FORMULAS, NOISE, OUTPUT, PICTURE, Columns, X
 from olivelike.runtime.schedulers.schedule import make_schedule, shift_by_size, steps_taken, threshold_of
-from olivelike.runtime.schedulers.scheduler_names import scheduler_names
+from olivelike.runtime.schedulers.scheduler_names import FLOW, scheduler_names
 from olivelike.runtime.schedulers.spacing import SCHEDULER_FILE, Array, Asked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from olivelike._untrusted import JsonView
+    from olivelike.families.family import Family
     from olivelike.runtime.schedulers.class_settings import SchedulerSettings
 
 NAMES_KEY: Final = "olivelike.schedulers"
@@ -56,6 +58,7 @@ class Choices:
     names: Mapping[str, int]
     """Name → number of its scheduler."""
     schedulers: Sequence[SchedulerSettings]
+    family: Family = FAMILIES["sd1"]
 
     @property
     def listed(self) -> str:
@@ -72,13 +75,14 @@ class Choices:
         return any(one.settings.get(switch) for one in self.schedulers)
 
 
-def scheduler_choices(config: JsonView) -> Choices:
+def scheduler_choices(config: JsonView, family: Family = FAMILIES["sd1"]) -> Choices:
     """Return what a pipeline can draw with, by all names that `generate` takes, and its own scheduler by `OWN`.
 
     A scheduler that `generate` refuses with this config is not among them.
 
     Args:
         config: `scheduler_config.json`.
+        family: Of the pipeline, which may decide how a flow is spaced.
 
     Raises:
         SourceError: if there is none that can draw.
@@ -88,17 +92,16 @@ def scheduler_choices(config: JsonView) -> Choices:
     refused: OlivelikeError | None = None
     for name in (OWN, *scheduler_names()):
         try:
-            chosen = scheduler_settings(name or None, config)
+            chosen = scheduler_settings(name or None, config, flow=family.published.scheduler in FLOW)
             if chosen not in found:
-                tokens = shift_by_size(chosen.settings, 1)
-                make_schedule(chosen, steps_taken(chosen)[0], shift=tokens)
+                make_schedule(chosen, steps_taken(chosen)[0], shift=shift_by_size(chosen.settings, 1))
                 found.append(chosen)
             names[name] = found.index(chosen)
         except OlivelikeError as error:
             refused = refused or error
     if not found:
         raise SourceError(f"{SCHEDULER_FILE}: no scheduler can be made a graph: {refused}") from refused
-    return Choices(names, found)
+    return Choices(names, found, family)
 
 
 @dataclass(frozen=True)
@@ -232,7 +235,8 @@ def write_table(
     def asked(inner: Writer, one: _Formulas, spaced: Callable[[_Spacing], tuple[Array, ...]] | None = None) -> _Asked:
         own = one.chosen.settings
         shift = shift_by_size(own, inner.here(size))
-        return _Asked(OnnxArrays(inner), own, inner.here(many), inner.here(skipped), shift=shift, spaced=spaced)
+        counts, even = (inner.here(many), inner.here(skipped)), choices.family.even_sigmas
+        return _Asked(OnnxArrays(inner), own, *counts, shift=shift, even=even, spaced=spaced)
 
     def write_levels(one: _Formulas) -> Callable[[Writer], Sequence[Number]]:
         def write(inner: Writer) -> Sequence[Number]:
@@ -338,13 +342,13 @@ def _unpacked(writer: Writer, packed: Number, facts: Number) -> GraphTable:
     )  # fmt: skip
 
 
-def file_of_schedules(assets: Mapping[str, bytes]) -> bytes:
+def file_of_schedules(assets: Mapping[str, bytes], family: Family = FAMILIES["sd1"]) -> bytes:
     """Return `scheduler/model.onnx` for the files beside a pipeline's networks, by relative path.
 
     Raises:
         SourceError: if no scheduler can draw.
     """
-    return scheduler_model(config_of_schedules(assets))
+    return scheduler_model(config_of_schedules(assets), family)
 
 
 def config_of_schedules(assets: Mapping[str, bytes]) -> Json:
@@ -357,7 +361,7 @@ def config_of_schedules(assets: Mapping[str, bytes]) -> Json:
         ) from error
 
 
-def scheduler_model(config: JsonView) -> bytes:
+def scheduler_model(config: JsonView, family: Family = FAMILIES["sd1"]) -> bytes:
     """Return `scheduler/model.onnx` for a pipeline.
 
     Inputs are `scheduler`, `steps`, `strength`, and `image_tokens` where the schedule depends on the picture's size;
@@ -365,11 +369,12 @@ def scheduler_model(config: JsonView) -> bytes:
 
     Args:
         config: `scheduler_config.json`.
+        family: Of the pipeline, which may decide how a flow is spaced.
 
     Raises:
         SourceError: if no scheduler of that can draw.
     """
-    choices = scheduler_choices(config)
+    choices = scheduler_choices(config, family)
     graph = ir.Graph([], [], nodes=[], opset_imports={"": _OPSET}, name="scheduler")
     writer = Writer(graph, "", floats=np.float64)
     inputs = {"scheduler": ir.DataType.STRING, "steps": _INT64, "strength": ir.DataType.DOUBLE}

@@ -194,6 +194,9 @@ class Number:
         quotient: Number = other / self
         return quotient.apply("Floor")
 
+    def __bool__(self) -> bool:
+        raise TypeError("what a graph computes is not known while it is written")
+
     def __neg__(self) -> Number:
         return self.apply("Neg")
 
@@ -206,10 +209,6 @@ class Number:
     def apply(self, operator: str, **attributes: Any) -> Number:
         """Return what an operator of one operand makes of it, such as `Sqrt`."""
         return self.writer.op(operator, self, **attributes)
-
-    def sqrt(self) -> Number:
-        """Return the square root."""
-        return self.apply("Sqrt")
 
     def cast(self, dtype: ir.DataType) -> Number:
         """Return it in another type."""

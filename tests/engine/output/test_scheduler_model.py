@@ -12,6 +12,8 @@ import pytest
 
 from olivelike.engine.output.scheduler_model import NAMES_KEY, scheduler_choices, scheduler_model
 from olivelike.errors import SourceError
+from olivelike.families import FAMILIES
+from olivelike.families.family import Family
 from olivelike.runtime.schedulers.class_settings import scheduler_settings
 from olivelike.runtime.schedulers.schedule import make_schedule, shift_by_size
 from olivelike.runtime.schedulers.scheduler_names import scheduler_names
@@ -48,14 +50,14 @@ ODD: dict[str, dict[str, Any]] = {
 class Tables:
     """The graph of a config's tables, open."""
 
-    def __init__(self, config: dict[str, Any]) -> None:
-        self.data = scheduler_model(config)
+    def __init__(self, config: dict[str, Any], family: Family = FAMILIES["sd1"]) -> None:
+        self.data, self.family = scheduler_model(config, family), family
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.log_severity_level = 1, 4
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         self.session = onnxruntime.InferenceSession(self.data, options, providers=["CPUExecutionProvider"])
         self.names: list[str] = json.loads(self.session.get_modelmeta().custom_metadata_map[NAMES_KEY])
-        self.config, self.choices = config, scheduler_choices(config)
+        self.config, self.choices = config, scheduler_choices(config, family)
 
     def __call__(self, name: str, steps: int, strength: float = 1.0, tokens: int = 0) -> dict[str, np.ndarray]:
         given = {
@@ -68,8 +70,8 @@ class Tables:
 
     def compare(self, name: str, steps: int, strength: float = 1.0, tokens: int = 0) -> None:
         chosen = scheduler_settings(name or None, self.config)
-        shift = shift_by_size(chosen.settings, tokens)
-        wanted = make_schedule(chosen, steps, strength=None if strength == 1 else strength, shift=shift)
+        shift, part = shift_by_size(chosen.settings, tokens), None if strength == 1 else strength
+        wanted = make_schedule(chosen, steps, strength=part, shift=shift, even=self.family.even_sigmas)
         found, begin = self(name, steps, strength, tokens), wanted.begin
         values = wanted.following.shape[1]
         assert found["following"].shape[1:] == (6, 9)
@@ -119,10 +121,16 @@ def test_every_name_of_generate_has_its_table(tables: Tables) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("config", [SD, *({**SD, **one} for one in ODD.values()), *PUBLISHED_SCHEDULERS.values()])
-def test_every_table_is_that_of_the_runtime_for_1_to_60_steps(config: dict[str, Any]) -> None:
-    tables = Tables(config)
-    compare_all(tables, range(4 if "Runge" in str(config) else 1, 61))
+def test_every_table_is_that_of_the_runtime_for_1_to_60_steps(tables: Tables) -> None:
+    compare_all(tables, range(1, 61))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("config", [*ODD.values(), *(config for _, config in PUBLISHED_SCHEDULERS.values())])
+def test_schedulers_of_odd_and_published_folders_have_their_tables(config: dict[str, Any]) -> None:
+    tables = Tables({**SD, **config})
+    for steps in range(4 if config.get("skip_prk_steps") is False else 1, 51):
+        tables.compare("", steps)
 
 
 @pytest.mark.parametrize("kind", ODD)
@@ -133,8 +141,9 @@ def test_odd_configs_have_their_tables(kind: str) -> None:
     tables.compare("", 20, strength=0.7)
 
 
-def test_a_schedule_of_flow_depends_on_the_pictures_size() -> None:
-    tables = Tables(FLOW)
+@pytest.mark.parametrize("family", ["sd3", "flux"])
+def test_a_schedule_of_flow_depends_on_the_pictures_size(family: str) -> None:
+    tables = Tables(FLOW, FAMILIES[family])
     assert [one.name for one in tables.session.get_inputs()] == ["scheduler", "steps", "strength", "image_tokens"]
     assert {"", "Euler", "Euler Karras", "Euler Beta"} <= {*tables.names}
     assert "Euler a" not in tables.names
