@@ -8,7 +8,7 @@ WEBGPU := .venv-webgpu
 # Children import our modules hundreds of times: without bytecode each compiles them anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow test-webgpu lint format bench docs wheels clean
+.PHONY: demo test test-slow test-runtime test-webgpu lint format bench docs wheels clean
 
 demo: $(STAMP)
 	$(BIN)/olivelike run workflows/demo.yaml
@@ -19,6 +19,10 @@ test: $(STAMP)
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow
+
+# What draws and serves, where `olivelike-runtime` alone is installed.
+test-runtime: $(STAMP)
+	$(BIN)/python -m tools.runtime_tests
 
 # ONNX Runtime's WebGPU provider on a software driver; Debian 12 has what that takes.
 test-webgpu: $(STAMP)
@@ -51,4 +55,4 @@ $(STAMP): pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist site .cache *.egg-info
+	rm -rf $(VENV) .venv-runtime build dist site .cache *.egg-info

@@ -13,11 +13,14 @@ import pytest
 
 os.environ["OMP_NUM_THREADS"] = "1"  # Before numpy and torch, and for children: as many workers run as there are cores.
 
-from olivelike.testing import models, tiny_model
+from tests.fixtures.made_folders import WHOLE
 
 SHELF = Path(__file__).parent / "fixtures" / "shelf"
 """Graphs of test networks, so that few tests wait for the exporter; `OLIVELIKE_FILL_SHELF=1 make test` adds to them."""
-os.environ[models.SHELF_VARIABLE] = str(SHELF)
+if WHOLE:
+    from olivelike.testing import models
+
+    os.environ[models.SHELF_VARIABLE] = str(SHELF)
 gc.set_threshold(20_000, 20, 20)  # With torch and sympy loaded, a fifth of the time went into collections.
 os.fsync = lambda _: None  # What tests write need not outlive a loss of power; children still wait for the disk.
 if os.name == "posix" and Path("/dev/shm").is_dir():
@@ -102,11 +105,12 @@ def pytest_sessionfinish():
 @pytest.fixture(scope="session", autouse=True)
 def allowed_plugins(tmp_path_factory):
     """Let workflows that tests write run their plugins, and leave the user's own record alone."""
-    from olivelike.workflow.passes.allowed_plugins import AllowedPlugins
-
     before = os.environ.get("XDG_STATE_HOME")
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
-    AllowedPlugins().allow_folders([tmp_path_factory.getbasetemp().resolve()])
+    if WHOLE:
+        from olivelike.workflow.passes.allowed_plugins import AllowedPlugins
+
+        AllowedPlugins().allow_folders([tmp_path_factory.getbasetemp().resolve()])
     yield
     os.environ.pop("XDG_STATE_HOME")
     if before is not None:
@@ -174,12 +178,15 @@ def bucket(bucket_server, monkeypatch):
 @pytest.fixture(scope="session")
 def one_torch_thread():
     """Leave the other cores to the other processes of the suite."""
-    import torch
+    if WHOLE:
+        import torch
 
-    torch.set_num_threads(1)
+        torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
 def tiny(one_torch_thread):
     """Return a component of the tiny checkpoint, with its graph: `tiny("vae_decoder")`."""
+    from olivelike.testing import tiny_model
+
     return partial(tiny_model, graph=True)

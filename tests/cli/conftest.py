@@ -14,13 +14,13 @@ import pytest
 
 from olivelike.cli import stdout
 from olivelike.cli.app import run_command_line
-from olivelike.engine.execute import process_executor
-from olivelike.testing import load_model
-from olivelike.testing.checkpoints import make_checkpoint
-from olivelike.testing.models import lend_graphs
 from tests.cli.little_project import PLUGIN, WORKFLOW
-from tests.fixtures.inline_executor import InlineExecutor
-from tests.fixtures.little_pipeline import little_pipeline
+from tests.fixtures.little_pipeline import flagging_pipeline, little_pipeline
+from tests.fixtures.made_folders import WHOLE
+
+if WHOLE:
+    from olivelike.engine.execute import process_executor
+    from tests.fixtures.inline_executor import InlineExecutor
 
 
 @dataclass
@@ -33,6 +33,10 @@ class Result:
 @pytest.fixture(scope="session")
 def warm_project(tmp_path_factory):
     """A project that was run once; tests get copies."""
+    from olivelike.testing import load_model
+    from olivelike.testing.checkpoints import make_checkpoint
+    from olivelike.testing.models import lend_graphs
+
     folder = tmp_path_factory.mktemp("warm") / "project"
     make_checkpoint(folder / "checkpoint")
     lend_graphs(folder / "cache", [load_model(folder / "checkpoint", "text_encoder").architecture])
@@ -77,7 +81,7 @@ def _no_store_of_the_user(monkeypatch):
 @pytest.fixture(autouse=True)
 def _jobs_in_this_process(request, monkeypatch):
     """Spare runs in this process their worker processes; commands that `start` starts have them, and tests of them."""
-    if "worker_processes" not in request.fixturenames:
+    if WHOLE and "worker_processes" not in request.fixturenames:
         monkeypatch.setattr(process_executor, "ProcessExecutor", InlineExecutor)
 
 
@@ -141,19 +145,9 @@ def little(one_torch_thread):
 
 
 @pytest.fixture(scope="session")
-def flagging(little, tmp_path_factory):
+def flagging(tmp_path_factory):
     """The same folder with a checker that flags everything."""
-    import numpy as np
-    import onnx
-
-    folder = shutil.copytree(little, tmp_path_factory.mktemp("flagging") / "little")
-    path = folder / "safety_checker" / "model.onnx"
-    model = onnx.load(path, load_external_data=False)
-    for stored in model.graph.initializer:
-        if stored.name == "concept_embeds_weights":
-            stored.CopyFrom(onnx.numpy_helper.from_array(np.full(17, -2, np.float32), stored.name))
-    onnx.save(model, path)
-    return folder
+    return flagging_pipeline(tmp_path_factory.mktemp("flagging") / "little")
 
 
 @pytest.fixture

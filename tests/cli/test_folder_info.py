@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from olivelike.engine.output import folder_info
-from olivelike.testing.checkpoints import make_checkpoint
 
 OUTPUT = "models/little"
 
@@ -61,6 +60,7 @@ def test_a_folder_whose_json_is_nested_without_end_is_refused(empty_folder, cli,
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no pipes with names")
 @pytest.mark.parametrize("command", ["info", "inspect"])
 def test_a_pipe_is_not_waited_for(empty_folder, cli, command):
+    pytest.importorskip(f"olivelike.cli.commands.{command}", reason="needs all of olivelike")
     os.mkfifo("model.onnx")
     result = cli(command, "model.onnx")
     assert (result.status, "only regular files are read" in result.err) == (3, True)
@@ -127,6 +127,8 @@ def test_what_is_something_else_or_not_there_is_told_with_what_to_do(project, cl
 
 
 def test_a_source_that_does_not_exist_names_the_nearest(empty_folder, cli):
+    from olivelike.testing.checkpoints import make_checkpoint
+
     make_checkpoint(empty_folder / "painter")
     for wrong, said in (("./paintr", "did you mean painter?"), ("./else", "check its name")):
         result = cli("convert", wrong, "-t", "cpu", "-o", "out")

@@ -14,7 +14,6 @@ from picture_files import pixels, save
 from olivelike.cli.options import AllSessionOptions
 from olivelike.model.targets import TargetChoice
 from olivelike.runtime.pictures import PictureWriter
-from olivelike.testing.lora_files import make_lora
 from tests.fixtures.little_pipeline import little_checkpoint
 from tests.fixtures.sample_records import write_output_record
 
@@ -296,6 +295,7 @@ def test_networks_are_kept_where_that_is_asked_for(generate, cli, empty_folder, 
         assert result.status == 0, result.err
         assert (pixels(empty_folder / name) == pixels(empty_folder / "plain.png")).all()
     assert compiled.size_of_compiled(tmp_path / "compiled")[0] > 0
+    pytest.importorskip("olivelike.cli.commands.cache", reason="needs all of olivelike")
     cleared = cli("cache", "clear", "--compiled")
     assert cleared.status == 0, cleared.err
     assert compiled.size_of_compiled(tmp_path / "compiled")[0] == 0
@@ -318,6 +318,7 @@ def test_what_other_providers_keep_is_not_asked_for(generate):
 def test_networks_open_beside_planning(prompt, option, status, begun, generate, empty_folder, monkeypatch):
     """Once all is checked that can be without torch, and where no LoRA changes them."""
     from olivelike.runtime.pipeline import pipeline
+    from olivelike.testing.lora_files import make_lora
 
     (empty_folder / "loras").mkdir()
     make_lora(empty_folder / "loras" / "small.safetensors", "kohya", base=little_checkpoint(), alpha=64.0)

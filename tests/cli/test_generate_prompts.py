@@ -8,7 +8,6 @@ import json
 import pytest
 
 from olivelike.runtime.pictures import read_picture
-from olivelike.testing.lora_files import make_lora
 from tests.fixtures.little_pipeline import little_checkpoint
 
 
@@ -56,6 +55,8 @@ def test_a_choice_is_made_for_each_picture_and_recorded(generate, empty_folder):
 
 
 def test_a_lora_that_a_prompt_names_is_merged_and_recorded(generate, empty_folder):
+    from olivelike.testing.lora_files import make_lora
+
     (empty_folder / "loras" / "some").mkdir(parents=True)
     lora = make_lora(
         empty_folder / "loras" / "some" / "style.safetensors", "kohya", base=little_checkpoint(), alpha=64.0

@@ -1,10 +1,13 @@
-"""Networks of a few nodes, as files."""
+"""Networks of a few nodes, as files, written without `onnx`: what draws is tested where that is not installed."""
 
 from __future__ import annotations
 
+import ast
+import re
+
 import numpy as np
-import onnx
-from onnx import numpy_helper
+
+from olivelike.model.onnx_messages import TYPE_NAMES, ModelProto, from_array, make_node
 
 LINEAR = """\
 <ir_version: 8, opset_import: ["": 17]>
@@ -64,23 +67,65 @@ def weights(dtype="float32"):
 
 def write_linear(folder, dtype="float32"):
     """Write `LINEAR` with its weights in `weights.pb`."""
-    proto = onnx.parser.parse_model(LINEAR.format(dtype={"float32": "float"}.get(dtype, dtype)))
-    proto.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in weights(dtype).items())
+    proto = parse_network(LINEAR.format(dtype={"float32": "float"}.get(dtype, dtype)))
+    tensors = {name: from_array(array, name) for name, array in weights(dtype).items()}
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "model.onnx"
-    onnx.save(proto, path, save_as_external_data=True, location="weights.pb", size_threshold=45)
-    return path
+    (folder / "weights.pb").write_bytes(tensors["weight"].raw_data)
+    place = {"location": "weights.pb", "offset": "0", "length": str(len(tensors["weight"].raw_data))}
+    tensors["weight"].ClearField("raw_data")
+    tensors["weight"].data_location = tensors["weight"].EXTERNAL
+    for key, value in place.items():
+        tensors["weight"].external_data.add(key=key, value=value)
+    proto.graph.initializer.extend(tensors.values())
+    (folder / "model.onnx").write_bytes(proto.SerializeToString())
+    return folder / "model.onnx"
 
 
-def write_network(folder, text, **facts):
-    """Write a network without weights; `facts` are fields of the model to set."""
-    proto = onnx.parser.parse_model(text)
+def write_network(folder, text, initializers=None, **facts):
+    """Write a network with values of its own alone; `facts` are fields of the model to set."""
+    proto = parse_network(text)
+    proto.graph.initializer.extend(from_array(array, name) for name, array in (initializers or {}).items())
     for name, value in facts.items():
         setattr(proto, name, value)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "model.onnx"
     path.write_bytes(proto.SerializeToString())
     return path
+
+
+_MODEL = re.compile(
+    r"<ir_version: (?P<version>\d+), opset_import: \[(?P<opsets>.*?)\]>\s*(?P<name>\w+) \((?P<inputs>.*?)\) => "
+    r"\((?P<outputs>.*?)\)\s*(<(?P<values>.*?)>\s*)?\{(?P<nodes>.*)\}\s*", re.DOTALL,
+)  # fmt: skip
+_VALUE = re.compile(r"(\w+)\[(.*?)\] (\w+)(?: = \{(.*?)\})?")
+_NODE = re.compile(r"(\w+) = (?:([\w.]+)\.)?(\w+)(?:<(.*?)>)?\(([^)]*)\)")
+_ATTRIBUTE = re.compile(r'(\w+) = (\[.*?\]|"[^"]*"|[\w.-]+)')
+
+
+def parse_network(text):
+    """Return the model that ONNX's text form tells of, as far as the networks here use it."""
+    parts = _MODEL.fullmatch(text)
+    model = ModelProto(ir_version=int(parts["version"]))
+    for domain, version in re.findall(r'"(.*?)": ?(\d+)', parts["opsets"]):
+        model.opset_import.add(domain=domain, version=int(version))
+    model.graph.name = parts["name"]
+    for values, place in ((parts["inputs"], model.graph.input), (parts["outputs"], model.graph.output)):
+        for kind, dims, name, _ in _VALUE.findall(values):
+            tensor = place.add(name=name).type.tensor_type
+            tensor.elem_type = TYPE_NAMES.index(kind.upper())
+            for size in dims.split(", "):
+                tensor.shape.dim.add(**({"dim_value": int(size)} if size.isdigit() else {"dim_param": size}))
+    for kind, _, name, numbers in _VALUE.findall(parts["values"] or ""):
+        array = np.array(ast.literal_eval(f"[{numbers}]"), {"float": "float32"}.get(kind, kind))
+        model.graph.initializer.append(from_array(array, name))
+    for output, domain, operator, attributes, inputs in _NODE.findall(parts["nodes"]):
+        given = {name: ast.literal_eval(value) for name, value in _ATTRIBUTE.findall(attributes)}
+        texts = {name: given.pop(name) for name in [*given] if isinstance(given[name], str)}
+        node = make_node(operator, inputs.split(", "), [output], domain, **given)
+        for name, value in texts.items():
+            node.attribute.add(name=name, type=3, s=value.encode())
+        model.graph.node.append(node)
+    return model
 
 
 def zeros(*shape):

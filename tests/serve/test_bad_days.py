@@ -18,7 +18,6 @@ import pytest
 from PIL import Image
 
 from olivelike.serve.gallery import upload_reader
-from olivelike.testing.lora_files import make_lora
 from tests.fixtures.little_pipeline import little_checkpoint
 from tests.serve.conftest import SMALL, running, wait_until
 
@@ -28,6 +27,8 @@ UNLIMITED = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
 @pytest.fixture(scope="module")
 def rough(base_settings, little, tmp_path_factory):
     """A server of two folders, of which one at a time stays open, with LoRAs and narrow limits."""
+    from olivelike.testing.lora_files import make_lora
+
     root = tmp_path_factory.mktemp("rough")
     folders = [shutil.copytree(little, root / "models" / name) for name in ("first", "second")]
     loras = root / "loras"

@@ -16,7 +16,6 @@ import webuiapi
 from PIL import Image
 
 from olivelike.serve.api.guards import Guards
-from olivelike.testing.lora_files import make_lora
 from tests.fixtures.little_pipeline import little_checkpoint
 from tests.serve.conftest import running, wait_until
 
@@ -38,6 +37,8 @@ def keyed(server, monkeypatch):
 @pytest.fixture(scope="module")
 def two_folders(base_settings, little, tmp_path_factory):
     """A server with two folders and a LoRA."""
+    from olivelike.testing.lora_files import make_lora
+
     root = tmp_path_factory.mktemp("two")
     for name in ("first", "second"):
         shutil.copytree(little, root / "models" / name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,8 +19,7 @@ from PIL import Image
 from olivelike.cli import stdout
 from olivelike.cli.app import run_command_line
 from olivelike.runtime.pictures import PictureRecord, read_picture
-from olivelike.testing.lora_files import make_lora
-from tests.fixtures.little_pipeline import little_checkpoint
+from tests.fixtures.little_pipeline import flagging_pipeline, little_checkpoint
 from tests.serve.conftest import wait_until
 from tests.serve.server_process import kill, start_server
 
@@ -239,10 +237,12 @@ def test_a_server_that_talks_nonsense_is_no_bug_of_ours(generate, tmp_path, junk
 
 @pytest.mark.slow
 def test_loras_and_keys_are_the_server_s_and_flagged_pictures_end_with_status_6(serve, little, generate, tmp_path):
+    from olivelike.testing.lora_files import make_lora
+
     lora = make_lora(tmp_path / "style.safetensors", "kohya", base=little_checkpoint(), alpha=64.0)
     (tmp_path / "loras").mkdir()
     lora.rename(tmp_path / "loras" / lora.name)
-    black = flagging(little, tmp_path)
+    black = flagging_pipeline(tmp_path / "flagging")
     own = serve(folders=(little, black), lora_dirs=(tmp_path / "loras",), api_keys={"me": "secret"})
     words = ("a", "--seed", 1, "--lora")
     assert generate(*words, "style:0.5", url=own.url).status == 2
@@ -308,18 +308,3 @@ def test_a_server_that_is_killed_is_waited_for_and_goes_on_or_is_said_to_be_gone
     there, here = (sorted((tmp_path / name).iterdir()) for name in ("pictures", "here"))
     assert [path.name for path in there] == [path.name for path in here]
     assert [path.read_bytes() for path in there] == [path.read_bytes() for path in here]
-
-
-def flagging(little, tmp_path):
-    """Return the same folder with a checker that flags everything."""
-    import numpy as np
-    import onnx
-
-    folder = shutil.copytree(little, tmp_path / "flagging")
-    path = folder / "safety_checker" / "model.onnx"
-    model = onnx.load(path, load_external_data=False)
-    for stored in model.graph.initializer:
-        if stored.name == "concept_embeds_weights":
-            stored.CopyFrom(onnx.numpy_helper.from_array(np.full(17, -2, np.float32), stored.name))
-    onnx.save(model, path)
-    return folder

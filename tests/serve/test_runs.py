@@ -59,6 +59,7 @@ def settings(base_settings, project):
 @pytest.fixture(scope="module")
 def server(settings):
     """A server that may run things, and has no model yet."""
+    pytest.importorskip("olivelike.engine.run", reason="needs all of olivelike")
     with running(settings) as server:
         yield server
 

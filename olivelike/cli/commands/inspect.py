@@ -48,7 +48,10 @@ def inspect(
         SessionSettings((parse_provider(opened),), custom_operators=operators, weights=weights) if opened else None
     )
     inspection = inspect_model(model, asked)
-    offers = {offer: list(version_problems(inspection, offer)) for offer in installed_offers()}
+    offers = {
+        offer: list(version_problems(inspection.opsets.get("ai.onnx", 0), inspection.ir_version, offer))
+        for offer in installed_offers()
+    }
     failure = None
     try:
         seconds = _open(model, settings) if settings else None

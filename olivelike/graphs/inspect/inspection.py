@@ -20,10 +20,9 @@ from olivelike.errors import SourceError
 from olivelike.graphs.inspect.borders import read_borders
 from olivelike.graphs.inspect.placement import LeftNode, left_to_cpu
 from olivelike.graphs.inspect.quantised import KeptWeights, kept_weights
-from olivelike.graphs.inspect.skeleton import read_skeleton
+from olivelike.graphs.inspect.skeleton import read_model
 from olivelike.model.graph import parameter_inputs, real_inputs, weight_values
 from olivelike.model.targets import CPU, TARGETS, WINDOWSML, Target
-from olivelike.sources.files.weight_table import require_onnx_model
 
 if TYPE_CHECKING:
     from olivelike._untrusted import Json
@@ -216,8 +215,7 @@ def inspect_model(path: str | Path, targets: Iterable[Target] | None = None) -> 
         SourceError: when the file can't be read, or is no ONNX model.
     """
     path = Path(path)
-    require_onnx_model(path)
-    proto = _parse(path)
+    proto = read_model(path, onnx.ModelProto)
     try:
         return _inspect(path, proto, targets)
     except _MISFITS as error:
@@ -261,17 +259,6 @@ def _networks(model: ir.Model, nodes: Iterable[ir.Node]) -> dict[str, NetworkNod
         )
         for name in read_borders(model.metadata_props)
     }
-
-
-def _parse(path: Path) -> onnx.ModelProto:
-    skeleton = read_skeleton(path)
-    try:
-        proto = onnx.ModelProto.FromString(skeleton)
-    except DecodeError as error:
-        raise SourceError(f"{path}: is not an ONNX model") from error
-    if not proto.HasField("graph") or not proto.opset_import:
-        raise SourceError(f"{path}: is not an ONNX model: it has no graph, or names no opset")
-    return proto
 
 
 def _tensor_info(value: ir.Value) -> TensorInfo:

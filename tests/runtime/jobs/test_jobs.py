@@ -32,7 +32,6 @@ from olivelike.runtime.pipeline import pipeline as module_of_pipeline
 from olivelike.runtime.pipeline.cheap_steps import cache_notes
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
 from olivelike.runtime.pipeline.request import Pictures
-from olivelike.testing.lora_files import make_lora
 from tests.fixtures.little_pipeline import little_checkpoint, little_pipeline
 from tests.fixtures.sample_records import write_output_record
 from tests.runtime.small_networks import TWICE, write_network
@@ -47,6 +46,8 @@ def little(one_torch_thread):
 
 @pytest.fixture(scope="module")
 def lora(tmp_path_factory):
+    from olivelike.testing.lora_files import make_lora
+
     path = tmp_path_factory.mktemp("loras") / "style.safetensors"
     return make_lora(path, "kohya", base=little_checkpoint(), alpha=64.0)
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 import numpy as np
 import psutil
 import pytest
-from onnx import numpy_helper, parser
 from PIL import Image
 
 from olivelike.errors import SessionError, UsageError
 from olivelike.runtime.pictures import upscaler_trial
 from olivelike.runtime.pictures.upscaling import Upscaler, check_upscaler
 from tests.runtime.small_networks import write_network
-
-pytest.importorskip("torch")
 
 SUB_PIXEL = """\
 <ir_version: 8, opset_import: ["": 17]>
@@ -26,15 +23,9 @@ sub_pixel ({dtype}[{batch}, 3, {height}, {width}] x) => ({dtype}[1, 3, h2, w2] y
 
 
 def network(folder, scale=2, dtype="float", batch=1, height="h", width="w"):
-    import onnx
-
-    proto = parser.parse_model(SUB_PIXEL.format(scale=scale, dtype=dtype, batch=batch, height=height, width=width))
+    text = SUB_PIXEL.format(scale=scale, dtype=dtype, batch=batch, height=height, width=width)
     weight = np.random.default_rng(0).random((3 * scale**2, 3, 5, 5), np.float32) / 75
-    array = weight.astype("float16" if dtype == "float16" else "float32")
-    proto.graph.initializer.append(numpy_helper.from_array(array, "weight"))
-    folder.mkdir(exist_ok=True)
-    onnx.save(proto, folder / "model.onnx")
-    return folder / "model.onnx"
+    return write_network(folder, text, {"weight": weight.astype("float16" if dtype == "float16" else "float32")})
 
 
 def photo(width, height):
@@ -111,6 +102,7 @@ endless (float[1, 3, h, w] x) => (float[1, 3, h2, w2] y) {
 
 def test_a_network_that_does_not_end_is_ended(tmp_path, settings, monkeypatch):
     import onnx
+    from onnx import parser
 
     onnx.save(parser.parse_model(ENDLESS), tmp_path / "endless.onnx")
     monkeypatch.setattr(upscaler_trial, "_SECONDS", 3)

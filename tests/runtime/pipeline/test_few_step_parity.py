@@ -15,7 +15,6 @@ from olivelike.runtime import open_pipeline
 from olivelike.runtime.jobs import PromptLine, plan_jobs
 from tests.fixtures.little_pipeline import little_pipeline
 
-pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore:__array_:DeprecationWarning")
 
 TEXT, LCM = "StableDiffusionPipeline", "LatentConsistencyModelPipeline"

@@ -19,12 +19,8 @@ from olivelike.runtime import Request, open_pipeline
 from olivelike.runtime.pipeline.denoiser_calls import _size
 from olivelike.runtime.pipeline.guides_in_use import Guide, GuideInputs, Guides, find_edges
 from olivelike.runtime.pipeline.request import Control
-from olivelike.testing.models import traced_graph
-from olivelike.testing.parity import materialize_model
 from tests.fixtures.little_guides import CONTROL_NAMES, LITTLE, guide_model, little_guide, little_guided, torch_guide
 from tests.fixtures.little_pipeline import little_checkpoint
-
-torch = pytest.importorskip("torch")
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array_:DeprecationWarning")
 slow = pytest.mark.slow
@@ -112,6 +108,7 @@ def torch_guided(kind, controlnets, adapters, form, way, pooled):
 def paint(*by, kind="attending", form="classic", pooled=False, **ours):
     """Return what diffusers paints for what `ask` asks for."""
     import diffusers
+    import torch
 
     size, picture, mask = ours.pop("size", None), ours.pop("init_image", None), ours.pop("mask", None)
     ours.pop("guidance_calls", None)
@@ -314,6 +311,8 @@ def test_an_ip_adapter_goes_with_controlnets_as_in_torch(settings, guided, kind,
 
 def test_a_controlnet_and_an_adapter_lead_one_picture_as_in_torchs_unet(guided, monkeypatch):
     """Diffusers' adapter pipeline with a UNet that is given a ControlNet's residuals as well."""
+    import torch
+
     adapter = By("t2i_adapter", strength=0.8)
     pipeline = torch_guided("attending", (), (0,), "", "", False)
     net, pixels = torch_guide("controlnet"), torch.from_numpy(np.asarray(drawing()) / np.float32(255))
@@ -331,6 +330,9 @@ def test_a_controlnet_and_an_adapter_lead_one_picture_as_in_torchs_unet(guided, 
 
 
 def test_conditions_that_are_means_over_the_picture_lead_prompts_alone(settings, tmp_path):
+    from olivelike.testing.models import traced_graph
+    from olivelike.testing.parity import materialize_model
+
     folder = shutil.copytree(little_guided(), tmp_path / "guided")
     model = guide_model("controlnet", little_guide("controlnet", seed=2, global_pool_conditions=True))
     materialize_model(model.replace(graph=traced_graph(model.architecture)), folder / "controlnet")

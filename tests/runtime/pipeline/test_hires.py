@@ -12,8 +12,6 @@ from olivelike.runtime import Request
 from tests.fixtures.little_pipeline import little_checkpoint
 from tests.runtime.small_networks import TWICE, write_network
 
-torch = pytest.importorskip("torch")
-
 
 def ask(**more):
     return Request(**{"prompts": ("a red circle",), "steps": 4, "seed": 5, "size": (32, 32), "hires": 1.5, **more})
@@ -22,6 +20,7 @@ def ask(**more):
 def painted_twice(scheduler, seeds, strength):
     """Return what diffusers draws at 32 pixels, and again at 48 from the enlarged latents."""
     import diffusers
+    import torch
 
     drawn = paint("StableDiffusionPipeline", scheduler, seeds, height=32, width=32, output_type="latent")
     larger = torch.nn.functional.interpolate(drawn, size=(24, 24), mode="bilinear")

@@ -13,8 +13,6 @@ from olivelike.runtime.pictures.picture_record import PictureRecord, a1111_text
 from olivelike.runtime.pictures.recipe_text import parse_a1111
 from olivelike.runtime.pipeline.latents import begin_batch, initial_noise, seed_of_attempt, step_noise
 
-torch = pytest.importorskip("torch")
-
 SEEDS = [2**32 - 1, 2**32, 2**53 + 1, 804822466654819, 2**63, 2**64 - 1]
 
 
@@ -24,12 +22,16 @@ def ask(seed, **more):
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_noise_is_that_of_torch(pipeline, seed):
+    import torch
+
     drawn = initial_noise(begin_batch(ask(seed), pipeline.folder, [seed]), 4)
     wanted = torch.randn((1, 4, 16, 16), generator=torch.Generator().manual_seed(seed))
     assert np.array_equal(drawn, wanted)
 
 
 def test_noise_of_steps_is_that_of_diffusers():
+    import torch
+
     pytest.importorskip("torchsde")
     from diffusers.schedulers.scheduling_dpmsolver_sde import BrownianTreeNoiseSampler
 

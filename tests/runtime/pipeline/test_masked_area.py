@@ -9,8 +9,6 @@ from PIL import Image, ImageDraw
 from olivelike.errors import UsageError
 from olivelike.runtime import Request
 
-pytest.importorskip("torch")
-
 
 @pytest.fixture(scope="module")
 def large():

@@ -6,7 +6,6 @@ import warnings
 
 import numpy as np
 import pytest
-import torch
 
 from olivelike.runtime.pipeline.noise import BrownianPath, Noise
 
@@ -15,6 +14,8 @@ SEEDS = [0, 1, -1, -(2**63), 2**31, 2**32 - 1, 2**32, 2**53 + 1, 2**63, 2**64 - 
 
 def furthest(seed, shapes):
     """Return how far the noise of a seed is from torch's where it is furthest, through several calls."""
+    import torch
+
     ours, theirs = Noise(seed), torch.Generator().manual_seed(seed)
     worst = 0.0
     for shape in shapes:
@@ -48,6 +49,8 @@ def test_numbers_of_ten_thousand_seeds_and_shapes_are_those_of_torch():
 @pytest.mark.parametrize("shape", [(4, 2, 2), (1, 3), (4, 16, 24)])
 @pytest.mark.parametrize("seed", [5, 2**64 - 1])
 def test_paths_are_those_of_torchsde(seed, shape):
+    import torch
+
     torchsde = pytest.importorskip("torchsde")
     times = np.float32([14.6146, 9.123456, 7.5, 3.3, 3.2999, 1.1, 0.5, 0.0292]).tolist()
     theirs = torchsde.BrownianInterval(

@@ -5,17 +5,15 @@ from __future__ import annotations
 import shutil
 
 import numpy as np
-import onnx
 import pytest
 
 from olivelike.errors import SessionError
+from olivelike.model.onnx_messages import TensorProto, load_model, to_array
 from olivelike.model.targets import TargetChoice
 from olivelike.runtime import Request, open_pipeline
 from olivelike.runtime.pipeline.not_finite import not_finite_error
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
 from tests.fixtures.sample_records import write_output_record
-
-torch = pytest.importorskip("torch")
 
 
 @pytest.fixture
@@ -26,11 +24,11 @@ def folder(little_folder, tmp_path):
 def spoil(folder, component, value, *, inline=False):
     """Put a value into one initializer of a network, in its data file or in the model; return its name."""
     path = folder / component / "model.onnx"
-    model = onnx.load(path, load_external_data=False)
-    floats = [one for one in model.graph.initializer if one.data_type == onnx.TensorProto.FLOAT]
+    model = load_model(path)
+    floats = [one for one in model.graph.initializer if one.data_type == TensorProto.FLOAT]
     tensor = [one for one in floats if bool(one.external_data) != inline][-1]
     if inline:
-        values = np.array(onnx.numpy_helper.to_array(tensor)).reshape(-1)
+        values = np.array(to_array(tensor)).reshape(-1)
         values[0] = value
         tensor.raw_data = values.tobytes()
         path.write_bytes(model.SerializeToString())
@@ -83,7 +81,7 @@ def test_a_preview_names_them_as_well(folder, settings):
 def test_with_finite_weights_the_network_is_named_with_the_remedy(folder, settings, component, precision, said):
     write_output_record(folder, target=TargetChoice("cpu", precision))
     path = folder / component / "model.onnx"
-    tensor = next(one for one in onnx.load(path).graph.initializer if one.external_data or len(one.dims) > 1)
+    tensor = next(one for one in load_model(path).graph.initializer if one.external_data or len(one.dims) > 1)
     # What overflows as it runs is stood in for by arrays that the folder's files do not have.
     given = {component: {tensor.name: np.full(tuple(tensor.dims), np.nan, np.float32)}}
     with pytest.raises(SessionError, match=said):

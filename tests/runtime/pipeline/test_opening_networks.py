@@ -22,8 +22,6 @@ from olivelike.runtime.pipeline.request import Request
 from olivelike.serve.drawing.warm import SessionChoice, WarmPipelines
 from tests.fixtures.little_guides import little_guided
 
-pytest.importorskip("torch")
-
 REQUEST = Request(("a red circle",), steps=3, seed=1)
 
 

@@ -9,10 +9,9 @@ import pytest
 from torch_pipelines import psnr
 
 from olivelike.errors import Interrupted
+from olivelike.model.onnx_messages import load_model
 from olivelike.runtime import Request, open_pipeline
 from olivelike.runtime.sessions.session import Network
-
-pytest.importorskip("torch")
 
 
 def ask(**more):
@@ -165,9 +164,7 @@ def test_finished_batches_are_handed_out_before_a_cancelled_one(pipeline):
 
 
 def test_initializers_take_the_place_of_the_folders(little_folder, settings, pipeline):
-    import onnx
-
-    model = onnx.load(little_folder / "vae_decoder" / "model.onnx")
+    model = load_model(little_folder / "vae_decoder" / "model.onnx")
     name = next(stored.name for stored in model.graph.initializer if stored.name.endswith("conv_out.bias"))
     bright = {"vae_decoder": {name: np.full(3, 9.0, np.float32)}}
     other = open_pipeline(little_folder, settings, initializers=bright)

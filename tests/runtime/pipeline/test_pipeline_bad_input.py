@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from olivelike.errors import MissingError, SessionError, SourceError, UsageError
+from olivelike.model.onnx_messages import load_model
 from olivelike.model.targets import TargetChoice
 from olivelike.runtime import Request, open_pipeline
 from olivelike.runtime.sessions.session_settings import SessionSettings, parse_provider
@@ -173,27 +174,23 @@ def test_folders_without_configs_are_taken_for_stable_diffusion_1(broken, settin
 
 
 def test_a_network_of_other_names_is_refused_with_what_it_has(broken, settings):
-    import onnx
-
-    model = onnx.load(broken / "unet" / "model.onnx", load_external_data=False)
+    model = load_model(broken / "unet" / "model.onnx")
     for value in (*model.graph.input, *(name for node in model.graph.node for name in [])):
         value.name = "latents" if value.name == "sample" else value.name
     for node in model.graph.node:
         node.input[:] = ["latents" if name == "sample" else name for name in node.input]
-    onnx.save(model, broken / "unet" / "model.onnx")
+    (broken / "unet" / "model.onnx").write_bytes(model.SerializeToString())
     with pytest.raises(SourceError, match=r"has no input 'sample' \(it has: latents, timestep"):
         open_pipeline(broken, settings)
 
 
 def test_a_text_encoder_without_hidden_states_cant_skip_layers(broken, settings):
-    import onnx
-
     path = broken / "text_encoder" / "model.onnx"
-    model = onnx.load(path, load_external_data=False)
+    model = load_model(path)
     kept = [value for value in model.graph.output if not value.name.startswith("hidden_states")]
     del model.graph.output[:]
     model.graph.output.extend(kept)
-    onnx.save(model, path)
+    path.write_bytes(model.SerializeToString())
     pipeline = open_pipeline(broken, settings)
     pipeline.generate(ask())
     with pytest.raises(SourceError, match=r"has no outputs hidden_states\.N, .* convert the checkpoint"):
@@ -202,12 +199,10 @@ def test_a_text_encoder_without_hidden_states_cant_skip_layers(broken, settings)
 
 def test_a_unet_of_a_kind_that_is_not_known_is_refused(broken, settings):
     config = json.loads((broken / "unet" / "config.json").read_text())
-    import onnx
-
     path = broken / "unet" / "model.onnx"
-    model = onnx.load(path, load_external_data=False)
+    model = load_model(path)
     model.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "channels"
-    onnx.save(model, path)
+    path.write_bytes(model.SerializeToString())
     (broken / "unet" / "config.json").write_text(json.dumps({**config, "in_channels": 8}))
     with pytest.raises(SourceError, match="its denoiser takes 8 channels; pipelines are known for 4, and for 9"):
         open_pipeline(broken, settings)

@@ -6,7 +6,6 @@ import json
 import shutil
 
 import numpy as np
-import onnx
 import pytest
 from torch_pipelines import SCHEDULERS, assert_alike, paint, psnr, torch_pipeline
 
@@ -16,8 +15,6 @@ from olivelike.runtime.sessions.providers import find_provider
 from olivelike.runtime.sessions.session_settings import ProviderChoice, SessionSettings
 from tests.fixtures.little_pipeline import little_pipeline
 from tests.fixtures.their_schedulers import their_scheduler
-
-torch = pytest.importorskip("torch")
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array_:DeprecationWarning")
 
@@ -88,6 +85,8 @@ def test_a_network_that_predicts_velocity_gives_the_picture_of_torch(little_fold
 
 @pytest.mark.parametrize("skipped", [1, 2])
 def test_clip_skip_takes_an_earlier_layer_for_both_prompts(pipeline, skipped):
+    import torch
+
     torch_one = torch_pipeline(TEXT)
 
     def encode(text):
@@ -108,6 +107,8 @@ def test_clip_skip_takes_an_earlier_layer_for_both_prompts(pipeline, skipped):
 
 @pytest.mark.parametrize("scheduler", ["PLMS", "Euler a"])
 def test_the_initial_latents_are_those_of_torch(pipeline, scheduler):
+    import torch
+
     request = pipeline.resolve_defaults(ask(scheduler=scheduler))
     state = begin_batch(request, pipeline.folder, [5, 6])
     theirs = torch_pipeline(TEXT)
@@ -119,6 +120,8 @@ def test_the_initial_latents_are_those_of_torch(pipeline, scheduler):
 
 
 def test_the_sample_of_an_encoded_picture_is_drawn_before_the_noise(pipeline, picture):
+    import torch
+
     request = pipeline.resolve_defaults(ask(init_image=picture, strength=0.5))
     state = begin_batch(request, pipeline.folder, [5, 6])
     from_picture(state, pipeline._networks.get("vae_encoder"), 4)
@@ -141,6 +144,8 @@ def test_openvino_gives_the_pictures_of_torch(little_folder, picture, mask):
 
 
 def test_an_encoder_without_a_sample_serves_inpainting(little_folder, settings, picture, mask, tmp_path):
+    import onnx
+
     folder = shutil.copytree(little_folder, tmp_path / "distribution")
     path = folder / "vae_encoder" / "model.onnx"
     model = onnx.load(path, load_external_data=False)

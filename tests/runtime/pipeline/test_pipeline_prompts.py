@@ -7,8 +7,6 @@ from torch_pipelines import psnr
 
 from olivelike.runtime import Request
 
-pytest.importorskip("torch")
-
 
 @pytest.fixture
 def draw(pipeline):

@@ -6,18 +6,15 @@ import json
 import shutil
 
 import numpy as np
-import onnx
 import pytest
-from onnx import numpy_helper
 from PIL import Image
 
 from olivelike.errors import SafetyError, SourceError
+from olivelike.model.onnx_messages import load_model, to_array
 from olivelike.runtime import Request, open_pipeline
 from olivelike.runtime.pipeline.latents import seed_of_attempt
 from olivelike.runtime.pipeline.safety import read_preprocessing
 from tests.fixtures.little_networks import PREPROCESSING, make_networks
-
-torch = pytest.importorskip("torch")
 
 
 def ask(**more):
@@ -32,6 +29,8 @@ def thresholds(value):
 @pytest.fixture(scope="module")
 def nearness(little_folder, pipeline):
     """Return how near a picture is to the nearest concept, by the torch checker."""
+    import torch
+
     checker = make_networks("sd")["safety_checker"]
     preprocessing = read_preprocessing(little_folder / "feature_extractor" / "preprocessor_config.json")
 
@@ -159,6 +158,6 @@ def test_settings_of_the_checker_that_are_damaged_are_named(little_folder, setti
 
 
 def test_the_thresholds_lie_in_the_model_file(little_folder):
-    model = onnx.load(little_folder / "safety_checker" / "model.onnx", load_external_data=False)
+    model = load_model(little_folder / "safety_checker" / "model.onnx")
     stored = {tensor.name: tensor for tensor in model.graph.initializer}
-    assert numpy_helper.to_array(stored["concept_embeds_weights"]).shape == (17,)
+    assert to_array(stored["concept_embeds_weights"]).shape == (17,)

@@ -14,7 +14,6 @@ from PIL import Image
 from torch_pipelines import paint, psnr
 
 from olivelike.digest import digest_file
-from olivelike.engine.output.materialize import materialize
 from olivelike.engine.output.pipeline_files import component_config
 from olivelike.model.components import PREVIEW, VAES
 from olivelike.runtime import Request, open_pipeline
@@ -26,10 +25,6 @@ from olivelike.runtime.sessions.session import Network
 from olivelike.sources import SourceSpec
 from olivelike.sources.names.adapt import read_network
 from olivelike.sources.vae_override import open_vae
-from olivelike.testing.models import load_model, no_progress, traced_graph
-from olivelike.testing.parity import compare_with_torch
-from olivelike.testing.pass_runner import run_pass
-from olivelike.workflow.passes import Registry
 from tests.fixtures.little_pipeline import little_checkpoint
 from tests.fixtures.tiny_vae_files import make_tiny_vae
 
@@ -50,6 +45,10 @@ def tiny_checkpoint(tmp_path_factory):
 @pytest.fixture(scope="module")
 def networks(tiny_checkpoint):
     """Both halves, converted and fused for the CPU."""
+    from olivelike.testing.models import load_model, traced_graph
+    from olivelike.testing.pass_runner import run_pass
+    from olivelike.workflow.passes import Registry
+
     fuse = Registry.built_in().get("fuse").cls
     loaded = [load_model(tiny_checkpoint, name) for name in VAES]
     return {one.architecture.component: run_pass(fuse, one.replace(graph=traced_graph(one.architecture)), target="cpu")
@@ -59,6 +58,9 @@ def networks(tiny_checkpoint):
 @pytest.fixture(scope="module")
 def tiny_pipeline(networks, little_folder, settings, tmp_path_factory):
     """The little pipeline with the tiny VAE, open."""
+    from olivelike.engine.output.materialize import materialize
+    from olivelike.testing.models import no_progress
+
     folder = shutil.copytree(little_folder, tmp_path_factory.mktemp("tiny") / "folder")
     for name, model in networks.items():
         shutil.rmtree(folder / name)
@@ -105,6 +107,10 @@ def test_pictures_are_those_of_diffusers_with_the_same_tiny_vae(tiny_pipeline, t
 
 
 def test_each_half_computes_what_torch_does_in_either_precision(networks):
+    from olivelike.testing.parity import compare_with_torch
+    from olivelike.testing.pass_runner import run_pass
+    from olivelike.workflow.passes import Registry
+
     half = Registry.built_in().get("float16").cls
     for model in networks.values():
         compare_with_torch(model).require(1e-5)
@@ -122,6 +128,9 @@ def test_previews_are_what_the_vae_decodes(tiny_pipeline):
 @pytest.fixture(scope="module")
 def published(tmp_path_factory, settings, little_folder):
     """The decoder of TAESD's published size, whose graph is on the shelf, and what reads its folder."""
+    from olivelike.engine.output.materialize import materialize
+    from olivelike.testing.models import no_progress, traced_graph
+
     root = tmp_path_factory.mktemp("published")
     path = make_tiny_vae(root / "files", seed=1)[1]
     checkpoint = open_vae(SourceSpec(path=path), ["vae_decoder"], None, None)[0]["vae_decoder"]

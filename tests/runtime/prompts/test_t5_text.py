@@ -6,7 +6,6 @@ import json
 
 import numpy as np
 import pytest
-import transformers
 
 from olivelike.errors import SourceError
 from olivelike.families.denoiser_forms import EncodedText
@@ -25,6 +24,8 @@ def folder(tmp_path):
 
 @pytest.mark.parametrize("text", ["", "a red circle", "  The  cat, in é ☃", "a dog " * 9])
 def test_ids_are_those_of_transformers(folder, text):
+    import transformers
+
     theirs = transformers.T5Tokenizer.from_pretrained(folder / "tokenizer_3", local_files_only=True)
     expected = theirs(text, padding="max_length", max_length=12, truncation=True).input_ids
     read = open_text(folder, PART).read(text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import diffusers
 import numpy as np
 import pytest
 
@@ -29,6 +28,8 @@ DYNAMIC = {**CONFIG, "use_dynamic_shifting": True, "base_shift": 0.5, "max_shift
     ],
 )
 def test_a_folder_of_flow_matching_has_its_own_class_under_the_name_of_euler(name, more):
+    import diffusers
+
     chosen, theirs = scheduler_settings(name, CONFIG), diffusers.FlowMatchEulerDiscreteScheduler(shift=3.0, **more)
     ours = make_schedule(chosen, 5)
     theirs.set_timesteps(5)

@@ -6,28 +6,29 @@ import re
 import shutil
 
 import numpy as np
-import onnx
 import onnxruntime
 import pytest
-from olivelike.passes.block_weights import Weights8
-from olivelike.passes.float16 import Float16
-from olivelike.passes.fuse import Fuse
 
 from olivelike.errors import SessionError
 from olivelike.families.networks import interface_of
-from olivelike.measure.network_sizes import CASES, random_inputs
 from olivelike.runtime.sessions import folded_weights
 from olivelike.runtime.sessions.folded_weights import fold
 from olivelike.runtime.sessions.open_session import open_session
 from olivelike.runtime.sessions.session_settings import SessionSettings
-from olivelike.testing import run_pass
-from olivelike.testing.parity import materialize_model
 from tests.fixtures.fusion_networks import short_unet
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["float32", "float16"])
 def made(request, one_torch_thread, tmp_path_factory):
     """Return the folder of a UNet in 8 and 12 bits, and inputs for it."""
+    from olivelike.passes.block_weights import Weights8
+    from olivelike.passes.float16 import Float16
+    from olivelike.passes.fuse import Fuse
+
+    from olivelike.measure.network_sizes import CASES, random_inputs
+    from olivelike.testing import run_pass
+    from olivelike.testing.parity import materialize_model
+
     original = short_unet()
     model = run_pass(Fuse, original, target="cpu")
     if request.param:
@@ -68,6 +69,8 @@ def ours(path, inputs, given=None):
 
 
 def test_outputs_are_the_same_to_the_bit(network):
+    import onnx
+
     path, inputs = network
     folded = fold(path, {})
     floors = sum(node.op_type == "Floor" for node in onnx.load(path, load_external_data=False).graph.node)
@@ -77,6 +80,8 @@ def test_outputs_are_the_same_to_the_bit(network):
 
 
 def test_exchanged_parts_and_others_are_used(network):
+    import onnx
+
     path, inputs = network
     parts = fold(path, {}).parts
     model = onnx.load(path)
@@ -93,6 +98,8 @@ def test_exchanged_parts_and_others_are_used(network):
 
 
 def test_a_small_initializer_is_exchanged_too(network):
+    import onnx
+
     path, inputs = network
     model = onnx.load(path)
     inside = next(
@@ -105,6 +112,8 @@ def test_a_small_initializer_is_exchanged_too(network):
 
 @pytest.mark.parametrize("change", ["another number", "read elsewhere", "another type"])
 def test_other_operators_are_left_to_onnx_runtime(change, network):
+    import onnx
+
     path, inputs = network
     model = onnx.load(path, load_external_data=False)
     graph = model.graph
@@ -132,6 +141,8 @@ def _floors(graph):
 
 
 def _number(tensor):
+    import onnx
+
     return float(onnx.numpy_helper.to_array(tensor))
 
 
@@ -145,6 +156,8 @@ def test_a_data_file_that_is_cut_is_named(network):
 
 @pytest.mark.parametrize("rows", [2**62, 2**20, 0, -2])
 def test_a_weight_whose_size_is_a_lie_takes_no_memory(rows, network):
+    import onnx
+
     path, _ = network
     model = onnx.load(path, load_external_data=False)
     found = next(folded_weights._weights(model.graph))

@@ -14,12 +14,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from olivelike.passes.block_weights import Weights8
-from olivelike.passes.fuse import Fuse
 from small_networks import noise, ones, write_linear, zeros
 
 from olivelike.families.networks import interface_of
-from olivelike.measure.network_sizes import CASES, random_inputs
 from olivelike.runtime import Request, open_pipeline
 from olivelike.runtime.sessions import compiled
 from olivelike.runtime.sessions.compiled import clear_compiled, size_of_compiled
@@ -28,8 +25,6 @@ from olivelike.runtime.sessions.open_session import open_session
 from olivelike.runtime.sessions.ort_session import OrtSession
 from olivelike.runtime.sessions.session_settings import SessionSettings, parse_provider
 from olivelike.serve.drawing.warm import SessionChoice
-from olivelike.testing import run_pass
-from olivelike.testing.parity import materialize_model
 from tests.fixtures.fusion_networks import short_unet
 from tests.fixtures.little_pipeline import little_pipeline
 
@@ -105,6 +100,13 @@ def test_a_picture_is_the_same_to_the_bit(kind, half, plain, keeping, is_from_th
 
 
 def test_weights_in_blocks_are_the_same_to_the_bit(one_torch_thread, plain, keeping, is_from_there, tmp_path):
+    from olivelike.passes.block_weights import Weights8
+    from olivelike.passes.fuse import Fuse
+
+    from olivelike.measure.network_sizes import CASES, random_inputs
+    from olivelike.testing import run_pass
+    from olivelike.testing.parity import materialize_model
+
     original = short_unet()
     short = run_pass(Weights8, run_pass(Fuse, original, target="cpu"), target="cpu", block_size=32)
     (tmp_path / "unet").mkdir()

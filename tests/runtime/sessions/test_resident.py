@@ -8,9 +8,7 @@ import threading
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper
 from small_networks import ones, zeros
 
 from olivelike.runtime.sessions import resident
@@ -112,6 +110,9 @@ def test_a_folder_that_is_gone_and_an_error_in_between_are_no_matter(folder):
 
 def test_a_network_gives_back_its_pages_when_another_one_runs(tmp_path):
     """Its weights are behind a DequantizeLinear, so that a session reads them from the file in each run."""
+    import onnx
+    from onnx import TensorProto, helper
+
     weight = np.random.default_rng(0).integers(-99, 99, (512, 4096), np.int8)
     nodes = [
         helper.make_node("DequantizeLinear", ["w", "s"], ["wide"]), helper.make_node("MatMul", ["x", "wide"], ["y"]),

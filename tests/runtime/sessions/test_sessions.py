@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 from small_networks import OUTER, PASSTHROUGH, noise, ones, weights, write_linear, write_network, zeros
 
@@ -150,6 +149,8 @@ def test_an_output_of_a_wrong_dynamic_size_is_an_error_as_it_runs(linear):
 
 @pytest.mark.parametrize("names", [("weight",), ("factor",), ("weight", "factor")])
 def test_initializers_in_data_file_and_model_can_be_exchanged(linear_path, settings, names):
+    import onnx
+
     inside = onnx.load(linear_path, load_external_data=False).graph.initializer
     assert {tensor.name: bool(tensor.external_data) for tensor in inside} == {"weight": True, "factor": False}
     arrays = {name: weights()[name] * -3 for name in names}

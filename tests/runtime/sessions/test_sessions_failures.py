@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from small_networks import CONTRIB, FOREIGN, PASSTHROUGH, write_linear, write_network
 
@@ -15,10 +17,12 @@ from olivelike.runtime.pipeline.pipeline_folder import (
     recorded_facts,
     target_settings,
 )
-from olivelike.runtime.sessions.load_failure import load_failure
+from olivelike.runtime.sessions import load_failure as load_failure_of
+from olivelike.runtime.sessions.load_failure import load_failure, operators_without_kernel
 from olivelike.runtime.sessions.open_session import open_session
 from olivelike.runtime.sessions.providers import onnxruntime_offer
 from olivelike.runtime.sessions.session_settings import SessionSettings, parse_provider
+from tests.fixtures.made_folders import WHOLE
 from tests.fixtures.sample_records import write_output_record
 
 ENGINES = {"cpu": "ONNX Runtime", "openvino": "OpenVINO"}
@@ -27,6 +31,9 @@ ENGINES = {"cpu": "ONNX Runtime", "openvino": "OpenVINO"}
 @pytest.fixture(params=ENGINES)
 def provider(request):
     return request.param
+
+
+tables = pytest.mark.skipif(not WHOLE, reason="needs all of olivelike: tables of kernels")
 
 
 def settings(*providers):
@@ -90,10 +97,22 @@ def test_what_the_runtime_reads_is_what_it_says_itself(tmp_path):
     assert f"till opset {opset}" in refusal(write_network(tmp_path / "net", text), "cpu")
 
 
+@tables
 def test_operators_without_a_kernel_are_counted(tmp_path):
     message = refusal(write_network(tmp_path / "net", CONTRIB), "cpu")
     assert "nothing on cpu runs its operators com.microsoft::NhwcConv (1)" in message
     assert f"; ONNX Runtime {onnxruntime_offer().version} says: " in message
+
+
+def test_the_runtime_alone_says_what_tells_of_kernels(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "olivelike.graphs.inspect.inspection", None)
+    monkeypatch.setattr(load_failure_of, "lacking", lambda error: f"this needs {error.name}")
+    message = refusal(write_network(tmp_path / "net", CONTRIB, ir_version=77), "cpu")
+    assert "it asks for IR version 77, " in message
+    assert message.endswith(
+        "; to say whether its operators have kernels, this needs olivelike.graphs.inspect.inspection"
+    )
+    assert not operators_without_kernel(tmp_path / "net" / "model.onnx", settings("cpu"))
 
 
 def test_openvino_says_itself_which_operators_it_lacks(tmp_path):
@@ -133,6 +152,7 @@ def test_a_folder_of_another_target_runs_if_every_operator_has_a_kernel(tmp_path
     check_folder_target("cuda", settings("directml"), {"unet": write_network(tmp_path / "net", CONTRIB)})
 
 
+@tables
 def test_a_folder_with_operators_that_nothing_runs_is_refused_with_what_to_do(tmp_path, provider):
     models = {"text_encoder": write_linear(tmp_path / "a"), "unet": write_network(tmp_path / "b", CONTRIB)}
     with pytest.raises(SessionError) as caught:
@@ -143,6 +163,7 @@ def test_a_folder_with_operators_that_nothing_runs_is_refused_with_what_to_do(tm
     assert "--provider cuda" in message
 
 
+@tables
 @pytest.mark.parametrize(
     ("workflow", "remedy"),
     [
@@ -165,6 +186,7 @@ def test_the_remedy_for_another_target_is_the_command_that_made_the_folder(tmp_p
     )
 
 
+@tables
 def test_what_a_later_provider_runs_counts(tmp_path):
     models = {"unet": write_network(tmp_path / "net", CONTRIB)}
     with pytest.raises(SessionError, match="on tensorrt nothing runs"):

@@ -10,6 +10,8 @@ from small_networks import CONTRIB, PASSTHROUGH, write_linear, write_network
 from olivelike.cli.app import run_command_line
 from olivelike.runtime.sessions.providers import installed_offers, onnxruntime_offer
 
+pytest.importorskip("olivelike.cli.commands.inspect", reason="needs all of olivelike")
+
 
 @pytest.fixture
 def inspect(capsys):

@@ -12,21 +12,15 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
-from olivelike.passes.fuse import Fuse
 from small_networks import PASSTHROUGH, write_network
 
 from olivelike.errors import SessionError, UsageError
 from olivelike.families.networks import interface_of
-from olivelike.measure.doctor.diagnosis import check_provider, listed_providers
-from olivelike.measure.network_sizes import CASES, random_inputs
-from olivelike.measure.verify.original import relative_error, run_torch
 from olivelike.runtime.sessions import plugins
 from olivelike.runtime.sessions.open_session import open_session
 from olivelike.runtime.sessions.ort_options import add_providers
 from olivelike.runtime.sessions.providers import find_provider, require_provider
 from olivelike.runtime.sessions.session_settings import ProviderChoice, SessionSettings, parse_provider
-from olivelike.testing import run_pass
-from olivelike.testing.parity import materialize_model, torch_network
 
 OPENVINO = "OpenVINOExecutionProvider"
 PACKAGE = """
@@ -104,6 +98,8 @@ def test_a_plugin_without_a_device_here_is_said_to_have_none(nothing, name, tmp_
 
 
 def test_doctor_lists_a_plugin_and_what_it_lacks(nothing):
+    from olivelike.measure.doctor.diagnosis import check_provider, listed_providers
+
     assert f"plugin:{nothing}" in listed_providers()
     check = check_provider(f"plugin:{nothing}")
     assert (check.name, check.status) == ("DevicelessExecutionProvider", "unusable")
@@ -252,6 +248,13 @@ def test_options_reach_the_openvino_plugin(openvino_plugin, tmp_path):
 @pytest.mark.parametrize("component", ["text_encoder", "unet", "vae_encoder", "vae_decoder", "safety_checker"])
 def test_each_network_runs_whole_on_the_openvino_plugin(openvino_plugin, tiny, component, tmp_path):
     """With fallback to the CPU disabled, and in float32 against torch."""
+    from olivelike.passes.fuse import Fuse
+
+    from olivelike.measure.network_sizes import CASES, random_inputs
+    from olivelike.measure.verify.original import relative_error, run_torch
+    from olivelike.testing import run_pass
+    from olivelike.testing.parity import materialize_model, torch_network
+
     original = tiny(component)
     materialize_model(run_pass(Fuse, original, target="openvino_ep"), tmp_path)
     path = tmp_path / "model.onnx"

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-import onnx
 import pytest
-from olivelike.passes.float16 import Bfloat16
-from olivelike.passes.fuse import Fuse
-from onnx import numpy_helper
 from small_networks import zeros
 
 from olivelike.runtime.sessions.open_session import open_session
 from olivelike.runtime.sessions.session_settings import SessionSettings, parse_provider
-from olivelike.testing import run_pass
-from olivelike.testing.parity import materialize_model
 
 pytest.importorskip("openvino")
 
@@ -23,6 +17,11 @@ PROVIDERS = ("cpu", "openvino:INFERENCE_PRECISION_HINT=f32")
 @pytest.fixture(scope="module", params=PROVIDERS)
 def encoder(request, tiny, tmp_path_factory):
     """Return the file for a provider, and settings for it."""
+    from olivelike.passes.fuse import Fuse
+
+    from olivelike.testing import run_pass
+    from olivelike.testing.parity import materialize_model
+
     settings = SessionSettings((parse_provider(request.param),), intra_threads=1)
     fused = run_pass(Fuse, tiny("text_encoder"), target=settings.provider.target)
     folder = tmp_path_factory.mktemp("text_encoder")
@@ -46,12 +45,22 @@ def reference(proto, ids):
 
 
 def test_a_real_network_computes_what_a_bare_session_does(encoder):
+    import onnx
+
     path, settings = encoder
     ids = np.arange(2 * 77, dtype=np.int32).reshape(2, 77) % 90
     np.testing.assert_allclose(run(path, settings, ids), reference(onnx.load(path), ids), atol=1e-4)
 
 
 def test_weights_in_bfloat16_can_be_exchanged(tiny, tmp_path):
+    import onnx
+    from olivelike.passes.float16 import Bfloat16
+    from olivelike.passes.fuse import Fuse
+    from onnx import numpy_helper
+
+    from olivelike.testing import run_pass
+    from olivelike.testing.parity import materialize_model
+
     fused = run_pass(Fuse, tiny("text_encoder"), target="openvino")
     materialize_model(run_pass(Bfloat16, fused), tmp_path)
     settings = SessionSettings((parse_provider("openvino"),), intra_threads=1)
@@ -67,6 +76,9 @@ def test_weights_in_bfloat16_can_be_exchanged(tiny, tmp_path):
 
 
 def test_all_weights_of_a_real_network_can_be_exchanged(encoder):
+    import onnx
+    from onnx import numpy_helper
+
     path, settings = encoder
     ids = np.arange(77, dtype=np.int32).reshape(1, 77) % 90
     proto = onnx.load(path)
