@@ -86,7 +86,10 @@ def build(folder: Path) -> list[Path]:
 
 
 def tracked() -> list[str]:
-    """Return the files of the tree that are not ignored."""
+    """Return the files of the tree that are not ignored; in a copy without git, as containers have, all but bytecode."""
+    if not (ROOT / ".git").exists():
+        found = (path for path in ROOT.rglob("*") if path.is_file() and path.suffix != ".pyc")
+        return sorted(path.relative_to(ROOT).as_posix() for path in found)
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     names = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\0")
     return sorted(name for name in names if name and (ROOT / name).is_file())

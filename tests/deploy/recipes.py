@@ -14,6 +14,7 @@ DEPLOY = ROOT / "deploy"
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
 COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
 CUDA = yaml.safe_load((DEPLOY / "compose.cuda.yaml").read_text(encoding="utf-8"))
+DRAW = yaml.safe_load((DEPLOY / "compose.draw.yaml").read_text(encoding="utf-8"))
 KUBERNETES = [(DEPLOY / name).read_text(encoding="utf-8") for name in ("kubernetes.yaml", "kubernetes-run.yaml")]
 """What is applied, and a run on it, which is created each time."""
 APPLIED, CREATED = (list(yaml.safe_load_all(text)) for text in KUBERNETES)

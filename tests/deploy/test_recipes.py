@@ -17,6 +17,7 @@ from tests.deploy.recipes import (
     CUDA,
     DEPLOY,
     DOCKERFILE,
+    DRAW,
     INIT,
     KUBERNETES,
     ROOT,
@@ -29,6 +30,7 @@ from tests.deploy.recipes import (
     pods,
     service_command,
 )  # fmt: skip
+from tools.wheels import OPTIONS, RUNTIMES
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 IMAGE = f"olivelike:{PROJECT['version']}"
@@ -114,6 +116,21 @@ def test_the_services_with_cuda_are_all_of_ours():
         assert one["image"] == f"{IMAGE}-cuda"
         assert one["build"]["args"] == {"VARIANT": "cuda"}
     assert "cuda)" in DOCKERFILE
+
+
+def test_the_server_that_draws_alone_is_the_other_one_without_a_cluster():
+    (alone,) = DRAW["services"].values()
+    of_cluster = {name: one for name, one in SERVICES["server"].items() if name not in {"networks", "depends_on"}}
+    command = [word for word in of_cluster["command"] if not word.startswith("--cluster=")]
+    build = {**of_cluster["build"], "args": {"VARIANT": "draw"}}
+    assert alone == {**of_cluster, "image": f"{IMAGE}-draw", "build": build, "command": command}
+    assert DRAW["volumes"].keys() == {claim.partition(":")[0] for claim in alone["volumes"]}
+
+
+def test_what_draws_is_installed_with_extras_of_its_own():
+    (extras,) = re.findall(r"olivelike_runtime-\*\.whl\)\[([\w,]+)\]", DOCKERFILE)
+    assert {"cpu", "serve"} <= set(extras.split(",")) <= {*RUNTIMES, *OPTIONS}
+    assert set(re.findall(r"^      (\w+)\) \\$", DOCKERFILE, re.MULTILINE)) == {"cpu", "cuda", "draw"}
 
 
 def test_nobody_is_root_or_writes_outside_of_volumes():
