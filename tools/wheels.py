@@ -86,7 +86,7 @@ def build(folder: Path) -> list[Path]:
 
 
 def tracked() -> list[str]:
-    """Return the files of the tree that are not ignored; in a copy without git, as containers have, all but bytecode."""
+    """Return the files of the tree that are not ignored; without git, as in a container, all but bytecode."""
     if not (ROOT / ".git").exists():
         found = (path for path in ROOT.rglob("*") if path.is_file() and path.suffix != ".pyc")
         return sorted(path.relative_to(ROOT).as_posix() for path in found)
