@@ -65,7 +65,7 @@ class ClipTokenizer:
     def __init__(self, files: Mapping[str, bytes]) -> None:
         """Load a folder.
 
-        Raises `UnknownFormError` if it is in another form than published ones, and `ValueError` if a file is no JSON.
+        Raises `UnknownFormError` if it is in another form than published ones, and `ValueError` if a file is damaged.
 
         Args:
             files: Content by name: `tokenizer.json`, or `vocab.json` with `merges.txt`, and what is beside them.
@@ -190,7 +190,10 @@ def _to_add(special: Mapping[str, str | AddedToken], listed: Mapping[int, AddedT
 
 
 def _vocabulary(files: Mapping[str, bytes], whole: JsonView) -> tuple[dict[str, int], list[tuple[str, str]]]:
-    """Return token → id, and the pairs that merge; `tokenizer.json` counts before the two files."""
+    """Return token → id, and the pairs that merge; `tokenizer.json` counts before the two files.
+
+    Raises `ValueError` for merges that no library takes.
+    """
     merges: Iterable[Any]
     if "tokenizer.json" in files:
         model = _mapping(whole.get("model"))
@@ -204,10 +207,14 @@ def _vocabulary(files: Mapping[str, bytes], whole: JsonView) -> tuple[dict[str, 
         merges = [line.removesuffix("\r") for line in lines if not line.startswith("#version")]
     _require(all(type(number) is int and number in _IDS for number in vocabulary.values()))
     pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in merges]
+    if alone := next((pair[0] for pair in pairs if isinstance(pair, list) and len(pair) == 1 and pair != [""]), None):
+        raise ValueError(f"{alone!r} is no pair of merges")
     _require(
         all(isinstance(pair, list) and len(pair) == 2 and all(type(half) is str for half in pair) for pair in pairs)
     )
-    _require(all(left in vocabulary and right in vocabulary and left + right in vocabulary for left, right in pairs))
+    if lacking := next((token for pair in pairs for token in (*pair, "".join(pair)) if token not in vocabulary), None):
+        name = "tokenizer.json" if "tokenizer.json" in files else "merges.txt"
+        raise ValueError(f"{name} has merges of {lacking!r}, which the vocabulary lacks")
     return dict(vocabulary), [(left, right) for left, right in pairs]
 
 

@@ -170,7 +170,7 @@ def test_whatever_a_folder_says_of_its_special_tokens_is_read_as_transformers_do
         (MAP, b'{"bos_token": null}'),
         (ADDED, b'{"<x>": "1000"}'),
         ("vocab.json", b'{"a": -1}'),
-        ("merges.txt", b"#version: 0.2\nno such\n"),
+        ("merges.txt", b"#version: 0.2\n\na b\n"),
     ],
 )
 def test_other_forms_are_left_to_transformers(small, name, content):
@@ -184,8 +184,7 @@ def test_other_forms_are_left_to_transformers(small, name, content):
         {"truncation": {"direction": "Right", "max_length": 77, "strategy": "LongestFirst", "stride": 0}},
         {"added_tokens": None},
         {"model": {"type": "WordPiece"}},
-        {"model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": [["a", "b"]]}},
-        {"model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": [["a"]]}},
+        {"model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": ["a b c"]}},
     ],
 )
 def test_a_tokenizer_json_of_another_form_is_left_to_transformers(small, change):
@@ -196,3 +195,29 @@ def test_a_tokenizer_json_of_another_form_is_left_to_transformers(small, change)
 def test_a_file_that_is_no_json_is_an_error(small):
     with pytest.raises(ValueError, match="Expecting"):
         ClipTokenizer(small[4] | {MAP: b"{"})
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"#version: 0.2\nno such\n", r"merges\.txt has merges of 'no', which the vocabulary lacks"),
+        (b"#version: 0.2\nhalfwa", "'halfwa' is no pair of merges"),
+        (b"\xff\x00", "decode"),
+    ],
+)
+def test_damaged_merges_are_an_error_which_transformers_has_too(small, tmp_path, content, said):
+    files = {key: data for key, data in small[4].items() if key != MAP} | {"merges.txt": content}
+    with pytest.raises(ValueError, match=said):
+        ClipTokenizer(files)
+    transformers = pytest.importorskip("transformers")
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    with pytest.raises(Exception):  # noqa: B017
+        transformers.CLIPTokenizer.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize(("merges", "said"), [([["a", "b"]], "merges of 'ab'"), ([["a"]], "'a' is no pair")])
+def test_damaged_merges_of_a_tokenizer_json_are_an_error(small, merges, said):
+    model = {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": merges}
+    with pytest.raises(ValueError, match=said):
+        ClipTokenizer(changed(small[5], WHOLE, lambda content: content.update(model=model)))
