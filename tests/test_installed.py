@@ -83,8 +83,11 @@ def test_a_published_architecture_needs_no_torch_and_what_does_says_so(tmp_path)
     layer = "lora_unet_mid_block_attentions_0_transformer_blocks_0_attn1_to_q"
     factors = {"lora_down": np.ones((2, 64), np.float32), "lora_up": np.ones((64, 2), np.float32)}
     save_file({f"{layer}.{role}.weight": factor for role, factor in factors.items()}, tmp_path / "plain.safetensors")
+    factors = {f"hada_{name}": np.ones((64, 2) if name[-1] == "a" else (2, 64), np.float32)
+               for name in ("w1_a", "w1_b", "w2_a", "w2_b")}  # fmt: skip
+    save_file({f"{layer}.{role}": factor for role, factor in factors.items()}, tmp_path / "hadamard.safetensors")
     workflow = ("run", "demo", "--cache-dir", "cache", "--output")
-    done = olivelike(tmp_path, *workflow, "out", "--set", "loras=[plain.safetensors]")
+    done = olivelike(tmp_path, *workflow, "out", "--set", "loras=[plain.safetensors, hadamard.safetensors]")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out" / "unet" / "model.onnx").is_file()
     failed = olivelike(tmp_path, *workflow, "other", "--set", "components.unet=[{convert: {fresh: true}}, fuse]")

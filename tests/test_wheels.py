@@ -27,7 +27,7 @@ ELSEWHERE = {
     "olivelike.serve.runs.run_orders": {"olivelike.workflow.extends", "olivelike.workflow.findings"},
 }  # fmt: skip
 """Modules of `olivelike` that those of `olivelike-runtime` use where `lacking` tells of them, or no command asks."""
-LARGE = {"diffusers", "onnx", "onnx-ir", "peft", "torch", "transformers"}
+LARGE = {"diffusers", "onnx", "onnx-ir", "torch", "transformers"}
 """Distributions that some of its functions still import."""
 
 

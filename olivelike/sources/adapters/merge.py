@@ -7,9 +7,7 @@ For DoRA the weight scales the whole change, so that 0 is the base and 1 what wa
 difference before normalising: at 1 both agree, at 0 its result still has the trained magnitudes.
 
 A plain LoRA's product is not computed here: whoever reads the merged tensor adds it, block by block, and it is never
-stored. Tucker decompositions and DoRA are computed here, by NumPy: to import torch and PEFT takes longer than to merge.
-For LoHa and LoKr, PEFT's own layers compute the difference, on a base layer of the meta device, which has shape and no
-memory.
+stored. All else is computed here, by NumPy: Tucker decompositions, DoRA, and LoHa and LoKr as PEFT's layers do.
 
 Which layer a module of a LoRA file changes is looked up in all spellings of the network's own layers
 (`layer_names`). diffusers' converters are not asked: they know plain LoRA alone, drop or refuse what else a file
@@ -21,7 +19,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,7 +35,6 @@ if TYPE_CHECKING:
     from olivelike.sources.adapters.lora_file import LoraFile, LoraModule, WeightedLora
 
 Shape = tuple[int, ...]
-_ADAPTER = "merged"
 
 
 @dataclass(frozen=True)
@@ -205,10 +202,9 @@ def _change_of(module: LoraModule, factors: Mapping[str, Array], base: Array) ->
 
 def _difference(module: LoraModule, factors: Mapping[str, Array], shape: tuple[int, ...]) -> Array:
     """Return the difference Δ of a module in a layer's shape, alpha / rank included, in float32."""
-    if module.kind != "lora":
-        return _library_difference(module, factors, shape)
-    product = _product(factors)
-    product *= np.float32(module.scale)
+    product = {"lora": _product, "loha": _hadamard, "lokr": _kronecker}[module.kind](factors)
+    # PEFT knows no rank-stabilised scale of LoHa and LoKr.
+    product *= np.float32(replace(module, rslora=module.rslora and module.kind == "lora").scale)
     return product.reshape(shape)
 
 
@@ -225,42 +221,36 @@ def _product(factors: Mapping[str, Array]) -> Array:
     return product
 
 
-def _library_difference(module: LoraModule, factors: Mapping[str, Array], shape: tuple[int, ...]) -> Array:
-    """Return the difference of a LoHa or LoKr module, by PEFT."""
-    import torch
-
-    with torch.no_grad():
-        layer = _build_layer(module, shape)
-        for role in layer.adapter_layer_names:
-            slot = getattr(layer, role)
-            if _ADAPTER in slot:
-                del slot[_ADAPTER]
-            if role in factors:
-                slot[_ADAPTER] = torch.nn.Parameter(torch.from_numpy(factors[role]), False)
-        delta: Array = layer.get_delta_weight(_ADAPTER).detach().numpy()
-    return delta
-
-
-def _build_layer(module: LoraModule, shape: tuple[int, ...]) -> Any:
-    """Return PEFT's layer for a module, on a base of a shape, its parameters on the meta device."""
-    import torch
-    from peft import LoHaConfig, LoKrConfig, inject_adapter_in_model
-
-    rank = module.rank or 1
-    # PEFT divides by rank; a LoKr of two whole factors has none, and its difference is not scaled.
-    alpha = rank if module.rank is None or module.alpha is None else module.alpha
-    config = (LoHaConfig if module.kind == "loha" else LoKrConfig)(
-        r=rank, alpha=alpha, target_modules=["layer"], init_weights=False
+def _hadamard(factors: Mapping[str, Array]) -> Array:
+    """Return LoHa's product of two products, element by element (https://arxiv.org/abs/2108.06098)."""
+    if "hada_t1" not in factors:
+        product: Array = (factors["hada_w1_a"] @ factors["hada_w1_b"]) * (factors["hada_w2_a"] @ factors["hada_w2_b"])
+        return product
+    first, second = (
+        _between(factors[f"hada_t{number}"], factors[f"hada_w{number}_a"], factors[f"hada_w{number}_b"])
+        for number in (1, 2)
     )
-    holder = torch.nn.Module()
-    with torch.device("meta"):
-        holder.layer = (
-            torch.nn.Linear(shape[1], shape[0], bias=False)
-            if len(shape) == 2
-            else torch.nn.Conv2d(shape[1], shape[0], shape[2:], bias=False)
-        )
-        inject_adapter_in_model(config, holder, adapter_name=_ADAPTER, low_cpu_mem_usage=True)
-    return holder.layer
+    first *= second
+    return first
+
+
+def _kronecker(factors: Mapping[str, Array]) -> Array:
+    """Return LoKr's Kronecker product of two matrices, or of a matrix and a kernel; each may be a product itself."""
+    first, second = (factors.get(name) for name in ("lokr_w1", "lokr_w2"))
+    if first is None:
+        first = factors["lokr_w1_a"] @ factors["lokr_w1_b"]
+    if second is None and "lokr_t2" in factors:
+        second = _between(factors["lokr_t2"], factors["lokr_w2_a"], factors["lokr_w2_b"])
+    elif second is None:
+        second = factors["lokr_w2_a"] @ factors["lokr_w2_b"]
+    return np.kron(first.reshape(*first.shape, *[1] * (second.ndim - 2)), second)
+
+
+def _between(core: Array, a: Array, b: Array) -> Array:
+    """Return aᵀ · core · b, a kernel (out, in, height, width), of a core (rank, rank, height, width)."""
+    half = np.einsum("ijkl,jr->irkl", core, b, optimize=True)
+    whole: Array = np.einsum("irkl,ip->prkl", half, a, optimize=True)
+    return whole
 
 
 def _magnitude(factors: Mapping[str, Array], merged: Array) -> tuple[Array, int]:
