@@ -234,6 +234,7 @@ def test_checkpoints_are_files_and_folders_of_pipelines(tmp_path):
 
 
 def test_files_of_runs_that_nobody_remembers_are_dropped_at_the_start(settings, tmp_path):
+    pytest.importorskip("olivelike.engine.run", reason="needs all of olivelike")
     mine = replace(settings, gallery=tmp_path / "gallery")
     old, foreign = (mine.gallery / ".runs" / name for name in ("0123456789abcdef", "notes"))
     for folder in (old, foreign):
