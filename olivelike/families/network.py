@@ -43,6 +43,8 @@ class Input:
     """Shape to trace with; a named dimension traced at 1 is fixed in the trace and broadcast by the graph."""
     share: bool = False
     """Whether it is a share, from 0 to 1."""
+    unit: int = 1
+    """Common divisor of the heights and widths that it takes."""
 
 
 @dataclass(frozen=True)

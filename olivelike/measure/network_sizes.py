@@ -77,6 +77,8 @@ def random_inputs(inputs: Sequence[Input], case: Case, config: Config, seed: int
             # In pixels, of which there are as many per latent as in the trace.
             each = value.example[-1] // inputs[0].example[-1] if kind.in_each_step else downscale_factor(config)
             sizes[-2:] = [size and size * each for size in sizes[-2:]]
+        if value.unit > 1:
+            sizes[-2:] = [size and -(-size // value.unit) * value.unit for size in sizes[-2:]]
         shapes[value.name] = value.dtype, tuple(size for size in sizes if size is not None)
     values = random_values(shapes, config.get("vocab_size", 0), seed)
     return values | {value.name: values[value.name] / np.float32(_MOST_TIMESTEPS) for value in inputs if value.share}
@@ -112,8 +114,11 @@ def random_values(inputs: Mapping[str, tuple[str, tuple[int, ...]]], tokens: int
         dtype = np.dtype(text)
         if name == "timestep":
             values[name] = random.integers(1, _MOST_TIMESTEPS, shape).astype(dtype)
+        elif name == "attention_mask":
+            # A text, and a third of its row that fills it up.
+            values[name] = np.broadcast_to(np.arange(shape[-1]) * 3 < 2 * shape[-1], shape).astype(dtype)
         elif dtype.kind in "iu":
-            values[name] = random.integers(0, tokens, shape, dtype=dtype.type)
+            values[name] = random.integers(0, tokens or _PLACES_OF_IDS, shape, dtype=dtype.type)
         elif dtype.kind == "b":
             values[name] = random.integers(0, 2, shape).astype(dtype)
         else:
@@ -122,6 +127,8 @@ def random_values(inputs: Mapping[str, tuple[str, tuple[int, ...]]], tokens: int
 
 
 _MOST_TIMESTEPS: Final = 1000
+_PLACES_OF_IDS: Final = 64
+"""Places that ids tell, where a network has no vocabulary of tokens."""
 _COLOURS: Final = 3
 _PIXELS_PER_LATENT: Final = 8
 _SIDE: Final = 64

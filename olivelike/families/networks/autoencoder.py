@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Final
 
+from olivelike.errors import SourceError
 from olivelike.families.network import (
     Input,
     Interface,
@@ -17,6 +18,7 @@ from olivelike.families.network import (
     layer_count,
     layer_number,
     renamed,
+    shown,
 )  # fmt: skip
 from olivelike.model.components import PREVIEW, VAES
 
@@ -26,18 +28,27 @@ if TYPE_CHECKING:
     from olivelike.model.architecture import Config
 
 
+def _patch(config: Config) -> int:
+    """Return the latents along a side of the squares that are one to the denoiser, all of one's channels together."""
+    patch: int = config.get("patch_size", (1, 1))[0]
+    return patch
+
+
 def _vae_encoder(config: Config) -> Interface:
     tiny = "encoder_block_out_channels" in config
-    side = 2 ** (len(config["encoder_block_out_channels" if tiny else "block_out_channels"]) - 1)
+    side = _patch(config) * 2 ** (len(config["encoder_block_out_channels" if tiny else "block_out_channels"]) - 1)
     dims = ("encoder_batch", None, "encoder_height", "encoder_width")
-    sample = Input("sample", "float32", dims, (2, config["in_channels"], side * 4, side * 6))
-    # A tiny VAE has latents alone, no distribution of them.
-    return Interface((sample,), ("latent_sample",) if tiny else ("latent_sample", "latent_parameters"))
+    unit = side if _patch(config) > 1 else 1
+    sample = Input("sample", "float32", dims, (2, config["in_channels"], side * 4, side * 6), unit=unit)
+    # A tiny VAE has latents alone, no distribution of them; FLUX.2 takes the likeliest.
+    alone = tiny or "patch_size" in config
+    return Interface((sample,), ("latent_sample",) if alone else ("latent_sample", "latent_parameters"))
 
 
 def _vae_decoder(config: Config) -> Interface:
     dims = ("decoder_batch", None, "decoder_height", "decoder_width")
-    return Interface((Input("latent_sample", "float32", dims, (2, config["latent_channels"], 6, 10)),), ("sample",))
+    channels = config["latent_channels"] * _patch(config) ** 2
+    return Interface((Input("latent_sample", "float32", dims, (2, channels, 6, 10)),), ("sample",))
 
 
 def _forward_vae_encoder(self: Any, sample: torch.Tensor) -> Any:
@@ -64,6 +75,39 @@ def _decode_tiny(self: Any, latent_sample: torch.Tensor) -> Any:
     return self.network.decoder(latent_sample)
 
 
+def _statistics(network: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return mean and deviation of each channel of squares, which a VAE of FLUX.2 holds as those of a batch norm."""
+    norm = network.bn
+    return norm.running_mean[:, None, None], (norm.running_var + norm.eps).sqrt()[:, None, None]
+
+
+def _encode_squares(self: Any, sample: torch.Tensor) -> Any:
+    import torch
+
+    latents, _ = _forward_vae_encoder(self, sample)
+    mean, deviation = _statistics(self.network)
+    return (torch.nn.functional.pixel_unshuffle(latents, self.network.config.patch_size[0]) - mean) / deviation
+
+
+def _decode_squares(self: Any, latent_sample: torch.Tensor) -> Any:
+    import torch
+
+    mean, deviation = _statistics(self.network)
+    latents = torch.nn.functional.pixel_shuffle(latent_sample * deviation + mean, self.network.config.patch_size[0])
+    return _forward_vae_decoder(self, latents)
+
+
+def _check_squares(component: str, class_name: str, config: Config) -> None:
+    """Refuse squares that are none."""
+    patch = config.get("patch_size", (2, 2))
+    if not isinstance(patch, list | tuple) or len(patch) != _SIDES or patch[0] != patch[1]:
+        raise SourceError(
+            f"{component}: {class_name} with `patch_size: {shown(patch)}` is not supported: it is no height and width "
+            "that are equal"
+        )
+
+
+_SIDES: Final = 2
 _ATTENTION: Final = {"group_norm": "norm", "to_q": "q", "to_k": "k", "to_v": "v", "to_out.0": "proj_out"}
 _BLOCK: Final = re.compile(r"(down|up)_blocks\.(\d+)\.(resnets|downsamplers|upsamplers)\.(\d+)\.(.+)")
 _LAST: Final = re.compile(r"decoder\.up_blocks\.(\d+)\.")
@@ -141,34 +185,52 @@ _COUNTS: Final = frozenset(
 _SIZES: Final = frozenset(
     {
         "in_channels", "out_channels", "block_out_channels", "down_block_out_channels", "up_block_out_channels",
-        "encoder_block_out_channels", "decoder_block_out_channels", "latent_channels", "norm_num_groups",
+        "encoder_block_out_channels", "decoder_block_out_channels", "latent_channels", "norm_num_groups", "patch_size",
     }
 )  # fmt: skip
 _INERT: Final = frozenset(
-    {"sample_size", "scaling_factor", "shift_factor", "latents_mean", "latents_std", "force_upcast"}
-)
+    {
+        "batch_norm_momentum",
+        "sample_size",
+        "scaling_factor",
+        "shift_factor",
+        "latents_mean",
+        "latents_std",
+        "force_upcast",
+    }
+)  # fmt: skip
 _TINY_INERT: Final = frozenset({"latent_magnitude", "latent_shift", "scaling_factor", "shift_factor", "force_upcast"})
 
 
-def _network(class_name: str, component: str, *, tiny: bool = False) -> Network:
-    encodes = component == "vae_encoder"
-    if tiny:
-        forward = _encode_tiny if encodes else _decode_tiny
-    else:
-        forward = _forward_vae_encoder if encodes else _forward_vae_decoder
+_FORWARDS: Final = {
+    "AutoencoderTiny": (_encode_tiny, _decode_tiny),
+    "AutoencoderKLFlux2": (_encode_squares, _decode_squares),
+}
+"""Class → how its halves run, if otherwise than `AutoencoderKL`'s."""
+
+
+def _network(class_name: str, component: str) -> Network:
+    encodes, tiny = component == "vae_encoder", class_name == "AutoencoderTiny"
+    encode, decode = _FORWARDS.get(class_name, (_forward_vae_encoder, _forward_vae_decoder))
+    more = {"check": _check_squares, "stored": ()} if class_name == "AutoencoderKLFlux2" else {}
+    known: dict[str, Any] = {"stored": _TINY if tiny else (STORED,), **more}
     return Network(
         class_name,
         (component,),
         _vae_encoder if encodes else _vae_decoder,
-        lambda network: forward,  # noqa: ARG005
+        lambda network: encode if encodes else decode,  # noqa: ARG005
         counts=_COUNTS,
         sizes=_SIZES,
         inert=_TINY_INERT if tiny else _INERT,
-        stored=_TINY if tiny else (STORED,),
+        **known,
     )
 
 
 NETWORKS: Final = (
-    *(_network(name, half) for half in VAES for name in ("AutoencoderKL", "AsymmetricAutoencoderKL")),
-    *(_network("AutoencoderTiny", half, tiny=True) for half in (*VAES, PREVIEW)),
+    *(
+        _network(name, half)
+        for half in VAES
+        for name in ("AutoencoderKL", "AsymmetricAutoencoderKL", "AutoencoderKLFlux2")
+    ),
+    *(_network("AutoencoderTiny", half) for half in (*VAES, PREVIEW)),
 )

@@ -1,0 +1,159 @@
+"""The denoiser of FLUX.2: diffusers' `Flux2Transformer2DModel`, which takes latents as a row of tokens with places."""
+
+from __future__ import annotations
+
+from types import MethodType
+from typing import TYPE_CHECKING, Any, Final
+
+from olivelike._text import size as size_in_words
+from olivelike.errors import SourceError
+from olivelike.families.network import Input, Interface, Network, shown
+
+if TYPE_CHECKING:
+    import torch
+
+    from olivelike.model.architecture import Config
+
+_TOKENS, _SQUARES, _AXES = 40, 24, 4
+_MOST_PARAMETERS: Final = 6_000_000_000
+"""Parameters of a denoiser that is drawn with: klein of 4B has 3.9 billion."""
+
+
+def _interface(config: Config) -> Interface:
+    batch, squares, text = "transformer_batch", "transformer_squares", "transformer_text_sequence"
+    return Interface(
+        (
+            Input("hidden_states", "float32", (batch, squares, None), (2, _SQUARES, config["in_channels"])),
+            Input("encoder_hidden_states", "float32", (batch, text, None), (2, _TOKENS, config["joint_attention_dim"])),
+            Input("timestep", "float32", ("transformer_time_batch",), (1,), share=True),
+            Input("img_ids", "int64", (squares, None), (_SQUARES, _AXES)),
+            Input("txt_ids", "int64", (text, None), (_TOKENS, _AXES)),
+        ),
+        ("out_hidden_states",),
+        sized_like={"out_hidden_states": "hidden_states"},
+    )
+
+
+def _forward(
+    self: Any,
+    hidden_states: torch.Tensor,
+    encoder_hidden_states: torch.Tensor,
+    timestep: torch.Tensor,
+    img_ids: torch.Tensor,
+    txt_ids: torch.Tensor,
+) -> Any:
+    return self.network(hidden_states, encoder_hidden_states, timestep, img_ids, txt_ids, return_dict=False)[0]
+
+
+def parameters(config: Config) -> int:
+    """Return how many parameters a denoiser has, defaults of its class filled in."""
+    width = config.get("num_attention_heads", 48) * config.get("attention_head_dim", 128)
+    inner = int(width * config.get("mlp_ratio", 3.0))
+    taken = config.get("in_channels", 128)
+    # Two streams of a double block have q, k, v and out, and a gated network; a single one has both in two layers.
+    double, single = 2 * (4 * width + 3 * inner) * width, (4 * width + 3 * inner) * width
+    around = 18 * width * width + (2 * taken + config.get("joint_attention_dim", 15360) + 256) * width
+    return int(config.get("num_layers", 8) * double + config.get("num_single_layers", 48) * single + around)
+
+
+def _check(component: str, class_name: str, config: Config) -> None:
+    """Refuse a denoiser that is larger than klein's of 4B, or that takes more than text and latents."""
+    count = parameters(config)
+    if count > _MOST_PARAMETERS:
+        whole, packed = size_in_words(4 * count), size_in_words(count * 17 // 16)
+        raise SourceError(
+            f"{component}: this {class_name} has {count / 1e9:.1f} billion parameters, {whole} in float32 and "
+            f"{packed} in 8 bits; of FLUX.2, klein of 4B is supported, and larger ones, as klein of 9B and dev, are not"
+        )
+    taken = config.get("in_channels", 128)
+    for key, usual in (("patch_size", 1), ("out_channels", taken), ("guidance_embeds", False)):
+        if (value := config.get(key, usual)) not in (usual, None):
+            raise SourceError(
+                f"{component}: {class_name} with `{key}: {shown(value)}` is not supported: it takes or makes more than "
+                "klein's denoiser does"
+            )
+
+
+def _angles(self: Any, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return cosine and sine of each place's angles, one for each pair of numbers that is turned: (tokens, pairs)."""
+    import torch
+
+    parts = [
+        torch.outer(ids[:, axis].double(), self.theta ** -(torch.arange(0, width, 2, dtype=torch.float64) / width))
+        for axis, width in enumerate(self.axes_dim)
+    ]
+    angles = torch.cat(parts, dim=-1)
+    return angles.cos().float(), angles.sin().float()
+
+
+def _attended(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, angles: tuple[torch.Tensor, torch.Tensor]
+) -> torch.Tensor:
+    """Return what tokens attend to, all of shape (rows, tokens, heads, width): (rows, tokens, heads · width)."""
+    import torch
+
+    cosine, sine = (part[None].expand(query.shape[0], -1, -1) for part in angles)
+    turned = [
+        torch.onnx.ops.rotary_embedding(one.transpose(1, 2), cosine, sine, interleaved=True) for one in (query, key)
+    ]
+    found = torch.nn.functional.scaled_dot_product_attention(*turned, value.transpose(1, 2))
+    return found.transpose(1, 2).flatten(2)
+
+
+def _attend_jointly(
+    self: Any, hidden_states: torch.Tensor, encoder_hidden_states: torch.Tensor, image_rotary_emb: Any, **_: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attend as diffusers' `Flux2Attention` of two streams does, its rotations as single operators."""
+    import torch
+
+    def heads(values: torch.Tensor) -> torch.Tensor:
+        return values.unflatten(-1, (-1, self.head_dim))
+
+    text, image = encoder_hidden_states, hidden_states
+    query = torch.cat([self.norm_added_q(heads(self.add_q_proj(text))), self.norm_q(heads(self.to_q(image)))], dim=1)
+    key = torch.cat([self.norm_added_k(heads(self.add_k_proj(text))), self.norm_k(heads(self.to_k(image)))], dim=1)
+    value = torch.cat([heads(self.add_v_proj(text)), heads(self.to_v(image))], dim=1)
+    found = _attended(query, key, value, image_rotary_emb)
+    tokens = text.shape[1]
+    return self.to_out[0](found[:, tokens:]), self.to_add_out(found[:, :tokens])
+
+
+def _attend_in_parallel(self: Any, hidden_states: torch.Tensor, image_rotary_emb: Any, **_: Any) -> torch.Tensor:
+    """Attend as diffusers' `Flux2ParallelSelfAttention` does, beside its gated network."""
+    import torch
+
+    projected = self.to_qkv_mlp_proj(hidden_states)
+    attention, gated = projected.split([3 * self.inner_dim, self.mlp_hidden_dim * self.mlp_mult_factor], dim=-1)
+    query, key, value = (one.unflatten(-1, (-1, self.head_dim)) for one in attention.chunk(3, dim=-1))
+    found = _attended(self.norm_q(query), self.norm_k(key), value, image_rotary_emb)
+    return self.to_out(torch.cat([found, self.mlp_act_fn(gated)], dim=-1))
+
+
+def _as_operators(network: Any) -> None:
+    """Write rotations and attention as operators that say what they are; norms are torch's own."""
+    network.pos_embed.forward = MethodType(_angles, network.pos_embed)
+    for blocks, attend in (
+        (network.transformer_blocks, _attend_jointly),
+        (network.single_transformer_blocks, _attend_in_parallel),
+    ):
+        for block in blocks:
+            block.attn.forward = MethodType(attend, block.attn)
+
+
+NETWORKS: Final = (
+    Network(
+        "Flux2Transformer2DModel",
+        ("transformer",),
+        _interface,
+        lambda network: _forward,  # noqa: ARG005
+        _check,
+        as_operators=_as_operators,
+        counts=frozenset({"num_layers", "num_single_layers"}),
+        sizes=frozenset(
+            {
+                "in_channels", "out_channels", "patch_size", "attention_head_dim", "num_attention_heads",
+                "joint_attention_dim", "timestep_guidance_channels", "axes_dims_rope",
+            }
+        ),
+    ),
+)  # fmt: skip
