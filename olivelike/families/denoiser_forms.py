@@ -210,12 +210,45 @@ def _of_own_lengths(texts: Mapping[str, EncodedText], config: JsonView) -> Input
     return {"encoder_hidden_states": text.hidden, TOKENS: whole if text.tokens is None else text.tokens}
 
 
+def pack_cells(latents: Array) -> Array:
+    """Lay latents row by row: (rows, height · width, channels)."""
+    rows, channels = latents.shape[:2]
+    packed: Array = latents.reshape(rows, channels, -1).transpose(0, 2, 1)
+    return packed
+
+
+def unpack_cells(packed: Array, height: int, width: int) -> Array:
+    """Return the latents that `pack_cells` packed, of a height and width; tokens behind them are other pictures'."""
+    latents: Array = packed[:, : height * width].transpose(0, 2, 1).reshape(len(packed), -1, height, width)
+    return latents
+
+
+def cell_places(height: int, width: int, picture: int = 0) -> Array:
+    """Return the places of latents in FLUX.2: (picture, row, column, 0), pictures ten apart."""
+    import numpy as np
+
+    places = np.zeros((height, width, 4), np.int64)
+    places[..., 0], places[..., 1], places[..., 2] = 10 * picture, np.arange(height)[:, None], np.arange(width)
+    return places.reshape(-1, 4)
+
+
+def _cell_and_word_places(height: int, width: int, encoded: Inputs) -> Inputs:
+    """Return the places of latents, and of the text's tokens: (0, 0, 0, token)."""
+    import numpy as np
+
+    words = np.zeros((encoded["encoder_hidden_states"].shape[1], 4), np.int64)
+    words[:, 3] = np.arange(len(words))
+    return {"img_ids": cell_places(height, width), "txt_ids": words}
+
+
 _SD: Final = DenoiserForm(guidance_input=_lcm_guidance)
 _SDXL: Final = replace(_SD, encode=_join_and_pool)
 _SD3: Final = DenoiserForm(encode=_join_three)
 _FLUX: Final = DenoiserForm(_t5_and_pooled_clip, _places, _flux_guidance, pack_squares, unpack_squares)
 _Z_IMAGE: Final = DenoiserForm(_of_own_lengths, output=lambda raw, *_: -raw)
+_FLUX2: Final = DenoiserForm(grid_inputs=_cell_and_word_places, pack=pack_cells, output=unpack_cells)
 FORMS: Final[dict[str, DenoiserForm]] = {
-    "sd1": _SD, "sd2": _SD, "sdxl": _SDXL, "sdxl_refiner": _SDXL, "sd3": _SD3, "flux": _FLUX, "z_image": _Z_IMAGE,
+    "sd1": _SD, "sd2": _SD, "sdxl": _SDXL, "sdxl_refiner": _SDXL, "sd3": _SD3, "flux": _FLUX,
+    "flux2": _FLUX2, "z_image": _Z_IMAGE,
 }  # fmt: skip
 """Family → form of its denoiser."""

@@ -48,6 +48,8 @@ class TextPart:
     """Whether states of an earlier layer pass the norm behind the last one."""
     pooled: str = "text_embeds"
     """Output with one vector of a text, where there is one."""
+    closes: bool = False
+    """Whether it is closed once prompts are known, being about as large as the denoiser."""
     template: tuple[str, str] = ("", "")
     """Words of a chat's template before a text and behind it."""
     filled: bool = True
@@ -206,6 +208,8 @@ class Family:
     """Whether brackets, `AND` and `BREAK` in prompts mean what they do in A1111; they are text otherwise."""
     even_sigmas: bool = False
     """Whether a flow falls evenly from 1 to one step's share, before it is shifted; otherwise to the last timestep."""
+    flow_shift: Callable[[int, int], float] | None = None
+    """Patches of a picture and steps → shift of a flow that depends on them; `None` if its scheduler says it."""
     variant: Callable[[JsonView, JsonView], Mapping[str, Any]] = lambda *_: {}
     """Index of a pipeline and config of its denoiser → facts that differ, as those of distilled networks do."""
     half: Callable[[Architecture], HalfPolicy | None] = lambda architecture: None  # noqa: ARG005

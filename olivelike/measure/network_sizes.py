@@ -16,7 +16,7 @@ from olivelike.families import DENOISERS, family_of_folder
 from olivelike.families.denoiser_forms import FORMS
 from olivelike.graphs.editing.values import evaluate
 from olivelike.model.adapter_features import downscale_factor
-from olivelike.model.components import INDEX_FILE
+from olivelike.model.components import INDEX_FILE, latents_in_square
 from olivelike.model.guides import CONTROL_KINDS
 
 if TYPE_CHECKING:
@@ -49,6 +49,8 @@ class Case:
         """
         if value == "timestep":
             return 1
+        if "cells" in dim:
+            return self.height * self.width
         if "squares" in dim:
             return self.height // 2 * (self.width // 2)
         return next((size for word, size in vars(self).items() if word in dim.lower()), None)
@@ -218,6 +220,7 @@ def sizes_of(
     vae = own if "vae" in network.name else read_config(network.parent / "vae_decoder")
     levels = vae.get("block_out_channels")
     factor = 2 ** (len(levels) - 1) if isinstance(levels, list) and levels else _PIXELS_PER_LATENT
+    factor *= latents_in_square(vae)
     side = unet.get("sample_size")
     sides = side if isinstance(side, list) and len(side) == 2 else [side, side]
     trained = [(size if isinstance(size, int) else _SIDE) * factor for size in sides]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, Literal
 
 from olivelike.model.guides import GUIDED_FILES
@@ -37,6 +38,15 @@ PREVIEW: Final = "preview_decoder"
 def torch_folder(component: str) -> str:
     """Return the folder that holds a component's weights in a pipeline of torch."""
     return "vae" if component in VAES else component
+
+
+def latents_in_square(vae: Mapping[str, object]) -> int:
+    """Return the latents along a side of the squares that a VAE's graph takes and makes, by its config: FLUX.2 has 2.
+
+    Each is one to the denoiser, with all its latents as channels.
+    """
+    patch = vae.get("patch_size")
+    return patch[0] if isinstance(patch, list | tuple) and patch and isinstance(patch[0], int) else 1
 
 
 Prediction = Literal["epsilon", "v_prediction", "sample"]

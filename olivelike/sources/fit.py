@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from olivelike.errors import SourceError
 from olivelike.families import TEXT_ENCODERS, TOKENIZER_OF, denoiser_among, family_of_folder
-from olivelike.model.components import VAES, torch_folder
+from olivelike.model.components import TAKEN_STATES, VAES, latents_in_square, torch_folder
 
 if TYPE_CHECKING:
     from olivelike.families.family import Family
@@ -67,13 +67,17 @@ def _texts(source: PipelineSource, unet: Config, key: str) -> Iterator[str]:
     if not encoders or len(encoders) < len(there) or any(one.graph is not None for one in encoders.values()):
         return
     width = _size(unet, key, _CROSS_ATTENTION_DIM)
-    widths = {name: _size(one.config, "hidden_size", _HIDDEN_SIZE) for name, one in encoders.items()}
+    widths = {
+        name: _size(one.config, "hidden_size", _HIDDEN_SIZE) * len(one.config.get(TAKEN_STATES, (0,)))
+        for name, one in encoders.items()
+    }
     if sum(widths.values()) != width:
+        named = "UNet" if key == "cross_attention_dim" else "denoiser"
         made = " and ".join(f"{name} makes {number}" for name, number in widths.items())
         absent = [name for name in lacking(source) if name in TEXT_ENCODERS]
         lost = f", and it has no {' and no '.join(absent)}" if absent else ""
         yield (
-            f"the UNet takes {width} numbers for each word, {made}{lost}; get all parts from the same pipeline, or "
+            f"the {named} takes {width} numbers for each word, {made}{lost}; get all parts from the same pipeline, or "
             "leave the text encoders out of `components:`"
         )
     pooled = encoders.get("text_encoder_2")
@@ -97,7 +101,7 @@ def _latents(source: PipelineSource, unet: Config, family: Family) -> Iterator[s
         vae = source.checkpoints.get(name)
         if vae is None or vae.graph is not None:
             continue
-        latents = _size(vae.config, "latent_channels", _LATENT_CHANNELS)
+        latents = _size(vae.config, "latent_channels", _LATENT_CHANNELS) * latents_in_square(vae.config) ** 2
         if channels not in (latents, 2 * latents):
             yield (
                 f"the UNet makes latents of {channels:g} channels, and the VAE's have {latents}; name a VAE for this "

@@ -29,8 +29,8 @@ _PIPELINES = {
 
 _NETWORKS = frozenset({*COMPONENTS, "vae"} - {IMAGE_ENCODER})
 
-_SWITCHES = ("force_zeros_for_empty_prompt", "requires_aesthetics_score")
-"""Switches of SDXL's pipelines about prompts."""
+_SWITCHES = ("force_zeros_for_empty_prompt", "requires_aesthetics_score", "is_distilled")
+"""Switches of SDXL's pipelines about prompts, and of FLUX.2's about guidance."""
 
 
 def index(source_index: Config, components: Iterable[str], layout: Layout = LAYOUTS[DEFAULT]) -> bytes:
@@ -73,7 +73,7 @@ def component_config(architecture: Architecture) -> bytes:
     if architecture.library == "diffusers":
         config["_class_name"] = architecture.class_name
         config["_diffusers_version"] = version("diffusers")
-        if "decoder_block_out_channels" in config:
+        if "encoder_block_out_channels" in config:
             # As `AutoencoderTiny` does it: what clients count the levels of a VAE by.
             config["block_out_channels"] = config["decoder_block_out_channels"]
     else:

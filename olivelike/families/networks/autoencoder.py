@@ -20,7 +20,7 @@ from olivelike.families.network import (
     renamed,
     shown,
 )  # fmt: skip
-from olivelike.model.components import PREVIEW, VAES
+from olivelike.model.components import PREVIEW, VAES, latents_in_square
 
 if TYPE_CHECKING:
     import torch
@@ -28,17 +28,13 @@ if TYPE_CHECKING:
     from olivelike.model.architecture import Config
 
 
-def _patch(config: Config) -> int:
-    """Return the latents along a side of the squares that are one to the denoiser, all of one's channels together."""
-    patch: int = config.get("patch_size", (1, 1))[0]
-    return patch
-
-
 def _vae_encoder(config: Config) -> Interface:
     tiny = "encoder_block_out_channels" in config
-    side = _patch(config) * 2 ** (len(config["encoder_block_out_channels" if tiny else "block_out_channels"]) - 1)
+    side = latents_in_square(config) * 2 ** (
+        len(config["encoder_block_out_channels" if tiny else "block_out_channels"]) - 1
+    )
     dims = ("encoder_batch", None, "encoder_height", "encoder_width")
-    unit = side if _patch(config) > 1 else 1
+    unit = side if latents_in_square(config) > 1 else 1
     sample = Input("sample", "float32", dims, (2, config["in_channels"], side * 4, side * 6), unit=unit)
     # A tiny VAE has latents alone, no distribution of them; FLUX.2 takes the likeliest.
     alone = tiny or "patch_size" in config
@@ -47,7 +43,7 @@ def _vae_encoder(config: Config) -> Interface:
 
 def _vae_decoder(config: Config) -> Interface:
     dims = ("decoder_batch", None, "decoder_height", "decoder_width")
-    channels = config["latent_channels"] * _patch(config) ** 2
+    channels = config["latent_channels"] * latents_in_square(config) ** 2
     return Interface((Input("latent_sample", "float32", dims, (2, channels, 6, 10)),), ("sample",))
 
 

@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
     from olivelike.model.architecture import Config
 
-_TOKENS, _SQUARES, _AXES = 40, 24, 4
+_TOKENS, _CELLS, _AXES = 40, 24, 4
 _MOST_PARAMETERS: Final = 6_000_000_000
 """Parameters of a denoiser that is drawn with: klein of 4B has 3.9 billion."""
 
 
 def _interface(config: Config) -> Interface:
-    batch, squares, text = "transformer_batch", "transformer_squares", "transformer_text_sequence"
+    batch, cells, text = "transformer_batch", "transformer_cells", "transformer_text_sequence"
     return Interface(
         (
-            Input("hidden_states", "float32", (batch, squares, None), (2, _SQUARES, config["in_channels"])),
+            Input("hidden_states", "float32", (batch, cells, None), (2, _CELLS, config["in_channels"])),
             Input("encoder_hidden_states", "float32", (batch, text, None), (2, _TOKENS, config["joint_attention_dim"])),
             Input("timestep", "float32", ("transformer_time_batch",), (1,), share=True),
-            Input("img_ids", "int64", (squares, None), (_SQUARES, _AXES)),
+            Input("img_ids", "int64", (cells, None), (_CELLS, _AXES)),
             Input("txt_ids", "int64", (text, None), (_TOKENS, _AXES)),
         ),
         ("out_hidden_states",),

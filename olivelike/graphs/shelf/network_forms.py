@@ -102,7 +102,7 @@ def _says_nothing(name: str, value: Any, defaults: Config) -> bool:
     """Tell whether a key that a class does not have is known to be of no meaning."""
     if "model_type" not in defaults:
         # `AutoencoderTiny` writes into its config what another key of it says.
-        return name in _TRAINING or (name == "block_out_channels" and "decoder_block_out_channels" in defaults)
+        return name in _TRAINING or (name == "block_out_channels" and "encoder_block_out_channels" in defaults)
     idle = {**_GENERATION, **({} if "vocab_size" in defaults else _TOKEN_IDS)}
     return name in idle and value == idle[name]
 

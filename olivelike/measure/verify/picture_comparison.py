@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from inspect import signature
 from pathlib import Path
@@ -20,6 +20,7 @@ from olivelike.families import family_of_folder
 from olivelike.families.network import stored_values
 from olivelike.graphs.export.torch_network import build_network
 from olivelike.measure.verify.original import fill
+from olivelike.model.components import TAKEN_STATES
 from olivelike.runtime import Request, open_pipeline
 from olivelike.runtime.jobs.fast import few_steps_of, sped_up
 from olivelike.runtime.pipeline.pipeline_folder import recorded_facts
@@ -91,17 +92,19 @@ def compare_pictures(
     del pipeline  # Both at once may be more than there is memory for.
     originals.source = originals.source.distilled(recorded_facts(folder).few_steps)
     reference = torch_pipeline(originals)
+    layers = _taken_layers(originals, signature(reference.__call__).parameters)
     takes_eta = "eta" in signature(reference.__call__).parameters
     found = []
     for request, optimised in pairs:
         original = reference(
-            request.prompts[0],
+            prompt=request.prompts[0],
             width=request.size[0],
             height=request.size[1],
             num_inference_steps=request.steps,
             guidance_scale=request.guidance_scale - 1 + unguided,
             generator=torch.Generator("cpu").manual_seed(request.seed),
             **({"eta": request.eta} if takes_eta else {}),
+            **layers,
         ).images[0]
         likeness = psnr(optimised, original), ssim(optimised, original)
         found.append(Likeness(request.prompts[0], request.seed, optimised, original, *likeness))
@@ -169,6 +172,8 @@ def torch_pipeline(originals: Originals) -> Any:
     off: dict[str, object] = {"safety_checker": None, "feature_extractor": None}
     off |= {"requires_safety_checker": False, "add_watermarker": False}
     options = {name: value for name, value in off.items() if name in taken}
+    if "is_distilled" in taken:
+        options["is_distilled"] = bool(source.index.get("is_distilled"))
     if family.zeros_for_no_text:
         options["force_zeros_for_empty_prompt"] = bool(source.index.get("force_zeros_for_empty_prompt", True))
     pipeline = cls(**parts, **options)
@@ -188,6 +193,14 @@ def _network(originals: Originals, component: str) -> Any:
 
     fill(network, parameters, values, torch.float32)
     return network
+
+
+def _taken_layers(originals: Originals, taken: Collection[str]) -> Json:
+    """Return the states of a text encoder as an argument, for pipelines that take it."""
+    configs = (one.config for one in originals.source.checkpoints.values())
+    states = next((config[TAKEN_STATES] for config in configs if TAKEN_STATES in config), None)
+    name = "text_encoder_out_layers"
+    return {name: tuple(states)} if states is not None and name in taken else {}
 
 
 def _scheduler(originals: Originals) -> Any:

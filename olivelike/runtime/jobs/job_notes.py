@@ -229,7 +229,7 @@ def tile_notes(requests: Iterable[ResolvedRequest], folder: PipelineFolder) -> I
     from olivelike.runtime.pipeline.strips import CutError, find_cut
 
     width, height = (pixels // folder.vae_factor for pixels in max(sizes, key=math.prod))
-    latents = "latent_sample", int(folder.vae.get("latent_channels", 4))
+    latents = "latent_sample", folder.latent_channels or 4
     why = "as memory has no room for more or --tiled-vae says"
     try:
         find_cut(folder.model("vae_decoder"), latents, ("sample", 3), (height, width), {})

@@ -75,7 +75,7 @@ def begin_batch(
 
     chosen = scheduler_settings(request.scheduler, folder.scheduler, flow=folder.is_of_flow)
     strength = request.strength if begun or request.init_image is not None else None
-    shift = shift_by_size(chosen.settings, folder.patches(request.size))
+    shift = shift_by_size(chosen.settings, folder.patches(request.size), request.steps, folder.family.flow_shift)
     schedule = make_schedule(
         chosen, request.steps, strength=strength, eta=request.eta, shift=shift, even=folder.family.even_sigmas
     )

@@ -138,6 +138,11 @@ class Networks:
             if entry.network.done() and entry.network.exception() is not None:
                 self._result(name, entry)
 
+    def close(self, names: Iterable[str]) -> None:
+        """Close networks that are open; whoever asks for one again opens it."""
+        with self._lock:
+            self._close(names)
+
     def unchanged_by(self, initializers: Initializers) -> dict[str, Network]:
         """Return those that stay open when these arrays stand for initializers."""
         changed = self._initializers.keys() | initializers.keys()

@@ -163,7 +163,7 @@ class Pipeline:
     @property
     def provider(self) -> str:
         """The execution provider that networks ask first, or the OpenVINO device."""
-        return self._networks.get(self._first[0]).session.provider
+        return self._networks.get(next(iter(self._networks), self._first[0])).session.provider
 
     def wait(self) -> None:
         """Return when the networks are open that each picture begins with, unless they are more than the memory limit.
@@ -343,6 +343,7 @@ class Pipeline:
         ]
         conditioning = encode(prompts, request, self.folder, encoders, image)
         del encoders  # They may be closed for the denoiser.
+        self._networks.close(part.component for part in self.folder.texts if part.closes)
         denoiser = self._networks.denoiser(guide_names(request, self.folder))
         nets = {name: self._networks.get(name) for name in beside if name != IMAGE_ENCODER}
         guides = prepare_guides(request, self.folder, nets)
@@ -411,7 +412,7 @@ class Pipeline:
             SourceError: if no pipeline is known for them.
         """
         # Other exporters' folders may come without configs.
-        latents = self.folder.vae.get("latent_channels") or self._decoder().input("latent_sample").dims[1]
+        latents = self.folder.latent_channels or self._decoder().input("latent_sample").dims[1]
         taken = self.folder.denoiser.get("in_channels") or self.denoiser.input(self.folder.family.sample).dims[1]
         usual = self.folder.family.latents.channels
         latents, taken = (usual if isinstance(number, str) else number for number in (latents, taken))

@@ -19,7 +19,15 @@ from olivelike.errors import SessionError, SourceError
 from olivelike.families import DENOISERS, TEXT_ENCODERS, denoiser_among, family_of_folder
 from olivelike.families.denoiser_forms import FORMS
 from olivelike.model.client_layouts import is_package
-from olivelike.model.components import INDEX_FILE, MODEL_FILE, PIPELINE_FILE, PREVIEW, SAFETY_CHECKER, SHALLOW_FILE
+from olivelike.model.components import (
+    INDEX_FILE,
+    MODEL_FILE,
+    PIPELINE_FILE,
+    PREVIEW,
+    SAFETY_CHECKER,
+    SHALLOW_FILE,
+    latents_in_square,
+)
 from olivelike.model.few_steps import ENOUGH, FewSteps
 from olivelike.model.guides import CONTROL_KINDS, GUIDE_COMPONENTS, GUIDES, guided_file
 from olivelike.model.records.output import RECORD_FILE, OutputRecord
@@ -135,12 +143,18 @@ class PipelineFolder:
         return parts if len(parts) == 1 else tuple(part for part in parts if self.has(part.component))
 
     @property
+    def latent_channels(self) -> int | None:
+        """Channels of what the VAE's graph takes and makes; `None` if its config does not say."""
+        channels = self.vae.get("latent_channels")
+        return channels * latents_in_square(self.vae) ** 2 if isinstance(channels, int) else None
+
+    @property
     def vae_factor(self) -> int:
         """Pixels per latent, along one side."""
         levels: Any = (
             self.vae.get("block_out_channels") or self.vae.get("decoder_block_out_channels") or range(_VAE_LEVELS)
         )
-        return int(2 ** (len(levels) - 1))
+        return int(2 ** (len(levels) - 1)) * latents_in_square(self.vae)
 
     @property
     def size_unit(self) -> int:
@@ -218,7 +232,7 @@ class PipelineFolder:
     @property
     def has_tiny_vae(self) -> bool:
         """Whether the VAE is an `AutoencoderTiny`, which encodes a picture as latents, not as a distribution."""
-        return "decoder_block_out_channels" in self.vae
+        return "encoder_block_out_channels" in self.vae
 
     @property
     def latents_mean_and_std(self) -> tuple[list[float], list[float]] | None:

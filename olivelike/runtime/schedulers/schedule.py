@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -217,7 +217,7 @@ def _check_steps(chosen: SchedulerSettings, steps: int) -> None:
         )
 
 
-def shift_by_size(config: JsonView, tokens: Any) -> Any:
+def shift_by_size(config: JsonView, tokens: Any, steps: Any = 0, own: Callable[[Any, Any], Any] | None = None) -> Any:
     """Return the shift of a schedule that depends on the picture's size; 0 for another schedule.
 
     As `StableDiffusion3Pipeline` of diffusers has it: https://arxiv.org/abs/2403.03206, section 5.3.2. Raises
@@ -226,9 +226,13 @@ def shift_by_size(config: JsonView, tokens: Any) -> Any:
     Args:
         config: Of the scheduler.
         tokens: Patches of a picture, each of which is one to the network; a number, or one of a graph, as it returns.
+        steps: Steps from noise to a picture.
+        own: The family's, where its pipelines leave the config's numbers aside.
     """
     if not config.get("use_dynamic_shifting"):
         return 0.0
+    if own is not None:
+        return own(tokens, steps)
     first, last = config["base_image_seq_len"], config["max_image_seq_len"]
     if first == last:
         raise SourceError(

@@ -1,0 +1,85 @@
+"""FLUX.2-klein of 4B, distilled and base: https://huggingface.co/black-forest-labs/FLUX.2-klein-4B."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from olivelike.families.family import Family, Latents, Published, Sizes, TextPart
+
+if TYPE_CHECKING:
+    from olivelike._untrusted import JsonView
+
+_STEPS: Final = 4
+_FEWEST, _MOST = 10, 200
+"""Steps between which the shift of a schedule is on a line."""
+_LARGE: Final = 4300
+"""Tokens of a picture above which the number of steps is of no account."""
+
+
+def _quarters(layers: int) -> tuple[int, int, int]:
+    """Return the states of a quarter, a half and three quarters of the layers: 9, 18 and 27 of Qwen3's 36."""
+    return layers // 4, layers // 2, layers * 3 // 4
+
+
+def _shift(tokens: int, steps: int) -> float:
+    """Return the shift of a schedule: what `compute_empirical_mu` of diffusers' pipelines has for it."""
+    at_most, at_fewest = 0.00016927 * tokens + 0.45666666, 8.73809524e-05 * tokens + 1.89833333
+    if tokens > _LARGE:
+        return at_most
+    slope = (at_most - at_fewest) / (_MOST - _FEWEST)
+    return at_most + slope * (steps - _MOST)
+
+
+def _owns(index: JsonView, components: Collection[str], denoiser: JsonView) -> bool:
+    del components
+    return "Flux2" in str(index.get("_class_name")) or "timestep_guidance_channels" in denoiser
+
+
+def _variant(index: JsonView, denoiser: JsonView) -> Mapping[str, Any]:
+    """Return what distilled networks have otherwise than the base: few steps, and no guidance."""
+    del denoiser
+    if not index.get("is_distilled"):
+        return {}
+    refused = {**FAMILY.refused, "negative_prompt": "it was distilled so that nothing leads away from a text"}
+    return {"steps": _STEPS, "guidance": 1.0, "takes_negatives": False, "refused": refused}
+
+
+FAMILY: Final = Family(
+    name="flux2",
+    title="FLUX.2-klein",
+    pipelines=("Flux2KleinPipeline", "Flux2KleinInpaintPipeline"),
+    owns=_owns,
+    denoiser="transformer",
+    denoiser_class="Flux2Transformer2DModel",
+    texts=(
+        TextPart(
+            "text_encoder",
+            "tokenizer",
+            7680,
+            "Qwen3ForCausalLM",
+            kind="chat",
+            length=512,
+            template=("<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"),
+            states=_quarters,
+            closes=True,
+        ),
+    ),
+    # The VAE's graph takes and makes squares of 2 by 2 latents of 32 channels, with its own statistics.
+    latents=Latents(channels=128, factor=16, scaling=1.0, preview=()),
+    sizes=Sizes(default=1024, unit=16),
+    widths=(),
+    published=Published({}, {}, "FlowMatchEulerDiscreteScheduler"),
+    matches=lambda shapes: None,  # noqa: ARG005
+    steps=50,
+    guidance=4.0,
+    refused={"clip_skip": "its denoiser takes states of three layers, which are the ones that it was trained with"},
+    prompt_syntax=False,
+    even_sigmas=True,
+    flow_shift=_shift,
+    variant=_variant,
+    text_key="joint_attention_dim",
+    sample="hidden_states",
+    timestep="sigma",
+    unread=("double_stream_modulation_img.lin.", "double_stream_modulation_img.linear."),
+)

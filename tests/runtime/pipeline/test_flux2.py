@@ -1,0 +1,166 @@
+"""FLUX.2-klein at tiny size: converted as any checkpoint, and drawn as diffusers' pipelines draw it."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from diffusers.pipelines.flux2.pipeline_flux2_klein import compute_empirical_mu
+from torch_pipelines import psnr
+
+from olivelike.engine.convert_request import ConvertRequest, draft
+from olivelike.engine.prepared import Options
+from olivelike.engine.run import run
+from olivelike.errors import UsageError
+from olivelike.measure.verify.folder_verification import verify_folder
+from olivelike.runtime import Request, open_pipeline
+from olivelike.runtime.jobs.job_plan import plan_jobs
+from olivelike.runtime.jobs.prompt_lines import PromptLine
+from olivelike.testing.models import lend_graphs, load_model
+from tests.fixtures.inline_executor import InlineExecutor
+from tests.fixtures.little_flux2 import LAYERS, little_flux2
+
+COMPONENTS = ("text_encoder", "transformer", "vae_encoder", "vae_decoder")
+LEAST = 60.0
+"""PSNR in dB of 8-bit pictures that are equal but for a few roundings."""
+both = pytest.mark.parametrize("distilled", [True, False], ids=["distilled", "base"])
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory):
+    """Return what opens an output of the distilled pipeline or of its base."""
+    root = tmp_path_factory.mktemp("flux2")
+
+    @cache
+    def open_output(*, distilled):
+        source = little_flux2(distilled=distilled)
+        lend_graphs(root / "cache", [load_model(source, name).architecture for name in COMPONENTS])
+        folder = root / ("distilled" if distilled else "base")
+        place, options = draft(ConvertRequest(str(source), "cpu", folder), Options(cache_dir=root / "cache"))
+        run(place, options, executor=InlineExecutor)
+        return open_pipeline(folder)
+
+    return open_output
+
+
+@cache
+def torch_pipeline(class_name, *, distilled):
+    import diffusers
+
+    made = getattr(diffusers, class_name).from_pretrained(little_flux2(distilled=distilled))
+    made.set_progress_bar_config(disable=True)
+    return made
+
+
+def painted(class_name="Flux2KleinPipeline", seed=5, *, distilled=True, **arguments):
+    arguments = {"prompt": "a red circle", "num_inference_steps": 4, "guidance_scale": 3.5, **arguments}
+    arguments = {"width": 64, "height": 64, "text_encoder_out_layers": LAYERS, **arguments}
+    pipeline = torch_pipeline(class_name, distilled=distilled)
+    return pipeline(generator=torch.Generator().manual_seed(seed), **arguments).images[0]
+
+
+def ask(**more):
+    return Request(
+        **{"prompts": ("a red circle",), "steps": 4, "seed": 5, "guidance_scale": 3.5, "size": (64, 64), **more}
+    )
+
+
+def assert_alike(result, image):
+    assert np.asarray(image).std() > 20
+    assert psnr(result.pictures[0].image, image) >= LEAST
+
+
+@both
+@pytest.mark.parametrize("size", [(64, 64), (24, 40)], ids=str)
+def test_text_gives_the_picture_of_torch(opened, distilled, size):
+    pipeline = opened(distilled=distilled)
+    assert (pipeline.folder.default_size, pipeline.folder.size_unit) == ((256, 256), 4)
+    assert_alike(pipeline.generate(ask(size=size)), painted(distilled=distilled, width=size[0], height=size[1]))
+
+
+@pytest.mark.parametrize(
+    ("steps", "prompt"), [(1, "a dog"), (12, ""), (4, "a (red:1.5) cat BREAK AND a large dog " * 90)]
+)
+def test_any_number_of_steps_and_any_text_give_the_picture_of_torch(opened, steps, prompt):
+    result = opened(distilled=False).generate(ask(prompts=(prompt,), steps=steps))
+    assert_alike(result, painted(distilled=False, prompt=prompt, num_inference_steps=steps))
+
+
+@both
+@pytest.mark.parametrize("strength", [0.5, 1.0])
+def test_a_picture_gives_the_picture_of_torch(opened, distilled, strength):
+    image = painted(seed=9)
+    theirs = torch_pipeline("Flux2KleinPipeline", distilled=distilled)
+    # It has no option for it, but takes latents and levels of noise, which it bends.
+    levels = np.linspace(1.0, 0.25, 4)[round(4 * (1 - strength)) :]
+    noise = torch.randn((1, 32, 16, 16), generator=torch.Generator().manual_seed(5))
+    with torch.no_grad():
+        encoded = theirs._encode_vae_image(theirs.image_processor.preprocess(image, 64, 64), None)
+    theirs.scheduler.set_timesteps(sigmas=list(levels), mu=compute_empirical_mu(256, 4))
+    level = theirs.scheduler.sigmas[0]
+    expected = painted(distilled=distilled, latents=(1 - level) * encoded + level * noise, sigmas=list(levels))
+    result = opened(distilled=distilled).generate(ask(init_image=image, strength=strength))
+    assert_alike(result, expected)
+
+
+def test_a_negative_prompt_leads_away_in_the_base(opened):
+    plain, led = (opened(distilled=False).latents(ask(negative_prompt=text)) for text in (None, "a dark dog"))
+    assert not np.allclose(plain, led, atol=1e-3)
+
+
+def test_pictures_of_a_batch_are_those_that_are_drawn_alone(opened):
+    pipeline = opened(distilled=False)
+    together = pipeline.generate(ask(num_images=2, batch_size=2)).pictures
+    assert psnr(together[0].image, pipeline.generate(ask()).pictures[0].image) >= LEAST
+    assert psnr(together[1].image, pipeline.generate(ask(seed=6)).pictures[0].image) >= LEAST
+
+
+def test_the_text_encoder_is_closed_once_prompts_are_known(opened):
+    pipeline = opened(distilled=True)
+    pipeline.generate(ask())
+    assert "text_encoder" not in pipeline._networks
+    assert "transformer" in pipeline._networks
+    assert pipeline.provider == "CPUExecutionProvider"
+    assert "text_encoder" not in pipeline._networks
+
+
+def test_steps_are_shown_by_decoding(opened):
+    shown = []
+    opened(distilled=True).generate(ask(), on_step=lambda step: shown.extend(step.preview.show()))
+    assert [image.size for image in shown] == [(64, 64)] * 4
+    assert np.asarray(shown[-1]).std() > 20
+
+
+@both
+def test_the_folder_is_verified_with_its_pictures(opened, distilled):
+    folder = opened(distilled=distilled).folder.path
+    assert json.loads((folder / "model_index.json").read_bytes())["is_distilled"] is distilled
+    source = str(little_flux2(distilled=distilled))
+    found = verify_folder(folder, against=source, samples=1, pictures=1, steps=3, min_psnr=LEAST)
+    assert found.passed
+    assert {one.name for one in found.components} == set(COMPONENTS)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"negative_prompt": "a dark dog"}, "negative_prompt has no meaning for FLUX.2-klein: "),
+        ({"clip_skip": 1}, "clip_skip has no meaning for FLUX.2-klein: "),
+        ({"scheduler": "DPM++ 2M Karras"}, "trained for flow matching; take Euler"),
+        ({"size": (30, 32)}, "multiples of 4 pixels"),
+    ],
+    ids=str,
+)
+def test_what_it_has_no_meaning_for_is_refused_in_a_sentence(opened, wrong, said):
+    with pytest.raises(UsageError, match=said.replace("+", r"\+")) as caught:
+        opened(distilled=True).resolve_defaults(ask(**wrong))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("distilled", "steps", "guidance"), [(True, 4, 1.0), (False, 50, 4.0)])
+def test_a_request_that_names_neither_has_the_steps_and_guidance_of_its_pipeline(opened, distilled, steps, guidance):
+    (job,) = plan_jobs(opened(distilled=distilled).folder.path, [PromptLine("a red circle")]).jobs
+    assert (job.request.steps, job.request.guidance_scale) == (steps, guidance)
