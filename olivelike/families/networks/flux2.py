@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import MethodType
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike._text import size as size_in_words
@@ -74,72 +73,6 @@ def _check(component: str, class_name: str, config: Config) -> None:
             )
 
 
-def _angles(self: Any, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return cosine and sine of each place's angles, one for each pair of numbers that is turned: (tokens, pairs)."""
-    import torch
-
-    parts = [
-        torch.outer(ids[:, axis].double(), self.theta ** -(torch.arange(0, width, 2, dtype=torch.float64) / width))
-        for axis, width in enumerate(self.axes_dim)
-    ]
-    angles = torch.cat(parts, dim=-1)
-    return angles.cos().float(), angles.sin().float()
-
-
-def _attended(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, angles: tuple[torch.Tensor, torch.Tensor]
-) -> torch.Tensor:
-    """Return what tokens attend to, all of shape (rows, tokens, heads, width): (rows, tokens, heads · width)."""
-    import torch
-
-    cosine, sine = (part[None].expand(query.shape[0], -1, -1) for part in angles)
-    turned = [
-        torch.onnx.ops.rotary_embedding(one.transpose(1, 2), cosine, sine, interleaved=True) for one in (query, key)
-    ]
-    found = torch.nn.functional.scaled_dot_product_attention(*turned, value.transpose(1, 2))
-    return found.transpose(1, 2).flatten(2)
-
-
-def _attend_jointly(
-    self: Any, hidden_states: torch.Tensor, encoder_hidden_states: torch.Tensor, image_rotary_emb: Any, **_: Any
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attend as diffusers' `Flux2Attention` of two streams does, its rotations as single operators."""
-    import torch
-
-    def heads(values: torch.Tensor) -> torch.Tensor:
-        return values.unflatten(-1, (-1, self.head_dim))
-
-    text, image = encoder_hidden_states, hidden_states
-    query = torch.cat([self.norm_added_q(heads(self.add_q_proj(text))), self.norm_q(heads(self.to_q(image)))], dim=1)
-    key = torch.cat([self.norm_added_k(heads(self.add_k_proj(text))), self.norm_k(heads(self.to_k(image)))], dim=1)
-    value = torch.cat([heads(self.add_v_proj(text)), heads(self.to_v(image))], dim=1)
-    found = _attended(query, key, value, image_rotary_emb)
-    tokens = text.shape[1]
-    return self.to_out[0](found[:, tokens:]), self.to_add_out(found[:, :tokens])
-
-
-def _attend_in_parallel(self: Any, hidden_states: torch.Tensor, image_rotary_emb: Any, **_: Any) -> torch.Tensor:
-    """Attend as diffusers' `Flux2ParallelSelfAttention` does, beside its gated network."""
-    import torch
-
-    projected = self.to_qkv_mlp_proj(hidden_states)
-    attention, gated = projected.split([3 * self.inner_dim, self.mlp_hidden_dim * self.mlp_mult_factor], dim=-1)
-    query, key, value = (one.unflatten(-1, (-1, self.head_dim)) for one in attention.chunk(3, dim=-1))
-    found = _attended(self.norm_q(query), self.norm_k(key), value, image_rotary_emb)
-    return self.to_out(torch.cat([found, self.mlp_act_fn(gated)], dim=-1))
-
-
-def _as_operators(network: Any) -> None:
-    """Write rotations and attention as operators that say what they are; norms are torch's own."""
-    network.pos_embed.forward = MethodType(_angles, network.pos_embed)
-    for blocks, attend in (
-        (network.transformer_blocks, _attend_jointly),
-        (network.single_transformer_blocks, _attend_in_parallel),
-    ):
-        for block in blocks:
-            block.attn.forward = MethodType(attend, block.attn)
-
-
 NETWORKS: Final = (
     Network(
         "Flux2Transformer2DModel",
@@ -147,7 +80,6 @@ NETWORKS: Final = (
         _interface,
         lambda network: _forward,  # noqa: ARG005
         _check,
-        as_operators=_as_operators,
         counts=frozenset({"num_layers", "num_single_layers"}),
         sizes=frozenset(
             {
