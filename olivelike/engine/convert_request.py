@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from olivelike._files import hold_paths
 from olivelike._text import did_you_mean
@@ -14,7 +14,7 @@ from olivelike.engine.preparation import source_spec
 from olivelike.engine.prepared import DEFAULTS
 from olivelike.engine.run import run
 from olivelike.errors import UsageError
-from olivelike.families import COMPONENTS, COMPUTED, LORA_COMPONENTS
+from olivelike.families import COMPONENTS, COMPUTED, LORA_COMPONENTS, denoiser_among, family_of_folder
 from olivelike.model.components import HALF_PASSES, QUANTISING_PASSES
 from olivelike.model.guides import GUIDES, IMAGE_ENCODER, GuideKind
 from olivelike.model.targets import find_target
@@ -29,7 +29,14 @@ if TYPE_CHECKING:
     from olivelike.engine.prepared import Options
     from olivelike.engine.run import ReportWriter
     from olivelike.engine.run_result import RunResult
+    from olivelike.families.family import Family
+    from olivelike.sources import PipelineSource
     from olivelike.workflow import Guide
+
+_CPUS: Final = ("cpu", "openvino")
+"""Targets that most often mean a CPU."""
+_LARGE: Final = 400_000_000
+"""Numbers of a network's weights that take 1.6 GB as floats: T5-XXL, Qwen3-4B, OpenCLIP's bigG, the denoisers."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +51,8 @@ class ConvertRequest:
     embeddings: tuple[str, ...] = ()
     precision: str | None = None
     """`fp32`, `fp16` or `bf16`; `w8` and `w4` have weights in 8 and 4 bits, and the rest in the target's precision;
-    `int8` and `fp8` compute the UNet in 8 bits."""
+    `int8` and `fp8` compute the UNet in 8 bits. By default the target's, with weights of 8 bits in large networks of
+    pipelines whose denoiser is a transformer, on CPUs."""
     prediction: str | None = None
     layout: str | None = None
     preview: str | None = None
@@ -171,9 +179,13 @@ def draft_workflow(request: ConvertRequest, options: Options, folder: Path) -> s
     named = None if quantising else request.precision
     precision = named or target.precision
     quantised = COMPUTED.get(request.precision or "", components)
+    checkpoints = [opened.checkpoint(name) for name in components]
+    compact = request.precision is None and target.name in _CPUS and _family(opened).compact_on_cpu
     chains = {
-        name: _chain(opened.checkpoint(name), precision, quantising if name in quantised else None)
-        for name in components
+        one.component: _chain(
+            one, precision, (quantising or _compact(one, compact)) if one.component in quantised else None
+        )
+        for one in checkpoints
     }
 
     def place(path: Path | None, text: str) -> str:
@@ -238,6 +250,18 @@ def save_workflow(request: ConvertRequest, options: Options, path: Path) -> None
         raise UsageError(f"--save-workflow {path}: the file is there already; name another one") from None
     except OSError as error:
         raise UsageError(f"--save-workflow {path}: can't be written: {error.strerror}") from error
+
+
+def _family(source: PipelineSource) -> Family:
+    """Return the family of a source, by what its index and its denoiser say."""
+    configs = {name: one.config for name, one in source.checkpoints.items()}
+    denoiser = denoiser_among(configs)
+    return family_of_folder(source.index, configs, configs[denoiser] if denoiser else {})
+
+
+def _compact(checkpoint: Checkpoint, compact: bool) -> str | None:
+    """Return the pass that makes a network small that is large as floats."""
+    return QUANTISING_PASSES["w8"] if compact and checkpoint.elements >= _LARGE else None
 
 
 def _chain(checkpoint: Checkpoint, precision: str, quantising: str | None) -> list[str]:

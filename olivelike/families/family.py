@@ -249,6 +249,11 @@ class Family:
         return sum(widths) if self.text_key else max(widths)
 
     @property
+    def compact_on_cpu(self) -> bool:
+        """Whether large networks have weights of 8 bits on a CPU, which they would fill as floats."""
+        return self.denoiser == "transformer"
+
+    @property
     def networks(self) -> tuple[str, ...]:
         """Components that each pipeline of the family has."""
         return (*(text.component for text in self.texts), self.denoiser, "vae_decoder", "vae_encoder")

@@ -15,9 +15,11 @@ import yaml
 from safetensors.numpy import load_file, save_file
 
 from olivelike.cli.commands.convert import next_step
+from olivelike.engine import convert_request
 from olivelike.testing.checkpoints import make_checkpoint
 from olivelike.testing.lora_files import make_lora
 from tests.fixtures.little_pipeline import little_pipeline
+from tests.fixtures.little_sd3 import little_sd3
 
 
 def test_info_describes_a_lora(cli, project):
@@ -111,6 +113,32 @@ def test_convert_writes_bfloat16_for_openvino_unless_asked_otherwise(cli, projec
     result = cli("convert", "checkpoint", "-t", "openvino", "-o", "x", "--lora", "absent.safetensors", *asked)
     drafted = yaml.safe_load(result.out.partition("\n\n")[0])
     assert drafted["components"]["vae_encoder"] == ["convert", "fuse", *narrower]
+
+
+@pytest.mark.parametrize(
+    ("target", "asked", "behind"),
+    [
+        ("cpu", (), ["weights8"]),
+        ("cpu", ("--precision", "w4"), ["weights4"]),
+        ("cpu", ("--precision", "fp32"), []),
+        ("openvino", (), ["bfloat16", "weights8"]),
+        ("cuda", (), ["float16"]),
+    ],
+)
+def test_large_networks_of_transformers_have_weights_of_eight_bits_on_cpus(cli, monkeypatch, target, asked, behind):
+    monkeypatch.setattr(convert_request, "_LARGE", 100_000)
+    arguments = ("-t", target, "-o", "x", "--lora", "absent.safetensors", *asked)
+    chains = yaml.safe_load(cli("convert", str(little_sd3()), *arguments).out.partition("\n\n")[0])["components"]
+    others = {(): ["bfloat16"] if target == "openvino" else [], ("--precision", "w4"): ["weights4"]}.get(asked, [])
+    small = ["float16"] if target == "cuda" else others
+    assert chains["transformer"] == ["merge_lora", "convert", "fuse", *behind]
+    assert chains["vae_decoder"] == ["convert", "fuse", *small]
+
+
+def test_networks_of_unets_are_as_they_were(cli, project, monkeypatch):
+    monkeypatch.setattr(convert_request, "_LARGE", 1)
+    result = cli("convert", "checkpoint", "-t", "cpu", "-o", "x", "--lora", "absent.safetensors")
+    assert yaml.safe_load(result.out.partition("\n\n")[0])["components"]["unet"] == ["merge_lora", "convert", "fuse"]
 
 
 def test_convert_refuses_an_unknown_layout(cli):
