@@ -7,22 +7,26 @@ import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from olivelike._untrusted import one_line, open_file, read_json
 from olivelike.digest import digest_bytes
+from olivelike.engine.output.asset_table import SCHEDULER_MODEL
 from olivelike.engine.output.file_names import stage
 from olivelike.engine.output.output_files import explained, resolved
 from olivelike.engine.output.publication import check_is_ours, publish, recover
 from olivelike.engine.output.staging import discard_staging, staging_folder
 from olivelike.errors import SourceError, UsageError
-from olivelike.extras.deploy.web_files import MANIFEST_FILE, MANIFEST_KIND, SCHEDULE_FILE, manifest
+from olivelike.extras.deploy.web_files import MANIFEST_FILE, MANIFEST_KIND, manifest
 from olivelike.extras.deploy.web_runtime import VERSION, find_runtime
 from olivelike.families import TEXT_ENCODERS, TEXT_TO_PICTURE, TOKENIZER_OF
 from olivelike.graphs.inspect import inspect_model
 from olivelike.model.client_layouts import PAGE
 from olivelike.model.components import INDEX_FILE, SAFETY_CHECKER
 from olivelike.model.records.output import FileFacts, OutputFile, OutputRecord
+
+if TYPE_CHECKING:
+    from olivelike._untrusted import Json
 
 PAGE_FILES: Final = Path(__file__).with_name("web")
 _ATTENTION: Final = frozenset({"MultiHeadAttention", "Attention"})
@@ -77,8 +81,9 @@ def export_web(
         own = {path.name: path.read_bytes() for path in sorted(PAGE_FILES.iterdir()) if path.is_file()}
         own |= {f"ort/{name}": data for name, data in runtime.items()}
         own["attention.onnx"] = _attention()
-        fused = any(_has_fused_attention(folder / path) for path, _ in needed if path.endswith(".onnx"))
-        own[f"model/{MANIFEST_FILE}"] = manifest(dict(needed), _size(folder), fused_attention=fused)
+        networks = [path for path, _ in needed if path.endswith(".onnx") and path != SCHEDULER_MODEL]
+        fused = any(_has_fused_attention(folder / path) for path in networks)
+        own[f"model/{MANIFEST_FILE}"] = manifest(dict(needed), {**_told(folder), "fused_attention": fused})
         for path, data in own.items():
             stage(staging, path, data)
             files[path] = OutputFile(len(data), digest_bytes(data))
@@ -90,7 +95,7 @@ def export_web(
 
 
 def _needed(folder: Path, record: OutputRecord) -> list[tuple[str, FileFacts]]:
-    """Return what a picture takes of an output: the files of its networks and tokenizers, index and schedule."""
+    """Return what a picture takes of an output: the files of its networks and tokenizers, index and schedulers."""
     if record.layout != "web":
         source, target = shlex.quote(one_line(str(record.source.name))), one_line(record.target.name)
         raise SourceError(
@@ -106,7 +111,7 @@ def _needed(folder: Path, record: OutputRecord) -> list[tuple[str, FileFacts]]:
     wanted = [
         *(f"{TOKENIZER_OF[name]}/{file}" for name in encoders for file in _TOKENIZER_FILES),
         INDEX_FILE,
-        SCHEDULE_FILE,
+        SCHEDULER_MODEL,
     ]
     if SAFETY_CHECKER in record.components:
         wanted.append("feature_extractor/preprocessor_config.json")
@@ -135,18 +140,28 @@ def _check_output(folder: Path, output: Path, record: OutputRecord, *, overwrite
     return before
 
 
-def _size(folder: Path) -> tuple[int, int] | None:
-    """Return the only size of pictures, as the manifest says it; `None` if they are free."""
+def _told(folder: Path) -> Json:
+    """Return what the manifest says of the pipeline beside its files."""
     path = folder / MANIFEST_FILE
     try:
         content = read_json(path)
-        size = content["size"]
-        right = content["kind"] == MANIFEST_KIND and (size is None or _is_size(size))
+        told = {name: content[name] for name in ("size", "samplers")}
+        right = (
+            content["kind"] == MANIFEST_KIND
+            and (told["size"] is None or _is_size(told["size"]))
+            and _are_samplers(**told["samplers"])
+        )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise SourceError(f"{path}: can't be read: {error}; run the workflow again") from error
     if not right:
         raise SourceError(f"{path}: is no manifest of kind {MANIFEST_KIND}; run the workflow again")
-    return None if size is None else (size[0], size[1])
+    return told
+
+
+def _are_samplers(names: object, own: object, other_noise: object) -> bool:
+    if not (isinstance(names, list) and names and isinstance(other_noise, list)):
+        return False
+    return all(type(text) is str for text in (*names, own, *other_noise))
 
 
 def _is_size(size: object) -> bool:

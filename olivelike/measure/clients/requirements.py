@@ -395,7 +395,7 @@ def _borders(folder: ClientFolder) -> Problem:
 
 
 _WEB: Final = (
-    *(has_file(name) for name in ("manifest.json", "schedule.json", "model_index.json")),
+    *(has_file(name) for name in ("manifest.json", "scheduler/model.onnx", "model_index.json")),
     *(loads(name) for name in ("unet", "vae_decoder")),
     Requirement("inputs and outputs are float32, and ids int32", _borders),
     takes("unet", "timestep", "float32", shape=(1,)),

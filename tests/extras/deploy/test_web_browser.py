@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import io
+import json
 import os
 import re
 import shutil
@@ -260,6 +262,76 @@ def test_what_is_asked_for_gives_the_picture_of_generate(
     assert ("flagged" in status) == (not expected.any())
 
 
+@pytest.mark.parametrize(
+    "sampler", ["PLMS", "DPM++ 2M Karras", "Euler a", "Heun", "DPM++ 2M SDE", "UniPC Beta", "LCM", "SASolver"]
+)
+def test_a_sampler_gives_the_picture_of_generate(
+    browser: Any, serve: Callable[..., Site], visit: Callable[..., Opened], demo: Path, demo_page: Path, sampler: str
+) -> None:
+    page = visit(browser, serve(demo_page))
+    assert page.page.input_value("#sampler") == ""
+    page.page.select_option("#sampler", sampler)
+    assert page.paint(steps=7).startswith("Painted"), page.problem
+    assert psnr(page.picture(), drawn(demo, scheduler=sampler, steps=7)) >= 50
+    assert f"--scheduler '{sampler}'" in page.page.text_content("#command")
+    assert page.page.text_content("#command-note") == ""
+
+
+def test_brownian_noise_is_drawn_otherwise_which_is_told(
+    browser: Any, serve: Callable[..., Site], visit: Callable[..., Opened], demo: Path, demo_page: Path
+) -> None:
+    page = visit(browser, serve(demo_page))
+    page.page.select_option("#sampler", "DPM++ SDE Karras")
+    assert page.paint(steps=10).startswith("Painted"), page.problem
+    assert "other details" in page.page.text_content("#command-note")
+    expected = drawn(demo, scheduler="DPM++ SDE Karras", steps=10)
+    assert np.abs(page.picture().mean((0, 1)) - expected.mean((0, 1))).max() < 30
+
+
+def test_every_sampler_of_the_list_paints(
+    browser: Any, serve: Callable[..., Site], visit: Callable[..., Opened], demo_page: Path
+) -> None:
+    page = visit(browser, serve(demo_page))
+    samplers = page.page.evaluate("[...document.getElementById('sampler').options].map((one) => one.value)")
+    assert len(samplers) > 60
+    for sampler in samplers:
+        page.page.select_option("#sampler", sampler)
+        assert page.paint(steps=4).startswith("Painted"), (sampler, page.problem)
+
+
+def test_steps_that_a_sampler_does_not_take_are_told_before_networks_are_loaded(
+    browser: Any, serve: Callable[..., Site], visit: Callable[..., Opened], demo_page: Path
+) -> None:
+    page = visit(browser, serve(demo_page))
+    assert page.paint(steps=1001) == "Stopped."
+    assert page.problem.startswith("Steps must be 1 to 1000")
+    assert not any(url.endswith("weights.pb") for url in page.requests)
+    assert page.paint(steps=2).startswith("Painted")
+
+
+def test_a_model_of_schedulers_that_is_none_is_told(
+    browser: Any, serve: Callable[..., Site], visit: Callable[..., Opened], demo_page: Path
+) -> None:
+    known = json.loads((demo_page / "model/manifest.json").read_bytes())
+    broken = b"no model"
+    known["files"]["scheduler/model.onnx"] = {"size": len(broken), "sha256": hashlib.sha256(broken).hexdigest()}
+    changed = {"/model/manifest.json": json.dumps(known).encode(), "/model/scheduler/model.onnx": broken}
+    page = visit(browser, serve(demo_page, changed=changed), may_complain=True)
+    assert page.paint() == "Stopped."
+    assert page.problem.startswith("scheduler can\u2019t be opened: ")
+
+
+def test_a_folder_whose_own_sampler_is_not_known_has_the_others(
+    browser: Any, serve: Callable[..., Site], visit: Callable[..., Opened], demo: Path, demo_page: Path
+) -> None:
+    known = json.loads((demo_page / "model/manifest.json").read_bytes())
+    known["samplers"] |= {"names": ["Euler", "Euler a"], "own": "IPNDMScheduler"}
+    page = visit(browser, serve(demo_page, changed={"/model/manifest.json": json.dumps(known).encode()}))
+    assert "IPNDMScheduler, the model\u2019s own sampler, is not known here" in page.page.text_content("#status")
+    assert page.paint(steps=3).startswith("Painted")
+    assert psnr(page.picture(), drawn(demo, scheduler="Euler", steps=3)) >= 50
+
+
 def test_an_isolated_page_uses_threads(
     browser: Any, serve: Callable[..., Site], visit: Callable[..., Opened], demo: Path, demo_page: Path
 ) -> None:
@@ -350,7 +422,7 @@ def _changed(page: Path) -> dict[str, tuple[dict[str, bytes | None], str]]:
         "long": ({unet: weights + b"x"}, "unet/weights.pb is damaged: it has more"),
         "missing": ({unet: None}, "unet/weights.pb is missing"),
         "no tokenizer": ({"/model/tokenizer/tokenizer.json": None}, "tokenizer/tokenizer.json is missing"),
-        "no schedule": ({"/model/schedule.json": b"{}"}, "schedule.json is damaged"),
+        "no schedulers": ({"/model/scheduler/model.onnx": b"{}"}, "scheduler/model.onnx is damaged"),
         "no manifest": ({"/model/manifest.json": None}, "manifest.json is missing"),
         "no JSON": ({"/model/manifest.json": b"<html>"}, "manifest.json is no JSON"),
         "other kind": ({"/model/manifest.json": b'{"kind": "web/9"}'}, "kind “web/9”"),
@@ -368,7 +440,7 @@ def _changed(page: Path) -> dict[str, tuple[dict[str, bytes | None], str]]:
 
 
 DAMAGES = (
-    "flipped", "short", "long", "missing", "no tokenizer", "no schedule", "no manifest", "no JSON", "other kind",
+    "flipped", "short", "long", "missing", "no tokenizer", "no schedulers", "no manifest", "no JSON", "other kind",
     "outside", "elsewhere", "no runtime", "no wasm",
 )  # fmt: skip
 
@@ -406,10 +478,11 @@ def test_the_page_fits_a_phone_and_has_a_name_for_everything(
     dark = page.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(23, 26, 24)"
     assert dark == (scheme == "dark")
     unnamed = page.page.evaluate(
-        "[...document.querySelectorAll('input, textarea')].filter((one) => !one.labels.length).map((one) => one.id)"
+        "[...document.querySelectorAll('input, select, textarea')]"
+        ".filter((one) => !one.labels.length).map((one) => one.id)"
     )
     assert not unnamed
-    for name in ("Prompt", "Not this", "Seed", "Steps", "Guidance", "Width", "Height"):
+    for name in ("Prompt", "Not this", "Seed", "Sampler", "Steps", "Guidance", "Width", "Height"):
         assert page.page.get_by_label(name, exact=True).count() == 1, name
 
 
@@ -421,6 +494,8 @@ def test_values_that_can_not_be_had_are_refused_by_the_form(
         ("seed", "99999999999999999999"),
         ("seed", "1.5"),
         ("steps", "0"),
+        ("steps", "1000000"),
+        ("steps", "2.5"),
         ("width", "65"),
         ("height", ""),
     ):

@@ -11,11 +11,12 @@ import onnx
 import pytest
 
 from olivelike.errors import PassError
+from olivelike.extras.deploy.web_files import names_in
 from tests.engine.conftest import Project
 from tests.engine.test_layouts import NETWORKS, dtypes
 
 
-def test_a_layout_for_browsers_has_float32_borders_a_schedule_and_a_manifest_of_all_files(project: Project) -> None:
+def test_a_layout_for_browsers_has_float32_borders_schedulers_and_a_manifest_of_all_files(project: Project) -> None:
     project.run("layout=web")
     files = project.files()
     for component in NETWORKS:
@@ -25,20 +26,23 @@ def test_a_layout_for_browsers_has_float32_borders_a_schedule_and_a_manifest_of_
     assert np.dtype(np.float16) in weights
 
     manifest = json.loads(files.pop("manifest.json"))
-    assert (manifest["kind"], manifest["size"]) == ("web/1", None)
+    assert (manifest["kind"], manifest["size"]) == ("web/2", None)
     found = {name: {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in files.items()}
     assert manifest["files"] == found
-    schedule = json.loads(files["schedule.json"])
-    assert schedule["config"] == json.loads(files["scheduler/scheduler_config.json"])
-    assert len(schedule["alphas_cumprod"]) == schedule["config"]["num_train_timesteps"]
+    schedulers = onnx.load_model_from_string(files["scheduler/model.onnx"])
+    assert set(manifest["samplers"]["names"]) <= set(names_in(files["scheduler/model.onnx"]))
+    assert [value.name for value in schedulers.graph.input] == ["scheduler", "steps", "strength"]
 
     assert project.run("layout=web").executed == 0
+    whole = project.files()
+    project.run("layout=web", "scheduler_model=true")  # It is there without being asked for.
+    assert project.files() == whole
     (project.output / "manifest.json").unlink()
     project.run("layout=web")
     assert "manifest.json" in project.files()
     # Another layout takes away what it does not have.
     project.run()
-    assert {"manifest.json", "schedule.json"}.isdisjoint(project.files())
+    assert {"manifest.json", "scheduler/model.onnx"}.isdisjoint(project.files())
 
 
 def _tensors(path: Path) -> list[np.ndarray]:

@@ -6,24 +6,28 @@ import json
 import random
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 from PIL import Image
 
 from olivelike.engine.output.assets import normalise_assets
 from olivelike.engine.output.fallback_assets import scheduler_with_defaults
+from olivelike.engine.output.scheduler_model import scheduler_model
 from olivelike.errors import UsageError
-from olivelike.extras.deploy.web_files import schedule
 from olivelike.extras.deploy.web_page import PAGE_FILES
+from olivelike.runtime.pipeline.noise import Noise
 from olivelike.runtime.pipeline.safety import read_preprocessing
 from olivelike.runtime.prompts.clip_text import chunk_prompt, open_tokenizer, weighted
 from olivelike.runtime.prompts.syntax import parse_prompt
-from tests.fixtures.their_schedulers import their_scheduler
+from olivelike.runtime.schedulers.class_settings import scheduler_settings
+from olivelike.runtime.schedulers.schedule import Schedule, make_schedule, steps_taken
+from olivelike.runtime.schedulers.scheduler_names import scheduler_names
 
 DATA = Path(__file__).parents[3] / "olivelike" / "data"
 
@@ -59,10 +63,16 @@ def test_noise_is_that_of_torch(compute: Compute) -> None:
         [0, 1, 5489, 2**31, 2**32 - 1, 804822466654819, 2**64 - 1],
     )
     asked = [(count, str(seed)) for count in counts for seed in seeds]
-    script = 'import { noise } from "./noise.js";\nconst answer = data.map((asked) => [...noise(...asked)]);'
+    script = (
+        'import { makeNoise } from "./noise.js";\n'
+        "const twice = (draw, count) => [[...draw(count)], [...draw(count)]];\n"
+        "const answer = data.map(([count, seed]) => twice(makeNoise(seed), count));"
+    )
     for (count, seed), drawn in zip(asked, compute(script, asked), strict=True):
-        expected = torch.randn(count, generator=torch.Generator().manual_seed(int(seed))).numpy()
-        assert np.abs(np.array(drawn) - expected).max() < 1e-6
+        generator = torch.Generator().manual_seed(int(seed))
+        for numbers in drawn:
+            expected = torch.randn(count, generator=generator).numpy()
+            assert np.abs(np.array(numbers) - expected).max() < 1e-6
 
 
 def _texts() -> list[str]:
@@ -194,55 +204,130 @@ CONFIGS = {
     "turbo": {"_class_name": "EulerDiscreteScheduler", "timestep_spacing": "trailing"},
     "euler": {"_class_name": "EulerDiscreteScheduler", "timestep_spacing": "linspace"},
     "euler v": {"_class_name": "EulerDiscreteScheduler", "prediction_type": "v_prediction"},
+    "prk": {"_class_name": "PNDMScheduler", "steps_offset": 1, "set_alpha_to_one": False, "skip_prk_steps": False},
+    "karras": {"_class_name": "EulerDiscreteScheduler", "use_karras_sigmas": True, "timestep_spacing": "leading"},
+    "threshold": {"_class_name": "DDIMScheduler", "thresholding": True, "sample_max_value": 1.5},
 }  # fmt: skip
 BETAS = {"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear", "num_train_timesteps": 1000}
-UNKNOWN = {
-    "prk": {"_class_name": "PNDMScheduler", "steps_offset": 1, "set_alpha_to_one": False, "skip_prk_steps": False},
-    "ancestral": {"_class_name": "EulerAncestralDiscreteScheduler", "steps_offset": 1, "timestep_spacing": "leading"},
-    "karras": {"_class_name": "EulerDiscreteScheduler", "use_karras_sigmas": True, "timestep_spacing": "leading"},
-}
 STEPS = (1, 2, 7, 30)
 LOOP = """
-import { makeSchedule, schedulerName } from "./schedule.js";
-const answer = data.asked.map(({ schedule, steps }) => {
-  const made = makeSchedule(schedule, steps);
-  let latents = Float32Array.from(data.latents).map((value) => value * made.noiseFactor);
-  made.timesteps.forEach((_, number) => {
-    latents = made.step(made.scale(latents, number).map((value) => Math.sin(value) / 2), latents, number);
+import { makeSchedule } from "./schedule.js";
+import { makeNoise } from "./noise.js";
+const special = { Infinity: Infinity };
+const answer = await Promise.all(data.asked.map(async ({ table, name, steps, seed }) => {
+  const found = Object.fromEntries(Object.entries(table).map(([output, { dims, values }]) =>
+    [output, { dims, data: Float32Array.from(values, (value) => special[value] ?? value) }]));
+  const made = await makeSchedule(async (inputs) => {
+    const asked = [inputs.scheduler[1][0], Number(inputs.steps[1][0]), inputs.strength[1][0]];
+    if (asked.join() !== [name, steps, 1].join()) throw new Error(`asked for ${asked}`);
+    return found;
+  }, name, steps);
+  const draw = makeNoise(seed);
+  let state = [Float64Array.from(data.latents).map((value) => value * made.initial)];
+  made.timesteps.forEach((_, call) => {
+    const output = made.scaled(state[0], call).map((value) => Math.sin(value) / 2);
+    state = made.advance(state, output, made.draws(call) ? draw(state[0].length) : null, call);
   });
-  return { name: schedulerName(schedule), timesteps: made.timesteps, latents: [...latents] };
-});
+  return [...state[0]];
+}));
 """
 
 
-def test_steps_are_those_of_diffusers(compute: Compute) -> None:
-    start = torch.randn(64, generator=torch.Generator().manual_seed(0))
-    asked, expected = [], []
-    for given in (*CONFIGS.values(), *UNKNOWN.values()):
-        own = str(given["_class_name"])
-        # What the page does not know it draws with DDIM.
-        name = None if given in CONFIGS.values() else "DDIMScheduler"
-        config = scheduler_with_defaults(own, {**BETAS, **given})
-        made = json.loads(schedule({"scheduler/scheduler_config.json": json.dumps(config).encode()}))
-        for steps in STEPS:
-            asked.append({"schedule": made, "steps": steps})
-            expected.append((name or own, *_loop(name, config, steps, start)))
-    answers = compute(LOOP, {"asked": asked, "latents": start.tolist()})
-    for one, answer, (name, moments, latents) in zip(asked, answers, expected, strict=True):
-        what = (one["schedule"]["config"], one["steps"])
-        assert answer["name"] == name, what
-        assert answer["timesteps"] == pytest.approx(moments, abs=1e-3), what
-        assert np.abs(np.array(answer["latents"]) - latents).max() < 1e-4 * max(1, np.abs(latents).max()), what
+def _answers(compute: Compute, cases: list[tuple[str, int, Schedule]]) -> Iterator[tuple[Any, Any]]:
+    """Yield what the page makes of tables, and what the runtime does."""
+    start = Noise(0).draw((64,))
+    asked = [
+        {"table": _table(schedule), "name": name, "steps": steps, "seed": 5} for name, steps, schedule in cases
+    ]  # fmt: skip
+    found = compute(LOOP, {"asked": asked, "latents": start.tolist()})
+    for answer, (_, _, schedule) in zip(found, cases, strict=True):
+        yield answer, _loop(schedule, start, Noise(5))
 
 
-def _loop(name: str | None, config: dict[str, Any], steps: int, latents: torch.Tensor) -> tuple[list[float], Any]:
-    scheduler = their_scheduler(name, config)
-    scheduler.set_timesteps(steps)
-    moments, latents = scheduler.timesteps.tolist(), latents * scheduler.init_noise_sigma
-    for moment in scheduler.timesteps:
-        prediction = torch.sin(scheduler.scale_model_input(latents, moment)) / 2
-        latents = scheduler.step(prediction, moment, latents).prev_sample
-    return moments, latents.numpy()
+def _table(schedule: Schedule) -> dict[str, Any]:
+    """Return a schedule as `scheduler/model.onnx` gives it."""
+    columns = ("timesteps", "scale", "picture", "following", "draws")
+    outputs = {name: getattr(schedule, name)[schedule.begin :] for name in columns}
+    outputs |= {"initial": np.array([schedule.first]), "threshold": np.array(schedule.threshold or (0, 0))}
+    outputs["clip"] = np.array([np.inf if schedule.most is None else schedule.most])
+    return {name: {"dims": one.shape, "values": _numbers(one)} for name, one in outputs.items()}
+
+
+def _numbers(values: Any) -> list[Any]:
+    return ["Infinity" if value == np.inf else value for value in values.astype(np.float32).flatten().tolist()]
+
+
+def _difference(answer: Any, latents: Any) -> float:
+    return float(np.abs(np.array(answer) - latents).max() / max(1, np.abs(latents).max()))
+
+
+def test_steps_are_those_of_generate(compute: Compute) -> None:
+    cases: list[tuple[str, int, Schedule]] = []
+    for given in CONFIGS.values():
+        config = scheduler_with_defaults(str(given["_class_name"]), {**BETAS, **given})
+        own = scheduler_settings(None, config)
+        cases += [("", steps, make_schedule(own, steps)) for steps in STEPS if steps >= steps_taken(own)[0]]
+    for place, (answer, latents) in enumerate(_answers(compute, cases)):
+        assert _difference(answer, latents) < 1e-5, cases[place]
+
+
+def test_all_samplers_of_the_model_give_the_latents_of_generate(compute: Compute) -> None:
+    config = json.loads((DATA / "demo" / "scheduler" / "scheduler_config.json").read_bytes())
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    model = onnxruntime.InferenceSession(scheduler_model(config), options, ["CPUExecutionProvider"])
+    names = json.loads(model.get_modelmeta().custom_metadata_map["olivelike.schedulers"])
+    assert set(names) == {"", *scheduler_names()}
+    cases: list[tuple[str, int, Schedule]] = []
+    for name in names:
+        given = {"scheduler": np.array([name], object), "steps": np.array([7]), "strength": np.ones(1)}
+        outputs = dict(zip([one.name for one in model.get_outputs()], model.run(None, given), strict=True))
+        columns = [outputs[one].astype(float) for one in ("timesteps", "scale", "picture", "following", "mixed")]
+        first, clip = float(outputs["initial"][0]), float(outputs["clip"][0])
+        schedule = Schedule(name, *columns, outputs["draws"], None, first, 1, most=clip if clip < np.inf else None)
+        assert not outputs["threshold"].any()
+        cases.append((name, 7, schedule))
+    brownian = set()
+    for (name, _, _), (answer, latents) in zip(cases, _answers(compute, cases), strict=True):
+        assert _difference(answer, latents) < 1e-6, name
+        theirs = make_schedule(scheduler_settings(name or None, config), 7)
+        if theirs.spans is not None:
+            brownian.add(name)
+        else:
+            assert _difference(answer, _loop(theirs, Noise(0).draw((64,)), Noise(5))) < 1e-5, name
+    assert {"DPM++ SDE", "DPM++ SDE Karras", "DPMSolverSDE"} <= brownian
+
+
+def _loop(schedule: Schedule, latents: Any, noise: Noise) -> Any:
+    latents, kept = latents.astype(np.float64) * schedule.first, schedule.kept
+    for call in schedule.calls:
+        output = np.sin(schedule.scaled(latents, call)) / 2
+        drawn = noise.draw(latents.shape) if schedule.draws[call] else 0.0
+        # Dynamic thresholding is of a picture each.
+        after, kept, _ = schedule.advance(call, latents[None], kept, output[None], drawn)
+        latents = after[0]
+    return latents
+
+
+def test_a_refused_number_of_steps_is_told_by_the_node_that_refuses(compute: Compute) -> None:
+    script = (
+        'import { makeSchedule } from "./schedule.js";\n'
+        "const told = (steps, message) => makeSchedule(async () => {\n"
+        "  throw new Error(`outer ${message}`, { cause: new Error(message) });\n"
+        "}, '', steps).catch((error) => error.message);\n"
+        "const answer = await Promise.all(data.map((asked) => told(...asked)));"
+    )
+    inner = "Non-zero status code returned while running Gather node. Name:'{}' Status Message: indices element"
+    outer = "Non-zero status code returned while running If node. Name:'table' Status Message: "
+    why = "steps must be 1 to 1000, as many as the network was trained on"
+    asked = [
+        (1.5, ""), (0, inner.format(why)), (10**6, outer + inner.format(f"table/else/{why}")),
+        (1, inner.format("table/Gather_1")),
+    ]  # fmt: skip
+    sentence = f"S{why[1:]}."
+    expected = ["Steps are a whole number.", sentence, sentence, f"outer {asked[-1][1]}"]
+    assert compute(script, asked) == expected
 
 
 def test_the_safety_checker_sees_what_it_sees_in_generate(compute: Compute, tmp_path: Path) -> None:

@@ -10,12 +10,22 @@ from pathlib import Path
 
 import pytest
 
+from olivelike.engine.output.packages import Packaged
 from olivelike.errors import MissingError, SourceError, UsageError
 from olivelike.extras.deploy import web_runtime
-from olivelike.extras.deploy.web_files import schedule
+from olivelike.extras.deploy.web_files import WebFolder
 from olivelike.extras.deploy.web_page import PAGE_FILES, export_web
 from olivelike.model.records.output import OutputRecord
-from tests.extras.deploy.web_outputs import RUNTIME, TARBALL, files_of_an_output, sha256, take_as_release, write_output
+from olivelike.model.targets import TargetChoice
+from tests.extras.deploy.web_outputs import (
+    RUNTIME,
+    SAMPLERS,
+    TARBALL,
+    files_of_an_output,
+    sha256,
+    take_as_release,
+    write_output,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +71,8 @@ def test_a_page_has_what_a_picture_takes_and_a_record_of_all(output: Path, packa
     assert (page.files, page.bytes) == (len(files) - 1, sum(map(len, files.values())) - len(files["olivelike.json"]))
     manifest = json.loads(files["model/manifest.json"])
     assert manifest["files"].keys() == model - {"manifest.json"}
-    assert (manifest["size"], manifest["fused_attention"]) == (None, False)
+    told = {name: manifest[name] for name in manifest.keys() - {"files"}}
+    assert told == {"kind": "web/2", "size": None, "samplers": SAMPLERS, "fused_attention": False}
 
 
 def test_attention_as_one_operator_is_in_the_manifest(package: Path, tmp_path: Path) -> None:
@@ -146,14 +157,23 @@ def test_another_layout_is_refused_with_the_command_that_makes_this_one(package:
     assert not (tmp_path / "site").exists()
 
 
+def _manifest(**change: object) -> dict[str, bytes | None]:
+    whole = {"kind": "web/2", "size": None, "samplers": SAMPLERS, "files": {}} | change
+    return {"manifest.json": json.dumps(whole).encode()}
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"unet/weights.pb": b"damaged"}, r"unet/weights\.pb: is damaged"),
         ({"unet/weights.pb": None}, r"unet/weights\.pb: can't be read"),
         ({"manifest.json": b"[]"}, r"manifest\.json: can't be read"),
-        ({"manifest.json": b'{"kind": "web/1", "size": ["a", 1]}'}, r"manifest\.json: is no manifest"),
-        ({"manifest.json": b'{"kind": "web/2", "size": null}'}, r"manifest\.json: is no manifest"),
+        (_manifest(size=["a", 1]), r"manifest\.json: is no manifest"),
+        (_manifest(samplers=SAMPLERS | {"names": []}), "is no manifest"),
+        (_manifest(samplers=SAMPLERS | {"own": 1}), "is no manifest"),
+        (_manifest(samplers=SAMPLERS | {"other": 1}), r"manifest\.json: can't be read"),
+        (_manifest(kind="web/3"), "is no manifest"),
+        ({"manifest.json": b'{"kind": "web/1", "size": null}'}, r"manifest\.json: can't be read: 'samplers'"),
         ({"unet/model.onnx": b"\x08\x0a"}, r"unet/model\.onnx"),
     ],
 )
@@ -174,7 +194,8 @@ def test_a_damaged_folder_is_named_and_nothing_written(
     ("missing", "message"),
     [
         ("unet/", "has no unet"), ("text_encoder/", "has no text_encoder"), ("vae_decoder/", "has no vae_decoder"),
-        ("tokenizer/tokenizer.json", r"has no tokenizer/tokenizer\.json"), ("schedule.json", r"has no schedule\.json"),
+        ("tokenizer/tokenizer.json", r"has no tokenizer/tokenizer\.json"),
+        ("scheduler/", r"has no scheduler/model\.onnx"),
     ],
 )  # fmt: skip
 def test_a_folder_without_a_part_is_refused(package: Path, tmp_path: Path, missing: str, message: str) -> None:
@@ -278,6 +299,18 @@ def test_without_a_network_the_remedy_is_told(
     assert not (tmp_path / "site").exists()
 
 
+CONFIG = {
+    "_class_name": "DDIMScheduler", "beta_start": 0.1, "beta_end": 0.2, "beta_schedule": "scaled_linear",
+    "num_train_timesteps": 10,
+}  # fmt: skip
+
+
+def files_for(scheduler: bytes | None) -> dict[str, bytes]:
+    """Return what the layout writes for a `scheduler_config.json`, or for none."""
+    assets = {} if scheduler is None else {"scheduler/scheduler_config.json": scheduler}
+    return WebFolder().files(Packaged("demo", TargetChoice("cpu"), {}, assets))
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -286,10 +319,24 @@ def test_without_a_network_the_remedy_is_told(
         {"trained_betas": [1, "a"]}, {"trained_betas": {"a": 1}}, {"beta_start": -1.0},
     ],
 )  # fmt: skip
-def test_a_scheduler_without_a_schedule_is_refused(change: dict[str, object]) -> None:
-    config = {"beta_start": 0.1, "beta_end": 0.2, "beta_schedule": "scaled_linear", "num_train_timesteps": 10}
-    for content in (json.dumps(config | change), "[]", "{", "null"):
-        with pytest.raises(SourceError, match=r"scheduler_config\.json: can't be made a schedule"):
-            schedule({"scheduler/scheduler_config.json": content.encode()})
-    with pytest.raises(SourceError, match="can't be made a schedule"):
-        schedule({})
+def test_a_scheduler_that_can_not_draw_is_refused(change: dict[str, object]) -> None:
+    for content in (json.dumps(CONFIG | change), "[]", "{", "null"):
+        with pytest.raises(SourceError, match=r"scheduler_config\.json"):
+            files_for(content.encode())
+    with pytest.raises(SourceError, match=r"scheduler_config\.json: can't be read for a graph of schedules: KeyError"):
+        files_for(None)
+
+
+def test_samplers_are_there_once_and_the_own_one_by_the_name_that_people_know() -> None:
+    told = json.loads(files_for(json.dumps(CONFIG).encode())["manifest.json"])["samplers"]
+    assert (told["names"][0], told["own"]) == ("", "DDIM")
+    assert {"Euler a", "DPM++ 2M Karras", "UniPC", "PNDM"} <= set(told["names"])
+    assert {"DDIM", "DDIMScheduler", "PNDMScheduler"}.isdisjoint(told["names"])
+    kinds = ("", " Karras", " Exponential", " Beta", " SGM Uniform")
+    assert told["other_noise"] == [f"DPM++ SDE{kind}" for kind in kinds]
+
+
+def test_a_pipeline_whose_own_scheduler_can_not_draw_has_the_others() -> None:
+    unknown = CONFIG | {"_class_name": "IPNDMScheduler"}
+    told = json.loads(files_for(json.dumps(unknown).encode())["manifest.json"])["samplers"]
+    assert (told["names"][0], told["own"]) == ("DPM++ 2M", "IPNDMScheduler")

@@ -311,7 +311,8 @@ def test_a_page_wants_a_manifest_and_float32_at_the_border(tmp_path):
     assert verdicts(path, "web")
     path = write(tmp_path / "float32", spec(float="FLOAT"))
     found = verdicts(path, "web")
-    assert list(found) == ["manifest.json exists", "schedule.json exists"]
-    for name in ("manifest.json", "schedule.json"):
+    assert list(found) == ["manifest.json exists", "scheduler/model.onnx exists"]
+    (path / "scheduler").mkdir(exist_ok=True)
+    for name in ("manifest.json", "scheduler/model.onnx"):
         (path / name).write_text("{}")
     assert verdicts(path, "web") == {}

@@ -1,6 +1,6 @@
 // The pipeline's folder beside the page: its manifest, and files that are checked against it.
 
-const KIND = "web/1";
+const KIND = "web/2";
 
 /** What is wrong with the folder; the message names the file. */
 export class FolderError extends Error {}
@@ -16,6 +16,8 @@ export async function openFolder(url, signal) {
   if (names.some((name) => !isPlain(name))) throw new FolderError("manifest.json names files outside of its folder.");
   const folder = {
     size: manifest.size,
+    /** Names of samplers, what the empty one is known as, and those whose noise `generate` draws otherwise. */
+    samplers: manifest.samplers,
     fusedAttention: manifest.fused_attention === true,
     names,
     /** Tell how many bytes a file has. */

@@ -8,7 +8,8 @@ const RUNTIMES = {
 };
 const PLACE = new URL("ort/", import.meta.url).href;
 const MOST_THREADS = 8;
-const QUIET = 3;
+// What goes wrong is thrown and told on the page; the console need not have it, too.
+const QUIET = 4;
 
 /** The device can't be used; the message says why. */
 export class DeviceError extends Error {}
@@ -73,7 +74,7 @@ export async function run(ort, session, name, inputs, outputs) {
     feeds[input] = new ort.Tensor(type, data, dims);
   }
   try {
-    return await session.run(feeds, outputs);
+    return await session.run(feeds, outputs, { logSeverityLevel: QUIET });
   } catch (error) {
     throw explained(error, name, `${name} can’t be run`);
   }
@@ -82,5 +83,5 @@ export async function run(ort, session, name, inputs, outputs) {
 function explained(error, name, what) {
   const text = typeof error === "number" ? "out of memory" : String(error?.message ?? error);
   if (error instanceof RangeError || /memory|alloc/i.test(text)) return new MemoryError(`${name} does not fit`);
-  return new DeviceError(`${what}: ${text.split("\n")[0].slice(0, 300)}`);
+  return new DeviceError(`${what}: ${text.split("\n")[0].slice(0, 300)}`, { cause: error });
 }

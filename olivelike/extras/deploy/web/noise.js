@@ -1,4 +1,4 @@
-// Initial noise: the numbers that `torch.randn` draws on the CPU, so that a seed gives the picture that it gives there.
+// Noise: the numbers that `torch.randn` draws on the CPU, so that a seed gives the picture that it gives there.
 // The algorithm is told in olivelike/runtime/pipeline/noise.py; angles are rounded to float32 as there.
 
 const LENGTH = 624;
@@ -32,27 +32,32 @@ function mersenneTwister(seed) {
   };
 }
 
-/** Return `count` standard normal numbers, 16 at least, as a Float32Array; the seed is a whole number, or its text. */
-export function noise(count, seed) {
-  if (count < BLOCK) throw new RangeError(`noise of ${count} numbers is drawn otherwise; ask for ${BLOCK} or more`);
-  const draw = mersenneTwister(seed);
-  const values = new Float32Array(count);
-  const fill = (from, to) => {
-    for (let i = from; i < to; i++) values[i] = (draw() & 0xffffff) / 0x1000000;
-  };
-  const transform = (from) => {
-    for (let i = from; i < from + BLOCK / 2; i++) {
-      const radius = Math.sqrt(-2 * Math.log(1 - values[i]));
-      const angle = Math.fround(TURN * values[i + BLOCK / 2]);
-      values[i] = radius * Math.cos(angle);
-      values[i + BLOCK / 2] = radius * Math.sin(angle);
+/**
+ * Return what draws standard normal numbers of a seed, one call after the other: `draw(count)` gives 16 or more as a
+ * Float32Array. The seed is a whole number, or its text.
+ */
+export function makeNoise(seed) {
+  const word = mersenneTwister(seed);
+  return (count) => {
+    if (count < BLOCK) throw new RangeError(`noise of ${count} numbers is drawn otherwise; ask for ${BLOCK} or more`);
+    const values = new Float32Array(count);
+    const fill = (from) => {
+      for (let i = from; i < count; i++) values[i] = (word() & 0xffffff) / 0x1000000;
+    };
+    const transform = (from) => {
+      for (let i = from; i < from + BLOCK / 2; i++) {
+        const radius = Math.sqrt(-2 * Math.log(1 - values[i]));
+        const angle = Math.fround(TURN * values[i + BLOCK / 2]);
+        values[i] = radius * Math.cos(angle);
+        values[i + BLOCK / 2] = radius * Math.sin(angle);
+      }
+    };
+    fill(0);
+    for (let i = 0; i + BLOCK <= count; i += BLOCK) transform(i);
+    if (count % BLOCK) {
+      fill(count - BLOCK);
+      transform(count - BLOCK);
     }
+    return values;
   };
-  fill(0, count);
-  for (let i = 0; i + BLOCK <= count; i += BLOCK) transform(i);
-  if (count % BLOCK) {
-    fill(count - BLOCK, count);
-    transform(count - BLOCK);
-  }
-  return values;
 }

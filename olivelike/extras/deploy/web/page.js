@@ -32,7 +32,8 @@ function requestOfForm() {
   const number = (id) => Number($(id).value);
   const numbers = Object.fromEntries(["steps", "scale", "width", "height"].map((id) => [id, number(id)]));
   // A seed stays text: numbers of JavaScript have 53 bits.
-  return { prompt: $("prompt").value, negative: $("negative").value, seed: $("seed").value, ...numbers };
+  const texts = Object.fromEntries(["prompt", "negative", "seed", "sampler"].map((id) => [id, $(id).value]));
+  return { ...texts, ...numbers };
 }
 
 function paint() {
@@ -44,14 +45,16 @@ function paint() {
   say("Beginning…", 0);
   saved = `${request.seed}`;
   $("command").textContent = command(request);
+  const isAlike = !facts.samplers.other_noise.includes(request.sampler);
+  $("command-note").textContent = isAlike ? "" : "It draws the noise of this sampler otherwise: its picture has other details.";
   $("picture").setAttribute("aria-label", `Picture of: ${request.prompt}`);
   worker.postMessage({ kind: "paint", device: device(), request });
 }
 
 /** Return what draws the same picture from the same folder. */
-function command({ prompt, negative, seed, steps, scale, width, height }) {
+function command({ prompt, negative, seed, sampler, steps, scale, width, height }) {
   const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
-  const other = facts.scheduler === facts.ownScheduler ? "" : ` --scheduler ${facts.scheduler}`;
+  const other = sampler ? ` --scheduler ${quoted(sampler)}` : "";
   const against = negative ? ` --negative-prompt ${quoted(negative)}` : "";
   const numbers = `--seed ${seed} --steps ${steps} --guidance-scale ${scale} --size ${width}x${height}`;
   return `olivelike generate FOLDER ${quoted(prompt)}${against} ${numbers}${other}`;
@@ -63,7 +66,9 @@ const heard = {
     for (const [id, side] of [["width", found.size[0]], ["height", found.size[1]]]) {
       Object.assign($(id), { min: found.unit, step: found.unit, value: side, readOnly: found.fixed });
     }
-    const other = found.scheduler === found.ownScheduler ? "" : ` ${found.ownScheduler} is not known to this page, so it draws with ${found.scheduler}.`;
+    const { names, own } = found.samplers;
+    $("sampler").replaceChildren(...names.map((name) => new Option(name || `${own} (the model’s own)`, name)));
+    const other = names.includes("") ? "" : ` ${own}, the model’s own sampler, is not known here; choose another one.`;
     say(`Ready.${other}`);
     setPainting(false);
   },

@@ -3,24 +3,23 @@
 import { requireAttention } from "./attention.js";
 import { FolderError } from "./folder.js";
 import { filesOf, openNetwork, openRuntime, run } from "./networks.js";
-import { noise } from "./noise.js";
+import { makeNoise } from "./noise.js";
 import { chunk, padded, parsePrompt, weigh } from "./prompt.js";
 import { makePreprocessing } from "./safety.js";
-import { makeSchedule, schedulerName } from "./schedule.js";
+import { makeSchedule } from "./schedule.js";
 import { makeTokenizer } from "./tokenizer.js";
 
 const CHANNELS = 4;
 const SCALING = 0.18215;
 const LEVELS = 4;
 const CHECKER = "safety_checker";
+const SCHEDULER = "scheduler";
 const MOST_KEPT = 1e9;
 
 /** Read what the folder says of itself, without its networks. */
 export async function readPipeline(folder, signal) {
-  const [index, unet, vae, schedule] = await Promise.all(
-    ["model_index.json", "unet/config.json", "vae_decoder/config.json", "schedule.json"].map((name) =>
-      folder.json(name, signal),
-    ),
+  const [index, unet, vae] = await Promise.all(
+    ["model_index.json", "unet/config.json", "vae_decoder/config.json"].map((name) => folder.json(name, signal)),
   );
   const has = (name) => folder.names.includes(`${name}/model.onnx`);
   const isXl = has("text_encoder_2");
@@ -32,22 +31,20 @@ export async function readPipeline(folder, signal) {
   const factor = 2 ** ((vae.block_out_channels?.length ?? LEVELS) - 1);
   const sides = [unet.sample_size ?? 64].flat();
   const encoders = ["text_encoder", "text_encoder_2"].filter((name, place) => place === 0 || isXl).filter(has);
-  const missing = ["text_encoder", "unet", "vae_decoder"].filter((name) => !has(name) && !(isXl && name === "text_encoder"));
+  const missing = ["text_encoder", "unet", "vae_decoder", SCHEDULER].filter((name) => !has(name) && !(isXl && name === "text_encoder"));
   if (missing.length) throw new FolderError(`${missing[0]}/model.onnx is missing; convert the whole pipeline.`);
   return {
     isXl,
     channels,
     factor,
-    schedule,
     encoders,
-    networks: [...encoders, ...(has(CHECKER) ? [CHECKER] : []), "vae_decoder", "unet"],
+    networks: [SCHEDULER, ...encoders, ...(has(CHECKER) ? [CHECKER] : []), "vae_decoder", "unet"],
     checked: has(CHECKER),
     emptyIsZeros: isXl && index.force_zeros_for_empty_prompt === true,
     unit: factor * 2 ** ((unet.block_out_channels?.length ?? LEVELS) - 1),
     size: folder.size ?? [sides.at(-1) * factor, sides[0] * factor],
     fixed: folder.size !== null,
-    scheduler: schedulerName(schedule),
-    ownScheduler: schedule.config._class_name,
+    samplers: folder.samplers,
     scaling: vae.scaling_factor ?? SCALING,
     statistics: vae.latents_mean && vae.latents_std ? [vae.latents_mean, vae.latents_std] : null,
   };
@@ -68,7 +65,9 @@ export async function openPipeline(folder, facts, device, signal) {
     ? makePreprocessing(await folder.json("feature_extractor/preprocessor_config.json", signal))
     : null;
   const total = facts.networks.flatMap((name) => filesOf(folder, name)).reduce((sum, name) => sum + folder.bytesOf(name), 0);
-  return { ort, device, folder, facts, tokenizers, preprocessing, total, bytes: 0, sessions: {} };
+  // onnxruntime-web's build for WebGPU can't compare texts, which names of samplers are.
+  const plain = { ort: device === "wasm" ? ort : await openRuntime("wasm"), device: "wasm" };
+  return { ort, device, plain, folder, facts, tokenizers, preprocessing, total, bytes: 0, sessions: {} };
 }
 
 /** Give back the memory of the networks. */
@@ -81,7 +80,8 @@ export async function closePipeline({ sessions }) {
  * large ones there is room for one at a time. `tell({kind: "load", name, bytes, total})` says how much has come.
  */
 async function using(pipeline, name, tell, signal, work) {
-  const { ort, device, folder, sessions, total } = pipeline;
+  const { folder, sessions, total } = pipeline;
+  const { ort, device } = name === SCHEDULER ? pipeline.plain : pipeline;
   if (!sessions[name]) {
     const before = pipeline.bytes;
     const onBytes = (more) => tell({ kind: "load", name, bytes: (pipeline.bytes += more), total });
@@ -103,36 +103,40 @@ async function using(pipeline, name, tell, signal, work) {
 /**
  * Draw a picture; returns `{pixels, width, height, flagged}` in RGBA: black, if the safety checker flagged it.
  *
- * `request` has prompt, negative, steps, scale, seed, width and height. `tell({kind: "step", number, total})` says how far
+ * `request` has prompt, negative, sampler, steps, scale, seed, width and height. `tell({kind: "step", number, total})` says how far
  * it is; a `signal` that is aborted ends it with an `AbortError`.
  */
 export async function paint(pipeline, request, tell, signal) {
   const { facts } = pipeline;
   const { width, height } = request;
-  const schedule = makeSchedule(facts.schedule, request.steps);
   const shape = [facts.channels, height / facts.factor, width / facts.factor];
   const guided = request.scale > 1;
   const texts = guided ? [request.negative, request.prompt] : [request.prompt];
   const use = (name, work) => using(pipeline, name, tell, signal, work);
   if (pipeline.total > MOST_KEPT) pipeline.bytes = 0;
+  const schedule = await use(SCHEDULER, (scheduler) => makeSchedule(scheduler, request.sampler, request.steps));
   const conditions = await encode(pipeline, texts, request, guided, use);
-  let latents = noise(shape.reduce((one, other) => one * other), request.seed).map((value) => value * schedule.noiseFactor);
+  const draw = makeNoise(request.seed);
+  const count = shape.reduce((one, other) => one * other);
+  // The latents, and what the schedule keeps beside them.
+  let state = [draw(count).map((value) => value * schedule.initial)];
   await use("unet", async (unet) => {
-    for (const [number, moment] of schedule.timesteps.entries()) {
+    for (const [call, moment] of schedule.timesteps.entries()) {
       await breathe(signal);
-      tell({ kind: "step", number, total: schedule.timesteps.length });
+      tell({ kind: "step", number: call, total: schedule.timesteps.length });
       const inputs = {
-        sample: ["float32", repeated(schedule.scale(latents, number), texts.length), [texts.length, ...shape]],
+        sample: ["float32", repeated(schedule.scaled(state[0], call), texts.length), [texts.length, ...shape]],
         timestep: ["float32", new Float32Array([moment]), [1]],
         ...conditions,
       };
       const predicted = (await unet(inputs, () => ["out_sample"])).out_sample.data;
-      latents = schedule.step(guided ? guide(predicted, request.scale) : predicted, latents, number);
+      const output = guided ? guide(predicted, request.scale) : predicted;
+      state = schedule.advance(state, output, schedule.draws(call) ? draw(count) : null, call);
     }
   });
   await breathe(signal);
   tell({ kind: "decode" });
-  const pixels = await use("vae_decoder", (decoder) => decode(facts, latents, shape, decoder));
+  const pixels = await use("vae_decoder", (decoder) => decode(facts, Float32Array.from(state[0]), shape, decoder));
   const flagged = facts.checked && (await use(CHECKER, (checker) => isFlagged(pipeline.preprocessing, pixels, request, checker)));
   if (flagged) pixels.forEach((_, i) => (pixels[i] = i % 4 === 3 ? 255 : 0));
   return { pixels, width, height, flagged };
