@@ -115,31 +115,31 @@ class Writer:
         Args:
             index: Number of the one, int64 of shape (1,).
             choices: What writes each; all give as many values.
-            name: Of the node that decides, unlike that of others of this writer.
+            name: What names of their nodes begin with, unlike those of others of this writer.
         """
 
-        def written(first: int, last: int, name: str) -> Callable[[Writer], Sequence[Number]]:
+        def written(first: int, last: int, path: str) -> Callable[[Writer], Sequence[Number]]:
             if last - first == 1:
                 return choices[first]
             middle = (first + last) // 2
-            halves = (written(first, middle, "half"), written(middle, last, "half"))
+            halves = {"then_branch": (first, middle, f"{path}0"), "else_branch": (middle, last, f"{path}1")}
 
             def write(writer: Writer) -> Sequence[Number]:
                 bodies, many = {}, 0
-                for number, (branch, half) in enumerate(zip(("then_branch", "else_branch"), halves, strict=True)):
-                    prefix = f"{writer._prefix}{name}/{number}/"
+                for branch, half in halves.items():
+                    prefix = f"{half[2]}/"
                     inner = Writer(ir.Graph([], [], nodes=[], name=prefix), prefix, self._root, self._floats)
-                    found = half(inner)
+                    found = written(*half)(inner)
                     # A value from around a graph can't be its output.
                     given = [inner.op("Identity", one, name=f"output {place}") for place, one in enumerate(found)]
                     inner.graph.outputs.extend(one.value for one in given)
                     bodies[branch], many = ir.AttrGraph(branch, inner.graph), len(given)
                 is_before = writer.op("Less", writer.here(index), writer.integers(middle))
-                return writer.ops("If", is_before, name=name, outputs=many, **bodies)
+                return writer.ops("If", is_before, outputs=many, **bodies)
 
             return write
 
-        return list(written(0, len(choices), name)(self))
+        return list(written(0, len(choices), f"{self._prefix}{name}.")(self))
 
 
 Operand: TypeAlias = Any
