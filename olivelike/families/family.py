@@ -208,8 +208,8 @@ class Family:
     """Whether brackets, `AND` and `BREAK` in prompts mean what they do in A1111; they are text otherwise."""
     even_sigmas: bool = False
     """Whether a flow falls evenly from 1 to one step's share, before it is shifted; otherwise to the last timestep."""
-    flow_shift: Callable[[int, int], float] | None = None
-    """Patches of a picture and steps → shift of a flow that depends on them; `None` if its scheduler says it."""
+    flow_shift: Callable[[Any, Any, Any], Any] | None = None
+    """Array interface, patches of a picture, steps → shift of a flow by these; `None` if its scheduler says it."""
     variant: Callable[[JsonView, JsonView], Mapping[str, Any]] = lambda *_: {}
     """Index of a pipeline and config of its denoiser → facts that differ, as those of distilled networks do."""
     half: Callable[[Architecture], HalfPolicy | None] = lambda architecture: None  # noqa: ARG005

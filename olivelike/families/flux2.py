@@ -22,13 +22,11 @@ def _quarters(layers: int) -> tuple[int, int, int]:
     return layers // 4, layers // 2, layers * 3 // 4
 
 
-def _shift(tokens: int, steps: int) -> float:
+def _shift(xp: Any, tokens: Any, steps: Any) -> Any:
     """Return the shift of a schedule: what `compute_empirical_mu` of diffusers' pipelines has for it."""
     at_most, at_fewest = 0.00016927 * tokens + 0.45666666, 8.73809524e-05 * tokens + 1.89833333
-    if tokens > _LARGE:
-        return at_most
     slope = (at_most - at_fewest) / (_MOST - _FEWEST)
-    return at_most + slope * (steps - _MOST)
+    return xp.where(tokens > _LARGE, at_most, at_most + slope * (steps - _MOST))
 
 
 def _owns(index: JsonView, components: Collection[str], denoiser: JsonView) -> bool:

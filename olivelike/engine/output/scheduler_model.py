@@ -234,9 +234,9 @@ def write_table(
 
     def asked(inner: Writer, one: _Formulas, spaced: Callable[[_Spacing], tuple[Array, ...]] | None = None) -> _Asked:
         own = one.chosen.settings
-        shift = shift_by_size(own, inner.here(size))
-        counts, even = (inner.here(many), inner.here(skipped)), choices.family.even_sigmas
-        return _Asked(OnnxArrays(inner), own, *counts, shift=shift, even=even, spaced=spaced)
+        xp, family, counts = OnnxArrays(inner), choices.family, (inner.here(many), inner.here(skipped))
+        shift = shift_by_size(own, inner.here(size), counts[0], family.flow_shift, xp)
+        return _Asked(xp, own, *counts, shift=shift, even=family.even_sigmas, spaced=spaced)
 
     def write_levels(one: _Formulas) -> Callable[[Writer], Sequence[Number]]:
         def write(inner: Writer) -> Sequence[Number]:

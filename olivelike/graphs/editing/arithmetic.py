@@ -125,7 +125,8 @@ class Writer:
             halves = {"then_branch": (first, middle, f"{path}0"), "else_branch": (middle, last, f"{path}1")}
 
             def write(writer: Writer) -> Sequence[Number]:
-                bodies, many = {}, 0
+                bodies: dict[str, Any] = {}
+                many = 0
                 for branch, half in halves.items():
                     prefix = f"{half[2]}/"
                     inner = Writer(ir.Graph([], [], nodes=[], name=prefix), prefix, self._root, self._floats)

@@ -217,7 +217,9 @@ def _check_steps(chosen: SchedulerSettings, steps: int) -> None:
         )
 
 
-def shift_by_size(config: JsonView, tokens: Any, steps: Any = 0, own: Callable[[Any, Any], Any] | None = None) -> Any:
+def shift_by_size(
+    config: JsonView, tokens: Any, steps: Any = 0, own: Callable[[Any, Any, Any], Any] | None = None, xp: Any = np
+) -> Any:
     """Return the shift of a schedule that depends on the picture's size; 0 for another schedule.
 
     As `StableDiffusion3Pipeline` of diffusers has it: https://arxiv.org/abs/2403.03206, section 5.3.2. Raises
@@ -228,11 +230,12 @@ def shift_by_size(config: JsonView, tokens: Any, steps: Any = 0, own: Callable[[
         tokens: Patches of a picture, each of which is one to the network; a number, or one of a graph, as it returns.
         steps: Steps from noise to a picture.
         own: The family's, where its pipelines leave the config's numbers aside.
+        xp: Array interface of the numbers.
     """
     if not config.get("use_dynamic_shifting"):
         return 0.0
     if own is not None:
-        return own(tokens, steps)
+        return own(xp, tokens, steps)
     first, last = config["base_image_seq_len"], config["max_image_seq_len"]
     if first == last:
         raise SourceError(

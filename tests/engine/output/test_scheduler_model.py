@@ -70,7 +70,8 @@ class Tables:
 
     def compare(self, name: str, steps: int, strength: float = 1.0, tokens: int = 0) -> None:
         chosen = scheduler_settings(name or None, self.config)
-        shift, part = shift_by_size(chosen.settings, tokens), None if strength == 1 else strength
+        part = None if strength == 1 else strength
+        shift = shift_by_size(chosen.settings, tokens, steps, self.family.flow_shift)
         wanted = make_schedule(chosen, steps, strength=part, shift=shift, even=self.family.even_sigmas)
         found, begin = self(name, steps, strength, tokens), wanted.begin
         values = wanted.following.shape[1]
@@ -142,13 +143,13 @@ def test_odd_configs_have_their_tables(kind: str) -> None:
     tables.compare("", 20, strength=0.7)
 
 
-@pytest.mark.parametrize("family", ["sd3", "flux"])
+@pytest.mark.parametrize("family", ["sd3", "flux", "flux2"])
 def test_a_schedule_of_flow_depends_on_the_pictures_size(family: str) -> None:
     tables = Tables(FLOW, FAMILIES[family])
     assert [one.name for one in tables.session.get_inputs()] == ["scheduler", "steps", "strength", "image_tokens"]
     assert {"", "Euler", "Euler Karras", "Euler Beta"} <= {*tables.names}
     assert "Euler a" not in tables.names
-    for tokens in (256, 1024, 4096):
+    for tokens in (256, 1024, 4096, 6400):
         tables.compare("", 12, tokens=tokens)
         tables.compare("Euler Karras", 12, strength=0.5, tokens=tokens)
     assert not np.allclose(tables("", 12, tokens=256)["timesteps"], tables("", 12, tokens=4096)["timesteps"])
