@@ -15,6 +15,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from olivelike._installed import install_all
 from olivelike.errors import MissingError
 
 if TYPE_CHECKING:
@@ -100,6 +101,8 @@ def needed(interface: str, name: str, use: str) -> Any:
         MissingError: naming the use, and what to install, if no extra does.
     """
     if place_of(interface, name) is None:
+        if more := install_all():
+            raise MissingError(f"{use} takes an extra of olivelike, and {more}")
         raise MissingError(
             f"{use} takes an extra of olivelike that is not here ({interface}[{name!r}]); install it, or all of ours "
             "by `pip install --force-reinstall --no-deps olivelike`"

@@ -61,7 +61,8 @@ DISTRIBUTIONS: Final[Mapping[str, str]] = {
 environment takes 90 ms."""
 
 
-_MORE: Final = "this needs all of olivelike, and olivelike-runtime alone is installed; run `pip install olivelike`"
+_INSTALL: Final = "olivelike-runtime alone is installed; run `pip install olivelike`"
+_MORE: Final = f"this needs all of olivelike, and {_INSTALL}"
 
 
 def own_version() -> str:
@@ -74,13 +75,18 @@ def own_version() -> str:
         return version("olivelike-runtime")
 
 
+def install_all() -> str | None:
+    """Return what to do for more than `olivelike-runtime`, where that is installed alone."""
+    return None if _declared("olivelike") else _INSTALL
+
+
 def lacking(error: BaseException) -> MissingError | None:
     """Return what to tell instead of an error, if that is a module which one of our own distributions brings."""
     top = (getattr(error, "name", None) or "").partition(".")[0]
     if not isinstance(error, ModuleNotFoundError) or top not in {*DISTRIBUTIONS, "olivelike"}:
         return None
     if top == "olivelike":
-        return None if _declared("olivelike") else MissingError(_MORE)
+        return MissingError(_MORE) if install_all() else None
     name = DISTRIBUTIONS[top]
     return MissingError(f"this needs {name}, which is not installed; run `pip install {_wanted(name)}`")
 

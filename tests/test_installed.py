@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from olivelike._extras import needed
 from olivelike._installed import lacking
-from olivelike.errors import MissingError
+from olivelike.cli.app import run_command_line
+from olivelike.errors import MissingError, UsageError
 
 WITHOUT = """
 import sys
@@ -57,7 +59,7 @@ def test_what_is_not_installed_is_told_with_the_command_that_installs_it(module,
     assert str(error).endswith(f"is not installed; run `{command}`")
 
 
-def test_what_olivelike_runtime_lacks_is_told_where_it_is_installed_alone(monkeypatch):
+def test_what_olivelike_runtime_lacks_is_told_where_it_is_installed_alone(monkeypatch, capsys):
     error = ModuleNotFoundError("No module named 'olivelike.engine.run'", name="olivelike.engine.run")
     assert lacking(error) is None
 
@@ -67,6 +69,12 @@ def test_what_olivelike_runtime_lacks_is_told_where_it_is_installed_alone(monkey
         return ["onnxruntime>=1.23,<1.32; extra == 'cpu'", "numpy>=2.0,<3"]
 
     monkeypatch.setattr("importlib.metadata.requires", requires)
+    with pytest.raises(MissingError, match="--paint takes an extra of olivelike, and olivelike-runtime alone is inst"):
+        needed("KINDS", "no such", "--paint")
+    assert run_command_line(["no-such-command"]) == UsageError.exit_code
+    assert capsys.readouterr().err.endswith(
+        "; for more, olivelike-runtime alone is installed; run `pip install olivelike`\n"
+    )
     assert str(lacking(error)).endswith("olivelike-runtime alone is installed; run `pip install olivelike`")
     for module, wanted in {"onnxruntime": "olivelike-runtime[cpu]", "numpy": "numpy>=2.0,<3"}.items():
         assert str(lacking(ModuleNotFoundError("x", name=module))).endswith(f"run `pip install '{wanted}'`")

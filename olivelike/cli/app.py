@@ -72,7 +72,11 @@ def _refuse(mistake: Any) -> int:
     if message == context.get_help():
         stdout.write_error(message)
         return UsageError.exit_code
-    return _report(UsageError(f"{message}\n  `{context.command_path} --help` says what it takes"))
+    from olivelike._installed import install_all
+
+    more = install_all() if context.parent is None else None  # Commands of extras are known where those are.
+    told = f"`{context.command_path} --help` says what it takes" + (f"; for more, {more}" if more else "")
+    return _report(UsageError(f"{message}\n  {told}"))
 
 
 def _report(error: OlivelikeError) -> int:
