@@ -42,8 +42,8 @@ class WebFolder(Package):
 def manifest(files: Mapping[str, FileFacts], told: JsonView) -> bytes:
     """Return `manifest.json`: size and SHA-256 of each file, and what else a page is told.
 
-    That is the only `size` of pictures if there is but one, `samplers`, and `fused_attention`, whether attention is one
-    operator, which some graphics cards compute wrongly.
+    That is the only `size` of pictures if there is but one, `samplers`, and in a page `fused_attention`, whether
+    attention is one operator, which some graphics cards compute wrongly, and the bytes of its `runtime` by device.
     """
     facts = {path: {"size": file.size, "sha256": file.sha256} for path, file in sorted(files.items())}
     return to_json({"kind": MANIFEST_KIND, **told, "files": facts})

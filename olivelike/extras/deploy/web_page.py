@@ -18,7 +18,7 @@ from olivelike.engine.output.publication import check_is_ours, publish, recover
 from olivelike.engine.output.staging import discard_staging, staging_folder
 from olivelike.errors import SourceError, UsageError
 from olivelike.extras.deploy.web_files import MANIFEST_FILE, MANIFEST_KIND, manifest
-from olivelike.extras.deploy.web_runtime import VERSION, find_runtime
+from olivelike.extras.deploy.web_runtime import VERSION, WASM_FILES, find_runtime
 from olivelike.families import TEXT_ENCODERS, TEXT_TO_PICTURE, TOKENIZER_OF
 from olivelike.graphs.inspect import inspect_model
 from olivelike.model.client_layouts import PAGE
@@ -83,7 +83,11 @@ def export_web(
         own["attention.onnx"] = _attention()
         networks = [path for path, _ in needed if path.endswith(".onnx") and path != SCHEDULER_MODEL]
         fused = any(_has_fused_attention(folder / path) for path in networks)
-        own[f"model/{MANIFEST_FILE}"] = manifest(dict(needed), {**_told(folder), "fused_attention": fused})
+        sizes = {name: len(data) for name, data in runtime.items()}
+        bytes_of = {"wasm": sum(sizes[name] for name in WASM_FILES), "webgpu": sum(sizes.values())}
+        own[f"model/{MANIFEST_FILE}"] = manifest(
+            dict(needed), {**_told(folder), "fused_attention": fused, "runtime": bytes_of}
+        )
         for path, data in own.items():
             stage(staging, path, data)
             files[path] = OutputFile(len(data), digest_bytes(data))

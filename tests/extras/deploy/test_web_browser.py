@@ -223,8 +223,16 @@ def test_the_demo_is_painted_in_a_minute_as_generate_paints_it(
 ) -> None:
     began = monotonic()
     page = visit(browser, serve(demo_page))
+    told = page.page.text_content("#download")
     assert page.paint().startswith("Painted")
     assert monotonic() - began < 60
+    assert page.page.text_content("#download") == ""
+    loaded = sum(
+        (demo_page / url.removeprefix(page.page.url)).stat().st_size
+        for url in set(page.requests)
+        if "ort/" in url or "model/" in url
+    )
+    assert float(told.split()[4]) == pytest.approx(loaded / 1e6, abs=0.1)
     assert psnr(page.picture(), drawn(demo)) >= 50
     assert any("ort-wasm-simd-threaded.wasm" in url for url in page.requests)
     assert not any("asyncify" in url for url in page.requests)  # WebGPU's twice as large files stay where they are.
@@ -482,7 +490,7 @@ def test_the_page_fits_a_phone_and_has_a_name_for_everything(
         ".filter((one) => !one.labels.length).map((one) => one.id)"
     )
     assert not unnamed
-    for name in ("Prompt", "Not this", "Seed", "Sampler", "Steps", "Guidance", "Width", "Height"):
+    for name in ("Prompt", "Negative prompt", "Seed", "Sampler", "Steps", "CFG scale", "Width", "Height"):
         assert page.page.get_by_label(name, exact=True).count() == 1, name
 
 

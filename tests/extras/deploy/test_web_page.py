@@ -71,6 +71,8 @@ def test_a_page_has_what_a_picture_takes_and_a_record_of_all(output: Path, packa
     assert (page.files, page.bytes) == (len(files) - 1, sum(map(len, files.values())) - len(files["olivelike.json"]))
     manifest = json.loads(files["model/manifest.json"])
     assert manifest["files"].keys() == model - {"manifest.json"}
+    sizes = [len(data) for data in RUNTIME.values()]
+    assert manifest.pop("runtime") == {"wasm": sum(sizes[:3]), "webgpu": sum(sizes)}
     told = {name: manifest[name] for name in manifest.keys() - {"files"}}
     assert told == {"kind": "web/2", "size": None, "samplers": SAMPLERS, "fused_attention": False}
 

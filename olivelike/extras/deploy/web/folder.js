@@ -16,6 +16,8 @@ export async function openFolder(url, signal) {
   if (names.some((name) => !isPlain(name))) throw new FolderError("manifest.json names files outside of its folder.");
   const folder = {
     size: manifest.size,
+    /** Bytes of all that a picture takes, onnxruntime-web for a device included. */
+    download: (device) => Object.values(manifest.files).reduce((sum, { size }) => sum + size, manifest.runtime[device]),
     /** Names of samplers, what the empty one is known as, and those whose noise `generate` draws otherwise. */
     samplers: manifest.samplers,
     fusedAttention: manifest.fused_attention === true,

@@ -7,6 +7,7 @@ let facts = null;
 let painting = false;
 let began = 0;
 let saved = "picture";
+let loaded = null;
 
 const device = () => document.querySelector("input[name=device]:checked").value;
 const megabytes = (bytes) => `${(bytes / 1e6).toFixed(1)} MB`;
@@ -20,6 +21,12 @@ function setPainting(now) {
   painting = now;
   $("paint").disabled = now || !facts;
   $("cancel").disabled = !now;
+}
+
+/** Say how much comes before the first picture on this device. */
+function showDownload() {
+  const isToCome = facts && loaded !== device();
+  $("download").textContent = isToCome ? `The first picture loads ${megabytes(facts.download[device()])}.` : "";
 }
 
 function showProblem(text, offersWasm = false) {
@@ -69,6 +76,7 @@ const heard = {
     const { names, own } = found.samplers;
     $("sampler").replaceChildren(...names.map((name) => new Option(name || `${own} (the model’s own)`, name)));
     const other = names.includes("") ? "" : ` ${own}, the model’s own sampler, is not known here; choose another one.`;
+    showDownload();
     say(`Ready.${other}`);
     setPainting(false);
   },
@@ -92,6 +100,8 @@ const heard = {
     const checked = flagged ? " The safety checker flagged the picture, so it is black; try another seed." : "";
     say(`Painted in ${seconds.toFixed(1)} s.${checked}`, 1);
     $("save").disabled = false;
+    loaded = device();
+    showDownload();
     setPainting(false);
   },
   cancelled() {
@@ -142,6 +152,7 @@ $("draw-seed").addEventListener("click", () => {
 });
 $("use-wasm").addEventListener("click", () => {
   document.querySelector("input[value=wasm]").checked = true;
+  showDownload();
   paint();
 });
 $("save").addEventListener("click", () => {
@@ -151,6 +162,8 @@ $("save").addEventListener("click", () => {
     URL.revokeObjectURL(link.href);
   });
 });
+
+for (const choice of document.querySelectorAll("input[name=device]")) choice.addEventListener("change", showDownload);
 
 if (!navigator.gpu) {
   document.querySelector("input[value=webgpu]").disabled = true;

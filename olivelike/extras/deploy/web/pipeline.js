@@ -45,6 +45,7 @@ export async function readPipeline(folder, signal) {
     size: folder.size ?? [sides.at(-1) * factor, sides[0] * factor],
     fixed: folder.size !== null,
     samplers: folder.samplers,
+    download: { wasm: folder.download("wasm"), webgpu: folder.download("webgpu") },
     scaling: vae.scaling_factor ?? SCALING,
     statistics: vae.latents_mean && vae.latents_std ? [vae.latents_mean, vae.latents_std] : null,
   };

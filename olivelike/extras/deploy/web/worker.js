@@ -37,8 +37,8 @@ async function close() {
 const answers = {
   async facts(_, signal) {
     const { facts } = await read(signal);
-    const { size, unit, fixed, samplers } = facts;
-    return { kind: "facts", size, unit, fixed, samplers };
+    const { size, unit, fixed, samplers, download } = facts;
+    return { kind: "facts", size, unit, fixed, samplers, download };
   },
   async paint({ device, request }, signal) {
     const pipeline = await open(device, signal);
