@@ -6,7 +6,7 @@ import gc
 import os
 import sys
 import tempfile
-from functools import cache, partial
+from functools import cache, partial, wraps
 from pathlib import Path
 
 import pytest
@@ -149,6 +149,27 @@ def entry_points_read_once():
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(importlib.metadata, "entry_points", entry_points)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def code_of_ours_digested_once():
+    """Digest olivelike's own code once: no test changes it, and each run asks for what is behind each of its nodes."""
+    from olivelike.workflow.code import code_digest
+
+    digested, known = code_digest._digested, {}
+
+    @wraps(digested)
+    def digested_once(modules, plugin, said, owner):
+        if plugin is not None or any(name.partition(".")[0] != code_digest.ENGINE for name in modules):
+            return digested(modules, plugin, said, owner)
+        key = (*modules, frozenset(said), owner, *sys.path)
+        if key not in known:
+            known[key] = digested(modules, plugin, said, owner)
+        return known[key]
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(code_digest, "_digested", digested_once)
         yield
 
 
