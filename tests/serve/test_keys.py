@@ -10,15 +10,16 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 import httpx
-import openai
 import pytest
 import webuiapi
 from PIL import Image
 
 from olivelike.serve.api.guards import Guards
+from tests.fixtures.late import Late
 from tests.fixtures.little_pipeline import little_checkpoint
 from tests.serve.conftest import running, wait_until
 
+openai = Late("openai")
 KEYS = {"anna": "key-of-anna", "bert": "key-of-bert"}
 LONG = {"prompt": "long", "steps": 500, "width": 64, "height": 64}
 

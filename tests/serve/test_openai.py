@@ -8,12 +8,13 @@ import threading
 from dataclasses import replace
 
 import httpx
-import openai
 import pytest
 from PIL import Image, ImageDraw
 
+from tests.fixtures.late import Late
 from tests.serve.conftest import wait_until
 
+openai = Late("openai")
 FAST = {"num_inference_steps": 2}
 LONGER = {"num_inference_steps": 300, "seed": 7}
 """Long enough for previews."""

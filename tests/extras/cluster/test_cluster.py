@@ -16,7 +16,6 @@ from typing import Any
 
 import psutil
 import pytest
-from distributed import LocalCluster
 
 from olivelike.data import demo_folder
 from olivelike.digest import canonical_json
@@ -30,9 +29,11 @@ from olivelike.extras.cluster.cluster_executor import ClusterExecutor
 from olivelike.workflow.passes.allowed_plugins import plugin_code
 from tests.engine.conftest import Project, lend_graphs_of
 from tests.fixtures.inline_executor import InlineExecutor
+from tests.fixtures.late import Late
 from tests.fixtures.little_pipeline import little_checkpoint
 from tests.fixtures.sockets import opened_meanwhile
 
+distributed = Late("distributed")
 WORKFLOW = """
 name: small
 source: DEMO
@@ -74,7 +75,7 @@ class Tint(Pass):
 
 @pytest.fixture(scope="module")
 def cluster():
-    with LocalCluster(
+    with distributed.LocalCluster(
         2, threads_per_worker=1, processes=False, protocol="tcp", host="127.0.0.1", dashboard_address="127.0.0.1:0"
     ) as made:
         yield made
@@ -219,7 +220,9 @@ def test_addresses_where_there_is_no_cluster_are_refused(emptied: Project, monke
             run_on(emptied, address)
     with pytest.raises(MissingError, match=r"no Dask scheduler answers at tcp://127\.0\.0\.1:9 .+ start one with"):
         run_on(emptied, "tcp://127.0.0.1:9")
-    with LocalCluster(1, processes=False, protocol="tcp", host="127.0.0.1", dashboard_address="127.0.0.1:0") as lonely:
+    with distributed.LocalCluster(
+        1, processes=False, protocol="tcp", host="127.0.0.1", dashboard_address="127.0.0.1:0"
+    ) as lonely:
         lonely.scale(0)
         with pytest.raises(MissingError, match="the cluster has no worker; start one with `dask worker ADDRESS`"):
             run_on(emptied, lonely.scheduler_address)

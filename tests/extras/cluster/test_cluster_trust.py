@@ -9,16 +9,16 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-import distributed
 import pytest
-from distributed import LocalCluster, protocol
-from distributed.comm.utils import from_frames
 
 from olivelike.errors import MissingError, SessionError
 from olivelike.extras.cluster import cluster_data, cluster_site
 from olivelike.extras.cluster.cluster_data import DataConnection, ForeignError
 from olivelike.extras.cluster.cluster_workers import ClusterWorkers, LostError
+from tests.fixtures.late import Late
 from tests.fixtures.sockets import listening
+
+distributed, protocol, comm = map(Late, ("distributed", "distributed.protocol", "distributed.comm.utils"))
 
 _called: list[str] = []
 
@@ -56,7 +56,7 @@ def called() -> Iterator[list[str]]:
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    with LocalCluster(
+    with distributed.LocalCluster(
         1, threads_per_worker=1, processes=False, protocol="tcp", host="127.0.0.1", dashboard_address="127.0.0.1:0"
     ) as made:
         yield made.scheduler_address
@@ -169,7 +169,7 @@ def test_whatever_way_a_pickle_comes_it_is_read_as_data(address: str) -> None:
     async def read() -> list[object]:
         frames = [protocol.dumps(kind(Hostile())) for kind in (protocol.to_serialize, protocol.ToPickle)]
         frames.append(protocol.dumps(protocol.ToPickle(large)))
-        return [protocol.pickle.loads(pickle.dumps(Hostile())), *[await from_frames(one) for one in frames]]
+        return [protocol.pickle.loads(pickle.dumps(Hostile())), *[await comm.from_frames(one) for one in frames]]
 
     *small, (big, rest) = connection.client.sync(read)
     assert all(isinstance(one, ForeignError) for one in [*small, big])

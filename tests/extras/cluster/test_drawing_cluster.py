@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from distributed import LocalCluster
 
 from olivelike.cli import stdout
 from olivelike.cli.app import run_command_line
@@ -18,11 +17,13 @@ from olivelike.extras.cluster.cluster_site import STORE_VARIABLE
 from olivelike.extras.cluster.drawing_cluster import DrawingCluster
 from olivelike.serve.service import Service
 from olivelike.testing.lora_files import make_lora
+from tests.fixtures.late import Late
 from tests.fixtures.little_pipeline import little_checkpoint
 from tests.fixtures.sockets import opened_meanwhile
 from tests.serve.conftest import SMALL, Running, _forked_children, running, wait_until  # noqa: F401 - for all tests
 from tests.test_file_identity import rewrite
 
+distributed = Late("distributed")
 LONG = {"prompt": "a red circle", "steps": 30, "seed": 7, "num_images": 8, "batch_size": 1}
 
 
@@ -30,7 +31,7 @@ LONG = {"prompt": "a red circle", "steps": 30, "seed": 7, "num_images": 8, "batc
 def cluster(tmp_path_factory: pytest.TempPathFactory):
     """A worker, which is a process that sees none of our folders; `drawing` adds another one."""
     theirs = str(tmp_path_factory.mktemp("theirs"))
-    with LocalCluster(
+    with distributed.LocalCluster(
         n_workers=1,
         threads_per_worker=1,
         host="127.0.0.1",
@@ -41,7 +42,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory):
 
 
 @pytest.fixture(scope="module")
-def drawing(cluster: LocalCluster, base_settings, tmp_path_factory: pytest.TempPathFactory):
+def drawing(cluster: distributed.LocalCluster, base_settings, tmp_path_factory: pytest.TempPathFactory):
     """A server whose pictures two workers draw; the second one comes when it runs already."""
     gallery = tmp_path_factory.mktemp("drawing") / "gallery"
     with running(replace(base_settings, gallery=gallery, cluster=cluster.scheduler_address)) as server:
@@ -75,7 +76,7 @@ def test_a_worker_that_comes_later_draws_too_and_what_one_process_draws(drawing:
     assert folder == str(drawing.settings.folders[0])
 
 
-def test_a_worker_keeps_no_more_than_its_last_job(drawing: Running, cluster: LocalCluster) -> None:
+def test_a_worker_keeps_no_more_than_its_last_job(drawing: Running, cluster: distributed.LocalCluster) -> None:
     for seed in range(4):
         assert drawing.draw(seed=seed, num_images=2)["state"] == "done"
     scratch = Path(next(iter(cluster.workers.values())).local_directory)
@@ -120,7 +121,9 @@ def test_a_cancelled_job_ends(drawing: Running) -> None:
     assert drawing.draw()["state"] == "done"
 
 
-def test_a_job_of_a_lost_worker_goes_on_elsewhere(drawing: Running, server: Running, cluster: LocalCluster) -> None:
+def test_a_job_of_a_lost_worker_goes_on_elsewhere(
+    drawing: Running, server: Running, cluster: distributed.LocalCluster
+) -> None:
     job = submitted(drawing, **LONG)
     wait_until(lambda: len(drawing.service.job(job).pictures) >= 2)
     painter = drawing.service.dispatcher.running[job].painter

@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from distributed import LocalCluster
 
 from olivelike.extras.cluster import cluster_site
 from olivelike.extras.cluster.cluster_data import packed, unpacked
 from olivelike.extras.cluster.cluster_executor import ClusterExecutor
 from tests.engine.conftest import Project
+from tests.fixtures.late import Late
 from tests.fixtures.lying_store import Files, Honest, lying_answers
 
+distributed = Late("distributed")
 lying_machines = pytest.importorskip(
     "tests.extras.shared_store.test_lying_machines", reason="networks come from a shared store"
 )
@@ -25,8 +26,8 @@ honest_run = lying_machines.honest_run
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(
+def cluster() -> Iterator[distributed.LocalCluster]:
+    with distributed.LocalCluster(
         1, threads_per_worker=1, processes=False, protocol="tcp", host="127.0.0.1", dashboard_address=":0"
     ) as made:
         yield made
