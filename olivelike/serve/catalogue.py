@@ -152,6 +152,8 @@ def _model(name: str, folder: Path) -> ModelView:
             "inpaints": opened.inpaints,
             "takes_pictures": opened.has("vae_encoder"),
             "takes_negative_prompt": opened.takes_negative_prompt,
+            "usual": {"steps": opened.family.steps, "guidance_scale": opened.family.guidance},
+            "absent": opened.absent_fields,
             "has_safety_checker": opened.has("safety_checker"),
             **dict(zip(LISTED_GUIDES, (tuple(opened.leading), opened.prompt_guide), strict=True)),
             "state": "ready",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from collections.abc import Mapping
 from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -115,6 +116,10 @@ class ModelView(_View):
     takes_pictures: bool
     """Whether it can start from a picture."""
     takes_negative_prompt: bool
+    usual: Mapping[str, float] = {}
+    """Fields of an order whose default is that of its family → that."""
+    absent: tuple[str, ...] = ()
+    """Fields of an order that have no meaning for it."""
     has_safety_checker: bool
     controlnets: tuple[str, ...] = ()
     """Names of its networks that control pictures name."""

@@ -49,7 +49,7 @@ export function setField(name, value) {
 /** Return the fields as the server takes them; an empty one is left to its default. */
 export function readFields() {
   const order = {};
-  for (const input of fields()) {
+  for (const input of fields().filter((one) => !one.disabled)) {
     const name = input.dataset.field;
     const value = get(input);
     if (input.type === "number" || input.type === "range") {
@@ -68,6 +68,14 @@ export function readFields() {
   return order;
 }
 
+/** Show a field, or hide one that has no meaning for a model, with its label and hint; what is hidden is not sent. */
+function showField(input, shown) {
+  const around = input.closest("label, .editor") ?? input;
+  const heading = around.matches(".editor") ? around.previousElementSibling : null;
+  for (const part of [around, heading, $(`${input.id}-hint`)]) if (part) part.hidden = !shown;
+  input.disabled = !shown;
+}
+
 /** Take bounds and defaults of a model; a field that held the last model's default gets that of this one. */
 export function takeOptions({ fields: given = {} }) {
   // The page begins with another value than the default for some.
@@ -76,6 +84,7 @@ export function takeOptions({ fields: given = {} }) {
     const name = input.dataset.field;
     const bounds = given[name];
     if (!bounds) continue;
+    showField(input, !bounds.absent);
     for (const side of ["min", "max", "step"]) {
       if (typeof bounds[side] === "number" && "min" in input) input[side] = bounds[side];
     }

@@ -104,6 +104,10 @@ def _fields(service: TheService, model: ModelView) -> Json:
     fields["strength"] |= {"default": 0.8, "min": 0.01, "max": 1}
     fields["steps"]["max"], fields["num_images"]["max"] = limits.max_steps, limits.max_images
     fields["scheduler"]["default"] = model.scheduler
+    for name, usual in model.usual.items():
+        fields[name]["default"] = usual
+    for name in model.absent:
+        fields[name]["absent"] = True
     return fields
 
 

@@ -101,7 +101,9 @@ def _uploaded(folder: Path, name: str) -> UsedImage:
 
 
 def _fields(order: Order) -> RequestFields:
-    fields = {name: value for name in CHOICES if (value := getattr(order, name)) is not None}
+    # What is not named is as the folder's family has it.
+    named = CHOICES & order.model_fields_set
+    fields = {name: value for name in named if (value := getattr(order, name)) is not None}
     if order.fast:  # What is not asked for may change.
         fields = {name: value for name, value in fields.items() if value != Order.model_fields[name].default}
     if order.width and order.height:

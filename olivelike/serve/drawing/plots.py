@@ -50,7 +50,7 @@ def _changed(order: Order, axis: Axis | None, value: str | float | None) -> Orde
     elif axis.field == "lora":
         name, _, weight = str(value).rpartition(":")
         chosen = {"name": name, "weight": weight} if name else {"name": weight}
-        changes = {"loras": [*order.model_dump()["loras"], chosen]}
+        changes = {"loras": [*(dict(one) for one in order.loras), chosen]}
     elif axis.field == "prompt_sr":
         searched = str(axis.values[0])
         texts = {"prompt": order.prompt, "negative_prompt": order.negative_prompt}
@@ -60,6 +60,6 @@ def _changed(order: Order, axis: Axis | None, value: str | float | None) -> Orde
     else:
         changes = {axis.field: value}
     try:
-        return Order.model_validate({**order.model_dump(), **changes})
+        return Order.model_validate({**order.model_dump(exclude_unset=True), **changes})
     except ValidationError as error:
         raise UsageError(f"{what}: {error.errors()[0]['msg']}") from None

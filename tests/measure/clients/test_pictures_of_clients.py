@@ -1,15 +1,8 @@
-"""The tiny checkpoint laid out for every client at once, and painted with as each of them does.
-
-optimum gets an environment of its own, since its last release needs an older transformers; pytest's cache keeps it.
-"""
+"""The tiny checkpoint laid out for every client at once, and painted with as each of them does."""
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 
@@ -24,15 +17,12 @@ from olivelike.engine.prepared import Options
 from olivelike.engine.run import run
 from olivelike.measure.clients import check_client
 from olivelike.testing.checkpoints import make_checkpoint
+from tests.measure.clients.optimum_pictures import paint_with_optimum
 
 pytestmark = pytest.mark.slow
 
 DEMO_TOKENIZER = Path(__file__).parents[3] / "olivelike" / "data" / "demo" / "tokenizer"
 PROMPT = "a big red circle on a blue background"
-OPTIMUM = (
-    "optimum-onnx[onnxruntime]==0.1.0", "transformers>=4.57,<4.58", "diffusers==0.36.*", "torch>=2.11,<2.14",
-    "accelerate",
-)  # fmt: skip
 WORKFLOW = """
 source: ./checkpoint
 target: {provider: cpu, precision: PRECISION}
@@ -81,27 +71,15 @@ def painting(models, noise):
     return paint(pipeline, torch.from_numpy(noise))
 
 
-@pytest.fixture(scope="session")
-def optimum_python(request):
-    """The interpreter of an environment with optimum; made once, about 1.3 GB."""
-    folder = request.config.cache.mkdir("optimum")
-    python = folder / "bin" / "python"
-    wanted = folder / "requirements.txt"
-    if not wanted.is_file() or wanted.read_text().split() != list(OPTIMUM):
-        subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", *OPTIMUM], check=True)
-        wanted.write_text("\n".join(OPTIMUM))
-    return python
+ASKED = {
+    "prompt": "a cat on the moon", "height": 64, "width": 64, "num_inference_steps": 2, "guidance_scale": 5.0,
+}  # fmt: skip
 
 
 def paint(pipeline, latents):
     pipeline.scheduler = diffusers.DDIMScheduler.from_config(pipeline.scheduler.config)
     pipeline.set_progress_bar_config(disable=True)
-    result = pipeline(
-        "a cat on the moon", height=64, width=64, num_inference_steps=2, guidance_scale=5.0, latents=latents,
-        output_type="np",
-    )  # fmt: skip
-    return result.images[0]
+    return pipeline(**ASKED, latents=latents, output_type="np").images[0]
 
 
 def session(path, **dims):
@@ -154,19 +132,11 @@ def test_optimum_paints_what_torch_paints(
     models, noise, painting, tolerance, optimum_python, tmp_path, folder, class_name
 ):
     np.save(tmp_path / "noise.npy", noise)
-    script = Path(__file__).with_name("paint_with_optimum.py")
-    done = subprocess.run(
-        [optimum_python, script, models / folder, class_name, tmp_path / "noise.npy", tmp_path / "picture.npy"],
-        check=False,
-        capture_output=True,
-        text=True,
-        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+    picture, told, warned = paint_with_optimum(
+        optimum_python, models / folder, class_name, tmp_path / "noise.npy", ASKED
     )
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout.splitlines()[-1])
     assert told["class"] == "ORTStableDiffusionPipeline"
-    assert ("non scalar timestep" in done.stderr) == (folder == "diffusers")
-    picture = np.load(tmp_path / "picture.npy")
+    assert ("non scalar timestep" in warned) == (folder == "diffusers")
     assert np.abs(picture - painting).max() < tolerance
 
 
