@@ -19,7 +19,6 @@ from olivelike.runtime.schedulers.class_settings import scheduler_settings
 if TYPE_CHECKING:
     from olivelike.extras.bench.bench_settings import TorchDtype
 
-_GUIDANCE: Final = 7.5
 _PROVIDERS: Final = {TORCH: "default", TORCH_COMPILE: "compile", XFORMERS: "xformers"}
 """As the benchmark script that ONNX Runtime comes with calls them."""
 
@@ -53,18 +52,19 @@ class TorchEngine:
         if job.sessions.intra_threads:
             torch.set_num_threads(job.sessions.intra_threads)
         dtype = job.torch_dtype or (weights_dtype(job.folder) if device != "cpu" else "float32")
-        self._device = device
+        self._device, self._family = device, open_folder(job.folder).family
         self._stopwatch = Stopwatch(_synchronize(device))
         self._pipeline = _load(job, getattr(torch, dtype)).to(device)
         # The very scheduler that the folder has, so that both evaluate the UNet as often.
         self._pipeline.scheduler = _scheduler(job)
         self._pipeline.set_progress_bar_config(disable=True)
+        denoiser = getattr(self._pipeline, self._family.denoiser)
         if job.channels_last:
-            self._pipeline.unet.to(memory_format=torch.channels_last)
+            denoiser.to(memory_format=torch.channels_last)
         if job.engine == XFORMERS:
             self._pipeline.enable_xformers_memory_efficient_attention()
         if job.engine == TORCH_COMPILE:
-            self._pipeline.unet.compile(dynamic=False)
+            denoiser.compile(dynamic=False)
         _watch(self._pipeline, self._stopwatch)
         self.facts = {"version": str(torch.__version__), "provider": _PROVIDERS[job.engine], "dtype": dtype}
 
@@ -84,7 +84,7 @@ class TorchEngine:
             width=width,
             height=height,
             num_inference_steps=self._job.steps,
-            guidance_scale=_GUIDANCE,
+            guidance_scale=self._family.guidance - 1 + self._family.unguided,
             generator=[torch.Generator("cpu").manual_seed(seed) for seed in seeds],
             callback_on_step_end=on_step,
         )

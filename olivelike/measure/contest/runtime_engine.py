@@ -115,6 +115,7 @@ class PipelineEngine:
             steps=job.steps,
             seed=turn.seed,
             size=job.size,
+            guidance_scale=self._pipeline.folder.family.guidance,
         )
         self._stopwatch.start()
         self._pipeline.generate(request, on_step=lambda _: self._stopwatch.step())

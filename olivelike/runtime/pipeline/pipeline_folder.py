@@ -209,8 +209,12 @@ class PipelineFolder:
 
     @property
     def default_size(self) -> tuple[int, int]:
-        """Width and height that the denoiser was trained on."""
-        sides = self.denoiser.get("sample_size") or self.family.sizes.default // self.family.latents.factor
+        """Width and height that the denoiser was trained on, or the VAE, for a denoiser that takes any size."""
+        sides = self.denoiser.get("sample_size")
+        pixels = None if self.family.widths else self.vae.get("sample_size")
+        if sides is None and isinstance(pixels, int):
+            return pixels, pixels
+        sides = sides or self.family.sizes.default // self.family.latents.factor
         height, width = (sides, sides) if isinstance(sides, int) else sides
         return width * self.vae_factor, height * self.vae_factor
 

@@ -85,6 +85,7 @@ def assert_alike(result, image):
 @pytest.mark.parametrize("size", [(32, 32), (24, 40)], ids=str)
 @pytest.mark.parametrize("prompt", ["a red circle", "", LONG], ids=["short", "empty", "long"])
 def test_text_gives_the_picture_of_torch(pipeline, size, prompt):
+    assert (pipeline.folder.default_size, pipeline.folder.size_unit) == ((32, 32), 4)
     theirs = painted(prompt=prompt, width=size[0], height=size[1])
     assert_alike(pipeline.generate(ask(prompts=(prompt,), size=size)), theirs)
 
