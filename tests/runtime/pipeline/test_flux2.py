@@ -77,7 +77,7 @@ def assert_alike(result, image):
 @pytest.mark.parametrize("size", [(64, 64), (24, 40)], ids=str)
 def test_text_gives_the_picture_of_torch(opened, distilled, size):
     pipeline = opened(distilled=distilled)
-    assert (pipeline.folder.default_size, pipeline.folder.size_unit) == ((256, 256), 4)
+    assert (pipeline.folder.default_size, pipeline.folder.size_unit) == ((32, 32), 4)
     assert_alike(pipeline.generate(ask(size=size)), painted(distilled=distilled, width=size[0], height=size[1]))
 
 
