@@ -104,6 +104,29 @@ PIPELINES: Mapping[str, Pipeline] = {
 }
 
 
+TRANSFORMERS: Mapping[str, tuple[str, Mapping[str, tuple[str, Mapping[str, Any]]]]] = {
+    # Tongyi-MAI/Z-Image-Turbo: the class's defaults, and the VAE of FLUX.1.
+    "z_image": (
+        "Z-Image Turbo and base",
+        {
+            "transformer": ("ZImageTransformer2DModel", {}),
+            "vae": (
+                "AutoencoderKL",
+                {
+                    "block_out_channels": [128, 256, 512, 512],
+                    "down_block_types": ["DownEncoderBlock2D"] * 4,
+                    "up_block_types": ["UpDecoderBlock2D"] * 4,
+                    "latent_channels": 16,
+                    "layers_per_block": 2,
+                    "use_quant_conv": False,
+                    "use_post_quant_conv": False,
+                },
+            ),
+        },
+    )
+}
+"""Pipeline of diffusers with a transformer → what it is, and folder → class and config of its networks, where not the
+class's own."""
 TINY_VAE = "taesd"
 """TAESD and TAESDXL, of one architecture: madebyollin/taesd, madebyollin/taesdxl."""
 
@@ -123,6 +146,9 @@ def networks(name: str, scratch: Path) -> Iterator[Checkpoint]:
         edges = SourceSpec(path=demo_edges())
         yield open_beside(edges, CONTROLNET, CONTROLNET.components[0], Host(unet=unet), None).network
         return
+    if name in TRANSFORMERS:
+        yield from _opened(_hollow(TRANSFORMERS[name][1], scratch / name), None).checkpoints.values()
+        return
     pipeline = PIPELINES[name]
     folder = make_checkpoint(scratch / name, pipeline.family, size="full", hollow=True)
     if pipeline.unet:
@@ -140,6 +166,25 @@ def networks(name: str, scratch: Path) -> Iterator[Checkpoint]:
         yield checkpoint
         if checkpoint.original == "open_clip" and checkpoint.component == "text_encoder":
             yield _without(checkpoint, "text_projection")
+
+
+def _hollow(parts: Mapping[str, tuple[str, Mapping[str, Any]]], folder: Path) -> Path:
+    """Write networks of diffusers in half precision, with holes in place of weights; return their folder."""
+    import diffusers
+    import torch
+
+    index: dict[str, Any] = {}
+    for place, (class_name, config) in parts.items():
+        with torch.device("meta"):
+            network = getattr(diffusers, class_name).from_config(dict(config))
+        own = folder / place
+        own.mkdir(parents=True)
+        (own / "config.json").write_text(json.dumps(dict(network.config)), encoding="utf-8")
+        shapes = {key: ("BF16", tuple(value.shape)) for key, value in network.state_dict().items()}
+        write_safetensors(own / "diffusion_pytorch_model.safetensors", shapes, None)
+        index[place] = ["diffusers", class_name]
+    (folder / "model_index.json").write_text(json.dumps(index), encoding="utf-8")
+    return folder
 
 
 def _opened(path: Path, only: list[str] | None) -> PipelineSource:
@@ -200,6 +245,7 @@ def fill(folder: ShelfFolder, names: list[str], *, fresh: bool) -> set[str]:
     with tempfile.TemporaryDirectory(prefix="olivelike-shelf-") as scratch:
         for name in names:
             others = {TINY_VAE: "TAESD and TAESDXL", "demo": "the demo"}
+            others |= {pipeline: about for pipeline, (about, _) in TRANSFORMERS.items()}
             about = PIPELINES[name].about if name in PIPELINES else others[name]
             for checkpoint in networks(name, Path(scratch)):
                 found = complete(checkpoint.class_name, checkpoint.config)
@@ -221,7 +267,9 @@ def class_defaults() -> dict[str, Any]:
     from olivelike.sources.names.loading import normalised_fields
 
     found: dict[str, Any] = {}
-    for name in ("UNet2DConditionModel", "ControlNetModel", "AutoencoderKL", "AutoencoderTiny"):
+    for name in (
+        "UNet2DConditionModel", "ControlNetModel", "ZImageTransformer2DModel", "AutoencoderKL", "AutoencoderTiny",
+    ):  # fmt: skip
         parameters = inspect.signature(getattr(diffusers, name).__init__).parameters
         config = {key: parameter.default for key, parameter in parameters.items() if key != "self"}
         found[name] = {"library": "diffusers", "config": json.loads(json.dumps(config))}
@@ -254,7 +302,7 @@ def main() -> int:
     parser.add_argument("--fresh", action="store_true", help="trace also what is there")
     parser.add_argument("--check", action="store_true", help="compare in place of writing")
     options = parser.parse_args()
-    names = options.only or [*PIPELINES, TINY_VAE, "demo"]
+    names = options.only or [*PIPELINES, *TRANSFORMERS, TINY_VAE, "demo"]
     defaults = json.dumps(class_defaults(), indent=1, sort_keys=True) + "\n"
     if options.check:
         with tempfile.TemporaryDirectory(prefix="olivelike-shelf-") as fresh:

@@ -19,7 +19,7 @@ from olivelike.sources.names.adapt import adapt
 from olivelike.testing import make_checkpoint
 from olivelike.testing.checkpoint_configs import component_configs, hub_configs
 from tests.conftest import SHELF
-from tools.make_shelf import PIPELINES, networks
+from tools.make_shelf import PIPELINES, TRANSFORMERS, networks
 
 CLASSES = {
     "unet": "UNet2DConditionModel",
@@ -70,7 +70,12 @@ QUICK = ("sd15", "sd21", "sdxl")
 
 
 @pytest.mark.parametrize(
-    "name", ["demo", *(name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in PIPELINES)]
+    "name",
+    [
+        "demo",
+        *TRANSFORMERS,
+        *(name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in PIPELINES),
+    ],
 )
 def test_every_stored_form_of_a_published_pipeline_is_answered(shelf, name, tmp_path):
     """The folder and the file that `make_shelf` writes are found, with the names that the libraries find.
