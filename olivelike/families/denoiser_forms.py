@@ -6,7 +6,7 @@ They stand beside the families, whose facts steps without torch read, too.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -72,6 +72,9 @@ class DenoiserForm:
     """Brings latents of shape (rows, channels, height, width) into the form that the denoiser takes."""
     output: Callable[[Array, int, int], Array] = lambda raw, *_: raw
     """Brings what the denoiser gives for latents of a height and width into their form, with the schedule's sign."""
+    shown: Callable[[Sequence[Array]], tuple[Array, Inputs]] | None = None
+    """Latents of pictures that it is shown, each of shape (1, channels, height, width) → tokens that follow those of
+    each row, of shape (tokens, channels), and what follows the inputs of `grid_inputs`."""
 
 
 _TIMESTEPS: Final = 1000
@@ -246,7 +249,19 @@ _SDXL: Final = replace(_SD, encode=_join_and_pool)
 _SD3: Final = DenoiserForm(encode=_join_three)
 _FLUX: Final = DenoiserForm(_t5_and_pooled_clip, _places, _flux_guidance, pack_squares, unpack_squares)
 _Z_IMAGE: Final = DenoiserForm(_of_own_lengths, output=lambda raw, *_: -raw)
-_FLUX2: Final = DenoiserForm(grid_inputs=_cell_and_word_places, pack=pack_cells, output=unpack_cells)
+
+
+def _cells_of_pictures(pictures: Sequence[Array]) -> tuple[Array, Inputs]:
+    """Return the latents of pictures one after the other, and their places."""
+    import numpy as np
+
+    places = [cell_places(one.shape[2], one.shape[3], number) for number, one in enumerate(pictures, 1)]
+    return np.concatenate([pack_cells(one)[0] for one in pictures]), {"img_ids": np.concatenate(places)}
+
+
+_FLUX2: Final = DenoiserForm(
+    grid_inputs=_cell_and_word_places, pack=pack_cells, shown=_cells_of_pictures, output=unpack_cells
+)
 FORMS: Final[dict[str, DenoiserForm]] = {
     "sd1": _SD, "sd2": _SD, "sdxl": _SDXL, "sdxl_refiner": _SDXL, "sd3": _SD3, "flux": _FLUX,
     "flux2": _FLUX2, "z_image": _Z_IMAGE,

@@ -200,6 +200,10 @@ class Family:
 
     A request's scale is 1 there.
     """
+    most_references: int = 0
+    """Most pictures that its denoiser may be shown beside the text."""
+    shows_masked: bool = False
+    """Whether the picture behind a mask is shown to it, too, as diffusers' pipeline does."""
     takes_negatives: bool = True
     """Whether guidance leads away from a negative prompt."""
     refused: Mapping[str, str] = field(default_factory=dict)

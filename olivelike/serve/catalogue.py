@@ -154,6 +154,7 @@ def _model(name: str, folder: Path) -> ModelView:
             "takes_negative_prompt": opened.takes_negative_prompt,
             "usual": {"steps": opened.family.steps, "guidance_scale": opened.family.guidance},
             "absent": opened.absent_fields,
+            "most_references": opened.family.most_references if opened.has("vae_encoder") else 0,
             "has_safety_checker": opened.has("safety_checker"),
             **dict(zip(LISTED_GUIDES, (tuple(opened.leading), opened.prompt_guide), strict=True)),
             "state": "ready",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field
 
+from olivelike.families import FAMILIES
 from olivelike.runtime.pipeline.request import PICTURE_FIELDS, Choices, Control, axes
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ Text = Annotated[str, Field(max_length=20_000)]
 UploadId = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 MOST_CONTROLS: Final = 8
 MOST_IMAGE_PROMPTS: Final = 16
+MOST_REFERENCES: Final = max(family.most_references for family in FAMILIES.values())
 """Pictures of an order that lead, and that are a prompt."""
 
 
@@ -81,6 +83,8 @@ class Order(_Value, Choices, frozen=True):
     """Pictures that lead; what they lead to is summed."""
     ip_adapter_images: Annotated[tuple[UploadId, ...], FailFast(), Field(max_length=MOST_IMAGE_PROMPTS)] = ()
     """Pictures that are a prompt beside the text, by the folder's IP-Adapter."""
+    references: Annotated[tuple[UploadId, ...], FailFast(), Field(max_length=MOST_REFERENCES)] = ()
+    """Pictures to work after, for families whose denoiser sees some."""
     x: Axis | None = None
     y: Axis | None = None
     sheet: bool = False

@@ -120,6 +120,8 @@ class ModelView(_View):
     """Fields of an order whose default is that of its family → that."""
     absent: tuple[str, ...] = ()
     """Fields of an order that have no meaning for it."""
+    most_references: int = 0
+    """Most pictures that it may be given to work after."""
     has_safety_checker: bool
     controlnets: tuple[str, ...] = ()
     """Names of its networks that control pictures name."""

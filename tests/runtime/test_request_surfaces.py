@@ -18,12 +18,13 @@ from olivelike.serve.form import form
 from olivelike.serve.orders import Order
 
 NAMES = [one.name for one in fields(Request)]
-PICTURES = {"init_image", "mask", "controls", "ip_adapter_images"}
+PICTURES = {"init_image", "mask", "controls", "ip_adapter_images", "references"}
 
 OPTIONS = {
     "seeds": "lines have a seed", "variation_seeds": "lines have one",
     "hires_strength": "--hires X:STRENGTH", "prompt_weights": "--plain-prompts",
     "ip_adapter_images": "--ip-adapter", "ip_adapter_scale": "--ip-adapter FILE:X",
+    "references": "--reference",
 }  # fmt: skip
 LINES = {
     "prompts": "--prompt", "seeds": "the line's seed", "variation_seeds": "the line's variation seed",
@@ -143,6 +144,7 @@ TOLD = {
     "inpaint_area": ("masked", "the masked, with 32 pixels around it"), "tiled_vae": (True, "part by part"),
     "controls": ((Control(USED, "edges", 0.7, 0.1, 1.0, "canny"),), "edges, strength 0.7, from 0.1 to 1 of the"),
     "control_guess": (True, "the prompt alone"), "ip_adapter_images": ((USED,), "some.png (0123abcd)"),
+    "references": ((USED,), "some.png (0123abcd)"),
     "hires": (1.5, "at 1.5 times the size"), "other": ({"Tiling": "True"}, "Tiling"),
 }  # fmt: skip
 """A value of each field that is no number, and what `info` says of it."""

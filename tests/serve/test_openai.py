@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import io
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 
 import httpx
 import pytest
 from PIL import Image, ImageDraw
 
+from olivelike.serve.api import openai as openai_api
+from olivelike.serve.api.refusals import RequestRefusedError
+from olivelike.serve.views import ModelView
 from tests.fixtures.late import Late
 from tests.serve.conftest import wait_until
 
@@ -284,3 +289,37 @@ def test_sizes_that_programs_have_built_in_are_taken_to_four_times_the_folders_a
 def test_an_edit_of_a_built_in_size_is_bounded_too(api):
     answer = api.images.edit(image=("a.png", square()), prompt="a", size="1024x1024", extra_body=FAST)
     assert answer.size == "64x64"
+
+
+@pytest.mark.parametrize(
+    ("most", "sent", "mask", "expected"),
+    [
+        (10, 1, False, (None, ("0",))),
+        (10, 3, False, (None, ("0", "1", "2"))),
+        (10, 2, True, ("0", ("1",))),
+        (0, 1, False, ("0", ())),
+        (0, 1, True, ("0", ())),
+        (0, 2, False, None),
+        (1, 2, False, None),
+    ],
+)
+def test_pictures_to_edit_are_seen_by_what_sees_some(monkeypatch, most, sent, mask, expected):
+    chosen = ModelView.model_construct(name="klein", most_references=most, default_size=(32, 32), size_unit=16)
+    monkeypatch.setattr(openai_api, "_chosen", lambda *_: chosen)
+    kept = []
+
+    async def upload(data):
+        kept.append(data)
+        return SimpleNamespace(id=f"{len(kept) - 1:064x}")
+
+    wanted = openai_api.Prompted(prompt="a cat")
+    files = {"image[]": [square()] * sent, "mask": [square("RGBA", (0, 0, 0, 0))] if mask else []}
+    made = openai_api._from_picture(SimpleNamespace(upload=upload), wanted, files)
+    if expected is None:
+        with pytest.raises(RequestRefusedError, match=f"{sent} pictures were sent as files; klein starts from one"):
+            asyncio.run(made)
+        return
+    order = asyncio.run(made)
+    names = {f"{number:064x}": str(number) for number in range(9)}
+    assert (names.get(order.init_image), tuple(names[one] for one in order.references)) == expected
+    assert (order.mask is not None) == mask

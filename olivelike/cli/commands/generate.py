@@ -131,6 +131,14 @@ def generate(
             help="Picture that is a prompt too, with scale X, by the folder's IP-Adapter; may be repeated.",
         ),
     ] = None,
+    reference: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--reference",
+            metavar="FILE",
+            help="Picture to work after, for models that see some beside the text (FLUX.2); may be repeated.",
+        ),
+    ] = None,
     loras: Annotated[
         list[str] | None,
         typer.Option(
@@ -243,7 +251,11 @@ def generate(
         if scale is not None:
             fields["ip_adapter_scale"] = scale
         pictures: Pictures[Path] = Pictures(
-            init_image=init_image, mask=mask, controls=tuple(led_by), ip_adapter_images=tuple(shown)
+            init_image=init_image,
+            mask=mask,
+            controls=tuple(led_by),
+            ip_adapter_images=tuple(shown),
+            references=tuple(reference or ()),
         )
         if at.server is not None:
             from olivelike.serve.remote.client import Server

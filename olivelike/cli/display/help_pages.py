@@ -63,7 +63,7 @@ _OPTION_GROUPS: Final = {
     "generate": {
         "Picture": ("--width", "--height", "--fast", "--from", "--safety"),
         "Files": ("--output", "--overwrite", "--sheet", "--preview", "--metadata", "--json"),
-        "From pictures": ("--init-image", "--mask"),
+        "From pictures": ("--init-image", "--mask", "--reference"),
         "LoRAs and control": (
             "--lora", "--lora-dir", "--allow-pickle", "--control", "--control-start", "--control-end",
             "--control-canny", "--ip-adapter",

@@ -98,6 +98,8 @@ class PictureRecord(Recorded):
     """Pictures that led it."""
     ip_adapter_images: tuple[UsedFile, ...] = _told((), "shown", later=True)
     """Pictures that were a prompt, by an IP-Adapter."""
+    references: tuple[UsedFile, ...] = _told((), "made after", later=True)
+    """Pictures that the denoiser saw beside the text."""
 
     def to_json(self) -> str:
         """Return the record as JSON in ASCII, with the name of its format."""

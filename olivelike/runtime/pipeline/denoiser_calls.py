@@ -157,6 +157,7 @@ class _Span:
         self._guides = GuideInputs(networks.guides, own)
         self._networks, self._start, self._rows, self._place = networks, start, rows, place
         self._family, self._form = folder.family, folder.form
+        self._pictures = self._form.shown(start.references) if self._form.shown and start.references else None
         self._alone = alone
         self._held: dict[Network, tuple[Inputs, Call]] = {}
         self._led_by: Inputs | None = None
@@ -207,12 +208,16 @@ class _Span:
 
     def _call(self, network: Network, conditions: Inputs) -> Call:
         """Return the network's call with what leads these rows, which stays until something else does."""
+        import numpy as np
+
         held = self._held.get(network)
         if held is not None and held[0] is conditions and self._alone:
             return held[1]
         leading = self._place.of(conditions)
         height, width = self._start.latents.shape[2:]
         leading |= self._form.grid_inputs(height, width, leading)
+        if self._pictures is not None:
+            leading |= {name: np.concatenate([leading[name], more]) for name, more in self._pictures[1].items()}
         if network is self._networks.shallow:
             leading = {name: value for name, value in leading.items() if name in network.session.inputs}
         call = self._prepare(network, leading) if held is None else held[1]
@@ -230,6 +235,9 @@ class _Span:
         _, channels, height, width = start.latents.shape
         batch, more = len(self._rows), 0 if start.channels is None else start.channels.shape[1]
         taken, given = (self._packed(batch, number, height, width) for number in (channels + more, channels))
+        behind = 0 if self._pictures is None else len(self._pictures[0])
+        if behind:
+            taken, given = ((shape[0], shape[1] + behind, *shape[2:]) for shape in (taken, given))
         moments = network.input("timestep").dims
         sizes = dict(zip(network.input(sample).dims, taken, strict=True))
         inputs: dict[str, tuple[int, ...]] = {
@@ -256,6 +264,8 @@ class _Span:
             )
         call = network.prepare(inputs, outputs, shared=[name for name in inputs if is_guide_input(name)])
         self._guides.prepare(call)
+        if self._pictures is not None:
+            call.inputs[sample][:, -behind:] = self._pictures[0]
         if start.channels is not None:
             call.inputs[sample][:, channels:] = np.asarray(start.channels)[self._rows]
         return call

@@ -169,6 +169,8 @@ class Start:
     """Float32 of shape (pictures, channels, height, width)."""
     channels: Array | None = None
     """Mask and masked picture, which an inpainting denoiser takes after the latents: (pictures, 5, height, width)."""
+    references: tuple[Array, ...] = ()
+    """Latents of pictures that the denoiser is shown, each of shape (1, channels, height, width)."""
     blend: Blend | None = None
     """Blending that keeps the rest of the picture, for a denoiser that knows no masks."""
 

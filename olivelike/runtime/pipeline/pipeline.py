@@ -343,6 +343,11 @@ class Pipeline:
         ]
         conditioning = encode(prompts, request, self.folder, encoders, image)
         del encoders  # They may be closed for the denoiser.
+        if self.folder.family.most_references and (request.references or request.mask is not None):
+            from olivelike.runtime.pipeline.references import encode_references, reference_pixels
+
+            pictures = reference_pixels(request, self.folder)
+            start = replace(start, references=encode_references(pictures, self._networks.get("vae_encoder"), state))
         self._networks.close(part.component for part in self.folder.texts if part.closes)
         denoiser = self._networks.denoiser(guide_names(request, self.folder))
         nets = {name: self._networks.get(name) for name in beside if name != IMAGE_ENCODER}

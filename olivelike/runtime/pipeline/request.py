@@ -282,6 +282,9 @@ class Pictures(Generic[Image_co]):
     ip_adapter_images: tuple[Image_co, ...] = field(
         default=(), metadata={"lost": "had {} as a prompt, which is", "option": "--ip-adapter"}
     )
+    references: tuple[Image_co, ...] = field(
+        default=(), metadata={"lost": "was made after {}, which is", "option": "--reference"}
+    )
 
     @classmethod
     def of(cls, holder: object) -> Pictures[Any]:
@@ -295,6 +298,7 @@ class Pictures(Generic[Image_co]):
             mask=None if self.mask is None else change(self.mask),
             controls=tuple(with_image(one, change(one.image)) for one in self.controls),
             ip_adapter_images=tuple(change(one) for one in self.ip_adapter_images),
+            references=tuple(change(one) for one in self.references),
         )
 
     def __iter__(self) -> Iterator[Image_co]:
@@ -302,6 +306,7 @@ class Pictures(Generic[Image_co]):
         yield from (one for one in (self.init_image, self.mask) if one is not None)
         yield from (one.image for one in self.controls)
         yield from self.ip_adapter_images
+        yield from self.references
 
     def given(self) -> dict[str, Any]:
         """Return the fields that have a picture."""
@@ -680,6 +685,8 @@ class Request(Choices):
     """Pictures that lead; what they lead to is summed."""
     ip_adapter_images: tuple[Image, ...] = choice((), noun="a picture that is a prompt")
     """Pictures that are a prompt beside the text, by an IP-Adapter; of any shape, their middle counts."""
+    references: tuple[Image, ...] = choice((), noun="a picture to work after")
+    """Pictures that the denoiser sees beside the text, to edit or join them; for families that were trained so."""
 
     def __post_init__(self) -> None:
         """Take text for the path too."""

@@ -51,6 +51,10 @@ def resolve_defaults(
         check_upscaler(request.upscaler)
     check_hires(request)
     _check_refused(request, folder)
+    if request.references:
+        from olivelike.runtime.pipeline.references import check_references
+
+        check_references(request, folder)
     request = check_guides(request, folder)
     size = _size(request, folder)
     _check_shapes(request, size)
@@ -72,7 +76,8 @@ def resolve_defaults(
     cropped = _cropped(request, size)
     asked = {one.name: getattr(cropped, one.name) for one in fields(Request)}
     resolved = fitted_into_memory(ResolvedRequest(**{**asked, **found}).marked(folder), folder)
-    if resolved.init_image is not None or (resolved.hires is not None and resolved.upscaler is not None):
+    enlarges = resolved.hires is not None and resolved.upscaler is not None
+    if resolved.init_image is not None or resolved.references or enlarges:
         folder.model("vae_encoder")
     _check_layers(request, folder)
     check_cheap_steps(resolved, folder)
@@ -169,6 +174,10 @@ def _size(request: Request, folder: PipelineFolder) -> tuple[int, int]:
     image = request.init_image
     if image is None and request.controls:
         image = request.controls[0].image
+    if image is None and request.references:
+        from olivelike.runtime.pipeline.references import within_area
+
+        image = within_area(request.references[0])
     given = request.size or (seen_size(image) if image is not None else folder.default_size)
     unit = folder.size_unit
     if given[0] % unit or given[1] % unit:
@@ -195,8 +204,9 @@ def _size(request: Request, folder: PipelineFolder) -> tuple[int, int]:
         return _nearest(turned, unit)
     width, height = (side - side % unit for side in turned)
     if not width or not height:
+        named = "initial" if request.init_image else "control" if request.controls else "reference"
         raise UsageError(
-            f"the {'initial' if request.init_image else 'control'} picture's size {turned[0]}x{turned[1]} is below "
+            f"the {named} picture's size {turned[0]}x{turned[1]} is below "
             f"{unit} pixels, the least that this pipeline makes; give a size to enlarge it to"
         )
     return width, height

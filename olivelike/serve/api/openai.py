@@ -264,17 +264,20 @@ async def _from_picture(service: Service, wanted: Wanted, files: Files) -> Order
     chosen = _chosen(service, wanted.model)
     pictures = [data for name, sent in files.items() if re.fullmatch(r"image(\[\d*\])?", name) for data in sent]
     masks = files.get("mask", [])
-    if len(pictures) != 1 or len(masks) > 1:
+    masked = wanted.strength != _VARIED and (bool(masks) or chosen.most_references == 0)
+    most = chosen.most_references + masked if chosen.most_references and wanted.strength != _VARIED else 1
+    if not 1 <= len(pictures) <= most or len(masks) > 1:
+        number = "one" if most == 1 else f"1 to {most}"
         raise RequestRefusedError(
             400,
             "invalid_image",
-            f"{len(pictures)} pictures were sent as files; a folder starts from one, such as -F image=@FILE",
+            f"{len(pictures)} pictures were sent as files; {chosen.name} starts from {number}, such as -F image=@FILE",
             param="image",
         )
 
     def read() -> tuple[tuple[int, int], bytes | None]:
         size = upright(pictures[0], "image").size
-        if not masks and wanted.strength == _VARIED:
+        if not masked:
             return size, None
         mask = where_transparent(*((masks[0], "mask") if masks else (pictures[0], "image")))
         if mask is None and masks:
@@ -284,14 +287,17 @@ async def _from_picture(service: Service, wanted: Wanted, files: Files) -> Order
     size, mask = await in_turn(read)
     asked = wanted.width_and_height
     width, height = _alike(size, chosen) if asked is None else _sensible(service, asked, chosen)
-    init_image = (await service.upload(pictures[0])).id
+    sent = [(await service.upload(data)).id for data in pictures]
+    # What sees pictures beside the text edits those: it starts from one only to keep what is around a mask.
+    starts = masked or wanted.strength == _VARIED
     mask_id = None if mask is None else (await service.upload(mask)).id
     return _order(
         wanted,
         chosen,
         width=width,
         height=height,
-        init_image=init_image,
+        init_image=sent[0] if starts else None,
+        references=tuple(sent[1:] if starts else sent),
         mask=mask_id,
         mask_blur=None if mask is None else 0,
     )

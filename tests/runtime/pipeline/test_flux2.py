@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from diffusers.pipelines.flux2.pipeline_flux2_klein import compute_empirical_mu
+from PIL import Image
 from torch_pipelines import psnr
 
 from olivelike.engine.convert_request import ConvertRequest, draft
@@ -106,6 +107,33 @@ def test_a_picture_gives_the_picture_of_torch(opened, distilled, strength):
     assert_alike(result, expected)
 
 
+@both
+@pytest.mark.parametrize("sizes", [[(96, 72)], [(70, 64), (64, 88)]], ids=["one", "two"])
+def test_references_give_the_picture_of_torch(opened, distilled, sizes):
+    pictures = [painted(seed=9 + number, width=96, height=96).resize(size) for number, size in enumerate(sizes)]
+    result = opened(distilled=distilled).generate(ask(references=tuple(pictures)))
+    plain = opened(distilled=distilled).generate(ask())
+    assert_alike(result, painted(distilled=distilled, image=pictures))
+    assert psnr(result.pictures[0].image, plain.pictures[0].image) < LEAST - 5
+
+
+def test_a_picture_of_a_reference_has_its_size(opened):
+    (image,) = opened(distilled=True).generate(ask(references=(Image.new("RGB", (90, 67)),), size=None)).pictures
+    assert image.image.size == painted(image=Image.new("RGB", (90, 67)), width=None, height=None).size == (88, 64)
+    large = Image.new("RGB", (2100, 1200))
+    resolved = opened(distilled=True).resolve_defaults(ask(references=(large,), size=None))
+    assert resolved.size == (1352, 772)
+
+
+@both
+def test_a_mask_gives_the_picture_of_torch(opened, distilled):
+    image = painted(seed=9)
+    mask = Image.fromarray(np.repeat(np.arange(64, dtype=np.uint8)[:, None] // 32 * 255, 64, axis=1))
+    result = opened(distilled=distilled).generate(ask(init_image=image, mask=mask, strength=0.75))
+    more = {"image": image, "mask_image": mask, "strength": 0.75}
+    assert_alike(result, painted("Flux2KleinInpaintPipeline", distilled=distilled, **more))
+
+
 def test_a_negative_prompt_leads_away_in_the_base(opened):
     plain, led = (opened(distilled=False).latents(ask(negative_prompt=text)) for text in (None, "a dark dog"))
     assert not np.allclose(plain, led, atol=1e-3)
@@ -150,6 +178,8 @@ def test_the_folder_is_verified_with_its_pictures(opened, distilled):
         ({"negative_prompt": "a dark dog"}, "negative_prompt has no meaning for FLUX.2-klein: "),
         ({"clip_skip": 1}, "clip_skip has no meaning for FLUX.2-klein: "),
         ({"scheduler": "DPM++ 2M Karras"}, "trained for flow matching; take Euler"),
+        ({"references": (Image.new("RGB", (40, 90)),)}, "a reference of 40x90 pixels is none to work after"),
+        ({"references": (Image.new("RGB", (64, 64)),) * 11}, "11 references are given; FLUX.2-klein takes at most 10"),
         ({"size": (30, 32)}, "multiples of 4 pixels"),
     ],
     ids=str,
