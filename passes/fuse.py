@@ -75,7 +75,7 @@ class Fuse(Pass):
     """The tanh approximation of Gelu: faster on some devices, wrong by up to 1e-3."""
 
     bias_gelu: bool = True
-    """Gelu with its bias: the activation of OpenCLIP."""
+    """Gelu with its bias: the activation of OpenCLIP, and with tanh of FLUX.1."""
 
     bias_split_gelu: bool = True
     """GEGLU with its bias, where the target runs its width."""

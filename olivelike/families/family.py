@@ -125,6 +125,8 @@ class HalfPolicy:
     """The whole graph stays in float32."""
     operators: tuple[str, ...] = ()
     """Operator types that stay in float32."""
+    clipped: tuple[str, ...] = ()
+    """Modules whose own sums, products and projections are kept within float16's range, as paths with wildcards."""
     reason: str = ""
 
 

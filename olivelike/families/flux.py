@@ -34,6 +34,9 @@ def _variant(index: JsonView, denoiser: JsonView) -> Mapping[str, Any]:
 
 
 def _half(architecture: Architecture) -> HalfPolicy | None:
+    if architecture.class_name == "FluxTransformer2DModel":
+        # https://github.com/huggingface/diffusers/pull/9097: there it asks a tensor's type, which no trace has.
+        return HalfPolicy(clipped=("transformer_blocks.*", "single_transformer_blocks.*"))
     if architecture.class_name != _T5.class_name:
         return None
     return HalfPolicy(whole=True, reason="T5's feed-forward layers overflow float16")

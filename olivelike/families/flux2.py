@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from olivelike.families.family import Family, Latents, Published, Sizes, TextPart
+from olivelike.families.family import Family, HalfPolicy, Latents, Published, Sizes, TextPart
 
 if TYPE_CHECKING:
     from olivelike._untrusted import JsonView
+    from olivelike.model.architecture import Architecture
 
 _STEPS: Final = 4
 _FEWEST, _MOST = 10, 200
@@ -43,6 +44,13 @@ def _variant(index: JsonView, denoiser: JsonView) -> Mapping[str, Any]:
     return {"steps": _STEPS, "guidance": 1.0, "takes_negatives": False, "refused": refused}
 
 
+def _half(architecture: Architecture) -> HalfPolicy | None:
+    """Return where streams leave float16's range, as FLUX.1's do."""
+    if architecture.class_name != "Flux2Transformer2DModel":
+        return None
+    return HalfPolicy(clipped=("transformer_blocks.*", "single_transformer_blocks.*"))
+
+
 FAMILY: Final = Family(
     name="flux2",
     title="FLUX.2-klein",
@@ -50,6 +58,7 @@ FAMILY: Final = Family(
     owns=_owns,
     denoiser="transformer",
     denoiser_class="Flux2Transformer2DModel",
+    half=_half,
     texts=(
         TextPart(
             "text_encoder",

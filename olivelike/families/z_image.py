@@ -5,15 +5,25 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 
-from olivelike.families.family import Family, Latents, Published, Sizes, TextPart
+from olivelike.families.family import Family, HalfPolicy, Latents, Published, Sizes, TextPart
 
 if TYPE_CHECKING:
     from olivelike._untrusted import JsonView
+    from olivelike.model.architecture import Architecture
 
 
 def _owns(index: JsonView, components: Collection[str], denoiser: JsonView) -> bool:
     del components
     return str(index.get("_class_name")).startswith("ZImage") or {"cap_feat_dim", "n_refiner_layers"} <= denoiser.keys()
+
+
+def _half(architecture: Architecture) -> HalfPolicy | None:
+    # https://github.com/Tongyi-MAI/Z-Image/issues/14: pictures are black where numbers leave float16's range.
+    if architecture.class_name != "ZImageTransformer2DModel":
+        return None
+    blocks = ("layers.*", "noise_refiner.*", "context_refiner.*")
+    parts = ("", ".feed_forward", ".feed_forward.w2", ".attention.to_out.0")
+    return HalfPolicy(clipped=tuple(block + part for block in blocks for part in parts))
 
 
 FAMILY: Final = Family(
@@ -23,6 +33,7 @@ FAMILY: Final = Family(
     owns=_owns,
     denoiser="transformer",
     denoiser_class="ZImageTransformer2DModel",
+    half=_half,
     texts=(
         TextPart(
             "text_encoder",

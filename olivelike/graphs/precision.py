@@ -7,6 +7,7 @@ Parameters become `Cast` nodes over the parameter input, evaluated when the grap
 
 from __future__ import annotations
 
+import fnmatch
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -32,6 +33,7 @@ FLOAT = ir.DataType.FLOAT
 _SHAPE_READERS = frozenset({"Shape", "Size"})
 _FLOAT_OUTPUTS = {"SkipLayerNormalization": (1, 2), "LayerNormalization": (1, 2)}
 """Outputs that are float32 in any precision: mean and inverse deviation."""
+_OVERFLOWING = frozenset({"Add", "MatMul", "Mul"})
 _GENERATORS = frozenset({"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial"})
 
 
@@ -47,6 +49,7 @@ class HalfPrecision:
         forced_operators: Sequence[str] = (),
         forced_blocks: Sequence[str] = (),
         policy_operators: Sequence[str] = (),
+        clipped: Sequence[str] = (),
         target: Target | None = None,
     ) -> None:
         """Set up.
@@ -59,6 +62,8 @@ class HalfPrecision:
             forced_blocks: Blocks that stay in float32, with wildcards and all that lies inside; `=NAME` is what
                 `block_of` calls so alone.
             policy_operators: More operator types that stay in float32; they need not occur, nor exist.
+            clipped: Modules whose own results are kept within float16's range, where they are in it: paths with
+                wildcards for one name each.
             target: Decides which inputs of fused operators stay float32.
         """
         self.model = model
@@ -69,6 +74,7 @@ class HalfPrecision:
         self._asked = frozenset(forced_operators)
         self._forced_operators = self._asked | frozenset(policy_operators)
         self._forced_blocks = tuple(forced_blocks)
+        self._clipped = tuple(clipped)
         self._target = target
         self._casts: dict[tuple[int, ir.DataType], ir.Value] = {}
         self._weights = weight_values(model.graph)
@@ -90,6 +96,7 @@ class HalfPrecision:
         self._convert_inputs(embedding)
         for node in list(self._graph):
             self._convert_node(node, node in embedding)
+        self._clip()
         self._convert_outputs()
         return dict(sorted(self._counts.items()))
 
@@ -177,6 +184,40 @@ class HalfPrecision:
             if value.dtype in self._floats and index not in _FLOAT_OUTPUTS.get(node.op_type, ()):
                 value.dtype = self._half if half else FLOAT
         self._counts[f"nodes_{HALVES[self._half] if half else 'fp32'}"] += 1
+
+    def _clip(self) -> None:
+        """Keep sums of a stream, products of two and projections finite; an adaptive norm's have other shapes."""
+        for node in list(self._graph) if self._half == ir.DataType.FLOAT16 else ():
+            value = node.outputs[0]
+            if node.op_type not in _OVERFLOWING or value.dtype != self._half or not self._is_clipped(node):
+                continue
+            if node.op_type != "MatMul" and any(one is None or one.shape != value.shape for one in node.inputs):
+                continue
+            bounds = [self._bound(sign) for sign in (-1, 1)]
+            clip = ir.node("Clip", [value, *bounds], name=f"{value.name}/clipped")
+            clip.metadata_props[BLOCK_KEY] = node.metadata_props[BLOCK_KEY]
+            result = clip.outputs[0]
+            result.name, result.shape, result.dtype = f"{value.name}.clipped", value.shape, value.dtype
+            self._graph.insert_after(node, clip)
+            for user, index in list(value.uses()):
+                if user is not clip:
+                    user.replace_input_with(index, result)
+            self._counts["clipped"] += 1
+
+    def _is_clipped(self, node: ir.Node) -> bool:
+        path = node.metadata_props.get(BLOCK_KEY, "")
+        return any(
+            fnmatch.fnmatchcase(path, pattern) and path.count(".") == pattern.count(".") for pattern in self._clipped
+        )
+
+    def _bound(self, sign: int) -> ir.Value:
+        name = f"float16.{'lowest' if sign < 0 else 'highest'}"
+        if name not in self._graph.initializers:
+            array = np.asarray(sign * np.finfo(np.float16).max, np.float16)
+            bound = ir.Value(name=name, const_value=ir.tensor(array, name=name))
+            bound.shape, bound.dtype = ir.Shape([]), self._half
+            self._graph.register_initializer(bound)
+        return self._graph.initializers[name]
 
     def _half_operands(self, node: ir.Node) -> frozenset[int]:
         """Return the positions of inputs that may be half: by the operator's schema, or by the target's kernel."""

@@ -15,7 +15,7 @@ from olivelike.testing.models import load_model, traced_graph
 from tests.fixtures.little_sd3 import little_sd3
 
 _JOINT = {
-    "in_channels": 16, "num_layers": 1, "num_single_layers": 1, "attention_head_dim": 16, "num_attention_heads": 2,
+    "in_channels": 16, "num_layers": 1, "num_single_layers": 1, "attention_head_dim": 16, "num_attention_heads": 3,
     "joint_attention_dim": 24, "guidance_embeds": False,
 }  # fmt: skip
 

@@ -60,7 +60,8 @@ def _of_diffusers(own: Callable[..., Any]) -> Callable[..., Any]:
     def apply_rotary_emb(
         x: torch.Tensor, freqs_cis: Any, use_real: bool = True, use_real_unbind_dim: int = -1, sequence_dim: int = 2
     ) -> Any:
-        if not use_real:
+        # Networks are traced with a batch of 2, which torch takes for the same number as 2 heads.
+        if not use_real or x.shape[2 if sequence_dim == 1 else 1] == 2:
             return own(x, freqs_cis, use_real, use_real_unbind_dim, sequence_dim)
         interleaved = use_real_unbind_dim == -1
         cos, sin = (part[:, ::2] if interleaved else part[:, : part.shape[-1] // 2] for part in freqs_cis)

@@ -39,15 +39,14 @@ def quick_gelu(scope: Scope) -> None:
 
 
 def bias_gelu(scope: Scope) -> None:
-    """Gelu of a value plus a 1-D bias → BiasGelu."""
+    """Gelu of a value plus a 1-D bias → BiasGelu, or FastGelu where the network's own Gelu has tanh."""
     for node in scope.editor.nodes("Gelu"):
         found = private_bias(node.inputs[0], scope.editor)
         if found is None:
             continue
-        if attribute(node, "approximate", "none") != "none":
-            scope.refuse("Gelu is the tanh approximation; `fast_gelu` fuses it")
-        elif scope.may_write("BiasGelu"):
-            write(scope, "BiasGelu", [found.value, found.bias], node.outputs[0])
+        operator = "BiasGelu" if attribute(node, "approximate", "none") == "none" else "FastGelu"
+        if scope.may_write(operator):
+            write(scope, operator, [found.value, found.bias], node.outputs[0])
 
 
 def fast_gelu(scope: Scope) -> None:

@@ -13,7 +13,9 @@ from olivelike.model.graph import parameter_inputs
 from olivelike.model.targets import find_target
 from olivelike.testing.models import load_model, traced_graph
 from tests.families.test_qwen3 import QWEN
+from tests.fixtures.little_flux2 import little_flux2
 from tests.fixtures.little_sd3 import little_sd3
+from tests.fixtures.little_z_image import little_z_image
 
 TARGETS = ("cpu", "cuda", "directml", "openvino", "tensorrt", "webgpu")
 
@@ -164,6 +166,8 @@ NETWORKS = {
     "sd3": lambda: load_model(little_sd3(), "transformer").architecture,
     "t5": lambda: load_model(little_sd3(), "text_encoder_3").architecture,
     "qwen3": lambda: QWEN,
+    "flux2": lambda: load_model(little_flux2(), "transformer").architecture,
+    "z_image": lambda: load_model(little_z_image(), "transformer").architecture,
 }
 COUNTS = {
     ("sd3", "cpu"): {"com.microsoft.MultiHeadAttention": 4, "RMSNormalization": 14, "Attention": 0, "Transpose": 1},
@@ -191,3 +195,15 @@ def test_masks_of_layers_are_added_as_one_value():
     result, _ = fused(traced_graph(QWEN), find_target("cpu"))
     nodes = [node for node in result.to_ir().graph if node.op_type == "MultiHeadAttention"]
     assert Counter(node.inputs[5].name for node in nodes) == {nodes[0].inputs[5].name: 3}
+
+
+@pytest.mark.parametrize(("approximate", "operator"), [("none", "BiasGelu"), ("tanh", "FastGelu")])
+def test_a_gelu_is_fused_as_the_network_has_it(approximate, operator):
+    source = graph(f"""gelu (float[B,S,8] x, float[8,64] w, float[64] wb) => (float[B,S,64] y) {{
+      h = MatMul(x, w)
+      b = Add(h, wb)
+      y = Gelu<approximate = "{approximate}">(b)
+    }}""")
+    result, facts = fused(source)
+    assert facts["operators_after"] == {"MatMul": 1, f"com.microsoft.{operator}": 1}
+    assert_equal_numbers(source, result, B=2, S=3)

@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
+import onnxruntime
 import pytest
 
 from olivelike.errors import PassError
@@ -298,3 +299,39 @@ def test_blocks_of_the_unet_can_be_kept_in_float32(tiny):
         if node.op_type == "GroupNormalization" and node.outputs[0].dtype == FLOAT
     )
     assert kept == {"up_blocks": 8, "mid_block": 5}
+
+
+STREAM = """
+<ir_version: 10, opset_import: ["": 23]>
+unet (float[N,4,2] sample, float[N,1,2] shift, float[2,2] weight) => (float[N,4,2] out)
+{
+    product = MatMul(sample, weight)
+    total = Add(sample, product)
+    adapted = Add(total, shift)
+    inner = MatMul(adapted, weight)
+    out = Mul(inner, inner)
+}
+"""
+
+
+def test_streams_of_named_modules_stay_finite():
+    blocks = {"total": "blocks.0", "adapted": "blocks.0", "inner": "blocks.0.mlp", "out": "blocks.0.mlp.act"}
+    model = network(STREAM, blocks=blocks | {"product": "blocks.10.to_out"})
+    counts = HalfPrecision(model, clipped=("blocks.*", "blocks.*.mlp")).convert()
+    onnx.checker.check_model(Graph.from_ir(model).data, full_check=True)
+    clips = [node for node in model.graph if node.op_type == "Clip"]
+    assert [node.inputs[0].name for node in clips] == ["total", "inner"]
+    assert counts["clipped"] == 2
+    sample, shift = np.full((1, 4, 2), 6e4, np.float16), np.zeros((1, 1, 2), np.float16)
+    session = onnxruntime.InferenceSession(Graph.from_ir(model).data, providers=["CPUExecutionProvider"])
+    (out,) = session.run(None, {"sample": sample, "shift": shift, "weight": np.eye(2, dtype=np.float32)})
+    plain = network(STREAM, blocks=blocks)
+    HalfPrecision(plain).convert()
+    assert not any(node.op_type == "Clip" for node in plain.graph)
+    assert np.isinf(out).all()  # The last product is in no module that is named.
+
+
+def test_bfloat16_needs_no_clips():
+    model = network(STREAM, blocks={"total": "blocks.0"})
+    counts = HalfPrecision(model, half=ir.DataType.BFLOAT16, keep_io=True, clipped=("blocks.*",)).convert()
+    assert "clipped" not in counts
