@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 
 PRIVATE_MODULES = {"torch._subclasses.fake_tensor", "torch.utils._python_dispatch"}
 PRIVATE_NAMES = {
-    "_parameters", "_cdata", "_checkpoint_offset",  # torch
+    "_buffers", "_parameters", "_cdata", "_checkpoint_offset",  # torch
     "_fix_state_dict_keys_on_load",  # diffusers
     "_path",  # importlib's namespace packages
     "__bases__", "__base__",  # of the hub's and of typer's errors
@@ -152,6 +152,15 @@ def test_torch_modules_keep_parameters_in_a_dict():
     other = torch.nn.Parameter(torch.empty(2, 2, device="meta"))
     linear._parameters["weight"] = other
     assert linear.weight is other
+
+
+def test_torch_modules_keep_buffers_in_a_dict():
+    import torch
+
+    norm = torch.nn.BatchNorm1d(2)
+    other = torch.empty(2, device="meta")
+    norm._buffers["running_mean"] = other
+    assert norm.running_mean is other
 
 
 def test_torch_storages_have_an_identity_that_views_share():

@@ -182,7 +182,7 @@ def test_the_folder_is_verified_with_its_pictures(opened, distilled):
         ({"references": (Image.new("RGB", (64, 64)),) * 11}, "11 references are given; FLUX.2-klein takes at most 10"),
         ({"size": (30, 32)}, "multiples of 4 pixels"),
     ],
-    ids=str,
+    ids=["negative prompt", "clip skip", "sampler", "narrow reference", "too many references", "size"],
 )
 def test_what_it_has_no_meaning_for_is_refused_in_a_sentence(opened, wrong, said):
     with pytest.raises(UsageError, match=said.replace("+", r"\+")) as caught:
