@@ -152,7 +152,7 @@ def feeds_of(source, batch=2, tokens=9):
             values[value.name] = np.ones(sizes, np.int32)
             values[value.name][-1, tokens // 2 :] = 0
         else:
-            values[value.name] = random.integers(0, 90, sizes).astype(np.int32)
+            values[value.name] = random.integers(0, 90, sizes).astype(value.dtype.numpy())
     return values
 
 
