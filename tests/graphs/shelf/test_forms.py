@@ -46,7 +46,8 @@ def test_all_that_ships_is_whole_and_of_this_version():
     entries = [entry for _, entry in ShelfFolder(BUILT_IN).entries()]
     assert {entry.version for entry in entries} == {VERSION}
     assert {entry.component for entry in entries if entry.kind == "graph"} == {
-        "unet", "vae_encoder", "vae_decoder", "text_encoder", "text_encoder_2", "safety_checker", "controlnet",
+        "unet", "transformer", "vae_encoder", "vae_decoder", "text_encoder", "text_encoder_2", "safety_checker",
+        "controlnet",
     }  # fmt: skip
 
 
