@@ -33,11 +33,14 @@ _DTYPES: Final = {
     "int64": ir.DataType.INT64,
 }
 _UNET_INPUTS: Final = ("sample", "timestep", "encoder_hidden_states")
-_SAMPLES: Final = {family.denoiser: family.sample for family in FAMILIES.values()}
-"""Denoiser → its input for the latents."""
+_SAMPLES: Final = {
+    name: tuple(dict.fromkeys(family.sample for family in FAMILIES.values() if family.denoiser == name))
+    for name in DENOISERS
+}
+"""Denoiser → names that its input for the latents has, by family."""
 _INPUTS: Final = {
     **dict.fromkeys(TEXT_ENCODERS, ("input_ids",)),
-    **{name: (sample, *_UNET_INPUTS[1:]) for name, sample in _SAMPLES.items()},
+    **{name: (samples[0], *_UNET_INPUTS[1:]) for name, samples in _SAMPLES.items()},
     **{
         component: _UNET_INPUTS if kind.in_each_step else (kind.picture,)
         for kind in GUIDES.values()
@@ -51,7 +54,7 @@ _INPUTS: Final = {
 """Inputs that clients feed by name, or in this order."""
 _FIRST_OUTPUTS: Final = {
     **dict.fromkeys(TEXT_ENCODERS, ("text_embeds", "last_hidden_state", "pooler_output")),
-    **{name: (f"out_{sample}",) for name, sample in _SAMPLES.items()},
+    **{name: tuple(f"out_{sample}" for sample in samples) for name, samples in _SAMPLES.items()},
     "vae_encoder": ("latent_sample",),
     "vae_decoder": ("sample",),
     "preview_decoder": ("sample",),
@@ -68,9 +71,9 @@ _UNET_DIMS: Final = {
 """Names by which clients fix the UNet's dynamic dimensions."""
 _CHANNELS = "unet_sample_channels"
 _IMAGES: Final = {
-    **{name: (sample, 8) for name, sample in _SAMPLES.items()},
-    "vae_encoder": ("sample", 1),
-    "vae_decoder": ("latent_sample", 8),
+    **{name: (samples, 8) for name, samples in _SAMPLES.items()},
+    "vae_encoder": (("sample",), 1),
+    "vae_decoder": (("latent_sample",), 8),
 }
 """By network the input with height and width, and how many pixels one of its rows is."""
 
@@ -120,7 +123,7 @@ def lay_out(model: ir.Model, component: str, layout: Layout, size: tuple[int, in
 
 def _is_unet(component: str) -> bool:
     """Tell whether clients call a component as they do a UNet: transformers take a timestep for each row."""
-    return _SAMPLES.get(component) == _UNET_INPUTS[0]
+    return _SAMPLES.get(component) == _UNET_INPUTS[:1]
 
 
 def _name_inputs(graph: ir.Graph, component: str, layout: Layout) -> None:
@@ -129,6 +132,8 @@ def _name_inputs(graph: ir.Graph, component: str, layout: Layout) -> None:
     if len(given) == len(wanted) == 1:
         given[0].name = wanted[0]
     by_name = {value.name: value for value in given}
+    if component in DENOISERS:
+        wanted = (next((name for name in _SAMPLES[component] if name in by_name), wanted[0]), *wanted[1:])
     missing = [name for name in wanted if name not in by_name]
     if missing:
         raise PassError(
@@ -152,7 +157,7 @@ def _name_outputs(graph: ir.Graph, component: str) -> None:
     """Put the outputs that clients take first, in order; an only output gets its name where there is but one."""
     wanted = _FIRST_OUTPUTS.get(component, ())
     given: list[ir.Value] = list(graph.outputs)
-    if len(given) == 1 and component in _ONE_OUTPUT:
+    if len(given) == 1 and component in _ONE_OUTPUT and given[0].name not in wanted:
         given[0].name = wanted[0]
     by_name = {value.name: value for value in given}
     first = [by_name[name] for name in wanted if name in by_name]
@@ -254,10 +259,10 @@ def _name_dims(graph: ir.Graph, layout: Layout) -> None:
 
 def _fix_size(graph: ir.Graph, component: str, size: tuple[int, int]) -> None:
     """Put numbers in the place of height and width, and of what is computed of them."""
-    name, unit = _IMAGES.get(component, ("", 1))
+    names, unit = _IMAGES.get(component, ((), 1))
     numbers: dict[str, str] = {}
     for value in real_inputs(graph):
-        if value.name != name or value.shape is None:
+        if value.name not in names or value.shape is None:
             continue
         for axis, pixels in ((-1, size[0]), (-2, size[1])):
             dim = value.shape[axis]
@@ -266,7 +271,7 @@ def _fix_size(graph: ir.Graph, component: str, size: tuple[int, int]) -> None:
             elif dim != pixels / unit:
                 raise PassError(
                     f"layout: {component} makes no pictures of size {size[0]}x{size[1]}: sides are multiples of "
-                    f"{unit}, and its input {name} has the shape {value.shape}"
+                    f"{unit}, and its input {value.name} has the shape {value.shape}"
                 )
     for value in (*graph.inputs, *graph.outputs, *(value for node in graph for value in node.outputs)):
         if numbers and value.shape is not None:
