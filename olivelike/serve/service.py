@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from olivelike._text import did_you_mean
 from olivelike.errors import SourceError, UsageError
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
-from olivelike.runtime.pipeline.request import RANDOM, seed_or_drawn
+from olivelike.runtime.pipeline.request import CHOICES, RANDOM, seed_or_drawn
 from olivelike.serve.catalogue import Catalogue, Embedding
 from olivelike.serve.drawing.dispatch import Dispatcher
 from olivelike.serve.drawing.plots import cells
@@ -96,7 +96,7 @@ class Service:
         self._require_room()
         order = self._completed(order)
         self.check_limits(order)
-        job, asked = secrets.token_hex(8), order.model_dump(mode="json", exclude_unset=True)
+        job, asked = secrets.token_hex(8), order.model_dump(mode="json", exclude=CHOICES - order.model_fields_set)
         plan = await self.painter.plan(job=job, order=asked, models=self.dispatcher.models_of(order))
         self._require_room()  # Others came meanwhile.
         plan["files"] = plan["pictures"] + 1
