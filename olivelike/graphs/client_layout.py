@@ -128,7 +128,8 @@ def _is_unet(component: str) -> bool:
 
 def _name_inputs(graph: ir.Graph, component: str, layout: Layout) -> None:
     """Put the inputs that clients feed first, in order; an only input gets its name."""
-    given, wanted = real_inputs(graph), _INPUTS.get(component, ())
+    given = real_inputs(graph)
+    wanted: tuple[str, ...] = _INPUTS.get(component, ())
     if len(given) == len(wanted) == 1:
         given[0].name = wanted[0]
     by_name = {value.name: value for value in given}

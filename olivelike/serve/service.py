@@ -96,7 +96,8 @@ class Service:
         self._require_room()
         order = self._completed(order)
         self.check_limits(order)
-        job, asked = secrets.token_hex(8), order.model_dump(mode="json", exclude=CHOICES - order.model_fields_set)
+        # A choice that is left open is that of the folder's family.
+        job, asked = secrets.token_hex(8), order.model_dump(mode="json", exclude=set(CHOICES - order.model_fields_set))
         plan = await self.painter.plan(job=job, order=asked, models=self.dispatcher.models_of(order))
         self._require_room()  # Others came meanwhile.
         plan["files"] = plan["pictures"] + 1
