@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 from olivelike.errors import UsageError
+from olivelike.families import FAMILIES
 from olivelike.runtime.jobs.control_files import Given, found_again
 from olivelike.runtime.jobs.fast import Lora, sped_up, unsuited_notes
 from olivelike.runtime.jobs.job_notes import (
@@ -157,9 +158,27 @@ def read_asked(
         named = found_again(pictures, before, made_before)
         lines = lines or [PromptLine(before.prompt)]
         fields = {**recorded_fields(before, {**fields, **named.given()}), **fields}
-    opened = named.map(_opened)
+    opened = open_pictures(named, _opened)
     images, used = opened.map(lambda one: one[0]), opened.map(lambda one: one[1])
     return Asked(before=before, lines=lines, fields=fields, pictures=named, images=images, used=used)
+
+
+def open_pictures(named: Pictures[Given], open_one: Callable[[Given], UsedImage]) -> Pictures[UsedImage]:
+    """Open pictures one after the other; references as large as they are shown, since there may be many large ones.
+
+    Raises `UsageError` if there are more references than any family takes, and what `open_one` raises.
+    """
+    from olivelike.runtime.pipeline.references import within_area
+
+    count, most = len(named.references), max(family.most_references for family in FAMILIES.values())
+    if count > most:
+        raise UsageError(f"{count} references are given; at most {most} are taken")
+    opened = replace(named, references=()).map(open_one)
+    shown = []
+    for one in named.references:
+        image, used = open_one(one)
+        shown.append((within_area(image), used))
+    return replace(opened, references=tuple(shown))
 
 
 def _opened(one: Named) -> UsedImage:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from olivelike.engine.output.swap import LiveLora, LiveLoras, lora_folders
 from olivelike.errors import SourceError, UsageError
-from olivelike.runtime.jobs.job_plan import Job, JobPlan, plan_jobs
+from olivelike.runtime.jobs.job_plan import Job, JobPlan, open_pictures, plan_jobs
 from olivelike.runtime.jobs.prompt_lines import PromptLine
 from olivelike.runtime.pictures import UsedFile
 from olivelike.runtime.pictures.picture_reading import open_image
@@ -78,7 +78,7 @@ def _plan_group(group: Sequence[Cell], files: Files) -> JobPlan:
     plan = plan_jobs(
         folder,
         [PromptLine(cell.order.prompt, _fields(cell.order)) for cell in group],
-        pictures=Pictures.of(first).map(lambda name: _uploaded(files.uploads, name)),
+        pictures=open_pictures(Pictures.of(first), lambda name: _uploaded(files.uploads, name)),
         wildcards=Wildcards(files.wildcards, named=True) if files.wildcards else None,
         lora_files=opened,
         loras=[_opened(opened, choice) for choice in first.loras],

@@ -25,6 +25,7 @@ from olivelike.runtime.jobs.job_drawing import (
     read_event,
 )
 from olivelike.runtime.jobs.job_notes import record_notes, recorded_fields, size_notes
+from olivelike.runtime.jobs.job_plan import open_pictures
 from olivelike.runtime.pictures import PictureRecord, PictureWriter, UsedFile, read_picture_record
 from olivelike.runtime.pictures.picture_record import a1111_text, record_from_json
 from olivelike.runtime.pictures.recipe_text import parse_a1111
@@ -293,3 +294,18 @@ def test_cheap_steps_are_in_the_record_and_come_back(little):
     assert parse_a1111(a1111_text(record)).guidance_interval == (0.0, 0.5)
     again = recorded_fields(record_from_json(record.to_json(), "it"), ())
     assert (again["guidance_interval"], again["cache_interval"]) == ((0.0, 0.5), 1)
+
+
+def test_references_are_kept_as_large_as_they_are_shown_and_no_more_are_opened_than_a_family_takes():
+    opened = []
+
+    def open_one(name):
+        opened.append(name)
+        return Image.new("RGB", (4096, 1024)), UsedFile(name, "0" * 64)
+
+    found = open_pictures(Pictures(init_image="a", references=("b", "c")), open_one)
+    assert [image.size for image, _ in found] == [(4096, 1024), (2048, 512), (2048, 512)]
+    assert [used.name for _, used in found] == opened == ["a", "b", "c"]
+    with pytest.raises(UsageError, match="1000000 references are given; at most 10 are taken"):
+        open_pictures(Pictures(references=("b",) * 1_000_000), open_one)
+    assert len(opened) == 3
