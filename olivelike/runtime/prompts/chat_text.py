@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from olivelike.errors import SourceError
 from olivelike.runtime.prompts.clip_text import read_special
 from olivelike.runtime.prompts.t5_text import damage, open_whole
 
@@ -95,7 +96,13 @@ def open_chat(folder: Path, part: TextPart) -> ChatTokenizer:
     backend = open_whole(folder, _vocabulary_of)
     pad = read_special(folder, backend, _FALLBACK)["pad_token"]
     opened = ChatTokenizer(folder, backend, pad, part, 0)
-    return replace(opened, frame=len(opened.read("").ids))
+    frame = len(opened.read("").ids)
+    if not 0 < frame < part.length:
+        raise SourceError(
+            f"{folder}/tokenizer.json makes {frame} tokens of a template alone, where 1 to {part.length - 1} leave "
+            "room for a text; fetch it again"
+        )
+    return replace(opened, frame=frame)
 
 
 def _vocabulary_of(model: Any) -> int | None:

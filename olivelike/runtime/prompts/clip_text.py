@@ -158,6 +158,7 @@ _CLIP_LENGTH = 77
 _MOST_BYTES = 32 << 20
 """Most bytes of a vocabulary; CLIP's has 2 MB."""
 _MOST_TOKENS = 300_000
+_MOST_GROWTH = 1024
 """CLIP has 49,408, and some vectors of textual inversions."""
 
 
@@ -292,7 +293,9 @@ def read_tokenizer(folder: Path, count: Callable[[Any], int | None]) -> str:
     path = folder / "tokenizer.json"
     if not path.is_file():
         raise SourceError(f"{folder} has no tokenizer.json; fetch its files again")
-    number = count(_read_json(path, _MOST_BYTES).get("model"))
+    whole = _read_json(path, _MOST_BYTES)
+    _check_growth(path, whole)
+    number = count(whole.get("model"))
     if number is None:
         raise SourceError(f"{path} has a vocabulary of another kind than its text encoder; fetch it again")
     if number > _MOST_TOKENS:
@@ -336,7 +339,9 @@ def _from_vocabulary(folder: Path, files: Mapping[str, bytes]) -> Tokenizer:
 
 def _checked(path: Path) -> str:
     """Return a `tokenizer.json` whose merges fit its vocabulary, of which the library's own error says little."""
-    model = _read_json(path, _MOST_BYTES).get("model")
+    whole = _read_json(path, _MOST_BYTES)
+    _check_growth(path, whole)
+    model = whole.get("model")
     vocabulary = model.get("vocab") if isinstance(model, dict) else None
     merges = model.get("merges") if isinstance(model, dict) else None
     if not isinstance(vocabulary, dict) or not isinstance(merges, list):
@@ -350,6 +355,24 @@ def _checked(path: Path) -> str:
     if unknown:
         raise SourceError(f"{path} has merges of {min(unknown)!r}, which its vocabulary lacks; fetch it again")
     return _read(path, _MOST_BYTES).decode("utf-8-sig")
+
+
+def _check_growth(path: Path, whole: Json) -> None:
+    """Refuse a tokenizer whose replacements, one behind the other, make a text very much longer.
+
+    Each may put its content between any two letters.
+    """
+    growth, left = 1, [whole.get("normalizer"), whole.get("pre_tokenizer")]
+    while left:
+        part = left.pop()
+        if isinstance(part, list):
+            left += part
+        elif isinstance(part, dict):
+            left += [one for one in part.values() if isinstance(one, dict | list)]
+            content = part.get("content") if part.get("type") == "Replace" else None
+            growth *= len(content) + 1 if isinstance(content, str) else 1
+        if growth > _MOST_GROWTH:
+            raise SourceError(f"{path} makes a text more than {_MOST_GROWTH:,} times as long; fetch it again")
 
 
 def _followers(vocabulary: Mapping[str, int], added: set[str]) -> dict[int, tuple[int, ...]]:

@@ -64,6 +64,17 @@ def test_a_text_is_one_row_and_tells_how_much_of_it_is_read(folder):
     assert not reader.words
 
 
+def replacing(pattern, content, *, times):
+    one = {"type": "Replace", "pattern": {"Regex": pattern}, "content": content}
+    return {"type": "Sequence", "normalizers": [one] * times}
+
+
+def beginning_with(token, *, times):
+    special = {"id": "X", "ids": [token] * times, "tokens": ["x"] * times}
+    text = [{"SpecialToken": {"id": "X", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
+    return {"type": "TemplateProcessing", "single": text, "pair": text, "special_tokens": {"X": special}}
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -72,6 +83,14 @@ def test_a_text_is_one_row_and_tells_how_much_of_it_is_read(folder):
         (lambda whole: whole["model"].update(vocab={str(n): n for n in range(300_001)}), "more than 300,000"),
         (lambda whole: whole["model"].update(merges=[["\u0120", "none"]]), "can't be used"),
         (lambda whole: whole.update(added_tokens=[]), "pad_token '<|endoftext|>'"),
+        (lambda whole: whole.update(normalizer=replacing("a", "a" * 32, times=8)), "more than 1,024 times as long"),
+        (lambda whole: whole.update(post_processor=beginning_with(1, times=600)), "48 tokens of a template alone"),
+        (
+            lambda whole: whole.update(
+                added_tokens=whole["added_tokens"][:1], normalizer=replacing("[^0]", "", times=1)
+            ),
+            "0 tokens of a template alone",
+        ),
     ],
 )
 def test_a_file_that_lies_is_refused_by_name(folder, change, said):
