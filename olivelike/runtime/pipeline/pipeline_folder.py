@@ -32,6 +32,7 @@ from olivelike.model.few_steps import ENOUGH, FewSteps
 from olivelike.model.guides import CONTROL_KINDS, GUIDE_COMPONENTS, GUIDES, guided_file
 from olivelike.model.records.output import RECORD_FILE, OutputRecord
 from olivelike.model.targets import TARGETS, TargetChoice
+from olivelike.runtime.pipeline.config_facts import check_facts
 from olivelike.runtime.schedulers.scheduler_names import FLOW
 from olivelike.runtime.sessions.providers import CPU, find_provider, require_provider
 from olivelike.runtime.sessions.session_settings import ProviderChoice, SessionSettings, with_fallback
@@ -346,6 +347,8 @@ def _open_folder(path: Path, _stamps: tuple[object, ...]) -> PipelineFolder:
     name = next((name for name in DENOISERS if (path / name / MODEL_FILE).is_file()), DENOISERS[0])
     files = (f"{name}/config.json", _CONFIGS[0])
     denoiser, vae = (read_settings(path / file, _AGAIN, absent={}) for file in files)
+    for file, config in zip(files, (denoiser, vae), strict=True):
+        check_facts(path / file, config, _AGAIN)
     scheduler = read_settings(path / _CONFIGS[1], _AGAIN, unbounded=True)
     folder = PipelineFolder(path, index, denoiser, vae, scheduler)
     for component in (folder.family.denoiser, "vae_decoder", *(part.component for part in folder.texts)):

@@ -116,6 +116,30 @@ def test_a_part_that_is_missing_is_named(broken, settings, part, message):
         open_pipeline(broken, settings)
 
 
+@pytest.mark.parametrize(
+    ("file", "key", "value"),
+    [
+        ("unet", "sample_size", 10**9),
+        ("unet", "sample_size", "x"),
+        ("unet", "sample_size", [1, 2, 3]),
+        ("unet", "patch_size", 0),
+        ("unet", "block_out_channels", 5),
+        ("vae_decoder", "sample_size", -5),
+        ("vae_decoder", "latent_channels", 10**9),
+        ("vae_decoder", "block_out_channels", [1] * 500),
+        ("vae_decoder", "scaling_factor", "x"),
+        ("vae_decoder", "shift_factor", [1]),
+        ("vae_decoder", "patch_size", [-2, -2]),
+        ("vae_decoder", "latents_mean", "x"),
+    ],
+)
+def test_a_config_whose_numbers_are_none_is_named_with_its_key(broken, settings, file, key, value):
+    path = broken / file / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_bytes()), key: value}))
+    with pytest.raises(SourceError, match=rf"{file}/config.json: has `{key}: .*`, where .* makes sense; make the"):
+        open_pipeline(broken, settings)
+
+
 def test_a_scheduler_for_networks_of_another_kind_is_refused(broken, settings):
     config = {"_class_name": "FlowMatchEulerDiscreteScheduler"}
     (broken / "scheduler" / "scheduler_config.json").write_text(json.dumps(config))
