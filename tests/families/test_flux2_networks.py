@@ -75,6 +75,9 @@ def test_its_size_is_told_by_its_config_and_larger_ones_are_refused(change, bill
     [
         ("transformer", "Flux2Transformer2DModel", {**KLEIN, "guidance_embeds": True}, "`guidance_embeds: true`"),
         ("transformer", "Flux2Transformer2DModel", {**KLEIN, "patch_size": 2}, "`patch_size: 2`"),
+        ("transformer", "Flux2Transformer2DModel", {**KLEIN, "mlp_ratio": "x"}, '`mlp_ratio: "x"`'),
+        ("transformer", "Flux2Transformer2DModel", {**KLEIN, "mlp_ratio": 1e300}, r"`mlp_ratio: 1e\+300`"),
+        ("transformer", "Flux2Transformer2DModel", {**KLEIN, "num_layers": None}, "`num_layers: null`"),
         ("vae_decoder", "AutoencoderKLFlux2", {"patch_size": [2, 1]}, r"`patch_size: \[2, 1\]`"),
         ("vae_encoder", "AutoencoderKLFlux2", {"patch_size": 2}, "no height and width that are equal"),
     ],

@@ -65,6 +65,8 @@ def test_a_folder_is_told_by_its_class_or_its_denoiser(index, denoiser, name):
     ("config", "said"),
     [
         ({"all_patch_size": [2, 4], "all_f_patch_size": [1, 1]}, "no squares of 2 by 2 latents"),
+        ({"all_patch_size": 2}, "no squares of 2 by 2 latents"),
+        ({"all_f_patch_size": None}, "no squares of 2 by 2 latents"),
         ({"siglip_feat_dim": 1152}, "takes pictures beside the text"),
         ({"n_layers": 0.5}, "`n_layers: 0.5`"),
     ],

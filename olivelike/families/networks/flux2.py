@@ -16,6 +16,12 @@ if TYPE_CHECKING:
 _TOKENS, _CELLS, _AXES = 40, 24, 4
 _MOST_PARAMETERS: Final = 6_000_000_000
 """Parameters of a denoiser that is drawn with: klein of 4B has 3.9 billion."""
+_NUMBERS: Final = (
+    "num_attention_heads", "attention_head_dim", "mlp_ratio", "in_channels", "joint_attention_dim", "num_layers",
+    "num_single_layers",
+)  # fmt: skip
+"""Keys of its config that parameters are counted by."""
+_LARGEST: Final = 1 << 20
 
 
 def _interface(config: Config) -> Interface:
@@ -57,6 +63,13 @@ def parameters(config: Config) -> int:
 
 def _check(component: str, class_name: str, config: Config) -> None:
     """Refuse a denoiser that is larger than klein's of 4B, or that takes more than text and latents."""
+    for key in _NUMBERS:
+        value = config.get(key, 1)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LARGEST:
+            raise SourceError(
+                f"{component}: the config of {class_name} has `{key}: {shown(value)}`, where numbers from 0 to "
+                f"{_LARGEST:,} make sense; get its config.json again"
+            )
     count = parameters(config)
     if count > _MOST_PARAMETERS:
         whole, packed = size_in_words(4 * count), size_in_words(count * 17 // 16)

@@ -149,8 +149,8 @@ def _as_operators(network: Any) -> None:
 
 def _check(component: str, class_name: str, config: Config) -> None:
     """Refuse a denoiser of other squares, and one that takes pictures beside the text."""
-    patches = list(config.get("all_patch_size", (_PATCH,))), list(config.get("all_f_patch_size", (1,)))
-    if patches != ([_PATCH], [1]):
+    patches = config.get("all_patch_size", [_PATCH]), config.get("all_f_patch_size", [1])
+    if any(one not in ([size], (size,)) for one, size in zip(patches, (_PATCH, 1), strict=True)):
         raise SourceError(
             f"{component}: {class_name} with `all_patch_size: {shown(patches[0])}` and `all_f_patch_size: "
             f"{shown(patches[1])}` is not supported: its tokens are no squares of {_PATCH} by {_PATCH} latents"
