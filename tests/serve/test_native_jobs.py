@@ -91,6 +91,11 @@ def test_a_plot_draws_every_combination_and_one_sheet(server, client):
     assert job["sheet"]["id"] not in {one["id"] for one in client.get("/api/pictures?limit=3").json()["pictures"]}
 
 
+def test_an_order_that_says_nothing_of_a_sheet_is_done_without_one(server):
+    job = server.draw(num_images=2)
+    assert (job["state"], job["error"], job["sheet"]) == ("done", None, None)
+
+
 def test_pictures_of_a_job_come_on_one_sheet_when_asked(server, client):
     job = server.draw(num_images=3, batch_size=2, sheet=True)
     assert len(job["pictures"]) == 3

@@ -158,8 +158,9 @@ _CLIP_LENGTH = 77
 _MOST_BYTES = 32 << 20
 """Most bytes of a vocabulary; CLIP's has 2 MB."""
 _MOST_TOKENS = 300_000
-_MOST_GROWTH = 1024
 """CLIP has 49,408, and some vectors of textual inversions."""
+_MOST_GROWTH = 1024
+"""Letters that replacements may make of one; T5's make two."""
 
 
 @dataclass(frozen=True)
