@@ -50,7 +50,7 @@ def test_t5_agrees_with_torch_at_other_lengths():
         ({"_class_name": "FluxImg2ImgPipeline"}, {}, "flux"),
         ({}, {"num_single_layers": 38, "pooled_projection_dim": 768, "joint_attention_dim": 4096}, "flux"),
         ({}, {"caption_projection_dim": 1536, "pooled_projection_dim": 2048, "joint_attention_dim": 4096}, "sd3"),
-        ({"_class_name": "Flux2Pipeline"}, {"num_single_layers": 48}, "sd1"),
+        ({"_class_name": "Flux2Pipeline"}, {"num_single_layers": 48}, "flux2"),
     ],
 )
 def test_a_folder_is_told_by_its_class_or_its_denoiser(index, denoiser, name):

@@ -168,6 +168,8 @@ def open_pictures(named: Pictures[Given], open_one: Callable[[Given], UsedImage]
 
     Raises `UsageError` if there are more references than any family takes, and what `open_one` raises.
     """
+    if not named.references:
+        return named.map(open_one)
     from olivelike.runtime.pipeline.references import within_area
 
     count, most = len(named.references), max(family.most_references for family in FAMILIES.values())

@@ -5,6 +5,7 @@ The target that a folder was optimised for: what it sets for sessions, and which
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -32,7 +33,6 @@ from olivelike.model.few_steps import ENOUGH, FewSteps
 from olivelike.model.guides import CONTROL_KINDS, GUIDE_COMPONENTS, GUIDES, guided_file
 from olivelike.model.records.output import RECORD_FILE, OutputRecord
 from olivelike.model.targets import TARGETS, TargetChoice
-from olivelike.runtime.pipeline.config_facts import check_facts
 from olivelike.runtime.schedulers.scheduler_names import FLOW
 from olivelike.runtime.sessions.providers import CPU, find_provider, require_provider
 from olivelike.runtime.sessions.session_settings import ProviderChoice, SessionSettings, with_fallback
@@ -49,6 +49,22 @@ _CONFIGS: Final = ("vae_decoder/config.json", "scheduler/scheduler_config.json")
 _CHECKPOINTS: Final = frozenset({".safetensors", ".ckpt", ".pt", ".pth"})
 _WEIGHTS: Final = _CHECKPOINTS | {".bin"}
 _AGAIN: Final = "make the folder again with `olivelike run` or `olivelike convert`"
+_MOST_OF_SIZE: Final = 1 << 16
+_SHOWN: Final = 60
+_SIZE: Final = f"a whole number from 1 to {_MOST_OF_SIZE}"
+_NUMBER: Final = "a number"
+_KINDS: Final = {
+    "latent_channels": (_SIZE, (0,)),
+    "sample_size": (_SIZE, (0, 2)),
+    "patch_size": (_SIZE, (0, 2)),
+    "block_out_channels": (_SIZE, range(1, 17)),
+    "decoder_block_out_channels": (_SIZE, range(1, 17)),
+    "scaling_factor": (_NUMBER, (0,)),
+    "shift_factor": (_NUMBER, (0,)),
+    "latents_mean": (_NUMBER, range(1, 1025)),
+    "latents_std": (_NUMBER, range(1, 1025)),
+}
+"""Key of a denoiser's or a VAE's config → kind of its values, and the lengths of a list of them; 0 is one alone."""
 
 
 @dataclass(frozen=True)
@@ -348,7 +364,7 @@ def _open_folder(path: Path, _stamps: tuple[object, ...]) -> PipelineFolder:
     files = (f"{name}/config.json", _CONFIGS[0])
     denoiser, vae = (read_settings(path / file, _AGAIN, absent={}) for file in files)
     for file, config in zip(files, (denoiser, vae), strict=True):
-        check_facts(path / file, config, _AGAIN)
+        _check_facts(path / file, config)
     scheduler = read_settings(path / _CONFIGS[1], _AGAIN, unbounded=True)
     folder = PipelineFolder(path, index, denoiser, vae, scheduler)
     for component in (folder.family.denoiser, "vae_decoder", *(part.component for part in folder.texts)):
@@ -356,6 +372,23 @@ def _open_folder(path: Path, _stamps: tuple[object, ...]) -> PipelineFolder:
     if not folder.texts:
         raise SourceError(f"{path}: has neither text_encoder nor text_encoder_2; {_AGAIN}")
     return folder
+
+
+def _check_facts(file: Path, config: JsonView) -> None:
+    """Refuse a size or a factor that is none; a key that is absent, or null, says nothing."""
+    for key, (kind, lengths) in _KINDS.items():
+        value = config.get(key)
+        count, values = (len(value), value) if isinstance(value, list) else (0, [value])
+        if value is not None and not (count in lengths and all(_is(kind, one) for one in values)):
+            several = "" if len(lengths) == 1 else f", or a list of {lengths[-1]} of them at most,"
+            shown = json.dumps(value)[:_SHOWN]
+            raise SourceError(f"{file}: has `{key}: {shown}`, where {kind}{several} makes sense; {_AGAIN}")
+
+
+def _is(kind: str, value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return kind == _NUMBER or (isinstance(value, int) and 1 <= value <= _MOST_OF_SIZE)
 
 
 def _not_a_pipeline(path: Path) -> str | None:
