@@ -71,6 +71,12 @@ def test_the_hub_reads_what_it_was_made_of_and_the_table_has_the_figures(folder)
     assert [row[4] for row in rows if row[0] == r"vae\_decoder"] == ["not compared"]
 
 
+def test_the_hub_s_tag_is_that_of_the_family(folder):
+    (folder / "model_index.json").write_text('{"_class_name": "ZImagePipeline"}')
+    verified(folder).write_card()
+    assert "z-image" in front((folder / "README.md").read_text(encoding="utf-8"))["tags"]
+
+
 def test_the_figures_are_renewed_and_what_people_wrote_stays(folder):
     verified(folder).write_card()
     place = folder / "README.md"

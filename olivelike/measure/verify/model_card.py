@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Final
 from olivelike._files import write_whole
 from olivelike._table import Table
 from olivelike._text import count, size
-from olivelike._untrusted import JsonView, one_line, read_bytes
+from olivelike._untrusted import JsonView, one_line, read_bytes, read_settings
 from olivelike.errors import UsageError
-from olivelike.families import TEXT_ENCODERS, missing_networks
+from olivelike.families import DENOISERS, TEXT_ENCODERS, family_of_folder, missing_networks
 from olivelike.graphs.inspect.inspection import inspect_model
 from olivelike.graphs.inspect.quantised import shares
-from olivelike.model.components import PIPELINE
+from olivelike.model.components import INDEX_FILE, PIPELINE
 from olivelike.model.records.card_marks import CARD_FILE, END, begin, read_card, with_part
 from olivelike.model.records.output import OutputRecord
 
@@ -33,6 +33,8 @@ _FRONT: Final = re.compile(r"\A---\r?\n(.*?)^---\s*$", re.DOTALL | re.MULTILINE)
 _LICENSE: Final = re.compile(r"^(license(?:_name|_link)?): *['\"]?([\w.:/+-]+)['\"]?\s*$", re.MULTILINE)
 _STEERING: Final = re.compile(r"([\\`*_{}\[\]#|~])")
 _FULL: Final = "fp32"
+_TAGS: Final = {"sd3": "stable-diffusion-3", "flux": "flux", "flux2": "flux2", "z_image": "z-image"}
+"""Family → the hub's tag, where it is not of SD 1.x, 2.x or XL."""
 
 
 def check_card(folder: Path) -> None:
@@ -85,12 +87,21 @@ def _front(found: FolderVerification, record: OutputRecord) -> Iterator[str]:
     yield "library_name: onnx"
     if not missing_networks(record.components) and record.components.keys() & {*TEXT_ENCODERS}:
         yield "pipeline_tag: text-to-image"
-    family = "stable-diffusion-xl" if "text_encoder_2" in record.components else "stable-diffusion"
     runtime = "openvino" if record.target.name == "openvino" else "onnxruntime"
     yield "tags:"
-    for tag in ("onnx", runtime, family, *sorted(precisions.keys() - {_FULL}), "olivelike"):
+    for tag in ("onnx", runtime, _family_tag(found.folder, record), *sorted(precisions.keys() - {_FULL}), "olivelike"):
         yield f"- {tag}"
     yield "---"
+
+
+def _family_tag(folder: Path, record: OutputRecord) -> str:
+    """Return the hub's tag for what was optimised; of networks that tell no family it is Stable Diffusion's."""
+    again = "run the workflow that made it again"
+    index = read_settings(folder / INDEX_FILE, again, absent={})
+    denoisers = [name for name in DENOISERS if name in record.components]
+    config = read_settings(folder / denoisers[0] / "config.json", again, absent={}) if denoisers else {}
+    other = "stable-diffusion-xl" if "text_encoder_2" in record.components else "stable-diffusion"
+    return _TAGS.get(family_of_folder(index, record.components, config).name, other)
 
 
 def _license(against: JsonView, record: OutputRecord) -> dict[str, str]:
