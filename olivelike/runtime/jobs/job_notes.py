@@ -193,9 +193,9 @@ def hires_notes(requests: Iterable[ResolvedRequest], folder: PipelineFolder) -> 
 
 
 def size_notes(requests: Iterable[ResolvedRequest], folder: PipelineFolder) -> Iterator[str]:
-    """Return a line for each size of more than four times the area that the UNet was trained on.
+    """Return a line for each size of more than four times the area that the denoiser was trained on.
 
-    The UNet's convolutions take time by the area and its self-attention by the square of it, so that the ratio of the
+    Its convolutions take time by the area and its self-attention by the square of it, so that the ratio of the
     areas is the least, and its square the most. The VAE decoder holds two tensors at full size before its last
     convolutions, in float32.
     """
@@ -212,7 +212,7 @@ def size_notes(requests: Iterable[ResolvedRequest], folder: PipelineFolder) -> I
             free = psutil.virtual_memory().available
             memory = folder.decoder_memory((width, height), pictures)
             yield (
-                f"{width}x{height} is {_factor(times)} times the area that this UNet was trained on "
+                f"{width}x{height} is {_factor(times)} times the area that this model was trained on "
                 f"({own[0]}x{own[1]}): a step takes at least {_factor(times)} times as long, and up to "
                 f"{_factor(times * times)} times (convolutions grow with the area, self-attention with its square), "
                 f"the VAE decoder at least {size(memory)} of memory ({size(free)} are free), and what is shown "
