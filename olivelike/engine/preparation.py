@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from olivelike.engine.execute.sharing import Unshared, open_for_looking, shared_backend
 from olivelike.engine.output.admission import check_apart
 from olivelike.engine.output.output_files import OutputStates
+from olivelike.engine.output.pipeline_files import has_onnx_pipeline
 from olivelike.engine.plan.adapters import check_adapters, open_adapters
 from olivelike.engine.plan.building import active_steps, build_nodes
 from olivelike.engine.plan.chains import check_chains, check_scheduler, check_without_source
@@ -178,13 +179,21 @@ def _check_layouts(outputs: Sequence[Output], source: PipelineSource, *, schedul
             f"scheduler_model: a folder of layout {layouts[0].name} is no pipeline with a scheduler beside it; leave "
             f"the key out, or take layout {DEFAULT}"
         )
-    denoiser = family_of_folder(source.index, source.checkpoints, {}).denoiser
-    unets = [name for name in (output.layout for output in outputs) if LAYOUTS[name].only_unets]
-    if unets and denoiser != COMPONENT:
-        raise UsageError(
-            f"layout {unets[0]} is for pipelines with a UNet, and this one has a {denoiser}; take layout {DEFAULT}, or "
-            "optimum"
-        )
+    family = family_of_folder(source.index, source.checkpoints, {})
+    if family.denoiser == COMPONENT:
+        return
+    is_known = has_onnx_pipeline(str(source.index.get("_class_name")))
+    for layout in layouts:
+        if layout.only_unets:
+            raise UsageError(
+                f"layout {layout.name} is for pipelines with a UNet, and this one has a {family.denoiser}; take layout "
+                f"{DEFAULT}{', or optimum' if is_known else ''}"
+            )
+        if layout.pipeline_prefix == "ORT" and not is_known:
+            raise UsageError(
+                f"layout {layout.name}: optimum has no pipeline of {family.title}; take layout {DEFAULT}, which "
+                "`olivelike generate` draws from"
+            )
 
 
 def workflow_spec(workflow: Workflow) -> SourceSpec:

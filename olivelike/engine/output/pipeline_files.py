@@ -53,10 +53,20 @@ def index(source_index: Config, components: Iterable[str], layout: Layout = LAYO
     return to_json(dict(sorted(content.items())))
 
 
-def _pipeline_class(class_name: str, layout: Layout) -> str:
+def has_onnx_pipeline(class_name: str) -> bool:
+    """Tell whether diffusers or optimum has a pipeline of ONNX models for one of torch."""
+    return _torch_name(class_name) in _PIPELINES
+
+
+def _torch_name(class_name: str) -> str:
     torch_name = class_name.removeprefix("Onnx").removeprefix("ORT")
     for kind in CONTROL_KINDS:  # They are in the middle of a class's name, without what stands before a hyphen.
         torch_name = torch_name.replace(kind.title.rpartition("-")[2], "")
+    return torch_name
+
+
+def _pipeline_class(class_name: str, layout: Layout) -> str:
+    torch_name = _torch_name(class_name)
     if torch_name not in _PIPELINES:
         return class_name
     return _PIPELINES[torch_name] if layout.pipeline_prefix == "Onnx" else f"ORT{torch_name}"

@@ -14,7 +14,7 @@ from torch_pipelines import psnr
 from olivelike.engine.convert_request import ConvertRequest, draft
 from olivelike.engine.prepared import Options
 from olivelike.engine.run import run
-from olivelike.errors import OlivelikeError, SourceError
+from olivelike.errors import OlivelikeError, SourceError, UsageError
 from olivelike.measure.verify.folder_verification import verify_folder
 from olivelike.runtime import Request, open_pipeline
 from olivelike.runtime.jobs.job_plan import plan_jobs
@@ -52,6 +52,18 @@ def whole(work):
 @pytest.fixture(scope="module")
 def pipeline(whole):
     return open_pipeline(whole)
+
+
+@pytest.mark.parametrize(
+    ("layout", "said"),
+    [
+        ("optimum", "optimum has no pipeline of Z-Image; take layout diffusers, which"),
+        ("csharp", "for pipelines with a UNet, and this one has a transformer; take layout diffusers$"),
+    ],
+)
+def test_layouts_whose_clients_do_not_know_it_are_refused(work, layout, said):
+    with pytest.raises(UsageError, match=said):
+        converted(work, layout, layout=layout)
 
 
 @cache
