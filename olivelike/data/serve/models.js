@@ -2,10 +2,10 @@
 
 import { $, make, newest } from "./dom.js";
 import { takeControlNets } from "./controls.js";
-import { takeIpAdapter } from "./image_prompt.js";
 import { takeOptions } from "./form.js";
 import { announce, problem } from "./notices.js";
 import { pick } from "./picker.js";
+import { imagePrompts, references } from "./picture_lists.js";
 import { recount } from "./prompts.js";
 import { ask, query } from "./server.js";
 
@@ -45,7 +45,8 @@ export async function setModel(name) {
     if (!isNewest()) return;
     takeOptions(options);
     takeControlNets(options.controlnets);
-    takeIpAdapter(options.ip_adapter);
+    imagePrompts.allow(options.ip_adapter ? Infinity : 0);
+    references.allow(options.most_references);
     recount();
     if (changed) announce(`Model: ${titleOf(name)}`);
   } catch (error) {

@@ -3,7 +3,6 @@
 import { FORM } from "./declared.js";
 import { $ } from "./dom.js";
 import { controlFields, forgetControl, startControls } from "./controls.js";
-import { forgetImagePrompt, imagePromptFields, startImagePrompt } from "./image_prompt.js";
 import { firstFault, markField, readFields, rememberForm, resetFields, setField } from "./form.js";
 import { addToGallery, readNewest, removeFromGallery, startGallery } from "./gallery.js";
 import { startIncoming } from "./incoming.js";
@@ -14,6 +13,7 @@ import { startMask } from "./mask.js";
 import { model, modelNames, readModels, readSchedulers, schedulers, setScheduler, startModels } from "./models.js";
 import { notice, problem } from "./notices.js";
 import { startPicker } from "./picker.js";
+import { PICTURE_LISTS } from "./picture_lists.js";
 import { axes, startPlot } from "./plot.js";
 import { recount, startPrompts } from "./prompts.js";
 import { readRuns, startRuns } from "./runs.js";
@@ -28,8 +28,8 @@ let features = {};
 
 /** What the form asks for. Throws an `Error` where it can't be read. */
 async function order() {
-  const found = { ...readFields(), model: model(), loras: chosenLoras(), ...(await initialFields()), ...controlFields(), ...imagePromptFields() };
-  const given = { init_image: hasPicture(), mask: hasMask(), controls: found.controls, ip_adapter_images: found.ip_adapter_images };
+  const found = { ...readFields(), model: model(), loras: chosenLoras(), ...(await initialFields()), ...controlFields(), ...Object.assign({}, ...PICTURE_LISTS.map((list) => list.fields())) };
+  const given = { init_image: hasPicture(), mask: hasMask(), controls: found.controls, ip_adapter_images: found.ip_adapter_images, references: found.references };
   const missing = new Set(Object.keys(given).filter((name) => !given[name]));
   for (const { name, about, group } of FORM.fields) {
     if (!missing.has(about) && !(group === "picture" && missing.has("init_image"))) continue;
@@ -58,7 +58,7 @@ function fault(error) {
   if (error.code === "source" && /upload|picture/.test(error.message)) {
     if (hasPicture()) forgetInitial();
     forgetControl();
-    forgetImagePrompt();
+    for (const list of PICTURE_LISTS) list.forget();
   }
 }
 
@@ -193,7 +193,7 @@ async function start() {
   startPlot(choices);
   startInitial();
   startControls();
-  startImagePrompt();
+  for (const list of PICTURE_LISTS) list.start();
   startIncoming();
   startStage();
   startGallery();

@@ -42,7 +42,7 @@ export async function applyRecipe(record, where = "the picture", leftOut = undef
   // LoRAs that the prompt names itself would count twice.
   const named = new Set([...(record.prompt ?? "").matchAll(/<(?:lora|lyco):([^:<>]+)/g)].map((match) => match[1].trim().split(/[\\/]/).pop()));
   setLoras((record.loras ?? []).filter((lora) => !named.has(lora.name)));
-  for (const [used, name] of [[record.init_image, "an initial picture"], [record.mask, "a mask"], ...(record.controls ?? []).map((one) => [one.image, "a picture that led"]), ...(record.ip_adapter_images ?? []).map((one) => [one, "a picture that was a prompt"])]) {
+  for (const [used, name] of [[record.init_image, "an initial picture"], [record.mask, "a mask"], ...(record.controls ?? []).map((one) => [one.image, "a picture that led"]), ...(record.ip_adapter_images ?? []).map((one) => [one, "a picture that was a prompt"]), ...(record.references ?? []).map((one) => [one, "a reference"])]) {
     if (used) missing.push(`it was made from ${name} (${used.name}), which you have to choose again`);
   }
   $("form").dispatchEvent(new Event("input", { bubbles: true }));

@@ -3,6 +3,7 @@
 import { $, make } from "./dom.js";
 import { setInitial } from "./initial.js";
 import { confirmed, notice, problem } from "./notices.js";
+import { references } from "./picture_lists.js";
 import { applyRecipe, recipeRows } from "./recipe.js";
 import { ask, path } from "./server.js";
 
@@ -29,6 +30,7 @@ export function view(picture, neighbours = () => [null, null]) {
   $("viewer-recipe").replaceChildren(...flagged, ...recipeRows(record));
   $("viewer-use").disabled = !picture.record;
   $("viewer-copy").disabled = !picture.parameters;
+  $("viewer-refer").hidden = !references.allowed();
   problem($("viewer-problem"), "");
   if (!$("viewer").open) $("viewer").showModal();
 }
@@ -38,12 +40,21 @@ function turn(place) {
   if (next) view(next, around);
 }
 
-/** Start picture to picture from a picture of the gallery. */
-export async function sendToInitial(picture) {
+/** Return the file of a picture of the gallery, and go to where it is used. */
+async function taken(picture) {
   const answer = await fetch(picture.url);
   if (!answer.ok) throw new Error("This picture is gone; the gallery no longer has it.");
   location.hash = "#paint";
-  await setInitial(await answer.blob(), { name: "this picture" });
+  return answer.blob();
+}
+
+/** Start picture to picture from a picture of the gallery. */
+export async function sendToInitial(picture) {
+  await setInitial(await taken(picture), { name: "this picture" });
+}
+
+async function sendToReferences(picture) {
+  await references.add([new File([await taken(picture)], `picture ${picture.seed ?? ""}`.trim())]);
 }
 
 async function remove() {
@@ -75,6 +86,7 @@ export function startViewer(onRemoved) {
   $("viewer-delete").addEventListener("click", remove);
   $("viewer-use").addEventListener("click", closing((picture) => applyRecipe(picture.record)));
   $("viewer-send").addEventListener("click", closing((picture) => sendToInitial(picture).catch((error) => notice(error.message))));
+  $("viewer-refer").addEventListener("click", closing((picture) => sendToReferences(picture).catch((error) => notice(error.message))));
   $("viewer-copy").addEventListener("click", async () => {
     try {
       await navigator.clipboard.writeText(shown.parameters);

@@ -88,6 +88,7 @@ async def options(service: TheService, model: Annotated[str | None, Query(max_le
             "fields": _fields(service, view),
             "negative_prompt": view.takes_negative_prompt,
             "takes_pictures": view.takes_pictures,
+            "most_references": view.most_references,
             "inpaints": view.inpaints,
             "has_safety_checker": view.has_safety_checker,
             **{name: getattr(view, name) for name in LISTED_GUIDES},

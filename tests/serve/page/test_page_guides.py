@@ -1,4 +1,4 @@
-"""Guides on the page: control pictures and pictures as prompts, chosen, weighed, drawn, gone where there is none."""
+"""Pictures that lead on the page: by guides, as prompts, as references; chosen, weighed, drawn, gone where there is none."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from olivelike.engine.convert_request import ConvertRequest, draft
+from olivelike.engine.prepared import Options
+from olivelike.engine.run import run
 from olivelike.serve import ServeSettings
+from tests.fixtures.inline_executor import InlineExecutor
+from tests.fixtures.little_flux2 import little_flux2
 from tests.fixtures.little_guides import CONTROL_NAMES, little_guided
 from tests.serve.conftest import Running, running
 from tests.serve.page.conftest import PHONE, Opened, barriers, png
@@ -67,6 +72,44 @@ def test_pictures_are_prompts_by_the_models_adapter(
     opened.page.click("#image-prompt-remove")
     opened.generate(prompt="a red circle", steps=4, seed=4)
     assert "ip_adapter_images" not in opened.job()["pictures"][0]["record"]
+
+
+@pytest.fixture(scope="module")
+def shown_references(base_settings: ServeSettings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    root = tmp_path_factory.mktemp("klein")
+    place, options = draft(
+        ConvertRequest(str(little_flux2()), "cpu", root / "klein"), Options(cache_dir=root / "cache")
+    )
+    run(place, options, executor=InlineExecutor)
+    with running(replace(base_settings, folders=(root / "klein",), gallery=root / "gallery")) as server:
+        yield server
+
+
+def test_pictures_are_worked_after(visit: Callable[..., Opened], shown_references: Running, tmp_path: Path) -> None:
+    assert visit().page.is_hidden("#fold-references")
+    opened = visit(server=shown_references)
+    opened.fold("references")
+    files = [tmp_path / f"{name}.png" for name in ("cat", "sofa", "lamp")]
+    for file, colour in zip(files, ("white", "navy", "red"), strict=True):
+        file.write_bytes(png(colour, (64, 64)))
+    opened.page.set_input_files("#references-file", [str(file) for file in files[:2]])
+    opened.page.locator("#references-pictures img").nth(1).wait_for()
+    opened.page.set_input_files("#references-file", str(files[2]))
+    opened.page.locator("#references-pictures img").nth(2).wait_for()
+    opened.page.get_by_label("Remove sofa.png").click()
+    assert opened.page.text_content("#references-badge") == "2"
+    opened.generate(prompt="the cat of image 1 beside the lamp of image 2", steps=2, seed=3)
+    (picture,) = opened.job()["pictures"]
+    assert len(picture["record"]["references"]) == 2
+    opened.page.click("#references-remove")
+    opened.generate(prompt="a red circle", steps=2, seed=4)
+    assert "references" not in opened.job()["pictures"][0]["record"]
+    opened.page.click("#stage-open")
+    opened.page.click("#viewer-refer")
+    opened.page.locator("#references-pictures img").wait_for()
+    opened.page.set_input_files("#references-file", [str(files[0])] * 10)
+    opened.page.locator("#references-problem", has_text="At most 10").wait_for()
+    assert opened.page.text_content("#references-badge") == "10"
 
 
 def test_the_forms_of_guides_have_no_barriers(visit: Callable[..., Opened], guided: Running, axe: str) -> None:

@@ -1,0 +1,73 @@
+// Pictures that an order may have several of beside its words: a prompt for the IP-Adapter, references to work after.
+
+import { $, button, make } from "./dom.js";
+import { upload } from "./initial.js";
+import { announce, problem } from "./notices.js";
+
+/** A list in the fold `fold-NAME`: `field` is the order's, `told` what they are, in words. */
+function pictureList(name, field, told) {
+  let pictures = [];
+  let most = 0;
+
+  function show() {
+    $(`${name}-pictures`).replaceChildren(...pictures.map((one, place) => make(
+      "li", {}, make("img", { src: one.url, alt: `${place + 1}: ${one.name}` }),
+      button("×", () => remove(one), { className: "icon quiet", "aria-label": `Remove ${one.name}` }),
+    )));
+    $(`${name}-remove`).disabled = pictures.length === 0;
+    $(`${name}-badge`).textContent = pictures.length ? String(pictures.length) : "";
+  }
+
+  function remove(one) {
+    URL.revokeObjectURL(one.url);
+    pictures = pictures.filter((other) => other !== one);
+    show();
+    $(`${name}-file`).focus();
+  }
+
+  async function add(files) {
+    problem($(`${name}-problem`), "");
+    $(`fold-${name}`).open = true;
+    try {
+      for (const file of files) {
+        if (pictures.length >= most) throw new Error(`At most ${most} pictures are taken; ${file.name} and what follows is left out.`);
+        const { id } = await upload(file);
+        pictures.push({ id, name: file.name, url: URL.createObjectURL(file) });
+        announce(`${file.name}: ${told}.`);
+        show();
+      }
+    } catch (error) {
+      problem($(`${name}-problem`), error);
+    }
+  }
+
+  return {
+    /** Let a model have so many; where it takes none, there is nothing to choose. */
+    allow(count) {
+      most = count;
+      $(`fold-${name}`).hidden = !most;
+    },
+    add,
+    allowed: () => most > 0,
+    /** What the order has of this. */
+    fields: () => (most && pictures.length ? { [field]: pictures.slice(0, most).map(({ id }) => id) } : {}),
+    /** Let go of uploads that the server has no more. */
+    forget() {
+      for (const { url } of pictures) URL.revokeObjectURL(url);
+      pictures = [];
+      show();
+    },
+    start() {
+      $(`${name}-file`).addEventListener("change", () => {
+        const files = [...$(`${name}-file`).files];
+        $(`${name}-file`).value = "";
+        add(files);
+      });
+      $(`${name}-remove`).addEventListener("click", this.forget);
+    },
+  };
+}
+
+export const imagePrompts = pictureList("image-prompt", "ip_adapter_images", "a prompt too");
+export const references = pictureList("references", "references", "a picture to work after");
+export const PICTURE_LISTS = [imagePrompts, references];
