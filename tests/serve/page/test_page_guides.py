@@ -1,4 +1,4 @@
-"""Pictures that lead on the page: by guides, as prompts, as references; chosen, weighed, drawn, gone where there is none."""
+"""Pictures that lead on the page: by guides, as prompts, as references; chosen, weighed, drawn, gone again."""
 
 from __future__ import annotations
 
