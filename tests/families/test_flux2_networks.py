@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from olivelike.errors import SourceError
-from olivelike.families.networks.flux2 import parameters
+from olivelike.families.networks.flux2_transformer import parameters
 from olivelike.families.supported import check_network
 from olivelike.measure.network_sizes import Case
 from olivelike.testing import compare_with_torch

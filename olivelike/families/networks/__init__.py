@@ -9,7 +9,18 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import PassError, UsageError
-from olivelike.families.networks import autoencoder, clip, flux, flux2, guide_networks, qwen3, sd3, unet, z_image
+from olivelike.families.networks import (
+    autoencoder,
+    clip,
+    flux2_transformer,
+    flux_transformer,
+    guide_networks,
+    qwen3,
+    sd3_transformer,
+    t5,
+    unet,
+    z_image_transformer,
+)
 
 if TYPE_CHECKING:
     from olivelike.families.family import Family
@@ -17,8 +28,9 @@ if TYPE_CHECKING:
     from olivelike.model.architecture import Architecture
 
 NETWORKS: Final[tuple[Network, ...]] = (
-    *unet.NETWORKS, *autoencoder.NETWORKS, *clip.NETWORKS, *sd3.NETWORKS, *flux.NETWORKS, *flux2.NETWORKS,
-    *qwen3.NETWORKS, *z_image.NETWORKS, *guide_networks.NETWORKS,
+    *unet.NETWORKS, *autoencoder.NETWORKS, *clip.NETWORKS, *sd3_transformer.NETWORKS, *t5.NETWORKS,
+    *flux_transformer.NETWORKS, *flux2_transformer.NETWORKS, *qwen3.NETWORKS, *z_image_transformer.NETWORKS,
+    *guide_networks.NETWORKS,
 )  # fmt: skip
 STORED: Final[Mapping[str, Stored]] = {stored.name: stored for network in NETWORKS for stored in network.stored}
 """Ways in which files of original names hold networks, by their names."""

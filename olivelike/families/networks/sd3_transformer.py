@@ -1,4 +1,4 @@
-"""Networks of Stable Diffusion 3: diffusers' `SD3Transformer2DModel`, and transformers' T5 beside CLIP's encoders."""
+"""Stable Diffusion 3's denoiser, diffusers' `SD3Transformer2DModel`, and the CLIP that is its first text encoder."""
 
 from __future__ import annotations
 
@@ -71,15 +71,6 @@ def _check_transformer(component: str, class_name: str, config: Config) -> None:
         )
 
 
-def _t5(config: Config) -> Interface:  # noqa: ARG001
-    ids = Input("input_ids", "int32", ("text_batch", "text_sequence"), (2, _TOKENS))
-    return Interface((ids,), ("last_hidden_state",))
-
-
-def _forward_t5(self: Any, input_ids: torch.Tensor) -> Any:
-    return self.network(input_ids, return_dict=False)[0]
-
-
 NETWORKS: Final = (
     Network(
         "SD3Transformer2DModel",
@@ -101,14 +92,6 @@ NETWORKS: Final = (
                 "pos_embed_max_size",
             }
         ),
-    ),
-    Network(
-        "T5EncoderModel",
-        ("text_encoder_3", "text_encoder_2"),
-        _t5,
-        lambda network: _forward_t5,  # noqa: ARG005
-        counts=frozenset({"num_layers", "num_decoder_layers"}),
-        sizes=frozenset({"vocab_size", "d_model", "d_ff", "d_kv", "num_heads"}),
     ),
     replace(clip.PROJECTED, components=("text_encoder",), stored=()),
 )
