@@ -76,7 +76,7 @@ def _judge(folder: ClientFolder, client: str) -> Iterator[Verdict]:
     """Yield a verdict for each requirement; of those that can't be judged for one reason, for the first alone."""
     told: set[str] = set()
     for requirement in CLIENTS[client]:
-        if requirement.where is not None and not folder.has(requirement.where):
+        if not requirement.concerns(folder):
             continue
         try:
             problem = requirement.problem(folder)

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 from olivelike._untrusted import Json, read_object
 from olivelike.errors import SourceError
+from olivelike.families import DENOISERS, family_of_folder
 from olivelike.graphs.inspect import Inspection, inspect_model
 from olivelike.model.components import INDEX_FILE, MODEL_FILE
 from olivelike.model.targets import TARGETS
 
 if TYPE_CHECKING:
+    from olivelike.families.family import Family
     from olivelike.graphs.inspect.inspection import TensorInfo
 
 
@@ -35,6 +37,13 @@ class ClientFolder:
         """The content of `model_index.json`."""
         return self.json(INDEX_FILE)
 
+    @cached_property
+    def family(self) -> Family:
+        """The pipeline's family, by what there is of index and denoiser's config."""
+        names = [path.name for path in self.path.iterdir() if path.is_dir()]
+        denoiser = next((name for name in DENOISERS if name in names), DENOISERS[0])
+        return family_of_folder(self._if_there(INDEX_FILE), names, self._if_there(f"{denoiser}/config.json"))
+
     def has(self, relative: str) -> bool:
         """Tell whether a file or folder is there."""
         return (self.path / relative).exists()
@@ -47,6 +56,12 @@ class ClientFolder:
             raise Unreadable(f"there is no {relative}") from None
         except ValueError as error:
             raise Unreadable(f"{relative} is no JSON: {error}") from error
+
+    def _if_there(self, relative: str) -> Json:
+        try:
+            return self.json(relative)
+        except Unreadable:
+            return {}
 
     def model(self, relative: str) -> Inspection:
         """Return what an ONNX file holds. Raises `Unreadable` if the file or its data file is missing or broken.

@@ -28,6 +28,13 @@ class Requirement:
     """The client works without it, but worse; the remedy says what is lost."""
     where: str | None = None
     """A component: where the folder has none, it is not asked for."""
+    families: frozenset[str] | None = None
+    """Families whose pipelines it is asked of; `None` for all."""
+
+    def concerns(self, folder: ClientFolder) -> bool:
+        """Tell whether it is asked of a folder."""
+        in_family = self.families is None or folder.family.name in self.families
+        return in_family and (self.where is None or folder.has(self.where))
 
 
 def unless(right: bool, reason: str) -> Problem:
@@ -35,19 +42,21 @@ def unless(right: bool, reason: str) -> Problem:
     return None if right else reason
 
 
-def has_file(path: str, remedy: str = "") -> Requirement:
+def has_file(path: str, remedy: str = "", *, where: str | None = None) -> Requirement:
     """A file that must exist."""
-    return Requirement(f"{path} exists", lambda folder: unless(folder.has(path), "it is missing"), remedy)
+    return Requirement(f"{path} exists", lambda folder: unless(folder.has(path), "it is missing"), remedy, where=where)
 
 
-def loads(component: str, remedy: str = "run the workflow with this component") -> Requirement:
+def loads(
+    component: str, remedy: str = "run the workflow with this component", *, where: str | None = None
+) -> Requirement:
     """A network whose model file and data files are there and whole."""
 
     def problem(folder: ClientFolder) -> Problem:
         folder.model(component)
         return None
 
-    return Requirement(f"{component}/model.onnx and its data are there", problem, remedy)
+    return Requirement(f"{component}/model.onnx and its data are there", problem, remedy, where=where)
 
 
 def takes(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final
 
-from olivelike.families import FAMILIES, TEXT_ENCODERS, TEXT_TO_PICTURE
+from olivelike.families import FAMILIES, TEXT_TO_PICTURE
 from olivelike.measure.clients.client_folder import ClientFolder, Unreadable
 from olivelike.measure.clients.requirement import (
     Problem,
@@ -25,6 +26,7 @@ from olivelike.measure.clients.requirement import (
 from olivelike.model.guides import GUIDES, STRENGTH
 
 if TYPE_CHECKING:
+    from olivelike.families.family import Family, TextPart
     from olivelike.graphs.inspect import Inspection
 
 _NETWORKS: Final = FAMILIES["sd1"].networks
@@ -33,6 +35,7 @@ _WIDTH: Final = FAMILIES["sd1"].text_width
 _SECOND: Final = "text_encoder_2"
 (_GUIDE,) = (kind.components[0] for kind in GUIDES.values() if "onnxstack" in kind.clients)
 _UNET: Final = ("sample", "timestep", "encoder_hidden_states")
+_SD3: Final = ("hidden_states", "timestep", "encoder_hidden_states", "pooled_projections")
 _FLOATS: Final = ("float32", "float16", "bfloat16")
 _TOKENIZER: Final = "fetch the source's tokenizer, and run the workflow again"
 _SCHEDULER: Final = "fetch the source's scheduler, and run the workflow again"
@@ -46,12 +49,16 @@ _CHECKER: Final = (
     "`components`; a single file never has one"
 )
 _ONNX_CLASSES: Final = tuple(f"OnnxStableDiffusion{task}Pipeline" for task in ("", "Img2Img", "Inpaint", "Upscale"))
-_OPTIMUM_CLASSES: Final = tuple(
-    f"{prefix}{family}{task}Pipeline"
-    for prefix in ("", "ORT")
-    for family in ("StableDiffusion", "StableDiffusionXL", "LatentConsistencyModel")
-    for task in ("", "Img2Img", "Inpaint")
+_OPTIMUM_PIPELINES: Final = (
+    *(
+        f"{family}{task}Pipeline"
+        for family in ("StableDiffusion", "StableDiffusionXL", "LatentConsistencyModel", "StableDiffusion3")
+        for task in ("", "Img2Img", "Inpaint")
+    ),
+    "FluxPipeline",
 )
+"""Classes of torch that optimum has as `ORT…`."""
+_OPTIMUM_CLASSES: Final = (*_OPTIMUM_PIPELINES, *(f"ORT{name}" for name in _OPTIMUM_PIPELINES))
 _RUNTIME_MODEL: Final = ["diffusers", "OnnxRuntimeModel"]
 _MOST_BYTES: Final = 0x7FE00000
 """Largest buffer in Chrome."""
@@ -131,29 +138,35 @@ def _outputs(folder: ClientFolder, component: str) -> list[str]:
 
 
 def _hidden_states(folder: ClientFolder) -> Problem:
-    for encoder in TEXT_ENCODERS:
-        count = folder.json(f"{encoder}/config.json").get("num_hidden_layers", 0)
-        names = set(_outputs(folder, encoder))
+    for text in folder.family.texts:
+        if not text.back:
+            continue
+        count = folder.json(f"{text.component}/config.json").get("num_hidden_layers", 0)
+        names = set(_outputs(folder, text.component))
         lost = [f"hidden_states.{index}" for index in range(count) if f"hidden_states.{index}" not in names]
         if lost:
-            return f"{encoder} lacks {lost[0]}"
+            return f"{text.component} lacks {lost[0]}"
     return None
 
 
-def _scaling(folder: ClientFolder) -> Problem:
-    for name in ("vae_decoder", "vae_encoder"):
-        if "scaling_factor" not in folder.json(f"{name}/config.json"):
-            return f"that of {name} lacks it, and 8 would be taken"
-    return None
+def _has_numbers(*keys: str) -> Callable[[ClientFolder], Problem]:
+    def problem(folder: ClientFolder) -> Problem:
+        for name in ("vae_decoder", "vae_encoder"):
+            if lost := [key for key in keys if key not in folder.json(f"{name}/config.json")]:
+                return f"that of {name} lacks {lost[0]}"
+        return None
+
+    return problem
 
 
 def _formulas(folder: ClientFolder) -> Problem:
-    for name in _NETWORKS:
+    own = {f"out_{family.sample}" for family in FAMILIES.values()}
+    for name in folder.family.networks:
         model = folder.model(name)
         known = {dim for value in model.inputs for dim in value.shape or () if isinstance(dim, str)}
         for value in model.outputs:
             for dim in value.shape or ():
-                if isinstance(dim, str) and value.name != "out_sample" and not _is_computable(dim, known):
+                if isinstance(dim, str) and value.name not in own and not _is_computable(dim, known):
                     return f"{name}: {value.name} has {dim!r}"
     return None
 
@@ -163,13 +176,87 @@ def _is_computable(dim: str, known: set[str]) -> bool:
     return all(part in known or not any(letter.isalpha() for letter in part) for part in dim.split(" "))
 
 
+def _only_output(component: str, name: str) -> Requirement:
+    return Requirement(
+        f"{component}: the only output is {name}",
+        lambda folder: unless((names := _outputs(folder, component)) == [name], f"they are {', '.join(names)}"),
+    )
+
+
+def _has_output(component: str, name: str) -> Requirement:
+    return Requirement(
+        f"{component}: an output is {name}",
+        lambda folder: unless(name in (names := _outputs(folder, component)), f"they are {', '.join(names)}"),
+    )
+
+
+def _of(families: Collection[str], *requirements: Requirement) -> tuple[Requirement, ...]:
+    return tuple(replace(one, families=frozenset(families)) for one in requirements)
+
+
+def _in_index(denoiser: str) -> Requirement:
+    return Requirement(
+        f"model_index.json has an entry for {denoiser}",
+        lambda folder: unless(
+            folder.index.get(denoiser) is not None, "it has none, so everything would be exported anew"
+        ),
+    )
+
+
+def _network(component: str, *, where: str | None = None) -> tuple[Requirement, ...]:
+    return loads(component, where=where), has_file(f"{component}/config.json", _AGAIN, where=where)
+
+
+def _text(text: TextPart, *, where: str | None) -> tuple[Requirement, ...]:
+    """Return what is asked of a text encoder: its first output is the one vector, if there is a projection."""
+    name = text.component
+    ids = feeds(name, "input_ids", more=("attention_mask",), where=where)
+    tokenizer = has_file(f"{text.tokenizer}/tokenizer_config.json", _TOKENIZER, where=where)
+    if text.pooled == _BY_NAME:
+        return *_network(name), tokenizer, ids, _has_output(name, _BY_NAME)
+    first = "text_embeds" if text.class_name.endswith("WithProjection") else "last_hidden_state"
+    return *_network(name, where=where), tokenizer, ids, first_output(name, first, where=where)
+
+
+_BY_NAME: Final = "pooler_output"
+"""The one vector of a text, where a pipeline takes it by its name."""
+_MAY_LACK: Final = {"sd3": "text_encoder_3"}
+"""Family → text encoder that its pipelines do without."""
+_DENOISERS: Final = {
+    **{
+        name: feeds("unet", *_UNET, more=("timestep_cond", "text_embeds", "time_ids"))
+        for name, family in FAMILIES.items()
+        if family.denoiser == "unet"
+    },
+    "sd3": feeds("transformer", *_SD3),
+    "flux": feeds("transformer", *_SD3, "img_ids", "txt_ids", more=("guidance",)),
+}
+"""Family that optimum has pipelines of → what they feed its denoiser."""
+
+
+def _of_family(family: Family) -> Iterator[Requirement]:
+    """Yield what is asked of the networks of a family alone."""
+    denoiser = family.denoiser
+    yield from _of([family.name], _in_index(denoiser), *_network(denoiser), _DENOISERS[family.name])
+    yield from _of([family.name], _only_output(denoiser, f"out_{family.sample}"))
+    for text in family.texts:
+        where = text.component if _MAY_LACK.get(family.name) == text.component else None
+        yield from _of([family.name], *_text(text, where=where))
+    if any(text.back for text in family.texts):
+        yield from _of([family.name], Requirement("text encoders give hidden_states.N for each layer", _hidden_states))
+    if family.latents.shift:
+        keys = _has_numbers("shift_factor")
+        yield from _of([family.name], Requirement("the configs of the VAE have shift_factor", keys, _AGAIN))
+
+
+_UNETS: Final = [name for name, family in FAMILIES.items() if family.denoiser == "unet"]
 _OPTIMUM: Final = (
     Requirement(
-        "model_index.json has an entry for unet",
-        lambda folder: unless(
-            folder.index.get("unet") is not None, "it has none, so everything would be exported anew"
-        ),
+        "optimum has pipelines of its family",
+        lambda folder: unless(folder.family.name in _DENOISERS, f"it has none of {folder.family.title}"),
+        "draw with `olivelike generate`, which has",
     ),
+    *(row for name in _DENOISERS for row in _of_family(FAMILIES[name])),
     Requirement(
         "model_index.json names a class that `ORTDiffusionPipeline` finds",
         lambda folder: unless(
@@ -179,28 +266,19 @@ _OPTIMUM: Final = (
         only_advised=True,
     ),
     has_file("scheduler/scheduler_config.json", _SCHEDULER),
-    has_file("tokenizer/tokenizer_config.json", _TOKENIZER),
-    *map(loads, _NETWORKS),
-    *(has_file(f"{name}/config.json", _AGAIN) for name in _NETWORKS),
-    feeds("text_encoder", "input_ids", more=("attention_mask",)),
-    Requirement(
-        "text_encoder: last_hidden_state is the first output",
-        lambda folder: unless(
-            (names := _outputs(folder, "text_encoder")[:1]) == ["last_hidden_state"], f"the first is {', '.join(names)}"
+    *_of(
+        _UNETS,
+        Requirement(
+            "unet: timestep is a scalar",
+            lambda folder: unless(
+                not folder.input("unet", "timestep").shape,
+                "it has a dimension, which is added at each step with a warning",
+            ),
+            only_advised=True,
         ),
     ),
-    feeds("unet", *_UNET, more=("timestep_cond", "text_embeds", "time_ids")),
-    Requirement(
-        "unet: the only output is out_sample",
-        lambda folder: unless((names := _outputs(folder, "unet")) == ["out_sample"], f"they are {', '.join(names)}"),
-    ),
-    Requirement(
-        "unet: timestep is a scalar",
-        lambda folder: unless(
-            not folder.input("unet", "timestep").shape, "it has a dimension, which is added at each step with a warning"
-        ),
-        only_advised=True,
-    ),
+    *_of({*_DENOISERS} - {*_UNETS}, takes("transformer", "timestep", shape=(None,))),
+    *(row for name in ("vae_encoder", "vae_decoder") for row in _network(name)),
     feeds("vae_encoder", "sample"),
     Requirement(
         "vae_encoder: an output is latent_parameters or latent_sample",
@@ -214,11 +292,8 @@ _OPTIMUM: Final = (
         "vae_decoder: the output is sample",
         lambda folder: unless((name := folder.output("vae_decoder").name) == "sample", f"it is {name}"),
     ),
-    Requirement("the configs of the VAE have scaling_factor", _scaling, _AGAIN),
+    Requirement("the configs of the VAE have scaling_factor", _has_numbers("scaling_factor"), _AGAIN),
     Requirement("CUDA: sizes of outputs can be computed from those of inputs", _formulas, only_advised=True),
-    feeds(_SECOND, "input_ids", more=("attention_mask",), where=_SECOND),
-    first_output(_SECOND, "text_embeds", where=_SECOND),
-    Requirement("text encoders give hidden_states.N for each layer", _hidden_states, where=_SECOND),
 )
 """`ORTStableDiffusionPipeline` and its kin, as `modeling_diffusion.py` and `base.py` of optimum-onnx 0.1 have them."""
 

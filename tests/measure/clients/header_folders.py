@@ -56,6 +56,41 @@ SD15: Spec = {
 }
 """A folder of SD 1.5 that every client but the DirectML extension loads, give or take what they are passed."""
 
+_IDS = [("input_ids", "INT32", [B, "sequence"])]
+_STATES = ("last_hidden_state", "float", [B, "sequence", 8])
+_PROJECTED = (_IDS, [("text_embeds", "float", [B, 8]), _STATES, ("hidden_states.0", "float", [B, "sequence", 8])])
+_TRANSFORMER = [
+    ("hidden_states", "float", [B, "rows", 64]), ("timestep", "float", [B]),
+    ("encoder_hidden_states", "float", [B, "sequence", 8]), ("pooled_projections", "float", [B, 8]),
+]  # fmt: skip
+_OUT = [("out_hidden_states", "float", [B, "rows", 64])]
+_VAE = {
+    "vae_encoder": ([("sample", "float", [B, 3, H, W])], [("latent_sample", "float", [B, 16, "?", "?"])]),
+    "vae_decoder": (
+        [("latent_sample", "float", [B, 16, H, W])],
+        [("sample", "float", [B, 3, "8* height", "8* width"])],
+    ),
+}
+TRANSFORMERS: dict[str, Spec] = {
+    "FluxPipeline": {
+        "text_encoder": (_IDS, [_STATES, ("pooler_output", "float", [B, 8])]), "text_encoder_2": (_IDS, [_STATES]),
+        "transformer": ([*_TRANSFORMER, ("img_ids", "float", ["rows", 3]), ("txt_ids", "float", [77, 3])], _OUT),
+        **_VAE,
+    },
+    "StableDiffusion3Pipeline": {
+        "text_encoder": _PROJECTED, "text_encoder_2": _PROJECTED, "text_encoder_3": (_IDS, [_STATES]),
+        "transformer": (_TRANSFORMER, _OUT), **_VAE,
+    },
+}  # fmt: skip
+"""Class of a pipeline → networks of a folder that optimum loads."""
+
+
+def transformer(class_name: str) -> Spec:
+    """Return what `write` makes a folder of a transformer's pipeline from."""
+    models = copy.deepcopy(TRANSFORMERS[class_name])
+    denoiser = {"transformer": ["optimum.onnxruntime.modeling_diffusion", "ORTTransformer"]}
+    return spec(index={"_class_name": f"ORT{class_name}", **denoiser}, models=models)
+
 
 def spec(**changes: Any) -> Spec:
     """Return a copy of `SD15`, in another float type or with another data file's name."""
@@ -67,11 +102,13 @@ def write(folder: Path, described: Spec) -> Path:
     for name, (inputs, outputs) in described["models"].items():
         (folder / name).mkdir(parents=True, exist_ok=True)
         write_model(folder / name / "model.onnx", inputs, outputs, described["float"], described["data"])
-        write_json(folder / name / "config.json", {"scaling_factor": 0.18215} if "vae" in name else {})
+        numbers = {"scaling_factor": 0.18215, "shift_factor": 0.1}
+        write_json(folder / name / "config.json", numbers if "vae" in name else {"num_hidden_layers": 1})
+        if name.startswith("text_encoder"):
+            write_json(folder / name.replace("text_encoder", "tokenizer") / "tokenizer_config.json", {})
     write_json(folder / "model_index.json", described["index"])
     write_json(folder / "tokenizer" / "vocab.json", described["vocab"])
     (folder / "tokenizer" / "merges.txt").write_text("#version: 0.2\n")
-    write_json(folder / "tokenizer" / "tokenizer_config.json", {})
     write_json(folder / "scheduler" / "scheduler_config.json", {})
     return folder
 

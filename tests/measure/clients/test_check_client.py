@@ -6,7 +6,17 @@ import json
 import shutil
 
 import pytest
-from header_folders import SD15, spec, write, write_graph, write_json, write_model, write_tokenizer_model
+from header_folders import (
+    SD15,
+    TRANSFORMERS,
+    spec,
+    transformer,
+    write,
+    write_graph,
+    write_json,
+    write_model,
+    write_tokenizer_model,
+)
 
 from olivelike.cli.app import run_command_line
 from olivelike.errors import SourceError, UsageError
@@ -65,6 +75,36 @@ def test_optimum_loads_it_too_with_advice(folder):
         "unet: timestep is a scalar": "it has a dimension, which is added at each step with a warning",
         "CUDA: sizes of outputs can be computed from those of inputs": "vae_encoder: latent_sample has 'h'",
     }
+
+
+@pytest.mark.parametrize("class_name", TRANSFORMERS)
+def test_optimum_loads_the_transformers_that_it_has_pipelines_of(tmp_path, class_name):
+    described = transformer(class_name)
+    path = write(tmp_path, described)
+    assert verdicts(path, "optimum") == verdicts(path, "optimum", "advice") == {}
+    described["models"]["transformer"][0].append(("siglip", "FLOAT", ["batch", 8]))
+    described["models"]["text_encoder"][1].pop(0 if class_name.startswith("Stable") else 1)
+    write(path, described)
+    write_json(path / "vae_decoder" / "config.json", {"scaling_factor": 1.0})
+    shutil.rmtree(path / "text_encoder_2")
+    found = verdicts(path, "optimum")
+    assert {name.partition(":")[0] for name in found} >= {
+        "transformer", "text_encoder", "text_encoder_2/model.onnx and its data are there",
+        "text_encoder_2/config.json exists", "the configs of the VAE have shift_factor",
+    }  # fmt: skip
+    assert "siglip" in next(reason for name, reason in found.items() if name.startswith("transformer: the inputs"))
+
+
+def test_a_folder_of_stable_diffusion_3_may_lack_t5(tmp_path):
+    path = write(tmp_path, transformer("StableDiffusion3Pipeline"))
+    shutil.rmtree(path / "text_encoder_3")
+    assert verdicts(path, "optimum") == {}
+
+
+def test_optimum_has_no_pipeline_of_other_transformers(tmp_path):
+    described = transformer("FluxPipeline")
+    path = write(tmp_path, {**described, "index": {**described["index"], "_class_name": "ZImagePipeline"}})
+    assert verdicts(path, "optimum") == {"optimum has pipelines of its family": "it has none of Z-Image"}
 
 
 def test_the_sample_in_c_sharp_loads_what_is_laid_out_for_it(csharp, folder):
@@ -237,7 +277,6 @@ def test_sdxl_is_asked_for_its_second_encoder_and_not_fed_by_sd_1_clients(tmp_pa
     )
     described["models"]["unet"][0].append(("text_embeds", "FLOAT", ["batch", 8]))
     path = write(tmp_path, described)
-    write_json(path / "text_encoder" / "config.json", {"num_hidden_layers": 1})
     assert verdicts(path, "optimum") == {
         "text_encoder_2: text_embeds is the first output": "the first is last_hidden_state",
         "text encoders give hidden_states.N for each layer": "text_encoder lacks hidden_states.0",
@@ -294,7 +333,7 @@ def test_the_command_writes_json(folder, capsys):
     content = json.loads(capsys.readouterr().out)
     assert (content["client"], content["ok"]) == ("optimum", True)
     assert content["requirements"][0] == {
-        "requirement": "model_index.json has an entry for unet", "status": "ok", "reason": None, "remedy": None,
+        "requirement": "optimum has pipelines of its family", "status": "ok", "reason": None, "remedy": None,
     }  # fmt: skip
     assert {entry["status"] for entry in content["requirements"]} == {"ok", "advice"}
 
