@@ -19,6 +19,7 @@ from olivelike.engine.output.swap import lora_folders
 from olivelike.errors import OlivelikeError, SourceError
 from olivelike.model.components import INDEX_FILE
 from olivelike.runtime.jobs.job_notes import HASH_DIGITS
+from olivelike.runtime.pipeline.absent_fields import absent_fields
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
 from olivelike.runtime.prompts.wildcards import Wildcards
 from olivelike.serve.settings import ServeSettings
@@ -153,7 +154,7 @@ def _model(name: str, folder: Path) -> ModelView:
             "takes_pictures": opened.has("vae_encoder"),
             "takes_negative_prompt": opened.takes_negative_prompt,
             "usual": {"steps": opened.family.steps, "guidance_scale": opened.family.guidance},
-            "absent": opened.absent_fields,
+            "absent": absent_fields(opened),
             "most_references": opened.family.most_references if opened.has("vae_encoder") else 0,
             "has_safety_checker": opened.has("safety_checker"),
             **dict(zip(LISTED_GUIDES, (tuple(opened.leading), opened.prompt_guide), strict=True)),

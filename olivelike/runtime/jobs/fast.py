@@ -45,7 +45,12 @@ class Lora(Protocol):
 
 
 def few_steps_of(folder: PipelineFolder, loras: Sequence[Lora]) -> FewSteps | None:
-    """Return what a folder with LoRAs on top is distilled to: what the last LoRA says, the record, the configs."""
+    """Return what a folder with LoRAs on top is distilled to: what the last LoRA says, the record, the configs.
+
+    `None` for those of flow matching, whose family has their steps and guidance.
+    """
+    if folder.is_of_flow:
+        return None
     live = (lora.few_steps for lora in reversed(loras) if lora.unet_weight >= ENOUGH and lora.few_steps is not None)
     return next(live, None) or folder.recorded.few_steps or few_steps_of_configs(folder.denoiser, folder.scheduler)
 
@@ -60,6 +65,12 @@ def sped_up(
         loras: on top of the folder.
     """
     few = few_steps_of(folder, loras)
+    if few is None and folder.is_of_flow:
+        usual = f"{count(folder.family.steps, 'step')} and guidance {folder.family.guidance:g}"
+        return request, (
+            f"fast: {folder.path.name} is drawn with {usual} where nothing else is asked for, as it was made for; all "
+            "stays as it is"
+        )
     if few is None:
         name = _MAKES_FAST.get(folder.denoiser.get("cross_attention_dim", 0))
         lora = f"--lora {name}" if name else "a LoRA that was distilled for it (LCM, TCD, Lightning, Hyper-SD, DMD2)"

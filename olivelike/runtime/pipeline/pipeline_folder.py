@@ -154,15 +154,6 @@ class PipelineFolder:
         return self.family.takes_negatives and not self.takes_guidance
 
     @property
-    def absent_fields(self) -> tuple[str, ...]:
-        """Fields of a request that have no meaning for the folder."""
-        found = [*self.family.refused, *([] if self.family.prompt_syntax else ["prompt_weights"])]
-        if not self.family.takes_negatives:
-            found += ["guidance_rescale", "guidance_interval", "guidance_calls"]
-            found += [] if self.takes_guidance else ["guidance_scale"]
-        return tuple(dict.fromkeys(found))
-
-    @property
     def texts(self) -> tuple[TextPart, ...]:
         """Text encoders in the order in which their outputs are joined; of several, those that are there."""
         parts = self.family.texts

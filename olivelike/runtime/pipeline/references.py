@@ -24,12 +24,8 @@ _LEAST_SIDE, _MOST_ASPECT = 64, 8
 
 
 def check_references(request: Request, folder: PipelineFolder) -> None:
-    """Refuse pictures that the folder's denoiser is not shown, or that are none to work after. Raises `UsageError`."""
+    """Refuse more pictures than the folder's denoiser is shown, and what is none to work after. Raises `UsageError`."""
     family, count = folder.family, len(request.references)
-    if count and not family.most_references:
-        raise UsageError(
-            f"references has no meaning for {family.title}: its denoiser sees no pictures beside the text; leave it out"
-        )
     if count > family.most_references:
         raise UsageError(f"{count} references are given; {family.title} takes at most {family.most_references}")
     for image in request.references:

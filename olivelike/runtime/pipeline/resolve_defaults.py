@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import UsageError
+from olivelike.runtime.pipeline.absent_fields import check_absent
 from olivelike.runtime.pipeline.cheap_steps import check_cheap_steps
 from olivelike.runtime.pipeline.guides_in_use import check_control_sizes, check_guides
 from olivelike.runtime.pipeline.hires import check_hires, hires_size
@@ -50,7 +51,7 @@ def resolve_defaults(
 
         check_upscaler(request.upscaler)
     check_hires(request)
-    _check_refused(request, folder)
+    check_absent(request, folder)
     if request.references:
         from olivelike.runtime.pipeline.references import check_references
 
@@ -111,13 +112,6 @@ def _exceeds_memory(request: ResolvedRequest, folder: PipelineFolder) -> bool:
 
     at_once = 1 if request.decode_singly else min(request.batch_size, len(request.seeded_prompts))
     return folder.decoder_memory(size, at_once) > psutil.virtual_memory().available
-
-
-def _check_refused(request: Request, folder: PipelineFolder) -> None:
-    """Raise `UsageError` for a field that has no meaning for the folder's family."""
-    for name, why in folder.family.refused.items():
-        if getattr(request, name):
-            raise UsageError(f"{name} has no meaning for {folder.family.title}: {why}; leave it out")
 
 
 def _check_counts(request: Request) -> None:

@@ -206,6 +206,7 @@ def test_optimum_s_layout_has_its_classes(opened, tmp_path):
 def test_an_order_has_the_usual_values_of_the_folder_and_the_page_leaves_out_what_has_no_meaning(opened, dev):
     from types import SimpleNamespace
 
+    from olivelike.runtime.pipeline.absent_fields import absent_fields
     from olivelike.serve.api.catalogue_routes import _fields
     from olivelike.serve.catalogue import Catalogue
     from olivelike.serve.drawing.planning import Files, plan_order
@@ -217,15 +218,8 @@ def test_an_order_has_the_usual_values_of_the_folder_and_the_page_leaves_out_wha
     (view,) = Catalogue(settings).models(())
     told = _fields(SimpleNamespace(settings=settings), view)
     assert (told["steps"]["default"], told["guidance_scale"]["default"]) == ((28, 3.5) if dev else (4, 0.0))
-    absent = {
-        "negative_prompt",
-        "clip_skip",
-        "prompt_weights",
-        "guidance_rescale",
-        "guidance_interval",
-        "guidance_calls",
-    }
-    assert {name for name, one in told.items() if one.get("absent")} == absent | (set() if dev else {"guidance_scale"})
+    absent = {name for name, one in told.items() if one.get("absent")}
+    assert absent == {*absent_fields(opened(dev=dev).folder)} >= {"negative_prompt", "clip_skip"}
     files = Files({folder.name: folder}, folder, (), (), allow_pickle=False)
     sent = Order(model=folder.name, prompt="a red circle", seed=5).model_dump(mode="json", exclude_unset=True)
     (job,) = plan_order(Order.model_validate(sent), files).jobs

@@ -192,7 +192,6 @@ def test_half_precision_draws_nearly_the_same_and_leaves_t5_alone(work, whole):
     ("wrong", "said"),
     [
         ({"scheduler": "DPM++ 2M Karras"}, "trained for flow matching; take Euler"),
-        ({"cache_interval": 2}, "shallow"),
         ({"size": (30, 32)}, "multiples of 4 pixels"),
     ],
     ids=str,

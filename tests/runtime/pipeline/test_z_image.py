@@ -147,7 +147,6 @@ def test_the_folder_is_verified_with_its_pictures(whole):
     [
         ({"clip_skip": 1}, "clip_skip has no meaning for Z-Image: "),
         ({"scheduler": "DPM++ 2M Karras"}, "trained for flow matching; take Euler"),
-        ({"cache_interval": 2}, "shallow"),
         ({"size": (30, 32)}, "multiples of 4 pixels"),
     ],
     ids=str,
