@@ -22,7 +22,7 @@ class Checkpoint:
 
         if not self.path.exists():
             return None
-        state: dict[str, Any] = torch.load(self.path, weights_only=True)
+        state: dict[str, Any] = torch.load(self.path, map_location="cpu", weights_only=True)
         return state
 
     def save(self, state: dict[str, Any]) -> None:

@@ -44,12 +44,12 @@ def encode_scenes(vae: AutoencoderKL, out: Path, count: int, seed: int) -> Laten
     scenes = [random_scene(rng) for _ in range(count)]
     checkpoint = Checkpoint(out / "latents.pt")
     if state := checkpoint.load():
-        return Latents(scenes, state["mean"], state["std"])
+        return Latents(scenes, state["mean"].to(vae.device), state["std"].to(vae.device))
     means, stds = [], []
     for first in range(0, count, _CHUNK):
         pictures = draw_scenes(scenes[first : first + _CHUNK], rng)
         with torch.no_grad():
-            posterior = vae.encode(as_tensor(pictures)).latent_dist
+            posterior = vae.encode(as_tensor(pictures).to(vae.device)).latent_dist
         means.append(posterior.mean)
         stds.append(posterior.std)
     found = Latents(scenes, torch.cat(means).contiguous(), torch.cat(stds).contiguous())

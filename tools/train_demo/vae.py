@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from tools.train_demo.captions.scenes import random_scene
 from tools.train_demo.checkpoint import Checkpoint, learning_rate
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 LOG = logging.getLogger(__name__)
@@ -29,19 +31,38 @@ _INK_WEIGHT = 2.0
 _SAVE_EVERY = 200
 
 
-def train_vae(config: dict[str, Any], out: Path, *, encoder_steps: int, steps: int, seed: int) -> AutoencoderKL:
+def train_vae(
+    config: dict[str, Any],
+    out: Path,
+    *,
+    encoder_steps: int,
+    steps: int,
+    seed: int,
+    begin: Mapping[str, torch.Tensor] = MappingProxyType({}),
+    device: str = "cpu",
+) -> AutoencoderKL:
     """Train until `steps`, from the last save in `out` if there is one; deterministic for a seed.
 
     The encoder learns for `encoder_steps` and then stands still: the decoder alone is what makes pictures sharp, and
     takes half the time without the encoder's backward pass.
+
+    Args:
+        begin: weights of another one, of which those are taken whose names and shapes are the same.
+        device: where it learns and stays.
 
     Returns:
         The trained network, whose `scaling_factor` gives latents a standard deviation of 1.
     """
     torch.manual_seed(seed)
     vae = AutoencoderKL.from_config(config).to(memory_format=torch.channels_last)
+    own = vae.state_dict()
+    vae.load_state_dict(
+        own | {name: value for name, value in begin.items() if name in own and value.shape == own[name].shape}
+    )
     # Latents start nearly without noise: else the decoder learns to ignore them first.
-    torch.nn.init.constant_(vae.quant_conv.bias[4:].data, -6.0)
+    last = vae.encoder.conv_out if vae.quant_conv is None else vae.quant_conv
+    torch.nn.init.constant_(last.bias[vae.config["latent_channels"] :].data, -6.0)
+    vae.to(device)
     optimizer = torch.optim.AdamW(vae.parameters(), lr=_PEAK_RATE, betas=(0.9, 0.99), weight_decay=1e-4)
     checkpoint = Checkpoint(out / "vae.pt")
     start = 0
@@ -54,7 +75,7 @@ def train_vae(config: dict[str, Any], out: Path, *, encoder_steps: int, steps: i
         torch.manual_seed(seed * 1_000_003 + step)
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, steps, _PEAK_RATE)
-        pictures = as_tensor(draw_scenes([random_scene(rng) for _ in range(_BATCH)], rng))
+        pictures = as_tensor(draw_scenes([random_scene(rng) for _ in range(_BATCH)], rng)).to(device)
         with torch.set_grad_enabled(step < encoder_steps):
             posterior = vae.encode(pictures).latent_dist
         restored = vae.decode(posterior.sample()).sample

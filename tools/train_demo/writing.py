@@ -26,8 +26,7 @@ def write_network(folder: Path, config: dict[str, Any], weights: Mapping[str, to
     Raises:
         ValueError: if a weight is beyond float16.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    _write_json(folder / "config.json", config)
+    write_json(folder / "config.json", config)
     halved = {
         name: tensor.to(torch.float16).contiguous() for name, tensor in weights.items() if tensor.is_floating_point()
     }
@@ -40,14 +39,15 @@ def write_network(folder: Path, config: dict[str, Any], weights: Mapping[str, to
 
 def write_settings(folder: Path) -> None:
     """Write `model_index.json`, the scheduler's config and the feature extractor's."""
-    _write_json(folder / "model_index.json", DEMO_INDEX)
+    write_json(folder / "model_index.json", DEMO_INDEX)
     for name, values in (
         ("scheduler/scheduler_config.json", DEMO_SCHEDULER),
         ("feature_extractor/preprocessor_config.json", demo_feature_extractor()),
     ):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        _write_json(folder / name, values)
+        write_json(folder / name, values)
 
 
-def _write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: Any) -> None:
+    """Write a value in the form of the folder's other files; its folder is made if absent."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8", newline="\n")
