@@ -7,6 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from olivelike.families import FAMILIES
 from olivelike.runtime.pictures.picture_record import fields_of_files, told_of
 from olivelike.runtime.pipeline.request import CHOICES, Request, asked_fields, axes
 from olivelike.serve.form import bounds
@@ -26,6 +27,7 @@ prompts, as a field of a `Request` in Python and of an order at a server, and in
 _PLOTS = """## Sides of a plot
 Fields that change along `x` or `y` of an order at a [server](serve.md): {}.
 """
+_USUAL = FAMILIES["sd1"].usual
 _TITLES = "| option | in lines also | field | default | bounds at a server | in records | meaning |"
 
 
@@ -47,7 +49,7 @@ def _row(name: str, asked: Asked) -> str:
         f"`--{asked.name}{f' {asked.metavar}' if asked.metavar else ''}`",
         ", ".join(f"`--{alias}`" for alias in asked.aliases),
         f"`{name}`",
-        "" if default is None else f"`{json.dumps(default)}`",
+        "" if default is None else f"`{json.dumps(default)}`" + (", or the family's" if name in _USUAL else ""),
         _bounds(bounds()[name]) if name in CHOICES else "",
         told.get(name) or "",
         asked.help,

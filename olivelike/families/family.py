@@ -249,6 +249,11 @@ class Family:
     """Passes that let steps between whole ones run a part of its denoiser."""
 
     @property
+    def usual(self) -> Mapping[str, float]:
+        """Fields of a request that are the family's where nothing names them."""
+        return {"steps": self.steps, "guidance_scale": self.guidance}
+
+    @property
     def text_width(self) -> int:
         """Width of the prompt's vectors that the denoiser attends to: all encoders' joined, or the widest's."""
         widths = [text.width for text in self.texts]

@@ -6,7 +6,7 @@ Everything is looked up when it is asked for, and read again when its files have
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -71,6 +71,10 @@ class Catalogue:
         """Return all folders; `loaded` are those that are open."""
         views = (_model(name, folder) for name, folder in self.folders().items())
         return [view.model_copy(update={"loaded": view.name in loaded}) for view in views]
+
+    def usual(self, name: str) -> Mapping[str, float]:
+        """Return what an order has that names no steps or guidance; nothing of a folder that is not there."""
+        return _model(name, self.folder(name)).usual
 
     def names_of(self, folders: Collection[str]) -> list[str]:
         """Return the names of folders, given by their paths."""
@@ -153,7 +157,7 @@ def _model(name: str, folder: Path) -> ModelView:
             "inpaints": opened.inpaints,
             "takes_pictures": opened.has("vae_encoder"),
             "takes_negative_prompt": opened.takes_negative_prompt,
-            "usual": {"steps": opened.family.steps, "guidance_scale": opened.family.guidance},
+            "usual": opened.family.usual,
             "absent": absent_fields(opened),
             "most_references": opened.family.most_references if opened.has("vae_encoder") else 0,
             "has_safety_checker": opened.has("safety_checker"),

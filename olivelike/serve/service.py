@@ -249,10 +249,12 @@ class Service:
         model = order.model or self.current_model
         if model is None:
             raise SourceError("no model is served yet; convert a checkpoint first, or start the server with a folder")
-        if order.model:
-            self.catalogue.folder(model)
+        usual = self.catalogue.usual(model)
+        if "model" in (axis.field for axis in (order.x, order.y) if axis):
+            usual = {}  # Each cell has those of its own.
+        left_open = {name: value for name, value in usual.items() if name not in order.model_fields_set}
         return order.model_copy(
-            update={**order.drawn_seeds(), "model": model, "x": drawn(order.x), "y": drawn(order.y)}
+            update={**order.drawn_seeds(), **left_open, "model": model, "x": drawn(order.x), "y": drawn(order.y)}
         )
 
     def check_limits(self, order: Order) -> None:

@@ -99,8 +99,6 @@ def sped_up(
     ]
     if corrected:
         line += f" in place of {', '.join(corrected)}, which it is not made for"
-    if off == "off" and request.negative_prompt:
-        line += "; the negative prompt is not used"
     return made, line
 
 

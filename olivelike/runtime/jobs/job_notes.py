@@ -179,6 +179,11 @@ def guidance_notes(requests: Iterable[ResolvedRequest], folder: PipelineFolder) 
         yield f"the guidance scale is not used: this {folder.family.title} was distilled to draw without"
     if folder.takes_guidance and any(request.negative_prompt for request in requests):
         yield "the negative prompt is not used: this UNet takes the guidance as an input, and runs on the prompt alone"
+    elif unled := sorted({one.guidance_scale for one in requests if one.negative_prompt and not one.guided}):
+        yield (
+            f"the negative prompt is not used: at guidance {unled[-1]:g} nothing leads away from it; take guidance "
+            "above 1, if the model is made for it"
+        )
 
 
 def hires_notes(requests: Iterable[ResolvedRequest], folder: PipelineFolder) -> Iterator[str]:

@@ -222,9 +222,7 @@ def plan_jobs(
     before, used = given.before, given.used
     pipeline = open_folder(folder)
     family = pipeline.family
-    usual: RequestFields = {
-        "steps": family.steps, "guidance_scale": family.guidance, "prompt_weights": family.prompt_syntax,
-    }  # fmt: skip
+    usual: RequestFields = {**family.usual, "prompt_weights": family.prompt_syntax}
     asked = replace(Request(()), **{**usual, **given.fields, **given.images.given()})
     wildcards = wildcards or Wildcards([Path("wildcards")])
     planner = _Planner(

@@ -509,8 +509,8 @@ class Recorded:
         told=Told("VAE", "part by part"),
         entered=Entered("Decode part by part (large pictures)", group="more"),
     )
-    """Whether the VAE decodes and encodes pictures part by part that are larger than what the UNet was trained on. That
-    takes less memory still: in strips, with the statistics of the whole, or else in overlapping tiles."""
+    """Whether the VAE decodes and encodes pictures part by part that are larger than what the denoiser was trained
+    on. That takes less memory still: in strips, with the statistics of the whole, or else in overlapping tiles."""
     control_guess: bool = choice(
         False,
         Asked(
@@ -553,7 +553,7 @@ class Choices(Recorded):
     """Number of pictures that are made at once."""
     steps: Annotated[int, Bounds(ge=1, le=10_000)] = choice(
         50,
-        Asked(int, "Steps; 50 by default, or with --fast few.", "N"),
+        Asked(int, "Steps; by default the model's own, 50 for SD 1.x to XL, or with --fast few.", "N"),
         entered=Entered("Steps"),
         axis=True,
         elsewhere=Elsewhere(openai="num_inference_steps"),
@@ -564,14 +564,14 @@ class Choices(Recorded):
         7.5,
         Asked(
             float,
-            "How strongly the prompt leads; 7.5 by default, off at 1 and below, twice as fast then.",
+            "How strongly the prompt leads; by default the model's own, 7.5 for SD 1.x to XL; off at 1 and below.",
             "X",
             aliases=("cfg_scale", "cfg-scale", "cfg"),
         ),
         entered=Entered("Guidance"),
         axis=True,
     )
-    """Strength of the prompt; at 1 and below, the UNet runs on the prompt alone."""
+    """Strength of the prompt; at 1 and below, the denoiser runs on the prompt alone, in half the time."""
     scheduler: Annotated[str, Bounds(max_length=300)] | None = choice(
         None,
         Asked(
@@ -615,12 +615,12 @@ class Choices(Recorded):
         "one",
         Asked(
             OneOf(("one", "two", "faster")),
-            "The UNet's two halves of guidance at once, or in two calls, for less memory; faster finds out. One.",
+            "Both halves of guidance at once, or in two calls, for less memory; faster finds out. One.",
             group="Time and memory",
         ),
     )
-    """Whether the UNet runs on negative prompts and prompts at once, or one after the other, which takes less memory;
-    `faster` finds out which is, once per folder."""
+    """Whether the denoiser runs on negative prompts and prompts at once, or one after the other, which takes less
+    memory; `faster` finds out which is, once per folder."""
     decode_singly: bool = choice(
         False,
         Asked(parse_flag, "Decode a batch picture by picture: takes less memory.", group="Time and memory"),
@@ -668,11 +668,11 @@ class Request(Choices):
     """Variation seed of each prompt's first picture, in place of one for all."""
     size: tuple[int, int] | None = choice(
         None,
-        Asked(parse_size, "In pixels; by default the initial picture's, or what the UNet was trained on.", "WxH"),
+        Asked(parse_size, "In pixels; by default the initial picture's, or what the denoiser was trained on.", "WxH"),
         entered=Entered("Size"),
         axis=True,
     )
-    """Width and height in pixels; `None` is that of `init_image`, or what the UNet was trained on."""
+    """Width and height in pixels; `None` is that of `init_image`, or what the denoiser was trained on."""
     init_image: Image | None = choice(None, noun="an initial picture")
     """Picture to start from."""
     mask: Image | None = choice(None, noun="a mask")

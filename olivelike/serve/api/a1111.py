@@ -6,12 +6,13 @@ import html
 import json
 import math
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from fastapi import APIRouter, Request
 
 from olivelike._untrusted import Json, JsonView
 from olivelike.errors import UsageError
+from olivelike.families import FAMILIES
 from olivelike.runtime.pipeline.request import names_elsewhere
 from olivelike.runtime.schedulers.scheduler_names import find_scheduler
 from olivelike.serve.api.a1111_guides import controls_of
@@ -42,11 +43,14 @@ if TYPE_CHECKING:
     from olivelike.serve.service import Service
     from olivelike.serve.views import JobView, PictureView
 
+Form = TypeVar("Form", bound=Drawing)
+
 a1111_router: Final = APIRouter(prefix="/sdapi/v1", route_class=StrictRoute, tags=["A1111"])
 a1111_router.include_router(lists_router)
 _UNIT: Final = 8
 _THEIRS: Final = names_elsewhere("a1111")
 """A1111's names by those of an order."""
+_SD: Final = FAMILIES["sd1"].usual
 _OURS: Final = re.compile(rf"\b({'|'.join(_THEIRS)})\b")
 
 
@@ -55,6 +59,7 @@ async def txt2img(request: Request, asked: TextToImage) -> Json:
     """Draw pictures for a prompt; with `enable_hr`, each again at a larger size, from its enlarged form."""
     service = service_of(request)
     asked, warnings = asked.settled(lenient=service.settings.ignore_unsupported)
+    asked = _with_usual(request, asked)
     scale, known = asked.latent_scale(), (*LATENT_MODES, *UPSCALERS, *service.catalogue.upscalers())
     if asked.enable_hr and (asked.hr_upscaler or "Lanczos") not in known:
         raise refused(f"there is no hr_upscaler {asked.hr_upscaler!r}; there are {', '.join(known)}")
@@ -82,6 +87,7 @@ async def img2img(request: Request, asked: ImageToImage) -> Json:
     """Draw pictures that start from one, all of it or where a mask is white."""
     service = service_of(request)
     asked, warnings = asked.settled(lenient=service.settings.ignore_unsupported)
+    asked = _with_usual(request, asked)
     strength = _strength(0.75 if asked.denoising_strength is None else asked.denoising_strength, asked.steps)
     # What can be refused is, before a picture is decoded.
     service.check_limits(_order(request, asked, strength=strength))
@@ -151,6 +157,18 @@ def _model(request: Request, asked: Drawing) -> str | None:
     if found is None:
         raise RequestRefusedError(404, "not_found", "Model not found")
     return found.name
+
+
+def _with_usual(request: Request, asked: Form) -> Form:
+    """Give what names no steps or guidance those of its folder's family, where they are not Stable Diffusion's.
+
+    For that A1111 has defaults of its own.
+    """
+    service = service_of(request)
+    usual = service.catalogue.usual(name) if (name := _model(request, asked) or service.current_model) else {}
+    other = {_THEIRS.get(field, field): value for field, value in usual.items() if value != _SD.get(field)}
+    left_open = {name: value for name, value in other.items() if name not in asked.model_fields_set}
+    return asked.model_copy(update=left_open) if left_open else asked
 
 
 def _keep_model(request: Request, asked: Drawing, order: Order) -> None:

@@ -160,7 +160,8 @@ class Drawing(_Form):
             found.append(f"eta {self.eta:g} (ancestral and SDE samplers have 1)")
         warnings = _warnings(found, self._idle_names(), lenient=lenient)
         if found:
-            settled = self.model_copy(update={"alwayson_scripts": scripts, "cfg_scale": max(1.0, self.cfg_scale)})
+            least = {"cfg_scale": 1.0} if self.cfg_scale < 1 else {}
+            settled = self.model_copy(update={"alwayson_scripts": scripts, **least})
         return settled, warnings
 
     def _idle_names(self) -> list[str]:

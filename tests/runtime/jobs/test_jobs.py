@@ -236,6 +236,14 @@ def test_a_size_far_beyond_the_unet_s_own_is_written_without_exponents(little):
     assert "and up to 4,294,967,296 times (" in note
 
 
+def test_a_negative_prompt_that_nothing_leads_away_from_is_noted(little):
+    lines = read_prompts(["a"])
+    (note,) = plan_jobs(little, lines, {**FEW, "negative_prompt": "a dog", "guidance_scale": 1.0}).notes
+    assert note.startswith("the negative prompt is not used: at guidance 1 nothing leads away from it")
+    assert plan_jobs(little, lines, {**FEW, "negative_prompt": "a dog", "guidance_scale": 1.5}).notes == ()
+    assert plan_jobs(little, lines, {**FEW, "negative_prompt": "", "guidance_scale": 1.0}).notes == ()
+
+
 def test_a_cache_interval_that_leaves_few_whole_steps_is_noted():
     few, enough, none = (Request(("a",), seed=1, steps=n, cache_interval=i) for n, i in ((4, 2), (30, 3), (4, 1)))
     (note,) = cache_notes([few, enough, none, few])

@@ -1,0 +1,66 @@
+"""What an order leaves open is its family's, over A1111's API too, which has defaults for Stable Diffusion."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from olivelike.serve.api.a1111 import _with_usual
+from olivelike.serve.api.a1111_models import TextToImage
+from olivelike.serve.catalogue import Catalogue
+from olivelike.serve.orders import Order
+from olivelike.serve.service import Service
+from olivelike.serve.settings import ServeSettings
+
+
+@pytest.fixture
+def service(little, tmp_path):
+    """Return what a server of two folders knows: a distilled klein, by its configs alone, and Stable Diffusion."""
+    klein = tmp_path / "klein"
+    for name, config in (
+        ("model_index.json", {"_class_name": "Flux2KleinPipeline", "is_distilled": True}),
+        ("transformer/config.json", {}),
+        ("vae_decoder/config.json", {}),
+        ("scheduler/scheduler_config.json", {"_class_name": "FlowMatchEulerDiscreteScheduler"}),
+        ("text_encoder/model.onnx", {}),
+        ("transformer/model.onnx", {}),
+        ("vae_decoder/model.onnx", {}),
+    ):
+        path = klein / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(config))
+    catalogue = Catalogue(ServeSettings(folders=(klein, little)))
+    return SimpleNamespace(catalogue=catalogue, current_model="klein", models=lambda: catalogue.models(()))
+
+
+def chosen(one):
+    return one.steps, one.guidance_scale
+
+
+def test_an_order_tells_the_steps_and_guidance_that_it_is_drawn_with(service, little):
+    completed = Service._completed
+    assert chosen(completed(service, Order(prompt=""))) == (4, 1.0)
+    assert chosen(completed(service, Order(prompt="", steps=9))) == (9, 1.0)
+    assert chosen(completed(service, Order(prompt="", model=little.name))) == (50, 7.5)
+    several = Order.model_validate({"prompt": "", "x": {"field": "model", "values": ["klein", little.name]}})
+    assert not completed(service, several).model_fields_set & {"steps", "guidance_scale"}
+
+
+def test_a1111_s_own_choices_are_for_stable_diffusion_alone(service, little, monkeypatch):
+    monkeypatch.setattr("olivelike.serve.api.a1111.service_of", lambda request: service)
+    drawn = "klein"
+    monkeypatch.setattr("olivelike.serve.api.a1111.model_of", lambda request: drawn)
+
+    def settled(**fields):
+        asked = _with_usual(None, TextToImage(**fields))
+        return asked.steps, asked.cfg_scale, asked.kept["steps"]
+
+    assert settled() == settled(steps=None) == (4, 1.0, 4)
+    assert settled(steps=20, cfg_scale=3) == (20, 3.0, 20)
+    named = {"sd_model_checkpoint": little.name}
+    assert settled(override_settings=named) == (50, 7.0, 50)
+    drawn = little.name
+    assert settled() == (50, 7.0, 50)
+    assert settled(override_settings={"sd_model_checkpoint": "klein"}) == (4, 1.0, 4)
