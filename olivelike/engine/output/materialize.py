@@ -8,7 +8,7 @@ size of the model. Files are read, never mapped: mapped pages count as resident 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
@@ -33,6 +33,7 @@ from olivelike.model.components import MODEL_FILE, SHALLOW_FILE
 from olivelike.model.finite_values import count_not_finite
 from olivelike.model.graph import BLOCK_KEY, PARAMETER_KEY, QUANTISE_DOMAIN, weight_values
 from olivelike.model.half_values import HALVES, in_row_order
+from olivelike.model.quantised_values import QUANTISE, BlockFormat
 from olivelike.model.tensor_file import block_rows, read_part, read_tensor
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def materialize(
         roots = sorted(expressions, key=lambda value: _is_of_image(expressions[value]))
         labels: dict[str, str] = {}
         further: dict[str, tuple[str, int]] = {}
-        made: dict[str, list[Array]] = {}
+        made: dict[str, dict[int, list[Array]]] = {}
         first: dict[ir.Node | None, str] = {}
         for value in roots:
             expression = expressions[value]
@@ -128,17 +129,20 @@ def materialize(
             if earlier is not None and piece.copied:
                 source.count(piece.nbytes)
                 return earlier.read(piece.name)
-            if piece.name in further:  # What quantises a weight once is done with it.
-                source.count(piece.nbytes)
+            if piece.name in further and not piece.copied:  # What quantises a weight once is done with it.
                 return np.empty(0), {}
             read = source.read if piece.count is None else partial(source.read_rows, piece.start, piece.count)
             evaluator = Evaluator(read, model.opset_imports, model.ir_version, labels[piece.name])
             array = in_row_order(evaluator.evaluate(result.derivations[piece.name]))
             if evaluator.others:
-                made[piece.name] = evaluator.others
+                made.setdefault(piece.name, {})[piece.start] = evaluator.others
             return array, {**evaluator.lost, "not_finite": count_not_finite(array)}
 
-        pieces = (piece for entry in result.derivations.items() for piece in _pieces(*entry, weights, earlier))
+        pieces = (
+            piece
+            for name, expression in result.derivations.items()
+            for piece in _pieces(name, expression, weights, earlier, is_made=name in further)
+        )
         evaluated = ahead(evaluate, pieces, lambda piece: piece.nbytes, _AHEAD_BYTES)
         for value, (name, of_one) in zip(roots, groupby(evaluated, lambda pair: pair[0].name), strict=True):
             whole = _Appended(name, data)
@@ -146,7 +150,8 @@ def materialize(
                 array = found
                 if name in further and not piece.copied:
                     of, index = further[name]
-                    array, made[of][index] = in_row_order(made[of][index]), np.empty(0)
+                    parts = [others[index] for _, others in sorted(made[of].items())]
+                    array = in_row_order(np.concatenate(parts) if len(parts) > 1 else parts[0])
                 whole.append(piece, array)
                 for kind, count in lost.items():
                     if count:
@@ -221,11 +226,19 @@ class _Piece:
     """Whether an earlier run's is the same."""
 
 
-def _pieces(name: str, expression: Expression, weights: Weights, earlier: EarlierNetwork | None) -> Iterator[_Piece]:
-    """Yield an initializer as a whole; by rows if it is large, and its rows are those of one parameter."""
+def _pieces(
+    name: str, expression: Expression, weights: Weights, earlier: EarlierNetwork | None, *, is_made: bool
+) -> Iterator[_Piece]:
+    """Yield an initializer as a whole; by rows if it is large, and its rows are those of one parameter.
+
+    `is_made` tells that it comes with another initializer.
+    """
     nbytes = sum(weights[parameter].nbytes for parameter, _ in parameters(expression))
     if earlier is not None and earlier.has(name, expression, weights):
         yield _Piece(name, nbytes, copied=True)
+        return
+    if is_made:
+        yield _Piece(name, 0)
         return
     found = _by_rows(expression) if nbytes > _PIECE_BYTES else None
     tensor = weights[found[0]] if found is not None else None
@@ -235,24 +248,47 @@ def _pieces(name: str, expression: Expression, weights: Weights, earlier: Earlie
     rows, columns = tensor.shape[0], math.prod(tensor.shape[1:])
     unit = block_rows(columns) if tensor.added else 1
     step = max(unit, _PIECE_BYTES * rows // nbytes // unit * unit)
-    shape = found[1](np.broadcast_to(np.False_, tensor.shape)).shape
+    shape = found[1](tensor.shape)
     for start in range(0, rows, step):
         count = min(step, rows - start)
         yield _Piece(name, count * nbytes // rows, start * columns, count * columns, shape)
 
 
-def _by_rows(expression: Expression) -> tuple[str, Callable[[Array], Array]] | None:
-    """Return the parameter of which each row becomes one of the initializer, and how the other axes move; or `None`."""
+Shape = tuple[int, ...]
+
+
+def _by_rows(expression: Expression) -> tuple[str, Callable[[Shape], Shape]] | None:
+    """Return the parameter of which each row becomes one of the initializer, and the shape by its shape; or `None`."""
     match expression.get("op"):
         case None:
-            return (expression["parameter"], lambda array: array) if "parameter" in expression else None
+            return (expression["parameter"], lambda shape: shape) if "parameter" in expression else None
         case "Cast" if expression["attributes"]["to"] in HALVES:
             return _by_rows(expression["inputs"][0])
         case "Transpose":
             order = expression.get("attributes", {}).get("perm")
             inner = _by_rows(expression["inputs"][0]) if order and order[0] == 0 else None
-            return inner and (inner[0], lambda array: inner[1](array).transpose(order))
+            return inner and (inner[0], lambda shape: _moved(inner[1](shape), order))
+        case operator if operator == QUANTISE and expression.get("domain") == QUANTISE_DOMAIN:
+            return _blocks_by_rows(BlockFormat.of(expression["attributes"]), expression["inputs"][0])
     return None
+
+
+def _blocks_by_rows(form: BlockFormat, weight: Expression) -> tuple[str, Callable[[Shape], Shape]] | None:
+    """Return the same of numbers in blocks that lie within a row, whose bytes are a row's own."""
+    if not (form.packed or form.bits == _BYTE):
+        return None
+    order: list[int] = []
+    if form.packed and form.axis == 0 and weight.get("op") == "Transpose":  # Numbers are in the order of the parameter.
+        order = weight.get("attributes", {}).get("perm") or [1, 0]
+        weight = weight["inputs"][0]
+    elif form.axis == 0:
+        return None
+    inner = _by_rows(weight)
+    return inner and (inner[0], lambda shape: form.shapes(_moved(inner[1](shape), order))[0])
+
+
+def _moved(shape: Shape, order: Sequence[int]) -> Shape:
+    return tuple(shape[axis] for axis in order) if order else shape
 
 
 class _Source:

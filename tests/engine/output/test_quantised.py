@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -293,3 +294,55 @@ def test_a_weight_that_is_not_finite_is_refused_by_name(form, value):
         match=r"weight 'conv_in.weight' can't be quantised: it has values that are infinite or NaN .1 of them.",
     ):
         Evaluator(lambda _: weight, {"": 21}, 10).evaluate(expression)
+
+
+@pytest.mark.parametrize(
+    ("derived", "form"),
+    [
+        ("moved = Transpose<perm = [1, 0]>(weight)", BlockFormat(8, 32, 0, symmetric=False, packed=True)),
+        ("moved = Transpose<perm = [1, 0]>(weight)", BlockFormat(4, 16, 0, symmetric=False, packed=True)),
+        ("", BlockFormat(8, 32, 1, symmetric=True, packed=False)),
+        ("", BlockFormat(4, 19, 1, symmetric=False, packed=False)),
+        ("", BlockFormat(12, 57, 1, symmetric=True, packed=False)),
+    ],
+)
+def test_blocks_of_a_large_weight_in_pieces_are_the_same_bytes(derived, form, tmp_path, monkeypatch):
+    weight = np.random.default_rng(0).standard_normal((34, 57)).astype(ml_dtypes.bfloat16)
+    attributes = ", ".join(
+        f"{key} = {value if isinstance(value, int) else chr(34) + value + chr(34)}"
+        for key, value in form.attributes().items()
+    )
+    others = "" if form.symmetric and form.bits == 8 else ", last"
+    text = f"""
+<ir_version: 11, opset_import: ["": 21, "olivelike": 1]>
+net (float[34,57] weight) => (int64[N] a, int64[M] b{", int64[K] c" if others else ""}) {{
+    {derived}
+    numbers, scales{others} = olivelike.QuantizeBlocks<{attributes}>({"moved" if derived else "weight"})
+    a = Shape(numbers)
+    b = Shape(scales)
+    {"c = Shape(last)" if others else ""}
+}}
+"""
+    model = ir.from_proto(onnx.parser.parse_model(text))
+    model.graph.inputs[0].metadata_props[PARAMETER_KEY] = "weight"
+    written = []
+    for most in (1 << 20, 500):
+        monkeypatch.setattr("olivelike.engine.output.materialize._PIECE_BYTES", most)
+        folder = tmp_path / str(most)
+        folder.mkdir()
+        tensors = LocalTensors()
+        seen = []
+        table = tensors.table({"weight": weight})
+        materialize(
+            Graph.from_ir(model),
+            table,
+            tensors.files,
+            folder,
+            lambda done, total, seen=seen: seen.append((done, total)),
+        )
+        assert seen[-1] == (weight.nbytes, weight.nbytes)
+        assert all(seen[i][0] < weight.nbytes for i in range(len(seen) - 1))
+        written.append({path.name: path.read_bytes() for path in folder.iterdir()})
+    assert written[0] == written[1]
+    whole = form.bits == 12 or (form.bits == 4 and not form.packed)
+    assert (len(seen) == 1) is whole
