@@ -183,17 +183,11 @@ def _check_layouts(outputs: Sequence[Output], source: PipelineSource, *, schedul
     if family.denoiser == COMPONENT:
         return
     is_known = has_onnx_pipeline(str(source.index.get("_class_name")))
-    for layout in layouts:
-        if layout.only_unets:
-            raise UsageError(
-                f"layout {layout.name} is for pipelines with a UNet, and this one has a {family.denoiser}; take layout "
-                f"{DEFAULT}{', or optimum' if is_known else ''}"
-            )
-        if layout.pipeline_prefix == "ORT" and not is_known:
-            raise UsageError(
-                f"layout {layout.name}: optimum has no pipeline of {family.title}; take layout {DEFAULT}, which "
-                "`olivelike generate` draws from"
-            )
+    if not is_known and (ort := next((one for one in layouts if one.pipeline_prefix == "ORT"), None)) is not None:
+        raise UsageError(
+            f"layout {ort.name}: optimum has no pipeline of {family.title}; take layout {DEFAULT}, which "
+            "`olivelike generate` draws from"
+        )
 
 
 def workflow_spec(workflow: Workflow) -> SourceSpec:

@@ -70,12 +70,20 @@ _UNET_DIMS: Final = {
 }
 """Names by which clients fix the UNet's dynamic dimensions."""
 _CHANNELS = "unet_sample_channels"
-_IMAGES: Final = {
-    **{name: (samples, 8) for name, samples in _SAMPLES.items()},
-    "vae_encoder": (("sample",), 1),
-    "vae_decoder": (("latent_sample",), 8),
+_IMAGES: Final = {**_SAMPLES, "vae_encoder": ("sample",), "vae_decoder": ("latent_sample",)}
+"""By network the inputs with height and width."""
+_PIXELS: Final = {
+    **{one.latents.channels: one.latents.factor for one in FAMILIES.values()},
+    **{
+        one.latents.channels * one.latents.packing**2: one.latents.factor * one.latents.packing
+        for one in FAMILIES.values()
+        if one.latents.packing > 1
+    },
 }
-"""By network the input with height and width, and how many pixels one of its rows is."""
+"""Channels of such an input → pixels along a side of one of its latents, or of the squares that they are packed to."""
+_USUAL_PIXELS: Final = 8
+_IN_ROWS: Final = 3
+"""Dimensions of latents that are packed, one after the other in a row."""
 
 
 def lay_out(model: ir.Model, component: str, layout: Layout, size: tuple[int, int] | None = None) -> dict[str, int]:
@@ -260,16 +268,21 @@ def _name_dims(graph: ir.Graph, layout: Layout) -> None:
 
 def _fix_size(graph: ir.Graph, component: str, size: tuple[int, int]) -> None:
     """Put numbers in the place of height and width, and of what is computed of them."""
-    names, unit = _IMAGES.get(component, ((), 1))
     numbers: dict[str, str] = {}
     for value in real_inputs(graph):
-        if value.name not in names or value.shape is None:
+        if value.name not in _IMAGES.get(component, ()) or value.shape is None:
             continue
-        for axis, pixels in ((-1, size[0]), (-2, size[1])):
+        in_rows = len(value.shape) == _IN_ROWS
+        channels = value.shape[-1 if in_rows else 1]
+        known = _PIXELS.get(channels, _USUAL_PIXELS) if isinstance(channels, int) else _USUAL_PIXELS
+        unit = 1 if component == "vae_encoder" else known
+        is_whole = not (size[0] % unit or size[1] % unit)
+        width, height = (side / unit for side in size)
+        for axis, count in [(-2, width * height)] if in_rows else [(-1, width), (-2, height)]:
             dim = value.shape[axis]
-            if isinstance(dim, ir.SymbolicDim) and dim.value is not None and pixels % unit == 0:
-                numbers[dim.value] = str(pixels // unit)
-            elif dim != pixels / unit:
+            if isinstance(dim, ir.SymbolicDim) and dim.value is not None and is_whole:
+                numbers[dim.value] = str(int(count))
+            elif dim != count or not is_whole:
                 raise PassError(
                     f"layout: {component} makes no pictures of size {size[0]}x{size[1]}: sides are multiples of "
                     f"{unit}, and its input {value.name} has the shape {value.shape}"

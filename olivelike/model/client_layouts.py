@@ -145,6 +145,7 @@ LAYOUTS: Final[Mapping[str, Layout]] = {
             timestep="float16",
             named_channels=True,
             only_unet_inputs=True,
+            only_unets=True,
             components=("unet",),
             named_after_folder=True,
         ),
@@ -167,7 +168,7 @@ LAYOUTS: Final[Mapping[str, Layout]] = {
             tokenizer_files=True,
             only_unets=True,
         ),
-        Layout("triton", components=_DRAWING, network_home="{component}/1", package="triton"),
+        Layout("triton", components=_DRAWING, network_home="{component}/1", package="triton", only_unets=True),
         Layout("ortpackage", network_home="{component}/{target}", package="ortpackage"),
     )
 }

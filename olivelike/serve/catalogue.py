@@ -19,8 +19,8 @@ from olivelike.engine.output.swap import lora_folders
 from olivelike.errors import OlivelikeError, SourceError
 from olivelike.model.components import INDEX_FILE
 from olivelike.runtime.jobs.job_notes import HASH_DIGITS
-from olivelike.runtime.pipeline.absent_fields import absent_fields
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
+from olivelike.runtime.pipeline.resolve_defaults import absent_fields
 from olivelike.runtime.prompts.wildcards import Wildcards
 from olivelike.serve.settings import ServeSettings
 from olivelike.serve.views import LISTED_GUIDES, LoraView, ModelView

@@ -142,6 +142,30 @@ unet (float[batch, length, 8] encoder_hidden_states, float[batch, 4, h, w] sampl
 """
 
 
+PACKED = """
+<ir_version: 11, opset_import: ["" : 23]>
+transformer (float[batch, squares, CHANNELS] hidden_states, float[rows] timestep, float[batch, words, 8]
+             encoder_hidden_states, float[squares, 3] img_ids)
+  => (float[batch, squares, CHANNELS] out_hidden_states) { out_hidden_states = Identity (hidden_states) }
+"""
+
+
+@pytest.mark.parametrize("channels", [64, 128], ids=["FLUX.1", "FLUX.2"])
+def test_a_size_fixes_the_row_of_a_picture_s_squares(channels):
+    packed = model(PACKED.replace("CHANNELS", str(channels)), "transformer")
+    result = border(run_pass(LAYOUT, packed, profile="diffusers", size=(1024, 768)))
+    assert result[0] == f"hidden_states: FLOAT [batch, 3072, {channels}]"
+    assert result[-2:] == ["img_ids: FLOAT [3072, 3]", f"out_hidden_states: FLOAT [batch, 3072, {channels}]"]
+    with pytest.raises(PassError, match="makes no pictures of size 1032x768: sides are multiples of 16"):
+        run_pass(LAYOUT, packed, profile="diffusers", size=(1032, 768))
+
+
+def test_a_size_of_a_decoder_follows_how_its_latents_are_packed():
+    text = DECODER.replace("batch, 4,", "batch, 128,")
+    result = border(run_pass(LAYOUT, model(text, "vae_decoder"), profile="diffusers", size=(512, 256)))
+    assert result[0] == "latent_sample: FLOAT [decoder_batch, 128, 16, 32]"
+
+
 def test_a_graph_of_another_exporter_gets_order_names_and_rank():
     assert border(laid_out("onnxstack", model(FOREIGN))) == [
         "sample: FLOAT [unet_sample_batch, 4, unet_sample_height, unet_sample_width]",

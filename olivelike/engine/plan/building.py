@@ -12,7 +12,8 @@ from olivelike.engine.plan.calibrated import is_calibrated, with_calibration
 from olivelike.engine.plan.node import ADD_EMBEDDINGS, LAYOUT, ONNX_TOKENIZER, Node
 from olivelike.engine.plan.variants import merge_variants
 from olivelike.errors import UsageError, WorkflowError
-from olivelike.families import TOKENIZER_OF, TOKENIZERS, denoisers_with
+from olivelike.families import TOKENIZER_OF, TOKENIZERS, denoiser_among, denoisers_with
+from olivelike.families.networks.unet import COMPONENT as UNET
 from olivelike.model.client_layouts import DEFAULT, LAYOUTS
 from olivelike.model.components import PIPELINE
 from olivelike.model.guides import GUIDES
@@ -232,7 +233,13 @@ def _check_components(workflow: LoadedWorkflow, outputs: Sequence[Output], only:
                 f"the workflow has {kind.some}, and no client of its layouts feeds any ({outputs[0].layout}); choose "
                 f"{choice}, or drop `{kind.key}`"
             )
+    denoiser = denoiser_among(components)
     for output in outputs:
+        if LAYOUTS[output.layout].only_unets and denoiser not in (None, UNET):
+            raise UsageError(
+                f"layout {output.layout} is for pipelines with a UNet, and this one has a {denoiser}; take layout "
+                f"{DEFAULT}"
+            )
         if only and LAYOUTS[output.layout].one_file:
             raise UsageError(f"--only: the layout {output.layout} is one file of all components; run without it")
         if not any(LAYOUTS[output.layout].has(component) for component in components):

@@ -28,6 +28,7 @@ from olivelike.engine.output.packages import Package
 from olivelike.engine.output.pipeline_files import to_json
 from olivelike.extras.deploy.package_checks import check_whole
 from olivelike.extras.deploy.package_targets import VARIANT_PROVIDERS
+from olivelike.families import denoiser_among
 from olivelike.model.client_layouts import PACKAGE
 from olivelike.model.components import MODEL_FILE
 
@@ -46,6 +47,11 @@ SHARED: Final = "shared_assets"
 DATA_FOLDER: Final = "session.model_external_initializers_file_folder_path"
 """ONNX Runtime's entry for the folder of a model's data files; a package may name a shared asset there."""
 _SCHEMA: Final = "1.0"
+_DESCRIPTIONS: Final = {
+    "unet": "Stable Diffusion: text encoders, UNet and VAE",
+    "transformer": "Pictures from text: text encoders, transformer and VAE",
+}
+"""By denoiser."""
 
 
 class OrtPackage(Package):
@@ -95,7 +101,7 @@ def package_root(name: str, components: Mapping[str, object], pipeline: Mapping[
     manifest = {
         "schema_version": _SCHEMA,
         "package_name": name,
-        "description": "Stable Diffusion: text encoders, UNet and VAE",
+        "description": _DESCRIPTIONS[denoiser_among(components) or "unet"],
         "components": {component: component for component in sorted(components)},
         "additional_metadata": {"olivelike": {"pipeline": asset}},
     }

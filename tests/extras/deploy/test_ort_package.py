@@ -15,6 +15,7 @@ import pytest
 from olivelike.cli.app import run_command_line
 from olivelike.errors import OlivelikeError, SourceError, UsageError
 from olivelike.extras.deploy.joined_package import package_outputs
+from olivelike.extras.deploy.ort_package import package_root
 from olivelike.measure.profiling import profile_folder
 from olivelike.measure.verify.folder_verification import verify_folder
 from olivelike.model.client_layouts import LAYOUTS
@@ -58,6 +59,13 @@ def plain_decoder(folder: Path) -> Any:
     path = folder / "vae_decoder" / "model.onnx"
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     return session.run(None, {"latent_sample": LATENTS})[0]
+
+
+def test_a_package_says_what_it_holds() -> None:
+    made = [json.loads(package_root("a", {name: 0}, {})["manifest.json"]) for name in ("unet", "transformer")]
+    assert [one["description"].partition(": ")[2] for one in made] == [
+        "text encoders, UNet and VAE", "text encoders, transformer and VAE",
+    ]  # fmt: skip
 
 
 def test_onnxruntime_opens_a_package_and_runs_what_is_in_it(packed: Project) -> None:

@@ -11,10 +11,9 @@ from olivelike.errors import UsageError
 from olivelike.families import FAMILIES
 from olivelike.runtime import Request
 from olivelike.runtime.jobs.fast import few_steps_of, sped_up
-from olivelike.runtime.pipeline.absent_fields import absent_fields, refused_fields
 from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
 from olivelike.runtime.pipeline.request import Control
-from olivelike.runtime.pipeline.resolve_defaults import resolve_defaults
+from olivelike.runtime.pipeline.resolve_defaults import absent_fields, refused_fields, resolve_defaults
 
 PICTURE = Image.new("RGB", (64, 64))
 GIVEN = {

@@ -206,7 +206,7 @@ def test_optimum_s_layout_has_its_classes(opened, tmp_path):
 def test_an_order_has_the_usual_values_of_the_folder_and_the_page_leaves_out_what_has_no_meaning(opened, dev):
     from types import SimpleNamespace
 
-    from olivelike.runtime.pipeline.absent_fields import absent_fields
+    from olivelike.runtime.pipeline.resolve_defaults import absent_fields
     from olivelike.serve.api.catalogue_routes import _fields
     from olivelike.serve.catalogue import Catalogue
     from olivelike.serve.drawing.planning import Files, plan_order

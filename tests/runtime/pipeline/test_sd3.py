@@ -203,7 +203,7 @@ def test_what_it_has_no_meaning_for_is_refused_in_a_sentence(whole, wrong, said)
 
 
 @pytest.mark.parametrize(
-    "layout", ["csharp", "single", "single-ids", *(["web"] if place_of("PACKAGES", "web") else [])]
+    "layout", ["csharp", "single", "single-ids", "triton", *(["web"] if place_of("PACKAGES", "web") else [])]
 )
 def test_layouts_of_clients_that_know_unets_alone_are_refused(work, layout):
     with pytest.raises(UsageError, match=f"layout {layout} is for pipelines with a UNet") as caught:
