@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from olivelike.data import demo_edges
+from olivelike.families import FAMILIES
 from olivelike.families.networks import classes_of
 from olivelike.graphs.shelf import BUILT_IN, Damage, ShelfFolder
 from olivelike.graphs.shelf.filling import add_network
@@ -46,6 +47,13 @@ LATER_END = 49407
 """`eos_token_id` of text encoders since transformers 4.31; hubs' own configs have 2, with which CLIP pools otherwise.
 
 https://github.com/huggingface/transformers/pull/24773, https://github.com/huggingface/transformers/pull/24777."""
+TIED = {
+    "Qwen3ForCausalLM": ("", "lm_head.weight", "model.embed_tokens.weight"),
+    # Z-Image's is stored with its head, of which the class knows nothing.
+    "Qwen3Model": ("model.", "lm_head.weight", "model.embed_tokens.weight"),
+    "T5EncoderModel": ("", "encoder.embed_tokens.weight", "shared.weight"),
+}
+"""Class → what its names may begin with besides, a name that may be stored, and that of the same weights."""
 OLD_VAE_ATTENTION = {"to_q": "query", "to_k": "key", "to_v": "value", "to_out.0": "proj_attn"}
 
 _THREE_LEVELS = {
@@ -104,29 +112,120 @@ PIPELINES: Mapping[str, Pipeline] = {
 }
 
 
-TRANSFORMERS: Mapping[str, tuple[str, Mapping[str, tuple[str, Mapping[str, Any]]]]] = {
-    # Tongyi-MAI/Z-Image-Turbo: the class's defaults, and the VAE of FLUX.1.
-    "z_image": (
-        "Z-Image Turbo and base",
+@dataclass(frozen=True)
+class Folder:
+    """A published folder of diffusers with a transformer."""
+
+    about: str
+    pipeline: str
+    """Class of diffusers."""
+    parts: Mapping[str, tuple[str, Mapping[str, Any]]]
+    """Folder → class and config of its network; of diffusers what is not the class's own."""
+
+
+_KL16 = {
+    "block_out_channels": [128, 256, 512, 512],
+    "down_block_types": ["DownEncoderBlock2D"] * 4,
+    "up_block_types": ["UpDecoderBlock2D"] * 4,
+    "latent_channels": 16,
+    "layers_per_block": 2,
+    "use_quant_conv": False,
+    "use_post_quant_conv": False,
+}
+# Qwen/Qwen3-4B.
+_QWEN3 = {
+    "attention_bias": False, "attention_dropout": 0.0, "bos_token_id": 151643, "eos_token_id": 151645, "head_dim": 128,
+    "hidden_act": "silu", "hidden_size": 2560, "initializer_range": 0.02, "intermediate_size": 9728,
+    "max_position_embeddings": 40960, "max_window_layers": 36, "model_type": "qwen3", "num_attention_heads": 32,
+    "num_hidden_layers": 36, "num_key_value_heads": 8, "rms_norm_eps": 1e-06, "rope_scaling": None,
+    "rope_theta": 1000000, "sliding_window": None, "tie_word_embeddings": True, "torch_dtype": "bfloat16",
+    "use_cache": True, "use_sliding_window": False, "vocab_size": 151936,
+}  # fmt: skip
+# google/t5-v1_1-xxl.
+_T5 = {
+    "classifier_dropout": 0.0, "d_ff": 10240, "d_kv": 64, "d_model": 4096, "decoder_start_token_id": 0,
+    "dense_act_fn": "gelu_new", "dropout_rate": 0.1, "eos_token_id": 1, "feed_forward_proj": "gated-gelu",
+    "initializer_factor": 1.0, "is_encoder_decoder": True, "is_gated_act": True, "layer_norm_epsilon": 1e-06,
+    "model_type": "t5", "num_decoder_layers": 24, "num_heads": 64, "num_layers": 24, "output_past": True,
+    "pad_token_id": 0, "relative_attention_max_distance": 128, "relative_attention_num_buckets": 32,
+    "tie_word_embeddings": False, "torch_dtype": "bfloat16", "use_cache": True, "vocab_size": 32128,
+}  # fmt: skip
+_CLIP_L = FAMILIES["sd1"].published.configs["text_encoder"]
+_CLIP_G = FAMILIES["sdxl"].published.configs["text_encoder_2"]
+
+
+def _sd3(about: str, **transformer: Any) -> Folder:
+    """Return a pipeline of Stable Diffusion 3, whose networks are the same but for the transformer."""
+    width = 64 * transformer["num_attention_heads"]
+    return Folder(
+        about,
+        "StableDiffusion3Pipeline",
         {
-            "transformer": ("ZImageTransformer2DModel", {}),
-            "vae": (
-                "AutoencoderKL",
-                {
-                    "block_out_channels": [128, 256, 512, 512],
-                    "down_block_types": ["DownEncoderBlock2D"] * 4,
-                    "up_block_types": ["UpDecoderBlock2D"] * 4,
-                    "latent_channels": 16,
-                    "layers_per_block": 2,
-                    "use_quant_conv": False,
-                    "use_post_quant_conv": False,
-                },
-            ),
+            "transformer": ("SD3Transformer2DModel", {"caption_projection_dim": width, **transformer}),
+            "text_encoder": ("CLIPTextModelWithProjection", {**_CLIP_L, "projection_dim": 768}),
+            "text_encoder_2": ("CLIPTextModelWithProjection", _CLIP_G),
+            "text_encoder_3": ("T5EncoderModel", _T5),
+            "vae": ("AutoencoderKL", _KL16),
         },
     )
-}
-"""Pipeline of diffusers with a transformer → what it is, and folder → class and config of its networks, where not the
-class's own."""
+
+
+def _flux(about: str, **transformer: Any) -> Folder:
+    """Return a pipeline of FLUX.1."""
+    parts: dict[str, tuple[str, Mapping[str, Any]]] = {
+        "transformer": ("FluxTransformer2DModel", transformer),
+        "text_encoder": ("CLIPTextModel", _CLIP_L),
+        "text_encoder_2": ("T5EncoderModel", _T5),
+        "vae": ("AutoencoderKL", _KL16),
+    }
+    return Folder(about, "FluxPipeline", parts)
+
+
+_RMS = {"qk_norm": "rms_norm"}
+TRANSFORMERS: Mapping[str, Folder] = {
+    # Tongyi-MAI/Z-Image-Turbo: the class's defaults, and the VAE of FLUX.1.
+    "z_image": Folder(
+        "Z-Image Turbo and base",
+        "ZImagePipeline",
+        {
+            "transformer": ("ZImageTransformer2DModel", {}),
+            "text_encoder": ("Qwen3Model", _QWEN3),
+            "vae": ("AutoencoderKL", _KL16),
+        },
+    ),
+    # black-forest-labs/FLUX.2-klein-4B and -base-4B; a key of its VAE's config is none of the class.
+    "flux2": Folder(
+        "FLUX.2-klein of 4B, distilled and base",
+        "Flux2KleinPipeline",
+        {
+            "transformer": (
+                "Flux2Transformer2DModel",
+                {
+                    "num_layers": 5,
+                    "num_single_layers": 20,
+                    "num_attention_heads": 24,
+                    "joint_attention_dim": 7680,
+                    "guidance_embeds": False,
+                },
+            ),
+            "text_encoder": ("Qwen3ForCausalLM", _QWEN3),
+            "vae": ("AutoencoderKLFlux2", {"force_upcast": True}),
+        },
+    ),
+    # black-forest-labs/FLUX.1-schnell and -dev: the class's defaults.
+    "flux": _flux("FLUX.1 schnell"),
+    "flux_dev": _flux("FLUX.1 dev", guidance_embeds=True),
+    # stabilityai/stable-diffusion-3-medium-diffusers, -3.5-medium and -3.5-large, and -large-turbo.
+    "sd3": _sd3("Stable Diffusion 3 medium", num_layers=24, num_attention_heads=24, pos_embed_max_size=192),
+    "sd35_medium": _sd3(
+        "Stable Diffusion 3.5 medium",
+        num_layers=24, num_attention_heads=24, pos_embed_max_size=384, dual_attention_layers=list(range(13)), **_RMS,
+    ),
+    "sd35_large": _sd3(
+        "Stable Diffusion 3.5 large and large turbo",
+        num_layers=38, num_attention_heads=38, pos_embed_max_size=192, **_RMS,
+    ),
+}  # fmt: skip
 TINY_VAE = "taesd"
 """TAESD and TAESDXL, of one architecture: madebyollin/taesd, madebyollin/taesdxl."""
 
@@ -147,7 +246,11 @@ def networks(name: str, scratch: Path) -> Iterator[Checkpoint]:
         yield open_beside(edges, CONTROLNET, CONTROLNET.components[0], Host(unet=unet), None).network
         return
     if name in TRANSFORMERS:
-        yield from _opened(_hollow(TRANSFORMERS[name][1], scratch / name), None).checkpoints.values()
+        for checkpoint in _opened(hollow_folder(TRANSFORMERS[name], scratch / name), None).checkpoints.values():
+            yield checkpoint
+            yield from _older_names(checkpoint)
+            if checkpoint.class_name.startswith("CLIPTextModel"):
+                yield replace(checkpoint, config={**checkpoint.config, "eos_token_id": LATER_END})
         return
     pipeline = PIPELINES[name]
     folder = make_checkpoint(scratch / name, pipeline.family, size="full", hollow=True)
@@ -168,21 +271,32 @@ def networks(name: str, scratch: Path) -> Iterator[Checkpoint]:
             yield _without(checkpoint, "text_projection")
 
 
-def _hollow(parts: Mapping[str, tuple[str, Mapping[str, Any]]], folder: Path) -> Path:
-    """Write networks of diffusers in half precision, with holes in place of weights; return their folder."""
+def hollow_folder(published: Folder, folder: Path) -> Path:
+    """Write a folder of networks in half precision, with holes in place of weights; return it."""
     import diffusers
     import torch
+    import transformers
+    from diffusers.models.modeling_utils import no_init_weights
 
-    index: dict[str, Any] = {}
-    for place, (class_name, config) in parts.items():
-        with torch.device("meta"):
-            network = getattr(diffusers, class_name).from_config(dict(config))
-        own = folder / place
+    index: dict[str, Any] = {"_class_name": published.pipeline}
+    for place, (class_name, config) in published.parts.items():
+        own, of_diffusers = folder / place, hasattr(diffusers, class_name)
         own.mkdir(parents=True)
-        (own / "config.json").write_text(json.dumps(dict(network.config)), encoding="utf-8")
-        shapes = {key: ("BF16", tuple(value.shape)) for key, value in network.state_dict().items()}
-        write_safetensors(own / "diffusion_pytorch_model.safetensors", shapes, None)
-        index[place] = ["diffusers", class_name]
+        library = diffusers if of_diffusers else transformers
+        network_class = getattr(library, class_name)
+        with torch.device("meta"), no_init_weights():
+            if of_diffusers:
+                taken = inspect.signature(network_class.__init__).parameters
+                network = network_class.from_config({key: value for key, value in config.items() if key in taken})
+            else:
+                network = network_class(network_class.config_class.from_dict(dict(config)))
+        whole = {**network.config, **config} if of_diffusers else config
+        (own / "config.json").write_text(json.dumps(whole), encoding="utf-8")
+        tied = getattr(network, "_tied_weights_keys", None) or ()
+        shapes = {key: tuple(value.shape) for key, value in network.state_dict().items() if key not in tied}
+        file = "diffusion_pytorch_model.safetensors" if of_diffusers else "model.safetensors"
+        write_safetensors(own / file, {key: ("BF16", shape) for key, shape in shapes.items()}, None)
+        index[place] = [library.__name__, class_name]
     (folder / "model_index.json").write_text(json.dumps(index), encoding="utf-8")
     return folder
 
@@ -213,6 +327,8 @@ def _older_names(checkpoint: Checkpoint) -> Iterator[Checkpoint]:
         plain = {name: name.removeprefix(TEXT) for name in names}
         yield _renamed(checkpoint, plain)
         yield _renamed(checkpoint, {name: TEXT + short for name, short in plain.items()})
+    elif checkpoint.class_name in TIED:
+        yield from _with_head(checkpoint, *TIED[checkpoint.class_name])
     elif checkpoint.class_name == "StableDiffusionSafetyChecker":
         twice, once = "vision_model.vision_model.", "vision_model."
         plain = {name: name.replace(twice, once) for name in names}
@@ -221,6 +337,14 @@ def _older_names(checkpoint: Checkpoint) -> Iterator[Checkpoint]:
             name: twice + short.removeprefix(once) if short.startswith(once) else short for name, short in plain.items()
         }
         yield _renamed(checkpoint, longer)
+
+
+def _with_head(checkpoint: Checkpoint, prefix: str, name: str, tied: str) -> Iterator[Checkpoint]:
+    """Yield a network with the beginning of its names that another class gives it, and with both of tied weights."""
+    named = _renamed(checkpoint, {own: prefix + own for own in checkpoint.tensors})
+    if prefix:
+        yield named
+    yield replace(named, tensors={**named.tensors, name: named.tensors[tied]})
 
 
 def _old_vae(name: str) -> str:
@@ -245,7 +369,7 @@ def fill(folder: ShelfFolder, names: list[str], *, fresh: bool) -> set[str]:
     with tempfile.TemporaryDirectory(prefix="olivelike-shelf-") as scratch:
         for name in names:
             others = {TINY_VAE: "TAESD and TAESDXL", "demo": "the demo"}
-            others |= {pipeline: about for pipeline, (about, _) in TRANSFORMERS.items()}
+            others |= {pipeline: folder.about for pipeline, folder in TRANSFORMERS.items()}
             about = PIPELINES[name].about if name in PIPELINES else others[name]
             for checkpoint in networks(name, Path(scratch)):
                 found = complete(checkpoint.class_name, checkpoint.config)
@@ -262,13 +386,14 @@ def fill(folder: ShelfFolder, names: list[str], *, fresh: bool) -> set[str]:
 def class_defaults() -> dict[str, Any]:
     """Return what the classes of networks make of an empty config."""
     import diffusers
-    from transformers import CLIPConfig, CLIPTextConfig
+    from transformers import CLIPConfig, CLIPTextConfig, Qwen3Config, T5Config
 
     from olivelike.sources.names.loading import normalised_fields
 
     found: dict[str, Any] = {}
     for name in (
-        "UNet2DConditionModel", "ControlNetModel", "ZImageTransformer2DModel", "AutoencoderKL", "AutoencoderTiny",
+        "UNet2DConditionModel", "ControlNetModel", "AutoencoderKL", "AutoencoderTiny", "AutoencoderKLFlux2",
+        "ZImageTransformer2DModel", "Flux2Transformer2DModel", "FluxTransformer2DModel", "SD3Transformer2DModel",
     ):  # fmt: skip
         parameters = inspect.signature(getattr(diffusers, name).__init__).parameters
         config = {key: parameter.default for key, parameter in parameters.items() if key != "self"}
@@ -277,6 +402,9 @@ def class_defaults() -> dict[str, Any]:
         ("CLIPTextModel", CLIPTextConfig),
         ("CLIPTextModelWithProjection", CLIPTextConfig),
         ("StableDiffusionSafetyChecker", CLIPConfig),
+        ("Qwen3ForCausalLM", Qwen3Config),
+        ("Qwen3Model", Qwen3Config),
+        ("T5EncoderModel", T5Config),
     ):
         found[name] = {"library": "transformers", "config": normalised_fields(config_class, {})}
     return found

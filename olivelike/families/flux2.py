@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from olivelike.errors import SourceError
 from olivelike.families.family import Family, HalfPolicy, Latents, Published, Sizes, TextPart
+from olivelike.families.network import shown
 
 if TYPE_CHECKING:
     from olivelike._untrusted import JsonView
@@ -38,7 +40,12 @@ def _owns(index: JsonView, components: Collection[str], denoiser: JsonView) -> b
 def _variant(index: JsonView, denoiser: JsonView) -> Mapping[str, Any]:
     """Return what distilled networks have otherwise than the base: few steps, and no guidance."""
     del denoiser
-    if not index.get("is_distilled"):
+    distilled = index.get("is_distilled")
+    if distilled not in (True, False, None):
+        raise SourceError(
+            f"model_index.json has `is_distilled: {shown(distilled)}`, where true or false makes sense; get it again"
+        )
+    if not distilled:
         return {}
     refused = {**FAMILY.refused, "negative_prompt": "it was distilled so that nothing leads away from a text"}
     return {"steps": _STEPS, "guidance": 1.0, "takes_negatives": False, "refused": refused}

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Final
 
+from olivelike.errors import SourceError
+
 if TYPE_CHECKING:
     import torch
 
@@ -26,6 +28,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 """Name of a tensor → its shape."""
 MOST_PATCHES: Final = 1024
 """Patches along a picture's side: the number of positions is its square."""
+_LARGEST_BASE: Final = 1e12
 _SHOWN: Final = 32
 _LONGEST_NUMBER: Final = 3
 
@@ -140,6 +143,8 @@ class Network:
     """Keys of its config that say how wide things are."""
     inert: frozenset[str] = frozenset()
     """Keys of its config on which no graph depends; a key within another one has both names."""
+    spelled: Callable[[Config], Config] = lambda config: config
+    """Raw config → that config as its library of today spells it, with what it makes of other keys."""
     one_form: Callable[[Json, Config], Json] = lambda form, config: form  # noqa: ARG005
     """Parts of a completed config that decide the graph, and that config → those parts in one of their spellings.
 
@@ -147,6 +152,49 @@ class Network:
     """
     stored: tuple[Stored, ...] = ()
     """Ways in which files of original names hold it."""
+
+
+def check_turns(
+    component: str,
+    class_name: str,
+    config: Config,
+    axes: tuple[str, tuple[int, ...]],
+    head: float,
+    base: str | None = None,
+) -> None:
+    """Refuse heads that can't be turned by places: each axis of a place turns an even part of a head.
+
+    Args:
+        component: For the message, as `class_name`.
+        class_name: Of the network.
+        config: Its config.
+        axes: Key of the parts' widths, and the class's own.
+        head: Width of a head.
+        base: Key of what the frequencies of the turns are powers of.
+
+    Raises:
+        SourceError: naming the key.
+    """
+    key, usual = axes
+    parts = config.get(key, usual)
+    whole = isinstance(parts, list | tuple) and len(parts) == len(usual) and all(isinstance(one, int) for one in parts)
+    if not whole or sum(parts) != head or any(one % 2 for one in parts):
+        raise SourceError(
+            f"{component}: the config of {class_name} has `{key}: {shown(parts)}`, where {len(usual)} even numbers "
+            f"make sense whose sum is {head:g}, the width of a head; get its config.json again"
+        )
+    value = config.get(base, 2) if base else 2
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 1 < value <= _LARGEST_BASE:
+        raise SourceError(
+            f"{component}: the config of {class_name} has `{base}: {shown(value)}`, where a number above 1 makes "
+            "sense; get its config.json again"
+        )
+
+
+def size_of(config: Config, key: str, usual: float) -> float:
+    """Return a size of a config; the class's own where it says none."""
+    value = config.get(key)
+    return value if isinstance(value, int | float) else usual
 
 
 def norms_as_operators(network: Any) -> None:

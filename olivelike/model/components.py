@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from olivelike.model.guides import GUIDED_FILES
 
@@ -33,6 +33,11 @@ VAES: Final[tuple[str, ...]] = ("vae_encoder", "vae_decoder")
 SAFETY_CHECKER: Final = "safety_checker"
 PREVIEW: Final = "preview_decoder"
 """The decoder of a tiny VAE beside a pipeline's own, for pictures of steps; no client but the runtime knows it."""
+
+
+def own_marks(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of a network's config is our own, so that no library knows it."""
+    return {key: config[key] for key in (TAKEN_STATES,) if key in config}
 
 
 def torch_folder(component: str) -> str:

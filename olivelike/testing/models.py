@@ -222,10 +222,11 @@ def load_model(folder: str | Path, component: str, *, variant: str | None = None
 
 def random_model(architecture: Architecture, *, seed: int = 0) -> LocalModel:
     """Return seeded random weights, of a sane scale, for any architecture that `convert` knows."""
+    from olivelike.families.network import stored_values
     from olivelike.graphs.export.torch_network import build_network
 
     tensors = LocalTensors()
-    shapes = {name: tuple(value.shape) for name, value in build_network(architecture).named_parameters()}
+    shapes = {name: tuple(value.shape) for name, value in stored_values(build_network(architecture)).items()}
     arrays = {name: random_parameter(name, shape, seed, architecture.component) for name, shape in shapes.items()}
     return LocalModel(architecture.component, architecture, tensors.table(arrays), tensors=tensors)
 

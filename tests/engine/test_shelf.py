@@ -20,9 +20,11 @@ from olivelike.engine.run_result import RunResult, readable_runs
 from olivelike.graphs.shelf import BUILT_IN, Shelf, ShelfFolder
 from olivelike.model import Architecture, Graph
 from olivelike.store import Store
+from tests.fixtures.chat_tokenizer import write_chat_tokenizer
 from tests.fixtures.inline_executor import InlineExecutor
+from tests.fixtures.no_torch import HEAVY, forbid_torch
+from tools.make_shelf import TRANSFORMERS, hollow_folder
 
-HEAVY = ("torch", "diffusers", "transformers", "accelerate", "peft", "onnxscript")
 SHIPPED = Shelf([BUILT_IN])
 WORKFLOW = """
 source: demo
@@ -120,6 +122,28 @@ def test_no_process_of_a_run_imports_the_exporter_or_its_libraries(workflow, tmp
     told = [path.read_text().split("\n") for path in spy.glob("*.modules")]
     assert sum("olivelike.engine.execute.worker" in modules or "onnx_ir" in modules for modules in told) >= 1
     assert [name for modules in told for name in HEAVY if name in modules] == []
+
+
+KLEIN = """
+source: klein
+target: cpu
+components:
+  text_encoder: [convert, weights8]
+  transformer: [convert, fuse, weights8]
+  vae_encoder: [convert]
+  vae_decoder: [convert]
+output: models/out
+"""
+
+
+def test_klein_at_its_real_size_needs_no_torch_up_to_its_graphs(workflow, monkeypatch):
+    folder = hollow_folder(TRANSFORMERS["flux2"], workflow.parents[1] / "klein")
+    write_chat_tokenizer(folder / "tokenizer")
+    workflow.write_text(KLEIN)
+    forbid_torch(monkeypatch)
+    made = {name: status for name, status in statuses(workflow).items() if name.endswith((".load", ".convert"))}
+    assert len(made) == 8
+    assert set(made.values()) == {"shelf"}
 
 
 def test_a_damaged_entry_is_told_and_traced_instead(workflow, tmp_path, monkeypatch):

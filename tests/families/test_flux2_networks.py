@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from olivelike.errors import SourceError
+from olivelike.families import family_of_folder
 from olivelike.families.networks.flux2_transformer import parameters
 from olivelike.families.supported import check_network
 from olivelike.measure.network_sizes import Case
@@ -78,6 +79,8 @@ def test_its_size_is_told_by_its_config_and_larger_ones_are_refused(change, bill
         ("transformer", "Flux2Transformer2DModel", {**KLEIN, "mlp_ratio": "x"}, '`mlp_ratio: "x"`'),
         ("transformer", "Flux2Transformer2DModel", {**KLEIN, "mlp_ratio": 1e300}, r"`mlp_ratio: 1e\+300`"),
         ("transformer", "Flux2Transformer2DModel", {**KLEIN, "num_layers": None}, "`num_layers: null`"),
+        ("transformer", "Flux2Transformer2DModel", {**KLEIN, "axes_dims_rope": [64, 64]}, "4 even numbers make sense"),
+        ("transformer", "Flux2Transformer2DModel", {**KLEIN, "rope_theta": float("nan")}, "`rope_theta: NaN`"),
         ("vae_decoder", "AutoencoderKLFlux2", {"patch_size": [2, 1]}, r"`patch_size: \[2, 1\]`"),
         ("vae_encoder", "AutoencoderKLFlux2", {"patch_size": 2}, "no height and width that are equal"),
     ],
@@ -85,6 +88,14 @@ def test_its_size_is_told_by_its_config_and_larger_ones_are_refused(change, bill
 def test_what_takes_or_makes_something_else_is_refused(component, class_name, config, said):
     with pytest.raises(SourceError, match=said):
         check_network(component, class_name, config)
+
+
+def test_an_index_that_does_not_say_whether_it_was_distilled_is_refused():
+    index = {"_class_name": "Flux2KleinPipeline"}
+    assert family_of_folder({**index, "is_distilled": True}, (), KLEIN).steps == 4
+    assert family_of_folder(index, (), KLEIN).steps == 50
+    with pytest.raises(SourceError, match='has `is_distilled: "false"`, where true or false makes sense'):
+        family_of_folder({**index, "is_distilled": "false"}, (), KLEIN)
 
 
 def test_the_number_of_parameters_is_that_of_the_network():

@@ -64,6 +64,12 @@ def test_dev_has_other_steps_guidance_and_length_than_schnell():
     assert schnell is FAMILIES["flux"]
 
 
+@pytest.mark.parametrize("axes", [[16, 56, 55], [17, 55, 56], [64, 64], 128, [16, 56, None]], ids=str)
+def test_turns_that_do_not_fill_a_head_are_refused(axes):
+    with pytest.raises(SourceError, match=r"`axes_dims_rope: .* 3 even numbers make sense whose sum is 128"):
+        check_network("transformer", "FluxTransformer2DModel", {"axes_dims_rope": axes}, FAMILIES["flux"])
+
+
 @pytest.mark.parametrize(
     "config", [{"in_channels": 384, "out_channels": 64}, {"in_channels": 64, "patch_size": 2}], ids=str
 )

@@ -69,6 +69,10 @@ def test_a_folder_is_told_by_its_class_or_its_denoiser(index, denoiser, name):
         ({"all_f_patch_size": None}, "no squares of 2 by 2 latents"),
         ({"siglip_feat_dim": 1152}, "takes pictures beside the text"),
         ({"n_layers": 0.5}, "`n_layers: 0.5`"),
+        ({"axes_dims": [32, 48, 32]}, "3 even numbers make sense whose sum is 128"),
+        ({"n_heads": 60}, "whose sum is 64, the width of a head"),
+        ({"rope_theta": 0}, "`rope_theta: 0`, where a number above 1"),
+        ({"rope_theta": "256"}, '`rope_theta: "256"`'),
     ],
     ids=str,
 )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from olivelike._text import size as size_in_words
 from olivelike.errors import SourceError
-from olivelike.families.network import Input, Interface, Network, shown
+from olivelike.families.network import Input, Interface, Network, check_turns, shown, size_of
 
 if TYPE_CHECKING:
     import torch
@@ -84,6 +84,8 @@ def _check(component: str, class_name: str, config: Config) -> None:
                 f"{component}: {class_name} with `{key}: {shown(value)}` is not supported: it takes or makes more than "
                 "klein's denoiser does"
             )
+    head = size_of(config, "attention_head_dim", 128)
+    check_turns(component, class_name, config, ("axes_dims_rope", (32,) * _AXES), head, "rope_theta")
 
 
 NETWORKS: Final = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError
-from olivelike.families.network import Input, Interface, Network, shown
+from olivelike.families.network import Input, Interface, Network, check_turns, shown, size_of
 
 if TYPE_CHECKING:
     import torch
@@ -65,6 +65,8 @@ def _check_transformer(component: str, class_name: str, config: Config) -> None:
             f"{component}: {class_name} with `out_channels: {shown(made)}`, `in_channels: {shown(taken)}` and "
             f"`patch_size: {shown(config.get('patch_size', 1))}` is not supported: it takes or makes more than latents"
         )
+    head = size_of(config, "attention_head_dim", 128)
+    check_turns(component, class_name, config, ("axes_dims_rope", (16, 56, 56)), head)
 
 
 NETWORKS: Final = (

@@ -15,6 +15,7 @@ from olivelike.model.components import TAKEN_STATES
 if TYPE_CHECKING:
     import torch
 
+    from olivelike._untrusted import Json
     from olivelike.model.architecture import Config
 
 STATES: Final = "hidden_states"
@@ -62,6 +63,33 @@ def _check(component: str, class_name: str, config: Config) -> None:
             f"{component}: {class_name} with `use_sliding_window: {shown(config['use_sliding_window'])}` is not "
             "supported: its layers read a part of the text each"
         )
+
+
+_WHOLE: Final = "full_attention"
+"""The kind of a layer that reads the whole text, as all do that are supported."""
+
+
+def _spelled(config: Config) -> Config:
+    """Return a config as transformers 5 spells it: rotations are one setting, and each layer has its kind."""
+    found = dict(config)
+    if "rope_parameters" not in found and found.get("rope_scaling") is None:
+        found.pop("rope_scaling", None)
+        found["rope_parameters"] = {"rope_theta": found.pop("rope_theta", 10000.0), "rope_type": "default"}
+    if not found.get("use_sliding_window"):
+        found["sliding_window"] = None
+        if found.get("layer_types") is None and "num_hidden_layers" in found:
+            found["layer_types"] = [_WHOLE] * found["num_hidden_layers"]
+    return found
+
+
+def _one_form(form: Json, config: Config) -> Json:
+    """Leave out kinds of layers that say no more than their number, and write the base of rotations as one type."""
+    if config["layer_types"] == [_WHOLE] * config["num_hidden_layers"]:
+        form = {key: value for key, value in form.items() if key != "layer_types"}
+    if "rope_parameters" in form:
+        turns = form["rope_parameters"]
+        form = {**form, "rope_parameters": {**turns, "rope_theta": float(config["rope_parameters"]["rope_theta"])}}
+    return form
 
 
 def _without_the_rest(network: Any, config: Config) -> Any:
@@ -126,9 +154,11 @@ NETWORKS: Final = tuple(
         inert=frozenset(
             {
                 "attention_dropout", "bos_token_id", "eos_token_id", "pad_token_id", "initializer_range",
-                "max_window_layers", "sliding_window", "use_cache", "tie_word_embeddings",
+                "max_window_layers", "sliding_window", "use_cache",
             }
         ),
+        spelled=_spelled,
+        one_form=_one_form,
     )
     for class_name in ("Qwen3ForCausalLM", "Qwen3Model")
 )  # fmt: skip

@@ -92,6 +92,7 @@ NETWORKS: Final = (
                 "pos_embed_max_size",
             }
         ),
+        inert=frozenset({"sample_size"}),
     ),
     replace(clip.PROJECTED, components=("text_encoder",), stored=()),
 )

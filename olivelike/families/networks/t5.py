@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from olivelike.model.architecture import Config
 
 _TOKENS: Final = 77
+_OF_A_DECODER: Final = frozenset({"decoder_start_token_id", "tie_word_embeddings", "output_past"})
+"""Keys of its config that an encoder reads nothing of."""
 
 
 def _interface(config: Config) -> Interface:  # noqa: ARG001
@@ -23,6 +25,19 @@ def _forward(self: Any, input_ids: torch.Tensor) -> Any:
     return self.network(input_ids, return_dict=False)[0]
 
 
+def _spelled(config: Config) -> Config:
+    """Return a config without what transformers makes of other keys, and without what is the decoder's."""
+    found = {key: value for key, value in config.items() if key not in _OF_A_DECODER}
+    if found.get("num_decoder_layers") is None and "num_layers" in found:
+        found["num_decoder_layers"] = found["num_layers"]
+    kind = str(found.get("feed_forward_proj", "relu"))
+    made = {
+        "dense_act_fn": "gelu_new" if kind == "gated-gelu" else kind.rpartition("-")[2],
+        "is_gated_act": kind.startswith("gated-"),
+    }
+    return {key: value for key, value in found.items() if key not in made or value != made[key]}
+
+
 NETWORKS: Final = (
     Network(
         "T5EncoderModel",
@@ -31,5 +46,12 @@ NETWORKS: Final = (
         lambda network: _forward,  # noqa: ARG005
         counts=frozenset({"num_layers", "num_decoder_layers"}),
         sizes=frozenset({"vocab_size", "d_model", "d_ff", "d_kv", "num_heads"}),
+        inert=frozenset(
+            {
+                "classifier_dropout", "dropout_rate", "eos_token_id", "initializer_factor", "is_encoder_decoder",
+                "num_decoder_layers", "pad_token_id", "use_cache",
+            }
+        ),
+        spelled=_spelled,
     ),
-)
+)  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError
-from olivelike.families.network import Input, Interface, Network, shown
+from olivelike.families.network import Input, Interface, Network, check_turns, shown, size_of
 from olivelike.families.networks.operators import rotary
 
 if TYPE_CHECKING:
@@ -160,6 +160,8 @@ def _check(component: str, class_name: str, config: Config) -> None:
             f"{component}: {class_name} with `siglip_feat_dim: {shown(config['siglip_feat_dim'])}` is not supported: "
             "it takes pictures beside the text"
         )
+    head = size_of(config, "dim", 3840) // size_of(config, "n_heads", 30)
+    check_turns(component, class_name, config, ("axes_dims", (32, 48, 48)), head, "rope_theta")
 
 
 NETWORKS: Final = (

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 from olivelike.digest import digest_json
 from olivelike.families.networks import NETWORKS, STORED
 from olivelike.graphs.shelf.shelf_folder import VERSION
-from olivelike.model.components import PREVIEW
+from olivelike.model.components import PREVIEW, TAKEN_STATES, own_marks
 
 if TYPE_CHECKING:
     from olivelike._untrusted import Json, JsonView
+    from olivelike.families.network import Network
     from olivelike.model import Architecture
     from olivelike.model.architecture import Config
     from olivelike.sources import Checkpoint
@@ -55,7 +56,7 @@ In a tower that is not for text, `bos_token_id`, `eos_token_id` and `pad_token_i
 _TOKEN_IDS: Final = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
 _TOWERS: Final = ("text_config", "vision_config")
 
-_OF_NO_NAME: Final = frozenset({"eos_token_id"})
+_OF_NO_NAME: Final = frozenset({"eos_token_id", TAKEN_STATES})
 """Keys on which a graph depends, but neither a name nor a shape of a parameter."""
 
 UNUSED: Final = ("embeddings.position_ids", "logit_scale")
@@ -70,14 +71,24 @@ def _known() -> Mapping[str, JsonView]:
 
 def complete(class_name: str, config: Config) -> tuple[str, Config] | None:
     """Return the library of a class, and what it makes of a raw config; `None` if that can't be told without it."""
-    known = _known().get(class_name)
+    known, network = _known().get(class_name), _network(class_name)
     if known is None:
         return None
-    whole = _complete(known["config"], config)
-    return None if whole is None else (known["library"], whole)
+    marks = own_marks(config)
+    raw = {name: value for name, value in config.items() if name not in marks}
+    try:
+        spelled = network.spelled(raw) if network else raw
+    except (TypeError, ValueError):
+        return None
+    whole = _complete(known["config"], spelled, network.inert if network else frozenset())
+    return None if whole is None else (known["library"], {**whole, **marks})
 
 
-def _complete(defaults: Config, config: Config) -> Config | None:
+def _network(class_name: str) -> Network | None:
+    return next((one for one in NETWORKS if one.class_name == class_name), None)
+
+
+def _complete(defaults: Config, config: Config, inert: frozenset[str]) -> Config | None:
     whole = dict(defaults)
     for name, value in config.items():
         tower = name.removesuffix("_dict")
@@ -87,22 +98,22 @@ def _complete(defaults: Config, config: Config) -> Config | None:
         elif tower in _TOWERS and isinstance(defaults.get(tower), dict):
             # Old configs hold each tower twice, and what the second one does not say has its default.
             chosen = config.get(f"{tower}_dict", value)
-            found = _complete(defaults[tower], chosen) if isinstance(chosen, dict) else None
+            found = _complete(defaults[tower], chosen, frozenset()) if isinstance(chosen, dict) else None
             if found is None:
                 return None
             whole[tower] = found
         elif name in defaults:
             whole[name] = value
-        elif not _says_nothing(name, value, defaults):
+        elif not _says_nothing(name, value, defaults, inert):
             return None
     return whole
 
 
-def _says_nothing(name: str, value: Any, defaults: Config) -> bool:
+def _says_nothing(name: str, value: Any, defaults: Config, inert: frozenset[str]) -> bool:
     """Tell whether a key that a class does not have is known to be of no meaning."""
     if "model_type" not in defaults:
-        # `AutoencoderTiny` writes into its config what another key of it says.
-        return name in _TRAINING or (name == "block_out_channels" and "encoder_block_out_channels" in defaults)
+        # `AutoencoderTiny` writes into its config what another key of it says, and FLUX.2's VAE what others have.
+        return name in _TRAINING | inert or (name == "block_out_channels" and "encoder_block_out_channels" in defaults)
     idle = {**_GENERATION, **({} if "vocab_size" in defaults else _TOKEN_IDS)}
     return name in idle and value == idle[name]
 
@@ -112,13 +123,14 @@ def form_of(class_name: str, config: Config) -> Any:
 
     Keys that have their default are left out, so a library that adds one changes nothing.
     """
-    known = _known().get(class_name)
-    if known is None or _strange(known["config"], config):
+    known, network = _known().get(class_name), _network(class_name)
+    marks = own_marks(config)
+    known_to_library = {name: value for name, value in config.items() if name not in marks}
+    if known is None or _strange(known["config"], known_to_library):
         return ["exact", config]
-    network = next((one for one in NETWORKS if one.class_name == class_name), None)
-    form = _differing(known["config"], config, network.inert if network else frozenset())
+    form = _differing(known["config"], known_to_library, network.inert if network else frozenset())
     try:
-        return network.one_form(form, config) if network else form
+        return {**(network.one_form(form, config) if network else form), **marks}
     except (TypeError, LookupError):
         return ["exact", config]
 

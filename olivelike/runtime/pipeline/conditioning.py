@@ -144,9 +144,17 @@ class _Encoder:
         self._states = self._layer(back) if back else part.output
         self._norm = read_final_norm(folder.model(network.component)) if back and part.normed else None
         self._pooled = part.pooled if part.pooled in network.session.outputs else None
+        # Embeddings add words to CLIP's.
+        self._words = folder.config(network.component).get("vocab_size") if part.kind != "clip" else None
+        self._tokenizer = folder.path / part.tokenizer
 
     def __call__(self, ids: Array, mask: Array | None = None, /) -> EncodedText:
         network = self._network
+        if isinstance(self._words, int) and ids.size and (last := int(ids.max())) >= self._words:
+            raise SourceError(
+                f"{self._tokenizer}: gives token {last}, and {network.component} knows those below {self._words}; "
+                "get both from the same pipeline"
+            )
         outputs = {self._states: (*ids.shape, self._width(self._states))}
         pooled = self._pooled
         if pooled is not None:

@@ -18,7 +18,7 @@ from olivelike.errors import SourceError
 from olivelike.families.networks import STORED
 from olivelike.families.supported import check_network, refused_config
 from olivelike.model import Architecture, Weights
-from olivelike.model.components import TAKEN_STATES
+from olivelike.model.components import own_marks
 from olivelike.model.guides import IMAGE_ENCODER, IMAGE_PROJECTION, first_of_kind
 from olivelike.sources.names.adaptation import Adaptation, StoredView, bind
 from olivelike.sources.names.loading_result import quiet
@@ -103,8 +103,8 @@ def adapt(
     if original is not None and (absent := STORED[original].absent):
         loading = replace(loading, missing=frozenset(n for n in loading.missing if not n.startswith(absent)))
     _check(component, class_name, loading, original)
-    own = {key: config[key] for key in (TAKEN_STATES,) if key in config}
-    architecture = Architecture(first_of_kind(component), loader, class_name, {**loading.config, **own})
+    settings = {**loading.config, **own_marks(config)}
+    architecture = Architecture(first_of_kind(component), loader, class_name, settings)
     names = {name: views[found] for name, found in sorted(loading.names.items())}
     unused = tuple(sorted(shapes.keys() - {view.name for view in names.values()}))
     return Adaptation(architecture, names, unused)

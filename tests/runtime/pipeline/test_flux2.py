@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from functools import cache
 
 import numpy as np
@@ -23,6 +24,7 @@ from olivelike.runtime.jobs.prompt_lines import PromptLine
 from olivelike.testing.models import lend_graphs, load_model
 from tests.fixtures.inline_executor import InlineExecutor
 from tests.fixtures.little_flux2 import LAYERS, little_flux2
+from tests.fixtures.no_torch import forbid_torch
 
 COMPONENTS = ("text_encoder", "transformer", "vae_encoder", "vae_decoder")
 LEAST = 60.0
@@ -144,6 +146,24 @@ def test_pictures_of_a_batch_are_those_that_are_drawn_alone(opened):
     together = pipeline.generate(ask(num_images=2, batch_size=2)).pictures
     assert psnr(together[0].image, pipeline.generate(ask()).pictures[0].image) >= LEAST
     assert psnr(together[1].image, pipeline.generate(ask(seed=6)).pictures[0].image) >= LEAST
+
+
+def test_a_second_checkpoint_converts_nothing_and_imports_no_torch(opened, tmp_path, monkeypatch):
+    first = opened(distilled=True).folder.path
+    source = shutil.copytree(little_flux2(), tmp_path / "second")
+    for file in source.rglob("*.safetensors"):
+        data = file.read_bytes()
+        file.write_bytes(data[:-2] + bytes([data[-2] ^ 1, data[-1]]))
+    forbid_torch(monkeypatch)
+    place, options = draft(
+        ConvertRequest(str(source), "cpu", tmp_path / "out"), Options(cache_dir=first.parent / "cache")
+    )
+    events = []
+    run(place, options, events.append, executor=InlineExecutor)
+    ran = {event.data["node"] for event in events if event.name == "node_finished"}
+    assert ran - {"pipeline.assets"} == {f"{name}.materialize" for name in COMPONENTS}
+    for component in COMPONENTS:
+        assert (tmp_path / "out" / component / "model.onnx").is_file()
 
 
 def test_the_text_encoder_is_closed_once_prompts_are_known(opened):

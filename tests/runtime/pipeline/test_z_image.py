@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from functools import cache
 
@@ -177,3 +178,11 @@ def test_half_precision_draws_nearly_the_same(work, whole):
     latents = [open_pipeline(folder).latents(ask()) for folder in (whole, half)]
     assert np.isfinite(latents[1]).all()
     assert np.linalg.norm(latents[1] - latents[0]) / np.linalg.norm(latents[0]) < 0.05
+
+
+def test_tokens_that_the_text_encoder_does_not_know_are_told(whole, tmp_path):
+    folder = shutil.copytree(whole, tmp_path / "of another tokenizer")
+    file = folder / "text_encoder" / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_bytes()), "vocab_size": 300}))
+    with pytest.raises(SourceError, match=r"tokenizer: gives token \d+, and text_encoder knows those below 300; "):
+        open_pipeline(folder).latents(Request(("a red circle",), steps=1, size=(32, 32)))
