@@ -43,7 +43,7 @@ def _forward_transformer(
     txt_ids: torch.Tensor,
     guidance: torch.Tensor | None = None,
 ) -> Any:
-    rows = len(hidden_states)
+    rows = hidden_states.shape[0]
     return self.network(
         hidden_states,
         encoder_hidden_states,

@@ -51,7 +51,11 @@ def _forward_transformer(
     pooled_projections: torch.Tensor,
 ) -> Any:
     return self.network(
-        hidden_states, encoder_hidden_states, pooled_projections, timestep.expand(len(hidden_states)), return_dict=False
+        hidden_states,
+        encoder_hidden_states,
+        pooled_projections,
+        timestep.expand(hidden_states.shape[0]),
+        return_dict=False,
     )[0]
 
 
