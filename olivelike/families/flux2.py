@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError
 from olivelike.families.family import Family, HalfPolicy, Latents, Published, Sizes, TextPart
-from olivelike.families.network import shown
 
 if TYPE_CHECKING:
     from olivelike._untrusted import JsonView
@@ -43,7 +43,8 @@ def _variant(index: JsonView, denoiser: JsonView) -> Mapping[str, Any]:
     distilled = index.get("is_distilled")
     if distilled not in (True, False, None):
         raise SourceError(
-            f"model_index.json has `is_distilled: {shown(distilled)}`, where true or false makes sense; get it again"
+            f"model_index.json has `is_distilled: {json.dumps(distilled)[:32]}`, where true or false makes sense; "
+            "get it again"
         )
     if not distilled:
         return {}
