@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from olivelike._untrusted import JsonView
 from olivelike.model.components import TAKEN_STATES
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from olivelike.model.components import Prediction
 
 Shapes = Mapping[str, tuple[int, ...]]
+LORA_NAMES: Final = ("transformer", "unet", "diffusion_model")
+"""Words for a transformer in the names of a LoRA's tensors: kohya calls each denoiser a UNet."""
+T5_LAYERS: Final = ("encoder_block", "shared")
+"""Beginnings of the layers of T5."""
 Owns = Callable[[JsonView, Collection[str], JsonView], bool]
 
 
@@ -240,7 +244,7 @@ class Family:
     lora_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Component → words for it in the names of a LoRA's tensors."""
     lora_layers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Component → beginnings of its layers, for names that say no network."""
+    """Component → beginnings of its layers, for names that say no network, beside those of `Network.held`."""
     unread: tuple[str, ...] = ()
     """Parts of names that tell a file of its original code, where those are not read."""
     guides: frozenset[str] = frozenset()

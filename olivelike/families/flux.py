@@ -6,7 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from olivelike.families.family import Family, HalfPolicy, Latents, Published, Sizes, TextPart
+from olivelike.families import sd1
+from olivelike.families.family import LORA_NAMES, T5_LAYERS, Family, HalfPolicy, Latents, Published, Sizes, TextPart
 
 if TYPE_CHECKING:
     from olivelike._untrusted import JsonView
@@ -70,4 +71,10 @@ FAMILY: Final = Family(
     sample="hidden_states",
     timestep="sigma",
     unread=("double_blocks.0.", "double_blocks_0_", "single_transformer_blocks.0."),
+    lora_names={
+        "transformer": LORA_NAMES,
+        "text_encoder": sd1.LORA_NAMES["text_encoder"],
+        "text_encoder_2": ("te2", "text_encoder_2"),
+    },
+    lora_layers={"text_encoder": sd1.LORA_LAYERS["text_encoder"], "text_encoder_2": T5_LAYERS},
 )

@@ -75,6 +75,37 @@ class Told:
     """More of what was found, for a person."""
 
 
+@dataclass(frozen=True)
+class Rows:
+    """Rows of a layer's weight, or all of them, counted in as many as it has columns."""
+
+    layer: str
+    """Name of the layer in its library, with `#` for each number of a block."""
+    first: int = 0
+    end: int | None = None
+    of: int | None = None
+    """Number of all its rows, counted so, if others of the name are held otherwise."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """A layer under a name that is not its library's, and the rows of the library's layers that it holds, in order."""
+
+    name: str
+    """Name with `#` for each number of a block."""
+    rows: tuple[Rows, ...]
+
+
+def held(name: str, *layers: str | Rows) -> Held:
+    """Return a layer of another name that holds whole layers of the library, or rows of them."""
+    return Held(name, tuple(Rows(layer) if isinstance(layer, str) else layer for layer in layers))
+
+
+def swapped(layer: str) -> tuple[Rows, Rows]:
+    """Return the halves of a layer in the order in which they are not: scale and shift of a norm."""
+    return Rows(layer, 1, 2, of=2), Rows(layer, 0, 1, of=2)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Stored:
     """A way in which files of the original code hold a network; readers, LoRAs and writers of files share it."""
@@ -152,6 +183,11 @@ class Network:
     """
     stored: tuple[Stored, ...] = ()
     """Ways in which files of original names hold it."""
+    held: tuple[Held, ...] = ()
+    """All its layers with weights, by the names that its original code and trainers of LoRAs give them.
+
+    Empty if `Stored.original` says them.
+    """
 
 
 def check_turns(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 
-from olivelike.families.family import Family, HalfPolicy, Latents, Published, Sizes, TextPart
+from olivelike.families import sd1
+from olivelike.families.family import LORA_NAMES, T5_LAYERS, Family, HalfPolicy, Latents, Published, Sizes, TextPart
 
 if TYPE_CHECKING:
     from olivelike._untrusted import JsonView
@@ -48,4 +49,15 @@ FAMILY: Final = Family(
     text_key="",
     sample="hidden_states",
     unread=("joint_blocks.0.", "joint_blocks_0_", "text_encoders.clip_g.", "transformer_blocks.0.norm1_context."),
+    lora_names={
+        "transformer": LORA_NAMES,
+        "text_encoder": sd1.LORA_NAMES["text_encoder"],
+        "text_encoder_2": ("te2", "text_encoder_2", "clip_g"),
+        "text_encoder_3": ("te3", "text_encoder_3"),
+    },
+    lora_layers={
+        "text_encoder": sd1.LORA_LAYERS["text_encoder"],
+        "text_encoder_2": sd1.LORA_LAYERS["text_encoder"],
+        "text_encoder_3": T5_LAYERS,
+    },
 )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from olivelike._text import did_you_mean_path
 from olivelike.errors import SourceError
-from olivelike.families import TOKENIZER_OF, denoiser_among
+from olivelike.families import TOKENIZER_OF, denoiser_among, family_of_folder
 from olivelike.model.few_steps import ENOUGH, FewSteps
 from olivelike.model.records.origin import EmbeddingRecord, LoraRecord, Origin
 
@@ -136,6 +136,7 @@ def check_adapters(adapters: Adapters, loaded: LoadedWorkflow, source: PipelineS
     """
     components = set.intersection(*(set(variant.steps) for variant in loaded.variants.values()))
     for opened in adapters.loras:
+        _check_family(opened, source)
         weighty = {name for name in opened.file.components if opened.lora.weight_of(name)}
         if left_out := sorted(weighty - components):
             raise SourceError(
@@ -143,7 +144,6 @@ def check_adapters(adapters: Adapters, loaded: LoadedWorkflow, source: PipelineS
                 f"`components:`, or give the LoRA `weights: {{{left_out[0]}: 0}}`"
             )
         opened.file.check_scales(weighty)
-        _check_family(opened, source)
     for embedding in adapters.embeddings:
         if left_out := sorted(embedding.shapes.keys() - components):
             raise SourceError(
@@ -192,11 +192,13 @@ def _weight_of_denoiser(opened: OpenedLora) -> float:
 
 
 def _check_family(opened: OpenedLora, source: PipelineSource) -> None:
-    from olivelike.sources.adapters.lora_file import check_family
+    from olivelike.sources.adapters.lora_file import check_denoiser, check_family
 
     if (denoiser := denoiser_among(source.checkpoints)) is None:
         return
-    width = source.checkpoint(denoiser).config.get("cross_attention_dim")
+    config = source.checkpoint(denoiser).config
+    check_denoiser(opened.file, family_of_folder(source.index, source.checkpoints, config), source.origin.place)
+    width = config.get("cross_attention_dim")
     widths = set(width) if isinstance(width, list | tuple) else {width}
     if len(widths) == 1 and isinstance(number := widths.pop(), int):
         check_family(opened.file, number, source.origin.place)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from olivelike._text import size as size_in_words
 from olivelike.errors import SourceError
-from olivelike.families.network import Input, Interface, Network, check_turns, shown, size_of
+from olivelike.families.network import Input, Interface, Network, Rows, check_turns, held, shown, size_of, swapped
 
 if TYPE_CHECKING:
     import torch
@@ -88,6 +88,46 @@ def _check(component: str, class_name: str, config: Config) -> None:
     check_turns(component, class_name, config, ("axes_dims_rope", (32,) * _AXES), head, "rope_theta")
 
 
+_BLOCK: Final = "transformer_blocks.#."
+_SINGLE: Final = "single_transformer_blocks.#.attn."
+_PACKED: Final = f"{_SINGLE}to_qkv_mlp_proj"
+_TIMES: Final = "time_guidance_embed."
+_DOUBLE: Final = (
+    held("double_blocks.#.img_attn.qkv", *(f"{_BLOCK}attn.to_{part}" for part in "qkv")),
+    held("double_blocks.#.txt_attn.qkv", *(f"{_BLOCK}attn.add_{part}_proj" for part in "qkv")),
+    held("double_blocks.#.img_attn.proj", f"{_BLOCK}attn.to_out.0"),
+    held("double_blocks.#.txt_attn.proj", f"{_BLOCK}attn.to_add_out"),
+    held("double_blocks.#.img_mlp.0", f"{_BLOCK}ff.linear_in"),
+    held("double_blocks.#.img_mlp.2", f"{_BLOCK}ff.linear_out"),
+    held("double_blocks.#.txt_mlp.0", f"{_BLOCK}ff_context.linear_in"),
+    held("double_blocks.#.txt_mlp.2", f"{_BLOCK}ff_context.linear_out"),
+)
+HELD: Final = (
+    *_DOUBLE,
+    held("img_in", "x_embedder"),
+    held("txt_in", "context_embedder"),
+    held("time_in.in_layer", f"{_TIMES}timestep_embedder.linear_1"),
+    held("time_in.out_layer", f"{_TIMES}timestep_embedder.linear_2"),
+    held("guidance_in.in_layer", f"{_TIMES}guidance_embedder.linear_1"),
+    held("guidance_in.out_layer", f"{_TIMES}guidance_embedder.linear_2"),
+    held("double_stream_modulation_img.lin", "double_stream_modulation_img.linear"),
+    held("double_stream_modulation_txt.lin", "double_stream_modulation_txt.linear"),
+    held("single_stream_modulation.lin", "single_stream_modulation.linear"),
+    held("single_blocks.#.linear1", _PACKED),
+    held("single_blocks.#.linear2", f"{_SINGLE}to_out"),
+    held("final_layer.adaLN_modulation.1", *swapped("norm_out.linear")),
+    held("final_layer.linear", "proj_out"),
+    # A single block's layers as FLUX.1 has them.
+    *(held(f"{_SINGLE}to_{part}", Rows(_PACKED, number, number + 1)) for number, part in enumerate("qkv")),
+    held("single_transformer_blocks.#.proj_mlp", Rows(_PACKED, 3)),
+    # A name that some programs cut.
+    *(
+        held(f"sformer_blocks{row.layer.removeprefix('transformer_blocks')}", row)
+        for one in _DOUBLE
+        for row in one.rows
+    ),
+)
+"""Names of https://github.com/black-forest-labs/flux2 (`model.py`)."""
 NETWORKS: Final = (
     Network(
         "Flux2Transformer2DModel",
@@ -95,6 +135,7 @@ NETWORKS: Final = (
         _interface,
         lambda network: _forward,  # noqa: ARG005
         _check,
+        held=HELD,
         counts=frozenset({"num_layers", "num_single_layers"}),
         sizes=frozenset(
             {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError
-from olivelike.families.network import Input, Interface, Network, check_turns, shown, size_of
+from olivelike.families.network import Input, Interface, Network, check_turns, held, shown, size_of, swapped
 
 if TYPE_CHECKING:
     import torch
@@ -69,6 +69,45 @@ def _check_transformer(component: str, class_name: str, config: Config) -> None:
     check_turns(component, class_name, config, ("axes_dims_rope", (16, 56, 56)), head)
 
 
+_IMAGE: Final = "transformer_blocks.#."
+_SINGLE: Final = "single_transformer_blocks.#."
+_QKV: Final = tuple(f"{_IMAGE}attn.to_{part}" for part in "qkv")
+_TEXT_QKV: Final = tuple(f"{_IMAGE}attn.add_{part}_proj" for part in "qkv")
+_SINGLE_QKV: Final = tuple(f"{_SINGLE}attn.to_{part}" for part in "qkv")
+_TIMES: Final = "time_text_embed."
+HELD: Final = (
+    held("img_in", "x_embedder"),
+    held("txt_in", "context_embedder"),
+    held("time_in.in_layer", f"{_TIMES}timestep_embedder.linear_1"),
+    held("time_in.out_layer", f"{_TIMES}timestep_embedder.linear_2"),
+    held("vector_in.in_layer", f"{_TIMES}text_embedder.linear_1"),
+    held("vector_in.out_layer", f"{_TIMES}text_embedder.linear_2"),
+    held("guidance_in.in_layer", f"{_TIMES}guidance_embedder.linear_1"),
+    held("guidance_in.out_layer", f"{_TIMES}guidance_embedder.linear_2"),
+    held("double_blocks.#.img_mod.lin", f"{_IMAGE}norm1.linear"),
+    held("double_blocks.#.txt_mod.lin", f"{_IMAGE}norm1_context.linear"),
+    held("double_blocks.#.img_attn.qkv", *_QKV),
+    held("double_blocks.#.txt_attn.qkv", *_TEXT_QKV),
+    held("double_blocks.#.img_attn.proj", f"{_IMAGE}attn.to_out.0"),
+    held("double_blocks.#.txt_attn.proj", f"{_IMAGE}attn.to_add_out"),
+    held("double_blocks.#.img_mlp.0", f"{_IMAGE}ff.net.0.proj"),
+    held("double_blocks.#.img_mlp.2", f"{_IMAGE}ff.net.2"),
+    held("double_blocks.#.txt_mlp.0", f"{_IMAGE}ff_context.net.0.proj"),
+    held("double_blocks.#.txt_mlp.2", f"{_IMAGE}ff_context.net.2"),
+    held("single_blocks.#.modulation.lin", f"{_SINGLE}norm.linear"),
+    held("single_blocks.#.linear1", *_SINGLE_QKV, f"{_SINGLE}proj_mlp"),
+    held("single_blocks.#.linear2", f"{_SINGLE}proj_out"),
+    held("final_layer.adaLN_modulation.1", *swapped("norm_out.linear")),
+    held("final_layer.linear", "proj_out"),
+    # Names of x-flux: https://github.com/XLabs-AI/x-flux
+    held("double_blocks.#.processor.qkv_lora1", *_QKV),
+    held("double_blocks.#.processor.qkv_lora2", *_TEXT_QKV),
+    held("double_blocks.#.processor.proj_lora1", f"{_IMAGE}attn.to_out.0"),
+    held("double_blocks.#.processor.proj_lora2", f"{_IMAGE}attn.to_add_out"),
+    held("single_blocks.#.processor.qkv", *_SINGLE_QKV),
+    held("single_blocks.#.processor.proj", f"{_SINGLE}proj_out"),
+)
+"""Names of https://github.com/black-forest-labs/flux (`model.py`, `modules/layers.py`)."""
 NETWORKS: Final = (
     Network(
         "FluxTransformer2DModel",
@@ -76,6 +115,7 @@ NETWORKS: Final = (
         _transformer,
         lambda network: _forward_transformer,  # noqa: ARG005
         _check_transformer,
+        held=HELD,
         counts=frozenset({"num_layers", "num_single_layers"}),
         sizes=frozenset(
             {

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError
-from olivelike.families.network import MOST_PATCHES, Input, Interface, Network, shown
+from olivelike.families.network import MOST_PATCHES, Input, Interface, Network, Rows, held, shown, swapped
 from olivelike.families.networks import clip
 
 if TYPE_CHECKING:
@@ -75,6 +75,33 @@ def _check_transformer(component: str, class_name: str, config: Config) -> None:
         )
 
 
+_BLOCK: Final = "transformer_blocks.#."
+_TIMES: Final = "time_text_embed."
+HELD: Final = (
+    held("x_embedder.proj", "pos_embed.proj"),
+    held("t_embedder.mlp.0", f"{_TIMES}timestep_embedder.linear_1"),
+    held("t_embedder.mlp.2", f"{_TIMES}timestep_embedder.linear_2"),
+    held("y_embedder.mlp.0", f"{_TIMES}text_embedder.linear_1"),
+    held("y_embedder.mlp.2", f"{_TIMES}text_embedder.linear_2"),
+    held("context_embedder", "context_embedder"),
+    held("joint_blocks.#.x_block.attn.qkv", *(f"{_BLOCK}attn.to_{part}" for part in "qkv")),
+    held("joint_blocks.#.x_block.attn2.qkv", *(f"{_BLOCK}attn2.to_{part}" for part in "qkv")),
+    held("joint_blocks.#.context_block.attn.qkv", *(f"{_BLOCK}attn.add_{part}_proj" for part in "qkv")),
+    held("joint_blocks.#.x_block.attn.proj", f"{_BLOCK}attn.to_out.0"),
+    held("joint_blocks.#.x_block.attn2.proj", f"{_BLOCK}attn2.to_out.0"),
+    held("joint_blocks.#.context_block.attn.proj", f"{_BLOCK}attn.to_add_out"),
+    held("joint_blocks.#.x_block.mlp.fc1", f"{_BLOCK}ff.net.0.proj"),
+    held("joint_blocks.#.x_block.mlp.fc2", f"{_BLOCK}ff.net.2"),
+    held("joint_blocks.#.context_block.mlp.fc1", f"{_BLOCK}ff_context.net.0.proj"),
+    held("joint_blocks.#.context_block.mlp.fc2", f"{_BLOCK}ff_context.net.2"),
+    held("joint_blocks.#.x_block.adaLN_modulation.1", f"{_BLOCK}norm1.linear"),
+    held("joint_blocks.#.context_block.adaLN_modulation.1", Rows(f"{_BLOCK}norm1_context.linear", of=6)),
+    # The last block's text goes no further: it has a scale and a shift alone.
+    held("joint_blocks.#.context_block.adaLN_modulation.1", *swapped(f"{_BLOCK}norm1_context.linear")),
+    held("final_layer.adaLN_modulation.1", *swapped("norm_out.linear")),
+    held("final_layer.linear", "proj_out"),
+)
+"""Names of https://github.com/Stability-AI/sd3.5 (`mmditx.py`)."""
 NETWORKS: Final = (
     Network(
         "SD3Transformer2DModel",
@@ -82,6 +109,7 @@ NETWORKS: Final = (
         _transformer,
         lambda network: _forward_transformer,  # noqa: ARG005
         _check_transformer,
+        held=HELD,
         counts=frozenset({"num_layers"}),
         sizes=frozenset(
             {

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError
-from olivelike.families.network import Input, Interface, Network, check_turns, shown, size_of
+from olivelike.families.network import Input, Interface, Network, check_turns, held, shown, size_of
 from olivelike.families.networks.operators import rotary
 
 if TYPE_CHECKING:
@@ -164,6 +164,27 @@ def _check(component: str, class_name: str, config: Config) -> None:
     check_turns(component, class_name, config, ("axes_dims", (32, 48, 48)), head, "rope_theta")
 
 
+HELD: Final = (
+    held("x_embedder", "all_x_embedder.2-1"),
+    held("t_embedder.mlp.0", "t_embedder.mlp.0"),
+    held("t_embedder.mlp.2", "t_embedder.mlp.2"),
+    held("cap_embedder.1", "cap_embedder.1"),
+    held("final_layer.linear", "all_final_layer.2-1.linear"),
+    held("final_layer.adaLN_modulation.1", "all_final_layer.2-1.adaLN_modulation.1"),
+    *(
+        held(f"{block}.#.{name}", *(f"{block}.#.{layer}" for layer in layers))
+        for block in ("layers", "noise_refiner", "context_refiner")
+        for name, *layers in (
+            ("attention.qkv", "attention.to_q", "attention.to_k", "attention.to_v"),
+            ("attention.out", "attention.to_out.0"),
+            ("feed_forward.w1", "feed_forward.w1"),
+            ("feed_forward.w2", "feed_forward.w2"),
+            ("feed_forward.w3", "feed_forward.w3"),
+            ("adaLN_modulation.0", "adaLN_modulation.0"),
+        )
+    ),
+)
+"""Names of https://github.com/Tongyi-MAI/Z-Image (`transformer.py`), and of ComfyUI's files."""
 NETWORKS: Final = (
     Network(
         "ZImageTransformer2DModel",
@@ -172,6 +193,7 @@ NETWORKS: Final = (
         _forward_of,
         _check,
         as_operators=_as_operators,
+        held=HELD,
         counts=frozenset({"n_layers", "n_refiner_layers"}),
         sizes=frozenset({"in_channels", "dim", "n_heads", "n_kv_heads", "cap_feat_dim", "axes_dims", "axes_lens"}),
         inert=frozenset({"axes_lens"}),

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 from olivelike.errors import SourceError
 from olivelike.families import DENOISERS, FAMILIES, family_of_text_width
 from olivelike.model.few_steps import FewSteps, few_steps_of_metadata, few_steps_of_path
-from olivelike.sources.adapters.layer_names import flat_name
+from olivelike.sources.adapters.layer_names import families_with, flat_name
 
 if TYPE_CHECKING:
+    from olivelike.families.family import Family
     from olivelike.sources.files.weight_table import RawTensor
 
 _NAMED_FAMILY = re.compile(r"sd|xl", re.IGNORECASE)
@@ -108,7 +109,7 @@ class LoraFile:
     components: frozenset[str]
     """The networks that it changes: `unet`, `text_encoder`, `text_encoder_2`."""
     family: str | None
-    """`sd1`, `sd2`, `sdxl`, `sdxl_refiner`; `None` if names and shapes don't tell."""
+    """`sd1`, `sdxl`, `flux2` and the like; `None` if names and shapes don't tell."""
     cross_attention_dim: int | None
     """Width of the prompt's vectors in the UNet that it was made for, if it changes a layer that reads them."""
     ranks: frozenset[int]
@@ -128,6 +129,8 @@ class LoraFile:
     def few_steps(self) -> FewSteps | None:
         """Kind of few-step model that it makes of a denoiser, by metadata, or else by name; those change it alone."""
         alone = len(self.components) == 1 and not self.components.isdisjoint(DENOISERS)
+        # What is known of few steps is of schedules of noise: flows have their own, at any number of steps.
+        alone = alone and not flows_of(self.modules.values())
         return (few_steps_of_metadata(self.metadata) or self._named) if alone else None
 
     @property
@@ -150,13 +153,21 @@ class WeightedLora:
 
 def cross_attention_dim_of(modules: Iterable[LoraModule]) -> int | None:
     """Return the width of the prompt's vectors that the UNet's modules read; `None` if none reads them."""
-    readers = [m for m in modules if m.component in DENOISERS and m.layer.endswith(_PROMPT_READERS)]
-    return readers[0].columns if readers else None
+    known = list(modules)
+    readers = [m for m in known if m.component in DENOISERS and m.layer.endswith(_PROMPT_READERS)]
+    return readers[0].columns if readers and not flows_of(known) else None
+
+
+def flows_of(modules: Iterable[LoraModule]) -> list[str]:
+    """Return the families of transformers that have all the denoiser's layers; none if it changes none of these."""
+    return families_with({module.layer for module in modules if module.component in DENOISERS})
 
 
 def family_of(modules: Iterable[LoraModule]) -> str | None:
-    """Return `sd1`, `sd2`, `sdxl` or `sdxl_refiner`; `None` if names and shapes don't tell."""
+    """Return the name of a family; `None` if names and shapes don't tell."""
     known = list(modules)
+    if flows := flows_of(known):
+        return flows[0] if len(flows) == 1 else None
     width = cross_attention_dim_of(known)
     if width is not None:
         return family_of_text_width(width)
@@ -182,6 +193,22 @@ def is_second_encoder(modules: Iterable[LoraModule], base_class: str | None) -> 
     return any(
         m.layer.startswith("text_projection") or (m.layer.endswith(_TEXT_INPUTS) and m.columns == _SECOND_WIDTH)
         for m in modules
+    )
+
+
+def check_denoiser(lora: LoraFile, family: Family, where: str) -> None:
+    """Check from names alone that a LoRA was made for denoisers of a pipeline's kind, and of its family, if they tell.
+
+    Raises `SourceError` otherwise.
+    """
+    denoiser = next((name for name in DENOISERS if name in lora.components), None)
+    flows = flows_of(lora.modules.values())
+    if denoiser is None or (denoiser == family.denoiser and (not flows or family.name in flows)):
+        return
+    made_for = " or ".join(FAMILIES[name].title for name in flows or filter(None, [lora.family]))
+    raise SourceError(
+        f"{lora.path}: this LoRA is for {made_for or f'a pipeline with a {denoiser}'}, and {where} is {family.title}; "
+        "use a LoRA and a source of one family"
     )
 
 

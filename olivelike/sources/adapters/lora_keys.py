@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from olivelike.errors import SourceError
+from olivelike.families import FAMILIES
 from olivelike.sources.adapters.layer_names import flat_name, layer_roots, parse_layer
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ _PATTERNS = tuple(
         (rf"(?P<module>.+)\.lora_(?P<role>A|B){_ADAPTER}(?:\.weight)?", "peft"),
         (rf"(?P<module>.+)\.lora_(?P<role>magnitude)_vector{_ADAPTER}(?:\.weight)?", "peft"),
         (rf"(?P<module>.+)\.lora_(?P<role>down|up|mid){_ADAPTER}\.weight", "diffusers"),
+        (r"(?P<module>.+\.processor\.\w+_lora[12])\.(?P<role>down|up)\.weight", "diffusers"),
         (r"(?P<module>.+?)(?:_lora|\.lora|\.lora_linear_layer)\.(?P<role>down|up)\.weight", "diffusers"),
         (rf"(?P<module>.+)\.(?P<role>hada_(?:w[12]_[ab]|t[12])|lokr_(?:w[12](?:_[ab])?|t2)){_ADAPTER}", "peft"),
         (r"(?P<module>.+?)(?:_lora|\.lora)?\.(?P<role>alpha|dora_scale)", ""),
@@ -81,7 +83,7 @@ def parse_key(stored: str) -> LoraKey | None:
 _NETWORKS = tuple(
     (re.compile(pattern), name)
     for pattern, name in (
-        (r"(.*_)?te3_", "Stable Diffusion 3"),
+        (r"(.*_)?t5xxl_", "T5 under a name that does not say which of a pipeline's encoders it is"),
         (r"(.*_)?prior_", "Stable Cascade"),
         (r"(.*_)?controlnet_", "a ControlNet"),
         (r"(.*_)?motion_modules?_", "AnimateDiff's motion modules"),
@@ -91,16 +93,14 @@ _NETWORKS = tuple(
 _OTHER_LAYERS = tuple(
     (re.compile(pattern), name)
     for pattern, name in (
-        (r"(double|single)_blocks_|(.*_)?single_transformer_blocks_", "FLUX"),
-        (r"joint_blocks_", "Stable Diffusion 3"),
         (r"(down|up)_blocks_\d+_\d+_", "Stable Cascade"),
-        (r"transformer_blocks_", "a diffusion transformer (FLUX, Stable Diffusion 3 or one like them)"),
         (r"(blocks|layers)_\d", "a diffusion transformer (Wan, Lumina or one like them)"),
         (r"input_hint_block_|zero_convs_", "a ControlNet"),
     )
 )
 """Other networks by the name behind the prefix, unless a family here has such layers."""
 _TRANSFORMER = re.compile(r"((base_model_model|lora)_)*transformer_")
+_KNOWN = ", ".join(family.title for family in FAMILIES.values())
 
 _FORMATS = tuple(
     (re.compile(pattern), name)
@@ -115,6 +115,7 @@ _FORMATS = tuple(
         (r".*\.lora_embedding_[AB](\..*)?", "a LoRA of an embedding table"),
         (r".*\.(hada|lokr)_\w+", "a LyCORIS tensor that is not known"),
         (r".*\.(set_weight|reshape_weight)", "replaced weights"),
+        (r".*\.(query|key)_norm\.scale|.*norm_(added_)?[qk]\.weight", "trained norms, as FLUX.1's control LoRAs do"),
         (r"bundle_emb\..*", "a textual-inversion embedding bundled with the LoRA"),
         (r".*\.bias", "a trained bias"),
     )
@@ -131,7 +132,7 @@ _LISTED = 5
 
 
 def refuse_other_networks(path: Path, names: Iterable[str]) -> None:
-    """Refuse a LoRA for a network that is no Stable Diffusion 1, 2 or XL.
+    """Refuse a LoRA for a network of no family here.
 
     Raises:
         SourceError: that names network and key.
@@ -140,13 +141,12 @@ def refuse_other_networks(path: Path, names: Iterable[str]) -> None:
         network = _other_network(name)
         if network is not None:
             raise SourceError(
-                f"{path}: this LoRA is for {network} (it has {name}); "
-                "use one for Stable Diffusion 1.x, 2.x or XL, in the family of the source"
+                f"{path}: this LoRA is for {network} (it has {name}); use one for the family of the source, of {_KNOWN}"
             )
 
 
 def _other_network(name: str) -> str | None:
-    """Return the title of the network that a name is of; `None` if it can be one of Stable Diffusion."""
+    """Return the title of the network that a name is of; `None` if it can be one of a family here."""
     flat, layer = flat_name(name), parse_layer(name)
     path, roots = flat_name(layer.path), layer_roots(layer.component)
     others = [row for row in _OTHER_LAYERS if not any(row[0].match(f"{root}_0_") for root in roots)]
@@ -155,7 +155,7 @@ def _other_network(name: str) -> str | None:
         if found is not None:
             return found
     if layer.component is None and _TRANSFORMER.match(flat):
-        return "a diffusion transformer (FLUX, Stable Diffusion 3 or one like them)"
+        return "a diffusion transformer of no family here"
     return None
 
 

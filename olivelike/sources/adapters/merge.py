@@ -26,8 +26,8 @@ import numpy as np
 
 from olivelike.errors import SourceError, UsageError
 from olivelike.model.tensor_file import Array, Product, add_products, read_tensor
-from olivelike.model.weights import LowRank, Tensor
-from olivelike.sources.adapters.layer_names import FUSED, spelled_layers
+from olivelike.model.weights import ITEM_SIZES, LowRank, Tensor
+from olivelike.sources.adapters.layer_names import FUSED, Place, spelled_layers
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,16 +38,44 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
+class Share:
+    """Rows of a module's difference, and the rows of the parameter that they change."""
+
+    module: LoraModule
+    first: int
+    place: Place
+
+    @property
+    def rows(self) -> slice:
+        """Rows of the difference."""
+        return slice(self.first, self.first + self.place.count)
+
+    @property
+    def changed(self) -> slice:
+        """Rows of the parameter."""
+        return slice(self.place.first, self.place.first + self.place.count)
+
+
+@dataclass(frozen=True)
 class _Part:
     """One module of one file, on the parameter that it changes."""
 
     lora: WeightedLora
-    module: LoraModule
+    share: Share
+    whole: bool
+    """Whether all rows of the parameter change."""
+
+    @property
+    def module(self) -> LoraModule:
+        return self.share.module
 
     def stored(self, role: str, file: str = "") -> Tensor:
-        """Return where a factor lies, in the file of a digest."""
+        """Return where a factor of a product of two lies, in the file of a digest: of `up` the rows of its share."""
         raw = self.lora.file.tensors[self.module.roles[role]]
-        return Tensor(raw.dtype, raw.shape, file, raw.offset)
+        if role != "up":
+            return Tensor(raw.dtype, raw.shape, file, raw.offset)
+        skipped = self.share.first * math.prod(raw.shape[1:]) * ITEM_SIZES[raw.dtype]
+        return Tensor(raw.dtype, (self.share.place.count, *raw.shape[1:]), file, raw.offset + skipped)
 
 
 @dataclass(frozen=True)
@@ -63,7 +91,7 @@ class Change:
     def is_low_rank(self) -> bool:
         """Tell whether it is a sum of products of two stored factors."""
         return all(
-            part.module.kind == "lora" and not part.module.decomposed and "mid" not in part.module.roles
+            part.whole and part.module.kind == "lora" and not part.module.decomposed and "mid" not in part.module.roles
             for part in self.parts
         )
 
@@ -81,6 +109,7 @@ class Change:
         for part in self.parts:
             factors = _factors(part.lora.file, part.module)
             up, down = (factors[role].reshape(len(factors[role]), -1) for role in ("up", "down"))
+            up = up[part.share.rows]
             found.append(Product(up, down, part.module.scale, part.lora.weight))
         return found
 
@@ -100,9 +129,14 @@ class Change:
         base = np.require(stored, np.float32, ["C"])
         total: Array | None = None
         for part in self.parts:
-            change = _change_of(part.module, _factors(part.lora.file, part.module), base)
+            rows = part.share.changed
+            change = _change_of(part.share, _factors(part.lora.file, part.module), base[rows])
             change *= np.float32(part.lora.weight)
-            total = change if total is None else np.add(total, change, out=total)
+            if total is None and part.whole:
+                total = change
+                continue
+            total = np.zeros_like(base) if total is None else total
+            total[rows] += change
         assert total is not None
         whole: Array = np.add(total, base, out=total)
         return whole
@@ -121,26 +155,44 @@ def changes(component: str, base: Mapping[str, Shape], loras: Sequence[WeightedL
             raise UsageError(f"{lora.file.path}: a LoRA's weight is a finite number, not {lora.weight}")
         if lora.weight != 0:
             lora.file.check_scales({component})
-        for parameter, module in match_modules(component, base, lora.file).items():
-            _check_fit(component, parameter, base[parameter], lora.file, module)
-            if lora.weight != 0:
-                _check_finite(lora.file, module)
-                parts.setdefault(parameter, []).append(_Part(lora, module))
+        finite: set[str] = set()
+        for parameter, shares in match_modules(component, base, lora.file).items():
+            for share in shares:
+                if lora.weight != 0 and share.module.name not in finite:
+                    _check_finite(lora.file, share.module)
+                    finite.add(share.module.name)
+                if lora.weight != 0:
+                    whole = share.place.count == base[parameter][0]
+                    parts.setdefault(parameter, []).append(_Part(lora, share, whole))
     ordered = {name: sorted(found, key=_digest) if len(found) > 1 else found for name, found in sorted(parts.items())}
     return {name: Change(component, name, tuple(found)) for name, found in ordered.items()}
 
 
-def _check_fit(component: str, parameter: str, shape: Shape, file: LoraFile, module: LoraModule) -> None:
-    fits = len(shape) in (2, 4) and shape[0] == module.rows and math.prod(shape[1:]) == module.columns
+def _check_fit(
+    component: str, base: Mapping[str, Shape], places: Sequence[Place], file: LoraFile, module: LoraModule
+) -> None:
+    shape = base[places[0].parameter]
+    held = (sum(place.count for place in places), *shape[1:])
+    fits = len(shape) in (2, 4) and held[0] == module.rows and math.prod(shape[1:]) == module.columns
+    fits = fits and all(base[place.parameter][1:] == shape[1:] for place in places)
     if fits and module.kernel is not None:
         fits = module.kernel == (shape[2:] or (1, 1))
     for role in ("dora_scale", "magnitude"):
         if role in module.roles:
-            fits = fits and _magnitude_fits(role, file.tensors[module.roles[role]].shape, shape)
+            magnitude = file.tensors[module.roles[role]].shape
+            fits = fits and _magnitude_fits(role, magnitude, held)
+            if fits and role == "dora_scale" and _dora_axis(magnitude) and held != shape:
+                raise SourceError(
+                    f"{file.path}: {module.name} has magnitudes of inputs for layers that are one matrix there, and "
+                    f"several in {component}, so each one's magnitudes can't be told; use a file with magnitudes of "
+                    "outputs"
+                )
     if not fits:
         factors = {role: list(file.tensors[stored].shape) for role, stored in sorted(module.roles.items())}
+        names = dict.fromkeys(place.parameter for place in places)
+        where = f"{', '.join(names)} of {component}, whose {'shape is' if len(names) == 1 else 'joint shape is'}"
         raise SourceError(
-            f"{file.path}: {module.name} does not fit {parameter} of {component}, whose shape is {list(shape)}: "
+            f"{file.path}: {module.name} does not fit {where} {list(held)}: "
             f"{', '.join(f'{role} {size}' for role, size in factors.items())}; the LoRA is for another network"
         )
 
@@ -173,26 +225,29 @@ def _factors(file: LoraFile, module: LoraModule) -> dict[str, Array]:
 def _digest(part: _Part) -> bytes:
     """Return what orders the parts of one parameter: weight, scale and factors, and no name or place."""
     word = hashlib.sha256(f"{part.lora.weight!r}/{part.module.scale!r}/{part.module.kind}".encode())
+    if not part.whole:
+        word.update(f"/{part.share.first}/{part.share.place.first}".encode())
     for role, values in sorted(_factors(part.lora.file, part.module).items()):
         word.update(f"/{role}{values.shape}".encode())
         word.update(values.tobytes())
     return word.digest()
 
 
-def _change_of(module: LoraModule, factors: Mapping[str, Array], base: Array) -> Array:
-    """Return what a module adds to its layer's weight at LoRA weight 1, in float32.
+def _change_of(share: Share, factors: Mapping[str, Array], base: Array) -> Array:
+    """Return what a share of a module adds to its rows of the weight at LoRA weight 1, in float32.
 
     For DoRA, merged weight minus base: m · (W + Δ) / ‖W + Δ‖ - W (https://arxiv.org/abs/2402.09353, eq. 5).
 
     Args:
+        share: the rows of the module.
         factors: role → values in float32, without alpha.
-        base: the layer's weight W in float32, (out, in) or (out, in, height, width).
+        base: those rows of the weight W in float32, (out, in) or (out, in, height, width).
     """
-    delta = _difference(module, factors, base.shape)
-    if not module.decomposed:
+    delta = _difference(share, factors, base.shape)
+    if not share.module.decomposed:
         return delta
     merged = base + delta
-    magnitude, axis = _magnitude(factors, merged)
+    magnitude, axis = _magnitude(factors, merged, share.rows)
     others = tuple(dimension for dimension in range(merged.ndim) if dimension != axis)
     norm = np.sqrt(np.square(merged, dtype=np.float64).sum(axis=others, keepdims=True)).astype(np.float32)
     norm[norm == 0] = 1  # a row of zeros has no direction, and stays
@@ -200,9 +255,14 @@ def _change_of(module: LoraModule, factors: Mapping[str, Array], base: Array) ->
     return change
 
 
-def _difference(module: LoraModule, factors: Mapping[str, Array], shape: tuple[int, ...]) -> Array:
-    """Return the difference Δ of a module in a layer's shape, alpha / rank included, in float32."""
-    product = {"lora": _product, "loha": _hadamard, "lokr": _kronecker}[module.kind](factors)
+def _difference(share: Share, factors: Mapping[str, Array], shape: tuple[int, ...]) -> Array:
+    """Return the difference Δ of a share's rows in their shape, alpha / rank included, in float32."""
+    module = share.module
+    if module.kind == "lora":
+        product = _product({**factors, "up": factors["up"][share.rows]})
+    else:
+        made = (_hadamard if module.kind == "loha" else _kronecker)(factors)
+        product = made if len(made) == shape[0] else made[share.rows].copy()
     # PEFT knows no rank-stabilised scale of LoHa and LoKr.
     product *= np.float32(replace(module, rslora=module.rslora and module.kind == "lora").scale)
     return product.reshape(shape)
@@ -253,8 +313,8 @@ def _between(core: Array, a: Array, b: Array) -> Array:
     return whole
 
 
-def _magnitude(factors: Mapping[str, Array], merged: Array) -> tuple[Array, int]:
-    """Return the magnitudes, shaped to multiply the weight, and the axis that they run along."""
+def _magnitude(factors: Mapping[str, Array], merged: Array, rows: slice) -> tuple[Array, int]:
+    """Return the magnitudes of rows, shaped to multiply them, and the axis that they run along."""
     along = [1] * merged.ndim
     if "magnitude" in factors:  # PEFT's runs along the output, also where it is stored as (1, out, 1, 1)
         values, axis = factors["magnitude"], 0
@@ -262,7 +322,8 @@ def _magnitude(factors: Mapping[str, Array], merged: Array) -> tuple[Array, int]
         values = factors["dora_scale"]
         axis = _dora_axis(values.shape)
     along[axis] = -1
-    return values.reshape(along), axis
+    flat = values.reshape(-1)
+    return (flat if axis else flat[rows]).reshape(along), axis
 
 
 def _dora_axis(shape: tuple[int, ...]) -> int:
@@ -273,41 +334,50 @@ def _dora_axis(shape: tuple[int, ...]) -> int:
 _LISTED = 5
 
 
-def match_modules(component: str, base: Mapping[str, tuple[int, ...]], lora: LoraFile) -> dict[str, LoraModule]:
-    """Return the modules of a component by the parameter that each changes.
+def match_modules(component: str, base: Mapping[str, Shape], lora: LoraFile) -> dict[str, list[Share]]:
+    """Return the shares of a component's modules by the parameter that each changes.
 
-    Raises `SourceError` if a module has no layer in the network, or two have the same.
+    Raises `SourceError` if a module has no layer in the network or does not fit it, or two change the same rows.
 
     Args:
-        component: `unet`, `text_encoder` or `text_encoder_2`.
+        component: `unet`, `transformer`, `text_encoder` or `text_encoder_2`.
         base: parameter → shape.
+        lora: the file.
     """
     layers = spelled_layers(component, base)
-    matched: dict[str, LoraModule] = {}
-    unmatched: list[str] = []
-    for module in lora.modules.values():
-        if module.component != component:
-            continue
-        parameter = layers.get(module.layer)
-        if parameter is None:
-            unmatched.append(module.name)
-        elif parameter in matched:
-            raise SourceError(
-                f"{lora.path}: {matched[parameter].name} and {module.name} both change {parameter} of "
-                f"{component}; get another version of the file"
-            )
-        else:
-            matched[parameter] = module
-    if unmatched:
-        rest = f", and {len(unmatched) - _LISTED} more" if len(unmatched) > _LISTED else ""
-        listed = f"{', '.join(unmatched[:_LISTED])}{rest}"
-        if all(name.endswith(FUSED) for name in unmatched):
-            raise SourceError(
-                f"{lora.path}: {len(unmatched)} modules change query, key and value of {component} as one matrix, "
-                f"which is three layers here: {listed}; use the file in the names of kohya, diffusers or PEFT"
-            )
-        raise SourceError(
-            f"{lora.path}: {len(unmatched)} modules have no layer in {component}: {listed}; the LoRA is for another "
-            "network"
-        )
+    modules = [module for module in lora.modules.values() if module.component == component]
+    if unmatched := [module.name for module in modules if module.layer not in layers]:
+        _refuse_unmatched(component, unmatched, len(modules), lora)
+    matched: dict[str, list[Share]] = {}
+    for module in modules:
+        places = layers[module.layer]
+        _check_fit(component, base, places, lora, module)
+        first = 0
+        for place in places:
+            share, shares = Share(module, first, place), matched.setdefault(place.parameter, [])
+            first += place.count
+            if other := next((one for one in shares if _overlap(one.place, place)), None):
+                raise SourceError(
+                    f"{lora.path}: {other.module.name} and {module.name} both change {place.parameter} of "
+                    f"{component}; get another version of the file"
+                )
+            shares.append(share)
     return matched
+
+
+def _overlap(one: Place, other: Place) -> bool:
+    return one.first < other.first + other.count and other.first < one.first + one.count
+
+
+def _refuse_unmatched(component: str, unmatched: Sequence[str], count: int, lora: LoraFile) -> None:
+    rest = f", and {len(unmatched) - _LISTED} more" if len(unmatched) > _LISTED else ""
+    listed = f"{', '.join(unmatched[:_LISTED])}{rest}"
+    if all(name.endswith(FUSED) for name in unmatched):
+        raise SourceError(
+            f"{lora.path}: {len(unmatched)} modules change query, key and value of {component} as one matrix, "
+            f"which is three layers here: {listed}; use the file in the names of kohya, diffusers or PEFT"
+        )
+    raise SourceError(
+        f"{lora.path}: {len(unmatched)} modules have no layer in {component}, of {count} for it: {listed}; the LoRA is "
+        "for another network"
+    )

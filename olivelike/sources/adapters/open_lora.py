@@ -9,6 +9,7 @@ from pathlib import Path
 
 from olivelike._untrusted import open_file
 from olivelike.errors import SourceError
+from olivelike.sources.adapters.layer_names import families_with, flat_name
 from olivelike.sources.adapters.lora_file import (
     LoraFile,
     LoraModule,
@@ -95,7 +96,9 @@ def _native_settings(
         return by_component.get("")
     if place.config is not None:
         return settings_from_file(place.config)
-    if any(keys[0].spelling == "peft_native" and "alpha" not in {key.role for key in keys} for keys in bare):
+    # Files of transformers in these names have the rank for alpha, as diffusers takes them.
+    asked = [keys for keys in bare if not families_with({flat_name(keys[0].path)})]
+    if any(keys[0].spelling == "peft_native" and "alpha" not in {key.role for key in keys} for keys in asked):
         raise SourceError(
             f"{place.weights}: its names are PEFT's own, and {CONFIG_NAME} with their alpha is not beside it; "
             "put that file into the same folder"
@@ -116,7 +119,7 @@ def _group(path: Path, header: Header, adapter: str | None) -> dict[str, list[Lo
         more = f", and {len(strange) - _LISTED} more" if len(strange) > _LISTED else ""
         raise SourceError(
             f"{path}: {len(strange)} of {len(parsed)} keys belong to no known network: {', '.join(strange[:_LISTED])}"
-            f"{more}; a LoRA for Stable Diffusion changes its UNet and text encoders"
+            f"{more}; a LoRA changes a denoiser and text encoders"
         )
     grouped: dict[str, list[LoraKey]] = defaultdict(list)
     for key in _of_adapter(path, keys, adapter):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from olivelike.sources.adapters.lora_file import WeightedLora
 from olivelike.sources.adapters.merge import changes
 from olivelike.testing.checkpoint_configs import component_configs
 from olivelike.testing.checkpoints import random_parameter
+from tests.fixtures import little_flux, little_flux2, little_sd3, little_z_image
 
 
 @dataclass(frozen=True)
@@ -125,3 +126,24 @@ def sdxl(one_torch_thread):
         text_encoder=text_encoder("text_encoder", transformers.CLIPTextModel, 24),
         text_encoder_2=text_encoder("text_encoder_2", transformers.CLIPTextModelWithProjection, 40),
     )
+
+
+@pytest.fixture(scope="session")
+def transformers(one_torch_thread):
+    """Return what gives the small denoiser of a family: of `flux`, `flux2`, `sd3`, `z_image`."""
+    import diffusers
+
+    known = {
+        "flux": (diffusers.FluxTransformer2DModel, little_flux),
+        "flux2": (diffusers.Flux2Transformer2DModel, little_flux2),
+        "sd3": (diffusers.SD3Transformer2DModel, little_sd3),
+        "z_image": (diffusers.ZImageTransformer2DModel, little_z_image),
+    }
+
+    @cache
+    def made(family):
+        network_class, little = known[family]
+        config = dict(little._TRANSFORMER)
+        return Network("transformer", network_class, config, lambda: network_class(**config))
+
+    return made

@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 from olivelike.families import FAMILIES
 from olivelike.families.networks.unet import LdmNames
 from olivelike.sources.adapters import layer_names
-from olivelike.sources.adapters.layer_names import flat_name, spelled_layers
+from olivelike.sources.adapters.layer_names import Place, flat_name, spelled_layers
 from olivelike.sources.adapters.merge import match_modules
 from olivelike.sources.adapters.open_lora import open_lora
 from olivelike.sources.names.adapt import convert_names
@@ -40,9 +40,9 @@ def test_every_layer_is_matched_to_its_own_parameter(family, style, request, tmp
         matched = match_modules(component, network.shapes, lora)
         expected = layers_of(network)
         assert {name.removesuffix(".weight") for name in matched} == expected
-        for parameter, module in matched.items():
+        for parameter, (share,) in matched.items():
             layer = parameter.removesuffix(".weight").removeprefix("text_model.").replace(".", "_")
-            assert module.name.replace(".", "_").endswith(layer)
+            assert share.module.name.replace(".", "_").endswith(layer)
 
 
 @pytest.mark.parametrize("family", ["sd1", "sdxl"])
@@ -54,7 +54,8 @@ def test_original_names_of_every_layer_are_those_that_diffusers_reads(family, re
     spelled = spelled_layers("unet", network.shapes)
     for layer in layers_of(network):
         old = views[f"{layer}.weight"].name
-        assert spelled[flat_name(old.removesuffix(".weight"))] == f"{layer}.weight"
+        (place,) = spelled[flat_name(old.removesuffix(".weight"))]
+        assert place == Place(f"{layer}.weight", 0, network.shapes[f"{layer}.weight"][0])
 
 
 @pytest.mark.parametrize("component", ["text_encoder", "text_encoder_2"])
