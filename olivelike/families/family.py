@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from olivelike.model.components import Prediction
 
 Shapes = Mapping[str, tuple[int, ...]]
-LORA_NAMES: Final = ("transformer", "unet", "diffusion_model")
-"""Words for a transformer in the names of a LoRA's tensors: kohya calls each denoiser a UNet."""
 T5_LAYERS: Final = ("encoder_block", "shared")
 """Beginnings of the layers of T5."""
 Owns = Callable[[JsonView, Collection[str], JsonView], bool]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.families import sd1
-from olivelike.families.family import LORA_NAMES, T5_LAYERS, Family, HalfPolicy, Latents, Published, Sizes, TextPart
+from olivelike.families.family import T5_LAYERS, Family, HalfPolicy, Latents, Published, Sizes, TextPart
 
 if TYPE_CHECKING:
     from olivelike._untrusted import JsonView
@@ -72,7 +72,7 @@ FAMILY: Final = Family(
     timestep="sigma",
     unread=("double_blocks.0.", "double_blocks_0_", "single_transformer_blocks.0."),
     lora_names={
-        "transformer": LORA_NAMES,
+        "transformer": sd1.TRANSFORMER_NAMES,
         "text_encoder": sd1.LORA_NAMES["text_encoder"],
         "text_encoder_2": ("te2", "text_encoder_2"),
     },

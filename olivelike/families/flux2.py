@@ -7,7 +7,8 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError
-from olivelike.families.family import LORA_NAMES, Family, HalfPolicy, Latents, Published, Sizes, TextPart
+from olivelike.families import sd1
+from olivelike.families.family import Family, HalfPolicy, Latents, Published, Sizes, TextPart
 
 if TYPE_CHECKING:
     from olivelike._untrusted import JsonView
@@ -99,5 +100,5 @@ FAMILY: Final = Family(
     sample="hidden_states",
     timestep="sigma",
     unread=("double_stream_modulation_img.lin.", "double_stream_modulation_img.linear."),
-    lora_names={"transformer": LORA_NAMES},
+    lora_names={"transformer": sd1.TRANSFORMER_NAMES},
 )

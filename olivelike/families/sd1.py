@@ -80,6 +80,8 @@ LORA_NAMES: Final = {
         "te", "te1", "text_encoder", "text_encoder_1", "cond_stage_model", "clip_l", "conditioner_embedders_0",
     ),
 }  # fmt: skip
+TRANSFORMER_NAMES: Final = ("transformer", *LORA_NAMES["unet"])
+"""Words for a transformer in the names of a LoRA's tensors: kohya calls it a UNet, too."""
 LORA_LAYERS: Final = {
     "unet": (
         "down_blocks", "mid_block", "up_blocks", "conv_in", "conv_out", "time_embedding", "add_embedding",

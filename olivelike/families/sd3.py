@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 
 from olivelike.families import sd1
-from olivelike.families.family import LORA_NAMES, T5_LAYERS, Family, HalfPolicy, Latents, Published, Sizes, TextPart
+from olivelike.families.family import T5_LAYERS, Family, HalfPolicy, Latents, Published, Sizes, TextPart
 
 if TYPE_CHECKING:
     from olivelike._untrusted import JsonView
@@ -50,7 +50,7 @@ FAMILY: Final = Family(
     sample="hidden_states",
     unread=("joint_blocks.0.", "joint_blocks_0_", "text_encoders.clip_g.", "transformer_blocks.0.norm1_context."),
     lora_names={
-        "transformer": LORA_NAMES,
+        "transformer": sd1.TRANSFORMER_NAMES,
         "text_encoder": sd1.LORA_NAMES["text_encoder"],
         "text_encoder_2": ("te2", "text_encoder_2", "clip_g"),
         "text_encoder_3": ("te3", "text_encoder_3"),

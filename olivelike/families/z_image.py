@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 
-from olivelike.families.family import LORA_NAMES, Family, HalfPolicy, Latents, Published, Sizes, TextPart
+from olivelike.families import sd1
+from olivelike.families.family import Family, HalfPolicy, Latents, Published, Sizes, TextPart
 
 if TYPE_CHECKING:
     from olivelike._untrusted import JsonView
@@ -63,5 +64,5 @@ FAMILY: Final = Family(
     text_key="cap_feat_dim",
     timestep="1 - sigma",
     unread=("noise_refiner.0.", "noise_refiner_0_", "context_refiner.0.", "context_refiner_0_"),
-    lora_names={"transformer": LORA_NAMES},
+    lora_names={"transformer": sd1.TRANSFORMER_NAMES},
 )
