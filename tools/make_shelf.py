@@ -151,6 +151,23 @@ _T5 = {
     "tie_word_embeddings": False, "torch_dtype": "bfloat16", "use_cache": True, "vocab_size": 32128,
 }  # fmt: skip
 _CLIP_L = FAMILIES["sd1"].published.configs["text_encoder"]
+_CLIP_G = FAMILIES["sdxl"].published.configs["text_encoder_2"]
+
+
+def _sd3(about: str, **transformer: Any) -> Folder:
+    """Return a pipeline of Stable Diffusion 3, whose networks are the same but for the transformer."""
+    width = 64 * transformer["num_attention_heads"]
+    return Folder(
+        about,
+        "StableDiffusion3Pipeline",
+        {
+            "transformer": ("SD3Transformer2DModel", {"caption_projection_dim": width, **transformer}),
+            "text_encoder": ("CLIPTextModelWithProjection", {**_CLIP_L, "projection_dim": 768}),
+            "text_encoder_2": ("CLIPTextModelWithProjection", _CLIP_G),
+            "text_encoder_3": ("T5EncoderModel", _T5),
+            "vae": ("AutoencoderKL", _KL16),
+        },
+    )
 
 
 def _flux(about: str, **transformer: Any) -> Folder:
@@ -164,6 +181,7 @@ def _flux(about: str, **transformer: Any) -> Folder:
     return Folder(about, "FluxPipeline", parts)
 
 
+_RMS = {"qk_norm": "rms_norm"}
 TRANSFORMERS: Mapping[str, Folder] = {
     # Tongyi-MAI/Z-Image-Turbo: the class's defaults, and the VAE of FLUX.1.
     "z_image": Folder(
@@ -194,9 +212,14 @@ TRANSFORMERS: Mapping[str, Folder] = {
             "vae": ("AutoencoderKLFlux2", {"force_upcast": True}),
         },
     ),
-    # black-forest-labs/FLUX.1-schnell: the class's defaults.
+    # black-forest-labs/FLUX.1-schnell and -dev: the class's defaults.
     "flux": _flux("FLUX.1 schnell"),
-}
+    # stabilityai/stable-diffusion-3-medium-diffusers, -3.5-medium and -3.5-large, and -large-turbo.
+    "sd35_medium": _sd3(
+        "Stable Diffusion 3.5 medium",
+        num_layers=24, num_attention_heads=24, pos_embed_max_size=384, dual_attention_layers=list(range(13)), **_RMS,
+    ),
+}  # fmt: skip
 TINY_VAE = "taesd"
 """TAESD and TAESDXL, of one architecture: madebyollin/taesd, madebyollin/taesdxl."""
 

@@ -219,10 +219,16 @@ def check_turns(
             f"{component}: the config of {class_name} has `{key}: {shown(parts)}`, where {len(usual)} even numbers "
             f"make sense whose sum is {head:g}, the width of a head; get its config.json again"
         )
-    value = config.get(base, 2) if base else 2
+    if base is not None:
+        check_base(component, class_name, config, base)
+
+
+def check_base(component: str, class_name: str, config: Config, key: str) -> None:
+    """Refuse a base of turns, of which frequencies are powers, that is none. Raises `SourceError` with the key."""
+    value = config.get(key, 2)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 1 < value <= _LARGEST_BASE:
         raise SourceError(
-            f"{component}: the config of {class_name} has `{base}: {shown(value)}`, where a number above 1 makes "
+            f"{component}: the config of {class_name} has `{key}: {shown(value)}`, where a number above 1 makes "
             "sense; get its config.json again"
         )
 

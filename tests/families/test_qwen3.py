@@ -88,6 +88,10 @@ def test_a_family_marks_the_states_that_it_takes():
         ({TAKEN_STATES: [9, 18, 27]}, "has 6 layers, and the denoiser takes the states behind number 27"),
         ({"use_sliding_window": True}, "`use_sliding_window: true` is not supported"),
         ({"num_key_value_heads": 0}, "`num_key_value_heads: 0`"),
+        ({"num_key_value_heads": 3}, "4 heads of width 16 and 3 of keys"),
+        ({"head_dim": 15}, "where the width is even"),
+        ({"rope_theta": 0}, "`rope_theta: 0`, where a number above 1"),
+        ({"rope_parameters": {"rope_theta": "x"}}, '`rope_theta: "x"`'),
     ],
     ids=str,
 )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from olivelike.errors import SourceError
+from olivelike.families.supported import check_network
 from olivelike.measure.network_sizes import Case
 from olivelike.model import Architecture
 from olivelike.testing import compare_with_torch
@@ -34,3 +36,17 @@ def test_its_text_encoders_agree_with_torch_at_other_lengths(component):
     model = load_model(little_sd3(), component)
     cases = [Case(case.batch, 1, 1, min(case.sequence, 77)) for case in CASES] if component == "text_encoder" else CASES
     compare_with_torch(model.replace(graph=traced_graph(model.architecture)), cases=cases).require(1e-5)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"pos_embed_max_size": None}, "its file holds no table of positions"),
+        ({"pos_embed_max_size": 1 << 20}, "which are too many patches"),
+        ({"in_channels": 32}, "it takes more than latents"),
+    ],
+    ids=str,
+)
+def test_denoisers_that_take_something_else_are_refused(config, said):
+    with pytest.raises(SourceError, match=said):
+        check_network("transformer", "SD3Transformer2DModel", config)

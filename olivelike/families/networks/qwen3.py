@@ -9,7 +9,7 @@ from types import MethodType
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError
-from olivelike.families.network import Input, Interface, Network, shown
+from olivelike.families.network import Input, Interface, Network, check_base, shown, size_of
 from olivelike.model.components import TAKEN_STATES
 
 if TYPE_CHECKING:
@@ -57,6 +57,15 @@ def _check(component: str, class_name: str, config: Config) -> None:
         raise SourceError(
             f"{component}: {class_name} has {layers} layers, and the denoiser takes the states behind number "
             f"{max(taken)}; get both from the same pipeline"
+        )
+    turns = config.get("rope_parameters")
+    check_base(component, class_name, turns if isinstance(turns, dict) else config, "rope_theta")
+    heads, width = size_of(config, "num_attention_heads", 32), size_of(config, "head_dim", 128)
+    groups = size_of(config, "num_key_value_heads", heads)
+    if heads % groups or width % 2:
+        raise SourceError(
+            f"{component}: the config of {class_name} has {heads:g} heads of width {width:g} and {groups:g} of keys, "
+            "where the width is even and the first number a multiple of the last; get its config.json again"
         )
     if config.get("use_sliding_window"):
         raise SourceError(

@@ -61,7 +61,12 @@ def _forward_transformer(
 
 def _check_transformer(component: str, class_name: str, config: Config) -> None:
     """Refuse a denoiser whose positions are computed otherwise than from the table that its file holds."""
-    places = config.get("pos_embed_max_size")
+    places = config.get("pos_embed_max_size", 96)
+    if places is None:
+        raise SourceError(
+            f"{component}: {class_name} with `pos_embed_max_size: null` is not supported: its file holds no table of "
+            "positions"
+        )
     if isinstance(places, int) and places > MOST_PATCHES:
         raise SourceError(
             f"{component}: the config of {class_name} has `pos_embed_max_size: {places}`, which are too many patches; "
