@@ -33,8 +33,12 @@ if TYPE_CHECKING:
     from olivelike.sources import PipelineSource
     from olivelike.workflow import Guide
 
+    Step = str | dict[str, dict[str, bool]]
+    """A pass by name, or with options."""
+
 _CPUS: Final = ("cpu", "openvino")
 """Targets that most often mean a CPU."""
+_IN_BLOCKS: Final = frozenset({"weights8", "weights4"})
 _LARGE: Final = 400_000_000
 """Numbers of a network's weights that take 1.6 GB as floats: T5-XXL, Qwen3-4B, OpenCLIP's bigG, the denoisers."""
 
@@ -180,13 +184,17 @@ def draft_workflow(request: ConvertRequest, options: Options, folder: Path) -> s
     precision = named or target.precision
     quantised = COMPUTED.get(request.precision or "", components)
     checkpoints = [opened.checkpoint(name) for name in components]
-    compact = request.precision is None and target.name in _CPUS and _family(opened).compact_on_cpu
-    chains = {
-        one.component: _chain(
-            one, precision, (quantising or _compact(one, compact)) if one.component in quantised else None
-        )
-        for one in checkpoints
-    }
+    family = _family(opened)
+    compact = request.precision is None and target.name in _CPUS and family.compact_on_cpu
+
+    def rounding(one: Checkpoint) -> Step | None:
+        if one.component not in quantised:
+            return None
+        name = quantising or _compact(one, compact)
+        whole = name in _IN_BLOCKS and one.component == family.denoiser and family.compact_on_cpu
+        return {name: {"int8_compute": True}} if name and whole and target.name == "cpu" else name
+
+    chains = {one.component: _chain(one, precision, rounding(one)) for one in checkpoints}
 
     def place(path: Path | None, text: str) -> str:
         return text if path is None else _relative(path, folder)
@@ -264,8 +272,8 @@ def _compact(checkpoint: Checkpoint, compact: bool) -> str | None:
     return QUANTISING_PASSES["w8"] if compact and checkpoint.elements >= _LARGE else None
 
 
-def _chain(checkpoint: Checkpoint, precision: str, quantising: str | None) -> list[str]:
-    narrower = [HALF_PASSES[precision]] if precision in HALF_PASSES else []
+def _chain(checkpoint: Checkpoint, precision: str, quantising: Step | None) -> list[Step]:
+    narrower: list[Step] = [HALF_PASSES[precision]] if precision in HALF_PASSES else []
     narrower += [quantising] if quantising else []
     if checkpoint.graph is not None:
         return ["fuse", *narrower]

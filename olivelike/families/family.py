@@ -141,6 +141,20 @@ class Blocks:
     """Blocks whose weights have more bits: few weights with a large part in the error."""
 
 
+def blocks_of_transformer(
+    shared: tuple[str, ...], values: tuple[str, ...] = (), outputs: tuple[str, ...] = ()
+) -> dict[str, Blocks]:
+    """Return the blocks that `weights8` and `weights4` treat apart in a transformer and its text encoder.
+
+    Args:
+        shared: layers that all blocks read from, as the timestep's: their error is the same in each block, so it adds
+            up where those of others average out.
+        values: an encoder's projections to values, which several queries share.
+        outputs: what follows its attention: many weights, so that they have more bits among those of 4 alone.
+    """
+    return {"weights8": Blocks(fine=(*shared, *values)), "weights4": Blocks(fine=(*shared, *values, *outputs))}
+
+
 @dataclass(frozen=True)
 class Published:
     """Facts of the published pipeline beside its weights, which a checkpoint in one file does not hold."""
@@ -263,7 +277,10 @@ class Family:
 
     @property
     def compact_on_cpu(self) -> bool:
-        """Whether large networks have weights of 8 bits on a CPU, which they would fill as floats."""
+        """Whether large networks have weights of 8 bits on a CPU, which they would fill as floats.
+
+        Each step waits for the denoiser, which rounds what it multiplies by them there as well.
+        """
         return self.denoiser == "transformer"
 
     @property

@@ -7,7 +7,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.families import sd1
-from olivelike.families.family import T5_LAYERS, Family, HalfPolicy, Latents, Published, Sizes, TextPart
+from olivelike.families.family import (
+    T5_LAYERS,
+    Family,
+    HalfPolicy,
+    Latents,
+    Published,
+    Sizes,
+    TextPart,
+    blocks_of_transformer,
+)
 
 if TYPE_CHECKING:
     from olivelike._untrusted import JsonView
@@ -70,6 +79,7 @@ FAMILY: Final = Family(
     text_key="",
     sample="hidden_states",
     timestep="sigma",
+    blocks=blocks_of_transformer(("time_text_embed", "x_embedder", "norm_out", "proj_out")),
     unread=("double_blocks.0.", "double_blocks_0_", "single_transformer_blocks.0."),
     lora_names={
         "transformer": sd1.TRANSFORMER_NAMES,

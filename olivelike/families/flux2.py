@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError
 from olivelike.families import sd1
-from olivelike.families.family import Family, HalfPolicy, Latents, Published, Sizes, TextPart
+from olivelike.families.family import Family, HalfPolicy, Latents, Published, Sizes, TextPart, blocks_of_transformer
 
 if TYPE_CHECKING:
     from olivelike._untrusted import JsonView
@@ -19,6 +19,8 @@ _FEWEST, _MOST = 10, 200
 """Steps between which the shift of a schedule is on a line."""
 _LARGE: Final = 4300
 """Tokens of a picture above which the number of steps is of no account."""
+QWEN3_VALUES: Final = ("layers.*.self_attn.v_proj", "model.layers.*.self_attn.v_proj")
+QWEN3_OUTPUTS: Final = ("layers.*.self_attn.o_proj", "model.layers.*.self_attn.o_proj")
 
 
 def _quarters(layers: int) -> tuple[int, int, int]:
@@ -99,6 +101,11 @@ FAMILY: Final = Family(
     text_key="joint_attention_dim",
     sample="hidden_states",
     timestep="sigma",
+    blocks=blocks_of_transformer(
+        ("time_guidance_embed", "*_stream_modulation*", "x_embedder", "norm_out", "proj_out"),
+        QWEN3_VALUES,
+        QWEN3_OUTPUTS,
+    ),
     unread=("double_stream_modulation_img.lin.", "double_stream_modulation_img.linear."),
     lora_names={"transformer": sd1.TRANSFORMER_NAMES},
 )

@@ -6,7 +6,16 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 
 from olivelike.families import sd1
-from olivelike.families.family import T5_LAYERS, Family, HalfPolicy, Latents, Published, Sizes, TextPart
+from olivelike.families.family import (
+    T5_LAYERS,
+    Family,
+    HalfPolicy,
+    Latents,
+    Published,
+    Sizes,
+    TextPart,
+    blocks_of_transformer,
+)
 
 if TYPE_CHECKING:
     from olivelike._untrusted import JsonView
@@ -48,6 +57,7 @@ FAMILY: Final = Family(
     half=_half,
     text_key="",
     sample="hidden_states",
+    blocks=blocks_of_transformer(("time_text_embed", "norm_out", "proj_out")),
     unread=("joint_blocks.0.", "joint_blocks_0_", "text_encoders.clip_g.", "transformer_blocks.0.norm1_context."),
     lora_names={
         "transformer": sd1.TRANSFORMER_NAMES,

@@ -6,7 +6,8 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 
 from olivelike.families import sd1
-from olivelike.families.family import Family, HalfPolicy, Latents, Published, Sizes, TextPart
+from olivelike.families.family import Family, HalfPolicy, Latents, Published, Sizes, TextPart, blocks_of_transformer
+from olivelike.families.flux2 import QWEN3_OUTPUTS, QWEN3_VALUES
 
 if TYPE_CHECKING:
     from olivelike._untrusted import JsonView
@@ -63,6 +64,14 @@ FAMILY: Final = Family(
     even_sigmas=True,
     text_key="cap_feat_dim",
     timestep="1 - sigma",
+    blocks=blocks_of_transformer(
+        (
+            "t_embedder", "layers.*.adaLN_modulation", "noise_refiner.*.adaLN_modulation", "all_x_embedder",
+            "all_final_layer",
+        ),
+        QWEN3_VALUES,
+        QWEN3_OUTPUTS,
+    ),
     unread=("noise_refiner.0.", "noise_refiner_0_", "context_refiner.0.", "context_refiner_0_"),
     lora_names={"transformer": sd1.TRANSFORMER_NAMES},
-)
+)  # fmt: skip

@@ -118,8 +118,8 @@ def test_convert_writes_bfloat16_for_openvino_unless_asked_otherwise(cli, projec
 @pytest.mark.parametrize(
     ("target", "asked", "behind"),
     [
-        ("cpu", (), ["weights8"]),
-        ("cpu", ("--precision", "w4"), ["weights4"]),
+        ("cpu", (), [{"weights8": {"int8_compute": True}}]),
+        ("cpu", ("--precision", "w4"), [{"weights4": {"int8_compute": True}}]),
         ("cpu", ("--precision", "fp32"), []),
         ("openvino", (), ["bfloat16", "weights8"]),
         ("cuda", (), ["float16"]),

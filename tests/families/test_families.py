@@ -67,8 +67,10 @@ def test_roles_are_of_known_components() -> None:
 
 def test_quantising_treats_the_blocks_of_all_families_apart(monkeypatch) -> None:
     own = blocks_for("weights8")
-    assert own == FAMILIES["sd1"].blocks["weights8"]
-    other = replace(FAMILIES["sd1"], blocks={"weights8": Blocks(("proj_out", "conv_in"), ("norm_out",))})
+    assert own.fine[: len(FAMILIES["sd1"].blocks["weights8"].fine)] == FAMILIES["sd1"].blocks["weights8"].fine
+    assert {"time_guidance_embed", "all_final_layer", "layers.*.self_attn.v_proj"} <= set(own.fine)
+    assert "layers.*.self_attn.o_proj" in set(blocks_for("weights4").fine) - set(own.fine)
+    other = replace(FAMILIES["sd1"], blocks={"weights8": Blocks(("pool", "conv_in"), ("norm",))})
     monkeypatch.setitem(FAMILIES, "other", other)
-    assert blocks_for("weights8") == Blocks((*own.in_float, "proj_out"), (*own.fine, "norm_out"))
+    assert blocks_for("weights8") == Blocks((*own.in_float, "pool"), (*own.fine, "norm"))
     assert blocks_for("float16") == Blocks()

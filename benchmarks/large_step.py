@@ -1,0 +1,220 @@
+"""A step of FLUX.2-klein beside stable-diffusion.cpp and diffusers in bfloat16, on the CPU, in turns; medians.
+
+    python -m venv PEER && PEER/bin/pip install stable-diffusion-cpp-python    # builds it for this processor
+    python benchmarks/large_step.py DIR --peer PEER/bin/python                 # 1 and 4 blocks in place of 5 and 20
+    python benchmarks/large_step.py DIR --peer PEER/bin/python --blocks 5 20   # the whole denoiser
+
+All widths are klein's, and 512 tokens of text lead it. Blocks of a kind are alike, so a denoiser of fewer has the
+same ratios. The peer's files are holes that read as zeros, as speed does not depend on values; it ends before its VAE.
+Processor seconds are those of all threads; they say more than seconds on a machine with other work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+WIDTH, MLP, TEXT, CELL = 3072, 9216, 7680, 16
+_PROMPT: Final = "a lighthouse on a cliff at dusk"
+_QWEN: Final = {"hidden": 2560, "inner": 256, "layers": 36, "vocabulary": 151936}
+"""Its text encoder, with narrow feed-forward networks: no step waits for it."""
+
+Turn = tuple[float, float]
+"""Seconds and processor seconds of a step."""
+
+
+def main() -> None:
+    """Measure and print."""
+    if sys.argv[1:2] == ["--worker"]:
+        work(Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
+        return
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="where networks go (kept)")
+    parser.add_argument("--peer", help="Python with stable-diffusion-cpp-python")
+    parser.add_argument("--blocks", type=int, nargs=2, default=(1, 4), help="double and single ones")
+    parser.add_argument("--side", type=int, default=512, help="of the picture, in pixels")
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    folder: Path = options.folder / "x".join(map(str, options.blocks))
+    source = folder / "source"
+    if not source.exists():
+        write_source(source, *options.blocks)
+        write_holes(folder, *options.blocks)
+    engines: dict[str, Any] = {}
+    for name, target, step in (
+        ("olivelike, target cpu, w8, as by default", "cpu", "weights8: {int8_compute: true}"),
+        ("olivelike, target cpu, w8, float activations", "cpu", "weights8"),
+        ("olivelike, target openvino, w8", "openvino", "bfloat16, weights8"),
+    ):
+        engines[name] = own(folder, source, target, step, options.side)
+    engines["diffusers, bfloat16"] = diffusers_step(source, options.side)
+    turns: dict[str, list[Turn]] = {name: [] for name in engines}
+    for number in range(options.rounds + 1):
+        for name, step in engines.items():
+            start, before = time.perf_counter(), processor_seconds()
+            step()
+            if number:  # The first warms up.
+                turns[name].append((time.perf_counter() - start, processor_seconds() - before))
+        if options.peer and number:
+            turns.setdefault("stable-diffusion.cpp, q8_0", []).append(peer(options.peer, folder, options.side))
+    tokens = (options.side // CELL) ** 2 + 512
+    double, single = options.blocks
+    weights = double * 2 * (4 * WIDTH + 3 * MLP) * WIDTH / 2 + single * (4 * WIDTH + 3 * MLP) * WIDTH
+    operations = 2 * tokens * weights + (double + single) * 4 * tokens**2 * WIDTH
+    print("| engine | seconds per step | processor seconds | GFLOP per processor second |\n| --- | --- | --- | --- |")
+    for name, found in turns.items():
+        seconds, processor = (statistics.median(part) for part in zip(*found, strict=True))
+        print(f"| {name} | {seconds:.2f} | {processor:.2f} | {operations / processor / 1e9:.0f} |")
+
+
+def processor_seconds() -> float:
+    """Return the processor time of this process so far."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def write_source(folder: Path, double: int, single: int) -> None:
+    """Write a denoiser of klein's widths."""
+    from large_folders import PIPELINES, write_component, write_json
+
+    library, class_name, config = PIPELINES["klein"]["transformer"]
+    config = {**config, "num_layers": double, "num_single_layers": single}
+    write_component(folder / "transformer", library, class_name, config, 0)
+    write_json(folder / "model_index.json", {**PIPELINES["klein"]["index"], "transformer": [library, class_name]})
+
+
+def write_holes(folder: Path, double: int, single: int) -> None:
+    """Write the peer's files: the same denoiser by its makers' names, and a text encoder."""
+    from olivelike.testing.checkpoints import write_safetensors
+
+    shapes: dict[str, tuple[int, ...]] = {
+        "img_in": (WIDTH, 128), "txt_in": (WIDTH, TEXT), "time_in.in_layer": (WIDTH, 256),
+        "time_in.out_layer": (WIDTH, WIDTH), "double_stream_modulation_img.lin": (6 * WIDTH, WIDTH),
+        "double_stream_modulation_txt.lin": (6 * WIDTH, WIDTH), "single_stream_modulation.lin": (3 * WIDTH, WIDTH),
+        "final_layer.linear": (128, WIDTH), "final_layer.adaLN_modulation.1": (2 * WIDTH, WIDTH),
+    }  # fmt: skip
+    for block in range(double):
+        for stream in ("img", "txt"):
+            start = f"double_blocks.{block}.{stream}"
+            shapes |= {f"{start}_attn.qkv": (3 * WIDTH, WIDTH), f"{start}_attn.proj": (WIDTH, WIDTH)}
+            shapes |= {f"{start}_attn.norm.{part}_norm.scale": (128,) for part in ("query", "key")}
+            shapes |= {f"{start}_mlp.0": (2 * MLP, WIDTH), f"{start}_mlp.2": (WIDTH, MLP)}
+    for block in range(single):
+        start = f"single_blocks.{block}"
+        shapes |= {f"{start}.linear1": (3 * WIDTH + 2 * MLP, WIDTH), f"{start}.linear2": (WIDTH, WIDTH + MLP)}
+        shapes |= {f"{start}.norm.{part}_norm.scale": (128,) for part in ("query", "key")}
+    named = {name if name.endswith("scale") else f"{name}.weight": shape for name, shape in shapes.items()}
+    write_safetensors(folder / "denoiser.safetensors", {name: ("BF16", shape) for name, shape in named.items()}, None)
+    width, inner = _QWEN["hidden"], _QWEN["inner"]
+    text = {"embed_tokens": (_QWEN["vocabulary"], width), "norm": (width,)}
+    for layer in range(_QWEN["layers"]):
+        parts = {
+            "input_layernorm": (width,), "post_attention_layernorm": (width,), "self_attn.q_norm": (128,),
+            "self_attn.k_norm": (128,), "self_attn.q_proj": (4096, width), "self_attn.k_proj": (1024, width),
+            "self_attn.v_proj": (1024, width), "self_attn.o_proj": (width, 4096), "mlp.gate_proj": (inner, width),
+            "mlp.up_proj": (inner, width), "mlp.down_proj": (width, inner),
+        }  # fmt: skip
+        text |= {f"layers.{layer}.{name}": shape for name, shape in parts.items()}
+    tensors: Any = {f"model.{name}.weight": ("BF16", shape) for name, shape in text.items()}
+    write_safetensors(folder / "text.safetensors", tensors, None)
+
+
+def inputs(side: int) -> dict[str, np.ndarray[Any, Any]]:
+    """Return what a step takes."""
+    random, cells = np.random.default_rng(0), side // CELL
+    places = np.zeros((cells * cells, 4), np.int64)
+    places[:, 1], places[:, 2] = np.divmod(np.arange(cells * cells), cells)
+    words = np.zeros((512, 4), np.int64)
+    words[:, 3] = np.arange(512)
+    return {
+        "hidden_states": random.standard_normal((1, cells * cells, 128), np.float32),
+        "encoder_hidden_states": random.standard_normal((1, 512, TEXT), np.float32),
+        "timestep": np.array([0.7], np.float32), "img_ids": places, "txt_ids": words,
+    }  # fmt: skip
+
+
+def own(folder: Path, source: Path, target: str, step: str, side: int) -> Any:
+    """Optimise the denoiser, unless it is there, and return what runs it once."""
+    from olivelike.runtime.sessions.open_session import open_session
+    from olivelike.runtime.sessions.session_settings import SessionSettings
+
+    name = "".join(letter if letter.isalnum() else "_" for letter in f"{target}_{step}")
+    output = folder / name
+    if not output.exists():
+        workflow = folder / f"{name}.yaml"
+        workflow.write_text(
+            f"source: {{path: {source}}}\ntarget: {target}\ncomponents:\n  transformer: [convert, fuse, {step}]\n"
+            f"output: {output}\n"
+        )
+        command = (sys.executable, "-m", "olivelike", "run", str(workflow), "--cache-dir", str(folder / "cache"))
+        subprocess.run(command, check=True)
+    session = open_session(output / "transformer/model.onnx", SessionSettings((target,), intra_threads=2))
+    feeds = inputs(side)
+    return lambda: session.run(feeds)
+
+
+def diffusers_step(source: Path, side: int) -> Any:
+    """Return what runs diffusers' denoiser in bfloat16 once."""
+    import torch
+    from diffusers import Flux2Transformer2DModel
+
+    torch.set_num_threads(2)
+    network: Any = Flux2Transformer2DModel.from_pretrained(source / "transformer", torch_dtype=torch.bfloat16).eval()
+    feeds = {name: torch.from_numpy(array) for name, array in inputs(side).items()}
+    taken = {name: one.bfloat16() if one.is_floating_point() else one for name, one in feeds.items()}
+
+    def step() -> None:
+        with torch.inference_mode():
+            network(**taken, return_dict=False)
+
+    return step
+
+
+def peer(python: str, folder: Path, side: int) -> Turn:
+    """Return what the peer's last step takes, in a process of its own."""
+    command = [python, __file__, "--worker", str(folder), str(side), "3"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        seconds, processor = json.loads(done.stdout.splitlines()[-1])
+    except (IndexError, ValueError):
+        raise SystemExit(f"the peer drew nothing:\n{done.stderr[-2000:]}") from None
+    return seconds, processor
+
+
+def work(folder: Path, side: int, steps: int) -> None:
+    """Be the peer: begin to draw, tell what the last of some steps took, and end."""
+    answers = os.dup(1)
+    os.dup2(2, 1)
+    from stable_diffusion_cpp import StableDiffusion
+
+    model = StableDiffusion(
+        diffusion_model_path=str(folder / "denoiser.safetensors"), llm_path=str(folder / "text.safetensors"),
+        wtype="q8_0", n_threads=2, diffusion_flash_attn=True, vae_decode_only=True, verbose=False,
+    )  # fmt: skip
+    marks: list[Turn] = []
+
+    def mark(*_: object) -> None:
+        marks.append((time.perf_counter(), processor_seconds()))
+        if len(marks) == steps:
+            (a, b), (c, d) = marks[-2:]
+            os.write(answers, f"{json.dumps([c - a, d - b])}\n".encode())
+            os._exit(0)
+
+    model.generate_image(
+        prompt=_PROMPT, width=side, height=side, sample_steps=steps + 1, sample_method="euler", cfg_scale=1.0,
+        seed=1, progress_callback=mark,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
