@@ -41,7 +41,7 @@ class MergeLora(Pass):
         changed: dict[str, Tensor] = {}
         for name, change in changes(model.component, shapes, loras).items():
             tensor = weights[name]
-            change.check_dtype(np.dtype(DTYPES[tensor.dtype]))
+            change.check_dtype(np.dtype(DTYPES[tensor.read_dtype]))
             if change.is_low_rank and not tensor.added:
                 changed[name] = replace(tensor, added=change.low_rank(digests))
             else:

@@ -34,6 +34,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "prediction_type": ("epsilon", "sample", "v_prediction", "flow_prediction"),
     "solver_order": (1, 2, 3),
     "solver_type": ("midpoint", "heun", "logrho", "bh1", "bh2"),
+    "time_shift_type": ("exponential", "linear"),
     "timestep_spacing": ("linspace", "leading", "trailing"),
     "timestep_type": ("discrete", "continuous"),
     "variance_type": (
@@ -94,13 +95,13 @@ def merged(asked: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def rows() -> dict[str, dict[str, Any]]:
-    """Return a row for each scheduler of the installed diffusers that is told how betas grow, as SD's are."""
+    """Return a row for each scheduler of the installed diffusers that is told how betas grow, and for that of flows."""
     import diffusers
 
     found = {}
     for name in sorted(name for name in dir(diffusers) if name.endswith("Scheduler")):
         cls = getattr(diffusers, name)
-        if isinstance(cls, type) and _is_told_betas(cls):
+        if isinstance(cls, type) and (_is_told_betas(cls) or name == "FlowMatchEulerDiscreteScheduler"):
             found[name] = _row(cls)
     return found
 

@@ -13,13 +13,14 @@ from olivelike._text import did_you_mean
 from olivelike.engine.preparation import source_spec
 from olivelike.engine.prepared import DEFAULTS
 from olivelike.engine.run import run
-from olivelike.errors import UsageError
+from olivelike.errors import SourceError, UsageError
 from olivelike.families import COMPONENTS, COMPUTED, LORA_COMPONENTS, denoiser_among, family_of_folder
 from olivelike.model.components import HALF_PASSES, QUANTISING_PASSES
 from olivelike.model.guides import GUIDES, IMAGE_ENCODER, GuideKind
 from olivelike.model.targets import find_target
 from olivelike.sources import Checkpoint, available_components, open_source
-from olivelike.workflow.long_form import parse_lora, require_names, text_guides, text_source
+from olivelike.sources.fit import lacking
+from olivelike.workflow.long_form import parse_lora, parse_parts, require_names, text_guides, text_source
 from olivelike.workflow.places import Place, absolute, file_ref
 from olivelike.workflow.scaffold import workflow_text
 from olivelike.workflow.workflow_file import Vae
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from olivelike.engine.run import ReportWriter
     from olivelike.engine.run_result import RunResult
     from olivelike.families.family import Family
-    from olivelike.sources import PipelineSource
+    from olivelike.sources import PipelineSource, SourceSpec
     from olivelike.workflow import Guide
 
     Step = str | dict[str, dict[str, bool]]
@@ -69,6 +70,8 @@ class ConvertRequest:
     """A text file with a prompt in each line, that `int8` and `fp8` draw."""
     scheduler_model: bool = False
     """Also write schedules as a graph."""
+    parts: tuple[str, ...] = ()
+    """`NAME=PATH` of networks, and of tokenizers, beside the file of a denoiser, such as `vae=ae.safetensors`."""
 
     def __post_init__(self) -> None:
         """Take text for paths too."""
@@ -79,6 +82,7 @@ class ConvertRequest:
         words = [self.source, "--target", self.target, "--output", str(self.output)]
         words += [word for lora in self.loras for word in ("--lora", lora)]
         words += [word for embedding in self.embeddings for word in ("--embedding", embedding)]
+        words += [word for part in self.parts for word in ("--part", part)]
         for kind in GUIDES.values():
             words += [word for guide in self.guides.get(kind.key, ()) for word in (kind.option, guide)]
         for option in (
@@ -171,7 +175,8 @@ def draft_workflow(request: ConvertRequest, options: Options, folder: Path) -> s
             "--embedding": request.embeddings,
         }
     )  # fmt: skip
-    source = text_source(request.source, here).model_copy(update={"variant": request.variant})
+    parts = parse_parts(request.parts, here)
+    source = text_source(request.source, here).model_copy(update={"variant": request.variant, **parts})
     vae = text_source(request.vae, here) if request.vae else None
     preview = text_source(request.preview, here) if request.preview else None
     guides = text_guides(request.guides, request.image_encoder, here)
@@ -179,6 +184,7 @@ def draft_workflow(request: ConvertRequest, options: Options, folder: Path) -> s
     available = available_components(spec, allow_pickle=options.allow_pickle)
     components = [name for name in COMPONENTS if name in available]
     opened = open_source(spec, components, allow_pickle=options.allow_pickle)
+    _require_parts(request, spec, opened)
     quantising = QUANTISING_PASSES.get(request.precision or "")
     named = None if quantising else request.precision
     precision = named or target.precision
@@ -206,6 +212,7 @@ def draft_workflow(request: ConvertRequest, options: Options, folder: Path) -> s
         calibration = {"prompts": _relative(absolute(request.calibration, here), folder)}
     said = place(source.path, request.source)
     more = {key: value for key in ("prediction", "variant") if (value := getattr(request, key)) is not None}
+    more |= {name: _relative(path, folder) for name, path in parts.items()}
     loras = [parse_lora(text, here) for text in request.loras]
     embeddings = [file_ref(text, here) for text in request.embeddings]
     return workflow_text(
@@ -224,6 +231,19 @@ def draft_workflow(request: ConvertRequest, options: Options, folder: Path) -> s
             "scheduler_model": request.scheduler_model or None,
             "output": _relative(absolute(request.output, here), folder),
         }
+    )
+
+
+def _require_parts(request: ConvertRequest, spec: SourceSpec, source: PipelineSource) -> None:
+    """Refuse a transformer in a file without what draws a picture with it, which stands in files of their own."""
+    family = _family(source)
+    if not spec.is_file or family.published.flow is None or not (absent := lacking(source)):
+        return
+    classes = {text.component: text.class_name for text in family.texts} | {"vae": family.published.vae_class}
+    listed = ", ".join(f"--part {name}=FILE (of {classes[name]})" for name in absent)
+    raise SourceError(
+        f"{request.source}: this is the {family.denoiser} of {family.title}, and {len(absent)} of the files that make "
+        f"pictures with it {'is' if len(absent) == 1 else 'are'} missing; name {listed}"
     )
 
 

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 Shapes = Mapping[str, tuple[int, ...]]
 T5_LAYERS: Final = ("encoder_block", "shared")
 """Beginnings of the layers of T5."""
+QWEN_PREFIXES: Final = r"(.*\.)?qwen\w*\."
+T5_PREFIXES: Final = r"(.*\.)?t5\w*\."
+"""What programs put before the names of Qwen3 and of T5 in one file."""
 Owns = Callable[[JsonView, Collection[str], JsonView], bool]
 
 
@@ -62,6 +65,8 @@ class TextPart:
     `None` for a graph with all of them."""
     other_classes: tuple[str, ...] = ()
     """Further classes that hold the same network."""
+    optional: bool = False
+    """Whether pipelines of the family may lack it."""
 
     @property
     def output(self) -> str:
@@ -171,6 +176,10 @@ class Published:
     """Channels per attention head of the denoiser; `None` if the count of heads is the same at every level."""
     changes: Mapping[Prediction, JsonView] = field(default_factory=dict)
     """Prediction → settings of the denoiser that differ between the published networks."""
+    flow: Callable[[JsonView], str] | None = None
+    """Config of the denoiser → file of the scheduler's settings, of those in `data/published/scheduler`; `None` for
+    schedules of noise, which follow from the prediction."""
+    vae_class: str = "AutoencoderKL"
 
     @cached_property
     def configs(self) -> Mapping[str, JsonView]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from olivelike.families import sd1
 from olivelike.families.family import (
     T5_LAYERS,
+    T5_PREFIXES,
     Family,
     HalfPolicy,
     Latents,
@@ -23,7 +24,10 @@ if TYPE_CHECKING:
     from olivelike.model.architecture import Architecture
 
 _CLIP: Final = TextPart("text_encoder", "tokenizer", 768, cut=True, pooled="pooler_output")
-_T5: Final = TextPart("text_encoder_2", "tokenizer_2", 4096, "T5EncoderModel", kind="t5", length=256)
+_T5: Final = TextPart(
+    "text_encoder_2", "tokenizer_2", 4096, "T5EncoderModel", "t5", "text_encoders.t5xxl.transformer.", T5_PREFIXES,
+    kind="t5", length=256,
+)  # fmt: skip
 
 
 def _owns(index: JsonView, components: Collection[str], denoiser: JsonView) -> bool:
@@ -63,7 +67,14 @@ FAMILY: Final = Family(
     latents=Latents(channels=16, factor=8, scaling=0.3611, shift=0.1159, preview=(), packing=2),
     sizes=Sizes(default=1024, unit=16),
     widths=(),
-    published=Published({}, {}, "FlowMatchEulerDiscreteScheduler"),
+    published=Published(
+        {},
+        {"tokenizer": "pad_end", "tokenizer_2": "t5"},
+        "FlowMatchEulerDiscreteScheduler",
+        "flux.json",
+        head_width=128,
+        flow=lambda denoiser: "flow_dev" if denoiser.get("guidance_embeds") else "flow_schnell",
+    ),
     matches=lambda shapes: None,  # noqa: ARG005
     steps=4,
     guidance=0.0,

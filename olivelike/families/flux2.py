@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError
 from olivelike.families import sd1
-from olivelike.families.family import Family, HalfPolicy, Latents, Published, Sizes, TextPart, blocks_of_transformer
+from olivelike.families.family import (
+    QWEN_PREFIXES,
+    Family,
+    HalfPolicy,
+    Latents,
+    Published,
+    Sizes,
+    TextPart,
+    blocks_of_transformer,
+)
 
 if TYPE_CHECKING:
     from olivelike._untrusted import JsonView
@@ -76,6 +85,9 @@ FAMILY: Final = Family(
             "tokenizer",
             7680,
             "Qwen3ForCausalLM",
+            "qwen3",
+            "text_encoders.qwen3_4b.transformer.",
+            QWEN_PREFIXES,
             kind="chat",
             length=512,
             template=("<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"),
@@ -87,7 +99,15 @@ FAMILY: Final = Family(
     latents=Latents(channels=128, factor=16, scaling=1.0, preview=()),
     sizes=Sizes(default=1024, unit=16),
     widths=(),
-    published=Published({}, {}, "FlowMatchEulerDiscreteScheduler"),
+    published=Published(
+        {"is_distilled": True},
+        {"tokenizer": "qwen"},
+        "FlowMatchEulerDiscreteScheduler",
+        "flux2.json",
+        head_width=128,
+        flow=lambda denoiser: "flow_dev",  # noqa: ARG005
+        vae_class="AutoencoderKLFlux2",
+    ),
     matches=lambda shapes: None,  # noqa: ARG005
     steps=50,
     guidance=4.0,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -239,6 +239,12 @@ def size_of(config: Config, key: str, usual: float) -> float:
     return value if isinstance(value, int | float) else usual
 
 
+def with_own_names(stored: Stored, *marks: str, **changes: Any) -> tuple[Stored, Stored]:
+    """Return a way to hold a network, and that of files with its library's own names, which some of them tell."""
+    own = replace(stored, name=f"{stored.name}_own", to_library=lambda config, tensors: tensors, marks=marks, **changes)  # noqa: ARG005
+    return stored, own
+
+
 def norms_as_operators(network: Any) -> None:
     """Let norms by the root of the mean square, of either library, be traced as that."""
     import torch
@@ -260,6 +266,11 @@ def diffusers_converter(name: str) -> Callable[..., Tensors]:
 
     converter: Callable[..., Tensors] = getattr(single_file_utils, name)
     return converter
+
+
+def by_diffusers(name: str) -> Callable[[Config, Tensors], Tensors]:
+    """Return what converts by one of diffusers' functions, which needs no config."""
+    return lambda config, tensors: diffusers_converter(name)(tensors)  # noqa: ARG005
 
 
 def stored_values(network: torch.nn.Module) -> dict[str, torch.Tensor]:

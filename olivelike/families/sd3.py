@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from olivelike.families import sd1
 from olivelike.families.family import (
     T5_LAYERS,
+    T5_PREFIXES,
     Family,
     HalfPolicy,
     Latents,
@@ -21,7 +22,14 @@ if TYPE_CHECKING:
     from olivelike._untrusted import JsonView
     from olivelike.model.architecture import Architecture
 
-_T5: Final = TextPart("text_encoder_3", "tokenizer_3", 4096, "T5EncoderModel", kind="t5", length=256)
+_T5: Final = TextPart(
+    "text_encoder_3", "tokenizer_3", 4096, "T5EncoderModel", "t5", "text_encoders.t5xxl.transformer.", T5_PREFIXES,
+    kind="t5", length=256, optional=True,
+)  # fmt: skip
+_CLIP_G: Final = TextPart(
+    "text_encoder_2", "tokenizer_2", 1280, "CLIPTextModelWithProjection", "clip", "text_encoders.clip_g.transformer.",
+    r"(.*\.)?clip_g\.", back=1, normed=False,
+)  # fmt: skip
 
 
 def _owns(index: JsonView, components: Collection[str], denoiser: JsonView) -> bool:
@@ -44,13 +52,20 @@ FAMILY: Final = Family(
     denoiser_class="SD3Transformer2DModel",
     texts=(
         TextPart("text_encoder", "tokenizer", 768, "CLIPTextModelWithProjection", back=1, normed=False),
-        TextPart("text_encoder_2", "tokenizer_2", 1280, "CLIPTextModelWithProjection", back=1, normed=False),
+        _CLIP_G,
         _T5,
     ),
     latents=Latents(channels=16, factor=8, scaling=1.5305, shift=0.0609, preview=()),
     sizes=Sizes(default=1024, unit=16),
     widths=(),
-    published=Published({}, {}, "FlowMatchEulerDiscreteScheduler"),
+    published=Published(
+        {},
+        {"tokenizer": "pad_end", "tokenizer_2": "pad_exclamation", "tokenizer_3": "t5"},
+        "FlowMatchEulerDiscreteScheduler",
+        "sd3.json",
+        head_width=64,
+        flow=lambda denoiser: "flow_shift_3",  # noqa: ARG005
+    ),
     matches=lambda shapes: None,  # noqa: ARG005
     steps=28,
     guidance=7.0,

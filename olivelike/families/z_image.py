@@ -6,7 +6,16 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 
 from olivelike.families import sd1
-from olivelike.families.family import Family, HalfPolicy, Latents, Published, Sizes, TextPart, blocks_of_transformer
+from olivelike.families.family import (
+    QWEN_PREFIXES,
+    Family,
+    HalfPolicy,
+    Latents,
+    Published,
+    Sizes,
+    TextPart,
+    blocks_of_transformer,
+)
 from olivelike.families.flux2 import QWEN3_OUTPUTS, QWEN3_VALUES
 
 if TYPE_CHECKING:
@@ -42,6 +51,9 @@ FAMILY: Final = Family(
             "tokenizer",
             2560,
             "Qwen3Model",
+            "qwen3",
+            "text_encoders.qwen3_4b.transformer.",
+            QWEN_PREFIXES,
             other_classes=("Qwen3ForCausalLM",),
             kind="chat",
             length=512,
@@ -53,7 +65,14 @@ FAMILY: Final = Family(
     latents=Latents(channels=16, factor=8, scaling=0.3611, shift=0.1159, preview=()),
     sizes=Sizes(default=1024, unit=16),
     widths=(),
-    published=Published({}, {}, "FlowMatchEulerDiscreteScheduler"),
+    published=Published(
+        {},
+        {"tokenizer": "qwen"},
+        "FlowMatchEulerDiscreteScheduler",
+        "z_image.json",
+        head_width=128,
+        flow=lambda denoiser: "flow_shift_3",  # noqa: ARG005
+    ),
     matches=lambda shapes: None,  # noqa: ARG005
     # Turbo's, which nothing in a folder tells from the base.
     steps=8,

@@ -1,4 +1,4 @@
-"""Reading one tensor from the files that hold its bytes, products of low rank added."""
+"""Reading one tensor from the files that hold its bytes, multiplied by its scale, products of low rank added."""
 
 from __future__ import annotations
 
@@ -39,19 +39,21 @@ _SINGLE = 1 << 18
 def read_tensor(tensor: Tensor, files: Mapping[str, Path]) -> Array:
     """Read a tensor into memory, as an array of its shape and dtype; a transposed one is a view in column order.
 
-    What is `added` to it makes it float32. Raises `SourceError` when one of `files`, by digest, can't be read, or is
-    shorter than its table says.
+    What is `added` to it, or multiplies it, makes it float32. Raises `SourceError` when one of `files`, by digest,
+    can't be read, or is shorter than its table says.
     """
     stored = _read(tensor, files, 0, math.prod(tensor.shape))
     array = stored.reshape(tensor.shape[::-1]).T if tensor.transposed else stored.reshape(tensor.shape)
+    array = np.roll(array, -tensor.rolled, axis=0) if tensor.rolled else array
     return add_products(array, read_products(tensor, files)) if tensor.added else array
 
 
 def read_part(tensor: Tensor, files: Mapping[str, Path], start: int, count: int) -> Array:
     """Read `count` of a tensor's elements from the one at `start`, in the order in which they are stored.
 
-    Raises `SourceError` as `read_tensor`. Where something is added, the part begins and ends at a multiple of
-    `block_elements`, or at the end, so that each element is the one that `read_tensor` returns.
+    It is neither transposed nor rolled. Raises `SourceError` as `read_tensor`. Where something is added, the part
+    begins and ends at a multiple of `block_elements`, or at the end, so that each element is the one that
+    `read_tensor` returns.
     """
     stored = _read(tensor, files, start, count)
     if not tensor.added:
@@ -61,6 +63,20 @@ def read_part(tensor: Tensor, files: Mapping[str, Path], start: int, count: int)
 
 
 def _read(tensor: Tensor, files: Mapping[str, Path], start: int, count: int) -> Array:
+    """Read stored elements, times their scale."""
+    array = _read_stored(tensor, files, start, count)
+    if tensor.scale is None:
+        return array
+    rows = math.prod(tensor.scale.shape)
+    scale = _read_stored(tensor.scale, files, 0, rows).astype(np.float32)
+    if rows > 1:
+        columns = math.prod(tensor.shape) // rows
+        scale = np.repeat(scale[start // columns : -(-(start + count) // columns)], columns)
+        scale = scale[start % columns :][:count]
+    return np.multiply(array.astype(np.float32), scale)
+
+
+def _read_stored(tensor: Tensor, files: Mapping[str, Path], start: int, count: int) -> Array:
     path, dtype = files[tensor.file], np.dtype(DTYPES[tensor.dtype])
     try:
         with open_file(path) as file:

@@ -33,6 +33,11 @@ class Tensor:
     """The file holds a matrix of the reversed shape; this is its transpose."""
     added: tuple[LowRank, ...] = ()
     """Products that are added to these values when they are read, in this order; they are float32 then."""
+    scale: Tensor | None = None
+    """What stored values are multiplied by as they are read, one number or one for each stored row; they are float32
+    then."""
+    rolled: int = 0
+    """Stored rows at the beginning that are this tensor's last ones."""
 
     @property
     def nbytes(self) -> int:
@@ -40,25 +45,43 @@ class Tensor:
         return math.prod(self.shape) * ITEM_SIZES[self.dtype]
 
     @property
+    def read_dtype(self) -> str:
+        """Dtype of its values as they are read."""
+        return "F32" if self.added or self.scale is not None else self.dtype
+
+    @property
+    def pieces(self) -> Iterator[Tensor]:
+        """Stored tensors that its values are made of, itself among them."""
+        yield self
+        if self.scale is not None:
+            yield self.scale
+        for product in self.added:
+            yield from (product.up, product.down)
+
+    @property
     def files(self) -> Iterator[str]:
         """Digests of the files that hold its bytes."""
-        yield self.file
-        for product in self.added:
-            yield from (product.up.file, product.down.file)
+        return (piece.file for piece in self.pieces)
 
     def to_json(self) -> list[Any]:
         """Return the fields as JSON values; the last ones only where they say something."""
         row = [self.dtype, list(self.shape), self.file, self.offset]
-        if self.added:
-            return [*row, self.transposed, [product.to_json() for product in self.added]]
+        added = [product.to_json() for product in self.added]
+        if self.scale is not None or self.rolled:
+            return [*row, self.transposed, added, None if self.scale is None else self.scale.to_json(), self.rolled]
+        if added:
+            return [*row, self.transposed, added]
         return [*row, True] if self.transposed else row
 
     @classmethod
     def from_json(cls, row: list[Any]) -> Tensor:
         """Read what `to_json` gave."""
         dtype, shape, file, offset, *rest = row
-        added = tuple(LowRank.from_json(product) for product in rest[1]) if len(rest) > 1 else ()
-        return cls(dtype, tuple(shape), file, offset, bool(rest and rest[0]), added)
+        usual: list[Any] = [False, (), None, 0]
+        transposed, products, scale, rolled = [*rest, *usual[len(rest) :]]
+        added = tuple(LowRank.from_json(product) for product in products)
+        by = None if scale is None else cls.from_json(scale)
+        return cls(dtype, tuple(shape), file, offset, bool(transposed), added, by, rolled)
 
 
 @dataclass(frozen=True, slots=True)

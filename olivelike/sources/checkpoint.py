@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -109,6 +109,8 @@ _BOOKKEEPING = frozenset(
 _DIFFUSERS_STEM = "diffusion_pytorch_model"
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".ckpt", ".pt", ".pth", ".msgpack", ".h5", ".onnx", ".gguf", ".xml")
 
+TOKENIZER_SUFFIXES = (".json", ".txt", ".model", ".jinja")
+"""How files end that libraries save for a tokenizer, in whatever release."""
 _TOKENIZER = re.compile(r"Tokenizer(Fast)?$")
 _MAIN_FILES = {
     re.compile(r"Scheduler$"): "scheduler_config.json",
@@ -133,6 +135,8 @@ class Checkpoint:
     """SHA-256 of that model without its weights."""
     original: str | None = None
     """Way in which the names are stored, of `STORED`, for tensors named as in the original code."""
+    scales: Mapping[str, tuple[RawTensor, Path]] = field(default_factory=dict)
+    """Stored name → what its values are multiplied by: one number, or one for each row."""
 
     def __post_init__(self) -> None:
         """Refuse tensors of dtypes that are not known."""

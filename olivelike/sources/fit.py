@@ -12,6 +12,7 @@ from olivelike.model.components import TAKEN_STATES, VAES, latents_in_square, to
 if TYPE_CHECKING:
     from olivelike.families.family import Family
     from olivelike.model.architecture import Config
+    from olivelike.sources.checkpoint import Checkpoint
     from olivelike.sources.opened_source import PipelineSource
 
 _CROSS_ATTENTION_DIM = 1280
@@ -36,7 +37,7 @@ def check_fit(source: PipelineSource) -> None:
     if denoiser is None or denoiser.graph is not None:
         return
     family = family_of_folder(source.index, source.checkpoints, denoiser.config)
-    texts = _texts(source, denoiser.config, family.text_key) if family.text_key else ()
+    texts = _texts(source, denoiser.config, family.text_key) if family.text_key else _rows(source, denoiser, family)
     for problem in (*texts, *_latents(source, denoiser.config, family)):
         raise SourceError(f"{source.origin.place}: {problem}")
 
@@ -93,6 +94,28 @@ def _texts(source: PipelineSource, unet: Config, key: str) -> Iterator[str]:
         )
 
 
+def _rows(source: PipelineSource, denoiser: Checkpoint, family: Family) -> Iterator[str]:
+    """Yield what is wrong with texts whose vectors follow each other, and with what is pooled of them."""
+    advice = "get all parts from the same pipeline, or leave the text encoders out of `components:`"
+    there = {text: source.checkpoints.get(text.component) for text in family.texts}
+    takes, pools = (_size(denoiser.config, key, 0) for key in ("joint_attention_dim", "pooled_projection_dim"))
+    pooled: dict[str, int | float] = {}
+    for text, encoder in there.items():
+        if encoder is None or encoder.graph is not None:
+            continue
+        if text.kind == "clip":
+            key, usual = (
+                ("projection_dim", _PROJECTION_DIM) if text.pooled == "text_embeds" else ("hidden_size", _HIDDEN_SIZE)
+            )
+            pooled[text.component] = _size(encoder.config, key, usual)
+        elif (made := _size(encoder.config, "d_model", _HIDDEN_SIZE)) != takes:
+            said = f"the {family.denoiser} takes {takes} numbers for each word, and {text.component} makes {made}"
+            yield f"{said}; {advice}"
+    if len(pooled) == sum(text.kind == "clip" for text in there) and sum(pooled.values()) != pools:
+        sums = " and ".join(f"{name} makes {number}" for name, number in pooled.items())
+        yield f"the {family.denoiser} takes a pooled text of {pools} numbers, and {sums}; {advice}"
+
+
 def _latents(source: PipelineSource, unet: Config, family: Family) -> Iterator[str]:
     # Denoisers that take no masks make what they take, unless they say otherwise.
     made = _size(unet, "out_channels", _LATENT_CHANNELS if family.takes_masks else 0)
@@ -103,8 +126,9 @@ def _latents(source: PipelineSource, unet: Config, family: Family) -> Iterator[s
             continue
         latents = _size(vae.config, "latent_channels", _LATENT_CHANNELS) * latents_in_square(vae.config) ** 2
         if channels not in (latents, 2 * latents):
+            named = "UNet" if family.text_key == "cross_attention_dim" else family.denoiser
             yield (
-                f"the UNet makes latents of {channels:g} channels, and the VAE's have {latents}; name a VAE for this "
-                "UNet as `vae:`"
+                f"the {named} makes latents of {channels:g} channels, and the VAE's have {latents}; name a VAE for "
+                f"this {named} as `vae:`"
             )
             return

@@ -19,6 +19,7 @@ from olivelike.model.components import INDEX_FILE, PREVIEW, SAFETY_CHECKER, VAES
 from olivelike.model.guides import GUIDES, GuideKind
 from olivelike.sources.beside import Host, open_beside, pixels_per_latent
 from olivelike.sources.checkpoint import (
+    TOKENIZER_SUFFIXES,
     WEIGHT_SUFFIXES,
     Checkpoint,
     SourceFiles,
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
     from olivelike.sources.beside import FileGuide
     from olivelike.sources.files.weight_table import ReadPickle
     from olivelike.sources.source_spec import SourceSpec
-
-_EXTRA_SUFFIXES = (".json", ".txt", ".model", ".jinja")
 
 
 @dataclass(frozen=True)
@@ -94,6 +93,11 @@ def open_source(
     elsewhere = [*replaced, *([PREVIEW] if spec.preview is not None else [])]
     elsewhere += [component for _, component, _ in _guides(spec)]
     own = [name for name in wanted if name not in elsewhere]
+    if spec.parts and not spec.is_file:
+        raise SourceError(
+            f"{spec.path or spec.hub}: no such file; networks in files of their own belong to a denoiser in a file "
+            f"({', '.join(spec.parts)})"
+        )
     if spec.prediction is not None and not spec.is_file:
         raise SourceError(
             "what the UNet predicts can be told for a single file only; a folder says it in "
@@ -156,8 +160,7 @@ def available_components(
     """
 
     def in_file(path: Path) -> set[str]:
-        file = SingleFile.open(path, spec.prediction, read_pickle if allow_pickle else None)
-        return {part.folder for part in file.identity.parts}
+        return SingleFile.open(path, spec.prediction, read_pickle if allow_pickle else None, spec.parts).folders
 
     folders = spec.open(in_file, _network_folders)
     found = {name for name in COMPONENTS if torch_folder(name) in folders or name in folders}
@@ -184,7 +187,7 @@ def _open_file(
     path: Path, spec: SourceSpec, wanted: list[str], read_pickle: ReadPickle | None
 ) -> tuple[PipelineSource, Mapping[str, Config | None]]:
     """Read a single file; return the pipeline, and configs of `vae` and `denoiser`, also where it lacks them."""
-    file = SingleFile.open(path, spec.prediction, read_pickle)
+    file = SingleFile.open(path, spec.prediction, read_pickle, spec.parts)
     checkpoints = {name: file.checkpoint(name) for name in wanted}
     configs = {
         "vae": file.config("vae") if spec.needs_vae else None,
@@ -267,7 +270,7 @@ def _extra_files(files: SourceFiles, index: Config) -> list[str]:
         network = any(file.endswith(WEIGHT_SUFFIXES) for file in found) or "config.json" in found
         # Some tokenizers come with the config.json of the model that they were made for.
         if not network or "tokenizer_config.json" in found:
-            extras += [f"{name}/{file}" for file in found if file.endswith(_EXTRA_SUFFIXES)]
+            extras += [f"{name}/{file}" for file in found if file.endswith(TOKENIZER_SUFFIXES)]
     return sorted(extras)
 
 

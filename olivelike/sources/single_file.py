@@ -1,36 +1,57 @@
-"""A checkpoint in one file as a pipeline: configs, tokenizers and scheduler come from this package."""
+"""A checkpoint in one file, or in one for each network, as a pipeline: what else it has comes from this package."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from olivelike._untrusted import Json, open_file
 from olivelike.errors import SourceError
 from olivelike.families import DENOISERS, FAMILIES
+from olivelike.families.networks import network_of
+from olivelike.families.supported import check_network
 from olivelike.model.components import Prediction, torch_folder
 from olivelike.model.few_steps import FewSteps, few_steps_of_path
 from olivelike.model.records.origin import Identification, Origin
-from olivelike.sources.checkpoint import Checkpoint
+from olivelike.sources.checkpoint import TOKENIZER_SUFFIXES, Checkpoint
+from olivelike.sources.files.scaled import apart
 from olivelike.sources.files.weight_table import Header, ReadPickle, read_numbers, read_weight_table
-from olivelike.sources.identify.identify import identify, unclaimed
-from olivelike.sources.identify.identity import PLACES, Identity
+from olivelike.sources.identify.identify import identify, part_among, unclaimed
+from olivelike.sources.identify.identity import PLACES, Identity, Part
 from olivelike.sources.identify.published import (
     EDM_SCHEDULER,
     derive_config,
     network_class,
     scheduler_file,
+    tokenizer_classes,
     tokenizer_files,
 )  # fmt: skip
 
 if TYPE_CHECKING:
     from olivelike.families.family import Family
     from olivelike.model.architecture import Config
+    from olivelike.sources.files.weight_table import RawTensor
 
 _LISTED = 3
 _EDM_SCALING = 0.5
 """Scaling of Playground 2.5's VAE, as diffusers has it."""
+
+
+@dataclass(frozen=True)
+class HeldPart:
+    """A network in a file."""
+
+    path: Path
+    header: Header
+    part: Part
+
+    @property
+    def tensors(self) -> dict[str, RawTensor]:
+        """Its tensors, by stored name."""
+        return {name: one for name, one in self.header.tensors.items() if name.startswith(self.part.beginnings)}
 
 
 @dataclass(frozen=True)
@@ -40,25 +61,47 @@ class SingleFile:
     path: Path
     header: Header
     identity: Identity
-    prediction: Prediction
-    """Prediction of its UNet: as told, as it says itself, or as is usual for its family."""
+    prediction: Prediction | None
+    """Prediction of its UNet: as told, as it says itself, or as is usual for its family; `None` for flows."""
     zero_snr: bool
     few_steps: FewSteps | None
     """Kind of few-step model that it is: by its structure, its metadata, or as a last hint its name."""
+    beside: Mapping[str, HeldPart] = field(default_factory=dict)
+    """Folder → network that is in a file of its own."""
+    tokenizers: Mapping[str, Path] = field(default_factory=dict)
+    """Folder of a tokenizer → a user's, in place of the published one."""
 
     @classmethod
-    def open(cls, path: Path, prediction: Prediction | None, read_pickle: ReadPickle | None) -> SingleFile:
-        """Read the header of a checkpoint file.
+    def open(
+        cls,
+        path: Path,
+        prediction: Prediction | None,
+        read_pickle: ReadPickle | None,
+        parts: Mapping[str, Path] = MappingProxyType({}),
+    ) -> SingleFile:
+        """Read the header of a checkpoint file, and those of files beside it.
 
-        Raises `SourceError` if the file is no checkpoint of a supported family, damaged, or pickled.
+        Raises `SourceError` if the file is no checkpoint of a supported family, damaged, or pickled, or one beside it
+        is not the network that it is said to be.
 
         Args:
             prediction: what the UNet predicts, where the user knows better than the file.
             read_pickle: reads the table of a pickled file; `None` refuses such files.
+            parts: folder → file of that network, or a tokenizer's folder.
         """
         header = read_weight_table(path, read_pickle)
         identity = identify(header.tensors, header.metadata)
         _check(path, identity)
+        assert identity.family is not None, "a checkpoint is of a family"
+        family = FAMILIES[identity.family]
+        known = {text.tokenizer for text in family.texts}
+        tokenizers = {folder: one for folder, one in parts.items() if folder in known}
+        networks = {folder: one for folder, one in parts.items() if folder not in known}
+        beside = {folder: _open_part(one, folder, family, read_pickle) for folder, one in networks.items()}
+        if family.published.flow is not None:
+            if prediction is not None:
+                raise SourceError(f"{path}: {family.title} makes flows, and has no prediction; drop `prediction:`")
+            return cls(path, header, identity, None, False, None, beside, tokenizers)
         few_steps = identity.few_steps or few_steps_of_path(path)
         told = prediction or identity.prediction
         if told is None and few_steps is not None:
@@ -68,16 +111,18 @@ class SingleFile:
         told = told or identity.expected_prediction
         assert told is not None, "a checkpoint has a UNet"
         zero_snr = identity.zero_snr and told == "v_prediction"
-        return cls(path, header, identity, told, zero_snr, few_steps)
+        return cls(path, header, identity, told, zero_snr, few_steps, beside, tokenizers)
 
     @property
     def origin(self) -> Origin:
         """Origin of the pipeline, for the record."""
         found = self.identity
         identified = Identification(
-            found.family, found.inpainting, self.prediction, self.zero_snr, tuple(found.reasons)
+            found.family, found.inpainting, self.prediction or "flow", self.zero_snr, tuple(found.reasons)
         )
-        return replace(Origin.local("file", self.path, identified), few_steps=self.few_steps)
+        others = {**{folder: held.path for folder, held in self.beside.items()}, **self.tokenizers}
+        parts = {folder: Origin.local("file" if path.is_file() else "folder", path) for folder, path in others.items()}
+        return replace(Origin.local("file", self.path, identified), few_steps=self.few_steps, parts=parts or None)
 
     @property
     def index(self) -> Config:
@@ -86,19 +131,51 @@ class SingleFile:
         scheduler, _ = self._scheduler
         index: Json = {
             "_class_name": family.pipelines[inpainting],
-            **family.published.index,
+            **self._distilled,
             "scheduler": ["diffusers", scheduler],
         }
-        index |= {folder: ["transformers", "CLIPTokenizer"] for folder in family.published.tokenizers}
+        index |= tokenizer_classes(family)
         for folder in family.published.configs:
-            index[folder] = list(network_class(family, folder)) if self.identity.part(folder) else [None, None]
+            index[folder] = list(network_class(family, folder)) if self.held(folder) else [None, None]
+        index |= {folder: [None, None] for folder in self._unread}
         return dict(sorted(index.items()))
 
     @property
+    def _distilled(self) -> Config:
+        """Return the published settings; a base is told from the distilled network by its file's name alone."""
+        own = dict(self.family.published.index)
+        return own | {"is_distilled": "base" not in self.path.stem.lower()} if "is_distilled" in own else own
+
+    def held(self, folder: str) -> HeldPart | None:
+        """Return the network that goes into a folder of the pipeline; `None` if there is none."""
+        part = self.identity.part(folder)
+        own = None if part is None else HeldPart(self.path, self.header, part)
+        return self.beside.get(folder, own)
+
+    @property
+    def folders(self) -> set[str]:
+        """Folders of the networks that there are."""
+        return {*self.beside, *(part.folder for part in self.identity.parts)}
+
+    @property
+    def _unread(self) -> set[str]:
+        """Tokenizers of text encoders that the pipeline can do without, and that are not there."""
+        return {text.tokenizer for text in self.family.texts if text.optional and not self.held(text.component)}
+
+    @property
     def extras(self) -> dict[str, Path]:
-        """The files beside the networks, by relative path: those of this package."""
+        """The files beside the networks, by relative path: those of this package, and of tokenizers that are named."""
         _, scheduler = self._scheduler
-        return dict(sorted({**tokenizer_files(self.family), "scheduler/scheduler_config.json": scheduler}.items()))
+        absent = {*self._unread, *self.tokenizers}
+        files = {
+            name: path for name, path in tokenizer_files(self.family).items() if name.partition("/")[0] not in absent
+        }
+        for folder, own in self.tokenizers.items():
+            there = [path for path in sorted(own.iterdir()) if path.suffix in TOKENIZER_SUFFIXES and path.is_file()]
+            if not there:
+                raise SourceError(f"{own}: this is no tokenizer: it has no tokenizer.json; name the folder that has it")
+            files |= {f"{folder}/{path.name}": path for path in there}
+        return dict(sorted({**files, "scheduler/scheduler_config.json": scheduler}.items()))
 
     @property
     def left_out(self) -> tuple[str, ...]:
@@ -115,11 +192,13 @@ class SingleFile:
 
         Raises `SourceError` if the network's structure can't be told from its tensors.
         """
-        part = self.identity.part(folder)
-        if part is None:
+        held = self.held(folder)
+        if held is None:
             return self.family.published.configs[folder]
-        shapes = {name: tensor.shape for name, tensor in self.header.tensors.items()}
-        config = derive_config(self.family, part, shapes, self.prediction)
+        shapes = {name: tensor.shape for name, tensor in held.header.tensors.items()}
+        config = derive_config(self.family, held.part, shapes, self.prediction)
+        for text in self.family.texts:
+            config = text.marked(config) if text.component == folder else config
         if folder != "vae" or not self.identity.edm:
             return config
         with open_file(self.path) as file:
@@ -132,22 +211,22 @@ class SingleFile:
     def checkpoint(self, component: str) -> Checkpoint:
         """Return a component as the file stores it. Raises `SourceError` if the file lacks it."""
         folder = torch_folder(component)
-        part = self.identity.part(folder)
-        if part is None:
+        held = self.held(folder)
+        if held is None:
             raise self._lacks(component)
         library, class_name = network_class(self.family, folder)
-        tensors = {
-            name: (tensor, self.path)
-            for name, tensor in self.header.tensors.items()
-            if name.startswith(part.beginnings)
-        }
-        return Checkpoint(component, library, class_name, self.config(folder), tensors, original=part.converter)
+        config = self.config(folder)
+        check_network(component, class_name, config, self.family)
+        kept, scales = apart(held.path, held.tensors)
+        tensors, by = ({name: (one, held.path) for name, one in some.items()} for some in (kept, scales))
+        return Checkpoint(component, library, class_name, config, tensors, original=held.part.converter, scales=by)
 
     @property
     def _scheduler(self) -> tuple[str, Path]:
-        return (
-            EDM_SCHEDULER if self.identity.edm else scheduler_file(self.family, self.prediction, zero_snr=self.zero_snr)
-        )
+        if self.identity.edm:
+            return EDM_SCHEDULER
+        denoiser = self.config(self.family.denoiser) if self.family.published.flow is not None else {}
+        return scheduler_file(self.family, self.prediction or "epsilon", zero_snr=self.zero_snr, denoiser=denoiser)
 
     @property
     def family(self) -> Family:
@@ -156,19 +235,50 @@ class SingleFile:
         return FAMILIES[self.identity.family]
 
     def _lacks(self, component: str) -> SourceError:
-        held = ", ".join(sorted(part.folder for part in self.identity.parts))
+        held = ", ".join(sorted(self.folders))
         folder = torch_folder(component)
         remedy = f"drop {component} from `components:`"
-        if folder == "vae":
+        if self.family.published.flow is not None and folder in self.family.published.configs:
+            _, wanted = network_class(self.family, folder)
+            remedy = (
+                f"name its file, {_article(wanted)}, as `{folder}:` in `source:` (convert --part {folder}=FILE), or "
+                f"{remedy}"
+            )
+        elif folder == "vae":
             remedy = f"add `vae:` with a VAE for {self.identity.network}, or {remedy}"
         elif folder in self.family.published.configs:
             remedy = f"get the whole checkpoint, or {remedy}"
         return SourceError(f"{self.path}: this file has no {component} (it holds: {held}); {remedy}")
 
 
+def _open_part(path: Path, folder: str, family: Family, read_pickle: ReadPickle | None) -> HeldPart:
+    """Open a file that is said to hold one network of a pipeline."""
+    if folder not in family.folders or folder == family.denoiser:
+        raise SourceError(
+            f"{path}: {family.title} has no {folder}; beside its {family.denoiser} it has "
+            f"{', '.join(name for name in family.folders if name != family.denoiser)}"
+        )
+    header = read_weight_table(path, read_pickle)
+    _, class_name = network_class(family, folder)
+    component = "vae_decoder" if folder == "vae" else folder
+    part = part_among(header.tensors, folder, network_of(component, class_name))
+    if part is None:
+        found = identify(header.tensors, header.metadata)
+        why = f" ({'; '.join(found.reasons)})" if found.reasons else ""
+        raise SourceError(
+            f"{path}: as {folder} {family.title} takes {_article(class_name)}, and this is {found.description}{why}; "
+            "name the file that belongs to it"
+        )
+    return HeldPart(path, header, part)
+
+
+def _article(name: str) -> str:
+    return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
+
+
 def _check(path: Path, identity: Identity) -> None:
     """Refuse what is no checkpoint of a supported family."""
-    if identity.supported and identity.kind in ("checkpoint", *DENOISERS) and identity.naming == "original":
+    if identity.supported and identity.kind in ("checkpoint", *DENOISERS) and identity.parts:
         return
     why = f" ({'; '.join(identity.reasons)})" if identity.reasons else ""
     families = ", ".join(family.title for family in FAMILIES.values() if family.published.networks)

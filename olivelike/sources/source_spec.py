@@ -33,6 +33,8 @@ class SourceSpec:
     """Prediction of a single file's UNet; `None` goes by the file. A folder's scheduler says it."""
     vae: SourceSpec | None = None
     """Another VAE: its folder, a pipeline's folder, one file, or a hub id."""
+    parts: Mapping[str, Path] = field(default_factory=dict)
+    """Folder → file of that network, or folder of a tokenizer, for a denoiser in a file of its own."""
     preview: SourceSpec | None = None
     """A tiny VAE for previews, in the same forms."""
     guides: Mapping[str, Sequence[SourceSpec]] = field(default_factory=dict)

@@ -21,7 +21,7 @@ from olivelike.workflow.matrix import UnnamedCombinationError, is_of_matrix, rea
 from olivelike.workflow.passes import Registry, resolve_plugin
 from olivelike.workflow.places import Place, absolute, find_workflow, is_hub_id, may_be_path
 from olivelike.workflow.validation import resolve_components, resolve_sweep, validate, with_unets_chain
-from olivelike.workflow.workflow_file import Output, Step, Workflow, WorkflowFile
+from olivelike.workflow.workflow_file import PARTS, Output, Step, Workflow, WorkflowFile
 from olivelike.workflow.yaml_tree import Mapping, Scalar, Sequence
 
 if TYPE_CHECKING:
@@ -226,6 +226,10 @@ def _check_source(source: Node | None, key: str, findings: Findings) -> None:
     hub, path = _inner(source, "hub"), _inner(source, "path")
     if (hub is None) == (path is None):
         findings.add(source.position, f"`{key}` has either `hub` or `path`; keep exactly one")
+    elif (stray := _inner(source, "transformer")) is not None:
+        findings.add(stray.position, "`transformer` stands in place of `path`; keep one of them")
+    elif hub is not None and (part := next((name for name in PARTS if _inner(source, name) is not None), None)):
+        findings.add(source.keys[part], f"`{part}` stands beside the file of a denoiser; a hub id has its own")
     elif path is not None and _inner(source, "revision") is not None:
         findings.add(source.keys["revision"], "`revision` belongs to a hub id; remove it, or use `hub`")
     elif isinstance(hub, Scalar) and isinstance(hub.value, str) and not is_hub_id(hub.value):

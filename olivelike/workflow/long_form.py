@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from olivelike._text import did_you_mean
 from olivelike.errors import UsageError
 from olivelike.model.guides import GUIDES, IMAGE_ENCODER, GuideKind
-from olivelike.workflow.places import file_ref, is_path, source_path, split_weight, weighted_file
-from olivelike.workflow.workflow_file import Guide, GuideFile, Lora, Source
+from olivelike.workflow.places import absolute, file_ref, is_path, source_path, split_weight, weighted_file
+from olivelike.workflow.workflow_file import PARTS, Guide, GuideFile, Lora, Source
 from olivelike.workflow.yaml_tree import Mapping, Node, Scalar, Sequence
 
 if TYPE_CHECKING:
@@ -27,6 +27,9 @@ def expand_short_forms(root: Node, project_folder: Path) -> None:
     if not isinstance(root, Mapping):
         return
     entries = root.entries
+    match entries.get("source"):
+        case Mapping(entries=parts) as source if "transformer" in parts and not {"path", "hub"} & parts.keys():
+            source.put("path", parts.pop("transformer"), source.keys.pop("transformer"))
     for name in ("source", "vae", "preview"):
         if name in entries:
             entries[name] = _source(entries[name], project_folder)
@@ -118,6 +121,22 @@ def require_names(given: dict[str, Iterable[str | None]]) -> None:
 def text_source(text: str, folder: Path) -> Source:
     """Return the source or VAE that a text names: a hub id, or a path that starts at `folder`."""
     return Source(path=source_path(text, folder)) if is_path(text, folder) else Source(hub=text)
+
+
+def parse_parts(texts: SequenceOf[str], folder: Path) -> dict[str, Path]:
+    """Return what `NAME=PATH` on a command line names beside a denoiser's file, by folder of the pipeline.
+
+    Raises `UsageError` if a name is none, or there is no path.
+    """
+    found: dict[str, Path] = {}
+    for text in texts:
+        name, _, path = text.partition("=")
+        if name not in PARTS:
+            raise UsageError(f"--part {text!r}: NAME=PATH names one of {', '.join(PARTS)}")
+        if not path.strip():
+            raise UsageError(f"--part {text!r}: no path is named; write {name}=FILE")
+        found[name] = absolute(path, folder)
+    return found
 
 
 def parse_lora(text: str, folder: Path) -> Lora:

@@ -7,13 +7,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, GetPydanticSchema, ValidationInfo, create_model
 from pydantic_core import core_schema
 
 from olivelike._untrusted import Json
-from olivelike.families import COMPONENTS, LORA_COMPONENTS, TOKENIZERS
+from olivelike.families import COMPONENTS, LORA_COMPONENTS, TEXT_ENCODERS, TOKENIZERS
 from olivelike.model.client_layouts import DEFAULT, LayoutName
 from olivelike.model.components import Prediction  # noqa: TC001  (pydantic reads it)
 from olivelike.model.guides import GUIDES, IMAGE_ENCODER, GuideKind
@@ -73,6 +73,20 @@ class Vae(_Section):
         return SourceSpec(self.path, self.hub, self.revision, self.variant)
 
 
+PARTS: Final = (*TEXT_ENCODERS, "vae", *TOKENIZERS)
+"""Keys of a source for networks and tokenizers beside the denoiser's file."""
+
+
+def _beside(network: str) -> Any:
+    words = f"Single file of {network}, where that of the denoiser has none, relative to the project folder."
+    return Field(default=None, description=words)
+
+
+def _own_tokenizer(encoder: str) -> Any:
+    words = f"Folder of the tokenizer of {encoder}, in place of the published one, relative to the project folder."
+    return Field(default=None, description=words)
+
+
 class Source(Vae):
     """Origin of the pipeline: either `hub` or `path`."""
 
@@ -84,10 +98,26 @@ class Source(Vae):
     prediction: Prediction | None = Field(
         default=None, description="What the UNet of a single file predicts, where the file does not tell."
     )
+    transformer: SourcePath | None = Field(
+        default=None, description="In place of `path`: single file of the denoiser, with others beside it."
+    )
+    text_encoder: SourcePath | None = _beside("the text encoder")
+    text_encoder_2: SourcePath | None = _beside("the second text encoder")
+    text_encoder_3: SourcePath | None = _beside("the third text encoder")
+    vae: SourcePath | None = _beside("the VAE")
+    tokenizer: SourcePath | None = _own_tokenizer("the text encoder")
+    tokenizer_2: SourcePath | None = _own_tokenizer("the second text encoder")
+    tokenizer_3: SourcePath | None = _own_tokenizer("the third text encoder")
+
+    @property
+    def parts(self) -> dict[str, Path]:
+        """Files and folders beside that of the denoiser, by the folder of a pipeline that they stand for."""
+        named = {name: getattr(self, name) for name in PARTS}
+        return {name: path for name, path in named.items() if path is not None}
 
     def spec(self) -> SourceSpec:
         """Return what `open_source` wants to know of it."""
-        return replace(super().spec(), prediction=self.prediction)
+        return replace(super().spec(), prediction=self.prediction, parts=self.parts)
 
 
 class GuideFile(_Section):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -81,3 +83,22 @@ def test_a_table_with_products_is_read_as_it_was_written(tmp_path):
     table = Weights({"a": tensor, "b": Tensor("F32", (2,), "b", 8)})
     assert dict(Weights.from_bytes(table.to_bytes())) == dict(table)
     assert table.files == files.keys()
+
+
+@pytest.mark.parametrize("rows", [1, 6])
+@pytest.mark.parametrize("form", [{}, {"transposed": True}, {"rolled": 2}])
+def test_values_of_8_bits_are_multiplied_by_the_scale_of_their_stored_row(tmp_path, rows, form):
+    numbers = np.random.default_rng(1)
+    stored = numbers.standard_normal((6, 4)).astype(ml_dtypes.float8_e4m3fn)
+    scale = numbers.uniform(0.1, 2, rows).astype(np.float32)
+    (tmp_path / "file").write_bytes(stored.tobytes() + scale.tobytes())
+    files, expected = {"": tmp_path / "file"}, stored.astype(np.float32) * scale[:, None]
+    whole = Tensor("F8_E4M3", (6, 4), "", 0, scale=Tensor("F32", (rows,), "", 24))
+    for start, count in ((0, 24), (5, 9), (23, 1)):
+        assert np.array_equal(read_part(whole, files, start, count), expected.reshape(-1)[start : start + count])
+    tensor = replace(whole, shape=(4, 6) if "transposed" in form else (6, 4), **form)
+    expected = expected.T if "transposed" in form else np.roll(expected, -form.get("rolled", 0), axis=0)
+    assert np.array_equal(read_tensor(tensor, files), expected)
+    assert read_tensor(tensor, files).dtype == DTYPES[tensor.read_dtype] == np.float32
+    assert Tensor.from_json(tensor.to_json()) == tensor
+    assert [piece.dtype for piece in tensor.pieces] == ["F8_E4M3", "F32"]

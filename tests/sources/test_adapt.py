@@ -12,7 +12,9 @@ from transformers import CLIPTextModel
 
 from olivelike.digest import digest_file
 from olivelike.errors import SourceError
-from olivelike.sources import Adaptation, Checkpoint, SourceSpec, bind, open_source
+from olivelike.families.network import Stored
+from olivelike.sources import Adaptation, Checkpoint, SourceSpec, StoredView, bind, open_source
+from olivelike.sources.names import adapt as names
 from olivelike.sources.names.adapt import adapt
 from olivelike.sources.names.loading import load_diffusers
 
@@ -88,6 +90,24 @@ def test_an_adaptation_survives_serialisation(saved_checkpoint: Path) -> None:
     assert Adaptation.from_bytes(first.to_bytes()).to_bytes() == first.to_bytes()
     with pytest.raises(ValueError, match="adaptation/2"):
         Adaptation.from_bytes(json.dumps(["other/1", "", {}, []]).encode())
+
+
+@pytest.mark.parametrize("computed", [False, True])
+def test_copies_and_rows_that_a_converter_swaps_are_views(monkeypatch, computed) -> None:
+    def convert(config, tensors):
+        shift, scale = tensors["both"].chunk(2)
+        more = {"doubled": torch.cat([scale, scale])} if computed else {}
+        return {"copy": torch.cat([scale]), "swapped": torch.cat([scale, shift]), **more}
+
+    monkeypatch.setattr(names, "STORED", {"own": Stored(name="own", to_library=convert)})
+    if computed:
+        with pytest.raises(SourceError, match="computes doubled from the stored tensors"):
+            names.convert_names("unet", "own", {}, {"both": (6, 4)})
+        return
+    views = names.convert_names("unet", "own", {}, {"both": (6, 4)})
+    assert views == {"copy": StoredView("both", (3, 4), 12), "swapped": StoredView("both", (6, 4), rolled=3)}
+    known = Adaptation(None, views, ())
+    assert Adaptation.from_bytes(known.to_bytes()) == known
 
 
 def test_the_config_holds_defaults_and_no_bookkeeping(hub_checkpoint: Path) -> None:

@@ -147,9 +147,9 @@ def unet(channels, **more):
             "ControlNet Union",
         ),
         (
-            {"decoder.conv_in.weight": (512, 16, 3, 3), "decoder.mid.block_1.conv1.weight": (512, 512, 3, 3)},
+            {"decoder.conv_in.weight": (512, 8, 3, 3), "decoder.mid.block_1.conv1.weight": (512, 512, 3, 3)},
             "vae",
-            "16 latent channels",
+            "8 latent channels",
         ),
         ({"layer.weight": (2, 2), "layer.bias": (2,)}, "unknown", ""),
         ({}, "unknown", ""),

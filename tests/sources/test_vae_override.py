@@ -114,7 +114,7 @@ def test_vaes_of_another_family_are_refused(both_forms_of, spellings, tmp_path) 
         ({"x.lora_down.weight": (4, 768)}, "this is a LoRA.*name it under `loras:`; `vae:` takes a VAE"),
         (
             {"decoder.conv_in.weight": (64, 16, 3, 3), "decoder.mid.block_1.conv1.weight": (64, 64, 3, 3)},
-            r"this is a VAE of another family \(16 latent channels\)",
+            r"this VAE does not fit the pipeline: decoder\.conv_in\.weight has shape \[64, 16, 3, 3\]",
         ),
         (
             {"decoder.conv_in.weight": (96, 4, 3, 3), "decoder.mid.block_1.conv1.weight": (96, 96, 3, 3)},

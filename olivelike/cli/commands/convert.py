@@ -31,6 +31,15 @@ def convert(
         list[str] | None,
         typer.Option("--lora", metavar="FILE[:WEIGHT]", help="Merge this LoRA: a file or hub id; may be repeated."),
     ] = None,
+    parts: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--part",
+            metavar="NAME=FILE",
+            help="File of a text_encoder, text_encoder_2, text_encoder_3 or vae beside that of a transformer; may be "
+            "repeated. A tokenizer's folder, too, in place of the published one.",
+        ),
+    ] = None,
     vae: Annotated[str | None, typer.Option(metavar="VAE", help="Another VAE: a file, a folder or a hub id.")] = None,
     preview: Annotated[
         str | None, typer.Option(metavar="VAE", help="A tiny VAE (TAESD) beside it, for pictures of steps.")
@@ -89,6 +98,7 @@ def convert(
         source, target, output, tuple(loras or ()), vae, tuple(embeddings or ()), precision, prediction, layout,
         preview, guides.guides, guides.image_encoder,
         calibration=calibration, variant=variant, scheduler_model=scheduler_model,
+        parts=tuple(parts or ()),
     )  # fmt: skip
     options = shared.engine_options(
         limits, cache_dir=cache_dir, allow_pickle=allow_pickle, overwrite=overwrite, keep_going=keep_going,

@@ -97,7 +97,7 @@ def _of_tensor(tensor: Tensor) -> Said:
 
     from olivelike.model.tensor_file import DTYPES
 
-    numpy = DTYPES.get(tensor.dtype)
+    numpy = DTYPES.get(tensor.read_dtype)
     return tensor.shape, tensor.dtype if numpy is None else _type(ir.DataType.from_numpy(np.dtype(numpy)))
 
 

@@ -9,11 +9,10 @@ from typing import Final
 from olivelike._untrusted import one_line, parse_json
 from olivelike.engine.output.file_names import wrong_name
 from olivelike.errors import DamagedError
+from olivelike.sources.checkpoint import TOKENIZER_SUFFIXES
 
 SCHEDULER_MODEL: Final = "scheduler/model.onnx"
 """Schedules as a graph, which workflows may ask for."""
-TOKENIZER_SUFFIXES: Final = (".json", ".txt", ".model", ".jinja")
-"""How files end that libraries save for a tokenizer, in whatever release."""
 _KEPT: Final = {"merges.txt", "special_tokens_map.json", "tokenizer.json", "tokenizer_config.json", "vocab.json"}
 """Files of a tokenizer that stay if the source has them; others go into one of these."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")

@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from olivelike._untrusted import Json, JsonView, parse_object, read_bytes
+from olivelike._untrusted import Json, JsonView, parse_object
 from olivelike.engine.output.pipeline_files import current_name, to_json
 from olivelike.engine.output.scheduler_defaults import with_defaults
 from olivelike.errors import SourceError
 from olivelike.families import family_of_folder
 from olivelike.runtime.prompts.clip_tokenizer import ClipTokenizer, UnknownFormError
+from olivelike.sources.identify.published import byte_symbols, read_extra
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from olivelike.model.few_steps import FewSteps
 
 
-_MOST_BYTES = 256 << 20
-"""Most bytes of a file beside the networks; the largest tokenizers have 35 MB."""
 _SPECIAL_TOKENS = frozenset({"bos_token", "eos_token", "unk_token", "pad_token"})
 _LOADING_KEYS = ("is_local", "local_files_only", "name_or_path")
 _CLIP_TOKENIZERS = ("CLIPTokenizer", "CLIPTokenizerFast")
@@ -61,7 +60,7 @@ def normalise_assets(
     kinds = {text.tokenizer: text.kind for text in family_of_folder(index, (), {}).texts}
     if absent := added.keys() - {relative.partition("/")[0] for relative in files}:
         raise SourceError(f"the source has no {min(absent)}, which `embeddings:` add tokens to; fetch it, or drop them")
-    contents = {relative: read_bytes(path, _MOST_BYTES) for relative, path in files.items()}
+    contents = {relative: read_extra(path) for relative, path in files.items()}
     for relative, data in contents.items():
         folder, _, name = relative.partition("/")
         if name == "scheduler_config.json":
@@ -157,7 +156,7 @@ def _clip_vocabulary(merges: bytes, where: str) -> dict[str, int]:
     The rule is that of OpenAI's tokenizer (https://github.com/openai/CLIP, `simple_tokenizer.py`): the 256 byte
     symbols, the same at the end of a word, each pair that merges joins, start and end of a text; ids in that order.
     """
-    symbols = _byte_symbols()
+    symbols = byte_symbols()
     tokens = dict.fromkeys([*symbols, *(symbol + _WORD_END for symbol in symbols)])
     for line in merges.decode(errors="replace").splitlines():
         if not line or line.startswith("#version"):
@@ -169,13 +168,6 @@ def _clip_vocabulary(merges: bytes, where: str) -> dict[str, int]:
             )
         tokens[left + right] = None
     return {token: index for index, token in enumerate([*tokens, *_TEXT_ENDS])}
-
-
-def _byte_symbols() -> list[str]:
-    """Return a printable symbol for each byte, as GPT-2 assigns them: printable bytes first, as themselves."""
-    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    others = 256 - len(printable)
-    return [chr(byte) for byte in printable] + [chr(256 + index) for index in range(others)]
 
 
 def _saved_today(folder: str, contents: Mapping[str, bytes], added: JsonView | None) -> dict[str, bytes]:

@@ -242,7 +242,7 @@ def _pieces(
         return
     found = _by_rows(expression) if nbytes > _PIECE_BYTES else None
     tensor = weights[found[0]] if found is not None else None
-    if found is None or tensor is None or tensor.transposed or not tensor.shape:
+    if found is None or tensor is None or tensor.transposed or tensor.rolled or not tensor.shape:
         yield _Piece(name, nbytes)
         return
     rows, columns = tensor.shape[0], math.prod(tensor.shape[1:])

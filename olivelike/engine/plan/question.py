@@ -114,7 +114,8 @@ def _check_adaptation(question: Question, data: bytes, action: Action, read: Rea
     for name, view in Adaptation.from_bytes(data).names.items():
         stored, _ = checkpoint.tensors[view.name]
         end = _count(view.start) + math.prod(map(_count, view.shape))
-        if type(view.transposed) is not bool or end > math.prod(stored.shape):
+        rolled = _count(view.rolled) and (view.transposed or not view.shape or view.rolled >= view.shape[0])
+        if type(view.transposed) is not bool or end > math.prod(stored.shape) or rolled:
             raise _FlawError(f"{one_line(name)[:60]} does not lie in {one_line(view.name)[:60]}")
 
 
@@ -143,9 +144,12 @@ def _check_weights(question: Question, data: bytes, action: Action, read: Read) 
         if (size := question.inputs.store.object_size(file)) is not None:
             sizes[file] = size
     for name, tensor in weights.items():
-        pieces = [tensor, *(piece for product in tensor.added for piece in (product.up, product.down))]
+        pieces = list(tensor.pieces)
         factors = [factor for product in tensor.added for factor in (product.scale, product.weight)]
-        if not all(map(_is_number, factors)) or any(_end(piece) > sizes[piece.file] for piece in pieces):
+        rows = math.prod(tensor.scale.shape) if tensor.scale is not None else 1
+        fits = not _count(tensor.rolled) or tensor.rolled < tensor.shape[0]
+        fits &= rows in (1, *tensor.shape[:: -1 if tensor.transposed else 1][:1])
+        if not fits or not all(map(_is_number, factors)) or any(_end(piece) > sizes[piece.file] for piece in pieces):
             raise _FlawError(f"{one_line(name)[:60]} is no tensor")
 
 

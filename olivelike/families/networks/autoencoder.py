@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError
@@ -19,6 +20,7 @@ from olivelike.families.network import (
     layer_number,
     renamed,
     shown,
+    with_own_names,
 )  # fmt: skip
 from olivelike.model.components import PREVIEW, VAES, latents_in_square
 
@@ -139,7 +141,11 @@ def ldm_names(names: Collection[str]) -> Callable[[str], str]:
 def _config(published: Config, shapes: Shapes, head_width: int | None) -> Config:
     del head_width
     count = layer_count(shapes, r"^decoder\.up\.(\d+)\.")
+    attends = (
+        {} if any(name.startswith("decoder.mid.attn_1.") for name in shapes) else {"mid_block_add_attention": False}
+    )
     return {
+        **attends,
         "block_out_channels": [shapes[f"decoder.up.{i}.block.0.conv1.weight"][0] for i in range(count)],
         "down_block_types": published["down_block_types"][:1] * count,
         "latent_channels": shapes["decoder.conv_in.weight"][1],
@@ -171,6 +177,34 @@ STORED: Final = Stored(
     config=_config,
     original=ldm_names,
 )
+
+
+def _own_config(published: Config, shapes: Shapes, head_width: int | None) -> Config:
+    """Read the config of a VAE in diffusers' names off shapes."""
+    names = ldm_names(shapes)
+    return _config(published, {names(name): shape for name, shape in shapes.items()}, head_width)
+
+
+def _squares_from_ldm(config: Config, tensors: Tensors) -> Tensors:
+    """Convert the names of FLUX.2's VAE, whose last layers of a half have names within it."""
+    renames = {"encoder.quant_conv.": "quant_conv.", "decoder.post_quant_conv.": "post_quant_conv."}
+    found: Tensors = {}
+    for name, tensor in tensors.items():
+        own = next((old for old in renames if name.startswith(old)), "")
+        found[renames[own] + name.removeprefix(own) if own else name] = tensor
+    kept = {name: tensor for name, tensor in found.items() if name.startswith("bn.")}
+    return {**diffusers_converter("convert_ldm_vae_checkpoint")(found, dict(config)), **kept}
+
+
+_OWN_MARKS: Final = ("decoder.conv_in.weight", "decoder.mid_block.resnets.0.conv1.weight")
+_STATISTICS: Final = "bn.running_var"
+_USUAL: Final = with_own_names(STORED, *_OWN_MARKS, config=_own_config, expected="")
+_SQUARES: Final = with_own_names(
+    replace(
+        STORED, name="vae_flux2", to_library=_squares_from_ldm, expected="", marks=(*STORED.marks, _STATISTICS)
+    ),
+    *_OWN_MARKS, _STATISTICS, config=_own_config,
+)  # fmt: skip
 # The decoder's first layer has no weights, and diffusers does not count it.
 _TINY: Final = (_tiny("encoder", "decoder", 0), _tiny("decoder", "encoder", 1))
 
@@ -208,8 +242,8 @@ _FORWARDS: Final = {
 def _network(class_name: str, component: str) -> Network:
     encodes, tiny = component == "vae_encoder", class_name == "AutoencoderTiny"
     encode, decode = _FORWARDS.get(class_name, (_forward_vae_encoder, _forward_vae_decoder))
-    more = {"check": _check_squares, "stored": ()} if class_name == "AutoencoderKLFlux2" else {}
-    known: dict[str, Any] = {"stored": _TINY if tiny else (STORED,), **more}
+    more = {"check": _check_squares, "stored": _SQUARES} if class_name == "AutoencoderKLFlux2" else {}
+    known: dict[str, Any] = {"stored": _TINY if tiny else _USUAL, **more}
     return Network(
         class_name,
         (component,),

@@ -68,7 +68,7 @@ def _forward_safety_checker(self: Any, clip_input: torch.Tensor, images: torch.T
     return torch.where(flagged[:, None, None, None], torch.zeros((), dtype=images.dtype), images), flagged
 
 
-_TOKENS: Final = re.compile(r"((?:.*?\.)?)((?:text_model\.)?embeddings\.)?token_embedding\.weight")
+_TOKENS: Final = re.compile(r"((?:.*?\.)??)((?:text_model\.)?embeddings\.)?token_embedding\.weight")
 _HEAD_WIDTH: Final = 64
 _LAYERS_OF_H: Final = 24
 """Layers of open_clip's ViT-H, of which SD 2 takes all but the last."""
@@ -117,13 +117,17 @@ def _from_open_clip(config: Config, tensors: Tensors) -> Tensors:
 
 def _clip_config(published: Config, shapes: Shapes, head_width: int | None) -> Config:
     del published, head_width
-    return _text_config(
-        {name.removeprefix("text_model."): shape for name, shape in shapes.items()},
-        tokens="embeddings.token_embedding.weight",
-        positions="embeddings.position_embedding.weight",
-        layer=r"^encoder\.layers\.(\d+)\.",
-        inner="encoder.layers.0.mlp.fc1.weight",
-    )
+    projection = shapes.get("text_projection.weight")
+    return {
+        **_text_config(
+            {name.removeprefix("text_model."): shape for name, shape in shapes.items()},
+            tokens="embeddings.token_embedding.weight",
+            positions="embeddings.position_embedding.weight",
+            layer=r"^encoder\.layers\.(\d+)\.",
+            inner="encoder.layers.0.mlp.fc1.weight",
+        ),
+        **({} if projection is None else {"projection_dim": projection[0]}),
+    }
 
 
 def _open_clip_config(published: Config, shapes: Shapes, head_width: int | None) -> Config:
@@ -196,7 +200,7 @@ PROJECTED: Final = Network(
     counts=COUNTS,
     sizes=SIZES,
     inert=_INERT,
-    stored=(OPEN_CLIP,),
+    stored=(OPEN_CLIP, CLIP),
 )
 NETWORKS: Final = (
     Network(

@@ -6,7 +6,25 @@ from typing import TYPE_CHECKING, Any, Final
 
 from olivelike._text import size as size_in_words
 from olivelike.errors import SourceError
-from olivelike.families.network import Input, Interface, Network, Rows, check_turns, held, shown, size_of, swapped
+from olivelike.families.network import (
+    Input,
+    Interface,
+    Network,
+    Rows,
+    Shapes,
+    Stored,
+    Told,
+    by_diffusers,
+    check_turns,
+    first_shape,
+    head_count,
+    held,
+    layer_count,
+    shown,
+    size_of,
+    swapped,
+    with_own_names,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -128,6 +146,39 @@ HELD: Final = (
     ),
 )
 """Names of https://github.com/black-forest-labs/flux2 (`model.py`)."""
+
+
+def _config(published: Config, shapes: Shapes, head_width: int | None) -> Config:
+    """Read a config off shapes in either spelling."""
+    del published
+    assert head_width is not None
+    width, taken = first_shape(shapes, r"^(img_in|x_embedder)\.weight$")
+    inner = first_shape(shapes, r"^(double_blocks\.0\.img_mlp\.2|transformer_blocks\.0\.ff\.linear_out)\.weight$")[1]
+    return {
+        "num_attention_heads": head_count(width, head_width),
+        "in_channels": taken,
+        "mlp_ratio": inner / width,
+        "joint_attention_dim": first_shape(shapes, r"^(txt_in|context_embedder)\.weight$")[1],
+        "num_layers": layer_count(shapes, r"^(?:double_blocks|transformer_blocks)\.(\d+)\."),
+        "num_single_layers": layer_count(shapes, r"^single_(?:transformer_)?blocks\.(\d+)\."),
+        "timestep_guidance_channels": first_shape(shapes, r"^time_.*(in_layer|timestep_embedder\.linear_1)\.weight$")[
+            1
+        ],
+        "guidance_embeds": any("guidance_in." in name or "guidance_embedder." in name for name in shapes),
+    }
+
+
+STORED: Final = with_own_names(
+    Stored(
+        name="flux2",
+        to_library=by_diffusers("convert_flux2_transformer_checkpoint_to_diffusers"),
+        prefixes=("model.diffusion_model.", "diffusion_model."),
+        marks=("single_stream_modulation.lin.weight", "double_blocks.0.img_attn.qkv.weight"),
+        config=_config,
+        tell=lambda shapes, of_texts: Told("flux2", "one modulation for all of its single blocks"),  # noqa: ARG005
+    ),
+    "single_stream_modulation.linear.weight", "transformer_blocks.0.attn.add_q_proj.weight",
+)  # fmt: skip
 NETWORKS: Final = (
     Network(
         "Flux2Transformer2DModel",
@@ -137,6 +188,7 @@ NETWORKS: Final = (
         _check,
         held=HELD,
         counts=frozenset({"num_layers", "num_single_layers"}),
+        stored=STORED,
         sizes=frozenset(
             {
                 "in_channels", "out_channels", "patch_size", "attention_head_dim", "num_attention_heads",

@@ -5,7 +5,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError
-from olivelike.families.network import Input, Interface, Network, check_turns, held, shown, size_of, swapped
+from olivelike.families.network import (
+    Input,
+    Interface,
+    Network,
+    Shapes,
+    Stored,
+    Tensors,
+    Told,
+    check_turns,
+    diffusers_converter,
+    first_shape,
+    head_count,
+    held,
+    layer_count,
+    shown,
+    size_of,
+    swapped,
+    with_own_names,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -108,6 +126,58 @@ HELD: Final = (
     held("single_blocks.#.processor.proj", f"{_SINGLE}proj_out"),
 )
 """Names of https://github.com/black-forest-labs/flux (`model.py`, `modules/layers.py`)."""
+
+
+def _to_diffusers(config: Config, tensors: Tensors) -> Tensors:
+    """Convert names; diffusers splits the first layers of single blocks by the published width alone."""
+    width = config["num_attention_heads"] * config["attention_head_dim"]
+    fused = {name: tensor for name, tensor in tensors.items() if name.startswith("single_blocks.") and _FUSED in name}
+    stand_ins = {name: tensor.new_empty((_SPLIT, *tensor.shape[1:])) for name, tensor in fused.items()}
+    converted = diffusers_converter("convert_flux_transformer_checkpoint_to_diffusers")({**tensors, **stand_ins})
+    for name, tensor in fused.items():
+        _, block, _, kind = name.split(".")
+        pieces = tensor.split((width, width, width, len(tensor) - 3 * width))
+        for layer, piece in zip(("attn.to_q", "attn.to_k", "attn.to_v", "proj_mlp"), pieces, strict=True):
+            converted[f"single_transformer_blocks.{block}.{layer}.{kind}"] = piece
+    return converted
+
+
+_FUSED: Final = ".linear1."
+_SPLIT: Final = 7 * 3072
+"""Rows that diffusers' converter splits."""
+
+
+def _config(published: Config, shapes: Shapes, head_width: int | None) -> Config:
+    """Read a config off shapes in either spelling."""
+    del published
+    assert head_width is not None
+    width, taken = first_shape(shapes, r"^(img_in|x_embedder)\.weight$")
+    pooled = first_shape(shapes, r"^(vector_in\.in_layer|time_text_embed\.text_embedder\.linear_1)\.weight$")
+    return {
+        "num_attention_heads": head_count(width, head_width),
+        "in_channels": taken,
+        "joint_attention_dim": first_shape(shapes, r"^(txt_in|context_embedder)\.weight$")[1],
+        "pooled_projection_dim": pooled[1],
+        "num_layers": layer_count(shapes, r"^(?:double_blocks|transformer_blocks)\.(\d+)\."),
+        "num_single_layers": layer_count(shapes, r"^single_(?:transformer_)?blocks\.(\d+)\."),
+        "guidance_embeds": any("guidance_in." in name or "guidance_embedder." in name for name in shapes),
+    }
+
+
+STORED: Final = with_own_names(
+    Stored(
+        name="flux",
+        to_library=_to_diffusers,
+        prefixes=("model.diffusion_model.", "diffusion_model."),
+        marks=(
+            "double_blocks.0.img_mod.lin.weight", "single_blocks.0.modulation.lin.weight", "vector_in.in_layer.weight",
+        ),
+        config=_config,
+        tell=lambda shapes, of_texts: Told("flux", "double and single blocks, each with a modulation"),  # noqa: ARG005
+    ),
+    "single_transformer_blocks.0.norm.linear.weight", "transformer_blocks.0.attn.add_q_proj.weight",
+    "time_text_embed.text_embedder.linear_1.weight",
+)  # fmt: skip
 NETWORKS: Final = (
     Network(
         "FluxTransformer2DModel",
@@ -117,6 +187,7 @@ NETWORKS: Final = (
         _check_transformer,
         held=HELD,
         counts=frozenset({"num_layers", "num_single_layers"}),
+        stored=STORED,
         sizes=frozenset(
             {
                 "in_channels", "out_channels", "patch_size", "attention_head_dim", "num_attention_heads",

@@ -9,7 +9,18 @@ from types import MethodType
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError
-from olivelike.families.network import Input, Interface, Network, check_base, shown, size_of
+from olivelike.families.network import (
+    Input,
+    Interface,
+    Network,
+    Shapes,
+    Stored,
+    check_base,
+    head_count,
+    layer_count,
+    shown,
+    size_of,
+)
 from olivelike.model.components import TAKEN_STATES
 
 if TYPE_CHECKING:
@@ -144,6 +155,36 @@ def _as_operators(network: Any) -> None:
         layer.self_attn.forward = MethodType(_attend, layer.self_attn)
 
 
+def _config(published: Config, shapes: Shapes, head_width: int | None) -> Config:
+    del published, head_width
+    shapes = {name.removeprefix("model."): shape for name, shape in shapes.items()}
+    if stranger := next((name for name in shapes if ".pre_feedforward_layernorm." in name), None):
+        raise ValueError(f"{stranger} is of Gemma, which has Qwen3's names besides")
+    (vocabulary, width), (head,) = shapes["embed_tokens.weight"], shapes[_FIRST]
+    return {
+        "vocab_size": vocabulary,
+        "hidden_size": width,
+        "intermediate_size": shapes["layers.0.mlp.down_proj.weight"][1],
+        "num_hidden_layers": layer_count(shapes, r"^layers\.(\d+)\."),
+        "head_dim": head,
+        "num_attention_heads": head_count(shapes["layers.0.self_attn.q_proj.weight"][0], head),
+        "num_key_value_heads": head_count(shapes["layers.0.self_attn.k_proj.weight"][0], head),
+    }
+
+
+def _prefix_at(name: str) -> str | None:
+    """Return what stands before the first layer, if it is one of a network of texts alone."""
+    known = name.endswith(_FIRST) and "language_model" not in name
+    return name.removesuffix(_FIRST).removesuffix("model.") if known else None
+
+
+_FIRST: Final = "layers.0.self_attn.q_norm.weight"
+STORED: Final = Stored(
+    name="qwen3",
+    to_library=lambda config, tensors: tensors,  # noqa: ARG005
+    prefix_at=_prefix_at,
+    config=_config,
+)
 NETWORKS: Final = tuple(
     Network(
         class_name,
@@ -152,6 +193,7 @@ NETWORKS: Final = tuple(
         lambda network: _forward,  # noqa: ARG005
         _check,
         prepare=_without_the_rest,
+        stored=(STORED,),
         as_operators=_as_operators,
         counts=frozenset({"num_hidden_layers"}),
         sizes=frozenset(

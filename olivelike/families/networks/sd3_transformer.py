@@ -2,11 +2,31 @@
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError
-from olivelike.families.network import MOST_PATCHES, Input, Interface, Network, Rows, held, shown, swapped
+from olivelike.families.network import (
+    MOST_PATCHES,
+    Input,
+    Interface,
+    Network,
+    Rows,
+    Shapes,
+    Stored,
+    Told,
+    by_diffusers,
+    first_shape,
+    head_count,
+    held,
+    layer_count,
+    layer_number,
+    shown,
+    swapped,
+    with_own_names,
+)
 from olivelike.families.networks import clip
 
 if TYPE_CHECKING:
@@ -107,6 +127,45 @@ HELD: Final = (
     held("final_layer.linear", "proj_out"),
 )
 """Names of https://github.com/Stability-AI/sd3.5 (`mmditx.py`)."""
+_TWICE: Final = re.compile(r"^(?:joint_blocks\.(\d+)\.x_block|transformer_blocks\.(\d+))\.attn2\.(?:qkv|to_q)\.weight$")
+
+
+def _config(published: Config, shapes: Shapes, head_width: int | None) -> Config:
+    """Read a config off shapes in either spelling."""
+    del published
+    assert head_width is not None
+    width, taken, patch, _ = first_shape(shapes, r"^(x_embedder|pos_embed)\.proj\.weight$")
+    caption, joint = first_shape(shapes, r"^context_embedder\.weight$")
+    made = first_shape(shapes, r"^(final_layer\.linear|proj_out)\.weight$")[0]
+    twice = {layer_number(found[1] or found[2]) for found in map(_TWICE.match, shapes) if found}
+    return {
+        "patch_size": patch,
+        "in_channels": taken,
+        "out_channels": made // patch**2,
+        "num_layers": layer_count(shapes, r"^(?:joint_blocks|transformer_blocks)\.(\d+)\."),
+        "num_attention_heads": head_count(width, head_width),
+        "joint_attention_dim": joint,
+        "caption_projection_dim": caption,
+        "pooled_projection_dim": first_shape(
+            shapes, r"^(y_embedder\.mlp\.0|time_text_embed\.text_embedder\.linear_1)\.weight$"
+        )[1],
+        "pos_embed_max_size": math.isqrt(first_shape(shapes, r"^(pos_embed\.)?pos_embed$")[1]),
+        "dual_attention_layers": sorted(twice),
+        "qk_norm": "rms_norm" if any(".ln_q." in name or ".norm_q." in name for name in shapes) else None,
+    }
+
+
+STORED: Final = with_own_names(
+    Stored(
+        name="sd3",
+        to_library=by_diffusers("convert_sd3_transformer_checkpoint_to_diffusers"),
+        prefixes=("model.diffusion_model.", "diffusion_model."),
+        marks=("joint_blocks.0.context_block.attn.qkv.weight", "x_embedder.proj.weight", "pos_embed"),
+        config=_config,
+        tell=lambda shapes, of_texts: Told("sd3", "blocks that pictures and texts go through together"),  # noqa: ARG005
+    ),
+    "transformer_blocks.0.norm1_context.linear.weight", "pos_embed.proj.weight", "pos_embed.pos_embed",
+)  # fmt: skip
 NETWORKS: Final = (
     Network(
         "SD3Transformer2DModel",
@@ -115,6 +174,7 @@ NETWORKS: Final = (
         lambda network: _forward_transformer,  # noqa: ARG005
         _check_transformer,
         held=HELD,
+        stored=STORED,
         counts=frozenset({"num_layers"}),
         sizes=frozenset(
             {
@@ -131,5 +191,5 @@ NETWORKS: Final = (
         ),
         inert=frozenset({"sample_size"}),
     ),
-    replace(clip.PROJECTED, components=("text_encoder",), stored=()),
+    replace(clip.PROJECTED, components=("text_encoder",), stored=(clip.CLIP,)),
 )

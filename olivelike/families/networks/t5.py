@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from olivelike.families.network import Input, Interface, Network
+from olivelike.families.network import Input, Interface, Network, Shapes, Stored, head_count, layer_count
 
 if TYPE_CHECKING:
     import torch
@@ -38,12 +38,38 @@ def _spelled(config: Config) -> Config:
     return {key: value for key, value in found.items() if key not in made or value != made[key]}
 
 
+def _config(published: Config, shapes: Shapes, head_width: int | None) -> Config:
+    del published, head_width
+    (vocabulary, width), heads = (
+        shapes["shared.weight"],
+        shapes[f"{_FIRST}0.SelfAttention.relative_attention_bias.weight"],
+    )
+    return {
+        "vocab_size": vocabulary,
+        "d_model": width,
+        "d_ff": shapes[f"{_FIRST}1.DenseReluDense.wo.weight"][1],
+        "d_kv": head_count(shapes[f"{_FIRST}0.SelfAttention.q.weight"][0], heads[1]),
+        "num_heads": heads[1],
+        "relative_attention_num_buckets": heads[0],
+        "num_layers": layer_count(shapes, r"^encoder\.block\.(\d+)\."),
+    }
+
+
+_FIRST: Final = "encoder.block.0.layer."
+_MARK: Final = f"{_FIRST}0.SelfAttention.relative_attention_bias.weight"
+STORED: Final = Stored(
+    name="t5",
+    to_library=lambda config, tensors: tensors,  # noqa: ARG005
+    prefix_at=lambda name: name.removesuffix(_MARK) if name.endswith(_MARK) else None,
+    config=_config,
+)
 NETWORKS: Final = (
     Network(
         "T5EncoderModel",
         ("text_encoder_3", "text_encoder_2"),
         _interface,
         lambda network: _forward,  # noqa: ARG005
+        stored=(STORED,),
         counts=frozenset({"num_layers", "num_decoder_layers"}),
         sizes=frozenset({"vocab_size", "d_model", "d_ff", "d_kv", "num_heads"}),
         inert=frozenset(

@@ -9,7 +9,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError
-from olivelike.families.network import Input, Interface, Network, check_turns, held, shown, size_of
+from olivelike.families.network import (
+    Input,
+    Interface,
+    Network,
+    Shapes,
+    Stored,
+    Told,
+    by_diffusers,
+    check_turns,
+    first_shape,
+    head_count,
+    held,
+    layer_count,
+    shown,
+    size_of,
+    with_own_names,
+)
 from olivelike.families.networks.operators import rotary
 
 if TYPE_CHECKING:
@@ -185,6 +201,37 @@ HELD: Final = (
     ),
 )
 """Names of https://github.com/Tongyi-MAI/Z-Image (`transformer.py`), and of ComfyUI's files."""
+
+
+def _config(published: Config, shapes: Shapes, head_width: int | None) -> Config:
+    """Read a config off shapes in either spelling."""
+    del published
+    assert head_width is not None
+    width, values = first_shape(shapes, r"^(all_)?x_embedder\.(2-1\.)?weight$")
+    return {
+        "dim": width,
+        "in_channels": values // _PATCH**2,
+        "n_heads": head_count(width, head_width),
+        "n_kv_heads": head_count(width, head_width),
+        "n_layers": layer_count(shapes, r"^layers\.(\d+)\."),
+        "n_refiner_layers": layer_count(shapes, r"^noise_refiner\.(\d+)\."),
+        "cap_feat_dim": first_shape(shapes, r"^cap_embedder\.1\.weight$")[1],
+        "qk_norm": any(name.endswith((".q_norm.weight", ".norm_q.weight")) for name in shapes),
+    }
+
+
+_MARKS: Final = ("layers.0.adaLN_modulation.0.weight", "cap_embedder.1.weight", "x_pad_token")
+STORED: Final = with_own_names(
+    Stored(
+        name="z_image",
+        to_library=by_diffusers("convert_z_image_transformer_checkpoint_to_diffusers"),
+        prefixes=("model.diffusion_model.", "diffusion_model."),
+        marks=("layers.0.attention.qkv.weight", *_MARKS),
+        config=_config,
+        tell=lambda shapes, of_texts: Told("z_image", "refiners, and tokens that fill pictures and texts"),  # noqa: ARG005
+    ),
+    "layers.0.attention.to_q.weight", *_MARKS,
+)  # fmt: skip
 NETWORKS: Final = (
     Network(
         "ZImageTransformer2DModel",
@@ -194,6 +241,7 @@ NETWORKS: Final = (
         _check,
         as_operators=_as_operators,
         held=HELD,
+        stored=STORED,
         counts=frozenset({"n_layers", "n_refiner_layers"}),
         sizes=frozenset({"in_channels", "dim", "n_heads", "n_kv_heads", "cap_feat_dim", "axes_dims", "axes_lens"}),
         inert=frozenset({"axes_lens"}),

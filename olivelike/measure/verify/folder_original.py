@@ -126,7 +126,8 @@ def spec_of(folder: Path, record: OutputRecord, against: str | None, vae: str | 
         raise UsageError(
             f"{folder} was made from {said.name}, whose place it does not know; name it with --against"
         ) from None
-    return source_spec(text_source(found.place, Path.cwd()), other)
+    parts = {name: Path(origin.path) for name, origin in (said.parts or {}).items() if origin.path is not None}
+    return replace(source_spec(text_source(found.place, Path.cwd()), other), parts=parts)
 
 
 def merged_loras(record: OutputRecord, texts: Sequence[str], allow_pickle: bool) -> list[WeightedLora]:

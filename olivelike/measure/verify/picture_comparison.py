@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shutil
 import tempfile
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +23,7 @@ from olivelike.model.components import TAKEN_STATES
 from olivelike.runtime import Request, open_pipeline
 from olivelike.runtime.jobs.fast import few_steps_of, sped_up
 from olivelike.runtime.pipeline.pipeline_folder import recorded_facts
+from olivelike.sources.identify.published import read_extra
 from olivelike.sources.names.loading_result import quiet
 
 if TYPE_CHECKING:
@@ -229,5 +229,5 @@ def _tokenizer(originals: Originals, text: TextPart) -> Any:
         raise SourceError(f"the source has no {text.tokenizer}, so its pictures can't be made")
     with tempfile.TemporaryDirectory(prefix="olivelike-tokenizer-") as folder:
         for key, path in files.items():
-            shutil.copyfile(path, Path(folder, key.rpartition("/")[2]))
+            Path(folder, key.rpartition("/")[2]).write_bytes(read_extra(path))
         return getattr(transformers, _TOKENIZERS[text.kind]).from_pretrained(folder, local_files_only=True)

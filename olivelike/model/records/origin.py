@@ -65,6 +65,8 @@ class Origin:
     identified: Identification | None = None
     vae: Origin | None = None
     """Origin of the VAE, if from elsewhere."""
+    parts: Mapping[str, Origin] | None = None
+    """Folder → origin of a network, or of a tokenizer, that is no part of its file."""
     few_steps: FewSteps | None = None
     """Kind of few-step model of a distilled checkpoint or LoRA."""
 

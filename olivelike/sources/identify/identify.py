@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from olivelike.families import DENOISERS, FAMILIES, TEXT_ENCODERS, family_of_text_width
 from olivelike.families.networks import STORED, stored_as
@@ -25,7 +25,7 @@ from olivelike.sources.identify.identity import Identity, Kind, Naming, Part, Pr
 from olivelike.sources.identify.tiny_vae import NETWORK, TinyHalf, tiny_config, tiny_halves
 
 if TYPE_CHECKING:
-    from olivelike.families.network import Stored
+    from olivelike.families.network import Network, Stored
     from olivelike.model.components import Prediction
     from olivelike.sources.files.weight_table import RawTensor
 
@@ -121,6 +121,8 @@ _LORA_MARKS = (".oft_blocks", ".oft_diag")
 _EMBEDDING_NAMES = frozenset({"emb_params", "clip_l", "clip_g"})
 _EMBEDDING_PREFIX = "string_to_param."
 _DENOISERS = tuple((component, stored) for component in DENOISERS for stored in stored_as(component))
+_LONE_TEXTS: Final = {"qwen3": "Qwen3", "t5": "T5"}
+"""Way in which a text encoder is held that is no CLIP → what it is called."""
 _TEXTS = {text: re.compile(text.prefixes) for family in FAMILIES.values() for text in family.texts}
 _LEFTOVERS = re.compile(
     r"v_pred|ztsnr|edm_\w+|global_step|(sqrt_|log_one_minus_|posterior_)?\w*(alphas_cumprod|betas?|variance|mean_coef)\w*"
@@ -150,12 +152,19 @@ def _identify(shapes: Shapes, metadata: Mapping[str, str]) -> Identity:
     kind = None if _is_checkpoint(shapes) else _adapter_kind(shapes)
     if kind is not None:
         return _adapter(kind, shapes, metadata, other)
+    for component, stored in _DENOISERS:
+        # Marks of a UNet are those of some other networks, too.
+        if other is not None and component == COMPONENT:
+            continue
+        if (prefix := stored.prefix_among(shapes)) is not None:
+            return _original(shapes, metadata, stored, Part(component, stored.name, prefix))
+    for way, network in _LONE_TEXTS.items():
+        if any(STORED[way].prefix_at(name) == "" for name in shapes):
+            reason = f"text_encoder: names of its layers, as {network} has them"
+            return Identity("text_encoder", network=network, naming="diffusers", reasons=(reason,))
     if other is not None:
         network, name = other
         return _unsupported("checkpoint", network, f"{name} occurs in {network} only")
-    for component, stored in _DENOISERS:
-        if (prefix := stored.prefix_among(shapes)) is not None:
-            return _original(shapes, metadata, stored, Part(component, stored.name, prefix))
     return _lone_network(shapes)
 
 
@@ -229,14 +238,17 @@ def _lora_family(shapes: Shapes) -> tuple[str | None, str]:
 
 def _original(shapes: Shapes, metadata: Mapping[str, str], stored: Stored, denoiser: Part) -> Identity:
     """Identify a file with a denoiser in original names, alone or with the other networks."""
-    parts = [denoiser, *_text_parts(shapes)]
+    cut = len(denoiser.prefix)
+    own = {name[cut:]: shape for name, shape in shapes.items() if name.startswith(denoiser.prefix)}
+    texts = _text_parts(shapes, denoiser.folder)
+    told = stored.tell(own, _family_of_texts(texts))
+    family = told.family
+    parts = [denoiser, *texts]
+    if family is not None and denoiser.folder != COMPONENT:
+        parts = [denoiser, *_text_parts(shapes, denoiser.folder, family)]
     vae = _vae_part(shapes)
     if vae is not None and vae.prefix:
         parts.append(vae)
-    cut = len(denoiser.prefix)
-    own = {name[cut:]: shape for name, shape in shapes.items() if name.startswith(denoiser.prefix)}
-    told = stored.tell(own, _family_of_texts(parts))
-    family = told.family
     if family is None:
         return _unsupported("checkpoint", told.network, told.reason)
     title = FAMILIES[family].title
@@ -244,6 +256,8 @@ def _original(shapes: Shapes, metadata: Mapping[str, str], stored: Stored, denoi
     inpainting = told.takes_mask
     few_steps = told.few_steps or few_steps_of_metadata(metadata)
     expected = stated.value or ("epsilon" if inpainting or few_steps else FAMILIES[family].prediction)
+    if flows := FAMILIES[family].published.flow is not None:
+        stated = replace(stated, value=None, reason="prediction: it makes flows")
     kind: Kind = "checkpoint" if len(parts) > 1 else denoiser.folder
     return Identity(
         kind,
@@ -252,7 +266,7 @@ def _original(shapes: Shapes, metadata: Mapping[str, str], stored: Stored, denoi
         naming="original",
         inpainting=inpainting,
         prediction=stated.value,
-        expected_prediction=expected,
+        expected_prediction=None if flows else expected,
         zero_snr=stated.zero_snr,
         parts=tuple(part for part in parts if part.folder in FAMILIES[family].folders),
         few_steps=few_steps,
@@ -291,9 +305,17 @@ def _lone_network(shapes: Shapes) -> Identity:
 
 def _lone_vae(shapes: Shapes, prefix: str, naming: Naming, parts: tuple[Part, ...]) -> Identity:
     shape = shapes[f"{prefix}decoder.conv_in.weight"]
-    if (channels := shape[1] if len(shape) > 1 else 0) != 4:
+    channels = shape[1] if len(shape) > 1 else 0
+    vaes = {one.title: one.published.configs["vae"] for one in FAMILIES.values() if one.published.configs}
+    own = [title for title, vae in vaes.items() if vae["latent_channels"] == channels]
+    if not own:
         return _unsupported("vae", f"another family ({channels} latent channels)")
-    return Identity("vae", naming=naming, parts=parts, reasons=("vae: names of its decoder",))
+    network = "" if channels == _USUAL else f"{' or '.join(own)} ({channels} latent channels)"
+    return Identity("vae", network=network, naming=naming, parts=parts, reasons=("vae: names of its decoder",))
+
+
+_USUAL: Final = 4
+"""Latent channels of the VAEs of Stable Diffusion, whose shapes tell no family."""
 
 
 def _tiny_vae(shapes: Shapes, halves: tuple[TinyHalf, ...]) -> Identity:
@@ -308,14 +330,16 @@ def _tiny_vae(shapes: Shapes, halves: tuple[TinyHalf, ...]) -> Identity:
     return Identity("vae", network=NETWORK, naming="original" if halves[0].original else "diffusers", reasons=(reason,))
 
 
-def _text_parts(names: Collection[str]) -> tuple[Part, ...]:
-    """Return the text encoders of a file, one for a folder."""
+def _text_parts(names: Collection[str], denoiser: str = COMPONENT, family: str | None = None) -> tuple[Part, ...]:
+    """Return the text encoders of a file, one for a folder, as families with a denoiser have them, or one of them."""
     parts: dict[str, Part] = {}
+    families = [one for one in FAMILIES.values() if one.denoiser == denoiser and family in (None, one.name)]
+    known_texts = {text: _TEXTS[text] for one in families for text in one.texts}
     ways = {stored.name: stored for component in TEXT_ENCODERS for stored in stored_as(component)}
     found = ((one.prefix_at(name), way) for name in names for way, one in ways.items())
     for prefix, way in sorted((prefix, way) for prefix, way in found if prefix is not None):
         # Each folder has a class, and XL's second encoder is stored as open_clip's.
-        fitting = (text.component for text, known in _TEXTS.items() if text.stored == way and known.match(prefix))
+        fitting = (text.component for text, known in known_texts.items() if text.stored == way and known.match(prefix))
         if folder := next(fitting, None):
             parts.setdefault(folder, Part(folder, way, prefix))
     return tuple(parts[folder] for folder in sorted(parts))
@@ -339,8 +363,19 @@ def unclaimed(identity: Identity, names: Collection[str]) -> list[str]:
 
 
 def _vae_part(names: Collection[str]) -> Part | None:
-    prefix = STORED["vae"].prefix_among(names)
-    return None if prefix is None else Part("vae", "vae", prefix)
+    """Return the VAE of a file in original names."""
+    found = ((way, STORED[way].prefix_among(names)) for way in ("vae_flux2", "vae"))
+    return next((Part("vae", way, prefix) for way, prefix in found if prefix is not None), None)
+
+
+def part_among(names: Collection[str], folder: str, network: Network | None) -> Part | None:
+    """Return the network of a class in a file that is said to hold it; `None` if it does not."""
+    for way in network.stored if network is not None else ():
+        prefix = way.prefix_among(names) if way.marks else None
+        prefixes = [prefix, *map(way.prefix_at, names)]
+        if (first := next((one for one in prefixes if one is not None), None)) is not None:
+            return Part(folder, way.name, first)
+    return None
 
 
 def _precision(tensors: Mapping[str, RawTensor]) -> Precision:

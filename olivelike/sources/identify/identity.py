@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from olivelike.families import DENOISERS
 from olivelike.families.networks import STORED
+from olivelike.families.networks.unet import COMPONENT
 from olivelike.model.guides import GUIDES
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ PLACES: dict[Kind, str] = {
 """Place in a workflow of a file of each kind."""
 _KINDS: dict[Kind, str] = {
     "checkpoint": "a checkpoint",
-    **dict.fromkeys(DENOISERS, "a UNet alone"),
+    **{name: "a UNet alone" if name == COMPONENT else f"a {name} alone" for name in DENOISERS},
     "vae": "a VAE",
     "text_encoder": "a text encoder",
     "lora": "a LoRA",

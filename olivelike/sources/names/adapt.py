@@ -10,6 +10,7 @@ transpose is recognised by its offset and strides.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ from olivelike.sources.names.adaptation import Adaptation, StoredView, bind
 from olivelike.sources.names.loading_result import quiet
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     import torch
@@ -201,9 +202,9 @@ def convert_names(component: str, original: str, config: Config, shapes: Mapping
     way = STORED[original]
     prefix = way.prefix_of(shapes)
     probes = {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
-    storages = {probe.untyped_storage()._cdata: name for name, probe in probes.items()}  # noqa: SLF001
     renamed = {way.expected + name.removeprefix(prefix): probe for name, probe in probes.items()}
-    with quiet(logging), _views_for_copies():
+    views_for_copies, joined = _views_for_copies()
+    with quiet(logging), views_for_copies:
         try:
             converted = way.to_library(config, renamed)
         except (KeyError, IndexError, AttributeError, RuntimeError, ValueError) as error:
@@ -211,12 +212,12 @@ def convert_names(component: str, original: str, config: Config, shapes: Mapping
                 f"{component}: diffusers can't convert the stored names ({error!r}); the file is incomplete or "
                 "of another network"
             ) from error
+    storages = {_storage(probe): name for name, probe in probes.items()}
     views: dict[str, StoredView] = {}
     for name, tensor in converted.items():
         if tensor is None:
             continue
-        stored = storages.get(tensor.untyped_storage()._cdata)  # noqa: SLF001
-        view = _view(stored, tensor) if stored is not None else None
+        view = _view(storages, tensor) or _swapped(storages, joined.get(_storage(tensor), ()), tuple(tensor.shape))
         if view is None:
             raise SourceError(
                 f"{component}: diffusers computes {name} from the stored tensors; convert the file to a diffusers "
@@ -226,8 +227,8 @@ def convert_names(component: str, original: str, config: Config, shapes: Mapping
     return views
 
 
-def _views_for_copies() -> Any:
-    """Return a mode in which a copy of a tensor is the tensor itself."""
+def _views_for_copies() -> tuple[Any, dict[int, Sequence[torch.Tensor]]]:
+    """Return a mode in which a copy of a tensor is the tensor itself, and what is joined in it by the result."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -236,13 +237,43 @@ def _views_for_copies() -> Any:
             del types
             if function is torch.ops.aten.clone.default:
                 return torch.ops.aten.alias.default(args[0])
-            return function(*args, **(kwargs or {}))
+            if function is not torch.ops.aten.cat.default:
+                return function(*args, **(kwargs or {}))
+            pieces = list(args[0])
+            if len(pieces) == 1:
+                return torch.ops.aten.alias.default(pieces[0])
+            result = function(*args, **(kwargs or {}))
+            joined[_storage(result)] = pieces
+            kept.append(result)  # Its storage's number is no other one's then.
+            return result
 
-    return ViewsForCopies()
+    joined: dict[int, Sequence[torch.Tensor]] = {}
+    kept: list[torch.Tensor] = []
+    return ViewsForCopies(), joined
 
 
-def _view(stored: str, tensor: torch.Tensor) -> StoredView | None:
-    """Return a tensor as a part in one piece of the stored one; `None` if it is none."""
+def _storage(tensor: torch.Tensor) -> int:
+    number: int = tensor.untyped_storage()._cdata  # noqa: SLF001
+    return number
+
+
+def _swapped(storages: Mapping[int, str], pieces: Sequence[torch.Tensor], shape: tuple[int, ...]) -> StoredView | None:
+    """Return two pieces, rows of a stored tensor that follow each other, as one view that begins with the second."""
+    views = [_view(storages, piece) for piece in pieces]
+    match views:
+        case [StoredView(transposed=False) as last, StoredView(transposed=False) as first]:
+            follow = first.name == last.name and first.start + math.prod(first.shape) == last.start
+            rows = first.shape[0] + last.shape[0] if first.shape else 0
+            if follow and shape == (rows, *first.shape[1:]):
+                return StoredView(first.name, shape, first.start, rolled=first.shape[0])
+    return None
+
+
+def _view(storages: Mapping[int, str], tensor: torch.Tensor) -> StoredView | None:
+    """Return a tensor as a part in one piece of a stored one; `None` if it is none."""
+    stored = storages.get(_storage(tensor))
+    if stored is None:
+        return None
     shape, start = tuple(tensor.shape), tensor.storage_offset()
     if tensor.is_contiguous():
         return StoredView(stored, shape, start)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,8 @@ class StoredView:
     """First element, in row-major order of the stored tensor."""
     transposed: bool = False
     """The stored part is a matrix of the reversed shape; the parameter is its transpose."""
+    rolled: int = 0
+    """Rows at the beginning of the stored part that are the parameter's last ones."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,10 @@ class Adaptation:
 
     def to_bytes(self) -> bytes:
         """Serialise as canonical JSON."""
-        names = {name: [v.name, list(v.shape), v.start, v.transposed] for name, v in self.names.items()}
+        names = {
+            name: [view.name, list(view.shape), view.start, view.transposed, *([view.rolled] if view.rolled else [])]
+            for name, view in self.names.items()
+        }
         architecture = self.architecture.to_bytes().decode() if self.architecture is not None else None
         return canonical_json([_KIND, architecture, names, list(self.unused)])
 
@@ -64,8 +70,8 @@ class Adaptation:
         if kind != _KIND:
             raise ValueError(f"expected {_KIND}, found {kind!r}")
         table = {
-            name: StoredView(stored, tuple(shape), start, transposed)
-            for name, (stored, shape, start, transposed) in names.items()
+            name: StoredView(stored, tuple(shape), start, transposed, *rolled)
+            for name, (stored, shape, start, transposed, *rolled) in names.items()
         }
         known = Architecture.from_bytes(architecture.encode()) if architecture is not None else None
         return cls(known, table, tuple(unused))
@@ -83,5 +89,21 @@ def bind(adaptation: Adaptation, checkpoint: Checkpoint, file_digests: Mapping[P
     for name, view in adaptation.names.items():
         stored, path = checkpoint.tensors[view.name]
         offset = stored.offset + view.start * ITEM_SIZES[stored.dtype]
-        table[name] = Tensor(stored.dtype, view.shape, file_digests[path], offset, view.transposed)
+        scale = _scale(checkpoint, view, file_digests)
+        table[name] = Tensor(
+            stored.dtype, view.shape, file_digests[path], offset, view.transposed, scale=scale, rolled=view.rolled
+        )
     return Weights(table)
+
+
+def _scale(checkpoint: Checkpoint, view: StoredView, file_digests: Mapping[Path, str]) -> Tensor | None:
+    """Return what a stored tensor is multiplied by: of one number for each row those of a view's rows."""
+    if view.name not in checkpoint.scales:
+        return None
+    raw, path = checkpoint.scales[view.name]
+    count, first = math.prod(raw.shape), 0
+    if count > 1:
+        stored, _ = checkpoint.tensors[view.name]
+        columns = math.prod(stored.shape) // count
+        count, first = math.prod(view.shape) // columns, view.start // columns
+    return Tensor(raw.dtype, (count,), file_digests[path], raw.offset + first * ITEM_SIZES[raw.dtype])

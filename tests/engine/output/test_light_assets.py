@@ -16,7 +16,7 @@ from olivelike.engine.kinds.kind import Workplace
 from olivelike.engine.output import fallback_assets
 from olivelike.families import FAMILIES
 from olivelike.sources import SourceSpec, open_source
-from olivelike.sources.identify.published import scheduler_file, tokenizer_files
+from olivelike.sources.identify.published import scheduler_file, tokenizer_classes, tokenizer_files
 from olivelike.store import Store
 from olivelike.testing.checkpoint_configs import write_tokenizer
 from tests.fixtures.published_schedulers import PUBLISHED_SCHEDULERS
@@ -71,7 +71,8 @@ def sources(tmp_path_factory):
         tokenizers = tokenizer_files(family)
         for prediction, zero_snr in (("epsilon", False), ("v_prediction", False), ("v_prediction", True)):
             class_name, path = scheduler_file(family, prediction, zero_snr=zero_snr)
-            index = {"scheduler": ["diffusers", class_name], **dict.fromkeys(family.published.tokenizers, CLIP)}
+            index = {"_class_name": family.pipelines[0], "scheduler": ["diffusers", class_name]}
+            index |= tokenizer_classes(family)
             files = {"scheduler/scheduler_config.json": path, **tokenizers}
             found[f"file of {name}, {prediction}, {zero_snr}"] = index, files, {}
             tokenizers = {}

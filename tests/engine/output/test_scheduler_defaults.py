@@ -101,7 +101,7 @@ def test_random_configs_of_known_values_come_out_as_diffusers_writes_them(class_
 @pytest.mark.parametrize(
     ("class_name", "config"),
     [
-        ("FlowMatchEulerDiscreteScheduler", {}),
+        ("FlowMatchHeunDiscreteScheduler", {}),
         ("NoSuchScheduler", {}),
         ("DDIMScheduler", {"no_such_key": 1}),
         ("DDIMScheduler", {"_use_default_values": ["beta_start"]}),

@@ -1,0 +1,261 @@
+"""Files of transformers as makers and ComfyUI name their tensors, against the same weights as a folder."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from olivelike.engine.convert_request import ConvertRequest, draft
+from olivelike.errors import SourceError
+from olivelike.families import FAMILIES as FACTS
+from olivelike.model.tensor_file import read_tensor
+from olivelike.sources import SourceSpec, open_source
+from olivelike.sources.checkpoint import Checkpoint
+from olivelike.sources.fit import check_fit, lacking
+from olivelike.sources.identify.published import read_extra, tokenizer_files
+from olivelike.sources.names.adapt import read_network
+from tests.fixtures.chat_tokenizer import write_chat_tokenizer
+from tests.fixtures.maker_files import SMALL, in_8_bits, in_makers_names, maker_folder, states, write_parts
+
+FAMILIES = tuple(SMALL)
+
+
+def networks_of(family: str) -> list[str]:
+    texts = [name for name in SMALL[family] if name.startswith("text")]
+    return [*texts, "transformer", "vae_encoder", "vae_decoder"]
+
+
+def values(checkpoint: Checkpoint):
+    """Return architecture and float32 values of a network."""
+    names = {path: str(path) for path in checkpoint.files}
+    architecture, weights = read_network(checkpoint, names)
+    paths = {name: path for path, name in names.items()}
+    return architecture, {name: read_tensor(tensor, paths).astype(np.float32) for name, tensor in weights.items()}
+
+
+@cache
+def of_folder(family: str):
+    opened = open_source(SourceSpec(path=maker_folder(family)), networks_of(family))
+    return opened, {name: values(opened.checkpoint(name)) for name in networks_of(family)}
+
+
+def spec_of(parts: dict[str, Path]) -> SourceSpec:
+    return SourceSpec(path=parts["transformer"], parts={n: p for n, p in parts.items() if n != "transformer"})
+
+
+def check_same(found, expected) -> None:
+    (architecture, weights), (wanted, theirs) = found, expected
+    assert architecture == wanted
+    assert weights.keys() == theirs.keys()
+    assert all(np.array_equal(weights[name], theirs[name]) for name in theirs)
+
+
+@pytest.mark.parametrize("spelling", ["makers", "library"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_files_of_either_spelling_are_the_networks_of_the_folder(family, spelling, tmp_path) -> None:
+    folder, expected = of_folder(family)
+    held = states(maker_folder(family))
+    if spelling == "makers":
+        held = {name: in_makers_names(family, name, state) for name, state in held.items()}
+    opened = open_source(spec_of(write_parts(tmp_path, held)), networks_of(family))
+    for name in networks_of(family):
+        check_same(values(opened.checkpoint(name)), expected[name])
+    assert {name: entry for name, entry in opened.index.items() if "tokenizer" not in name} == folder.index
+    assert opened.left_out == ()
+    assert opened.origin.identified.family == family
+    assert {*opened.origin.parts} == {*held} - {"transformer"}
+
+
+@pytest.mark.parametrize("form", [{}, {"per_row": True}, {"old": True}])
+def test_values_of_8_bits_are_read_as_what_they_are_scaled_to(form, tmp_path) -> None:
+    held = {name: in_makers_names("flux2", name, state) for name, state in states(maker_folder("flux2")).items()}
+    narrow, meant = in_8_bits(held["transformer"], **form)
+    written = write_parts(tmp_path, {"transformer": narrow, "wide": meant})
+    found = open_source(SourceSpec(path=written["transformer"]), ["transformer"]).checkpoint("transformer")
+    wide = open_source(SourceSpec(path=written["wide"]), ["transformer"]).checkpoint("transformer")
+    check_same(values(found), values(wide))
+    # What names mean is known of the one if it is of the other.
+    assert found.layout_digest == wide.layout_digest
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float8_e4m3fn])
+def test_every_type_of_numbers_is_read_as_it_is(dtype, tmp_path) -> None:
+    held = {name: in_makers_names("z_image", name, state) for name, state in states(maker_folder("z_image")).items()}
+    narrow = {name: value.to(dtype) for name, value in held["transformer"].items()}
+    path = write_parts(tmp_path, {"transformer": narrow})["transformer"]
+    _, found = values(open_source(SourceSpec(path=path), ["transformer"]).checkpoint("transformer"))
+    _, expected = of_folder("z_image")[1]["transformer"]
+    rounded = {name: torch.from_numpy(value).to(dtype).float().numpy() for name, value in expected.items()}
+    assert all(np.array_equal(found[name], rounded[name]) for name in rounded)
+
+
+PREFIXES = {
+    "flux": {"text_encoder": "text_encoders.clip_l.transformer.", "text_encoder_2": "text_encoders.t5xxl.transformer."},
+    "sd3": {
+        "text_encoder": "text_encoders.clip_l.transformer.", "text_encoder_2": "text_encoders.clip_g.transformer.",
+        "text_encoder_3": "text_encoders.t5xxl.transformer.",
+    },
+    "z_image": {"text_encoder": "text_encoders.qwen3_4b.transformer."},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", PREFIXES)
+def test_one_file_with_all_networks_is_a_pipeline(family, tmp_path) -> None:
+    prefixes = {**PREFIXES[family], "transformer": "model.diffusion_model.", "vae": "vae."}
+    held = {name: in_makers_names(family, name, state) for name, state in states(maker_folder(family)).items()}
+    whole = {prefixes[name] + key: value for name, state in held.items() for key, value in state.items()}
+    path = write_parts(tmp_path, {"all": whole})["all"]
+    opened = open_source(SourceSpec(path=path), networks_of(family))
+    assert opened.left_out == ()
+    for name in networks_of(family):
+        check_same(values(opened.checkpoint(name)), of_folder(family)[1][name])
+
+
+def test_sd3_may_lack_its_third_text_encoder(tmp_path) -> None:
+    held = {name: in_makers_names("sd3", name, state) for name, state in states(maker_folder("sd3")).items()}
+    del held["text_encoder_3"]
+    source = open_source(
+        spec_of(write_parts(tmp_path, held)), [name for name in networks_of("sd3") if "_3" not in name]
+    )
+    assert source.index["tokenizer_3"] == source.index["text_encoder_3"] == [None, None]
+    assert not any(name.startswith("tokenizer_3") for name in source.extras)
+    assert lacking(source) == ()
+    check_fit(source)
+
+
+def test_a_folder_of_a_tokenizer_stands_in_place_of_the_published_one(tmp_path) -> None:
+    write_chat_tokenizer(tmp_path / "own")
+    held = {"transformer": in_makers_names("flux2", "transformer", states(maker_folder("flux2"))["transformer"])}
+    parts = {**write_parts(tmp_path, held), "tokenizer": tmp_path / "own"}
+    extras = open_source(spec_of(parts), []).extras
+    assert extras["tokenizer/tokenizer.json"] == tmp_path / "own" / "tokenizer.json"
+    with pytest.raises(SourceError, match="this is no tokenizer"):
+        open_source(spec_of({**parts, "tokenizer": tmp_path}), [])
+
+
+@pytest.mark.parametrize(
+    ("family", "text", "ids"),
+    [
+        # As Qwen's own tokenizer numbers them, and T5's.
+        ("flux2", "<|im_start|>user\na cat, café<|im_end|>", [151644, 872, 198, 64, 8251, 11, 51950, 151645]),
+        ("flux", "a photo of a cat", [3, 9, 1202, 13, 3, 9, 1712, 1]),
+    ],
+)
+def test_published_tokenizers_are_whole(family, text, ids) -> None:
+    from tokenizers import Tokenizer
+
+    packed = next(path for path in tokenizer_files(FACTS[family]).values() if path.suffix == ".xz")
+    assert Tokenizer.from_str(read_extra(packed).decode()).encode(text).ids == ids
+
+
+@pytest.mark.parametrize(
+    ("family", "part", "other", "message"),
+    [
+        (
+            "flux2",
+            "text_encoder",
+            ("flux", "text_encoder_2"),
+            r"as text_encoder FLUX\.2-klein takes a Qwen3ForCausalLM, and this is a text encoder of T5",
+        ),
+        (
+            "flux",
+            "text_encoder_2",
+            ("z_image", "text_encoder"),
+            r"as text_encoder_2 FLUX\.1 takes a T5EncoderModel, and this is a text encoder of Qwen3",
+        ),
+        (
+            "flux2",
+            "vae",
+            ("flux", "vae"),
+            r"takes an AutoencoderKLFlux2, and this is a VAE of .*FLUX\.1.* \(16 latent channels\)",
+        ),
+        ("flux", "vae", ("flux2", "vae"), "the transformer makes latents of 16 channels, and the VAE's have 4"),
+        ("z_image", "text_encoder", ("z_image", "transformer"), "and this is a transformer alone of Z-Image"),
+        (
+            "z_image",
+            "text_encoder_2",
+            ("flux", "text_encoder_2"),
+            "Z-Image has no text_encoder_2; beside its transformer it has vae, text_encoder",
+        ),
+    ],
+)
+def test_files_of_another_family_are_refused_before_anything_runs(family, part, other, message, tmp_path) -> None:
+    held = {name: in_makers_names(family, name, state) for name, state in states(maker_folder(family)).items()}
+    source, name = other
+    held[part] = in_makers_names(source, name, states(maker_folder(source))[name])
+    with pytest.raises(SourceError, match=message):
+        check_fit(open_source(spec_of(write_parts(tmp_path, held)), networks_of(family)))
+
+
+def test_text_encoders_of_another_width_are_refused_with_both(tmp_path) -> None:
+    held = {name: in_makers_names("sd3", name, state) for name, state in states(maker_folder("sd3")).items()}
+    held["text_encoder_2"] = held["text_encoder"]
+    with pytest.raises(
+        SourceError, match=r"takes a pooled text of 80 numbers, and text_encoder makes 32 and text_encoder_2 makes 32"
+    ):
+        check_fit(open_source(spec_of(write_parts(tmp_path, held)), networks_of("sd3")))
+
+
+def test_one_file_of_three_that_is_missing_is_named(tmp_path) -> None:
+    held = {name: in_makers_names("flux2", name, state) for name, state in states(maker_folder("flux2")).items()}
+    parts = write_parts(tmp_path, held)
+    spec = spec_of({name: path for name, path in parts.items() if name != "vae"})
+    told = r"no vae_encoder \(it holds: text_encoder, transformer\); name its file, an AutoencoderKLFlux2, as `vae:`"
+    with pytest.raises(SourceError, match=told):
+        open_source(spec, networks_of("flux2"))
+    with pytest.raises(SourceError, match="can't be read: No such file"):
+        open_source(spec_of({**parts, "vae": tmp_path / "gone.safetensors"}), networks_of("flux2"))
+    request = ConvertRequest(str(parts["transformer"]), "cpu", tmp_path / "out", parts=(f"vae={parts['vae']}",))
+    told = "1 of the files that make pictures with it is missing; name --part text_encoder=FILE .of Qwen3ForCausalLM"
+    with pytest.raises(SourceError, match=told):
+        draft(request)
+
+
+def test_kleins_base_is_told_by_its_files_name_alone(tmp_path) -> None:
+    held = in_makers_names("flux2", "transformer", states(maker_folder("flux2"))["transformer"])
+    paths = write_parts(tmp_path, {"flux-2-klein-4b": held, "flux-2-klein-base-4b": held}).values()
+    assert [open_source(SourceSpec(path=path), []).index["is_distilled"] for path in paths] == [True, False]
+
+
+def changed(state, change):
+    state = dict(state)
+    change(state)
+    return state
+
+
+EIGHT = r"img_in\.weight is held as F8_E4M3 of shape \[128, 16\] with"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda state: state.pop("img_in.weight_scale"),
+            r"img_in\.weight has values of 8 bits and no scale .*, and \d+ others have one; 1 matrices lack",
+        ),
+        (
+            lambda state: state.update({"img_in.weight_scale": torch.ones(3)}),
+            rf"{EIGHT} 3 scales of F32, which is not supported",
+        ),
+        (
+            lambda state: state.update({"img_in.weight": torch.ones(128, 8, dtype=torch.uint8)}),
+            "img_in.weight is held as U8 ",
+        ),
+        (lambda state: state.update({"img_in.weight_scale_2": torch.ones(())}), rf"{EIGHT} 1 scales"),
+        (
+            lambda state: state.update({"lost.weight_scale": torch.ones(())}),
+            r"lost\.weight_scale is a scale of lost\.weight, which is not there",
+        ),
+        (lambda state: state.pop("txt_in.weight"), "transformer: its structure can't be read"),
+        (lambda state: state.update({"img_in.weight": torch.ones(0, 16)}), "transformer: "),
+    ],
+)
+def test_files_that_lack_scales_or_hold_numbers_otherwise_are_refused(change, message, tmp_path) -> None:
+    state = in_makers_names("flux2", "transformer", states(maker_folder("flux2"))["transformer"])
+    path = write_parts(tmp_path, {"transformer": changed(in_8_bits(state)[0], change)})["transformer"]
+    with pytest.raises(SourceError, match=message):
+        open_source(SourceSpec(path=path), ["transformer"])
