@@ -6,11 +6,16 @@ import re
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
+from olivelike.errors import SourceError
+from olivelike.families import FAMILIES
 from olivelike.sources.adapters.layer_names import held_layers
+from olivelike.sources.adapters.lora_file import check_denoiser
 from olivelike.sources.adapters.open_lora import open_lora
 from olivelike.testing.checkpoints import random_parameter
-from tests.fixtures.transformer_loras import KOHYA, PEFT, File, original_layers, own_layers, write
+from olivelike.testing.lora_files import factor_shapes
+from tests.fixtures.transformer_loras import KOHYA, PEFT, RANK, File, original_layers, own_layers, write
 
 WEIGHT = 0.7
 DEFAULT = (".lora_A.default.weight", ".lora_B.default.weight")
@@ -133,3 +138,133 @@ def test_layers_of_original_names_hold_what_diffusers_reads_of_checkpoints(famil
     converted = getattr(single_file_utils, f"convert_{family}_transformer_checkpoint_to_diffusers")(stored)
     for name, values in expected.items():
         assert np.array_equal(converted[name], values), name
+
+
+def parts_of(layer, tensors, path, prefix="diffusion_model."):
+    """Write and open a file with one module."""
+    save_file({f"{prefix}{layer}.{role}": values for role, values in tensors.items()}, path)
+    return open_lora(path)
+
+
+@pytest.mark.parametrize("kind", ["lora", "loha", "lokr", "dora"])
+def test_each_kind_changes_the_layers_that_one_matrix_holds(kind, transformers, tmp_path):
+    one, layer = transformers("flux"), "single_blocks.1.linear1"
+    shape = original_layers(one.shapes)[layer]
+    factors = {
+        role: random_parameter(f"{role}.weight", size, 0, "transformer")
+        for role, size in factor_shapes("lora" if kind == "dora" else kind, shape, RANK).items()
+    }
+    names = {"down": "lora_A.weight", "up": "lora_B.weight"}
+    tensors = {names.get(role, role): values for role, values in factors.items()}
+    if kind == "loha":
+        delta = (factors["hada_w1_a"] @ factors["hada_w1_b"]) * (factors["hada_w2_a"] @ factors["hada_w2_b"])
+    elif kind == "lokr":
+        delta = np.kron(factors["lokr_w1"], factors["lokr_w2_a"] @ factors["lokr_w2_b"])
+    else:
+        delta = factors["up"] @ factors["down"]
+    block = "single_transformer_blocks.1."
+    held = [f"{block}{name}.weight" for name in ("attn.to_q", "attn.to_k", "attn.to_v", "proj_mlp")]
+    expected = np.concatenate([one.state[name] for name in held]) + delta
+    if kind == "dora":
+        tensors["dora_scale"] = 1 + abs(random_parameter("magnitude.weight", (shape[0], 1), 0, "transformer"))
+        expected *= tensors["dora_scale"] / np.linalg.norm(expected, axis=1, keepdims=True)
+    merged = one.merge(parts_of(layer, tensors, tmp_path / "a.safetensors"))
+    assert [*merged] == sorted(held)
+    assert np.allclose(np.concatenate([merged[name] for name in held]), expected, rtol=1e-5, atol=1e-6)
+    if kind == "dora":
+        tensors["dora_scale"] = np.ones((1, shape[1]), np.float32)
+        with pytest.raises(SourceError, match="single_blocks.1.linear1 has magnitudes of inputs for layers"):
+            one.merge(parts_of(layer, tensors, tmp_path / "a.safetensors"))
+
+
+@pytest.mark.parametrize("weight", [1.0, -0.5])
+def test_layers_of_their_own_change_their_rows_of_one_matrix(weight, transformers, tmp_path):
+    one = transformers("flux2")
+    packed = "single_transformer_blocks.0.attn.to_qkv_mlp_proj.weight"
+    rows, width = one.shapes[packed]
+    first = {"attn.to_q": 0, "attn.to_k": width, "attn.to_v": 2 * width, "proj_mlp": 3 * width}
+    tensors, expected = {}, one.state[packed].copy()
+    for part, start in first.items():
+        count = rows - 3 * width if part == "proj_mlp" else width
+        down, up = (random_parameter(f"{part}{size}.weight", size, 0, "a") for size in ((2, width), (count, 2)))
+        tensors |= {f"{part}.lora_A.weight": down, f"{part}.lora_B.weight": up}
+        expected[start : start + count] += weight * (up @ down)
+    stored = {f"transformer.single_transformer_blocks.0.{name}": values for name, values in tensors.items()}
+    save_file(stored, tmp_path / "a.safetensors")
+    merged = one.merge((open_lora(tmp_path / "a.safetensors"), weight))
+    assert [*merged] == [packed]
+    assert np.allclose(merged[packed], expected, rtol=1e-5, atol=1e-6)
+    name = "transformer.single_transformer_blocks.0.attn.to_qkv_mlp_proj"
+    both = {f"{name}.lora_A.weight": np.ones((1, width), "f4"), f"{name}.lora_B.weight": np.ones((rows, 1), "f4")}
+    save_file({**stored, **both}, tmp_path / "a.safetensors")
+    with pytest.raises(SourceError, match=r"attn.to_k and .*to_qkv_mlp_proj both change single_transformer_blocks.0"):
+        one.merge(open_lora(tmp_path / "a.safetensors"))
+
+
+@pytest.mark.parametrize("family", ["flux", "flux2", "sd3"])
+def test_halves_of_the_last_norm_change_places(family, transformers, tmp_path):
+    one, parameter = transformers(family), "norm_out.linear.weight"
+    rows, width = one.shapes[parameter]
+    up, down = random_parameter("up.weight", (rows, 2), 0, "a"), random_parameter("down.weight", (2, width), 0, "a")
+    tensors = {"lora_down.weight": down, "lora_up.weight": up, "alpha": np.array(4, "f4")}
+    merged = one.merge(parts_of("final_layer_adaLN_modulation_1", tensors, tmp_path / "a.safetensors", "lora_unet_"))
+    assert np.allclose(merged[parameter], one.state[parameter] + 2 * np.roll(up @ down, rows // 2, axis=0), atol=1e-5)
+
+
+TOLD = {
+    "flux": ("lora_unet_single_blocks_0_modulation_lin", "FLUX.1"),
+    "flux2": ("diffusion_model.single_stream_modulation.lin", "FLUX.2-klein"),
+    "both": ("lora_unet_double_blocks_0_img_attn_qkv", "FLUX.1 or FLUX.2-klein"),
+    "z_image": ("diffusion_model.noise_refiner.0.attention.to_q", "Z-Image"),
+    "sd3": ("lora_unet_joint_blocks_0_x_block_attn_qkv", "Stable Diffusion 3"),
+    "unet": ("lora_unet_mid_block_attentions_0_proj_in", "a pipeline with a unet"),
+}
+
+
+@pytest.mark.parametrize(("kind", "family"), [
+    ("flux", "flux2"), ("flux2", "flux"), ("both", "sd3"), ("z_image", "flux2"), ("sd3", "z_image"), ("unet", "flux2"),
+    ("flux2", "sd1"), ("both", "sdxl"),
+])  # fmt: skip
+def test_a_lora_of_another_family_is_told_by_its_names(kind, family, tmp_path):
+    name, title = TOLD[kind]
+    lora = parts_of(name, {"lora_down.weight": np.ones((1, 8), "f4"), "lora_up.weight": np.ones((8, 1), "f4")},
+                    tmp_path / "a.safetensors", "")  # fmt: skip
+    with pytest.raises(SourceError, match=f"this LoRA is for {title}, and here is {FAMILIES[family].title}; use a"):
+        check_denoiser(lora, FAMILIES[family], "here")
+    for own in {"both": ("flux", "flux2"), "unet": ("sd1", "sdxl")}.get(kind, (kind,)):
+        check_denoiser(lora, FAMILIES[own], "here")
+
+
+def test_a_lora_of_more_blocks_is_refused_with_their_number(transformers, tmp_path):
+    one = transformers("flux2")
+    tensors = {}
+    for block in range(9):
+        name = f"diffusion_model.single_blocks.{block}.linear2"
+        rows, columns = one.shapes["single_transformer_blocks.0.attn.to_out.weight"]
+        tensors[f"{name}.lora_A.weight"] = np.ones((1, columns), "f4")
+        tensors[f"{name}.lora_B.weight"] = np.ones((rows, 1), "f4")
+    save_file(tensors, tmp_path / "a.safetensors")
+    with pytest.raises(SourceError, match=r"7 modules have no layer in transformer, of 9 for it: .*and 2 more"):
+        one.merge(open_lora(tmp_path / "a.safetensors"))
+
+
+@pytest.mark.parametrize("rank", [1, 3])
+def test_factors_whose_product_is_of_another_size_are_never_multiplied(rank, transformers, tmp_path):
+    huge = 1 << 17  # Squared, it is 64 GiB.
+    tensors = {"lokr_w1": np.ones((huge, rank), "f4"), "lokr_w2": np.ones((rank, huge), "f4")}
+    lora = parts_of("single_blocks.0.linear2", tensors, tmp_path / "a.safetensors")
+    with pytest.raises(SourceError, match=r"does not fit single_transformer_blocks.0.attn.to_out.weight of t"):
+        transformers("flux2").merge(lora)
+
+
+def test_norms_of_control_loras_are_refused_by_name(tmp_path):
+    factors = {f"lora_{role}.weight": np.ones((4, 4), "f4") for role in "AB"}
+    with pytest.raises(SourceError, match=r"trained norms, as FLUX.1's control LoRAs do, .*: .*query_norm.scale"):
+        parts_of("double_blocks.0.img_attn.proj", {**factors, "norm.query_norm.scale": np.ones(4, "f4")},
+                 tmp_path / "a.safetensors", "")  # fmt: skip
+
+
+def test_a_lora_of_a_flow_says_nothing_of_few_steps_of_noise(tmp_path):
+    factors = {f"lora_{role}.weight": np.ones((4, 4), "f4") for role in "AB"}
+    lora = parts_of("single_blocks.0.linear2", factors, tmp_path / "flux_sd_lcm_lightning_4steps.safetensors")
+    assert lora.few_steps is None
