@@ -9,9 +9,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from olivelike.errors import SourceError
 from olivelike.families import flux, flux2, refiner, sd1, sd2, sd3, sdxl, z_image
 from olivelike.families.family import Blocks, Family, HalfPolicy
-from olivelike.model.components import PREVIEW, SAFETY_CHECKER, VAES
+from olivelike.model.components import INDEX_FILE, PREVIEW, SAFETY_CHECKER, VAES
 from olivelike.model.guides import GUIDE_COMPONENTS
 
 if TYPE_CHECKING:
@@ -73,7 +74,8 @@ def family_of_text_width(width: int) -> str | None:
 def family_of_folder(index: JsonView, components: Collection[str], denoiser: JsonView) -> Family:
     """Return the family of a pipeline's folder: the first that takes it for its own, of those that its class names.
 
-    Folders of other exporters may lack each of these; what tells nothing is of Stable Diffusion 1.x.
+    Folders of other exporters may lack each of these; what tells nothing is of Stable Diffusion 1.x. Raises
+    `SourceError` if the index names a pipeline of another denoiser than there is.
 
     Args:
         index: Content of `model_index.json`; may be empty.
@@ -85,6 +87,13 @@ def family_of_folder(index: JsonView, components: Collection[str], denoiser: Jso
     named = [family for family in FAMILIES.values() if name in family.pipelines]
     owners = (family for family in (*named, *FAMILIES.values()) if family.owns(index, components, denoiser))
     found = next(owners, FAMILIES["sd1"])
+    entry = index.get(found.denoiser)
+    told = denoiser.get("_class_name", entry[-1] if isinstance(entry, list) and entry else None)
+    if named and found.denoiser_class != told and told in {family.denoiser_class for family in FAMILIES.values()}:
+        raise SourceError(
+            f"{INDEX_FILE} names {name}, whose {found.denoiser} is a {found.denoiser_class}, and here it is a {told}; "
+            "get all parts from the same pipeline"
+        )
     return replace(found, **varied) if (varied := found.variant(index, denoiser)) else found
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
+from olivelike.errors import SourceError
 from olivelike.families import (
     COMPONENTS,
     FAMILIES,
@@ -11,6 +14,7 @@ from olivelike.families import (
     TEXT_TO_PICTURE,
     TOKENIZER_OF,
     blocks_for,
+    family_of_folder,
     family_of_text_width,
 )
 from olivelike.families.family import Blocks
@@ -73,3 +77,14 @@ def test_quantising_treats_the_blocks_of_all_families_apart(monkeypatch) -> None
     monkeypatch.setitem(FAMILIES, "other", other)
     assert blocks_for("weights8") == Blocks((*own.in_float, "pool"), (*own.fine, "norm"))
     assert blocks_for("float16") == Blocks()
+
+
+@pytest.mark.parametrize("place", ["index", "config"])
+def test_an_index_of_another_pipeline_than_its_denoiser_is_told(place: str) -> None:
+    made = FAMILIES["flux2"].denoiser_class
+    entry = {"transformer": ["diffusers", made if place == "index" else "OnnxRuntimeModel"]}
+    config = {"_class_name": made} if place == "config" else {}
+    assert family_of_folder({"_class_name": "Flux2KleinPipeline", **entry}, (), config).name == "flux2"
+    said = f"names FluxPipeline, whose transformer is a FluxTransformer2DModel, and here it is a {made}; get all parts"
+    with pytest.raises(SourceError, match=said):
+        family_of_folder({"_class_name": "FluxPipeline", **entry}, (), config)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from olivelike._files import file_identity
 from olivelike._installed import own_version
-from olivelike._text import size
+from olivelike._text import count, size
 from olivelike.digest import digest_file
 from olivelike.errors import UsageError
 from olivelike.runtime.pictures import PictureRecord, UsedFile
@@ -222,6 +222,23 @@ def size_notes(requests: Iterable[ResolvedRequest], folder: PipelineFolder) -> I
                 f"{_factor(times * times)} times (convolutions grow with the area, self-attention with its square), "
                 f"the VAE decoder at least {size(memory)} of memory ({size(free)} are free), and what is shown "
                 "often repeats"
+            )
+
+
+def reference_notes(requests: Iterable[ResolvedRequest], folder: PipelineFolder) -> Iterator[str]:
+    """Return a line for each set of references that is much more to attend to than the picture itself."""
+    with_some = [one for one in requests if one.references]
+    if not with_some:
+        return
+    from olivelike.runtime.pipeline.references import shown_size
+
+    sets = dict.fromkeys((one.size, tuple(shown_size(image) for image in one.references)) for one in with_some)
+    for drawn, sizes in sets:
+        times = 1 + sum(map(folder.patches, sizes)) / folder.patches(drawn)
+        if times > LARGE:
+            yield (
+                f"{count(len(sizes), 'reference')} beside {drawn[0]}x{drawn[1]}: a step takes at least "
+                f"{_factor(times)} times as long as without, and up to {_factor(times * times)} times; smaller ones take less"
             )
 
 

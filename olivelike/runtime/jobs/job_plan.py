@@ -19,6 +19,7 @@ from olivelike.runtime.jobs.job_notes import (
     picture_record,
     record_notes,
     recorded_fields,
+    reference_notes,
     size_notes,
     tile_notes,
     unread_notes,
@@ -237,6 +238,7 @@ def plan_jobs(
         *hires_notes(requests, pipeline),
         *cache_notes(requests),
         *size_notes(requests, pipeline),
+        *reference_notes(requests, pipeline),
         *tile_notes(requests, pipeline),
         *(
             planner.notes

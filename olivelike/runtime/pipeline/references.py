@@ -41,11 +41,15 @@ def within_area(image: Image) -> Image:
     """Return a picture as it is seen, made smaller if it is larger than a megapixel, as diffusers does."""
     from PIL.Image import Resampling
 
-    image = upright(image)
-    if image.width * image.height <= _AREA:
-        return image
-    share = math.sqrt(_AREA / (image.width * image.height))
-    return image.resize((int(image.width * share), int(image.height * share)), Resampling.LANCZOS)
+    image, size = upright(image), shown_size(image)
+    return image if image.size == size else image.resize(size, Resampling.LANCZOS)
+
+
+def shown_size(image: Image) -> tuple[int, int]:
+    """Return the size in which a picture is shown, but for what is cut off."""
+    width, height = seen_size(image)
+    share = min(1.0, math.sqrt(_AREA / (width * height)))
+    return int(width * share), int(height * share)
 
 
 def reference_pixels(request: ResolvedRequest, folder: PipelineFolder) -> list[Array]:
