@@ -238,7 +238,8 @@ def reference_notes(requests: Iterable[ResolvedRequest], folder: PipelineFolder)
         if times > LARGE:
             yield (
                 f"{count(len(sizes), 'reference')} beside {drawn[0]}x{drawn[1]}: a step takes at least "
-                f"{_factor(times)} times as long as without, and up to {_factor(times * times)} times; smaller ones take less"
+                f"{_factor(times)} times as long as without, and up to {_factor(times * times)} times; smaller ones "
+                "take less"
             )
 
 
