@@ -4,6 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 WEBGPU := .venv-webgpu
+WORKERS ?= 2
 
 # Children import our modules hundreds of times: without bytecode each compiles them anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -15,7 +16,7 @@ demo: $(STAMP)
 	$(BIN)/olivelike generate models/demo "a red circle on a blue background" --seed 1
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow

@@ -13,7 +13,7 @@ import pytest
 
 os.environ["OMP_NUM_THREADS"] = "1"  # Before numpy and torch, and for children: as many workers run as there are cores.
 
-from tests.fixtures.made_folders import WHOLE
+from tests.fixtures.made_folders import KEPT, WHOLE
 
 SHELF = Path(__file__).parent / "fixtures" / "shelf"
 """Graphs of test networks, so that few tests wait for the exporter; `OLIVELIKE_FILL_SHELF=1 make test` adds to them."""
@@ -57,6 +57,24 @@ TRACING = (
     "tools/test_make_shelf.py",
 )
 """Files that trace networks as `engine` does: what the exporter imports takes seconds in each process."""
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection(session):
+    """Let workers share folders that are made once, and one of them compile what the others then load.
+
+    In a new checkout and environment, each would compile the five thousand modules of the tests for twenty seconds.
+    """
+    if not hasattr(session.config, "workerinput"):
+        return (yield)
+    shared = session.config._tmp_path_factory.getbasetemp().parent
+    os.environ.setdefault(KEPT, str(shared / "folders"))
+    if sys.dont_write_bytecode or (Path(__file__).parent / "workflow" / "__pycache__").is_dir():
+        return (yield)
+    from filelock import FileLock
+
+    with FileLock(shared / "compiling.lock"):
+        return (yield)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -49,7 +49,8 @@ def same(one, other):
 @pytest.mark.parametrize(
     ("guide", "kind", "more"),
     [
-        *(("controlnet", family, {}) for family in ("sd15", "sd21", "sdxl")), ("t2i_adapter", "attending", {}),
+        ("controlnet", "sd15", {}), ("controlnet", "sdxl", {}),
+        pytest.param("controlnet", "sd21", {}, marks=pytest.mark.slow), ("t2i_adapter", "attending", {}),
         ("t2i_adapter", "attending", {"light": True}), ("t2i_adapter", "attending", {"changes": {"in_channels": 1}}),
         ("t2i_adapter", "attending_xl", {}),
     ],

@@ -41,7 +41,16 @@ def test_folder_and_file_have_one_architecture_and_the_same_value_in_every_param
         assert all(np.array_equal(expected[name], found[name]) for name in expected)
 
 
-def test_folder_and_file_have_the_same_files_beside_the_networks(both_forms) -> None:
+@pytest.mark.parametrize(
+    "family",
+    [
+        "sd15", "sdxl",  # Whose two tokenizers are those of all.
+        *(pytest.param(one, marks=pytest.mark.slow)
+          for one in ("sd15_inpainting", "sd21", "sd21_base", "sdxl_refiner")),
+    ],
+)  # fmt: skip
+def test_folder_and_file_have_the_same_files_beside_the_networks(both_forms_of, family) -> None:
+    both_forms = both_forms_of(family)
     folder, file = open_source(SourceSpec(path=both_forms.folder), []), open_source(both_forms.spec, [])
     assert normalise_assets(folder.index, folder.extras) == normalise_assets(file.index, file.extras)
     kept = {name: entry for name, entry in file.index.items() if name != "requires_safety_checker"}

@@ -77,8 +77,14 @@ def assert_alike(result, image):
     assert psnr(result.pictures[0].image, image) >= LEAST
 
 
-@both
-@pytest.mark.parametrize("size", [(32, 32), (24, 40)], ids=str)
+@pytest.mark.parametrize(
+    ("dev", "size"),
+    [
+        (False, (32, 32)), (True, (24, 40)),
+        *(pytest.param(*one, marks=pytest.mark.slow) for one in ((False, (24, 40)), (True, (32, 32)))),
+    ],
+    ids=str,
+)  # fmt: skip
 def test_text_gives_the_picture_of_torch(opened, dev, size):
     pipeline = opened(dev=dev)
     assert (pipeline.folder.default_size, pipeline.folder.size_unit) == ((32, 32), 4)
@@ -100,8 +106,13 @@ def test_the_guidance_is_an_input_of_dev_and_nothing_to_schnell(opened):
     assert np.array_equal(*same)
 
 
-@both
-@pytest.mark.parametrize("strength", [0.5, 0.6, 1.0])
+@pytest.mark.parametrize(
+    ("dev", "strength"),
+    [
+        (False, 0.5), (True, 0.6), (True, 1.0),
+        *(pytest.param(*one, marks=pytest.mark.slow) for one in ((True, 0.5), (False, 0.6), (False, 1.0))),
+    ],
+)  # fmt: skip
 def test_a_picture_gives_the_picture_of_torch(opened, dev, strength):
     image = painted(seed=9, width=32, height=32)
     theirs = painted(PICTURE, dev=dev, image=image, strength=strength, width=32, height=32)

@@ -29,7 +29,7 @@ from tests.fixtures.no_torch import forbid_torch
 COMPONENTS = ("text_encoder", "transformer", "vae_encoder", "vae_decoder")
 LEAST = 60.0
 """PSNR in dB of 8-bit pictures that are equal but for a few roundings."""
-both = pytest.mark.parametrize("distilled", [True, False], ids=["distilled", "base"])
+slow = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -76,8 +76,15 @@ def assert_alike(result, image):
     assert psnr(result.pictures[0].image, image) >= LEAST
 
 
-@both
-@pytest.mark.parametrize("size", [(64, 64), (24, 40)], ids=str)
+@pytest.mark.parametrize(
+    ("distilled", "size"),
+    [
+        (True, (64, 64)),
+        (False, (24, 40)),
+        *(pytest.param(*one, marks=slow) for one in ((True, (24, 40)), (False, (64, 64)))),
+    ],
+    ids=str,
+)
 def test_text_gives_the_picture_of_torch(opened, distilled, size):
     pipeline = opened(distilled=distilled)
     assert (pipeline.folder.default_size, pipeline.folder.size_unit) == ((32, 32), 4)
@@ -85,15 +92,17 @@ def test_text_gives_the_picture_of_torch(opened, distilled, size):
 
 
 @pytest.mark.parametrize(
-    ("steps", "prompt"), [(1, "a dog"), (12, ""), (4, "a (red:1.5) cat BREAK AND a large dog " * 90)]
+    ("steps", "prompt"), [(1, "a dog"), (7, ""), (4, "a (red:1.5) cat BREAK AND a large dog " * 90)]
 )
 def test_any_number_of_steps_and_any_text_give_the_picture_of_torch(opened, steps, prompt):
     result = opened(distilled=False).generate(ask(prompts=(prompt,), steps=steps))
     assert_alike(result, painted(distilled=False, prompt=prompt, num_inference_steps=steps))
 
 
-@both
-@pytest.mark.parametrize("strength", [0.5, 1.0])
+@pytest.mark.parametrize(
+    ("distilled", "strength"),
+    [(True, 0.5), (False, 1.0), *(pytest.param(*one, marks=slow) for one in ((True, 1.0), (False, 0.5)))],
+)
 def test_a_picture_gives_the_picture_of_torch(opened, distilled, strength):
     image = painted(seed=9)
     theirs = torch_pipeline("Flux2KleinPipeline", distilled=distilled)
@@ -109,8 +118,17 @@ def test_a_picture_gives_the_picture_of_torch(opened, distilled, strength):
     assert_alike(result, expected)
 
 
-@both
-@pytest.mark.parametrize("sizes", [[(96, 72)], [(70, 64), (64, 88)]], ids=["one", "two"])
+ONE, TWO = [(96, 72)], [(70, 64), (64, 88)]
+"""Sizes of references."""
+
+
+@pytest.mark.parametrize(
+    ("distilled", "sizes"),
+    [
+        (True, ONE), (False, TWO),
+        *(pytest.param(*one, marks=slow) for one in ((True, TWO), (False, ONE))),
+    ],
+)  # fmt: skip
 def test_references_give_the_picture_of_torch(opened, distilled, sizes):
     pictures = [painted(seed=9 + number, width=96, height=96).resize(size) for number, size in enumerate(sizes)]
     result = opened(distilled=distilled).generate(ask(references=tuple(pictures)))
@@ -127,7 +145,7 @@ def test_a_picture_of_a_reference_has_its_size(opened):
     assert resolved.size == (1352, 772)
 
 
-@both
+@pytest.mark.parametrize("distilled", [False, pytest.param(True, marks=slow)])
 def test_a_mask_gives_the_picture_of_torch(opened, distilled):
     image = painted(seed=9)
     mask = Image.fromarray(np.repeat(np.arange(64, dtype=np.uint8)[:, None] // 32 * 255, 64, axis=1))
@@ -182,7 +200,7 @@ def test_steps_are_shown_by_decoding(opened):
     assert np.asarray(shown[-1]).std() > 20
 
 
-@both
+@pytest.mark.parametrize("distilled", [False, pytest.param(True, marks=slow)])
 def test_the_folder_is_verified_with_its_pictures(opened, distilled):
     folder = opened(distilled=distilled).folder.path
     assert json.loads((folder / "model_index.json").read_bytes())["is_distilled"] is distilled

@@ -204,6 +204,7 @@ SHOWN_BY_OTHERS = {
     "controlnet, weak", "controlnet, other size", "controlnet, early", "controlnet, second order", "controlnet, guess",
     "t2i_adapter, one", "t2i_adapter, weak", "t2i_adapter, second order",
     "ip_adapter, one", "ip_adapter, other size", "ip_adapter, second order",
+    "t2i_adapter, two calls", "ip_adapter, two calls", "controlnet, guess, two calls",
 }  # fmt: skip
 """Cases whose every part is in another case, or goes the same way for all kinds of guides."""
 
@@ -249,6 +250,7 @@ SHOWN_BY_OTHERS_XL = {
     "t2i_adapter, one",
     "t2i_adapter, half of the steps",
     "ip_adapter, whole",
+    "ip_adapter, weak",
 }
 
 
@@ -266,7 +268,7 @@ def test_xl_is_guided_as_by_torch(settings, case):
 @pytest.mark.parametrize(
     ("kind", "form", "scale", "half"),
     [
-        ("attending", "plus", 0.5, False), ("attending", "full", 0.5, False),
+        ("attending", "plus", 0.5, False), pytest.param("attending", "full", 0.5, False, marks=slow),
         pytest.param("attending", "plus", 1.0, False, marks=slow),
         pytest.param("attending", "full", 1.0, False, marks=slow),
         pytest.param("attending", "plus", 1.0, True, marks=slow),
@@ -283,7 +285,7 @@ def test_other_forms_of_ip_adapters_are_those_of_torch(settings, kind, form, sca
 @pytest.mark.parametrize(
     ("guide", "kind"),
     [
-        ("t2i_adapter", "attending"), ("ip_adapter", "attending"),
+        ("ip_adapter", "attending"), pytest.param("t2i_adapter", "attending", marks=slow),
         pytest.param("controlnet", "attending", marks=slow),  # Leads a UNet in half precision below.
         *(pytest.param(guide, "attending_xl", marks=slow) for guide in GUIDES),
     ],
@@ -351,7 +353,7 @@ def test_the_first_network_says_whether_prompts_alone_are_led_as_in_diffusers(po
     assert (inputs._guess, inputs._skipped) == (pooled[0], 2 * pooled[0])
 
 
-@pytest.mark.parametrize("guide", GUIDES)
+@pytest.mark.parametrize("guide", ["controlnet", "ip_adapter", pytest.param("t2i_adapter", marks=slow)])
 def test_nothing_gives_the_bits_of_the_plain_unet_and_the_plain_picture(guided, guide):
     folder = little_guided() / "unet"
     plain, led = (onnxruntime.InferenceSession(folder / name) for name in ("model.onnx", guided_file([guide])))

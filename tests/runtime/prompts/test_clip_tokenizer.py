@@ -75,7 +75,7 @@ def test_published_tokenizers_are_written_to_the_byte(published, name, added):
     assert ours(published[name], added) == theirs(published[name], added)
 
 
-@pytest.mark.parametrize("name", ["pad_end", "pad_exclamation"])
+@pytest.mark.parametrize("name", ["pad_exclamation", pytest.param("pad_end", marks=pytest.mark.slow)])
 def test_what_transformers_5_saved_is_written_to_the_byte(published, name):
     new = LibraryTokenizer(published[name]).files()
     assert "vocab.json" not in new

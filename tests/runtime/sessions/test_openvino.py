@@ -133,7 +133,9 @@ def test_bfloat16_stays_near_torch(lowered, request):
     assert {at: error for at, error in errors.items() if not error <= BFLOAT16_LIMIT} == {}
 
 
-@pytest.mark.parametrize("component", COMPONENTS)
+@pytest.mark.parametrize(
+    "component", ["unet", *(pytest.param(one, marks=pytest.mark.slow) for one in COMPONENTS if one != "unet")]
+)
 def test_what_is_stored_in_bfloat16_keeps_its_timesteps(component, store, request):
     stored = store(component)
     errors = errors_of(compiled(stored, "f32"), stored)
