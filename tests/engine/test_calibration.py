@@ -176,7 +176,11 @@ def test_another_weight_of_a_lora_draws_again_and_the_plan_says_what_decides_it(
 
 @pytest.mark.parametrize(
     ("step", "target"),
-    [("int8", "cpu"), ("weights8", "cpu"), pytest.param("fp8", "tensorrt", marks=pytest.mark.slow)],
+    [
+        ("int8", "cpu"),
+        pytest.param("weights8", "cpu", marks=pytest.mark.slow),
+        pytest.param("fp8", "tensorrt", marks=pytest.mark.slow),
+    ],
     ids=("int8", "weights8", "fp8"),
 )
 def test_a_session_takes_a_lora_for_quantised_convolutions(

@@ -144,6 +144,7 @@ def test_onnxstack_finds_what_it_looks_for(guided: Project) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.slow  # The pass of layouts and several outputs have tests of their own.
 def test_other_clients_have_the_plain_graph(guided: Project) -> None:
     outputs = [f"{{path: models/{name}, layout: {name}}}" for name in ("diffusers", "csharp")]
     guided.run("output=", f"outputs=[{', '.join(outputs)}]", "components={unet: [convert]}")

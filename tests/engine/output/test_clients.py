@@ -54,7 +54,7 @@ def tolerant():
     diffusers.utils.logging.set_verbosity_warning()
 
 
-@pytest.mark.parametrize("name", ["vae_encoder", "vae_decoder"])
+@pytest.mark.parametrize("name", ["vae_encoder", pytest.param("vae_decoder", marks=pytest.mark.slow)])
 def test_onnx_runtime_model_loads_a_component_and_saves_it_whole(folder, name, tmp_path, tolerant):
     options = {"provider": "CPUExecutionProvider", "provider_options": [{}]}
     model = OnnxRuntimeModel.from_pretrained(folder / name, **options)

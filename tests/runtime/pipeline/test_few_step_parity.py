@@ -74,7 +74,9 @@ def test_a_distilled_lora_gives_the_picture_of_torch(little_folder, settings, fe
     assert note.startswith(f"fast: {few_steps.recipe.title}")
 
 
-@pytest.mark.parametrize(("kind", "class_name"), [("lcm", LCM), ("lcm_xl", "StableDiffusionXLPipeline")])
+@pytest.mark.parametrize(
+    ("kind", "class_name"), [("lcm", LCM), pytest.param("lcm_xl", "StableDiffusionXLPipeline", marks=pytest.mark.slow)]
+)
 def test_a_unet_that_takes_the_guidance_is_known_by_that(settings, kind, class_name, tmp_path):
     folder = settle(Path(shutil.copytree(little_pipeline(kind), tmp_path / kind)), _class_name="LCMScheduler")
     result, note = draw(folder, settings)
