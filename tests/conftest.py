@@ -21,7 +21,7 @@ if WHOLE:
     from olivelike.testing import models
 
     os.environ[models.SHELF_VARIABLE] = str(SHELF)
-gc.set_threshold(20_000, 20, 20)  # With torch and sympy loaded, a fifth of the time went into collections.
+gc.set_threshold(500_000, 5, 5)  # A twelfth of the time went into collections of some ten thousand objects each.
 os.fsync = lambda _: None  # What tests write need not outlive a loss of power; children still wait for the disk.
 if os.name == "posix" and Path("/dev/shm").is_dir():
     # Nor need it reach the disk: removing what lies there took longer than writing it. Containers have less than this.
@@ -75,6 +75,14 @@ def pytest_collection(session):
 
     with FileLock(shared / "compiling.lock"):
         return (yield)
+
+
+def pytest_make_parametrize_id(val):
+    """Name a case of a long text by its beginning: workers tell names with all that they tell of a test."""
+    if not isinstance(val, str | bytes) or len(val) <= 200:
+        return None
+    begin = val[:40] if isinstance(val, str) else val[:40].decode("latin-1")
+    return f"{begin.encode('unicode_escape').decode()} and {len(val) - 40} more"
 
 
 @pytest.hookimpl(tryfirst=True)
