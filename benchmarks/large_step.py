@@ -95,6 +95,8 @@ def write_source(folder: Path, double: int, single: int) -> None:
 
 def write_holes(folder: Path, double: int, single: int) -> None:
     """Write the peer's files: the same denoiser by its makers' names, and a text encoder."""
+    from large_folders import PIPELINES, write_component
+
     from olivelike.testing.checkpoints import write_safetensors
 
     shapes: dict[str, tuple[int, ...]] = {
@@ -127,6 +129,7 @@ def write_holes(folder: Path, double: int, single: int) -> None:
         text |= {f"layers.{layer}.{name}": shape for name, shape in parts.items()}
     tensors: Any = {f"model.{name}.weight": ("BF16", shape) for name, shape in text.items()}
     write_safetensors(folder / "text.safetensors", tensors, None)
+    write_component(folder / "vae", *PIPELINES["klein"]["vae"], 0)
 
 
 def inputs(side: int) -> dict[str, np.ndarray[Any, Any]]:
@@ -199,7 +202,8 @@ def work(folder: Path, side: int, steps: int) -> None:
 
     model = StableDiffusion(
         diffusion_model_path=str(folder / "denoiser.safetensors"), llm_path=str(folder / "text.safetensors"),
-        wtype="q8_0", n_threads=2, diffusion_flash_attn=True, vae_decode_only=True, verbose=False,
+        vae_path=str(folder / "vae/diffusion_pytorch_model.safetensors"), wtype="q8_0", n_threads=2,
+        diffusion_flash_attn=True, vae_decode_only=True, verbose=False,
     )  # fmt: skip
     marks: list[Turn] = []
 
