@@ -227,7 +227,9 @@ CUDA: Final = Target(
         "QuickGelu": Kernel(_FHBD),
         "ai.onnx.Attention": Kernel(_FHB),
         "GroupNormalization": Kernel(_FH, layouts=_NCHW),
+        "ArgMax": Kernel(_FHD),
     },
+    avoided={"ArgMax": "its kernel takes no whole numbers, which would leave the device, and CUDA graphs with them"},
     block_weights=(4,),  # DequantizeLinear of 8 bits in blocks is in its registry, and ends in an error.
     block_matmul="fhb",
 )

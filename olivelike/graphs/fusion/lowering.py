@@ -62,6 +62,9 @@ def lower(scope: Scope) -> None:
     if "Gemm" in scope.target.avoided:
         for node in scope.editor.nodes("Gemm"):
             _lower_gemm(node, scope)
+    if "ArgMax" in scope.target.avoided:
+        for node in scope.editor.nodes("ArgMax"):
+            _lower_argmax(node, scope)
     _stamp(scope)
 
 
@@ -325,6 +328,41 @@ def _lower_gemm(node: ir.Node, scope: Scope) -> None:
         product = editor.add("Add", [product, bias], dims, before=node, name=f"{result.name}.shifted")
     editor.replace(result, product)
     scope.fused["Gemm lowered"] += 1
+
+
+def _lower_argmax(node: ir.Node, scope: Scope) -> None:
+    """Place of the first of the largest whole numbers: as many as come before it."""
+    value, result, axis = required(node, 0), node.outputs[0], attribute(node, "axis", 0)
+    if value.dtype not in (ir.DataType.INT32, ir.DataType.INT64) or attribute(node, "select_last_index", 0):
+        return
+    editor, name, dims, rank = scope.editor, result.name, dims_of(value), rank_of(value)
+    axes = editor.shape_constant(axis)
+    if rank is None:
+        scope.refuse("ArgMax of this form is kept")
+        return
+    one = tuple(1 if place == axis % rank else size for place, size in enumerate(dims))
+    largest = editor.add(
+        "ReduceMax", [value, axes], one, before=node, name=f"{name}.largest", attributes={"keepdims": 1}
+    )
+    found = editor.add("Equal", [value, largest], dims, before=node, name=f"{name}.found", dtype=ir.DataType.BOOL)
+    found = editor.add(
+        "Cast", [found], dims, before=node, name=f"{name}.ones", attributes={"to": int(ir.DataType.INT32)},
+        dtype=ir.DataType.INT32,
+    )  # fmt: skip
+    seen = editor.add("CumSum", [found, editor.constant(axis, np.int64)], dims, before=node, name=f"{name}.seen")
+    before = editor.add(
+        "Equal", [seen, editor.constant(0, np.int32)], dims, before=node, name=f"{name}.before", dtype=ir.DataType.BOOL
+    )
+    before = editor.add(
+        "Cast", [before], dims, before=node, name=f"{name}.counted", attributes={"to": int(ir.DataType.INT64)},
+        dtype=ir.DataType.INT64,
+    )  # fmt: skip
+    keep = {"keepdims": attribute(node, "keepdims", 1)}
+    editor.replace(
+        result,
+        editor.add("ReduceSum", [before, axes], dims_of(result), before=node, name=f"{name}.place", attributes=keep),
+    )
+    scope.fused["ArgMax lowered"] += 1
 
 
 def _pad_channels(node: ir.Node, scope: Scope) -> None:

@@ -368,3 +368,19 @@ def test_images_and_tokens_meet_without_transposes():
     result, _ = fused(source, any_width("cuda"))
     assert operators(result).count("NhwcConv") == 2
     assert_equal_numbers(source, result, N=2, H=3, W=5)
+
+
+@pytest.mark.parametrize("keep", [0, 1])
+@pytest.mark.parametrize("axis", [-1, 0])
+def test_places_of_largest_whole_numbers_stay_on_cuda(axis: int, keep: int) -> None:
+    shape = ["N" if axis else "M", "N" if not axis else "M"]
+    kept = [f"{size}" if place != axis % 2 else "1" for place, size in enumerate(shape) if keep or place != axis % 2]
+    before = graph(
+        f"places (int64[{','.join(shape)}] ids) => (int64[{','.join(kept)}] y) {{"
+        f" i = Cast<to = 6>(ids) y = ArgMax<axis = {axis}, keepdims = {keep}>(i) }}"
+    )
+    after, facts = fused(before)
+    assert facts["fused"]["lower"] == {"ArgMax lowered": 1}
+    assert "ArgMax" not in operators(after)
+    ids = np.random.default_rng(0).integers(-3, 3, (5, 77))
+    assert (run(session(after), {"ids": ids})[0] == run(session(before), {"ids": ids})[0]).all()
