@@ -219,6 +219,10 @@ TRANSFORMERS: Mapping[str, Folder] = {
         "Stable Diffusion 3.5 medium",
         num_layers=24, num_attention_heads=24, pos_embed_max_size=384, dual_attention_layers=list(range(13)), **_RMS,
     ),
+    "sd35_large": _sd3(
+        "Stable Diffusion 3.5 large and large turbo",
+        num_layers=38, num_attention_heads=38, pos_embed_max_size=192, **_RMS,
+    ),
 }  # fmt: skip
 TINY_VAE = "taesd"
 """TAESD and TAESDXL, of one architecture: madebyollin/taesd, madebyollin/taesdxl."""
