@@ -214,7 +214,9 @@ TRANSFORMERS: Mapping[str, Folder] = {
     ),
     # black-forest-labs/FLUX.1-schnell and -dev: the class's defaults.
     "flux": _flux("FLUX.1 schnell"),
+    "flux_dev": _flux("FLUX.1 dev", guidance_embeds=True),
     # stabilityai/stable-diffusion-3-medium-diffusers, -3.5-medium and -3.5-large, and -large-turbo.
+    "sd3": _sd3("Stable Diffusion 3 medium", num_layers=24, num_attention_heads=24, pos_embed_max_size=192),
     "sd35_medium": _sd3(
         "Stable Diffusion 3.5 medium",
         num_layers=24, num_attention_heads=24, pos_embed_max_size=384, dual_attention_layers=list(range(13)), **_RMS,
