@@ -45,8 +45,8 @@ if os.environ.get("OLIVELIKE_FILL_SHELF"):
     models.traced_graph = traced_graph
 
 TOGETHER = (
-    "engine", "cli", "sources", "serve", "extras/shared_store", "extras/cluster", "extras/deploy",
-    "runtime", "graphs/fusion", "extras/bench", "measure/contest", "measure/verify",
+    "engine", "runtime", "cli", "serve", "sources", "extras/shared_store", "graphs/fusion", "extras/cluster",
+    "extras/deploy", "extras/bench", "measure/contest", "measure/verify",
 )  # fmt: skip
 """Folders whose tests share what is made once per session; the longest first, so that all workers end together."""
 

@@ -220,7 +220,9 @@ def folders(tmp_path_factory):
     return cache(lambda guides: written(led_unet("attending", guides, deepcache=True), root / "_".join(guides)))
 
 
-@pytest.mark.parametrize("guide", ["controlnet", "ip_adapter", pytest.param("t2i_adapter", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "guide", [pytest.param(one, marks=[pytest.mark.slow] * (one == "t2i_adapter")) for one in GUIDES]
+)
 def test_nothing_is_written_twice_and_other_graphs_stay_as_they_are(folders, guide):
     before, after = folders(tuple(one for one in GUIDES if one != guide)), folders(tuple(GUIDES))
     led = {guided_file(some) for some in guide_sets() if guide in some}
@@ -339,7 +341,9 @@ def test_layouts_name_and_type_what_their_clients_feed_a_controlnet():
             assert outputs == residuals("sd", "controlnet")
 
 
-@pytest.mark.parametrize("guide", GUIDES)
+@pytest.mark.parametrize(
+    "guide", [pytest.param(one, marks=[pytest.mark.slow] * (one == "t2i_adapter")) for one in GUIDES]
+)
 def test_clients_that_feed_no_guide_get_the_plain_graph(guide):
     unet = marked(little_model("attending", "unet"), guide)
     for layout in ("diffusers", "onnxstack", "csharp", "web"):

@@ -211,7 +211,9 @@ def words_of(guide):
     return words, [(first, 0.6, 0.9, "none"), (last, 1.0, 0.9, "canny")]
 
 
-@pytest.mark.parametrize("guide", GUIDES)
+@pytest.mark.parametrize(
+    "guide", [pytest.param(one, marks=[pytest.mark.slow] * (one == "t2i_adapter")) for one in GUIDES]
+)
 def test_the_command_line_guides_here_and_at_a_server_and_makes_a_picture_again(
     guided, drawing, tmp_path, capsys, guide
 ):

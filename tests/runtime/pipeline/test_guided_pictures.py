@@ -353,7 +353,7 @@ def test_the_first_network_says_whether_prompts_alone_are_led_as_in_diffusers(po
     assert (inputs._guess, inputs._skipped) == (pooled[0], 2 * pooled[0])
 
 
-@pytest.mark.parametrize("guide", ["controlnet", "ip_adapter", pytest.param("t2i_adapter", marks=slow)])
+@pytest.mark.parametrize("guide", [pytest.param(one, marks=[slow] * (one == "t2i_adapter")) for one in GUIDES])
 def test_nothing_gives_the_bits_of_the_plain_unet_and_the_plain_picture(guided, guide):
     folder = little_guided() / "unet"
     plain, led = (onnxruntime.InferenceSession(folder / name) for name in ("model.onnx", guided_file([guide])))

@@ -95,8 +95,14 @@ def assert_alike(result, image):
     assert psnr(result.pictures[0].image, image) >= LEAST
 
 
-@pytest.mark.parametrize("size", [(32, 32), (24, 40)], ids=str)
-@pytest.mark.parametrize("prompt", ["a red circle", "", LONG], ids=["short", "empty", "long"])
+@pytest.mark.parametrize(
+    ("prompt", "size"),
+    [
+        ("a red circle", (32, 32)), ("", (24, 40)), (LONG, (32, 32)),
+        *(pytest.param(*one, marks=pytest.mark.slow)
+          for one in (("a red circle", (24, 40)), ("", (32, 32)), (LONG, (24, 40)))),
+    ],
+)  # fmt: skip
 def test_text_gives_the_picture_of_torch(pipeline, size, prompt):
     assert (pipeline.folder.default_size, pipeline.folder.size_unit) == ((32, 32), 4)
     theirs = painted(prompt=prompt, width=size[0], height=size[1])
