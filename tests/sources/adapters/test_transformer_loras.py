@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from olivelike.errors import SourceError
 from olivelike.families import FAMILIES
 from olivelike.sources.adapters.layer_names import held_layers
 from olivelike.sources.adapters.lora_file import check_denoiser
+from olivelike.sources.adapters.merge import match_modules
 from olivelike.sources.adapters.open_lora import open_lora
 from olivelike.testing.checkpoints import random_parameter
-from olivelike.testing.lora_files import factor_shapes
+from olivelike.testing.lora_files import factor_shapes, make_lora
 from tests.fixtures.transformer_loras import KOHYA, PEFT, RANK, File, original_layers, own_layers, write
 
 WEIGHT = 0.7
@@ -268,3 +270,39 @@ def test_a_lora_of_a_flow_says_nothing_of_few_steps_of_noise(tmp_path):
     factors = {f"lora_{role}.weight": np.ones((4, 4), "f4") for role in "AB"}
     lora = parts_of("single_blocks.0.linear2", factors, tmp_path / "flux_sd_lcm_lightning_4steps.safetensors")
     assert lora.few_steps is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "style", "components"), [
+    ("flux", "kohya", ("text_encoder",)), ("sd3", "peft", ("text_encoder", "text_encoder_2")),
+    ("sd3", "diffusers_mid", ("text_encoder", "text_encoder_2")),
+])  # fmt: skip
+def test_text_encoders_beside_a_transformer_are_merged_as_diffusers_does(
+    family, style, components, sdxl, transformers, tmp_path
+):
+    networks = {
+        name: replace(sdxl["text_encoder_2" if family == "sd3" else name], component=name) for name in components
+    }
+    shapes = {name: one.shapes for name, one in networks.items()}
+    path = make_lora(tmp_path / "a.safetensors", style, base=shapes, components=components, alpha=3.0)
+    stored = load_file(path)
+    assert sum("alpha" not in name for name in stored) >= 16 * len(components)
+    one = transformers(family)
+    layer = "transformer_blocks.0.attn.to_q"
+    kohya = style == "kohya"
+    prefix, roles = ("lora_unet_double_blocks_0_img_attn_proj", KOHYA) if kohya else (f"transformer.{layer}", PEFT)
+    rows, columns = one.shapes[f"{layer}.weight"]
+    more = {prefix + roles[0]: np.ones((1, columns), "f4"), prefix + roles[1]: np.ones((rows, 1), "f4")}
+    save_file({**stored, **more}, path)
+    lora = check(family, {"transformer": one, **networks}, path)
+    assert lora.components == {"transformer", *components}
+
+
+def test_t5_is_a_text_encoder_whose_number_kohya_gives(tmp_path):
+    shapes = {"encoder.block.0.layer.0.SelfAttention.q.weight": (8, 8), "shared.weight": (4, 8)}
+    for number in (2, 3):
+        name = f"lora_te{number}_encoder_block_0_layer_0_SelfAttention_q"
+        factors = {"lora_down.weight": np.ones((1, 8), "f4"), "lora_up.weight": np.ones((8, 1), "f4")}
+        lora = parts_of(name, factors, tmp_path / "a.safetensors", "")
+        assert lora.components == {f"text_encoder_{number}"}
+        assert [*match_modules(f"text_encoder_{number}", shapes, lora)] == [*shapes][:1]
