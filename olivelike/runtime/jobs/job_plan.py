@@ -329,13 +329,15 @@ class _Planner:
             seed, varied = request.seeds_of(more, request.seed, request.variation_seed)
             prompt = written = line.prompt
             tags: tuple[LoraTag, ...] = ()
-            if request.prompt_weights:
-                try:
+            try:
+                if request.prompt_weights:
                     written = self.wildcards.resolve(line.prompt, seed)
+                # A family's own way with brackets is no wish for plain prompts: orders name their LoRAs so.
+                if request.prompt_weights or not self.folder.family.prompt_syntax:
                     prompt, tags = take_lora_tags(written)
-                except UsageError as error:
-                    where = line.place or f"prompt '{shortened(line.prompt)}'"
-                    raise UsageError(f"{where}: {error}") from error
+            except UsageError as error:
+                where = line.place or f"prompt '{shortened(line.prompt)}'"
+                raise UsageError(f"{where}: {error}") from error
             yield _Picture(number, prompt, written, seed, varied, tags)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from functools import cache
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -232,3 +233,18 @@ def test_what_it_has_no_meaning_for_is_refused_in_a_sentence(opened, wrong, said
 def test_a_request_that_names_neither_has_the_steps_and_guidance_of_its_pipeline(opened, distilled, steps, guidance):
     (job,) = plan_jobs(opened(distilled=distilled).folder.path, [PromptLine("a red circle")]).jobs
     assert (job.request.steps, job.request.guidance_scale) == (steps, guidance)
+
+
+def test_a_tag_of_a_lora_is_none_of_the_text_in_which_brackets_are(opened):
+    named = []
+
+    class Files:
+        def tagged(self, written, name, text_weight, unet_weight):
+            named.append((written, name, text_weight, unet_weight))
+            return SimpleNamespace(name=name, hash="", unet_weight=unet_weight, few_steps=None)
+
+    folder = opened(distilled=True).folder.path
+    (job,) = plan_jobs(folder, [PromptLine("a (red) {circle|cat} <lora:ink:0.8>")], lora_files=Files()).jobs
+    assert {*named} == {("<lora:ink:0.8>", "ink", 0.8, 0.8)}
+    assert job.request.prompts == ("a (red) {circle|cat} ",)
+    assert [lora.name for lora in job.loras] == ["ink"]
