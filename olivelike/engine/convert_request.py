@@ -175,9 +175,12 @@ def draft_workflow(request: ConvertRequest, options: Options, folder: Path) -> s
             "--embedding": request.embeddings,
         }
     )  # fmt: skip
-    parts = parse_parts(request.parts, here)
-    source = text_source(request.source, here).model_copy(update={"variant": request.variant, **parts})
+    source = text_source(request.source, here)
     vae = text_source(request.vae, here) if request.vae else None
+    parts = {**source.parts, **parse_parts(request.parts, here)}
+    if parts and vae is not None and vae.path is not None and vae.path.is_file():
+        parts, vae = {"vae": vae.path, **parts}, None
+    source = source.model_copy(update={"variant": request.variant, **parts})
     preview = text_source(request.preview, here) if request.preview else None
     guides = text_guides(request.guides, request.image_encoder, here)
     spec = source_spec(source, vae, preview, guides)

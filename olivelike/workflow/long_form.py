@@ -19,6 +19,7 @@ from olivelike.workflow.yaml_tree import Mapping, Node, Scalar, Sequence
 if TYPE_CHECKING:
     from olivelike.workflow.findings import Position
 
+_DENOISER = "transformer"
 _ENCODER_OPTION = f"--{IMAGE_ENCODER.replace('_', '-')}"
 
 
@@ -28,8 +29,8 @@ def expand_short_forms(root: Node, project_folder: Path) -> None:
         return
     entries = root.entries
     match entries.get("source"):
-        case Mapping(entries=parts) as source if "transformer" in parts and not {"path", "hub"} & parts.keys():
-            source.put("path", parts.pop("transformer"), source.keys.pop("transformer"))
+        case Mapping(entries=parts) as source if _DENOISER in parts and not {"path", "hub"} & parts.keys():
+            source.put("path", parts.pop(_DENOISER), source.keys.pop(_DENOISER))
     for name in ("source", "vae", "preview"):
         if name in entries:
             entries[name] = _source(entries[name], project_folder)
@@ -119,7 +120,14 @@ def require_names(given: dict[str, Iterable[str | None]]) -> None:
 
 
 def text_source(text: str, folder: Path) -> Source:
-    """Return the source or VAE that a text names: a hub id, or a path that starts at `folder`."""
+    """Return the source or VAE that a text names: a hub id, or a path that starts at `folder`.
+
+    A source of several files is `transformer=FILE,text_encoder=FILE,vae=FILE`, in any order.
+    """
+    named = dict(piece.partition("=")[::2] for piece in text.split(","))
+    if _DENOISER in named and named.keys() <= {_DENOISER, *PARTS} and all(named.values()):
+        paths = {name: absolute(path, folder) for name, path in named.items()}
+        return Source(path=paths.pop(_DENOISER)).model_copy(update=paths)
     return Source(path=source_path(text, folder)) if is_path(text, folder) else Source(hub=text)
 
 

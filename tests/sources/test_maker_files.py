@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from olivelike.engine.convert_request import ConvertRequest, draft
-from olivelike.errors import SourceError
+from olivelike.errors import SourceError, UsageError, WorkflowError
 from olivelike.families import FAMILIES as FACTS
 from olivelike.model.tensor_file import read_tensor
 from olivelike.sources import SourceSpec, open_source
@@ -18,6 +18,8 @@ from olivelike.sources.checkpoint import Checkpoint
 from olivelike.sources.fit import check_fit, lacking
 from olivelike.sources.identify.published import read_extra, tokenizer_files
 from olivelike.sources.names.adapt import read_network
+from olivelike.workflow import load_workflow
+from olivelike.workflow.long_form import parse_parts, text_source
 from tests.fixtures.chat_tokenizer import write_chat_tokenizer
 from tests.fixtures.maker_files import SMALL, in_8_bits, in_makers_names, maker_folder, states, write_parts
 
@@ -213,6 +215,23 @@ def test_one_file_of_three_that_is_missing_is_named(tmp_path) -> None:
     told = "1 of the files that make pictures with it is missing; name --part text_encoder=FILE .of Qwen3ForCausalLM"
     with pytest.raises(SourceError, match=told):
         draft(request)
+
+
+def test_a_source_of_several_files_is_one_text_or_a_map(tmp_path) -> None:
+    said = text_source("transformer=a.safetensors,vae=b.safetensors,tokenizer=own", tmp_path)
+    assert (said.path, said.parts) == (
+        tmp_path / "a.safetensors", {"vae": tmp_path / "b.safetensors", "tokenizer": tmp_path / "own"},
+    )  # fmt: skip
+    assert text_source("./a=b,c.safetensors", tmp_path).path == tmp_path / "a=b,c.safetensors"
+    with pytest.raises(UsageError, match="--part 'unet=a': NAME=PATH names one of text_encoder"):
+        parse_parts(["unet=a"], tmp_path)
+    workflow = "name: w\nsource: {transformer: a.safetensors, vae: b.safetensors}\ntarget: cpu\n"
+    (tmp_path / "w.yaml").write_text(workflow + "components: {transformer: [convert]}\noutput: out\n")
+    spec = load_workflow(tmp_path / "w.yaml").workflow.source.spec()
+    assert (spec.path, spec.parts) == (tmp_path / "a.safetensors", {"vae": tmp_path / "b.safetensors"})
+    (tmp_path / "w.yaml").write_text(workflow.replace("transformer", "hub: a/b, transformer"))
+    with pytest.raises(WorkflowError, match="`transformer` stands in place of `path`"):
+        load_workflow(tmp_path / "w.yaml")
 
 
 def test_kleins_base_is_told_by_its_files_name_alone(tmp_path) -> None:

@@ -13,6 +13,8 @@ from olivelike.families import FAMILIES
 from olivelike.families.networks import classes_of, network_of
 from olivelike.measure.network_sizes import CASES
 from olivelike.measure.verify.original import LIMITS
+from olivelike.model.components import SAFETY_CHECKER, torch_folder
+from olivelike.sources.identify.published import network_class
 from olivelike.workflow import load_workflow
 from olivelike.workflow.passes import Registry
 
@@ -39,10 +41,13 @@ def test_its_options_and_their_defaults_are_those_of_the_pass():
 
 @pytest.mark.parametrize("family", [name for name, family in FAMILIES.items() if family.published.configs])
 def test_no_sample_is_square_or_of_a_size_that_convert_traces_with(family):
-    configs = {**FAMILIES[family].published.configs, "safety_checker": {"vision_config": {"image_size": 224}}}
+    configs = {**FAMILIES[family].published.configs, SAFETY_CHECKER: {"vision_config": {"image_size": 224}}}
     vae = configs.pop("vae")
     for component, config in {**configs, "vae_encoder": vae, "vae_decoder": vae}.items():
-        for value in network_of(component, classes_of(component)[0]).interface(config).inputs:
+        folder = torch_folder(component)
+        (first, *_) = classes_of(component)
+        class_name = first if component == SAFETY_CHECKER else network_class(FAMILIES[family], folder)[1]
+        for value in network_of(component, class_name).interface(config).inputs:
             names = {dim.rpartition("_")[2]: size for dim, size in zip(value.dims, value.example, strict=True) if dim}
             for case in CASES:
                 assert (case.height, case.width) != (names.get("height"), names.get("width"))
