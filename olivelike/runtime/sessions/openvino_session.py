@@ -41,6 +41,7 @@ _BFLOAT16: Final = 16
 """As ONNX numbers its types."""
 _COMPOSED: Final = re.compile(r"(AUTO|MULTI|HETERO|BATCH)(:|$)")
 """Devices made of others, which are not listed."""
+_MASK: Final = "attention_mask"
 _GIVING_BACK_MS: Final = 100
 """Between two times that pages of weights are given back, while the first run of a call copies them."""
 
@@ -64,7 +65,12 @@ class OpenVinoSession(Session):
         self._compiled = compiled
 
     def release(self) -> None:
-        """Free what the network holds for values inside it, until it runs again; the CPU's holds up to a GB."""
+        """Free what the network holds for values inside it, until it runs again; the CPU's holds up to a GB.
+
+        Not that of a network with a mask: its attention then writes where it may not (seen with OpenVINO 2026.4.1).
+        """
+        if _MASK in self.inputs:
+            return
         with contextlib.suppress(RuntimeError):  # Another thread runs it, or its device has no such thing.
             self._compiled.release_memory()
 

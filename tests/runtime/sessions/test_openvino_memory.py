@@ -119,3 +119,17 @@ def test_a_network_that_another_thread_runs_keeps_its_values(tmp_path):
     session = open_session(write_product(tmp_path / "net", "float32"), FLOAT32)
     session._compiled = Busy()
     session.release()
+
+
+@pytest.mark.parametrize("name", ["sample", "attention_mask"])
+def test_a_network_with_a_mask_keeps_its_values_which_openvino_would_free_and_write_to(tmp_path, name):
+    freed = []
+
+    class Compiled:
+        def release_memory(self):
+            freed.append(name)
+
+    session = open_session(write_product(tmp_path / "net", "float32"), FLOAT32)
+    session._compiled, session.inputs = Compiled(), {name: None}
+    session.release()
+    assert freed == [one for one in [name] if one != "attention_mask"]
