@@ -16,7 +16,7 @@ from olivelike.families import DENOISERS, family_of_folder
 from olivelike.families.denoiser_forms import FORMS
 from olivelike.graphs.editing.values import evaluate
 from olivelike.model.adapter_features import downscale_factor
-from olivelike.model.components import INDEX_FILE, latents_in_square
+from olivelike.model.components import INDEX_FILE, pixels_per_latent
 from olivelike.model.guides import CONTROL_KINDS
 
 if TYPE_CHECKING:
@@ -218,9 +218,7 @@ def sizes_of(
     denoisers = filter(None, (read_config(network.parent / name) for name in DENOISERS))
     unet = own if "cross_attention_dim" in own and "sample_size" in own else next(denoisers, {})
     vae = own if "vae" in network.name else read_config(network.parent / "vae_decoder")
-    levels = vae.get("block_out_channels")
-    factor = 2 ** (len(levels) - 1) if isinstance(levels, list) and levels else _PIXELS_PER_LATENT
-    factor *= latents_in_square(vae)
+    factor = pixels_per_latent(vae)
     side = unet.get("sample_size")
     sides = side if isinstance(side, list) and len(side) == 2 else [side, side]
     trained = [(size if isinstance(size, int) else _SIDE) * factor for size in sides]

@@ -54,6 +54,23 @@ def latents_in_square(vae: Mapping[str, object]) -> int:
     return patch[0] if isinstance(patch, list | tuple) and patch and isinstance(patch[0], int) else 1
 
 
+def latent_channels(vae: Mapping[str, object]) -> int | None:
+    """Return the channels of latents that a VAE's graph takes and makes, by its config; `None` if it does not say."""
+    channels = vae.get("latent_channels", vae.get("z_dim"))
+    return channels * latents_in_square(vae) ** 2 if isinstance(channels, int) else None
+
+
+def pixels_per_latent(vae: Mapping[str, object]) -> int:
+    """Return how many pixels such a latent has along a side, by a VAE's config; 8 if it does not say.
+
+    A VAE halves sides between its levels, which configs of several classes list by several names.
+    """
+    lists = (vae.get(key) for key in ("block_out_channels", "decoder_block_out_channels", "dim_mult"))
+    levels = next((len(one) for one in lists if isinstance(one, list | tuple) and one), _VAE_LEVELS)
+    return int(2 ** (levels - 1)) * latents_in_square(vae)
+
+
+_VAE_LEVELS: Final = 4
 Prediction = Literal["epsilon", "v_prediction", "sample"]
 """A UNet's prediction: the noise, v (https://arxiv.org/abs/2202.00512), or the picture, as Lightning's in one step."""
 

@@ -22,7 +22,7 @@ from olivelike.families import FAMILIES, family_of_text_width
 from olivelike.families.networks import STORED
 from olivelike.families.supported import check_network
 from olivelike.model.adapter_features import TYPES, given_features, taken_features
-from olivelike.model.components import INDEX_FILE, latents_in_square
+from olivelike.model.components import INDEX_FILE
 from olivelike.model.records.origin import Origin
 from olivelike.sources.adapters.ip_adapter_file import IpAdapterFile, read_ip_adapter
 from olivelike.sources.checkpoint import Checkpoint, FolderFiles, SourceFiles, read_checkpoint, read_json
@@ -127,12 +127,6 @@ def _from_file(
     _CHECKS[kind.enters](kind, str(path), config, host)
     checkpoint = Checkpoint(component, *kind.network, config, table, original=kind.name if original else None)
     return checkpoint, Origin.local("file", path)
-
-
-def pixels_per_latent(vae: Config | None) -> int:
-    """Return how many pixels a latent has along a side, by the config of a VAE; 8 if there is none."""
-    levels: Any = (vae or {}).get("block_out_channels") or (vae or {}).get("decoder_block_out_channels")
-    return int(2 ** (len(levels) - 1)) * latents_in_square(vae or {}) if levels else 8
 
 
 def _title(width: int) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from olivelike.errors import SourceError
 from olivelike.families import TEXT_ENCODERS, TOKENIZER_OF, denoiser_among, family_of_folder
-from olivelike.model.components import TAKEN_STATES, VAES, latents_in_square, torch_folder
+from olivelike.model.components import TAKEN_STATES, VAES, latent_channels, torch_folder
 
 if TYPE_CHECKING:
     from olivelike.families.family import Family
@@ -69,7 +69,8 @@ def _texts(source: PipelineSource, unet: Config, key: str) -> Iterator[str]:
         return
     width = _size(unet, key, _CROSS_ATTENTION_DIM)
     widths = {
-        name: _size(one.config, "hidden_size", _HIDDEN_SIZE) * len(one.config.get(TAKEN_STATES, (0,)))
+        name: _size(one.config.get("text_config") or one.config, "hidden_size", _HIDDEN_SIZE)
+        * len(one.config.get(TAKEN_STATES, (0,)))
         for name, one in encoders.items()
     }
     if sum(widths.values()) != width:
@@ -117,14 +118,14 @@ def _rows(source: PipelineSource, denoiser: Checkpoint, family: Family) -> Itera
 
 
 def _latents(source: PipelineSource, unet: Config, family: Family) -> Iterator[str]:
-    # Denoisers that take no masks make what they take, unless they say otherwise.
-    made = _size(unet, "out_channels", _LATENT_CHANNELS if family.takes_masks else 0)
-    channels = (made or _size(unet, "in_channels", _LATENT_CHANNELS)) / family.latents.packing**2
+    # Denoisers that take no masks make what they take; some count that before it is packed.
+    key = "out_channels" if family.takes_masks else "in_channels"
+    channels = _size(unet, key, _LATENT_CHANNELS) / family.latents.packing**2
     for name in VAES:
         vae = source.checkpoints.get(name)
         if vae is None or vae.graph is not None:
             continue
-        latents = _size(vae.config, "latent_channels", _LATENT_CHANNELS) * latents_in_square(vae.config) ** 2
+        latents = latent_channels(vae.config) or _LATENT_CHANNELS
         if channels not in (latents, 2 * latents):
             named = "UNet" if family.text_key == "cross_attention_dim" else family.denoiser
             yield (

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeGuard
 from olivelike._extras import needed
 from olivelike.errors import SourceError
 from olivelike.families import COMPONENTS, denoiser_among, family_of_folder, family_of_index
-from olivelike.model.components import INDEX_FILE, PREVIEW, SAFETY_CHECKER, VAES, torch_folder
+from olivelike.model.components import INDEX_FILE, PREVIEW, SAFETY_CHECKER, VAES, pixels_per_latent, torch_folder
 from olivelike.model.guides import GUIDES, GuideKind
-from olivelike.sources.beside import Host, open_beside, pixels_per_latent
+from olivelike.sources.beside import Host, open_beside
 from olivelike.sources.checkpoint import (
     TOKENIZER_SUFFIXES,
     WEIGHT_SUFFIXES,
@@ -139,7 +139,7 @@ def _with_guides(
     """Return a pipeline with its guides, which have to fit it."""
     checkpoints, origins, files = dict(source.checkpoints), dict[str, Any](), {}
     unet = checkpoints.get(denoiser_among(checkpoints) or "")
-    host = Host(source.origin.place, configs["denoiser"] or {}, pixels_per_latent(configs["vae"]), unet)
+    host = Host(source.origin.place, configs["denoiser"] or {}, pixels_per_latent(configs["vae"] or {}), unet)
     for kind, component, guide in _guides(spec):
         opened = open_beside(guide, kind, component, host, read_pickle)
         checkpoints |= {component: opened.network} if component in wanted else {}

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from olivelike._files import identity_at
 from olivelike._text import did_you_mean_path
@@ -27,7 +27,8 @@ from olivelike.model.components import (
     PREVIEW,
     SAFETY_CHECKER,
     SHALLOW_FILE,
-    latents_in_square,
+    latent_channels,
+    pixels_per_latent,
 )
 from olivelike.model.few_steps import ENOUGH, FewSteps
 from olivelike.model.guides import CONTROL_KINDS, GUIDE_COMPONENTS, GUIDES, guided_file
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from olivelike.families.denoiser_forms import DenoiserForm, GuidanceInput
     from olivelike.families.family import Family, TextPart
 
-_VAE_LEVELS: Final = 4
 _DECODER_CHANNELS: Final = (128, 256)
 """Widths of the first two levels of a VAE without a config."""
 _FLOAT: Final = 4
@@ -55,6 +55,8 @@ _SIZE: Final = f"a whole number from 1 to {_MOST_OF_SIZE}"
 _NUMBER: Final = "a number"
 _KINDS: Final = {
     "latent_channels": (_SIZE, (0,)),
+    "z_dim": (_SIZE, (0,)),
+    "dim_mult": (_SIZE, range(1, 17)),
     "sample_size": (_SIZE, (0, 2)),
     "patch_size": (_SIZE, (0, 2)),
     "block_out_channels": (_SIZE, range(1, 17)),
@@ -162,22 +164,19 @@ class PipelineFolder:
     @property
     def latent_channels(self) -> int | None:
         """Channels of what the VAE's graph takes and makes; `None` if its config does not say."""
-        channels = self.vae.get("latent_channels")
-        return channels * latents_in_square(self.vae) ** 2 if isinstance(channels, int) else None
+        return latent_channels(self.vae)
 
     @property
     def vae_factor(self) -> int:
         """Pixels per latent, along one side."""
-        levels: Any = (
-            self.vae.get("block_out_channels") or self.vae.get("decoder_block_out_channels") or range(_VAE_LEVELS)
-        )
-        return int(2 ** (len(levels) - 1)) * latents_in_square(self.vae)
+        return pixels_per_latent(self.vae)
 
     @property
     def size_unit(self) -> int:
         """Divisor of each side of a picture: latents are cut into patches, or the graph doubles sizes on its way up."""
         if isinstance(patch := self.denoiser.get("patch_size"), int):
-            return self.vae_factor * patch * self.family.latents.packing
+            # Some have squares that are packed for their patches.
+            return self.vae_factor * max(patch, self.family.latents.packing)
         levels = len(self.denoiser.get("block_out_channels", self.family.widths))
         unit = 2 ** (levels - 1) if levels else self.family.sizes.unit // self.family.latents.factor
         return int(self.vae_factor * unit)
