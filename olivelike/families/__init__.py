@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import SourceError
-from olivelike.families import flux, flux2, refiner, sd1, sd2, sd3, sdxl, z_image
+from olivelike.families import flux, flux2, qwen_image, refiner, sd1, sd2, sd3, sdxl, z_image
 from olivelike.families.family import Blocks, Family, HalfPolicy
 from olivelike.model.components import INDEX_FILE, PREVIEW, SAFETY_CHECKER, VAES
 from olivelike.model.guides import GUIDE_COMPONENTS
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from olivelike.model.architecture import Architecture
 
 FAMILIES: Final[Mapping[str, Family]] = {
-    module.FAMILY.name: module.FAMILY for module in (sd1, sd2, sdxl, refiner, sd3, flux, flux2, z_image)
+    module.FAMILY.name: module.FAMILY for module in (sd1, sd2, sdxl, refiner, sd3, flux, flux2, z_image, qwen_image)
 }
 """Name → family; where two could be meant, the earlier one is."""
 

@@ -72,6 +72,8 @@ class DenoiserForm:
     """Brings latents of shape (rows, channels, height, width) into the form that the denoiser takes."""
     output: Callable[[Array, int, int], Array] = lambda raw, *_: raw
     """Brings what the denoiser gives for latents of a height and width into their form, with the schedule's sign."""
+    guided: Callable[[Array, Array], Array] = lambda guided, _: guided
+    """Combined predictions, and those on the prompts, of shape (rows, channels, height, width) → what steps take."""
     shown: Callable[[Sequence[Array]], tuple[Array, Inputs]] | None = None
     """Latents of pictures that it is shown, each of shape (1, channels, height, width) → tokens that follow those of
     each row, of shape (tokens, channels), and what follows the inputs of `grid_inputs`."""
@@ -198,12 +200,12 @@ def _flux_guidance(denoiser: JsonView) -> GuidanceInput | None:
     return GuidanceInput("guidance", lambda scale: np.array([scale], np.float32)) if embedded else None
 
 
-def _of_own_lengths(texts: Mapping[str, EncodedText], config: JsonView) -> Inputs:
+def _of_own_lengths(texts: Mapping[str, EncodedText], config: JsonView, *, key: str) -> Inputs:
     """Return a text's states with their numbers of tokens. Raises `SourceError` if they do not fit the denoiser."""
     import numpy as np
 
     (text,) = texts.values()
-    width = config.get("cap_feat_dim", text.hidden.shape[-1])
+    width = config.get(key, text.hidden.shape[-1])
     if text.hidden.shape[-1] != width:
         raise SourceError(
             f"transformer: it takes vectors of {width} numbers, and text_encoder makes {text.hidden.shape[-1]}; get "
@@ -248,7 +250,7 @@ _SD: Final = DenoiserForm(guidance_input=_lcm_guidance)
 _SDXL: Final = replace(_SD, encode=_join_and_pool)
 _SD3: Final = DenoiserForm(encode=_join_three)
 _FLUX: Final = DenoiserForm(_t5_and_pooled_clip, _places, _flux_guidance, pack_squares, unpack_squares)
-_Z_IMAGE: Final = DenoiserForm(_of_own_lengths, output=lambda raw, *_: -raw)
+_Z_IMAGE: Final = DenoiserForm(partial(_of_own_lengths, key="cap_feat_dim"), output=lambda raw, *_: -raw)
 
 
 def _cells_of_pictures(pictures: Sequence[Array]) -> tuple[Array, Inputs]:
@@ -262,8 +264,19 @@ def _cells_of_pictures(pictures: Sequence[Array]) -> tuple[Array, Inputs]:
 _FLUX2: Final = DenoiserForm(
     grid_inputs=_cell_and_word_places, pack=pack_cells, shown=_cells_of_pictures, output=unpack_cells
 )
+
+
+def _as_long(guided: Array, positive: Array) -> Array:
+    """Bring each square of combined predictions to the length, as a vector, of the one on the prompts."""
+    import numpy as np
+
+    packed, lengths = pack_squares(guided), np.linalg.norm(pack_squares(positive), axis=-1, keepdims=True)
+    return unpack_squares(packed * (lengths / np.linalg.norm(packed, axis=-1, keepdims=True)), *guided.shape[2:])
+
+
+_QWEN_IMAGE: Final = DenoiserForm(partial(_of_own_lengths, key="joint_attention_dim"), guided=_as_long)
 FORMS: Final[dict[str, DenoiserForm]] = {
     "sd1": _SD, "sd2": _SD, "sdxl": _SDXL, "sdxl_refiner": _SDXL, "sd3": _SD3, "flux": _FLUX,
-    "flux2": _FLUX2, "z_image": _Z_IMAGE,
+    "flux2": _FLUX2, "z_image": _Z_IMAGE, "qwen_image": _QWEN_IMAGE,
 }  # fmt: skip
 """Family → form of its denoiser."""

@@ -60,6 +60,8 @@ class TextPart:
     filled: bool = True
     """Whether texts of a chat are filled up to `length`; otherwise each is encoded, and attended to, as long as it is.
     """
+    dropped: int = 0
+    """Tokens at the beginning of such a text, as of a template, whose states the denoiser is not given."""
     states: Callable[[int], tuple[int, ...]] | None = None
     """Number of layers → numbers of the states that its graph joins for the denoiser, those of the embeddings being 0;
     `None` for a graph with all of them."""
@@ -222,11 +224,8 @@ class Family:
     """Steps of a request that names none, as in diffusers' pipeline."""
     guidance: float = 7.5
     """Its `guidance_scale`, likewise."""
-    unguided: float = 1.0
-    """Scale at which diffusers' pipeline has no guidance: 0 where it adds the difference to what the prompt leads to.
-
-    A request's scale is 1 there.
-    """
+    asked: Callable[[float], Mapping[str, Any]] = lambda scale: {"guidance_scale": scale}
+    """Scale of a request without negative prompt, of which 1 is no guidance → arguments of diffusers' pipeline."""
     most_references: int = 0
     """Most pictures that its denoiser may be shown beside the text."""
     shows_masked: bool = False

@@ -77,7 +77,8 @@ FAMILY: Final = Family(
     # Turbo's, which nothing in a folder tells from the base.
     steps=8,
     guidance=1.0,
-    unguided=0.0,
+    # It adds the difference to what the prompt leads to.
+    asked=lambda scale: {"guidance_scale": scale - 1},
     refused={"clip_skip": "its text encoder is no CLIP"},
     prompt_syntax=False,
     even_sigmas=True,

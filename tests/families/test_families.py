@@ -42,6 +42,8 @@ def test_each_family_has_the_widths_and_factors_of_its_published_configs() -> No
         "z_image": (2560, (), 0.3611, "epsilon"),
         # Three states of Qwen3-4B; the VAE's graph has its own statistics.
         "flux2": (7680, (), 1.0, "epsilon"),
+        # Qwen2.5-VL-7B's hidden size; the VAE's config has a mean and a deviation of each channel.
+        "qwen_image": (3584, (), 1.0, "epsilon"),
     }
 
 
@@ -53,6 +55,9 @@ def test_the_width_of_the_text_tells_the_family() -> None:
 
 def test_each_family_has_its_text_encoders_and_one_folder_for_both_halves_of_the_vae() -> None:
     for name, family in FAMILIES.items():
+        if name == "qwen_image":  # Its files in original names are not read yet.
+            assert not family.published.configs
+            continue
         assert FAMILIES[name].published.configs.keys() == set(family.folders)
         for text in family.texts:
             config = text.marked(family.published.configs[text.component])

@@ -145,7 +145,13 @@ def test_every_shipped_workflow_is_valid(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     loaded = load_workflow(name)
     assert loaded.workflow.name == name
-    assert len(loaded.steps) == {"demo_edges": 6, "sd35_medium": 6, "flux2_klein": 4, "z_image_turbo": 4}.get(name, 5)
+    assert len(loaded.steps) == {
+        "demo_edges": 6,
+        "sd35_medium": 6,
+        "flux2_klein": 4,
+        "z_image_turbo": 4,
+        "qwen_image": 4,
+    }.get(name, 5)
     assert loaded.workflow.outputs == (Output(tmp_path / "models" / name),)
     passes = {step.pass_name for chain in loaded.steps.values() for step in chain}
     assert ("float16" in passes) == (loaded.workflow.target.precision == "fp16")

@@ -84,7 +84,7 @@ class TorchEngine:
             width=width,
             height=height,
             num_inference_steps=self._job.steps,
-            guidance_scale=self._family.guidance - 1 + self._family.unguided,
+            **self._family.asked(self._family.guidance),
             generator=[torch.Generator("cpu").manual_seed(seed) for seed in seeds],
             callback_on_step_end=on_step,
         )

@@ -16,6 +16,7 @@ from olivelike.families.networks import (
     flux_transformer,
     guide_networks,
     qwen3,
+    qwen_image_networks,
     sd3_transformer,
     t5,
     unet,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 NETWORKS: Final[tuple[Network, ...]] = (
     *unet.NETWORKS, *autoencoder.NETWORKS, *clip.NETWORKS, *sd3_transformer.NETWORKS, *t5.NETWORKS,
     *flux_transformer.NETWORKS, *flux2_transformer.NETWORKS, *qwen3.NETWORKS, *z_image_transformer.NETWORKS,
+    *qwen_image_networks.NETWORKS,
     *guide_networks.NETWORKS,
 )  # fmt: skip
 STORED: Final[Mapping[str, Stored]] = {stored.name: stored for network in NETWORKS for stored in network.stored}

@@ -88,5 +88,20 @@ def _of_transformers(own: Callable[..., Any]) -> Callable[..., Any]:
     return apply_rotary_pos_emb
 
 
-_ROTARY: Final = {"apply_rotary_emb": _of_diffusers, "apply_rotary_pos_emb": _of_transformers}
+def _of_pairs(own: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what stands in for Qwen-Image's `apply_rotary_emb_qwen`, with cosines and sines for complex numbers."""
+    del own
+
+    def apply_rotary_emb_qwen(x: torch.Tensor, freqs_cis: Any, use_real: bool = True) -> torch.Tensor:
+        assert not use_real
+        return rotary(x, *freqs_cis, interleaved=True)
+
+    return apply_rotary_emb_qwen
+
+
+_ROTARY: Final = {
+    "apply_rotary_emb_qwen": _of_pairs,
+    "apply_rotary_emb": _of_diffusers,
+    "apply_rotary_pos_emb": _of_transformers,
+}
 """Function of a network's module → makes what stands in for it."""

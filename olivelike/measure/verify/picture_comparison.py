@@ -81,7 +81,7 @@ def compare_pictures(
         settings: Provider and device; by default those of the folder's target.
     """
     pipeline = open_pipeline(folder, settings, safety=False)
-    unguided = pipeline.folder.family.unguided
+    asked = pipeline.folder.family.asked
     pairs = []
     for index, prompt in enumerate(prompts):
         request = Request((prompt,), seed=seed + index, steps=steps, size=size, prompt_weights=False)
@@ -101,7 +101,7 @@ def compare_pictures(
             width=request.size[0],
             height=request.size[1],
             num_inference_steps=request.steps,
-            guidance_scale=request.guidance_scale - 1 + unguided,
+            **asked(request.guidance_scale),
             generator=torch.Generator("cpu").manual_seed(request.seed),
             **({"eta": request.eta} if takes_eta else {}),
             **layers,

@@ -103,7 +103,7 @@ def denoise(
         prediction = output.astype(np.float32)
         if runs_negative:
             scale = request.guidance_scale if request.guided and not embedded and step in within else 1.0
-            prediction = guide(prediction, scale, request.guidance_rescale, terms)
+            prediction = guide(prediction, scale, request.guidance_rescale, terms, folder.form.guided)
         latents, kept, foretold = schedule.advance(call, latents, kept, prediction, noise(call))
         if start.blend is not None:
             latents = start.blend.apply(latents, call, schedule)
@@ -114,7 +114,13 @@ def denoise(
     return latents
 
 
-def guide(prediction: Array, scale: float, rescale: float, terms: Terms | None = None) -> Array:
+def guide(
+    prediction: Array,
+    scale: float,
+    rescale: float,
+    terms: Terms | None = None,
+    of_family: Callable[[Array, Array], Array] = lambda guided, _: guided,
+) -> Array:
     """Combine predictions on the negative prompts and on the prompts.
 
     Args:
@@ -123,6 +129,7 @@ def guide(prediction: Array, scale: float, rescale: float, terms: Terms | None =
             https://arxiv.org/abs/2305.08891).
         terms: rows of prompts that add up to what leads a picture: each by its difference from the negative prompt,
             times its weight (equation 11 of https://arxiv.org/abs/2206.01714).
+        of_family: what the family makes of the result, and of the prompts' prediction.
 
     Returns:
         A new array with a row for each picture.
@@ -133,7 +140,7 @@ def guide(prediction: Array, scale: float, rescale: float, terms: Terms | None =
         negative, positive = np.split(prediction, 2)
     else:
         negative, positive = _add_up(prediction, terms)
-    guided: Array = negative + scale * (positive - negative)
+    guided: Array = of_family(negative + scale * (positive - negative), positive)
     if rescale == 0:
         return guided
     wanted, there = (

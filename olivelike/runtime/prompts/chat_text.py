@@ -69,7 +69,7 @@ class ChatTokenizer:
         import numpy as np
 
         if not self.part.filled:
-            return _each(texts, encoder)
+            return _each(texts, encoder, self.part.dropped)
         ids = np.full((len(texts), self.part.length), self.pad, np.int32)
         mask = np.zeros(ids.shape, np.int32)
         for place, text in enumerate(texts):
@@ -78,15 +78,15 @@ class ChatTokenizer:
         return encoder(ids, mask)
 
 
-def _each(texts: Sequence[ChatRow], encoder: TextEncoder) -> EncodedText:
-    """Encode each text as long as it is; zeros follow those that are shorter than the longest."""
+def _each(texts: Sequence[ChatRow], encoder: TextEncoder, dropped: int) -> EncodedText:
+    """Encode each text as long as it is, without its first states; zeros follow those shorter than the longest."""
     import numpy as np
 
     from olivelike.families.denoiser_forms import EncodedText
 
     rows = [np.array([text.ids], np.int32) for text in texts]
-    states = [encoder(row, np.ones_like(row)).hidden for row in rows]
-    tokens = np.array([row.shape[1] for row in rows])
+    states = [encoder(row, np.ones_like(row)).hidden[:, dropped:] for row in rows]
+    tokens = np.array([one.shape[1] for one in states])
     fillings = [((0, 0), (0, tokens.max() - count), (0, 0)) for count in tokens]
     return EncodedText(np.concatenate([np.pad(*one) for one in zip(states, fillings, strict=True)]), tokens=tokens)
 
@@ -97,9 +97,10 @@ def open_chat(folder: Path, part: TextPart) -> ChatTokenizer:
     pad = read_special(folder, backend, _FALLBACK)["pad_token"]
     opened = ChatTokenizer(folder, backend, pad, part, 0)
     frame = len(opened.read("").ids)
-    if not 0 < frame < part.length:
+    if not part.dropped < frame < part.length:
         raise SourceError(
-            f"{folder}/tokenizer.json makes {frame} tokens of a template alone, where 1 to {part.length - 1} leave "
+            f"{folder}/tokenizer.json makes {frame} tokens of a template alone, where {part.dropped + 1} to "
+            f"{part.length - 1} leave "
             "room for a text; fetch it again"
         )
     return replace(opened, frame=frame)

@@ -14,6 +14,7 @@ from olivelike.model.targets import find_target
 from olivelike.testing.models import load_model, traced_graph
 from tests.families.test_qwen3 import QWEN
 from tests.fixtures.little_flux2 import little_flux2
+from tests.fixtures.little_qwen_image import little_qwen_image
 from tests.fixtures.little_sd3 import little_sd3
 from tests.fixtures.little_z_image import little_z_image
 
@@ -168,6 +169,7 @@ NETWORKS = {
     "qwen3": lambda: QWEN,
     "flux2": lambda: load_model(little_flux2(), "transformer").architecture,
     "z_image": lambda: load_model(little_z_image(), "transformer").architecture,
+    "qwen_image": lambda: load_model(little_qwen_image(), "transformer").architecture,
 }
 COUNTS = {
     ("sd3", "cpu"): {"com.microsoft.MultiHeadAttention": 4, "RMSNormalization": 14, "Attention": 0, "Transpose": 1},
@@ -175,6 +177,7 @@ COUNTS = {
     ("t5", "cpu"): {"com.microsoft.MultiHeadAttention": 2, "RMSNormalization": 5, "Attention": 0},
     ("t5", "cuda"): {"com.microsoft.MultiHeadAttention": 2, "RMSNormalization": 5, "Attention": 0},
     ("qwen3", "cpu"): {"com.microsoft.MultiHeadAttention": 3, "RMSNormalization": 12, "RotaryEmbedding": 6},
+    ("qwen_image", "cpu"): {"com.microsoft.MultiHeadAttention": 2, "RotaryEmbedding": 8, "Attention": 0},
     ("qwen3", "webgpu"): {"com.microsoft.RotaryEmbedding": 6, "LayerNormalization": 12, "Softmax": 3, "Attention": 0},
 }
 

@@ -10,9 +10,11 @@ from olivelike.model import Architecture
 from olivelike.model.graph import BLOCK_KEY
 from olivelike.testing.models import load_model, traced_graph
 from tests.fixtures.little_flux2 import little_flux2
+from tests.fixtures.little_qwen_image import little_qwen_image
 from tests.fixtures.little_z_image import little_z_image
 
 FLUX = {"transformer_blocks.0", "single_transformer_blocks.0"}
+QWEN_IMAGE = {"transformer_blocks.0"}
 Z_IMAGE = {"layers.0", "layers.0.feed_forward", "layers.0.feed_forward.w2"}
 
 
@@ -24,8 +26,10 @@ def vae(component="vae_decoder", **config):
     return Architecture(component, "diffusers", "AutoencoderKL", config)
 
 
-@pytest.mark.parametrize(("folder", "clips"), [(little_flux2, FLUX), (little_z_image, Z_IMAGE)])
-def test_streams_of_flux_and_z_image_are_clipped_in_float16(folder, clips):
+@pytest.mark.parametrize(
+    ("folder", "clips"), [(little_flux2, FLUX), (little_z_image, Z_IMAGE), (little_qwen_image, QWEN_IMAGE)]
+)
+def test_streams_of_transformers_are_clipped_in_float16(folder, clips):
     """Sums behind attention and feed-forward layers of each block; of Z-Image what goes into its norms, too."""
     architecture = load_model(folder(), "transformer").architecture
     model = traced_graph(architecture).to_ir()

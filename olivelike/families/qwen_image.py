@@ -1,0 +1,79 @@
+"""Qwen-Image: https://huggingface.co/Qwen/Qwen-Image."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Final
+
+from olivelike.families.family import Family, HalfPolicy, Latents, Published, Sizes, TextPart
+
+if TYPE_CHECKING:
+    from olivelike._untrusted import JsonView
+    from olivelike.model.architecture import Architecture
+
+_DROPPED: Final = 34
+"""Tokens of the template before a text, as diffusers' pipeline counts them."""
+_LENGTH: Final = 512
+"""Tokens behind them that the denoiser is given at most."""
+_ASKED: Final = (
+    "Describe the image by detailing the color, shape, size, texture, quantity, text, spatial relationships of the "
+    "objects and background:"
+)
+
+
+def _owns(index: JsonView, components: Collection[str], denoiser: JsonView) -> bool:
+    del components
+    name = str(index.get("_class_name"))
+    return name.startswith("QwenImage") or denoiser.get("_class_name") == "QwenImageTransformer2DModel"
+
+
+def _half(architecture: Architecture) -> HalfPolicy | None:
+    """Return where streams leave float16's range: diffusers asks a tensor's type there, which no trace has."""
+    if architecture.class_name != "QwenImageTransformer2DModel":
+        return None
+    return HalfPolicy(clipped=("transformer_blocks.*",))
+
+
+FAMILY: Final = Family(
+    name="qwen_image",
+    title="Qwen-Image",
+    pipelines=("QwenImagePipeline", "QwenImageInpaintPipeline"),
+    owns=_owns,
+    denoiser="transformer",
+    denoiser_class="QwenImageTransformer2DModel",
+    half=_half,
+    texts=(
+        TextPart(
+            "text_encoder",
+            "tokenizer",
+            3584,
+            "Qwen2_5_VLForConditionalGeneration",
+            kind="chat",
+            length=_DROPPED + _LENGTH,
+            template=(
+                f"<|im_start|>system\n{_ASKED}<|im_end|>\n<|im_start|>user\n",
+                "<|im_end|>\n<|im_start|>assistant\n",
+            ),
+            filled=False,
+            dropped=_DROPPED,
+            states=lambda layers: (layers,),
+            closes=True,
+        ),
+    ),
+    # The VAE's config has mean and deviation of each channel. The graph of the denoiser packs latents.
+    latents=Latents(channels=16, factor=8, scaling=1.0, preview=(), packing=2),
+    sizes=Sizes(default=1024, unit=16),
+    widths=(),
+    published=Published({}, {}, "FlowMatchEulerDiscreteScheduler"),
+    matches=lambda shapes: None,  # noqa: ARG005
+    steps=50,
+    guidance=4.0,
+    # Without a negative prompt that pipeline has no guidance.
+    asked=lambda scale: {"true_cfg_scale": scale, "negative_prompt": ""},
+    refused={"clip_skip": "its text encoder is no CLIP"},
+    prompt_syntax=False,
+    even_sigmas=True,
+    text_key="joint_attention_dim",
+    timestep="sigma",
+    unread=("transformer_blocks.0.img_mod.", "transformer_blocks_0_img_mod_"),
+)

@@ -1,0 +1,77 @@
+"""Networks of Qwen-Image as graphs: the library's own numbers at any size, length and batch."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from olivelike.errors import SourceError
+from olivelike.families import FAMILIES, family_of_folder
+from olivelike.families.supported import check_network
+from olivelike.measure.network_sizes import Case
+from olivelike.testing import compare_with_torch
+from olivelike.testing.models import load_model, traced_graph
+from tests.fixtures.little_qwen_image import little_qwen_image
+
+CASES = (Case(1, 2, 4, 1), Case(3, 6, 2, 60), Case(1, 10, 14, 50), Case(2, 24, 8, 32))
+"""None of them was traced."""
+
+
+def traced(component):
+    model = load_model(little_qwen_image(), component)
+    return model.replace(graph=traced_graph(model.architecture))
+
+
+@pytest.mark.parametrize("component", ["transformer", "text_encoder", "vae_decoder", "vae_encoder"])
+def test_each_agrees_with_the_library_s_own_at_other_sizes(component):
+    compare_with_torch(traced(component), cases=CASES).require(1e-5)
+
+
+def test_the_denoiser_s_graph_says_what_operators_are_and_holds_no_large_constant():
+    model = traced("transformer")
+    graph = model.graph.to_ir().graph
+    assert [value.name for value in graph.inputs if value.name not in model.weights] == [
+        "sample", "timestep", "encoder_hidden_states",
+    ]  # fmt: skip
+    counts = Counter(node.op_type for node in graph)
+    assert (counts["RMSNormalization"], counts["RotaryEmbedding"], counts["Attention"]) == (9, 8, 2)
+    assert max(one.const_value.nbytes for one in graph.initializers.values()) <= 512
+
+
+def test_the_vae_s_graph_has_convolutions_of_pictures_and_no_video():
+    graph = traced("vae_decoder").graph.to_ir().graph
+    convolutions = [node for node in graph if node.op_type == "Conv"]
+    assert convolutions
+    assert {len(node.outputs[0].shape) for node in convolutions} == {4}
+    assert not any("time_conv" in value.name for value in graph.inputs)
+
+
+@pytest.mark.parametrize(
+    ("index", "denoiser"),
+    [
+        ({"_class_name": "QwenImagePipeline"}, {}),
+        ({"_class_name": "QwenImageImg2ImgPipeline"}, {}),
+        ({}, {"_class_name": "QwenImageTransformer2DModel"}),
+    ],
+)
+def test_a_folder_is_told_by_its_class_or_its_denoiser(index, denoiser):
+    assert family_of_folder(index, (), denoiser).name == "qwen_image"
+
+
+@pytest.mark.parametrize(
+    ("component", "config", "said"),
+    [
+        ("transformer", {"patch_size": 1}, "squares of 2 by 2"),
+        ("transformer", {"in_channels": 128}, "squares of 2 by 2"),
+        ("transformer", {"zero_cond_t": True}, "more than text and latents"),
+        ("transformer", {"num_layers": 0.5}, "`num_layers: 0.5`"),
+        ("text_encoder", {"text_config": {"use_sliding_window": True}}, "a part of the text each"),
+    ],
+    ids=str,
+)
+def test_networks_that_take_something_else_are_refused(component, config, said):
+    family = FAMILIES["qwen_image"]
+    name = family.denoiser_class if component == "transformer" else family.texts[0].class_name
+    with pytest.raises(SourceError, match=said):
+        check_network(component, name, config, family)
