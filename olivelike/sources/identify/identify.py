@@ -19,6 +19,7 @@ from olivelike.families.networks import STORED, stored_as
 from olivelike.families.networks.unet import COMPONENT
 from olivelike.model.few_steps import few_steps_of_metadata
 from olivelike.model.guides import GUIDES
+from olivelike.sources.adapters.layer_names import families_with, flat_name
 from olivelike.sources.adapters.lora_keys import parse_key
 from olivelike.sources.identify.guide_files import MARKS, identify_guide, marked_guide
 from olivelike.sources.identify.identity import Identity, Kind, Naming, Part, Precision
@@ -197,6 +198,13 @@ def _adapter_kind(shapes: Shapes) -> Kind | None:
 
 
 def _adapter(kind: Kind, shapes: Shapes, metadata: Mapping[str, str], other: tuple[str, str] | None) -> Identity:
+    if kind == "lora" and (flows := _flows(shapes)):
+        told = (
+            f"family: the names of all its layers are those of {' and '.join(FAMILIES[name].title for name in flows)}"
+        )
+        reasons = (f"lora: {min(shapes)} and its like", told)
+        network = " or ".join(FAMILIES[name].title for name in flows)
+        return Identity(kind, family=flows[0] if len(flows) == 1 else None, network=network, reasons=reasons)
     if other is not None:
         return _unsupported(kind, other[0], f"{other[1]} occurs with {other[0]} only")
     if kind in GUIDES:
@@ -224,6 +232,12 @@ def _embedding_family(shapes: Shapes) -> tuple[str | None, str]:
         return "sdxl", "vectors for two text encoders"
     width = next((shape[-1] for shape in shapes.values() if shape), 0)
     return family_of_text_width(width), f"vectors of width {width}"
+
+
+def _flows(shapes: Shapes) -> list[str]:
+    """Return the families of transformers that have all layers of the denoiser that a LoRA changes."""
+    keys = (parse_key(name) for name in shapes)
+    return families_with({flat_name(key.path) for key in keys if key is not None and key.component in DENOISERS})
 
 
 def _lora_family(shapes: Shapes) -> tuple[str | None, str]:
