@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from olivelike._text import size
 from olivelike.engine.execute.sharing import Unshared, open_for_looking, shared_backend
 from olivelike.engine.output.admission import check_apart
 from olivelike.engine.output.output_files import OutputStates
@@ -77,10 +78,21 @@ def plan_prepared(prepared: Prepared, *, here: bool = False) -> Plan:
     try:
         resolver = make_resolver(prepared, sharing)
         found = make_plan(prepared.nodes, resolver, prepared.source, prepared.history, sharing)
-        return replace(found, warnings=(*warnings_of(prepared), *found.warnings))
+        return replace(found, warnings=(*warnings_of(prepared), *_memory_warning(found, prepared), *found.warnings))
     finally:
         if sharing is not given:
             sharing.close(hurry=True)
+
+
+def _memory_warning(found: Plan, prepared: Prepared) -> Iterator[str]:
+    """Yield which node that is to run takes more memory than all of them may."""
+    limit = prepared.options.memory_limit
+    most = max((one for one in found.nodes if one.status == "miss"), key=lambda one: one.memory_bytes, default=None)
+    if limit is not None and most is not None and most.memory_bytes > limit:
+        yield (
+            f"{most.node.id} is expected to take {size(most.memory_bytes)} of memory, and --memory-limit is "
+            f"{size(limit)}: it runs alone, and takes what it needs; allow that much, or run it on a larger machine"
+        )
 
 
 def warnings_of(prepared: Prepared) -> tuple[str, ...]:

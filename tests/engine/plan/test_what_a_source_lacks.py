@@ -37,11 +37,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def planned(tmp_path: Path):
     """Return a function that plans the workflow for a source."""
 
-    def make(source: Path, extra: str = ""):
+    def make(source: Path, extra: str = "", **options):
         (tmp_path / "workflows").mkdir(exist_ok=True)
         workflow = tmp_path / "workflows" / "small.yaml"
         workflow.write_text(WORKFLOW.format(source=json.dumps(str(source))) + extra, encoding="utf-8")
-        return plan(str(workflow), Options())[1]
+        return plan(str(workflow), Options(**options))[1]
 
     return make
 
@@ -63,6 +63,12 @@ def copied(folder: Path, target: Path, relative: str, **values: object) -> Path:
 def test_a_whole_source_is_planned_without_a_warning(whole, planned) -> None:
     for source in whole:
         assert planned(source).warnings == ()
+
+
+def test_a_memory_limit_below_what_a_node_takes_is_warned_of_with_both(whole, planned) -> None:
+    (told,) = planned(whole[0], memory_limit=1 << 20).warnings
+    assert "of memory, and --memory-limit is 1.0 MB: it runs alone" in told
+    assert planned(whole[0], memory_limit=1 << 40).warnings == ()
 
 
 def test_tensors_that_are_left_out_and_the_part_that_is_lacking_are_warned_of(whole, planned, tmp_path) -> None:
