@@ -22,20 +22,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from olivelike.data import demo_edges
-from olivelike.families import FAMILIES
+from olivelike.families import FAMILIES, family_of_folder
 from olivelike.families.networks import classes_of
 from olivelike.graphs.shelf import BUILT_IN, Damage, ShelfFolder
 from olivelike.graphs.shelf.filling import add_network
 from olivelike.graphs.shelf.network_forms import DEFAULTS_FILE, complete, graph_question
 from olivelike.graphs.shelf.shelf_folder import file_name
 from olivelike.model import Architecture
-from olivelike.model.components import VAES
+from olivelike.model.components import VAES, torch_folder
 from olivelike.model.guides import CONTROLNET
 from olivelike.sources import Checkpoint, PipelineSource, SourceSpec, available_components, open_source
 from olivelike.sources.beside import Host, open_beside
 from olivelike.sources.vae_override import open_vae
 from olivelike.testing import make_checkpoint, make_single_file
 from olivelike.testing.checkpoints import write_safetensors
+from tests.fixtures.maker_files import in_makers_names
 from tests.fixtures.tiny_vae_files import make_tiny_vae
 
 if TYPE_CHECKING:
@@ -246,7 +247,9 @@ def networks(name: str, scratch: Path) -> Iterator[Checkpoint]:
         yield open_beside(edges, CONTROLNET, CONTROLNET.components[0], Host(unet=unet), None).network
         return
     if name in TRANSFORMERS:
-        for checkpoint in _opened(hollow_folder(TRANSFORMERS[name], scratch / name), None).checkpoints.values():
+        folder = _opened(hollow_folder(TRANSFORMERS[name], scratch / name), None)
+        yield from _in_files(folder, scratch / f"{name} in files")
+        for checkpoint in folder.checkpoints.values():
             yield checkpoint
             yield from _older_names(checkpoint)
             if checkpoint.class_name.startswith("CLIPTextModel"):
@@ -299,6 +302,28 @@ def hollow_folder(published: Folder, folder: Path) -> Path:
         index[place] = [library.__name__, class_name]
     (folder / "model_index.json").write_text(json.dumps(index), encoding="utf-8")
     return folder
+
+
+def _in_files(folder: PipelineSource, scratch: Path) -> Iterator[Checkpoint]:
+    """Yield networks of a pipeline as a file each holds them, in makers' names and in those of their library."""
+    import torch
+
+    family = family_of_folder(folder.index, folder.checkpoints, folder.checkpoints["transformer"].config)
+    networks = {torch_folder(name): checkpoint.shapes for name, checkpoint in folder.checkpoints.items()}
+    states = {
+        name: {key: torch.empty(shape, device="meta") for key, shape in shapes.items()}
+        for name, shapes in networks.items()
+    }
+    makers = {name: in_makers_names(family.name, name, state) for name, state in states.items()}
+    for spelling, written in {"makers": makers, "library": states}.items():
+        own = scratch / spelling
+        own.mkdir(parents=True)
+        files = {name: own / f"{name}.safetensors" for name in written}
+        for name, state in written.items():
+            write_safetensors(files[name], {key: ("BF16", tuple(one.shape)) for key, one in state.items()}, None)
+        parts = {name: file for name, file in files.items() if name != "transformer"}
+        spec = SourceSpec(path=files["transformer"], parts=parts)
+        yield from open_source(spec, list(folder.checkpoints)).checkpoints.values()
 
 
 def _opened(path: Path, only: list[str] | None) -> PipelineSource:

@@ -72,7 +72,7 @@ def test_no_graph_of_any_class_has_a_large_constant():
     assert {one.class_name for one in NETWORKS} - seen == {"AsymmetricAutoencoderKL"}
 
 
-QUICK = ("sd15", "sd21", "sdxl")
+QUICK = ("sd15", "sd21", "sdxl", "flux2", "z_image")
 SHARED = ("sd3", "sd35_large", "flux_dev")
 """Pipelines whose networks are those of others but for the transformer."""
 
@@ -81,8 +81,10 @@ SHARED = ("sd3", "sd35_large", "flux_dev")
     "name",
     [
         "demo",
-        *TRANSFORMERS,
-        *(name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in PIPELINES),
+        *(
+            name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
+            for name in (*PIPELINES, *TRANSFORMERS)
+        ),
     ],
 )
 def test_every_stored_form_of_a_published_pipeline_is_answered(shelf, name, tmp_path):
