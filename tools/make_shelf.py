@@ -36,7 +36,6 @@ from olivelike.sources.beside import Host, open_beside
 from olivelike.sources.vae_override import open_vae
 from olivelike.testing import make_checkpoint, make_single_file
 from olivelike.testing.checkpoints import write_safetensors
-from tests.fixtures.maker_files import in_makers_names
 from tests.fixtures.tiny_vae_files import make_tiny_vae
 
 if TYPE_CHECKING:
@@ -307,6 +306,8 @@ def hollow_folder(published: Folder, folder: Path) -> Path:
 def _in_files(folder: PipelineSource, scratch: Path) -> Iterator[Checkpoint]:
     """Yield networks of a pipeline as a file each holds them, in makers' names and in those of their library."""
     import torch
+
+    from tests.fixtures.maker_files import in_makers_names
 
     family = family_of_folder(folder.index, folder.checkpoints, folder.checkpoints["transformer"].config)
     networks = {torch_folder(name): checkpoint.shapes for name, checkpoint in folder.checkpoints.items()}
