@@ -99,7 +99,7 @@ GUIDED: Final[Mapping[str, Fields]] = {
 }  # fmt: skip
 """What the pipeline draws that has a ControlNet, a T2I-Adapter and an IP-Adapter."""
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT[\d:.+Z-]+")
-_MADE_UP: Final = re.compile(r"(olivelike-little-[a-z-]+)-\w{8}\b")
+_MADE_UP: Final = re.compile(r"(olivelike-little-[a-z_-]+)-\w{8}\b")
 """Names of folders in which little checkpoints are."""
 _COMMON: Final = {"prompt": PROMPT, "steps": 4, "seed": 7}
 
