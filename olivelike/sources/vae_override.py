@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from olivelike.digest import digest_file
 from olivelike.errors import SourceError
 from olivelike.families import FAMILIES
-from olivelike.model.components import INDEX_FILE, PREVIEW, VAES
+from olivelike.model.components import INDEX_FILE, PREVIEW, VAES, latents_in_square
 from olivelike.model.records.origin import Origin
 from olivelike.sources.checkpoint import Checkpoint, SourceFiles, read_checkpoint, read_json
 from olivelike.sources.files.weight_table import Header, ReadPickle, read_weight_table
@@ -112,6 +112,12 @@ def _from_file(path: Path, own: Config | None, read_pickle: ReadPickle | None) -
     if own is None or "block_out_channels" not in own:
         raise SourceError(
             f"{path}: a VAE in one file has no config, and the source has none to go by; name a VAE folder"
+        )
+    if latents_in_square(own) > 1:
+        raise SourceError(
+            f"{path}: the pipeline's VAE has statistics of squares of latents, as FLUX.2's, taken beside a file "
+            "of its transformer (`source: {transformer: FILE, text_encoder: FILE, vae: FILE}`) or in its folder alone; "
+            "leave `vae:` out"
         )
     if identity.family is not None:
         _check_scaling(str(path), FAMILIES[identity.family].latents.scaling, own)

@@ -234,6 +234,13 @@ def test_a_source_of_several_files_is_one_text_or_a_map(tmp_path) -> None:
         load_workflow(tmp_path / "w.yaml")
 
 
+def test_another_vae_in_place_of_flux2s_is_refused_where_it_would_lose_its_statistics(tmp_path) -> None:
+    held = {"vae": in_makers_names("flux2", "vae", states(maker_folder("flux2"))["vae"])}
+    vae = SourceSpec(path=write_parts(tmp_path, held)["vae"])
+    with pytest.raises(SourceError, match="statistics of squares of latents"):
+        open_source(SourceSpec(path=maker_folder("flux2"), vae=vae), ["vae_decoder"])
+
+
 def test_kleins_base_is_told_by_its_files_name_alone(tmp_path) -> None:
     held = in_makers_names("flux2", "transformer", states(maker_folder("flux2"))["transformer"])
     paths = write_parts(tmp_path, {"flux-2-klein-4b": held, "flux-2-klein-base-4b": held}).values()
