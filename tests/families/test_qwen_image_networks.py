@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections import Counter
 
 import pytest
@@ -10,6 +12,8 @@ from olivelike.errors import SourceError
 from olivelike.families import FAMILIES, family_of_folder
 from olivelike.families.supported import check_network
 from olivelike.measure.network_sizes import Case
+from olivelike.sources import SourceSpec, open_source
+from olivelike.sources.fit import check_fit
 from olivelike.testing import compare_with_torch
 from olivelike.testing.models import load_model, traced_graph
 from tests.fixtures.little_qwen_image import little_qwen_image
@@ -45,6 +49,22 @@ def test_the_vae_s_graph_has_convolutions_of_pictures_and_no_video():
     assert convolutions
     assert {len(node.outputs[0].shape) for node in convolutions} == {4}
     assert not any("time_conv" in value.name for value in graph.inputs)
+
+
+def test_a_config_without_a_part_for_texts_is_read_as_published(tmp_path):
+    folder = shutil.copytree(little_qwen_image(), tmp_path / "copy")
+    file = folder / "text_encoder" / "config.json"
+    config = json.loads(file.read_bytes())
+    text = config.pop("text_config")
+    turns = text.pop("rope_parameters")
+    told = {name: value for name, value in text.items() if name not in ("layer_types", "model_type")}
+    told |= {"rope_theta": turns["rope_theta"], "rope_scaling": {"type": "mrope", "mrope_section": [1, 1, 2]}}
+    file.write_text(json.dumps(config | told))
+    source = open_source(SourceSpec(path=folder), ["text_encoder", "transformer"])
+    check_fit(source)
+    found = load_model(folder, "text_encoder").architecture.config["text_config"]
+    assert found["rope_parameters"] == turns | {"type": "mrope"}
+    assert {name: found[name] for name in text} == text
 
 
 @pytest.mark.parametrize(
