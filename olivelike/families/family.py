@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from olivelike._untrusted import JsonView
+from olivelike.errors import SourceError
 from olivelike.model.components import TAKEN_STATES
 
 if TYPE_CHECKING:
@@ -300,3 +301,13 @@ class Family:
     def folders(self) -> tuple[str, ...]:
         """Folders of the networks in a pipeline of torch, but for a safety checker."""
         return (self.denoiser, "vae", *(text.component for text in self.texts))
+
+
+def is_distilled(index: JsonView) -> bool | None:
+    """Return what an index says of the denoiser by FLUX.2's switch; `None` if nothing."""
+    said = index.get("is_distilled")
+    if said is None or isinstance(said, bool):
+        return said
+    raise SourceError(
+        f"model_index.json has `is_distilled: {json.dumps(said)[:32]}`, where true or false makes sense; get it again"
+    )

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from olivelike.errors import SourceError
 from olivelike.families import sd1
 from olivelike.families.family import (
     QWEN_PREFIXES,
@@ -17,6 +15,7 @@ from olivelike.families.family import (
     Sizes,
     TextPart,
     blocks_of_transformer,
+    is_distilled,
 )
 
 if TYPE_CHECKING:
@@ -52,13 +51,7 @@ def _owns(index: JsonView, components: Collection[str], denoiser: JsonView) -> b
 def _variant(index: JsonView, denoiser: JsonView) -> Mapping[str, Any]:
     """Return what distilled networks have otherwise than the base: few steps, and no guidance."""
     del denoiser
-    distilled = index.get("is_distilled")
-    if distilled not in (True, False, None):
-        raise SourceError(
-            f"model_index.json has `is_distilled: {json.dumps(distilled)[:32]}`, where true or false makes sense; "
-            "get it again"
-        )
-    if not distilled:
+    if not is_distilled(index):
         return {}
     refused = {**FAMILY.refused, "negative_prompt": "it was distilled so that nothing leads away from a text"}
     return {"steps": _STEPS, "guidance": 1.0, "takes_negatives": False, "refused": refused}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import TYPE_CHECKING, Final
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.families import sd1
 from olivelike.families.family import (
@@ -15,6 +15,7 @@ from olivelike.families.family import (
     Sizes,
     TextPart,
     blocks_of_transformer,
+    is_distilled,
 )
 from olivelike.families.flux2 import QWEN3_OUTPUTS, QWEN3_VALUES
 
@@ -26,6 +27,15 @@ if TYPE_CHECKING:
 def _owns(index: JsonView, components: Collection[str], denoiser: JsonView) -> bool:
     del components
     return str(index.get("_class_name")).startswith("ZImage") or {"cap_feat_dim", "n_refiner_layers"} <= denoiser.keys()
+
+
+def _variant(index: JsonView, denoiser: JsonView) -> Mapping[str, Any]:
+    """Return what the base has otherwise than Turbo: the least that its makers recommend.
+
+    https://github.com/Tongyi-MAI/Z-Image: 28 to 50 steps, and 3 to 5 on diffusers' scale.
+    """
+    del denoiser
+    return {"steps": 28, "guidance": 4.0} if is_distilled(index) is False else {}
 
 
 def _half(architecture: Architecture) -> HalfPolicy | None:
@@ -74,11 +84,12 @@ FAMILY: Final = Family(
         flow=lambda denoiser: "flow_shift_3",  # noqa: ARG005
     ),
     matches=lambda shapes: None,  # noqa: ARG005
-    # Turbo's, which nothing in a folder tells from the base.
+    # Turbo's: published folders do not tell it from the base.
     steps=8,
     guidance=1.0,
     # It adds the difference to what the prompt leads to.
     asked=lambda scale: {"guidance_scale": scale - 1},
+    variant=_variant,
     refused={"clip_skip": "its text encoder is no CLIP"},
     prompt_syntax=False,
     even_sigmas=True,

@@ -64,6 +64,14 @@ def test_a_folder_is_told_by_its_class_or_its_denoiser(index, denoiser, name):
 
 
 @pytest.mark.parametrize(
+    ("said", "steps", "scale"), [({}, 8, 1.0), ({"is_distilled": True}, 8, 1.0), ({"is_distilled": False}, 28, 4.0)]
+)
+def test_an_index_may_say_that_it_is_the_base(said, steps, scale):
+    family = family_of_folder({"_class_name": "ZImagePipeline", **said}, (), {})
+    assert family.usual == {"steps": steps, "guidance_scale": scale}
+
+
+@pytest.mark.parametrize(
     ("config", "said"),
     [
         ({"all_patch_size": [2, 4], "all_f_patch_size": [1, 1]}, "no squares of 2 by 2 latents"),
