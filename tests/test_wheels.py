@@ -107,6 +107,8 @@ def test_no_file_is_in_both_wheels_and_none_is_in_neither(built: list[Path]) -> 
     assert {path.relative_to(ROOT).as_posix() for path in (ROOT / "olivelike").rglob("*.py")} <= runtime | rest
     assert {"olivelike/data/serve/index.html", "olivelike/py.typed"} <= runtime
     assert {"olivelike/passes/fuse.py", "olivelike/workflows/demo.yaml", "olivelike/data/demo/model_index.json"} <= rest
+    folder = ROOT / "olivelike" / "data" / "demo_transformer"
+    assert {path.relative_to(ROOT).as_posix() for path in folder.rglob("*") if path.is_file()} <= rest
 
 
 def test_olivelike_needs_the_same_olivelike_runtime(built: list[Path]) -> None:

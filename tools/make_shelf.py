@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from olivelike.data import demo_edges
+from olivelike.data import demo_edges, demo_folder, demo_transformer
 from olivelike.families import FAMILIES, family_of_folder
 from olivelike.families.networks import classes_of
 from olivelike.graphs.shelf import BUILT_IN, Damage, ShelfFolder
@@ -228,6 +228,11 @@ TRANSFORMERS: Mapping[str, Folder] = {
 }  # fmt: skip
 TINY_VAE = "taesd"
 """TAESD and TAESDXL, of one architecture: madebyollin/taesd, madebyollin/taesdxl."""
+DEMOS: Mapping[str, tuple[str, Path]] = {
+    "demo": ("the demo", demo_folder()),
+    "demo_transformer": ("the demo with a transformer", demo_transformer()),
+}
+"""Shipped pipelines: what they are called, and their folders."""
 
 
 def networks(name: str, scratch: Path) -> Iterator[Checkpoint]:
@@ -236,14 +241,15 @@ def networks(name: str, scratch: Path) -> Iterator[Checkpoint]:
         for path in make_tiny_vae(scratch / name, hollow=True):
             yield from open_vae(SourceSpec(path=path), VAES, None, None)[0].values()
         return
-    if name == "demo":
-        source = _opened(ROOT / "olivelike" / "data" / "demo", None)
+    if name in DEMOS:
+        source = _opened(DEMOS[name][1], None)
         for checkpoint in source.checkpoints.values():
             yield checkpoint
             yield from _older_names(checkpoint)
-        unet = source.checkpoints["unet"].config
-        edges = SourceSpec(path=demo_edges())
-        yield open_beside(edges, CONTROLNET, CONTROLNET.components[0], Host(unet=unet), None).network
+        if name == "demo":
+            unet = source.checkpoints["unet"].config
+            edges = SourceSpec(path=demo_edges())
+            yield open_beside(edges, CONTROLNET, CONTROLNET.components[0], Host(unet=unet), None).network
         return
     if name in TRANSFORMERS:
         folder = _opened(hollow_folder(TRANSFORMERS[name], scratch / name), None)
@@ -394,7 +400,7 @@ def fill(folder: ShelfFolder, names: list[str], *, fresh: bool) -> set[str]:
     logger = logging.getLogger("shelf")
     with tempfile.TemporaryDirectory(prefix="olivelike-shelf-") as scratch:
         for name in names:
-            others = {TINY_VAE: "TAESD and TAESDXL", "demo": "the demo"}
+            others = {TINY_VAE: "TAESD and TAESDXL"} | {demo: about for demo, (about, _) in DEMOS.items()}
             others |= {pipeline: folder.about for pipeline, folder in TRANSFORMERS.items()}
             about = PIPELINES[name].about if name in PIPELINES else others[name]
             for checkpoint in networks(name, Path(scratch)):
@@ -456,7 +462,7 @@ def main() -> int:
     parser.add_argument("--fresh", action="store_true", help="trace also what is there")
     parser.add_argument("--check", action="store_true", help="compare in place of writing")
     options = parser.parse_args()
-    names = options.only or [*PIPELINES, *TRANSFORMERS, TINY_VAE, "demo"]
+    names = options.only or [*PIPELINES, *TRANSFORMERS, TINY_VAE, *DEMOS]
     defaults = json.dumps(class_defaults(), indent=1, sort_keys=True) + "\n"
     if options.check:
         with tempfile.TemporaryDirectory(prefix="olivelike-shelf-") as fresh:

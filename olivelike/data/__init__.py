@@ -1,4 +1,4 @@
-"""Data that is shipped: a trained demo pipeline, published configs and tokenizers, and the shelf."""
+"""Data that is shipped: two trained demo pipelines, published configs and tokenizers, and the shelf."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ from pathlib import Path
 def demo_folder() -> Path:
     """Return the folder of the trained demo pipeline: a diffusers folder in float16, to be read only."""
     return Path(__file__).parent / "demo"
+
+
+def demo_transformer() -> Path:
+    """Return the folder of the trained pipeline with a transformer: Z-Image's classes in float16, to be read only."""
+    return Path(__file__).parent / "demo_transformer"
 
 
 def demo_few_steps_lora() -> Path:

@@ -22,6 +22,7 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _DATA = Path(__file__).parents[1] / "data"
 DEMO = "demo"
+_DEMO_TRANSFORMER = "demo_transformer"
 _DEMO_EDGES = "demo_edges"
 _DEMO_LORA = "demo_lcm"
 
@@ -111,10 +112,11 @@ def file_ref(text: str, folder: Path) -> FileRef:
 def source_path(text: str, folder: Path) -> Path:
     """Return the path that a source names.
 
-    `demo` is the shipped pipeline, and `demo_edges` what leads it by edges, where nothing here has that name.
+    `demo` and `demo_transformer` are the shipped pipelines, and `demo_edges` what leads the first by edges, where
+    nothing here has that name.
     """
     path = absolute(text, folder)
-    return _DATA / text if text in {DEMO, _DEMO_EDGES} and not exists(path) else path
+    return _DATA / text if text in {DEMO, _DEMO_TRANSFORMER, _DEMO_EDGES} and not exists(path) else path
 
 
 def is_path(text: str, project_folder: Path) -> bool:

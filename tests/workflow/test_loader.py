@@ -147,6 +147,7 @@ def test_every_shipped_workflow_is_valid(name, tmp_path, monkeypatch):
     assert loaded.workflow.name == name
     assert len(loaded.steps) == {
         "demo_edges": 6,
+        "demo_transformer": 4,
         "sd35_medium": 6,
         "flux2_klein": 4,
         "z_image_turbo": 4,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from olivelike.data import demo_edges, demo_few_steps_lora
+from olivelike.data import demo_edges, demo_few_steps_lora, demo_transformer
 from olivelike.errors import UsageError, WorkflowError
 from olivelike.workflow import FileRef, Lora, Source, load_workflow
 from olivelike.workflow.long_form import parse_lora, split_weight, text_source
@@ -134,8 +134,9 @@ def test_an_infinite_weight_is_refused(tmp_path):
         parse_lora(f"style:{10**400}", tmp_path)
 
 
-def test_the_demos_few_step_lora_and_controlnet_are_named_where_nothing_else_has_its_name(tmp_path):
+def test_what_ships_beside_the_demo_is_named_where_nothing_else_has_its_name(tmp_path):
     assert parse_lora("demo_lcm:0.5", tmp_path) == Lora(file=FileRef(path=demo_few_steps_lora()), weight=0.5)
     assert text_source("demo_edges", tmp_path) == Source(path=demo_edges())
+    assert text_source("demo_transformer", tmp_path) == Source(path=demo_transformer())
     (tmp_path / "demo_lcm").mkdir()
     assert file_ref("demo_lcm", tmp_path).path == tmp_path / "demo_lcm"

@@ -94,6 +94,7 @@ SCHEDULER: dict[str, Any] = {
 INDEX: dict[str, Any] = {
     "_class_name": "ZImagePipeline",
     "_diffusers_version": _DIFFUSERS,
+    "is_distilled": False,
     "scheduler": ["diffusers", "FlowMatchEulerDiscreteScheduler"],
     "text_encoder": ["transformers", "Qwen3Model"],
     "tokenizer": ["transformers", "Qwen2Tokenizer"],

@@ -24,7 +24,7 @@ from tests.conftest import SHELF
 from tests.fixtures.little_flux2 import little_flux2
 from tests.fixtures.little_sd3 import little_sd3
 from tests.fixtures.little_z_image import little_z_image
-from tools.make_shelf import PIPELINES, TRANSFORMERS, networks
+from tools.make_shelf import DEMOS, PIPELINES, TRANSFORMERS, networks
 
 CLASSES = {
     "unet": "UNet2DConditionModel",
@@ -80,7 +80,7 @@ SHARED = ("sd3", "sd35_large", "flux_dev")
 @pytest.mark.parametrize(
     "name",
     [
-        "demo",
+        *DEMOS,
         *(
             name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
             for name in (*PIPELINES, *TRANSFORMERS)
