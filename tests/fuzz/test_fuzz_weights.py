@@ -92,6 +92,14 @@ LORAS = (
         "lora_unet_mid_block_out.lokr_w2_b": [2, 4],
         "lora_unet_mid_block_out.alpha": [1],
     },
+    {
+        "diffusion_model.double_blocks.0.img_attn.qkv.lora_A.weight": [2, 8],
+        "diffusion_model.double_blocks.0.img_attn.qkv.lora_B.weight": [24, 2],
+        "double_blocks.1.processor.proj_lora2.down.weight": [2, 8],
+        "double_blocks.1.processor.proj_lora2.up.weight": [8, 2],
+        "lora_unet_final_layer_adaLN_modulation_1.lokr_w1": [2, 2],
+        "lora_unet_final_layer_adaLN_modulation_1.lokr_w2": [8, 4],
+    },
 )
 SETTINGS = {
     "unet.r": 4,
