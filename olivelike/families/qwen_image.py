@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import TYPE_CHECKING, Final
+import json
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
+from olivelike.errors import SourceError
 from olivelike.families.family import Family, HalfPolicy, Latents, Published, Sizes, TextPart
 
 if TYPE_CHECKING:
@@ -27,6 +29,18 @@ def _owns(index: JsonView, components: Collection[str], denoiser: JsonView) -> b
     return name.startswith("QwenImage") or denoiser.get("_class_name") == "QwenImageTransformer2DModel"
 
 
+def _variant(index: JsonView, denoiser: JsonView) -> Mapping[str, Any]:
+    """Refuse pipelines whose networks are of these classes, but were trained to work after pictures."""
+    del denoiser
+    name = str(index.get("_class_name"))
+    if name.startswith(("QwenImageEdit", "QwenImageLayered")):
+        raise SourceError(
+            f"model_index.json: {json.dumps(name)[:64]} is not supported: its networks were trained to work after "
+            "pictures; take a pipeline that draws from text, such as QwenImagePipeline"
+        )
+    return {}
+
+
 def _half(architecture: Architecture) -> HalfPolicy | None:
     """Return where streams leave float16's range: diffusers asks a tensor's type there, which no trace has."""
     if architecture.class_name != "QwenImageTransformer2DModel":
@@ -42,6 +56,7 @@ FAMILY: Final = Family(
     denoiser="transformer",
     denoiser_class="QwenImageTransformer2DModel",
     half=_half,
+    variant=_variant,
     texts=(
         TextPart(
             "text_encoder",

@@ -79,6 +79,12 @@ def test_a_folder_is_told_by_its_class_or_its_denoiser(index, denoiser):
     assert family_of_folder(index, (), denoiser).name == "qwen_image"
 
 
+@pytest.mark.parametrize("name", ["QwenImageEditPipeline", "QwenImageEditPlusPipeline", "QwenImageLayeredPipeline"])
+def test_pipelines_that_work_after_pictures_are_refused(name):
+    with pytest.raises(SourceError, match=f'"{name}" is not supported'):
+        family_of_folder({"_class_name": name}, (), {"_class_name": "QwenImageTransformer2DModel"})
+
+
 @pytest.mark.parametrize(
     ("component", "config", "said"),
     [
