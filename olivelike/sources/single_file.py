@@ -96,6 +96,8 @@ class SingleFile:
         family = FAMILIES[identity.family]
         known = {text.tokenizer for text in family.texts}
         tokenizers = {folder: one for folder, one in parts.items() if folder in known}
+        if other := next((folder for folder, one in tokenizers.items() if not one.is_dir()), None):
+            raise SourceError(f"{tokenizers[other]}: as {other}, this is no folder; name the one with tokenizer.json")
         networks = {folder: one for folder, one in parts.items() if folder not in known}
         beside = {folder: _open_part(one, folder, family, read_pickle) for folder, one in networks.items()}
         if family.published.flow is not None:

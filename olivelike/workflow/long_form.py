@@ -124,8 +124,11 @@ def text_source(text: str, folder: Path) -> Source:
 
     A source of several files is `transformer=FILE,text_encoder=FILE,vae=FILE`, in any order.
     """
-    named = dict(piece.partition("=")[::2] for piece in text.split(","))
+    pieces = [piece.partition("=")[::2] for piece in text.split(",")]
+    named = dict(pieces)
     if _DENOISER in named and named.keys() <= {_DENOISER, *PARTS} and all(named.values()):
+        if len(named) < len(pieces):
+            raise UsageError(f"{text}: a network is named twice; keep one of them")
         paths = {name: absolute(path, folder) for name, path in named.items()}
         return Source(path=paths.pop(_DENOISER)).model_copy(update=paths)
     return Source(path=source_path(text, folder)) if is_path(text, folder) else Source(hub=text)
@@ -134,7 +137,7 @@ def text_source(text: str, folder: Path) -> Source:
 def parse_parts(texts: SequenceOf[str], folder: Path) -> dict[str, Path]:
     """Return what `NAME=PATH` on a command line names beside a denoiser's file, by folder of the pipeline.
 
-    Raises `UsageError` if a name is none, or there is no path.
+    Raises `UsageError` if a name is none, or named twice, or there is no path.
     """
     found: dict[str, Path] = {}
     for text in texts:
@@ -143,6 +146,8 @@ def parse_parts(texts: SequenceOf[str], folder: Path) -> dict[str, Path]:
             raise UsageError(f"--part {text!r}: NAME=PATH names one of {', '.join(PARTS)}")
         if not path.strip():
             raise UsageError(f"--part {text!r}: no path is named; write {name}=FILE")
+        if name in found:
+            raise UsageError(f"--part {text!r}: {name} is named twice; keep one of them")
         found[name] = absolute(path, folder)
     return found
 

@@ -137,6 +137,18 @@ def test_a_folder_of_a_tokenizer_stands_in_place_of_the_published_one(tmp_path) 
     assert extras["tokenizer/tokenizer.json"] == tmp_path / "own" / "tokenizer.json"
     with pytest.raises(SourceError, match="this is no tokenizer"):
         open_source(spec_of({**parts, "tokenizer": tmp_path}), [])
+    (tmp_path / "loop").symlink_to("loop")
+    for other in ("nowhere", "loop", "transformer.safetensors"):
+        with pytest.raises(SourceError, match=rf"{other}: as tokenizer, this is no folder"):
+            open_source(spec_of({**parts, "tokenizer": tmp_path / other}), [])
+
+
+def test_a_layers_number_that_is_none_is_refused(tmp_path) -> None:
+    held = dict(states(maker_folder("flux2")))
+    held["text_encoder"] = {**held["text_encoder"], "model.layers.².mlp.weight": torch.ones(2)}
+    text = open_source(spec_of(write_parts(tmp_path, held)), ["text_encoder"]).checkpoint("text_encoder")
+    with pytest.raises(SourceError, match="².*is of a layer whose number is none"):
+        values(text)
 
 
 @pytest.mark.parametrize(
@@ -225,6 +237,10 @@ def test_a_source_of_several_files_is_one_text_or_a_map(tmp_path) -> None:
     assert text_source("./a=b,c.safetensors", tmp_path).path == tmp_path / "a=b,c.safetensors"
     with pytest.raises(UsageError, match="--part 'unet=a': NAME=PATH names one of text_encoder"):
         parse_parts(["unet=a"], tmp_path)
+    with pytest.raises(UsageError, match="vae is named twice"):
+        parse_parts(["vae=a", "vae=b"], tmp_path)
+    with pytest.raises(UsageError, match="a network is named twice"):
+        text_source("transformer=a,vae=b,vae=c", tmp_path)
     workflow = "name: w\nsource: {transformer: a.safetensors, vae: b.safetensors}\ntarget: cpu\n"
     (tmp_path / "w.yaml").write_text(workflow + "components: {transformer: [convert]}\noutput: out\n")
     spec = load_workflow(tmp_path / "w.yaml").workflow.source.spec()
@@ -272,6 +288,7 @@ EIGHT = r"img_in\.weight is held as F8_E4M3 of shape \[128, 16\] with"
             "img_in.weight is held as U8 ",
         ),
         (lambda state: state.update({"img_in.weight_scale_2": torch.ones(())}), rf"{EIGHT} 1 scales"),
+        (lambda state: state.update({"img_in.scale_weight": torch.ones(())}), r"img_in\.weight has two scales"),
         (
             lambda state: state.update({"lost.weight_scale": torch.ones(())}),
             r"lost\.weight_scale is a scale of lost\.weight, which is not there",

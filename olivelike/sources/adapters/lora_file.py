@@ -284,6 +284,11 @@ class _Check:
             raise self.broken(f"{role} has shape {list(shape)} where {expected} dimensions are due")
         return shape
 
+    def square(self, role: str, core: Shape) -> None:
+        """Check that the core of a Tucker decomposition has one rank: of two, small factors make a huge one."""
+        if core[0] != core[1]:
+            raise self.broken(f"{role} has shape {list(core)}, of two ranks in place of one")
+
     def equal(self, left: str, left_size: int, right: str, right_size: int) -> None:
         """Check that two factors have the same inner dimension."""
         if left_size != right_size:
@@ -305,6 +310,7 @@ def _lora(check: _Check) -> Difference:
         mid = check.dims("mid", 4)
         if math.prod(down[2:]) != 1:
             raise check.broken(f"down has a kernel beside that of mid, shape {list(down)}")
+        check.square("mid", mid)
         check.equal("mid", mid[1], "down", rank)
         check.equal("mid", mid[0], "up", up[1])
         return Difference("lora", rank, up[0], down[1] * math.prod(mid[2:]), mid[2:])
@@ -318,6 +324,7 @@ def _loha(check: _Check) -> Difference:
     if "hada_t1" in check.shapes or "hada_t2" in check.shapes:
         cores = [check.dims(role, 4) for role in ("hada_t1", "hada_t2")]
         for (a, b, name), core, role in zip((first, second), cores, ("hada_t1", "hada_t2"), strict=True):
+            check.square(role, core)
             check.equal(role, core[0], f"{name}_a", a[0])
             check.equal(role, core[1], f"{name}_b", b[0])
         check.equal("hada_w1_a", first[0][1], "hada_w2_a", second[0][1])
@@ -356,6 +363,7 @@ def _factor(check: _Check, name: str) -> Difference:
     a, b = check.dims(f"{name}_a", 2), check.dims(f"{name}_b", 2)
     if has_core:
         core = check.dims(core_role, 4)
+        check.square(core_role, core)
         check.equal(core_role, core[0], f"{name}_a", a[0])
         check.equal(core_role, core[1], f"{name}_b", b[0])
         return Difference("lokr", b[0], a[1], b[1] * math.prod(core[2:]), core[2:])

@@ -146,7 +146,7 @@ def changes(component: str, base: Mapping[str, Shape], loras: Sequence[WeightedL
     """Check LoRAs against a network, and return what they do to each parameter that one changes, in order of name.
 
     Raises:
-        SourceError: if a module has no layer, or does not fit it, or holds NaN or infinity.
+        SourceError: if a module has no layer, or does not fit it, or holds NaN or infinity, or makes such.
         UsageError: if a weight is no finite number.
     """
     parts: dict[str, list[_Part]] = {}
@@ -159,7 +159,7 @@ def changes(component: str, base: Mapping[str, Shape], loras: Sequence[WeightedL
         for parameter, shares in match_modules(component, base, lora.file).items():
             for share in shares:
                 if lora.weight != 0 and share.module.name not in finite:
-                    _check_finite(lora.file, share.module)
+                    _check_numbers(lora, share.module)
                     finite.add(share.module.name)
                 if lora.weight != 0:
                     whole = share.place.count == base[parameter][0]
@@ -202,13 +202,22 @@ def _magnitude_fits(role: str, magnitude: Shape, shape: Shape) -> bool:
     return math.prod(magnitude) == shape[axis] == max(magnitude, default=1)
 
 
-def _check_finite(file: LoraFile, module: LoraModule) -> None:
-    for role, values in _factors(file, module).items():
+def _check_numbers(lora: WeightedLora, module: LoraModule) -> None:
+    """Refuse factors that are not finite, and those whose product might not be in float32."""
+    # No form sums more than four times over its rank.
+    most = max(1.0, abs(module.scale)) * max(1.0, abs(lora.weight)) * float(module.rank or 1) ** 4
+    for role, values in _factors(lora.file, module).items():
         if not np.isfinite(values).all():
             raise SourceError(
-                f"{file.path}: {module.roles[role]} holds NaN or infinity, so its training broke; "
+                f"{lora.file.path}: {module.roles[role]} holds NaN or infinity, so its training broke; "
                 "use another version of the file"
             )
+        most *= max(1.0, float(np.max(values)), -float(np.min(values)))
+    if most > float(np.finfo(np.float32).max):
+        raise SourceError(
+            f"{lora.file.path}: {module.name} makes numbers that float32 can't hold, of its factors, alpha / rank "
+            f"{module.scale:g} and the weight {lora.weight:g}; use a smaller weight, or another version of the file"
+        )
 
 
 def _factors(file: LoraFile, module: LoraModule) -> dict[str, Array]:

@@ -37,6 +37,8 @@ def apart(path: Path, tensors: Table) -> tuple[dict[str, RawTensor], dict[str, R
         if (end := next((end for end in _SCALES if name.endswith(end)), None)) is None:
             continue
         owner = f"{name.removesuffix(end)}.weight"
+        if owner in scales:
+            raise SourceError(f"{path}: {owner} has two scales, {' and '.join(_SCALES)}; get the file again")
         scales[owner] = _checked(path, name, scale, owner, tensors)
     marked = any(name.rpartition(".")[2] == _MARK for name in tensors)
     kept = {

@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from olivelike.errors import SourceError
 from olivelike.families.network import stored_values
 from olivelike.families.supported import REFUSALS
 from olivelike.sources.names.loading_result import Loading, identify, make_probes, quiet
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from olivelike._untrusted import Json
-    from olivelike.errors import SourceError
     from olivelike.model.architecture import Config
     from olivelike.sources.names.loading_result import Shape
 
@@ -67,7 +67,7 @@ def load_transformers(
     """Return what transformers makes of a config and stored names: `from_pretrained`, which renames.
 
     Raises:
-        SourceError: what `refuse` makes of the class's refusal of the config.
+        SourceError: what `refuse` makes of the class's refusal of the config, or for a number of a layer that is none.
     """
     import torch
     from huggingface_hub.errors import StrictDataclassError
@@ -80,6 +80,8 @@ def load_transformers(
                 network = network_class(parsed)
     except (*REFUSALS, StrictDataclassError) as error:
         raise refuse(error) from error
+    if odd := next((name for name in shapes if any(_is_odd(part) for part in name.split("."))), None):
+        raise SourceError(f"{network_class.__name__}: {odd} is of a layer whose number is none; get the file again")
     expected = {name: tuple(value.shape) for name, value in stored_values(network).items()}
     normalised = normalised_fields(network_class.config_class, config)
 
@@ -100,6 +102,11 @@ def load_transformers(
         if raw is not None:
             names[name] = raw
     return Loading(normalised, names, frozenset(expected.keys() - names.keys() - mismatched.keys()), mismatched)
+
+
+def _is_odd(part: str) -> bool:
+    """Tell whether a part of a name is digits that transformers, which sorts by them, can't read as a number."""
+    return part.isdigit() and not part.isdecimal()
 
 
 def _parse(config_class: Any, config: Config) -> Any:

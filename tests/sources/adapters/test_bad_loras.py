@@ -103,8 +103,12 @@ def test_other_formats_are_refused_by_name_and_key(suffix, name, among_others, t
         ({"lora_down.weight": (2, 4), "lora_up.weight": (4, 2), "alpha": (3,)}, "should be one number"),
         ({"hada_w1_a": (4, 2), "hada_w1_b": (3, 4), "hada_w2_a": (4, 2), "hada_w2_b": (2, 4)}, "hada_w1_a and"),
         ({"lokr_w1": (2, 2), "lokr_w2": (2, 2), "lokr_w2_a": (2, 1)}, "both whole and in parts"),
-        ({"lora_down.weight": (2, 4, 1, 1), "lora_up.weight": (4, 2, 1, 1), "lora_mid.weight": (3, 2, 3, 3)},
-         "mid and up do not fit"),
+        ({"lora_down.weight": (2, 4, 1, 1), "lora_up.weight": (4, 2, 1, 1), "lora_mid.weight": (3, 3, 3, 3)},
+         "mid and down do not fit"),
+        ({"lora_down.weight": (1, 4, 1, 1), "lora_up.weight": (4, 9, 1, 1), "lora_mid.weight": (9, 1, 1, 1)},
+         r"mid has shape \[9, 1, 1, 1\], of two ranks in place of one"),
+        ({"hada_t1": (9, 1, 1, 1), "hada_t2": (9, 1, 1, 1), "hada_w1_a": (9, 4), "hada_w1_b": (1, 4),
+          "hada_w2_a": (9, 4), "hada_w2_b": (1, 4)}, "hada_t1 has shape"),
     ],
 )  # fmt: skip
 def test_incomplete_and_unfitting_factors_are_refused(shapes, message, tmp_path):

@@ -112,6 +112,22 @@ def test_weights_equal_those_that_diffusers_fuses(file, transformers, tmp_path):
     assert lora.family in (file.family, None)
 
 
+@pytest.mark.parametrize(
+    ("alpha", "factor", "weight"), [(1e300, 1, 1), (4, 1e30, 1), (4, 1, 1e300), (float("nan"), 1, 1)]
+)
+def test_what_makes_numbers_that_float32_lacks_is_refused(alpha, factor, weight, transformers, tmp_path):
+    one = transformers("flux")
+    name, (rows, columns) = next((n.removesuffix(".weight"), s) for n, s in one.shapes.items() if "attn.to_q.w" in n)
+    tensors = {
+        f"{name}.lora_A.weight": np.full((RANK, columns), factor, np.float32),
+        f"{name}.lora_B.weight": np.full((rows, RANK), factor, np.float32),
+        f"{name}.alpha": np.array(alpha, np.float64),
+    }
+    save_file({f"transformer.{key}": value for key, value in tensors.items()}, path := tmp_path / "a.safetensors")
+    with pytest.raises(SourceError, match="makes numbers that float32 can't hold|alpha is nan"):
+        one.merge((open_lora(path), weight))
+
+
 @pytest.mark.parametrize("family", ["flux", "flux2", "sd3", "z_image"])
 def test_layers_of_original_names_hold_what_diffusers_reads_of_checkpoints(family, transformers):
     import torch
