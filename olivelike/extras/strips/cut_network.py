@@ -42,7 +42,10 @@ _POINTWISE: Final = frozenset(
     {"Add", "Mul", "Sub", "Div", "Sigmoid", "Tanh", "Clip", "Cast", "Identity", "QuickGelu", "Swish", "Constant", "Pad"}
 )
 """Operators that look at one pixel; a Pad belongs to the convolution behind it, which counts for both."""
+_ENLARGING: Final = ("Resize", "DepthToSpace")
 _LAYOUTS: Final = ([0, 2, 3, 1], [0, 3, 1, 2])
+_PACKING: Final = [0, 1, 3, 5, 2, 4]
+"""Axes of rows and columns behind those of channels: (1, channels, rows, 2, columns, 2) is four times the channels."""
 _ROWS, _ROWS_OF_NHWC = 2, 1
 _BYTES: Final = {TensorProto.FLOAT16: 2, TensorProto.BFLOAT16: 2}
 _MISFITS: Final = (OSError, DecodeError, LookupError, ValueError, TypeError, StopIteration, RecursionError)
@@ -200,6 +203,8 @@ class _Cutting:
         self._values = values
         self._factors = {name: norm for norm in norms for name in norm.inputs}
         ends = {taken[0]: self._image(*taken, nchw=True), made[0]: self._image(*made, nchw=True)}
+        self._ends = ends.keys()
+        """What it takes and makes; FLUX.2's packs pixels of latents into channels there."""
         images = {norm.value: self._image(norm.value, len(norm.weight), nchw=norm.nchw) for norm in norms} | ends
         images |= {image.name: image for image in self._narrow_shortcuts(images)}
         places = {name: place for place, node in enumerate(values.proto.graph.node) for name in node.output}
@@ -221,10 +226,10 @@ class _Cutting:
             before = [image.name for image in needs.inputs] + [norm.value for norm in needs.norms]
             depths[name] = 1 + max(depths[one] for one in before)
             together.setdefault(depths[name], []).append(name)
-        smallest = min(image.scale for image in self.images.values())
+        smallest = min(image.scale for image in self.images.values() if image.name not in self._ends)
         for _, names in sorted(together.items()):
             segment = self._behind(names)
-            if segment.margin is None and any(one.scale != smallest for one in (*segment.inputs, *segment.outputs)):
+            if segment.margin is None and any(one.scale > smallest for one in (*segment.inputs, *segment.outputs)):
                 kinds = sorted({node.op_type for node in segment.nodes if not self._is_local(node)})
                 raise CutError(f"it has {', '.join(kinds)} where the picture is large")
             yield segment
@@ -249,7 +254,9 @@ class _Cutting:
         scale = self._scale(next(one for one in node.input if one not in passed))
         if node.op_type in CONVOLUTIONS:
             return scale / int(attribute(node, "strides", [1])[0])
-        return scale * self._enlarged(node) if node.op_type == "Resize" else scale
+        if node.op_type == "Transpose" and attribute(node, "perm") == _PACKING:
+            return scale / self._packed(node)
+        return scale * self._enlarged(node) if node.op_type in _ENLARGING else scale
 
     def _behind(self, names: Sequence[str]) -> Segment:
         """Return what makes some images of others."""
@@ -295,14 +302,24 @@ class _Cutting:
                 weight = self._values.tensors[node.input[1]].dims
                 extent = dilation * (weight[2 if node.op_type == "Conv" else 1] - 1)
                 rows = rows * stride + max(above, extent - above)
-            elif node.op_type == "Resize":
+            elif node.op_type in _ENLARGING:
                 rows = math.ceil(rows / self._enlarged(node))
             for name in node.input:
                 seen[name] = max(seen.get(name, 0), rows)
         return max(seen[image.name] for image in inputs)
 
+    def _packed(self, node: NodeProto) -> int:
+        """Return how many rows and columns become channels by a Transpose between Reshapes."""
+        sizes = self._values.makers[self._values.makers[node.input[0]].input[1]]
+        rows, columns = (int(self._values.vector(sizes.input[axis]).item()) for axis in (3, 5))
+        if rows != columns:
+            raise CutError(f"it packs {rows} rows and {columns} columns into channels")
+        return rows
+
     def _enlarged(self, node: NodeProto) -> int:
-        """Return how many times a Resize repeats rows and columns; 0 if it does anything else."""
+        """Return how many rows and columns a node makes of one; 0 if a Resize does anything but repeat them."""
+        if node.op_type == "DepthToSpace":
+            return int(attribute(node, "blocksize"))
         scales = self._values.array(node.input[2]) if len(node.input) > 2 and not any(node.input[3:]) else None
         if scales is None or attribute(node, "mode", b"nearest") != b"nearest" or scales.tolist()[:1] != [1]:
             return 0
@@ -311,7 +328,7 @@ class _Cutting:
 
     def _is_local(self, node: NodeProto) -> bool:
         match node.op_type:
-            case "Conv" | "NhwcConv":
+            case "Conv" | "NhwcConv" | "DepthToSpace":
                 return True
             case "Resize":
                 return self._enlarged(node) > 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from functools import cache
 from types import SimpleNamespace
 
@@ -199,6 +200,12 @@ def test_steps_are_shown_by_decoding(opened):
     opened(distilled=True).generate(ask(), on_step=lambda step: shown.extend(step.preview.show()))
     assert [image.size for image in shown] == [(64, 64)] * 4
     assert np.asarray(shown[-1]).std() > 20
+
+
+def test_a_large_picture_is_read_and_decoded_in_strips(opened):
+    request = ask(init_image=painted(seed=9), strength=0.5)
+    whole, strips = (opened(distilled=True).generate(replace(request, tiled_vae=tiled)) for tiled in (False, True))
+    assert_alike(strips, whole.pictures[0].image)
 
 
 @pytest.mark.parametrize("distilled", [False, pytest.param(True, marks=slow)])
