@@ -64,6 +64,14 @@ _MOST_BYTES: Final = 0x7FE00000
 """Largest buffer in Chrome."""
 
 
+_HAS_UNET: Final = Requirement(
+    "its denoiser is a UNet",
+    lambda folder: unless(folder.family.denoiser == "unet", f"{folder.family.title} has a transformer"),
+    "draw with `olivelike generate`, which has pipelines of its family",
+)
+"""First of a client that knows UNets alone; what else it wants is asked of those."""
+
+
 def _class_name(folder: ClientFolder) -> object:
     return folder.index.get("_class_name")
 
@@ -479,11 +487,11 @@ _WEB: Final = (
 """The page of `olivelike export-web` and any other; read in `olivelike/extras/deploy/web/`."""
 
 CLIENTS: Final[Mapping[str, tuple[Requirement, ...]]] = {
-    "diffusers": _DIFFUSERS,
+    "diffusers": (_HAS_UNET, *_of(_UNETS, *_DIFFUSERS)),
     "optimum": _OPTIMUM,
-    "csharp": _CSHARP,
-    "onnxstack": _ONNXSTACK,
-    "a1111-dml": _A1111,
-    "web": _WEB,
+    "csharp": (_HAS_UNET, *_of(_UNETS, *_CSHARP)),
+    "onnxstack": (_HAS_UNET, *_of(_UNETS, *_ONNXSTACK)),
+    "a1111-dml": (_HAS_UNET, *_of(_UNETS, *_A1111)),
+    "web": (_HAS_UNET, *_of(_UNETS, *_WEB)),
 }
 """By client; the names are those of the layouts."""

@@ -107,6 +107,13 @@ def test_optimum_has_no_pipeline_of_other_transformers(tmp_path):
     assert verdicts(path, "optimum") == {"optimum has pipelines of its family": "it has none of Z-Image"}
 
 
+@pytest.mark.parametrize("client", [name for name in CLIENTS if name != "optimum"])
+def test_clients_of_unets_say_no_more_of_a_transformer(tmp_path, client):
+    path = write(tmp_path, transformer("FluxPipeline"))
+    (told,) = check_client(path, client).verdicts
+    assert str(told).startswith("failed  its denoiser is a UNet: FLUX.1 has a transformer; draw with")
+
+
 def test_the_sample_in_c_sharp_loads_what_is_laid_out_for_it(csharp, folder):
     assert verdicts(csharp, "csharp") == {}
     assert verdicts(folder, "csharp") == {
@@ -325,7 +332,7 @@ def test_the_command_writes_a_line_for_each_requirement_and_exits_with_3(folder,
     assert run_command_line(["check-client", str(folder), "--client", "csharp"]) == 3
     found = capsys.readouterr()
     assert "failed  unet: input timestep is int64 and accepts [1]: it is float32; run the workflow with" in found.out
-    assert "csharp can't load it: 2 of 25 requirements are not met" in found.err
+    assert "csharp can't load it: 2 of 26 requirements are not met" in found.err
 
 
 def test_the_command_writes_json(folder, capsys):
