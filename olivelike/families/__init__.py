@@ -88,7 +88,7 @@ def family_of_folder(index: JsonView, components: Collection[str], denoiser: Jso
     owners = (family for family in (*named, *FAMILIES.values()) if family.owns(index, components, denoiser))
     found = next(owners, FAMILIES["sd1"])
     entry = index.get(found.denoiser)
-    told = denoiser.get("_class_name", entry[-1] if isinstance(entry, list) and entry else None)
+    told = str(denoiser.get("_class_name", entry[-1] if isinstance(entry, list) and entry else None))
     if named and found.denoiser_class != told and told in {family.denoiser_class for family in FAMILIES.values()}:
         raise SourceError(
             f"{INDEX_FILE} names {name}, whose {found.denoiser} is a {found.denoiser_class}, and here it is a {told}; "

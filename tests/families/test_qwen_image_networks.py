@@ -14,6 +14,7 @@ from olivelike.families.supported import check_network
 from olivelike.measure.network_sizes import Case
 from olivelike.sources import SourceSpec, open_source
 from olivelike.sources.fit import check_fit
+from olivelike.sources.names.adapt import read_network
 from olivelike.testing import compare_with_torch
 from olivelike.testing.models import load_model, traced_graph
 from tests.fixtures.little_qwen_image import little_qwen_image
@@ -68,11 +69,29 @@ def test_a_config_without_a_part_for_texts_is_read_as_published(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("part", "change", "said"),
+    [
+        ("vision_config", {"out_hidden_size": 10**9}, "its config is of [0-9,]+ parameters, and its files"),
+        ("text_config", {"model_type": [1, 2]}, "unhashable type"),
+    ],
+)
+def test_a_config_that_lies_of_its_network_is_refused_before_it_takes_memory(part, change, said, tmp_path):
+    folder = shutil.copytree(little_qwen_image(), tmp_path / "copy")
+    file = folder / "text_encoder" / "config.json"
+    config = json.loads(file.read_bytes())
+    file.write_text(json.dumps(config | {part: config[part] | change}))
+    checkpoint = open_source(SourceSpec(path=folder), ["text_encoder"]).checkpoint("text_encoder")
+    with pytest.raises(SourceError, match=said):
+        read_network(checkpoint, {path: str(path) for path in checkpoint.files})
+
+
+@pytest.mark.parametrize(
     ("index", "denoiser"),
     [
         ({"_class_name": "QwenImagePipeline"}, {}),
         ({"_class_name": "QwenImageImg2ImgPipeline"}, {}),
         ({}, {"_class_name": "QwenImageTransformer2DModel"}),
+        ({"_class_name": "QwenImagePipeline"}, {"_class_name": [1]}),
     ],
 )
 def test_a_folder_is_told_by_its_class_or_its_denoiser(index, denoiser):
@@ -90,6 +109,7 @@ def test_pipelines_that_work_after_pictures_are_refused(name):
     [
         ("transformer", {"patch_size": 1}, "squares of 2 by 2"),
         ("transformer", {"in_channels": 128}, "squares of 2 by 2"),
+        ("transformer", {"out_channels": None}, "squares of 2 by 2"),
         ("transformer", {"zero_cond_t": True}, "more than text and latents"),
         ("transformer", {"num_layers": 0.5}, "`num_layers: 0.5`"),
         ("text_encoder", {"text_config": {"use_sliding_window": True}}, "a part of the text each"),

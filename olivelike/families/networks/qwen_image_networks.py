@@ -98,7 +98,7 @@ def _places_of_sizes(network: Any) -> None:
 def _check_transformer(component: str, class_name: str, config: Config) -> None:
     """Refuse a denoiser that takes more than text and latents, as those that edit pictures and layers do."""
     taken, made = config.get("in_channels", 64), config.get("out_channels", 16)
-    if config.get("patch_size", _PATCH) != _PATCH or taken != made * _PATCH**2:
+    if config.get("patch_size", _PATCH) != _PATCH or taken != (made or 0) * _PATCH**2:
         raise SourceError(
             f"{component}: {class_name} with `patch_size: {shown(config.get('patch_size'))}`, `in_channels: "
             f"{shown(taken)}` and `out_channels: {shown(made)}` is not supported: it takes or makes more than latents "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from olivelike.model.architecture import Config
     from olivelike.sources.names.loading_result import Shape
 
+_MOST_TIMES, _SLACK = 4, 1 << 24
+"""Parameters of a config, some of which are one tensor in a file, for those of its files."""
 _BOOKKEEPING = frozenset({"architectures", "dtype", "torch_dtype", "transformers_version", "name_or_path"})
 
 
@@ -83,17 +86,27 @@ def load_transformers(
     if odd := next((name for name in shapes if any(_is_odd(part) for part in name.split("."))), None):
         raise SourceError(f"{network_class.__name__}: {odd} is of a layer whose number is none; get the file again")
     expected = {name: tuple(value.shape) for name, value in stored_values(network).items()}
+    told, held = (sum(map(math.prod, some)) for some in (expected.values(), shapes.values()))
+    # What is not there gets memory below.
+    if told > _MOST_TIMES * held + _SLACK:
+        raise SourceError(
+            f"{network_class.__name__}: its config is of {told:,} parameters, and its files have {held:,}; "
+            "get both from the same source"
+        )
     normalised = normalised_fields(network_class.config_class, config)
 
-    with quiet(logging):
-        network, info = network_class.from_pretrained(
-            None,
-            config=parsed,
-            state_dict=make_probes(shapes),
-            dtype=torch.float32,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,
-        )
+    try:
+        with quiet(logging):
+            network, info = network_class.from_pretrained(
+                None,
+                config=parsed,
+                state_dict=make_probes(shapes),
+                dtype=torch.float32,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,
+            )
+    except REFUSALS as error:
+        raise refuse(error) from error
     mismatched = {name: (tuple(own), tuple(found)) for name, found, own in info["mismatched_keys"]}
     loaded, stored = network.state_dict(), list(shapes)
     names: dict[str, str] = {}
