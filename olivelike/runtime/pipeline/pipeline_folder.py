@@ -373,6 +373,19 @@ def _check_facts(file: Path, config: JsonView) -> None:
             several = "" if len(lengths) == 1 else f", or a list of {lengths[-1]} of them at most,"
             shown = json.dumps(value)[:_SHOWN]
             raise SourceError(f"{file}: has `{key}: {shown}`, where {kind}{several} makes sense; {_AGAIN}")
+    _check_statistics(file, config)
+
+
+def _check_statistics(file: Path, config: JsonView) -> None:
+    """Refuse another number of statistics than of channels: one alone would be taken for all without a word."""
+    channels = config.get("latent_channels", config.get("z_dim"))
+    for key in ("latents_mean", "latents_std"):
+        told: list[float] | None = config.get(key)
+        if told is not None and (channels not in (None, len(told)) or (key == "latents_std" and min(told) <= 0)):
+            raise SourceError(
+                f"{file}: has `{key}: {json.dumps(told)[:_SHOWN]}`, where a list of a number for each of "
+                f"{channels or len(told)} channels, above 0 if it is a deviation, makes sense; {_AGAIN}"
+            )
 
 
 def _is(kind: str, value: object) -> bool:

@@ -131,6 +131,8 @@ def test_a_part_that_is_missing_is_named(broken, settings, part, message):
         ("vae_decoder", "shift_factor", [1]),
         ("vae_decoder", "patch_size", [-2, -2]),
         ("vae_decoder", "latents_mean", "x"),
+        ("vae_decoder", "latents_mean", [0.5]),
+        ("vae_decoder", "latents_std", [1, 1, 0, 1]),
     ],
 )
 def test_a_config_whose_numbers_are_none_is_named_with_its_key(broken, settings, file, key, value):
