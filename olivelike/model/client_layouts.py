@@ -138,7 +138,7 @@ LAYOUTS: Final[Mapping[str, Layout]] = {
             onnx_tokenizer=True,
             needed=(SAFETY_CHECKER,),
         ),
-        Layout("onnxstack", data_file="model.onnx.data", conditioning_scale="float64"),
+        Layout("onnxstack", data_file="model.onnx.data", conditioning_scale="float64", only_unets=True),
         Layout(
             "a1111-dml",
             floats="float16",

@@ -284,7 +284,7 @@ def _check(path: Path, identity: Identity) -> None:
         return
     why = f" ({'; '.join(identity.reasons)})" if identity.reasons else ""
     families = ", ".join(family.title for family in FAMILIES.values() if family.published.networks)
-    remedy = f"as a single file, `source:` takes {families}, with the tensor names of the original code"
+    remedy = f"as a single file, `source:` takes {families}"
     if not identity.supported:
         raise SourceError(f"{path}: this is {identity.description}{why}, which is not supported; {remedy}")
     if identity.kind in PLACES:

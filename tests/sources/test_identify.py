@@ -183,7 +183,7 @@ def test_other_networks_are_refused_by_name(tmp_path, shapes, kind, network) -> 
         ),
         (
             {"text_model.encoder.layers.0.self_attn.q_proj.weight": (8, 8), "x.y": (1,)},
-            "this is a text encoder, no checkpoint",
+            r"this is a text encoder, no checkpoint.*beside its transformer, as --part text_encoder=FILE",
         ),
     ],
 )

@@ -123,8 +123,9 @@ def spec_of(folder: Path, record: OutputRecord, against: str | None, vae: str | 
     try:
         found = recorded_checkpoint(folder)
     except OriginalAbsent:
+        form = ",".join(f"{name}=FILE" for name in ("transformer", *said.parts)) if said.parts else ""
         raise UsageError(
-            f"{folder} was made from {said.name}, whose place it does not know; name it with --against"
+            f"{folder} was made from {said.name}, whose place it does not know; name it with --against {form}".rstrip()
         ) from None
     parts = {name: Path(origin.path) for name, origin in (said.parts or {}).items() if origin.path is not None}
     return replace(source_spec(text_source(found.place, Path.cwd()), other), parts=parts)

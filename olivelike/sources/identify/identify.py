@@ -273,6 +273,9 @@ def _original(shapes: Shapes, metadata: Mapping[str, str], stored: Stored, denoi
     if flows := FAMILIES[family].published.flow is not None:
         stated = replace(stated, value=None, reason="prediction: it makes flows")
     kind: Kind = "checkpoint" if len(parts) > 1 else denoiser.folder
+    # A transformer's may be its library's, too.
+    names = " in original names" if denoiser.folder == COMPONENT else ""
+    held = f"{kind}: holds {', '.join(part.folder for part in parts)}{names}"
     return Identity(
         kind,
         family=family,
@@ -286,7 +289,7 @@ def _original(shapes: Shapes, metadata: Mapping[str, str], stored: Stored, denoi
         few_steps=few_steps,
         edm="edm_mean" in shapes and "edm_std" in shapes,
         reasons=(
-            f"{kind}: holds {', '.join(part.folder for part in parts)} in original names",
+            *([held] if names or len(parts) > 1 else []),
             f"family: {told.reason}",
             *told.notes,
             stated.reason or f"prediction: not in the file, {expected} is usual for {title}",

@@ -23,6 +23,7 @@ Naming = Literal["original", "diffusers"]
 PLACES: dict[Kind, str] = {
     "checkpoint": "name it as `source:`",
     "vae": "name it as `vae:` beside a `source:`",
+    "text_encoder": "name it beside its transformer, as --part text_encoder=FILE or in `source:`",
     "lora": "name it under `loras:`",
     "embedding": "name it under `embeddings:`",
     **{kind.name: kind.place for kind in GUIDES.values()},

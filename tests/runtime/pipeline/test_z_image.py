@@ -60,6 +60,7 @@ def pipeline(whole):
     [
         ("optimum", "optimum has no pipeline of Z-Image; take layout diffusers, which"),
         ("csharp", "for pipelines with a UNet, and this one has a transformer; take layout diffusers$"),
+        ("onnxstack", "for pipelines with a UNet, and this one has a transformer; take layout diffusers$"),
     ],
 )
 def test_layouts_whose_clients_do_not_know_it_are_refused(work, layout, said):
