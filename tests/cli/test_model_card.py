@@ -73,6 +73,7 @@ def test_the_hub_reads_what_it_was_made_of_and_the_table_has_the_figures(folder)
 
 def test_the_hub_s_tag_is_that_of_the_family(folder):
     (folder / "model_index.json").write_text('{"_class_name": "ZImagePipeline"}')
+    (folder / "unet" / "config.json").write_text('{"_class_name": "ZImageTransformer2DModel"}')
     verified(folder).write_card()
     assert "z-image" in front((folder / "README.md").read_text(encoding="utf-8"))["tags"]
 
