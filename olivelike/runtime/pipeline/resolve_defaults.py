@@ -137,13 +137,17 @@ def refused_fields(folder: PipelineFolder) -> Mapping[str, str]:
         found["cache_interval"] = "its denoiser has no part that steps between whole ones could do without"
     if family.guides.isdisjoint(kind.name for kind in CONTROL_KINDS):
         titles = " or ".join(kind.title for kind in CONTROL_KINDS)
-        found |= dict.fromkeys(("controls", "control_guess"), f"there is no {titles} for it here")
+        found |= dict.fromkeys(_with_those_about("controls"), f"there is no {titles} for it here")
     if family.guides.isdisjoint(_PROMPT):
         titles = " or ".join(GUIDES[name].title for name in _PROMPT)
-        found |= dict.fromkeys(("ip_adapter_images", "ip_adapter_scale"), f"there is no {titles} for it here")
+        found |= dict.fromkeys(_with_those_about("ip_adapter_images"), f"there is no {titles} for it here")
     if not family.most_references:
         found["references"] = "its denoiser sees no pictures beside the text"
     return found
+
+
+def _with_those_about(name: str) -> list[str]:
+    return [name, *(one.name for one in fields(Request) if one.metadata.get("about") == name)]
 
 
 def _check_absent(request: Request, folder: PipelineFolder) -> None:
