@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from olivelike.serve.api.a1111 import _with_usual
+from olivelike.serve.api.a1111 import _with_usual, _without_negatives
 from olivelike.serve.api.a1111_models import TextToImage
 from olivelike.serve.catalogue import Catalogue
 from olivelike.serve.orders import Order
@@ -64,3 +64,15 @@ def test_a1111_s_own_choices_are_for_stable_diffusion_alone(service, little, mon
     drawn = little.name
     assert settled() == (50, 7.0, 50)
     assert settled(override_settings={"sd_model_checkpoint": "klein"}) == (4, 1.0, 4)
+
+
+def test_negative_prompts_that_programs_send_to_each_model_are_left_out_with_a_warning(service, little, monkeypatch):
+    monkeypatch.setattr("olivelike.serve.api.a1111.service_of", lambda request: service)
+    monkeypatch.setattr("olivelike.serve.api.a1111.model_of", lambda request: None)
+    sent = TextToImage(negative_prompt="blurred", hr_negative_prompt="dark")
+    left, (warning,) = _without_negatives(None, sent)
+    assert (left.negative_prompt, left.hr_negative_prompt) == ("", "")
+    assert warning.startswith("negative_prompt, hr_negative_prompt: not used")
+    named = TextToImage(negative_prompt="blurred", override_settings={"sd_model_checkpoint": little.name})
+    for asked in (TextToImage(), named):
+        assert _without_negatives(None, asked) == (asked, [])

@@ -59,7 +59,8 @@ async def txt2img(request: Request, asked: TextToImage) -> Json:
     """Draw pictures for a prompt; with `enable_hr`, each again at a larger size, from its enlarged form."""
     service = service_of(request)
     asked, warnings = asked.settled(lenient=service.settings.ignore_unsupported)
-    asked = _with_usual(request, asked)
+    asked, left_out = _without_negatives(request, _with_usual(request, asked))
+    warnings += left_out
     scale, known = asked.latent_scale(), (*LATENT_MODES, *UPSCALERS, *service.catalogue.upscalers())
     if asked.enable_hr and (asked.hr_upscaler or "Lanczos") not in known:
         raise refused(f"there is no hr_upscaler {asked.hr_upscaler!r}; there are {', '.join(known)}")
@@ -87,7 +88,8 @@ async def img2img(request: Request, asked: ImageToImage) -> Json:
     """Draw pictures that start from one, all of it or where a mask is white."""
     service = service_of(request)
     asked, warnings = asked.settled(lenient=service.settings.ignore_unsupported)
-    asked = _with_usual(request, asked)
+    asked, left_out = _without_negatives(request, _with_usual(request, asked))
+    warnings += left_out
     strength = _strength(0.75 if asked.denoising_strength is None else asked.denoising_strength, asked.steps)
     # What can be refused is, before a picture is decoded.
     service.check_limits(_order(request, asked, strength=strength))
@@ -169,6 +171,16 @@ def _with_usual(request: Request, asked: Form) -> Form:
     other = {_THEIRS.get(field, field): value for field, value in usual.items() if value != _SD.get(field)}
     left_open = {name: value for name, value in other.items() if name not in asked.model_fields_set}
     return asked.model_copy(update=left_open) if left_open else asked
+
+
+def _without_negatives(request: Request, asked: Form) -> tuple[Form, list[str]]:
+    """Leave out the negative prompts that programs send to every model, where they mean nothing, with a warning."""
+    service = service_of(request)
+    view = find_model(service, _model(request, asked) or service.current_model)
+    given = {name: "" for name in ("negative_prompt", "hr_negative_prompt") if getattr(asked, name, "")}
+    if not given or view is None or "negative_prompt" not in view.absent:
+        return asked, []
+    return asked.model_copy(update=given), [f"{', '.join(given)}: not used, nothing leads {view.name} away from a text"]
 
 
 def _keep_model(request: Request, asked: Drawing, order: Order) -> None:
