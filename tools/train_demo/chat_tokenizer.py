@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from tools.train_demo.captions.captions import WORDS
+from tools.train_demo.tokenizer import word_merges
 from tools.train_demo.writing import write_json
 
 if TYPE_CHECKING:
@@ -30,7 +29,8 @@ _PIECES: Final = (
 def write_chat_tokenizer(folder: Path) -> Tokenizer:
     """Write the files of a tokenizer of Qwen2's class, and return it."""
     folder.mkdir(parents=True, exist_ok=True)
-    merges = _word_merges()
+    texts = ("user", "assistant", *WORDS, *(f"Ġ{word}" for word in WORDS))
+    merges = word_merges([list(text) for text in texts])
     tokens = sorted(pre_tokenizers.ByteLevel.alphabet()) + [left + right for left, right in merges]
     vocabulary = {token: index for index, token in enumerate(tokens)}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
@@ -80,25 +80,3 @@ def chat_tokens(tokenizer: Tokenizer, caption: str) -> list[int]:
     text = f"<|im_start|>user\n{caption}<|im_end|>\n<|im_start|>assistant\n"
     ids: list[int] = tokenizer.encode(text).ids
     return ids
-
-
-def _word_merges() -> list[tuple[str, str]]:
-    """Merge the pair that most words hold, again and again, until every word is one token (BPE's own rule)."""
-    texts = ("user", "assistant", *WORDS, *(f"Ġ{word}" for word in WORDS))
-    words = [list(text) for text in texts]
-    merges: list[tuple[str, str]] = []
-    while pairs := Counter(pair for word in words for pair in pairwise(word)):
-        best = max(pairs, key=lambda pair: (pairs[pair], pair))
-        merges.append(best)
-        words = [_merged(word, best) for word in words]
-    return merges
-
-
-def _merged(word: list[str], pair: tuple[str, str]) -> list[str]:
-    pieces: list[str] = []
-    for piece in word:
-        if pieces and (pieces[-1], piece) == pair:
-            pieces[-1] += piece
-        else:
-            pieces.append(piece)
-    return pieces

@@ -26,7 +26,7 @@ def write_demo_tokenizer(folder: Path) -> int:
     write_tokenizer(folder, _BYTE_TOKENS + 2)
     bytes_only, _ = make_vocabulary(_BYTE_TOKENS + 2)
     tokens = list(bytes_only)[:_BYTE_TOKENS]
-    merges = _word_merges()
+    merges = word_merges([[*word[:-1], word[-1] + _WORD_END] for word in WORDS])
     tokens += [left + right for left, right in merges]
     tokens += [START, END]
     vocabulary = {token: index for index, token in enumerate(tokens)}
@@ -41,9 +41,12 @@ def write_demo_tokenizer(folder: Path) -> int:
     return len(vocabulary)
 
 
-def _word_merges() -> list[tuple[str, str]]:
-    """Merge the pair that most words hold, again and again, until every word is one token (BPE's own rule)."""
-    words = [[*word[:-1], word[-1] + _WORD_END] for word in WORDS]
+def word_merges(words: list[list[str]]) -> list[tuple[str, str]]:
+    """Merge the pair that most words hold, again and again, until every word is one token (BPE's own rule).
+
+    Args:
+        words: pieces of each word, its characters at first.
+    """
     merges: list[tuple[str, str]] = []
     while pairs := Counter(pair for word in words for pair in pairwise(word)):
         best = max(pairs, key=lambda pair: (pairs[pair], pair))
