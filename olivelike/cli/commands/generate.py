@@ -214,11 +214,11 @@ def generate(
     from olivelike.runtime.pictures import PictureWriter
     from olivelike.runtime.pipeline.pipeline import begin_pipeline
     from olivelike.runtime.pipeline.pipeline_folder import check_folder
-    from olivelike.runtime.pipeline.request import Pictures
+    from olivelike.runtime.pipeline.request import Pictures, in_options
     from olivelike.runtime.prompts.wildcards import Wildcards
     from olivelike.runtime.sessions.session import ENGINE_CALLS
 
-    with JsonLines() if json else Lines(live=sys.stdout.isatty()) as display:
+    with JsonLines() if json else Lines(live=sys.stdout.isatty()) as display, _naming_options():
         name = folder.resolve().name
         writer = PictureWriter(output, name, overwrite=overwrite, metadata=metadata)
         if at.server is not None and at.cluster is not None:
@@ -313,9 +313,22 @@ def generate(
                 ENGINE_CALLS.end()  # Threads that open networks would hold the process.
             raise
         for note in plan.notes:
-            display.note(note)
+            display.note(in_options(note))
         begun = ahead[0] if ahead else None
         _draw(plan, writer, settings, display, safety=safety, ahead=begun, sheet=sheet, preview=preview)
+
+
+@contextlib.contextmanager
+def _naming_options() -> "Iterator[None]":
+    """Let refusals of fields name the options that gave them."""
+    from olivelike.errors import UsageError
+    from olivelike.runtime.pipeline.request import in_options
+
+    try:
+        yield
+    except UsageError as error:
+        error.args = (in_options(str(error)),)
+        raise
 
 
 def _check_for_cluster(session: AllSessionOptions, others: "Mapping[str, object]") -> None:

@@ -20,6 +20,7 @@ from olivelike.runtime.pictures import PictureRecord, UsedFile
 from olivelike.runtime.pictures.left_out import left_out
 from olivelike.runtime.pipeline.hires import hires_size
 from olivelike.runtime.pipeline.pipeline_folder import recorded_facts
+from olivelike.runtime.pipeline.prompt_cost import batch_texts
 from olivelike.runtime.pipeline.request import (
     PICTURE_FIELDS,
     Pictures,
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
 HASH_DIGITS: Final = 10
 """Digits of a checkpoint's SHA-256, as A1111 prints it."""
+_OF_GUIDANCE: Final = ("guidance_rescale", "guidance_calls")
+"""Fields without effect where nothing leads away from a negative prompt; an interval is refused there."""
 _OTHERWISE: Final = frozenset({"seed", "scheduler", "upscaler", *PICTURE_FIELDS})
 _ALIKE: Final = tuple(
     one.name for one in fields(Request) if one.name in PictureRecord.__dataclass_fields__ and one.name not in _OTHERWISE
@@ -173,16 +176,24 @@ def unread(prompt: str, wildcards: Wildcards, *, negative: bool = False) -> str 
 
 
 def guidance_notes(requests: Iterable[ResolvedRequest], folder: PipelineFolder) -> Iterator[str]:
-    """Return a line if a negative prompt, or a guidance scale, would be without effect."""
+    """Return a line for each of what is asked of guidance that would be without effect."""
     requests = list(requests)
     if not folder.takes_negative_prompt and not folder.takes_guidance and any(one.guided for one in requests):
         yield f"the guidance scale is not used: this {folder.family.title} was distilled to draw without"
-    if folder.takes_guidance and any(request.negative_prompt for request in requests):
-        yield "the negative prompt is not used: this UNet takes the guidance as an input, and runs on the prompt alone"
-    elif unled := sorted({one.guidance_scale for one in requests if one.negative_prompt and not one.guided}):
+    unled = [one for one in requests if not batch_texts(one.prompts, one, folder).guided]
+    idle = [name for name in _OF_GUIDANCE if any(getattr(one, name) != getattr(Request, name) for one in unled)]
+    negative = any(one.negative_prompt for one in (requests if folder.takes_guidance else unled))
+    named = [*(["the negative prompt"] if negative else []), *idle]
+    if not named:
+        return
+    what = f"{', '.join(named)}: not used"
+    if folder.takes_guidance:
+        yield f"{what}: this UNet takes the guidance as an input, and runs on the prompt alone"
+    else:
+        scale = max(one.guidance_scale for one in unled)
         yield (
-            f"the negative prompt is not used: at guidance {unled[-1]:g} nothing leads away from it; take guidance "
-            "above 1, if the model is made for it"
+            f"{what}: at guidance {scale:g} nothing leads away from a negative prompt; take guidance above 1, if the "
+            "model is made for it"
         )
 
 

@@ -778,6 +778,24 @@ def axes() -> Iterator[str]:
     return (one.name for one in fields(Request) if one.metadata.get("axis"))
 
 
+@lru_cache(maxsize=1)
+def _options() -> tuple[re.Pattern[str], Mapping[str, str]]:
+    """Return the options of the command line by the fields that they ask for, and a pattern of these in messages.
+
+    A field of one word is meant where a message begins with it, behind the place of a line.
+    """
+    options = {name: f"--{asked.name}" for name, asked in asked_fields() if asked.help}
+    options |= {one.name: one.metadata["option"] for one in fields(Pictures) if "option" in one.metadata}
+    whole, first = ("|".join(name for name in options if ("_" in name) is more) for more in (True, False))
+    return re.compile(rf"(?<![\w./'-])({whole})(?![\w/'-]|\.\w)|(?:^|(?<=:\d: ))({first})\b"), options
+
+
+def in_options(message: str) -> str:
+    """Return a message with options in place of the fields that it names."""
+    pattern, options = _options()
+    return pattern.sub(lambda one: options[one[0]], message)
+
+
 def names_elsewhere(api: Literal["a1111", "openai"]) -> dict[str, str]:
     """Return what another program's API calls fields, by their names here, where it is something else."""
     declared = {

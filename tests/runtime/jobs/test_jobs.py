@@ -236,11 +236,21 @@ def test_a_size_far_beyond_the_unet_s_own_is_written_without_exponents(little):
     assert "and up to 4,294,967,296 times (" in note
 
 
-def test_a_negative_prompt_that_nothing_leads_away_from_is_noted(little):
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"negative_prompt": "a dog"}, "the negative prompt: not used: at guidance 1 nothing leads away"),
+        ({"guidance_calls": "two", "guidance_rescale": 0.5}, "guidance_rescale, guidance_calls: not used"),
+        ({"guidance_calls": "faster", "negative_prompt": "b"}, "the negative prompt, guidance_calls: not used"),
+    ],
+    ids=str,
+)
+def test_what_is_asked_of_guidance_that_is_off_is_noted(little, asked, said):
     lines = read_prompts(["a"])
-    (note,) = plan_jobs(little, lines, {**FEW, "negative_prompt": "a dog", "guidance_scale": 1.0}).notes
-    assert note.startswith("the negative prompt is not used: at guidance 1 nothing leads away from it")
-    assert plan_jobs(little, lines, {**FEW, "negative_prompt": "a dog", "guidance_scale": 1.5}).notes == ()
+    (note,) = plan_jobs(little, lines, {**FEW, **asked, "guidance_scale": 1.0}).notes
+    assert note.startswith(said)
+    assert plan_jobs(little, lines, {**FEW, **asked, "guidance_scale": 1.5}).notes == ()
+    assert plan_jobs(little, read_prompts(["a AND b"]), {**FEW, **asked, "guidance_scale": 1.0}).notes == ()
     assert plan_jobs(little, lines, {**FEW, "negative_prompt": "", "guidance_scale": 1.0}).notes == ()
 
 
