@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from types import SimpleNamespace
 
 import pytest
 
+from olivelike.runtime.schedulers.scheduler_names import SAMPLERS
 from olivelike.serve.api.a1111 import _with_usual, _without_negatives
+from olivelike.serve.api.a1111_lists import samplers
+from olivelike.serve.api.a1111_lists import schedulers as a1111_schedulers
 from olivelike.serve.api.a1111_models import TextToImage
+from olivelike.serve.api.a1111_samplers import SCHEDULE_NAMES
+from olivelike.serve.api.catalogue_routes import schedulers
 from olivelike.serve.catalogue import Catalogue
 from olivelike.serve.orders import Order
 from olivelike.serve.service import Service
@@ -64,6 +70,26 @@ def test_a1111_s_own_choices_are_for_stable_diffusion_alone(service, little, mon
     drawn = little.name
     assert settled() == (50, 7.0, 50)
     assert settled(override_settings={"sd_model_checkpoint": "klein"}) == (4, 1.0, 4)
+
+
+def test_samplers_and_schedule_types_are_listed_that_the_chosen_model_is_drawn_with(service, little, monkeypatch):
+    monkeypatch.setattr("olivelike.serve.api.a1111_lists.service_of", lambda request: service)
+    drawn = "klein"
+    monkeypatch.setattr("olivelike.serve.api.a1111_lists.model_of", lambda request: drawn)
+
+    def listed():
+        return [[one["name"] for one in asyncio.run(route(None))] for route in (samplers, a1111_schedulers)]
+
+    def native(model=None):
+        return [one["name"] for one in json.loads(asyncio.run(schedulers(service, model)).body)]
+
+    noiseless = {"sgm_uniform"}
+    assert listed() == [["Euler"], [name for name in SCHEDULE_NAMES if name not in noiseless]]
+    euler = ["Euler", "Euler Karras", "Euler Exponential", "Euler Beta", "EulerDiscrete", "EulerDiscreteScheduler"]
+    assert native() == euler
+    assert {*native(little.name)} > {"Euler a", "DPM++ 2M Karras", *euler}
+    drawn = little.name
+    assert listed() == [list(SAMPLERS), list(SCHEDULE_NAMES)]
 
 
 def test_negative_prompts_that_programs_send_to_each_model_are_left_out_with_a_warning(service, little, monkeypatch):

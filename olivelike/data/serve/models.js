@@ -41,8 +41,9 @@ export async function setModel(name) {
   current = name;
   show();
   try {
-    const options = await ask(query("/api/options", { model: name }));
+    const [options, names] = await Promise.all(["/api/options", "/api/schedulers"].map((list) => ask(query(list, { model: name }))));
     if (!isNewest()) return;
+    takeSchedulers(names.map((one) => one.name), changed);
     takeOptions(options);
     takeControlNets(options.controlnets);
     imagePrompts.allow(options.ip_adapter ? Infinity : 0);
@@ -89,13 +90,11 @@ async function open() {
   })), setModel);
 }
 
-/** Fill the scheduler's choices; a recipe may bring one more. */
-export async function readSchedulers() {
-  const found = await ask("/api/schedulers");
+/** Fill the scheduler's choices; a recipe may bring one more, which another model need not know. */
+function takeSchedulers(names, changed) {
   const chosen = $("scheduler").value || remembered;
-  const names = found.map((one) => one.name);
   $("scheduler").replaceChildren(make("option", { value: "" }, "The model’s own"), ...names.map((name) => make("option", { value: name }, name)));
-  setScheduler(chosen);
+  setScheduler(changed && !names.includes(chosen) ? "" : chosen);
 }
 
 let remembered = "";

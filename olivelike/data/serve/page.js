@@ -10,7 +10,7 @@ import { forgetInitial, hasMask, hasPicture, initialFields, limitUploads, startI
 import { current, end, readQueue, startJobs, submit } from "./jobs.js";
 import { chosenLoras, loraNames, readLoras, setLoras, startLoras } from "./loras.js";
 import { startMask } from "./mask.js";
-import { model, modelNames, readModels, readSchedulers, schedulers, setScheduler, startModels } from "./models.js";
+import { model, modelNames, readModels, schedulers, setScheduler, startModels } from "./models.js";
 import { notice, problem } from "./notices.js";
 import { startPicker } from "./picker.js";
 import { PICTURE_LISTS } from "./picture_lists.js";
@@ -162,7 +162,6 @@ async function readAll(kept) {
   $("workflows-link").hidden = !features.runs;
   route();
   await readLoras().catch(() => ($("fold-loras").hidden = true));
-  await readSchedulers().catch(() => {});
   await readModels(kept ?? model() ?? server.current);
 }
 

@@ -225,9 +225,18 @@ def written_schedule(sampler: str, schedule: str | None) -> str | None:
     return None if _PLAIN_TYPE.fullmatch(_plain(schedule)) else schedule
 
 
-def scheduler_names() -> tuple[str, ...]:
-    """Return every name that `find_scheduler` takes, A1111's first."""
-    return tuple(_spellings())
+def scheduler_names(made_for: str | None = None) -> tuple[str, ...]:
+    """Return every name that `find_for` takes with a folder's own class, A1111's first."""
+    return tuple(name for name in _spellings() if draws_for(name, made_for))
+
+
+def draws_for(name: str, made_for: str | None) -> bool:
+    """Tell whether a name can be asked for where a folder has a class of its own."""
+    try:
+        find_for(name, made_for)
+    except UsageError:
+        return False
+    return True
 
 
 def sampler_of(class_name: str, settings: Mapping[str, object]) -> tuple[str, str | None]:

@@ -11,10 +11,10 @@ from olivelike._untrusted import Json
 from olivelike.errors import OlivelikeError
 from olivelike.runtime.pictures.picture_reading import read_picture_data
 from olivelike.runtime.pictures.picture_record import a1111_parameters
-from olivelike.runtime.schedulers.scheduler_names import SAMPLERS
+from olivelike.runtime.schedulers.scheduler_names import SAMPLERS, draws_for
 from olivelike.serve.api.a1111_guides import SCRIPT
 from olivelike.serve.api.a1111_models import LATENT_MODES, Options, PngInfo
-from olivelike.serve.api.a1111_samplers import SAMPLER_ALIASES, SCHEDULE_NAMES
+from olivelike.serve.api.a1111_samplers import SAMPLER_ALIASES, SCHEDULE_NAMES, schedules_for
 from olivelike.serve.api.a1111_state import model_of, webui_of
 from olivelike.serve.api.drawing import find_model, service_of
 from olivelike.serve.api.guards import client_of
@@ -79,19 +79,31 @@ async def sd_models(request: Request) -> list[Json]:
 
 
 @lists_router.get("/samplers")
-async def samplers() -> list[Json]:
-    """List the samplers whose packages are installed."""
-    names = list(SAMPLERS)
-    return [{"name": name, "aliases": SAMPLER_ALIASES[name], "options": {}} for name in names]
+async def samplers(request: Request) -> list[Json]:
+    """List the samplers that the current folder is drawn with."""
+    return [{"name": name, "aliases": SAMPLER_ALIASES[name], "options": {}} for name in _samplers(_made_for(request))]
 
 
 @lists_router.get("/schedulers")
-async def schedulers() -> list[Json]:
-    """List the schedule types."""
+async def schedulers(request: Request) -> list[Json]:
+    """List the schedule types that one of these samplers has."""
+    made_for = _made_for(request)
+    drawn = {kind for sampler in _samplers(made_for) for kind in schedules_for(sampler, made_for)}
     return [
         {"name": name, "label": label, "aliases": None, "default_rho": None, "need_inner_model": False}
         for name, label in SCHEDULE_NAMES.items()
+        if name in drawn
     ]
+
+
+def _made_for(request: Request) -> str | None:
+    """Return the current folder's own class of schedulers."""
+    found = find_model(service_of(request), model_of(request))
+    return found.scheduler if found else None
+
+
+def _samplers(made_for: str | None) -> list[str]:
+    return [name for name in SAMPLERS if draws_for(name, made_for)]
 
 
 @lists_router.get("/upscalers")

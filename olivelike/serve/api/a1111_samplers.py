@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from olivelike.errors import UsageError
-from olivelike.runtime.schedulers.scheduler_names import SAMPLERS, find_scheduler, written_schedule
+from olivelike.runtime.schedulers.scheduler_names import SAMPLERS, draws_for, find_scheduler, written_schedule
 from olivelike.serve.api.a1111_fields import Situation
 from olivelike.serve.api.refusals import refused
 
@@ -60,7 +60,7 @@ def scheduler_of(sampler: str | None, schedule: str | None, prefix: str = "") ->
     try:
         find_scheduler(whole)
     except UsageError:
-        known = ", ".join(label for label in SCHEDULE_NAMES.values() if _is_drawn(named, label))
+        known = ", ".join(SCHEDULE_NAMES[name] for name in schedules_for(named))
         raise refused(f"{prefix}scheduler: {named} is not drawn with {label!r} here, but with {known}") from None
     return whole
 
@@ -82,10 +82,7 @@ def situations_of(scheduler: str | None) -> set[Situation]:
     return {name for name, holds in found.items() if holds}
 
 
-def _is_drawn(sampler: str, label: str) -> bool:
-    written = written_schedule(sampler, label)
-    try:
-        find_scheduler(f"{sampler} {written}" if written else sampler)
-    except UsageError:
-        return False
-    return True
+def schedules_for(sampler: str, made_for: str | None = None) -> list[str]:
+    """Return the schedule types, as programs name them, that a sampler is drawn with for a folder's own class."""
+    named = {name: written_schedule(sampler, label) for name, label in SCHEDULE_NAMES.items()}
+    return [name for name, kind in named.items() if draws_for(f"{sampler} {kind}" if kind else sampler, made_for)]

@@ -19,6 +19,8 @@ from olivelike.serve.form import bounds
 from olivelike.serve.orders import Name, Text
 from olivelike.serve.views import LISTED_GUIDES, ModelView
 
+Model = Annotated[str | None, Query(max_length=300)]
+"""Name of a folder; `None` is the current one."""
 router = APIRouter(route_class=StrictRoute)
 
 
@@ -51,9 +53,10 @@ async def thumbnail(name: str, service: TheService) -> Response:
 
 
 @router.get("/api/schedulers")
-async def schedulers() -> Response:
-    """Return the names of schedulers, A1111's first."""
-    return JSONResponse([{"name": name} for name in scheduler_names()])
+async def schedulers(service: TheService, model: Model = None) -> Response:
+    """Return the names of schedulers that a folder is drawn with, A1111's first."""
+    made_for = _view(service, model).scheduler if model or service.current_model else None
+    return JSONResponse([{"name": name} for name in scheduler_names(made_for)])
 
 
 @router.get("/api/embeddings")
@@ -76,12 +79,9 @@ async def tokens(question: PromptQuestion, service: TheService) -> Response:
 
 
 @router.get("/api/options")
-async def options(service: TheService, model: Annotated[str | None, Query(max_length=300)] = None) -> Response:
+async def options(service: TheService, model: Model = None) -> Response:
     """Return defaults and bounds of an order's fields for a folder."""
-    name = model or service.current_model
-    view = next((one for one in service.models() if one.name == name), None)
-    if view is None:
-        raise SourceError(f"no model {name!r} is served")
+    view = _view(service, model)
     return JSONResponse(
         {
             "model": view.name,
@@ -94,6 +94,15 @@ async def options(service: TheService, model: Annotated[str | None, Query(max_le
             **{name: getattr(view, name) for name in LISTED_GUIDES},
         }
     )
+
+
+def _view(service: TheService, model: str | None) -> ModelView:
+    """Return a folder, by default the current one. Raises `SourceError` if it is not served."""
+    name = model or service.current_model
+    view = next((one for one in service.models() if one.name == name), None)
+    if view is None:
+        raise SourceError(f"no model {name!r} is served")
+    return view
 
 
 def _fields(service: TheService, model: ModelView) -> Json:
