@@ -25,7 +25,7 @@ prompts, as a field of a `Request` in Python and of an order at a server, and in
 [generating](generate.md) and [pictures](pictures.md).
 """
 _PLOTS = """## Sides of a plot
-Fields that change along `x` or `y` of an order at a [server](serve.md): {}.
+Fields that change along `x`, `y` or `z` of an order at a [server](serve.md): {}.
 """
 _USUAL = FAMILIES["sd1"].usual
 _TITLES = "| option | in lines also | field | default | bounds at a server | in records | meaning |"

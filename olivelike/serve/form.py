@@ -7,7 +7,7 @@ from dataclasses import MISSING, fields
 from olivelike._untrusted import Json
 from olivelike.runtime.pictures.picture_record import fields_of_files, told_of
 from olivelike.runtime.pipeline.request import Request, axes
-from olivelike.serve.orders import AXES, Order
+from olivelike.serve.orders import AXES, Order, axis_label
 
 
 def bounds() -> dict[str, Json]:
@@ -20,6 +20,12 @@ def _bounds(schema: Json) -> Json:
     least = one.get("minimum", one.get("exclusiveMinimum"))
     found = {"min": least, "max": one.get("maximum"), "type": one.get("type"), "enum": one.get("enum")}
     return {"default": schema.get("default"), **{name: value for name, value in found.items() if value is not None}}
+
+
+def _number(bounds_of: Json) -> str | None:
+    """Return the kind of number that a field takes, if it takes one."""
+    kind: str | None = bounds_of.get("type")
+    return kind if kind in ("integer", "number") else None
 
 
 def form() -> Json:
@@ -51,11 +57,11 @@ def form() -> Json:
         for one in fields_of_files()
         if (label := told[one.name].label) is not None
     ]  # fmt: skip
-    sides = [(name, entered[name].label if name in entered else AXES[name]) for name in (*first, *AXES, *last)]
     return {
         "fields": chosen,
         "axes": [
-            {"name": name, "label": label, "type": known.get(name, {}).get("type", "string")} for name, label in sides
+            {"name": name, "label": axis_label(name), "type": _number(known.get(name, {})) or "string"}
+            for name in (*first, *AXES, *last)
         ],
         "record": record,
     }

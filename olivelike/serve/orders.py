@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import fields
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field
 
 from olivelike.families import FAMILIES
-from olivelike.runtime.pipeline.request import PICTURE_FIELDS, Choices, Control, axes
+from olivelike.runtime.pipeline.request import PICTURE_FIELDS, Choices, Control, Request, axes
 
 if TYPE_CHECKING:
     from olivelike._untrusted import JsonView
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Strength = Annotated[Finite, Field(ge=-10, le=10)]
-AXES: Final = {"prompt_sr": "Prompt S/R", "lora": "LoRA:weight", "model": "Model"}
+AXES: Final = {
+    "prompt_sr": "Prompt S/R", "lora": "LoRA:weight", "model": "Model", "control_strength": "ControlNet weight",
+}  # fmt: skip
 """Axes of a plot beside a request's fields, with what people call them."""
 Name = Annotated[str, Field(max_length=300)]
 Text = Annotated[str, Field(max_length=20_000)]
@@ -50,10 +53,11 @@ class _Control(_Value, Control[UploadId], frozen=True):
 
 
 class Axis(_Value, frozen=True):
-    """Field that changes along a side of an X/Y plot."""
+    """Field that changes along a side of a plot."""
 
     field: Literal[(*axes(), *AXES)]  # type: ignore[valid-type]
-    """`prompt_sr` puts each value in the place of the first one in the prompts; `lora` adds `NAME:WEIGHT`."""
+    """`prompt_sr` puts each value in the place of the first one in the prompts; `lora` adds `NAME:WEIGHT`;
+    `control_strength` is that of all control pictures."""
     values: Annotated[
         tuple[Annotated[str, Field(max_length=2000)] | int | Finite, ...],
         FailFast(),
@@ -87,10 +91,25 @@ class Order(_Value, Choices, frozen=True):
     """Pictures to work after, for families whose denoiser sees some."""
     x: Axis | None = None
     y: Axis | None = None
+    z: Axis | None = None
+    """Axes of a plot: columns, rows, and tables of these below each other."""
     sheet: bool = False
     """Lay all pictures out on one sheet too; a plot has one anyway."""
     save: bool = True
     """Whether pictures stay in the gallery; they are dropped an hour after the job otherwise."""
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """Return those that there are, columns first."""
+        return tuple(axis for axis in (self.x, self.y, self.z) if axis is not None)
+
+
+def axis_label(field: str) -> str:
+    """Return what people call a field that is an axis."""
+    if field in AXES:
+        return AXES[field]
+    declared = next(one for one in fields(Request) if one.name == field)
+    return str(declared.metadata["entered"].label)
 
 
 def uploads_of(asked: JsonView) -> Iterator[str]:

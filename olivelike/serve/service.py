@@ -10,6 +10,7 @@ import secrets
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from math import prod
 from typing import TYPE_CHECKING
 
 from olivelike._text import did_you_mean
@@ -250,20 +251,18 @@ class Service:
         if model is None:
             raise SourceError("no model is served yet; convert a checkpoint first, or start the server with a folder")
         usual = self.catalogue.usual(model)
-        if "model" in (axis.field for axis in (order.x, order.y) if axis):
+        if "model" in (axis.field for axis in order.axes):
             usual = {}  # Each cell has those of its own.
         left_open = {name: value for name, value in usual.items() if name not in order.model_fields_set}
-        return order.model_copy(
-            update={**order.drawn_seeds(), **left_open, "model": model, "x": drawn(order.x), "y": drawn(order.y)}
-        )
+        sides = {side: drawn(getattr(order, side)) for side in ("x", "y", "z")}
+        return order.model_copy(update={**order.drawn_seeds(), **left_open, "model": model, **sides})
 
     def check_limits(self, order: Order) -> None:
         """Raise `UsageError` for an order of more than is drawn here."""
         limits = self.settings
         if (order.width is None) != (order.height is None):
             raise UsageError("one side alone is given; give width and height, or neither")
-        across, down = (len(axis.values) if axis else 1 for axis in (order.x, order.y))
-        if (pictures := across * down * order.num_images) > limits.max_images:
+        if (pictures := prod(len(axis.values) for axis in order.axes) * order.num_images) > limits.max_images:
             raise UsageError(f"{pictures} pictures are more than the {limits.max_images} of a job that are drawn here")
         for cell in cells(order):
             side = round(max(self._size(cell.order)) * (cell.order.hires or 1))

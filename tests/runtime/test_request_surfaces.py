@@ -53,11 +53,6 @@ PLOTS = {
     "tiled_vae": "changes no picture but by rounding", "retry_unsafe": "decides which pictures are left",
     "seeds": "seed", "variation_seeds": "seed", "upscaler": "files of the server's machine are no client's",
     **dict.fromkeys(("prompt_weights", "fit", "inpaint_area", "control_guess"), "has two values: draw it twice"),
-    **dict.fromkeys(
-        ("guidance_interval", "cache_interval", "variation_strength", "variation_seed", "hires", "hires_strength",
-         "mask_blur", "inpaint_padding", "ip_adapter_scale"),
-        "A1111's plots have none, and nobody asked for it",
-    ),
     **dict.fromkeys(PICTURES, "a file"),
 }  # fmt: skip
 

@@ -3,25 +3,57 @@ from __future__ import annotations
 import pytest
 
 from olivelike.errors import UsageError
-from olivelike.serve.drawing.plots import cells
-from olivelike.serve.orders import Axis, Order
+from olivelike.serve.drawing.plots import cells, heads
+from olivelike.serve.form import form
+from olivelike.serve.orders import Axis, Order, axis_label
 
 
-def plot(x=None, y=None, **order):
-    axes = {name: Axis(field=axis[0], values=axis[1:]) for name, axis in (("x", x), ("y", y)) if axis}
-    return cells(Order(**{"prompt": "a red circle", **order, **axes}))
+def asked(x=None, y=None, z=None, **order):
+    sides = (("x", x), ("y", y), ("z", z))
+    axes = {name: Axis(field=axis[0], values=axis[1:]) for name, axis in sides if axis}
+    return Order(**{"prompt": "a red circle", **order, **axes})
+
+
+def plot(*axes, **order):
+    return cells(asked(*axes, **order))
 
 
 def test_cells_come_row_by_row_with_their_labels():
-    found = plot(("steps", 10, "20"), ("guidance_scale", 1, 7.5))
+    sides = ("steps", 10, "20"), ("guidance_scale", 1, 7.5)
+    found = plot(*sides)
     assert [(cell.order.steps, cell.order.guidance_scale) for cell in found] == [(10, 1), (20, 1), (10, 7.5), (20, 7.5)]
-    assert [(cell.across, cell.down) for cell in found][1] == ("steps 20", "guidance_scale 1")
-    assert all(cell.order.x is None for cell in found)
+    assert [cell.place for cell in found] == [(0, 0, 0), (0, 0, 1), (0, 1, 0), (0, 1, 1)]
+    told = heads(asked(*sides, seed=5))
+    steps, guidance = axis_label("steps"), axis_label("guidance_scale")
+    assert (told.title, told.across) == ("a red circle\nSeed 5", [f"{steps} 10", f"{steps} 20"])
+    assert (told.down, told.layers) == ([f"{guidance} 1", f"{guidance} 7.5"], ("",))
+    assert all(not cell.order.axes for cell in found)
+
+
+def test_a_third_axis_repeats_the_table():
+    found = plot(("steps", 1, 2), None, ("hires", "2:0.4", 1.5), hires_strength=0.9)
+    assert [cell.place for cell in found] == [(0, 0, 0), (0, 0, 1), (1, 0, 0), (1, 0, 1)]
+    assert [(cell.order.hires, cell.order.hires_strength) for cell in found][1:3] == [(2.0, 0.4), (1.5, 0.9)]
+
+
+def test_control_pictures_change_their_strength_together():
+    led = [{"image": "0" * 64, "end": 0.5}, {"image": "1" * 64}]
+    found = plot(("control_strength", 0.5, "1.2"), controls=led)
+    strengths = [[(one.strength, one.end) for one in cell.order.controls] for cell in found]
+    assert strengths == [[(0.5, 0.5), (0.5, 1.0)], [(1.2, 0.5), (1.2, 1.0)]]
+
+
+def test_each_field_that_can_be_an_axis_takes_a_value_as_text():
+    texts = {"size": "64x32", "guidance_interval": "0.2:0.6", "prompt_sr": "red", "hires": "2", "scheduler": "Euler"}
+    controls = [{"image": "0" * 64}]
+    for one in form()["axes"]:
+        (cell,) = plot((one["name"], texts.get(one["name"], "1")), controls=controls)
+        assert not cell.order.axes
 
 
 def test_an_order_without_axes_is_one_cell():
     (cell,) = plot(steps=3)
-    assert (cell.order.steps, cell.across, cell.down) == (3, "", "")
+    assert (cell.order.steps, cell.place) == (3, (0, 0, 0))
 
 
 def test_axes_of_texts_sizes_and_loras():
@@ -41,6 +73,8 @@ def test_axes_of_texts_sizes_and_loras():
         (("prompt_sr", "yellow", "blue"), "'yellow' is not in the prompts"),
         (("size", "large"), "is no size"),
         (("strength", 0), "axis strength: 0"),
+        (("guidance_interval", "0.2"), "guidance interval '0.2' is none"),
+        (("control_strength", 1), "no control picture"),
     ],
 )
 def test_values_that_a_field_can_not_have_are_refused(axis, message):

@@ -1,8 +1,9 @@
-// X/Y plots: an axis' field and values, read as A1111's script reads them.
+// X/Y/Z plots: an axis' field and values, read as A1111's script reads them.
 
 import { FORM } from "./declared.js";
 import { $, exact, make } from "./dom.js";
 
+const SIDES = ["x", "y", "z"];
 const AXES = Object.fromEntries(FORM.axes.map((one) => [one.name, one]));
 
 /** Values parted by commas; one with a comma in it stands in double quotes. */
@@ -51,16 +52,19 @@ export function axisOf(field, text) {
   return { field, values: values.flatMap((value) => numbersOf(value, AXES[field].type === "integer")) };
 }
 
-/** Both axes of the form. Throws an `Error` with a sentence if values can't be read. */
+/** The axes of the form. Throws an `Error` with a sentence if values can't be read. */
 export function axes() {
-  const [x, y] = ["x", "y"].map((side) => axisOf($(`${side}-field`).value, $(`${side}-values`).value));
-  if (x && y && x.field === y.field && x.field !== "prompt_sr") throw new Error(`X and Y are both ${AXES[x.field].label}; take another for one`);
-  return { x, y };
+  const found = Object.fromEntries(SIDES.map((side) => [side, axisOf($(`${side}-field`).value, $(`${side}-values`).value)]));
+  for (const [first, second] of [["x", "y"], ["x", "z"], ["y", "z"]]) {
+    const field = found[first]?.field;
+    if (field && field === found[second]?.field && field !== "prompt_sr") throw new Error(`${first.toUpperCase()} and ${second.toUpperCase()} are both ${AXES[field].label}; take another for one`);
+  }
+  return found;
 }
 
 /** `choices` returns, for a field, all values there are, or nothing. */
 export function startPlot(choices) {
-  for (const side of ["x", "y"]) {
+  for (const side of SIDES) {
     $(`${side}-field`).replaceChildren(
       make("option", { value: "" }, "Nothing"),
       ...FORM.axes.map(({ name, label }) => make("option", { value: name }, label)),
@@ -72,11 +76,11 @@ export function startPlot(choices) {
     });
   }
   const show = () => {
-    for (const side of ["x", "y"]) $(`${side}-all`).hidden = !choices($(`${side}-field`).value);
+    for (const side of SIDES) $(`${side}-all`).hidden = !choices($(`${side}-field`).value);
     let text = "";
     try {
-      const { x, y } = axes();
-      if (x || y) text = `${x?.values.length ?? 1} × ${y?.values.length ?? 1}`;
+      const { x, y, z } = axes();
+      if (x || y || z) text = [x, y, ...(z ? [z] : [])].map((axis) => axis?.values.length ?? 1).join(" × ");
       $("plot-problem").hidden = true;
     } catch {
       text = "…";

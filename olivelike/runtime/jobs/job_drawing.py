@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from olivelike.runtime.jobs.fast import Lora
     from olivelike.runtime.jobs.job_plan import Job, JobPlan
     from olivelike.runtime.pictures import PictureRecord, PictureWriter
-    from olivelike.runtime.pictures.writer import SheetPicture
+    from olivelike.runtime.pictures.sheets import SheetPicture
     from olivelike.runtime.pipeline.denoising import Step
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
@@ -376,7 +376,7 @@ class PictureFiles:
 
     def keep(self, _: int, picture: Picture, record: PictureRecord) -> None:
         """Write a picture under the next name."""
-        from olivelike.runtime.pictures.writer import SheetPicture
+        from olivelike.runtime.pictures.sheets import SheetPicture
 
         self._first = self._first or record
         with self.while_writing():
@@ -388,7 +388,9 @@ class PictureFiles:
                 )
             )  # fmt: skip
         if self.sheet:  # Without one, pictures are held for their batch alone.
-            self._cells.append(SheetPicture(picture.image, record.prompt, f"seed {picture.seed}"))
+            self._cells.append(
+                SheetPicture(picture.image, record.prompt, f"seed {picture.seed}", bool(picture.flagged))
+            )
 
     def keep_sheet(self) -> None:
         """Write the sheet, if there is to be one."""

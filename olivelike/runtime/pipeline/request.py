@@ -379,6 +379,7 @@ class Recorded:
             group="more",
             hint="Steps between which guidance leads, such as 0:0.6; the others cost half.",
         ),
+        axis=True,
     )
     """From which to which share of the steps guidance leads; the prompt alone does before and behind."""
     cache_interval: Annotated[int, Bounds(ge=1, le=10_000)] = choice(
@@ -391,6 +392,7 @@ class Recorded:
         ),
         told=Told("whole UNet each", "{cache_interval} steps", Written("Cache interval", read_whole)),
         entered=Entered("Whole UNet each … steps", group="more"),
+        axis=True,
     )
     """Each so many steps the whole UNet runs; between them its shallow part, which the pass `deepcache` writes."""
     prompt_weights: bool = choice(
@@ -428,6 +430,7 @@ class Recorded:
         noun="variation_strength, the share of its noise, above 0",
         told=Told("by a share of", written=Written("Variation seed strength", read_number)),
         entered=Entered("Variation", group="more", step=0.05),
+        axis=True,
     )
     """Share of another seed's noise in the initial noise, as A1111's `subseed_strength`."""
     variation_seed: Annotated[int, Bounds(ge=-1, lt=SEEDS)] | None = choice(
@@ -442,6 +445,7 @@ class Recorded:
         told=Told("varied with", written=Written("Variation seed", read_seed)),
         about="variation_strength",
         entered=Entered("Variation seed", group="more"),
+        axis=True,
     )
     """Other seed of each prompt's first picture; the next ones have those that follow, and keep `seed`. In a record, of
     this very picture."""
@@ -451,6 +455,7 @@ class Recorded:
         told=Told("drawn again", "at {hires:g} times the size, strength {hires_strength:g}"),
         entered=Entered("Draw again, times as large", group="more", step=0.25),
         elsewhere=Elsewhere(a1111="hr_scale"),
+        axis=True,
     )
     """Enlarge what is drawn from a prompt alone so many times, and draw it again at that size."""
     hires_strength: Annotated[float, Bounds(gt=0, le=1)] = choice(
@@ -458,6 +463,7 @@ class Recorded:
         told=Told(None),
         entered=Entered("Its strength", group="more", step=0.05),
         elsewhere=Elsewhere(a1111="denoising_strength"),
+        axis=True,
     )
     """Share of the steps that run again then."""
     inpaint_area: Literal["whole", "masked"] = choice(
@@ -488,6 +494,7 @@ class Recorded:
         about="mask",
         entered=Entered("Mask blur", group="picture", value=4),
         most=1024,
+        axis=True,
     )
     """Put the initial picture back where the mask is black, with an edge so soft, in pixels; `None` does not."""
     inpaint_padding: Annotated[int, Bounds(ge=0, le=1024)] = choice(
@@ -497,6 +504,7 @@ class Recorded:
         about="inpaint_area",
         entered=Entered("Padding", group="picture"),
         elsewhere=Elsewhere(a1111="inpaint_full_res_padding"),
+        axis=True,
     )
     """Pixels of the initial picture around a masked area."""
     tiled_vae: bool = choice(
@@ -527,6 +535,7 @@ class Recorded:
         told=Told("shown with"),
         about="ip_adapter_images",
         entered=Entered("Scale", group="image_prompt", step=0.05, value=0.6),
+        axis=True,
     )
     """Strength of pictures that are a prompt beside the text."""
 

@@ -256,10 +256,11 @@ class Dispatcher:
         self._feed.publish(
             {"type": "started", "job": job, "batches": row.plan["batches"], "steps_total": row.plan["steps"]}
         )
-        done = {one.number: one.path for one in self._gallery.of_job(job) if not one.sheet} if row.started else {}
+        there = [one for one in self._gallery.of_job(job) if not one.sheet] if row.started else []
         message = {
             "job": job, "order": row.asked, "models": self.models_of(order), "gallery": str(self._gallery.folder),
-            "folder": folder, "first": first, "done": done, "safety": self._settings.safety,
+            "folder": folder, "first": first, "done": {one.number: one.path for one in there},
+            "flagged": [one.number for one in there if one.flagged], "safety": self._settings.safety,
             "reads": [*row.plan.get("reads", ()), *self._also_read(order)] if self._cluster is not None else [],
         }  # fmt: skip
         async for answer in painter.draw(message):

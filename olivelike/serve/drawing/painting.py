@@ -37,9 +37,10 @@ from olivelike.runtime.jobs.job_drawing import (
 from olivelike.runtime.pictures.picture_reading import MOST_PIXELS, open_image
 from olivelike.runtime.pictures.picture_record import PictureRecord, a1111_text, encode_picture
 from olivelike.runtime.pictures.preview_file import Pace, side_by_side
-from olivelike.runtime.pictures.writer import SheetPicture, picture_sheet
+from olivelike.runtime.pictures.sheets import SheetPicture, picture_sheet, plot_sheet
 from olivelike.runtime.sessions.session import ENGINE_CALLS
 from olivelike.serve.drawing.planning import Files, OrderPlan, plan_order
+from olivelike.serve.drawing.plots import heads
 from olivelike.serve.drawing.warm import SessionChoice, WarmPipelines
 from olivelike.serve.gallery.picture_id import picture_id
 from olivelike.serve.orders import Order
@@ -80,6 +81,8 @@ class DrawMessage:
     """Number of the first picture's file."""
     done: Mapping[str, str]
     """Files of pictures that are there, below the gallery, by their number in the job."""
+    flagged: Sequence[int]
+    """Which of these the safety checker flagged."""
     safety: bool
     reads: Sequence[str] = ()
     """Files and folders that drawing it opens."""
@@ -246,6 +249,7 @@ class OrderDrawing:
         self.message = message
         self._painting = painting
         self._files = {int(number): path for number, path in message.done.items()}
+        self._flagged = set(message.flagged)
         self.jobs = JobDrawing(self, safety=message.safety, there=self._files)
         self._told = 0.0
         self._pace = Pace(_PREVIEW_SECONDS)
@@ -290,6 +294,8 @@ class OrderDrawing:
         """Write a picture under its number."""
         path, more = self._write(f"{self.message.first + number:05}-{picture.seed}.png", picture.image, record)
         self._files[number] = path
+        if picture.flagged:
+            self._flagged.add(number)
         written = PictureWritten(
             path=path, prompt=record.prompt, seed=picture.seed, first_seed=picture.first_seed,
             attempts=picture.attempts, flagged=picture.flagged,
@@ -300,23 +306,22 @@ class OrderDrawing:
         """Lay the pictures that are still there out on a sheet, if the order asks for one."""
         from PIL import Image
 
-        order, gallery = self.message.order, Path(self.message.gallery)
-        plotted = bool(order["x"] or order["y"])
-        if not plotted and not order["sheet"]:
+        order, gallery = Order.model_validate(self.message.order), Path(self.message.gallery)
+        if not order.axes and not order.sheet:
             return
-        pictures, across = [], []
+        found: dict[tuple[int, int, int], list[SheetPicture]] = {}
         for number, cell in enumerate(self._plan.cells):
-            across.append(cell.across)
+            path = self._files.get(number)
             with contextlib.suppress(FileNotFoundError):  # It may have been deleted meanwhile.
-                if number in self._files:
-                    with Image.open(gallery / self._files[number]) as image:
-                        pictures.append(SheetPicture(image.convert("RGB"), cell.down, cell.across))
-        if not pictures:
+                if path is not None:
+                    with Image.open(gallery / path) as image:
+                        seed = f"seed {Path(path).stem.partition('-')[2]}"
+                        shown = SheetPicture(image.convert("RGB"), "", seed, number in self._flagged)
+                        found.setdefault(cell.place, []).append(shown)
+        if not found:
             return
-        if not plotted:
-            pictures = [replace(one, caption=f"{number + 1}") for number, one in enumerate(pictures)]
-        sheet = picture_sheet(pictures, len(dict.fromkeys(across)) if plotted else 4)
-        record = replace(self._plan.jobs[0].record, seed=order["seed"])
+        sheet = plot_sheet(found, heads(order)) if order.axes else picture_sheet(found[0, 0, 0])
+        record = replace(self._plan.jobs[0].record, seed=order.seed)
         name = f"{self.message.first + len(self._plan.cells):05}-sheet.png"
         path, more = self._write(name, sheet, record, sheet=True)
         nothing = dict.fromkeys(("number", "seed", "first_seed", "flagged", "record"))

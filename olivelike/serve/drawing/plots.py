@@ -1,14 +1,25 @@
-"""X/Y plots: the order of each cell."""
+"""Plots of up to three axes: the order of each cell, and the words around the cells."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
 from olivelike.errors import UsageError
-from olivelike.runtime.pipeline.request import parse_size
-from olivelike.serve.orders import Axis, Order
+from olivelike.runtime.pictures.sheets import PlotHeads
+from olivelike.runtime.pipeline.request import Asked, asked_fields, with_hires
+from olivelike.serve.orders import Axis, Order, axis_label
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_SPEAKS_FOR_ITSELF = frozenset({"prompt_sr", "lora", "model", "scheduler", "size"})
+"""Axes whose values need no label."""
 
 
 @dataclass(frozen=True)
@@ -17,49 +28,80 @@ class Cell:
 
     order: Order
     """Without axes."""
-    across: str
-    """Words for the value of `x` here."""
-    down: str
+    place: tuple[int, int, int]
+    """Number of its layer (`z`), row (`y`) and column (`x`)."""
 
 
 def cells(order: Order) -> list[Cell]:
     """Return the cells of an order, row by row. Raises `UsageError` for a value that its field can't have."""
-    plain = order.model_copy(update={"x": None, "y": None})
-    return [
-        Cell(_changed(_changed(plain, order.y, down), order.x, across), _label(order.x, across), _label(order.y, down))
-        for down in (order.y.values if order.y else (None,))
-        for across in (order.x.values if order.x else (None,))
+    plain = order.model_copy(update=dict.fromkeys(("x", "y", "z")))
+    found = []
+    sides = [list(enumerate(axis.values if axis else (None,))) for axis in (order.z, order.y, order.x)]
+    for (layer, deep), (row, down), (column, across) in product(*sides):
+        cell = plain
+        for axis, value in ((order.z, deep), (order.y, down), (order.x, across)):
+            cell = _changed(cell, axis, value)
+        found.append(Cell(cell, (layer, row, column)))
+    return found
+
+
+def heads(order: Order) -> PlotHeads:
+    """Return the words around the cells of a plot."""
+    chosen = {axis.field for axis in order.axes}
+    told = [
+        "" if order.seed is None or "seed" in chosen else f"Seed {order.seed}",
+        "" if order.model is None or "model" in chosen else order.model,
     ]
+    title = "\n".join([order.prompt.replace("\n", " "), ", ".join(part for part in told if part)])
+    return PlotHeads(title, _labels(order.x), _labels(order.y), _labels(order.z))
 
 
-def _label(axis: Axis | None, value: str | float | None) -> str:
+def _labels(axis: Axis | None) -> Sequence[str]:
     if axis is None:
-        return ""
-    shown = f"{value:g}" if isinstance(value, float) else str(value)
-    return shown if axis.field in ("prompt_sr", "lora", "model", "scheduler") else f"{axis.field} {shown}"
+        return ("",)
+    values = [f"{value:g}" if isinstance(value, float) else str(value) for value in axis.values]
+    if axis.field in _SPEAKS_FOR_ITSELF:
+        return values
+    return [f"{axis_label(axis.field)} {value}" for value in values]
+
+
+@lru_cache(maxsize=1)
+def _asked() -> Mapping[str, Asked]:
+    return dict(asked_fields())
 
 
 def _changed(order: Order, axis: Axis | None, value: str | float | None) -> Order:
     if axis is None or value is None:
         return order
     what = f"axis {axis.field}: {value!r}"
-    changes: dict[str, object]
-    if axis.field == "size":
-        width, height = parse_size(str(value))
-        changes = {"width": width, "height": height}
-    elif axis.field == "lora":
-        name, _, weight = str(value).rpartition(":")
-        chosen = {"name": name, "weight": weight} if name else {"name": weight}
-        changes = {"loras": [*(dict(one) for one in order.loras), chosen]}
-    elif axis.field == "prompt_sr":
-        searched = str(axis.values[0])
-        texts = {"prompt": order.prompt, "negative_prompt": order.negative_prompt}
-        if not searched or not any(searched in text for text in texts.values() if text):
-            raise UsageError(f"axis prompt_sr: {searched!r} is not in the prompts, so nothing can take its place")
-        changes = {name: text.replace(searched, str(value)) for name, text in texts.items() if text}
-    else:
-        changes = {axis.field: value}
     try:
-        return Order.model_validate({**order.model_dump(exclude_unset=True), **changes})
+        return Order.model_validate({**order.model_dump(exclude_unset=True), **_changes(order, axis, value)})
     except ValidationError as error:
         raise UsageError(f"{what}: {error.errors()[0]['msg']}") from None
+    except ValueError as error:
+        raise UsageError(f"{what}: {error}") from None
+
+
+def _changes(order: Order, axis: Axis, value: str | float) -> Mapping[str, object]:
+    """Return the fields that a value of an axis changes. Raises `UsageError` and `ValueError`."""
+    match axis.field:
+        case "lora":
+            name, _, weight = str(value).rpartition(":")
+            chosen = {"name": name, "weight": weight} if name else {"name": weight}
+            return {"loras": [*(dict(one) for one in order.loras), chosen]}
+        case "control_strength":
+            if not order.controls:
+                raise UsageError("axis control_strength: no control picture is given, so nothing has a strength")
+            return {"controls": [{**one.model_dump(exclude_unset=True), "strength": value} for one in order.controls]}
+        case "prompt_sr":
+            searched = str(axis.values[0])
+            texts = {"prompt": order.prompt, "negative_prompt": order.negative_prompt}
+            if not searched or not any(searched in text for text in texts.values() if text):
+                raise UsageError(f"axis prompt_sr: {searched!r} is not in the prompts, so nothing can take its place")
+            return {name: text.replace(searched, str(value)) for name, text in texts.items() if text}
+        case "size":
+            width, height = _asked()["size"].read(str(value))
+            return {"width": width, "height": height}
+        case "hires" | "guidance_interval":
+            return with_hires({axis.field: _asked()[axis.field].read(str(value))})
+    return {axis.field: value}

@@ -19,7 +19,7 @@ from PIL.PngImagePlugin import PngInfo
 from olivelike.errors import SourceError
 from olivelike.runtime.pictures import PictureWriter, UsedFile, read_picture
 from olivelike.runtime.pictures.ai_mark import COMPOSITE, MADE, said_source_type, xmp_packet
-from olivelike.runtime.pictures.writer import SheetPicture
+from olivelike.runtime.pictures.sheets import SheetPicture
 
 VOCABULARY = "http://cv.iptc.org/newscodes/digitalsourcetype/"
 FILES = ["a.png", "a.jpg", "a.webp"]

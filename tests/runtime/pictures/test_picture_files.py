@@ -15,9 +15,10 @@ from picture_samples import PLAIN, RECORD, save
 from PIL import Image
 
 from olivelike.errors import SessionError, UsageError
-from olivelike.runtime.pictures import PictureWriter, is_picture, read_picture, read_picture_record
+from olivelike.runtime.pictures import PictureWriter, is_picture, read_picture, read_picture_record, sheets
 from olivelike.runtime.pictures.picture_record import a1111_text, to_pictures
-from olivelike.runtime.pictures.writer import SheetPicture, parse_output, picture_sheet, slug
+from olivelike.runtime.pictures.sheets import PlotHeads, SheetPicture, picture_sheet, plot_sheet
+from olivelike.runtime.pictures.writer import parse_output, slug
 
 
 def test_nothing_is_overwritten_unasked(tmp_path, image):
@@ -179,6 +180,39 @@ def test_single_pictures_stand_in_a_square_with_their_prompts_below():
     sheet = picture_sheet(shown)
     assert [x for (x, _), _ in places(sheet, images)] == [8, 166] * 2
     assert sheet.height < 500, "a long prompt is cut"
+
+
+def test_a_plot_has_heads_around_its_cells_and_marks_what_is_flagged():
+    images = [Image.new("RGB", (150, 100), (200, number, 0)) for number in range(3)]
+    black = SheetPicture(Image.new("RGB", (150, 100)), flagged=True)
+    cells = {(0, 0, 0): [SheetPicture(images[0])], (0, 1, 1): [SheetPicture(images[1])], (1, 0, 1): [black]}
+    heads = PlotHeads("a red circle", ["Steps 10", "Steps 20"], ["Euler", "DDIM"], ["Seed 1", "Seed 2"])
+    data = np.asarray(plot_sheet(cells, heads))
+    (left, top), (right, bottom) = (place for place, _ in places(data, images[:2]))
+    assert (right - left, bottom - top) == (158, 108), "cells stand in a grid"
+    assert data[:top, left : left + 150].min() < 100, "the column's head is above it"
+    assert data[top : top + 100, : left - 8].min() < 100, "the row's head is left of it"
+    plain = plot_sheet({**cells, (1, 0, 1): [replace(black, flagged=False)]}, heads)
+    changed = (data != np.asarray(plain)).any(axis=2)
+    assert changed.any(), "a flagged one says so"
+    assert (np.asarray(plain)[changed] == 0).all(), "within its picture"
+    with pytest.raises(UsageError, match="nothing to show"):
+        plot_sheet({(0, 0, 0): []}, heads)
+
+
+def test_pictures_of_a_cell_lie_side_by_side():
+    images = [Image.new("RGB", (20, 20), (200, number, 0)) for number in range(3)]
+    sheet = plot_sheet({(0, 0, 0): [SheetPicture(image) for image in images]}, PlotHeads(""))
+    first, second, third = (place for place, _ in places(sheet, images))
+    assert (second[0] - first[0], second[1], third[0], third[1] - first[1]) == (28, first[1], first[0], 28)
+
+
+def test_a_sheet_of_very_many_pixels_gets_smaller_pictures(monkeypatch):
+    monkeypatch.setattr(sheets, "MOST_PIXELS", 10_000)
+    shown = [SheetPicture(Image.new("RGB", (200, 200), (200, 0, 0)))] * 4
+    plot = plot_sheet({(0, 0, n): [one] for n, one in enumerate(shown)}, PlotHeads("", [""] * 4))
+    for sheet in (picture_sheet(shown), plot):
+        assert (np.asarray(sheet) == (200, 0, 0)).all(axis=2).sum() == 10_000
 
 
 def test_values_are_rounded_as_diffusers_rounds_them():
