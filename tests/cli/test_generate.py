@@ -142,7 +142,11 @@ def test_pictures_are_not_held_once_they_are_written(generate, monkeypatch):
         ((), 2, "no prompt is given"),
         (("a", "-n", 0), 2, "--num-images is 0"),
         (("a", "--size", "512"), 2, "--size '512' is no size; write width and height"),
-        (("a", "--size", "33x32"), 2, "error: --size 33x32: this pipeline makes sides that are multiples of 4 pixels; the"),
+        (
+            ("a", "--size", "33x32"),
+            2,
+            "error: --size 33x32: this pipeline makes sides that are multiples of 4 pixels; the",
+        ),
         (("a", "--scheduler", "DPM++ 2N"), 2, "did you mean"),
         (("a", "--provider", "cudda"), 2, "did you mean 'cuda'"),
         (("a", "--provider", "directml"), 3, "is not installed"),

@@ -10,8 +10,7 @@ import pytest
 
 from olivelike.runtime.schedulers.scheduler_names import SAMPLERS
 from olivelike.serve.api.a1111 import _with_usual, _without_negatives
-from olivelike.serve.api.a1111_lists import samplers
-from olivelike.serve.api.a1111_lists import schedulers as a1111_schedulers
+from olivelike.serve.api.a1111_lists import samplers, schedulers as a1111_schedulers
 from olivelike.serve.api.a1111_models import TextToImage
 from olivelike.serve.api.a1111_samplers import SCHEDULE_NAMES
 from olivelike.serve.api.catalogue_routes import schedulers
