@@ -15,9 +15,11 @@ Errors are those of `olivelike.errors`. Each name is imported at its first use, 
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from olivelike._lazy import homes, names_from
+from olivelike._light_onnx_ir import LightOnnxIr
 
 if TYPE_CHECKING:
     from olivelike.engine.convert_request import ConvertRequest as ConvertRequest, convert as convert
@@ -95,6 +97,7 @@ if TYPE_CHECKING:
     from olivelike.workflow.scaffold import create_project as create_project
 
 _find = names_from(__name__, __file__)
+sys.meta_path.insert(0, LightOnnxIr)
 
 
 def __getattr__(name: str) -> Any:
