@@ -15,7 +15,7 @@ from olivelike.engine.prepared import DEFAULTS
 from olivelike.engine.run import run
 from olivelike.errors import SourceError, UsageError
 from olivelike.families import COMPONENTS, COMPUTED, LORA_COMPONENTS, denoiser_among, family_of_folder
-from olivelike.model.components import HALF_PASSES, QUANTISING_PASSES
+from olivelike.model.components import HALF_PASSES, PREVIEW, QUANTISING_PASSES, VAES
 from olivelike.model.guides import GUIDES, IMAGE_ENCODER, GuideKind
 from olivelike.model.targets import find_target
 from olivelike.sources import Checkpoint, available_components, open_source
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 _CPUS: Final = ("cpu", "openvino")
 """Targets that most often mean a CPU."""
 _IN_BLOCKS: Final = frozenset({"weights8", "weights4"})
+_IN_FLOATS: Final = frozenset({*VAES, PREVIEW})
+"""Small networks that a picture's last bits come of: their weights have few bits in workflows alone."""
 _LARGE: Final = 400_000_000
 """Numbers of a network's weights that take 1.6 GB as floats: T5-XXL, Qwen3-4B, OpenCLIP's bigG, the denoisers."""
 
@@ -55,8 +57,8 @@ class ConvertRequest:
     vae: str | None = None
     embeddings: tuple[str, ...] = ()
     precision: str | None = None
-    """`fp32`, `fp16` or `bf16`; `w8` and `w4` have weights in 8 and 4 bits, and the rest in the target's precision;
-    `int8` and `fp8` compute the UNet in 8 bits. By default the target's, with weights of 8 bits in large networks of
+    """`fp32`, `fp16` or `bf16`; `w8` and `w4` have weights in 8 and 4 bits but for the VAE's, and the rest in the target's
+    precision; `int8` and `fp8` compute the UNet in 8 bits. By default the target's, with weights of 8 bits in large networks of
     pipelines whose denoiser is a transformer, on CPUs."""
     prediction: str | None = None
     layout: str | None = None
@@ -197,7 +199,7 @@ def draft_workflow(request: ConvertRequest, options: Options, folder: Path) -> s
     compact = request.precision is None and target.name in _CPUS and family.compact_on_cpu
 
     def rounding(one: Checkpoint) -> Step | None:
-        if one.component not in quantised:
+        if one.component not in quantised or one.component in _IN_FLOATS:
             return None
         name = quantising or _compact(one, compact)
         whole = name in _IN_BLOCKS and one.component == family.denoiser and family.compact_on_cpu

@@ -129,8 +129,7 @@ def test_large_networks_of_transformers_have_weights_of_eight_bits_on_cpus(cli, 
     monkeypatch.setattr(convert_request, "_LARGE", 100_000)
     arguments = ("-t", target, "-o", "x", "--lora", "absent.safetensors", *asked)
     chains = yaml.safe_load(cli("convert", str(little_sd3()), *arguments).out.partition("\n\n")[0])["components"]
-    others = {(): ["bfloat16"] if target == "openvino" else [], ("--precision", "w4"): ["weights4"]}.get(asked, [])
-    small = ["float16"] if target == "cuda" else others
+    small = {"cuda": ["float16"], "openvino": ["bfloat16"]}.get(target, [])
     assert chains["transformer"] == ["merge_lora", "convert", "fuse", *behind]
     assert chains["vae_decoder"] == ["convert", "fuse", *small]
 

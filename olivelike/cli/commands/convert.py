@@ -54,7 +54,7 @@ def convert(
         Literal["fp32", "fp16", "bf16", "w8", "w4", "int8", "fp8"] | None,
         typer.Option(
             help="Precision of the result; by default the target's own, and w8 for large transformers on a CPU. w8 "
-            "and w4: weights in 8 and 4 bits beside the target's own. int8 and fp8: the denoiser computed in 8 bits, "
+            "and w4: weights in 8 and 4 bits, but for the VAE's. int8 and fp8: the denoiser computed in 8 bits, "
             "after a few pictures were drawn to see its ranges."
         ),
     ] = None,
