@@ -81,10 +81,12 @@ def compare_pictures(
         settings: Provider and device; by default those of the folder's target.
     """
     pipeline = open_pipeline(folder, settings, safety=False)
-    asked = pipeline.folder.family.asked
+    family = pipeline.folder.family
     pairs = []
     for index, prompt in enumerate(prompts):
-        request = Request((prompt,), seed=seed + index, steps=steps, size=size, prompt_weights=False)
+        request = Request(
+            (prompt,), seed=seed + index, steps=steps, size=size, guidance_scale=family.guidance, prompt_weights=False
+        )
         if few_steps_of(pipeline.folder, ()) is not None:
             request = replace(sped_up(request, {"steps"}, pipeline.folder, ())[0], scheduler=None)
         result = pipeline.generate(request)
@@ -101,7 +103,7 @@ def compare_pictures(
             width=request.size[0],
             height=request.size[1],
             num_inference_steps=request.steps,
-            **asked(request.guidance_scale),
+            **family.asked(request.guidance_scale),
             generator=torch.Generator("cpu").manual_seed(request.seed),
             **({"eta": request.eta} if takes_eta else {}),
             **layers,
