@@ -57,9 +57,9 @@ class ConvertRequest:
     vae: str | None = None
     embeddings: tuple[str, ...] = ()
     precision: str | None = None
-    """`fp32`, `fp16` or `bf16`; `w8` and `w4` have weights in 8 and 4 bits but for the VAE's, and the rest in the target's
-    precision; `int8` and `fp8` compute the UNet in 8 bits. By default the target's, with weights of 8 bits in large networks of
-    pipelines whose denoiser is a transformer, on CPUs."""
+    """`fp32`, `fp16` or `bf16`; `w8` and `w4` have weights in 8 and 4 bits but for the VAE's, and the rest in the
+    target's precision; `int8` and `fp8` compute the denoiser in 8 bits. By default the target's, with weights of 8 bits
+    in large networks of pipelines whose denoiser is a transformer, on CPUs."""
     prediction: str | None = None
     layout: str | None = None
     preview: str | None = None

@@ -51,9 +51,9 @@ def named_checkpoint(text: str) -> OriginalCheckpoint:
 def recorded_checkpoint(folder: Path) -> OriginalCheckpoint:
     """Return the checkpoint that a folder's record names.
 
-    Records of files and folders have the name alone, without the path: it is looked for where the output lies, one
-    folder further up, in the current folder, and among what comes with the package. A folder of that name counts if its
-    UNet is built like the output's. Raises `OriginalAbsent` if it is not found.
+    Records of files and folders have the name alone, and a path if they lie in the output's project: without it the
+    name is looked for where the output lies, one folder further up, in the current folder, and among what comes with
+    the package. A folder counts if its UNet is built like the output's. Raises `OriginalAbsent` if it is not found.
     """
     record = OutputRecord.read(folder)
     if record is None:
@@ -64,9 +64,10 @@ def recorded_checkpoint(folder: Path) -> OriginalCheckpoint:
     if source.kind == "hub" and source.file is None:
         return OriginalCheckpoint(source.name, source.commit)
     name = source.file or source.name
-    for place in dict.fromkeys(_places(folder)):
-        if _is_original(place / name, folder):
-            return OriginalCheckpoint(str(place / name))
+    near = source.found_from(folder)
+    for place in dict.fromkeys([*([near] if near else []), *(place / name for place in _places(folder))]):
+        if _is_original(place, folder):
+            return OriginalCheckpoint(str(place))
     raise OriginalAbsent(
         f"the folder was made of {name!r}, which is neither near it nor here; name it with --checkpoint"
     )

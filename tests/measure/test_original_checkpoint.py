@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from olivelike.errors import UsageError
 from olivelike.measure.original_checkpoint import OriginalAbsent, recorded_checkpoint
+from olivelike.measure.verify.folder_original import spec_of
 from olivelike.model.records.origin import Origin
+from olivelike.model.records.output import OutputRecord
 from tests.fixtures.sample_records import write_output_record
 
 
@@ -25,3 +28,23 @@ def test_the_original_is_looked_for_near_the_folder(tmp_path):
     write_output_record(folder, source=Origin("hub", "some/painter", commit="abc"))
     found = recorded_checkpoint(folder)
     assert (found.place, found.revision) == ("some/painter", "abc")
+
+
+def test_what_lies_in_the_project_of_the_output_is_found_from_any_folder(tmp_path, monkeypatch):
+    files = {name: tmp_path / "files" / f"{name}.safetensors" for name in ("klein", "qwen3", "vae")}
+    folder = tmp_path / "models" / "klein"
+    folder.mkdir(parents=True)
+    (tmp_path / "files").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    for path in files.values():
+        path.touch()
+    klein, qwen3, vae = (Origin.local("file", path) for path in files.values())
+    made_of = Origin("file", klein.name, klein.path, vae=vae, parts={"text_encoder": qwen3})
+    write_output_record(folder, source=made_of.published(folder, tmp_path))
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert recorded_checkpoint(folder).place == str(files["klein"])
+    spec = spec_of(folder, OutputRecord.require(folder), None, None)
+    assert (spec.path, spec.parts, spec.vae.path) == (files["klein"], {"text_encoder": files["qwen3"]}, files["vae"])
+    files["qwen3"].unlink()
+    with pytest.raises(UsageError, match="place it does not know; name it with --against transformer=FILE,text_enco"):
+        spec_of(folder, OutputRecord.require(folder), None, None)

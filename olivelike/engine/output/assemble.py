@@ -158,7 +158,7 @@ def publish_output(
     record = OutputRecord(
         workflow.name,
         target,
-        prepared.source.origin.published(),
+        prepared.source.origin.published(output.path, prepared.workflow.project_folder),
         components,
         files,
         tuple(lora.record(lora.origin.published(), digests[lora.file.path]) for lora in adapters.loras),

@@ -24,6 +24,7 @@ from olivelike.sources.adapters.open_lora import open_lora
 from olivelike.sources.files.pickled import read_pickle_table
 from olivelike.sources.names.adapt import read_network
 from olivelike.workflow.long_form import parse_lora, text_source
+from olivelike.workflow.workflow_file import Source
 
 if TYPE_CHECKING:
     import numpy as np
@@ -113,6 +114,8 @@ def spec_of(folder: Path, record: OutputRecord, against: str | None, vae: str | 
     """
     said = record.source
     other = text_source(vae, Path.cwd()) if vae is not None else None
+    if other is None and said.vae is not None and (near := said.vae.found_from(folder)):
+        other = Source(path=near)
     if other is None and said.vae is not None:
         raise UsageError(f"{folder} has another VAE, {said.vae.name}; name it with --vae")
     if against is not None:
@@ -120,15 +123,18 @@ def spec_of(folder: Path, record: OutputRecord, against: str | None, vae: str | 
     if said.kind == "hub" and said.file is None:
         spec = SourceSpec(hub=said.name, revision=said.commit)
         return spec if other is None else replace(spec, vae=source_spec(other, None))
+    parts = {name: origin.found_from(folder) for name, origin in (said.parts or {}).items()}
     try:
+        if lost := next((one.name for name, one in (said.parts or {}).items() if parts[name] is None), None):
+            raise OriginalAbsent(f"its {lost} is not near it")
         found = recorded_checkpoint(folder)
     except OriginalAbsent:
         form = ",".join(f"{name}=FILE" for name in ("transformer", *said.parts)) if said.parts else ""
         raise UsageError(
             f"{folder} was made from {said.name}, whose place it does not know; name it with --against {form}".rstrip()
         ) from None
-    parts = {name: Path(origin.path) for name, origin in (said.parts or {}).items() if origin.path is not None}
-    return replace(source_spec(text_source(found.place, Path.cwd()), other), parts=parts)
+    there = {name: path for name, path in parts.items() if path is not None}
+    return replace(source_spec(text_source(found.place, Path.cwd()), other), parts=there)
 
 
 def merged_loras(record: OutputRecord, texts: Sequence[str], allow_pickle: bool) -> list[WeightedLora]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from pathlib import Path, PurePath
+from pathlib import Path, PurePath, PureWindowsPath
 from typing import Any, Literal, TypeVar
 
 from olivelike.model.few_steps import FewSteps  # noqa: TC001 - the reader looks types up
@@ -52,6 +53,8 @@ class Origin:
     """Name that people have for it: the last part of a path, or a repository's `OWNER/NAME`."""
     path: str | None = None
     """Path of a folder or file on the machine that read it; what is published has none."""
+    near: str | None = None
+    """Path from an output to what lies in the same project, with forward slashes; it is published, too."""
     commit: str | None = None
     """Commit of a repository."""
     file: str | None = None
@@ -71,9 +74,11 @@ class Origin:
     """Kind of few-step model of a distilled checkpoint or LoRA."""
 
     def __post_init__(self) -> None:
-        """Refuse what has no name."""
+        """Refuse what has no name, and a place elsewhere than near an output."""
         if not self.name:
             raise RecordError("name is empty")
+        if self.near is not None and (PureWindowsPath(self.near).anchor or {"\0", "\\"} & {*self.near}):
+            raise RecordError("near is no relative path with forward slashes")
 
     @classmethod
     def local(cls, kind: Literal["folder", "file"], path: Path, identified: Identification | None = None) -> Origin:
@@ -125,21 +130,33 @@ class Origin:
         last = PurePath(self.file or self.name)
         return last.stem if last.suffix in _WEIGHTS else last.name
 
-    def published(self) -> Origin:
-        """Return what other people may see: no path."""
+    def published(self, output: Path | None = None, project: Path | None = None) -> Origin:
+        """Return what other people may see: no path but that from an output to what lies in its own project."""
         values: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
-        inside = {name: _published(value) for name, value in values.items() if isinstance(value, Origin | Mapping)}
-        return replace(self, path=None, **inside)
+
+        def inside(value: Origin | Mapping[str, Origin]) -> Any:
+            if isinstance(value, Origin):
+                return value.published(output, project)
+            return {name: origin.published(output, project) for name, origin in value.items()}
+
+        nested = {name: inside(value) for name, value in values.items() if isinstance(value, Origin | Mapping)}
+        near = None if output is None or project is None else self._near(output.resolve(), project.resolve())
+        return replace(self, path=None, near=near, **nested)
+
+    def _near(self, output: Path, project: Path) -> str | None:
+        if self.kind == "hub" or self.path is None or not output.is_relative_to(project):
+            return None
+        path = Path(self.path)
+        return Path(os.path.relpath(path, output)).as_posix() if path.is_relative_to(project) else None
+
+    def found_from(self, output: Path) -> Path | None:
+        """Return where it lies near an output, if it is still there."""
+        path = Path(os.path.normpath(output.resolve() / self.near)) if self.near is not None else None
+        return path if path is not None and path.exists() else None
 
     def __str__(self) -> str:
         """Return the place, and the commit of a repository, shortened."""
         return f"{self.place} at {self.commit[:_COMMIT_DIGITS]}" if self.commit else self.place
-
-
-def _published(value: Origin | Mapping[str, Origin]) -> Any:
-    if isinstance(value, Origin):
-        return value.published()
-    return {name: origin.published() for name, origin in value.items()}
 
 
 @dataclass(frozen=True)

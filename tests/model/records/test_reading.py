@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -83,6 +84,15 @@ def test_a_published_origin_has_no_path(tmp_path):
     assert (origin.name, origin.place) == ("painter", str(tmp_path / "painter"))
     assert str(tmp_path) not in json.dumps(to_json(both.published()))
     assert both.published() == Origin("folder", "a", vae=Origin("folder", "painter"))
+
+
+def test_a_published_origin_has_a_path_inside_its_project_alone(tmp_path):
+    inside, outside = (Origin.local("folder", tmp_path / name / "painter") for name in ("project/files", "private"))
+    both = replace(outside, vae=inside).published(tmp_path / "project" / "models" / "new", tmp_path / "project")
+    assert both == Origin("folder", "painter", vae=Origin("folder", "painter", near="../../files/painter"))
+    for near in ("/etc/painter", "C:/painter", "C:painter", "//there/painter", "..\\painter", "a\0"):
+        with pytest.raises(RecordError, match="near is no relative path"):
+            Origin("folder", "painter", near=near)
 
 
 def test_a_part_is_read_though_there_is_more():
