@@ -20,6 +20,7 @@ from olivelike.serve.api.openai import openai_router
 from olivelike.serve.api.page_routes import router as page
 from olivelike.serve.api.refusals import add_handlers
 from olivelike.serve.api.run_routes import router as runs
+from olivelike.serve.api.upscale_routes import router as upscaling
 from olivelike.serve.runs.run_orders import runs_are_allowed
 from olivelike.serve.runs.workflow_jobs import Runs
 from olivelike.serve.service import Service
@@ -52,7 +53,7 @@ def create_app(settings: ServeSettings) -> FastAPI:
     add_handlers(app)
     app.add_middleware(Guards, rules=_rules(settings))
     apis = (openai_router, a1111_router, guides_router, probes_router)
-    for router in (native, gallery, catalogue, health, page, runs, *apis):
+    for router in (native, gallery, catalogue, upscaling, health, page, runs, *apis):
         app.include_router(router)
     return app
 

@@ -80,6 +80,8 @@ class Order(_Value, Choices, frozen=True):
     height: Annotated[int, Field(ge=1, le=1 << 16)] | None = None
     loras: Annotated[tuple[LoraChoice, ...], FailFast(), Field(max_length=32)] = ()
     """Beside those that tags in the prompt name."""
+    upscaler: Name | None = None
+    """Name of a served network that enlarges: with `hires` between the two passes, else the finished pictures."""
     init_image: UploadId | None = None
     mask: UploadId | None = None
     """White is painted."""

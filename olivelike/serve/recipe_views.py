@@ -16,7 +16,7 @@ from olivelike.runtime.pictures.recipes import read_recipe_text
 from olivelike.runtime.pipeline.request import Recorded
 from olivelike.serve.views import RecipeView, record_of
 
-_UNABLE: Final = ("upscaler", *(one.name for one in fields(Recorded) if one.metadata["entered"] is None))
+_UNABLE: Final = tuple(one.name for one in fields(Recorded) if one.metadata["entered"] is None)
 """Fields of a record that the page's form has no place for."""
 
 

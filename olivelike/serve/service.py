@@ -13,11 +13,10 @@ from contextlib import aclosing
 from math import prod
 from typing import TYPE_CHECKING
 
-from olivelike._text import did_you_mean
 from olivelike.errors import SourceError, UsageError
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
 from olivelike.runtime.pipeline.request import CHOICES, RANDOM, seed_or_drawn
-from olivelike.serve.catalogue import Catalogue, Embedding
+from olivelike.serve.catalogue import Catalogue, Embedding, find_upscaler
 from olivelike.serve.drawing.dispatch import Dispatcher
 from olivelike.serve.drawing.plots import cells
 from olivelike.serve.feed import Feed
@@ -179,13 +178,11 @@ class Service:
         Raises `SourceError` if there is no such upscaler, `UsageError` if it or the picture is none, and
         `SessionError` if it can't be run.
         """
-        files, model = self.catalogue.upscalers(), self.current_model
-        if upscaler not in files:
-            raise SourceError(f"there is no upscaler {upscaler!r}; {did_you_mean(upscaler, files, 'upscalers')}")
+        path, model = find_upscaler(upscaler, self.settings.upscaler_dirs), self.current_model
         found = await self.painter.enlarge(
             seconds=self.settings.time_limit,
             upload=(await self.upload(data)).id,
-            upscaler=str(files[upscaler].absolute()),
+            upscaler=str(path.absolute()),
             folder=None if model is None else str(self.catalogue.folder(model)),
         )
         return await self.library.upload_bytes(found["upload"])

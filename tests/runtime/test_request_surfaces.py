@@ -32,7 +32,7 @@ LINES = {
 }  # fmt: skip
 ORDERS = {
     "prompts": "prompt", "seeds": "the cells of a plot have a seed", "variation_seeds": "likewise",
-    "size": "width and height", "upscaler": "files of the server's machine are no client's",
+    "size": "width and height",
 }  # fmt: skip
 RECORDS = {
     "prompts": "prompt", "num_images": "each picture has its own record", "batch_size": "changes no picture",
@@ -44,14 +44,13 @@ RECORDS = {
 PAGE = {
     "prompts": "the page's first field", "seeds": "one seed for all", "variation_seeds": "likewise",
     "guidance_calls": "the operator knows the memory",
-    "upscaler": "files of the server's machine are no client's",
     **dict.fromkeys(PICTURES, "chosen or painted, not typed"),
 }  # fmt: skip
 PLOTS = {
     "prompts": "prompt_sr", "negative_prompt": "prompt_sr", "num_images": "each cell has as many",
     "batch_size": "changes no picture", "guidance_calls": "changes no picture", "decode_singly": "changes no picture",
     "tiled_vae": "changes no picture but by rounding", "retry_unsafe": "decides which pictures are left",
-    "seeds": "seed", "variation_seeds": "seed", "upscaler": "files of the server's machine are no client's",
+    "seeds": "seed", "variation_seeds": "seed",
     **dict.fromkeys(("prompt_weights", "fit", "inpaint_area", "control_guess"), "has two values: draw it twice"),
     **dict.fromkeys(PICTURES, "a file"),
 }  # fmt: skip

@@ -10,7 +10,8 @@ from olivelike.serve.drawing.painter import Painter
 from olivelike.serve.drawing.painting import OrderDrawing, Painting
 
 SETTINGS = {
-    "uploads": "uploads", "loras": [], "wildcards": [], "allow_pickle": False, "metadata": True, "sessions": {},
+    "uploads": "uploads", "loras": [], "wildcards": [], "upscalers": [], "allow_pickle": False, "metadata": True,
+    "sessions": {},
     "memory_limit": 1 << 30,
 }  # fmt: skip
 

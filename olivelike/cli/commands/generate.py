@@ -233,7 +233,7 @@ def generate(
         else:
             here = {
                 "--lora-dir": lora_dirs, "--wildcard-dir": wildcard_dirs, "--allow-pickle": allow_pickle,
-                "--no-safety": not safety, "--upscaler": picture.upscaler, "--preview": preview,
+                "--no-safety": not safety, "--preview": preview,
                 "options of sessions": session != AllSessionOptions(),
             }  # fmt: skip
             if given := [option for option, value in here.items() if value]:

@@ -23,8 +23,9 @@ function inputOf({ name, label, type, min, max, step, value, enum: choices, word
   if (type === "boolean") {
     return [make("label", { className: "check wide" }, make("input", { ...base, type: "checkbox", defaultChecked: value }), ` ${label}`)];
   }
-  const input = choices
-    ? make("select", base, ...choices.map((choice, place) => make("option", { value: choice }, words[place] ?? choice)))
+  // Words that no list of the declaration has are those of the server, which are read later.
+  const input = choices || type === "string"
+    ? make("select", base, ...(choices ?? [""]).map((choice, place) => make("option", { value: choice }, words[place] ?? choice)))
     : make("input", type === "array" ? { ...base, type: "text", pattern: PAIR } : { ...base, type: "number", min: min ?? "", max: max ?? "", step, defaultValue: value ?? "" });
   return [make("label", {}, `${label} `, input), ...(hint ? [make("p", { className: "hint wide", id: `${name}-hint` }, hint)] : [])];
 }
@@ -35,7 +36,12 @@ const get = (input) => (input.type === "checkbox" ? input.checked : input.value)
 
 function set(input, value) {
   if (input.type === "checkbox") input.checked = Boolean(value);
-  else input.value = Array.isArray(value) ? value.join(":") : value ?? "";
+  else {
+    const text = Array.isArray(value) ? value.join(":") : value ?? "";
+    // What is chosen may be listed later: it is kept until then.
+    if (input.tagName === "SELECT" && text && ![...input.options].some((one) => one.value === text)) input.append(make("option", { value: text }, text));
+    input.value = text;
+  }
 }
 
 /** Set one field and tell everybody who listens, as if it was typed; what was typed into a prompt can be had back by Ctrl+Z. */

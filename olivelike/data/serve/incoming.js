@@ -5,6 +5,7 @@ import { setInitial, upload } from "./initial.js";
 import { notice } from "./notices.js";
 import { applyRecipe } from "./recipe.js";
 import { ask } from "./server.js";
+import { setUpscale, takesPictures } from "./upscale.js";
 
 const TYPES = new Set(["image/png", "image/jpeg", "image/webp"]);
 
@@ -49,7 +50,7 @@ export function startIncoming() {
   addEventListener("dragenter", (event) => {
     if (!hasFiles(event)) return;
     depth += 1;
-    hint(true);
+    hint(!takesPictures());
   });
   addEventListener("dragleave", (event) => {
     if (!hasFiles(event)) return;
@@ -60,7 +61,7 @@ export function startIncoming() {
     if (!hasFiles(event)) return;
     event.preventDefault();
     $("init-drop").classList.toggle("over", overInitial(event));
-    hint(!overInitial(event));
+    hint(!overInitial(event) && !takesPictures());
   });
   addEventListener("drop", (event) => {
     if (!hasFiles(event)) return;
@@ -70,6 +71,7 @@ export function startIncoming() {
     $("init-drop").classList.remove("over");
     const file = pictureIn(event.dataTransfer);
     if (!file) notice("This is no PNG, JPEG or WebP.");
+    else if (takesPictures()) setUpscale(file);
     else if (overInitial(event)) setInitial(file, { name: file.name });
     else loadRecipe(file);
   });
@@ -83,7 +85,8 @@ export function startIncoming() {
     }
     if (!file) return;
     event.preventDefault();
-    if ($("fold-init").contains(document.activeElement)) setInitial(file, { name: "the pasted picture" });
+    if (takesPictures()) setUpscale(file);
+    else if ($("fold-init").contains(document.activeElement)) setInitial(file, { name: "the pasted picture" });
     else loadRecipe(file);
   });
   $("recipe-file").addEventListener("change", () => {

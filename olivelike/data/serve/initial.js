@@ -15,10 +15,14 @@ let mostBytes = Infinity;
 /** Say how large a file the server takes. */
 export const limitUploads = (bytes) => (mostBytes = bytes ?? Infinity);
 
+/** Refuse a file that is too large: the server would hang up in the middle, which a browser can't tell from a lost connection. */
+export function checkSize(blob) {
+  if (blob.size > mostBytes) throw new Error(`This file has ${Math.ceil(blob.size / 1e6)} MB; the server takes ${Math.floor(mostBytes / 1e6)} MB.`);
+}
+
 /** Send a file or blob; the answer has its id, size and recipe. */
 export async function upload(blob) {
-  // The server would hang up in the middle, which a browser can't tell from a lost connection.
-  if (blob.size > mostBytes) throw new Error(`This file has ${Math.ceil(blob.size / 1e6)} MB; the server takes ${Math.floor(mostBytes / 1e6)} MB.`);
+  checkSize(blob);
   return ask("/api/uploads", { method: "POST", body: blob });
 }
 

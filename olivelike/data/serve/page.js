@@ -19,9 +19,10 @@ import { recount, startPrompts } from "./prompts.js";
 import { readRuns, startRuns } from "./runs.js";
 import { ask, listen, onReturn } from "./server.js";
 import { onStage, removeFromStage, shownPicture, startStage } from "./stage.js";
+import { readUpscalers, removeFromUpscale, sendToUpscale, startUpscale } from "./upscale.js";
 import { startViewer } from "./viewer.js";
 
-const VIEWS = ["paint", "gallery", "workflows"];
+const VIEWS = ["paint", "upscale", "gallery", "workflows"];
 const QUEUE = new Set(["queued", "queue", "started", "done", "failed", "cancelled"]);
 
 let features = {};
@@ -150,6 +151,7 @@ function choices(field) {
   const [width, height] = [$("width").value, $("height").value];
   return {
     scheduler: schedulers(), model: modelNames(), lora: loraNames().map((name) => `${name}:1`),
+    upscaler: [...$("upscaler").options].map((option) => option.value).filter(Boolean),
     size: [`${width}x${height}`, `${height}x${width}`],
   }[field];
 }
@@ -162,6 +164,7 @@ async function readAll(kept) {
   $("workflows-link").hidden = !features.runs;
   route();
   await readLoras().catch(() => ($("fold-loras").hidden = true));
+  await readUpscalers().catch(() => {});
   await readModels(kept ?? model() ?? server.current);
 }
 
@@ -200,7 +203,9 @@ async function start() {
   startViewer((picture) => {
     removeFromGallery(picture);
     removeFromStage(picture);
-  });
+    removeFromUpscale(picture);
+  }, sendToUpscale);
+  startUpscale();
   startForm();
   const kept = rememberForm(() => ({ model: model(), loras: chosenLoras(), scheduler: $("scheduler").value }));
   setLoras(kept.loras ?? []);

@@ -7,9 +7,10 @@ import { setLoras } from "./loras.js";
 import { model, modelNames, setModel, setScheduler } from "./models.js";
 import { notice } from "./notices.js";
 import { ask } from "./server.js";
+import { hasUpscaler } from "./upscale.js";
 
 /** Fields that are filled in otherwise: typed over, so that what was there can be had back, or chosen from a list. */
-const TEXTS = new Set(["negative_prompt", "scheduler"]);
+const TEXTS = new Set(["negative_prompt", "scheduler", "upscaler"]);
 
 const applying = newest();
 
@@ -39,6 +40,9 @@ export async function applyRecipe(record, where = "the picture", leftOut = undef
     if (value !== undefined) setField(name, value);
   }
   setScheduler(record.scheduler);
+  const enlarger = record.upscaler?.name.replace(/\.onnx$/, "") ?? "";
+  if (hasUpscaler(enlarger)) setField("upscaler", enlarger);
+  else missing.push(`the upscaler ${enlarger} is not served here`);
   // LoRAs that the prompt names itself would count twice.
   const named = new Set([...(record.prompt ?? "").matchAll(/<(?:lora|lyco):([^:<>]+)/g)].map((match) => match[1].trim().split(/[\\/]/).pop()));
   setLoras((record.loras ?? []).filter((lora) => !named.has(lora.name)));

@@ -72,8 +72,8 @@ async function remove() {
   notice("Picture deleted.");
 }
 
-/** `onRemoved(picture)` hears of each picture that was deleted. */
-export function startViewer(onRemoved) {
+/** `onRemoved(picture)` hears of each picture that was deleted; `onUpscale(picture)` enlarges one. */
+export function startViewer(onRemoved, onUpscale) {
   removed = onRemoved;
   const closing = (work) => async () => {
     const picture = shown;
@@ -86,6 +86,7 @@ export function startViewer(onRemoved) {
   $("viewer-delete").addEventListener("click", remove);
   $("viewer-use").addEventListener("click", closing((picture) => applyRecipe(picture.record)));
   $("viewer-send").addEventListener("click", closing((picture) => sendToInitial(picture).catch((error) => notice(error.message))));
+  $("viewer-upscale").addEventListener("click", closing(onUpscale));
   $("viewer-refer").addEventListener("click", closing((picture) => sendToReferences(picture).catch((error) => notice(error.message))));
   $("viewer-copy").addEventListener("click", async () => {
     try {

@@ -198,7 +198,7 @@ class ClusterChild:
     def _speak_with(self, site: Site) -> int:
         """Pass messages on until the process has ended; return its status."""
         settings = self._messages.get()
-        places = [settings["uploads"], *settings["loras"], *settings["wildcards"]]
+        places = [settings["uploads"], *settings["loras"], *settings["wildcards"], *settings["upscalers"]]
         from olivelike.extras.cluster import cluster_site
 
         settings = {"memory_limit": int(site.facts["memory_bytes"]) * 4 // 5, **settings}

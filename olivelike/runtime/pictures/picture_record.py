@@ -261,7 +261,7 @@ def _settings(record: PictureRecord) -> Iterator[tuple[str, str]]:
         and written.write
         and (value := getattr(record, one.name)) not in (one.default, None)
     }
-    enlarged = record.upscaler.name if record.upscaler else None
+    enlarged = record.upscaler.name.removesuffix(".onnx") if record.upscaler else None
     hashes = ", ".join(f"{lora.name}: {lora.hash}" for lora in record.loras if lora.hash)
     together = {
         "Schedule type": (record.schedule or _PLAIN_SCHEDULE) if record.sampler else None,

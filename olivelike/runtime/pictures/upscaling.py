@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SessionError, UsageError
+from olivelike.runtime.pictures.picture_reading import MOST_PIXELS
 from olivelike.runtime.pictures.picture_record import to_pictures
 from olivelike.runtime.pictures.upscaler_trial import try_upscaler
 from olivelike.runtime.sessions.open_session import open_session
@@ -37,15 +38,25 @@ class Upscaler:
 
         Raises `UsageError` if it is for something else, and `SessionError` if it can't be opened or run here.
         """
+        self._name: Final = path.stem
         self._tile = check_upscaler(path)
         self.scale: Final = _scale(path, self._tile)
         """Pixels that come out for one, along one side."""
         self._network = Network("upscaler", open_session(path, settings))
 
     def enlarge(self, image: Image) -> Image:
-        """Return a picture in RGB, `scale` times as large."""
+        """Return a picture in RGB, `scale` times as large.
+
+        Raises `UsageError` if that has more pixels than any reader here takes.
+        """
         import numpy as np
 
+        scale = self.scale
+        if image.width * image.height * scale**2 > MOST_PIXELS:
+            raise UsageError(
+                f"{self._name} makes {image.width * scale}x{image.height * scale} pixels of this picture, more than "
+                f"the {MOST_PIXELS:,} that are taken here; take a smaller one"
+            )
         pixels = np.asarray(image.convert("RGB"), np.float32).transpose(2, 0, 1)[None] / 255
         height, width = pixels.shape[2:]
         down, across = (
@@ -54,7 +65,6 @@ class Upscaler:
         )
         padding = ((0, 0), (0, 0), (0, max(0, down - height)), (0, max(0, across - width)))
         padded = np.pad(pixels, padding, mode="edge")
-        scale = self.scale
         whole = np.empty((1, _COLOURS, padded.shape[2] * scale, padded.shape[3] * scale), np.float32)
         for top in _starts(padded.shape[2], down):
             for left in _starts(padded.shape[3], across):

@@ -10,6 +10,7 @@ from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from olivelike._files import identity_at
 from olivelike.errors import SourceError, UsageError
 from olivelike.model.components import PREVIEW, SAFETY_CHECKER
 from olivelike.model.guides import IMAGE_ENCODER
@@ -143,7 +144,7 @@ class Pipeline:
         self._initializers = initializers
         self.checks_safety = safety and folder.is_checked
         """Whether a safety checker looks at each picture."""
-        self._open_upscaler: tuple[Path, Upscaler] | None = None
+        self._open_upscaler: tuple[tuple[Path, tuple[int, ...] | None], Upscaler] | None = None
         # What is cheap to know first, before gigabytes are read.
         self._preprocessing = self._read_preprocessing() if self.checks_safety else None
         self._first = _first_networks(folder, request)
@@ -368,8 +369,9 @@ class Pipeline:
     def _upscaler(self, path: Path) -> Upscaler:
         from olivelike.runtime.pictures.upscaling import Upscaler
 
-        if self._open_upscaler is None or self._open_upscaler[0] != path:
-            self._open_upscaler = path, Upscaler(path, self._settings)
+        key = path, identity_at(path)
+        if self._open_upscaler is None or self._open_upscaler[0] != key:
+            self._open_upscaler = key, Upscaler(path, self._settings)
         return self._open_upscaler[1]
 
     def _start(self, state: BatchState) -> Start:

@@ -687,7 +687,19 @@ class Request(Choices):
     mask: Image | None = choice(None, noun="a mask")
     """Picture that is white where to paint. Needs `init_image`; stretched to the picture's size."""
     upscaler: Path | None = choice(
-        None, Asked(Path, "ONNX super-resolution model: enlarges pictures, or with --hires between the two.", "FILE")
+        None,
+        Asked(
+            Path,
+            "ONNX super-resolution model: enlarges pictures, or with --hires between the two.",
+            "FILE",
+            aliases=("hr_upscaler", "hires-upscaler", "hires_upscaler"),
+        ),
+        entered=Entered(
+            "Upscaler",
+            group="more",
+            hint="With Hires fix it enlarges between the two passes; without, the finished picture.",
+        ),
+        axis=True,
     )
     """ONNX file of a super-resolution network: for `hires`, or for the finished pictures."""
     controls: tuple[Control[Image], ...] = choice((), noun="a picture that leads")

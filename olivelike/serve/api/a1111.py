@@ -34,9 +34,9 @@ from olivelike.serve.api.images import (
     resized,
     to_base64,
     upright,
-    upscaled,
 )
 from olivelike.serve.api.refusals import RequestRefusedError, StrictRoute, refused
+from olivelike.serve.api.upscale_routes import enlarged
 
 if TYPE_CHECKING:
     from olivelike.serve.orders import Order
@@ -247,7 +247,7 @@ async def _second_pass(
     size = _second_size(service, asked, (pictures[0].width, pictures[0].height))
     found = []
     for picture in pictures:
-        large = await _enlarged(service, await service.picture_bytes(picture.id), size, asked.hr_upscaler or "Lanczos")
+        large = await enlarged(service, await service.picture_bytes(picture.id), size, asked.hr_upscaler or "Lanczos")
         again = asked.again(size).model_copy(
             update={
                 "prompt": asked.hr_prompt or picture.prompt, "seed": picture.seed,
@@ -341,11 +341,11 @@ async def _extra(request: Request, asked: Extras, text: str) -> str:
                 "started with --upscaler-dir"
             )
     data, size = await in_turn(lambda: _to_enlarge(asked, text, service.settings.max_side))
-    large = data if asked.upscaler_1 == "None" else await _enlarged(service, data, size, asked.upscaler_1)
+    large = data if asked.upscaler_1 == "None" else await enlarged(service, data, size, asked.upscaler_1)
     if asked.upscaler_2 == "None" or not asked.extras_upscaler_2_visibility:
         return to_base64(large)
     whole = await in_turn(lambda: upright(large, "picture").size)
-    other = await _enlarged(service, data, whole, asked.upscaler_2)
+    other = await enlarged(service, data, whole, asked.upscaler_2)
     return to_base64(await in_turn(lambda: _blended(large, other, asked.extras_upscaler_2_visibility)))
 
 
@@ -361,13 +361,6 @@ def _to_enlarge(asked: Extras, text: str, most: int) -> tuple[bytes, tuple[int, 
     if max(size) > most:
         raise refused(f"a side of more than the {most} pixels that --max-size allows")
     return png(image), (max(size[0], 1), max(size[1], 1))
-
-
-async def _enlarged(service: Service, data: bytes, size: tuple[int, int], upscaler: str) -> bytes:
-    """Bring a picture to a size: by a network, then without one as far as that is not it."""
-    if upscaler in service.catalogue.upscalers() and upscaler not in UPSCALERS:
-        data = await service.enlarge(data, upscaler)
-    return await in_turn(lambda: png(upscaled(upright(data, "picture"), size, upscaler)))
 
 
 def _blended(first: bytes, second: bytes, share: float) -> bytes:

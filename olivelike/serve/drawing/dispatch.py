@@ -169,6 +169,7 @@ class Dispatcher:
             "uploads": str(self._gallery.folder / UPLOADS),
             "loras": [str(folder.absolute()) for folder in loras],
             "wildcards": [str(folder.absolute()) for folder in settings.wildcard_dirs],
+            "upscalers": [str(folder.absolute()) for folder in settings.upscaler_dirs],
             "allow_pickle": settings.allow_pickle,
             "metadata": settings.metadata,
             **limit,

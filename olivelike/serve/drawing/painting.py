@@ -24,7 +24,7 @@ import psutil
 from olivelike._files import identity_at, write_whole
 from olivelike._json_child import serve
 from olivelike._untrusted import Json, JsonView
-from olivelike.errors import Interrupted, OlivelikeError, SessionError, StoreError, UsageError
+from olivelike.errors import Interrupted, OlivelikeError, SessionError, StoreError
 from olivelike.runtime.jobs.job_drawing import (
     Event,
     JobDrawing,
@@ -34,7 +34,7 @@ from olivelike.runtime.jobs.job_drawing import (
     SheetWritten,
     StepDone,
 )
-from olivelike.runtime.pictures.picture_reading import MOST_PIXELS, open_image
+from olivelike.runtime.pictures.picture_reading import open_image
 from olivelike.runtime.pictures.picture_record import PictureRecord, a1111_text, encode_picture
 from olivelike.runtime.pictures.preview_file import Pace, side_by_side
 from olivelike.runtime.pictures.sheets import SheetPicture, picture_sheet, plot_sheet
@@ -97,6 +97,7 @@ class Painting:
             "uploads": Path(settings["uploads"]),
             "loras": tuple(map(Path, settings["loras"])),
             "wildcards": tuple(map(Path, settings["wildcards"])),
+            "upscalers": tuple(map(Path, settings["upscalers"])),
             "allow_pickle": settings["allow_pickle"],
         }
         self.metadata: bool = settings["metadata"]
@@ -165,7 +166,8 @@ class Painting:
 
     def _placeless(self, text: str) -> str:
         """Return a message without the places of the operator's folders, which are not the clients' to know."""
-        folders = [self._files["uploads"], *self._files["loras"], *self._files["wildcards"], *self._models]
+        named = (folder for kind in ("loras", "wildcards", "upscalers") for folder in self._files[kind])
+        folders = [self._files["uploads"], *named, *self._models]
         usual = [place / "loras" for place in (Path.cwd(), *(folder.parent for folder in self._models))]
         for folder in sorted({str(folder) for folder in (*folders, *usual)}, key=len, reverse=True):
             text = text.replace(folder, Path(folder).name)
@@ -186,19 +188,12 @@ class Painting:
         from olivelike.serve.gallery.uploads import add_upload
 
         path = Path(upscaler)
-        self._models.add(path.parent)
         key = path, identity_at(path)
         if self._upscaler is None or self._upscaler[0] != key:
             self._upscaler = key, Upscaler(path, self.warm.settings(None if folder is None else Path(folder)))
-        network = self._upscaler[1]
         image, _ = open_image(self._files["uploads"] / f"{upload}.png")
-        if image.width * image.height * network.scale**2 > MOST_PIXELS:
-            raise UsageError(
-                f"{path.stem} makes {image.width * network.scale}x{image.height * network.scale} pixels of this "
-                f"picture, more than the {MOST_PIXELS:,} that are taken here; send a smaller one"
-            )
         buffer = io.BytesIO()
-        network.enlarge(image).save(buffer, "PNG", compress_level=1)
+        self._upscaler[1].enlarge(image).save(buffer, "PNG", compress_level=1)
         return {"upload": add_upload(self._files["uploads"], buffer.getvalue()).id}
 
     def _close(self) -> None:

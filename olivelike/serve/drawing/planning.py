@@ -16,6 +16,7 @@ from olivelike.runtime.pictures import UsedFile
 from olivelike.runtime.pictures.picture_reading import open_image
 from olivelike.runtime.pipeline.request import CHOICES, Pictures, RequestFields
 from olivelike.runtime.prompts.wildcards import Wildcards
+from olivelike.serve.catalogue import find_upscaler
 from olivelike.serve.drawing.plots import Cell, cells
 from olivelike.serve.orders import LoraChoice, Order
 
@@ -32,6 +33,7 @@ class Files:
     uploads: Path
     loras: Sequence[Path]
     wildcards: Sequence[Path]
+    upscalers: Sequence[Path]
     allow_pickle: bool
 
 
@@ -44,9 +46,10 @@ class OrderPlan(JobPlan):
 
     @property
     def reads(self) -> list[str]:
-        """Folders and LoRAs that drawing it opens."""
+        """Folders, LoRAs and upscalers that drawing it opens."""
         loras = {str(cast("LiveLora", lora).path.absolute()) for job in self.jobs for lora in job.loras}
-        return sorted({str(job.folder.absolute()) for job in self.jobs} | loras)
+        upscalers = {str(path.absolute()) for job in self.jobs if (path := job.request.upscaler) is not None}
+        return sorted({str(job.folder.absolute()) for job in self.jobs} | loras | upscalers)
 
 
 def plan_order(order: Order, files: Files) -> OrderPlan:
@@ -77,7 +80,7 @@ def _plan_group(group: Sequence[Cell], files: Files) -> JobPlan:
     opened = live_loras(tuple(lora_folders(files.loras, folder)), allow_pickle=files.allow_pickle)
     plan = plan_jobs(
         folder,
-        [PromptLine(cell.order.prompt, _fields(cell.order)) for cell in group],
+        [PromptLine(cell.order.prompt, _fields(cell.order, files.upscalers)) for cell in group],
         pictures=open_pictures(Pictures.of(first), lambda name: _uploaded(files.uploads, name)),
         wildcards=Wildcards(files.wildcards, named=True) if files.wildcards else None,
         lora_files=opened,
@@ -100,7 +103,7 @@ def _uploaded(folder: Path, name: str) -> UsedImage:
     return image, UsedFile(f"{name[:12]}.png", name)
 
 
-def _fields(order: Order) -> RequestFields:
+def _fields(order: Order, upscalers: Sequence[Path]) -> RequestFields:
     # What is not named is as the folder's family has it.
     named = CHOICES & order.model_fields_set
     fields = {name: value for name in named if (value := getattr(order, name)) is not None}
@@ -108,6 +111,8 @@ def _fields(order: Order) -> RequestFields:
         fields = {name: value for name, value in fields.items() if value != Order.model_fields[name].default}
     if order.width and order.height:
         fields["size"] = order.width, order.height
+    if order.upscaler is not None:
+        fields["upscaler"] = find_upscaler(order.upscaler, upscalers)
     return fields
 
 

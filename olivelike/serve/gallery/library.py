@@ -6,16 +6,24 @@ import asyncio
 import contextlib
 import io
 import re
+import time
 from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
 from olivelike._files import write_whole
 from olivelike._untrusted import open_file, read_bytes
-from olivelike.errors import SourceError, UsageError
+from olivelike.errors import SourceError, StoreError, UsageError
 from olivelike.runtime.pictures.picture_reading import MOST_BYTES, decode_image
-from olivelike.runtime.pictures.picture_record import FORMATS, encode_picture, record_from_json
+from olivelike.runtime.pictures.picture_record import (
+    FORMATS,
+    PictureRecord,
+    a1111_text,
+    encode_picture,
+    record_from_json,
+)
 from olivelike.serve.gallery.gallery import INDEX, UPLOADS, Gallery, PictureRow
+from olivelike.serve.gallery.picture_id import picture_id
 from olivelike.serve.gallery.upload_reader import UploadReader
 from olivelike.serve.gallery.uploads import prune_uploads, require_room
 from olivelike.serve.views import PictureView, UploadView, iso, record_of
@@ -98,6 +106,27 @@ class Library:
         with contextlib.suppress(OSError):
             await asyncio.to_thread(prune_uploads, folder, {*needed, view.id})
         return view
+
+    async def keep(self, data: bytes, record: PictureRecord) -> PictureRow:
+        """Put a picture that no job drew into the gallery. Raises `StoreError` if it can't be written."""
+        file, size = await asyncio.to_thread(self._with_record, data, record)
+        folder, number = self._gallery.reserve(passing=False)
+        path = f"{folder}/{number:05}-{record.seed or 0}.png"
+        try:
+            # Before the loop goes on: a job that begins then would take the same number.
+            write_whole(self._gallery.folder / path, file, durable=False)
+        except OSError as error:
+            raise StoreError(f"the picture can't be kept: {error.strerror or error}; free some space") from error
+        row = PictureRow(
+            picture_id(path, file), path, None, None, False, time.time(), *size, record.seed, record.seed, 1,
+            record.prompt, record.model, None, record.to_json(), a1111_text(record),
+        )  # fmt: skip
+        self._gallery.add(row)
+        return row
+
+    def _with_record(self, data: bytes, record: PictureRecord) -> tuple[bytes, tuple[int, int]]:
+        image = decode_image(data, "the picture").convert("RGB")
+        return encode_picture(image, ".png", record, metadata=self._metadata), image.size
 
     def close(self) -> None:
         """End the process that reads uploads."""

@@ -97,13 +97,23 @@ def plan_orders(
     for line in lines:
         asked = {**given.fields, **base, **line.fields}
         asked |= replace(Request(()), **asked).drawn_seeds()
-        if "upscaler" in asked or (before is not None and before.upscaler is not None):
-            raise UsageError("servers enlarge by no files (--upscaler): draw without --server, or leave it out")
+        if (upscaler := asked.get("upscaler") or _upscaler_of(before)) is not None:
+            asked["upscaler"] = _upscaler(str(upscaler))
         if (size := asked.pop("size", None)) is not None:
             asked["width"], asked["height"] = cast("tuple[int, int]", size)
         body = {"model": model, "prompt": line.prompt, **asked, **sent, "loras": chosen, "save": save, "fast": fast}
         orders.append(RemoteOrder(body, line.place))
     return RemotePlan(model, tuple(orders), given.used, tuple(notes))
+
+
+def _upscaler_of(before: PictureRecord | None) -> str | None:
+    return before.upscaler.name if before is not None and before.upscaler is not None else None
+
+
+def _upscaler(text: str) -> str:
+    if "/" in text or "\\" in text:
+        raise UsageError(f"--upscaler {text!r}: a server has its own upscalers, by name; write NAME")
+    return text.removesuffix(".onnx")
 
 
 def _lora(text: str) -> Json:

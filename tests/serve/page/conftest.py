@@ -19,6 +19,7 @@ from PIL import Image
 from olivelike.serve import ServeSettings
 from olivelike.testing.lora_files import make_lora
 from tests.fixtures.little_pipeline import little_checkpoint
+from tests.runtime.pictures.test_upscaling import network
 from tests.serve.conftest import Running, running
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -51,7 +52,15 @@ def studio(little: Path, base_settings: ServeSettings, tmp_path_factory: pytest.
     loras = place / "loras"
     make_lora(loras / "wild.safetensors", "kohya", base=little_checkpoint(), alpha=64.0)
     Image.new("RGB", (64, 64), "orange").save(loras / "wild.png")
-    settings = replace(base_settings, folders=(first, second), lora_dirs=(loras,), gallery=place / "gallery")
+    upscalers = place / "upscalers"
+    network(upscalers, scale=4).rename(upscalers / "R-ESRGAN 4x+.onnx")
+    settings = replace(
+        base_settings,
+        folders=(first, second),
+        lora_dirs=(loras,),
+        upscaler_dirs=(upscalers,),
+        gallery=place / "gallery",
+    )
     with running(settings) as server:
         yield server
 

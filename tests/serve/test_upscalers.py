@@ -1,7 +1,8 @@
-"""Upscalers that are files, at A1111's API."""
+"""Upscalers that are files: at A1111's API, in orders, and for pictures that are there."""
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 
 import numpy as np
@@ -11,8 +12,9 @@ from PIL import Image
 from olivelike.errors import SourceError
 from olivelike.runtime.pictures.upscaling import Upscaler
 from olivelike.runtime.sessions.session_settings import SessionSettings
+from olivelike.serve.api.images import png
 from tests.runtime.pictures.test_upscaling import network, photo
-from tests.serve.conftest import running
+from tests.serve.conftest import SMALL, running, wait_until
 from tests.serve.test_a1111 import FAST, decoded, encoded
 
 NAME = "R-ESRGAN 4x+"
@@ -72,6 +74,67 @@ def test_a_picture_that_would_be_too_large_is_refused(client):
     answer = client.post("/sdapi/v1/extra-single-image", json=body)
     assert answer.status_code == 422
     assert "makes 8320x8192 pixels" in answer.json()["detail"]
+
+
+def test_a_picture_is_enlarged_into_the_gallery_with_the_recipe_that_it_had(client):
+    listed = client.get("/api/upscalers").json()
+    assert [(one["name"], one["network"]) for one in listed] == [
+        ("Lanczos", False), ("Nearest", False), (NAME, True), ("broken", True),
+    ]  # fmt: skip
+    assert client.post("/api/jobs", json=SMALL).status_code == 202
+    drawn = done(client)["pictures"][0]
+    asked = {"upscaler": NAME, "factor": 3}
+    answer = client.post("/api/upscale", params=asked, content=client.get(drawn["url"]).content)
+    assert answer.status_code == 201, answer.text
+    found = client.get(f"/api/pictures/{answer.json()['id']}").json()
+    assert (found["width"], found["height"], found["seed"]) == (96, 96, drawn["seed"])
+    enlarging = {"Postprocess upscale by": "3", "Postprocess upscaler": NAME}
+    assert found["record"] == {**drawn["record"], "other": enlarging}
+    assert client.get("/api/pictures").json()["pictures"][0]["id"] == found["id"]
+    with Image.open(io.BytesIO(client.get(found["url"]).content)) as image:
+        assert image.size == (96, 96)
+        assert f"Postprocess upscaler: {NAME}" in image.text["parameters"]
+    photographed = client.post("/api/upscale", params={**asked, "upscaler": "Nearest"}, content=png(photo(8, 6)))
+    record = photographed.json()["record"]
+    assert (photographed.json()["width"], record["prompt"], bool(record["init_image"])) == (24, "", True)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"upscaler": "another", "factor": 2}, "there is no 'another'; there are Lanczos, Nearest"),
+        ({"upscaler": "../upscalers/broken", "factor": 2}, "there is no '../upscalers/broken'"),
+        ({"upscaler": "broken", "factor": 2}, "broken"),
+        ({"upscaler": "Nearest", "factor": 9}, "factor"),
+        ({"upscaler": "Nearest", "factor": 8}, "has a side of more than the 2048 pixels"),
+    ],
+)
+def test_what_can_not_be_enlarged_is_refused(client, upscalers, asked, said):
+    answer = client.post("/api/upscale", params=asked, content=png(Image.new("RGB", (300, 4))))
+    assert answer.status_code == 422
+    assert said in answer.json()["error"]["message"]
+    assert str(upscalers) not in answer.text
+
+
+def test_an_order_names_an_upscaler_for_hires_and_records_tell_it(client, upscalers):
+    answer = client.post("/api/jobs", json={**SMALL, "hires": 2, "hires_strength": 0.7, "upscaler": NAME})
+    assert answer.status_code == 202, answer.text
+    (picture,) = done(client)["pictures"]
+    assert (picture["width"], picture["record"]["upscaler"]["name"]) == (64, f"{NAME}.onnx")
+    assert f"Hires upscaler: {NAME}," in picture["parameters"]
+    assert client.post("/api/recipes", json={"record": picture["record"]}).json()["left_out"] is None
+    for name, status in (("another", 404), ("../upscalers/broken", 404), ("broken", 422)):
+        answer = client.post("/api/jobs", json={**SMALL, "upscaler": name})
+        assert answer.status_code == status
+        assert name in answer.json()["error"]["message"]
+        assert str(upscalers) not in answer.text
+
+
+def done(client):
+    """Return the newest job when it has ended."""
+    found = []
+    wait_until(lambda: found.append(client.get("/api/jobs?limit=1").json()["jobs"][0]) or found[-1]["state"] == "done")
+    return found[-1]
 
 
 def test_a_folder_of_upscalers_that_is_not_there_is_refused(serve, tmp_path):

@@ -1,0 +1,126 @@
+// Upscale: a picture enlarged by a network or without one, into the gallery; and the list of upscalers, for Hires fix too.
+
+import { $, make, newest } from "./dom.js";
+import { addToGallery } from "./gallery.js";
+import { checkSize } from "./initial.js";
+import { announce, problem } from "./notices.js";
+import { ask, query } from "./server.js";
+import { view } from "./viewer.js";
+
+/** The picture to enlarge: its file, its address here, and its size. */
+let picture = null;
+let result = null;
+const choosing = newest();
+
+/** Read what there is, into both lists; what was chosen stays, if it is still there. */
+export async function readUpscalers() {
+  const found = await ask("/api/upscalers");
+  const networks = found.filter((one) => one.network).map((one) => one.name);
+  const options = (names) => names.map((name) => make("option", { value: name }, name));
+  const [chosen, hires] = [$("upscale-by").value, $("upscaler").value];
+  $("upscale-by").replaceChildren(...options([...networks, ...found.filter((one) => !one.network).map((one) => one.name)]));
+  if (found.some((one) => one.name === chosen)) $("upscale-by").value = chosen;
+  $("upscaler").replaceChildren(make("option", { value: "" }, "None"), ...options(networks));
+  $("upscaler").value = networks.includes(hires) ? hires : "";
+  $("upscale-none").hidden = networks.length > 0;
+}
+
+/** Whether the server has an upscaler, such as the one of a recipe. */
+export const hasUpscaler = (name) => [...$("upscaler").options].some((option) => option.value === name);
+
+/** Take a picture to enlarge, and show it. */
+export async function setUpscale(file) {
+  const isNewest = choosing();
+  problem($("upscale-problem"), "");
+  const url = URL.createObjectURL(file);
+  const image = make("img", { src: url });
+  try {
+    await image.decode();
+  } catch {
+    URL.revokeObjectURL(url);
+    return problem($("upscale-problem"), `${file.name ?? "This"} is no picture that this browser reads.`);
+  }
+  if (!isNewest()) return URL.revokeObjectURL(url);
+  if (picture) URL.revokeObjectURL(picture.url);
+  picture = { file, url, width: image.naturalWidth, height: image.naturalHeight };
+  announce(`Upscale has a picture of ${picture.width} by ${picture.height} pixels.`);
+  show();
+}
+
+/** Go to Upscale with a picture of the gallery. */
+export async function sendToUpscale(chosen) {
+  location.hash = "#upscale";
+  const answer = await fetch(chosen.url);
+  if (!answer.ok) return problem($("upscale-problem"), "This picture is gone; the gallery no longer has it.");
+  await setUpscale(await answer.blob());
+  $("upscale-start").focus();
+}
+
+/** Whether what is dropped or pasted is meant for this view. */
+export const takesPictures = () => !$("view-upscale").hidden;
+
+function show() {
+  $("upscale-picture").hidden = !picture;
+  $("upscale-remove").disabled = $("upscale-start").disabled = !picture;
+  $("upscale-empty").hidden = Boolean(picture);
+  if (picture) $("upscale-picture").src = picture.url;
+  const times = Number($("upscale-factor").value);
+  $("upscale-size").textContent = picture && times > 0 ? `${picture.width}×${picture.height} becomes ${Math.round(picture.width * times)}×${Math.round(picture.height * times)}` : "";
+}
+
+function remove() {
+  if (picture) URL.revokeObjectURL(picture.url);
+  picture = null;
+  $("upscale-file").value = "";
+  show();
+  $("upscale-file").focus();
+}
+
+async function start(event) {
+  event.preventDefault();
+  problem($("upscale-problem"), "");
+  if (!picture) return problem($("upscale-problem"), "Choose a picture first.");
+  if (!$("upscale-factor").checkValidity()) return problem($("upscale-problem"), `Resize: ${$("upscale-factor").validationMessage}`);
+  const began = Date.now();
+  const tell = () => ($("upscale-status").textContent = `Upscaling… ${Math.round((Date.now() - began) / 1000)} s`);
+  const timer = setInterval(tell, 1000);
+  tell();
+  $("upscale-start").disabled = true;
+  try {
+    checkSize(picture.file);
+    const address = query("/api/upscale", { upscaler: $("upscale-by").value, factor: $("upscale-factor").value });
+    result = await ask(address, { method: "POST", body: picture.file });
+    addToGallery(result);
+    $("upscale-result").src = result.url;
+    $("upscale-result").alt = `Upscaled to ${result.width} by ${result.height} pixels`;
+    $("upscale-open").hidden = false;
+    $("upscale-status").textContent = `${result.width}×${result.height}, after ${Math.max(1, Math.round((Date.now() - began) / 1000))} s. It is in the gallery.`;
+    announce($("upscale-status").textContent);
+  } catch (error) {
+    $("upscale-status").textContent = "";
+    problem($("upscale-problem"), error);
+  } finally {
+    clearInterval(timer);
+    $("upscale-start").disabled = !picture;
+  }
+}
+
+/** Forget a result that was deleted. */
+export function removeFromUpscale(gone) {
+  if (result?.id !== gone.id) return;
+  result = null;
+  $("upscale-open").hidden = true;
+  $("upscale-status").textContent = "";
+}
+
+export function startUpscale() {
+  $("upscale-form").addEventListener("submit", start);
+  $("upscale-file").addEventListener("change", () => {
+    const [file] = $("upscale-file").files;
+    if (file) setUpscale(file);
+  });
+  $("upscale-remove").addEventListener("click", remove);
+  $("upscale-factor").addEventListener("input", show);
+  $("upscale-open").addEventListener("click", () => result && view(result));
+  show();
+}

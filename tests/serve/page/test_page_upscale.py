@@ -1,0 +1,55 @@
+"""Upscale on the page: a view of its own, from the gallery, and as Hires fix's upscaler."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from tests.serve.page.conftest import Opened, drop, png
+
+pytestmark = pytest.mark.slow
+NAME = "R-ESRGAN 4x+"
+
+
+def test_a_picture_is_enlarged_from_a_file_or_the_gallery_and_goes_there(visit: Callable[..., Opened]) -> None:
+    opened = visit()
+    opened.generate(prompt="a red circle", steps=3, seed=5)
+    opened.page.click("text=Upscale")
+    drop(opened, "#upscale-form .drop", "blue.png", png("navy", (20, 10)))
+    opened.page.locator("#upscale-size", has_text="20×10 becomes 40×20").wait_for()
+    assert opened.page.input_value("#upscale-by") == NAME
+    opened.page.fill("#upscale-factor", "3")
+    opened.page.click("#upscale-start")
+    opened.page.locator("#upscale-status", has_text=re.compile("^60×30, after .* gallery")).wait_for()
+    opened.page.click("#upscale-open")
+    assert NAME in opened.page.text_content("#viewer-recipe")
+    opened.page.click("#viewer-close")
+    opened.page.click("text=Gallery")
+    opened.page.locator("#gallery-days .thumbnail").nth(1).click()
+    opened.page.click("#viewer-upscale")
+    opened.page.locator("#upscale-size", has_text="32×32 becomes 96×96").wait_for()
+    opened.page.keyboard.press("Enter")
+    opened.page.locator("#upscale-status", has_text=re.compile("^96×96, after")).wait_for()
+    opened.page.click("#upscale-open")
+    opened.page.click("#viewer-use")
+    opened.page.locator(".notice", has_text=f"Postprocess upscaler {NAME}").wait_for()
+
+
+def test_hires_fix_enlarges_by_a_network_and_recipes_choose_it(visit: Callable[..., Opened]) -> None:
+    opened = visit()
+    opened.fold("rare")
+    opened.page.select_option("#upscaler", NAME)
+    opened.generate(prompt="a red circle", steps=3, seed=5, hires="2")
+    assert opened.job()["order"]["upscaler"] == NAME
+    assert opened.picture().shape == (64, 64, 3)
+    opened.page.reload()
+    opened.page.locator("html[data-ready]").wait_for(state="attached")
+    assert opened.page.input_value("#upscaler") == NAME
+    opened.page.select_option("#upscaler", "")
+    opened.page.click("text=Gallery")
+    opened.page.locator("#gallery-days .thumbnail").first.click()
+    opened.page.click("#viewer-use")
+    opened.page.locator(".notice", has_text="Recipe of the picture loaded.").wait_for()
+    assert opened.page.input_value("#upscaler") == NAME
