@@ -89,7 +89,7 @@ class PlaceOptions:
     upscaler_dirs: Annotated[
         list[Path] | None,
         typer.Option(
-            "--upscaler-dir", metavar="DIR", help="Where A1111's API has upscalers from, ONNX files; may be repeated."
+            "--upscaler-dir", metavar="DIR", help="Where upscalers are, networks as ONNX files; may be repeated."
         ),
     ] = None
     ignore_unsupported: Annotated[
