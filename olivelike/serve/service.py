@@ -22,7 +22,7 @@ from olivelike.serve.drawing.plots import cells
 from olivelike.serve.feed import Feed
 from olivelike.serve.gallery.gallery import Gallery
 from olivelike.serve.gallery.journal import JobRow
-from olivelike.serve.gallery.library import Library, picture_view
+from olivelike.serve.gallery.library import Library
 from olivelike.serve.highlighting import read_tokens
 from olivelike.serve.orders import Axis, Order
 from olivelike.serve.settings import ServeSettings
@@ -287,10 +287,11 @@ class Service:
 
     def _view(self, row: JobRow) -> JobView:
         waits = self.dispatcher.waiting.order() if row.state == "queued" else []
-        pictures = self.gallery.of_job(row.id) if row.started else []
+        rows = self.gallery.of_job(row.id) if row.started else []
+        views = self.library.views(rows)
         running = self.dispatcher.running.get(row.id)
         progress = running.progress if running is not None else None
-        sheet = next((picture_view(one) for one in pictures if one.sheet), None)
+        sheet = next((view for one, view in zip(rows, views, strict=True) if one.sheet), None)
         steps, batches = row.plan.get("steps", 0), row.plan.get("batches", 0)
         done = (steps, batches) if row.state == "done" else (0, 0)
         return JobView(
@@ -309,7 +310,7 @@ class Service:
             batch=progress.batch if progress else done[1],
             batches=batches,
             eta_seconds=progress.eta if progress else None,
-            pictures=[picture_view(one) for one in pictures if not one.sheet],
+            pictures=[view for one, view in zip(rows, views, strict=True) if not one.sheet],
             sheet=sheet,
             notes=row.plan.get("notes", []),
             error=ErrorView(**row.error) if row.error else None,

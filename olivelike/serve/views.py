@@ -54,6 +54,7 @@ class PictureView(_View):
     attempts: int
     flagged: bool | None
     """Whether the safety checker made it black; `None` if none looked."""
+    favourite: bool = False
     created: str
     record: Json | None
     parameters: str | None

@@ -14,8 +14,8 @@ from PIL.PngImagePlugin import PngInfo
 
 from olivelike.errors import StoreError, UsageError
 from olivelike.runtime.pictures import PictureRecord
-from olivelike.runtime.pictures.picture_record import a1111_text, encode_picture
-from olivelike.serve.gallery.gallery import PASSING, Gallery, PictureRow, picture_id
+from olivelike.runtime.pictures.picture_record import UsedFile, a1111_text, encode_picture
+from olivelike.serve.gallery.gallery import PASSING, Filter, Gallery, PictureRow, picture_id
 from olivelike.serve.gallery.journal import JobRow
 
 RECORD = PictureRecord("a red circle", steps=20, seed=7, sampler="DDIM", model="demo", width=8, height=8)
@@ -44,6 +44,27 @@ def draw(gallery, number=1, *, folder="2026-11-22", job=None, sheet=False, **rec
 
 def found(gallery, *words, **exact):
     return [row.id for row in gallery.search(words, exact)[0]]
+
+
+def test_pictures_are_found_by_a_lora_of_their_record(gallery):
+    led = draw(gallery, 1, loras=(UsedFile('it\'s "ink"', "0" * 8),))
+    draw(gallery, 2)
+    names = [[row.id for row in gallery.search((), {}, Filter(lora=name))[0]] for name in ('it\'s "ink"', "ink")]
+    assert names == [[led.id], []]
+
+
+def test_favourites_are_those_of_the_file_when_the_gallery_is_opened(tmp_path):
+    with closing(Gallery(tmp_path / "gallery")) as gallery:
+        liked, other = draw(gallery, 1), draw(gallery, 2)
+        gallery.mark_favourite(liked, liked=True)
+    for index in (gallery.folder / ".index").glob("pictures.sqlite*"):
+        index.unlink()
+    file = gallery.folder / "favourites.txt"
+    file.write_bytes(file.read_bytes() + b"../../etc/passwd\n\xff\0\n2026-11-22/none.png\n")
+    with closing(Gallery(tmp_path / "gallery")) as again:
+        assert again.favourites([liked, other]) == {liked.id}
+        again.mark_favourite(other, liked=True)
+    assert file.read_text().splitlines() == [liked.path, other.path]
 
 
 def test_a_name_that_is_no_column_reaches_no_query(gallery):

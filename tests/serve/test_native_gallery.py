@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import zipfile
 
 import pytest
 from PIL import Image
@@ -23,6 +24,59 @@ def test_pictures_are_found_by_recipe_page_by_page(server, client):
     ):
         assert len(client.get("/api/pictures", params={"search": search}).json()["pictures"]) == many, search
     assert len(client.get("/api/pictures", params={"search": f"job:{job['id']}"}).json()["pictures"]) == 3
+
+
+def found(client, search):
+    return [one["id"] for one in client.get("/api/pictures", params={"search": search}).json()["pictures"]]
+
+
+def test_favourites_are_marked_searched_and_kept_in_a_file(server, client):
+    liked, other = server.draw(prompt="a favourable wind", num_images=2)["pictures"]
+    address = f"/api/pictures/{liked['id']}/favourite"
+    assert [client.put(address).status_code for _ in range(2)] == [204, 204]
+    assert client.get(f"/api/pictures/{liked['id']}").json()["favourite"] is True
+    assert found(client, "favourable favourite:yes") == [liked["id"]]
+    assert found(client, "favourable favourite:no") == [other["id"]]
+    file = server.service.gallery.folder / "favourites.txt"
+    assert file.read_text() == f"{server.service.library.find(liked['id']).path}\n"
+    assert client.delete(address).status_code == 204
+    assert (found(client, "favourable favourite:yes"), file.read_text()) == ([], "")
+    client.put(address)
+    client.delete(f"/api/pictures/{liked['id']}")
+    assert file.read_text() == "", "the next picture of its name is none"
+    assert client.put(address).status_code == 404
+
+
+def test_pictures_are_found_by_day_flag_and_kind(server, client):
+    job = server.draw(prompt="a peculiar lantern", sheet=True)
+    picture = job["pictures"][0]
+    day = server.service.library.find(picture["id"]).path[:10]
+    for search, expected in (
+        (f"date:{day}", [picture["id"]]), ("date:2001-01-01", []), ("flagged:no", [picture["id"]]), ("flagged:yes", []),
+        ("kind:picture", [picture["id"]]), ("kind:sheet", [job["sheet"]["id"]]), ("lora:style", []),
+    ):  # fmt: skip
+        assert found(client, f"peculiar {search}") == expected, search
+    for search in ("date:today", "flagged:maybe", "kind:none"):
+        assert client.get("/api/pictures", params={"search": search}).status_code == 422
+
+
+def test_chosen_pictures_come_as_one_archive_and_on_one_sheet(server, client):
+    pictures = server.draw(num_images=2)["pictures"]
+    ids = ",".join(one["id"] for one in pictures)
+    answer = client.get("/api/pictures/archive.zip", params={"ids": f"{ids},{'0' * 20}"})
+    with zipfile.ZipFile(io.BytesIO(answer.content)) as archive:
+        assert archive.testzip() is None
+        rows = [server.service.library.find(one["id"]) for one in pictures]
+        assert archive.namelist() == [row.path for row in rows]
+        assert [archive.read(row.path) for row in rows] == [
+            server.service.gallery.path(row).read_bytes() for row in rows
+        ]
+    with Image.open(io.BytesIO(client.get("/api/pictures/sheet.png", params={"ids": ids}).content)) as sheet:
+        assert sheet.format == "PNG"
+        assert sheet.width > 2 * 128
+    for name in ("archive.zip", "sheet.png"):
+        assert client.get(f"/api/pictures/{name}", params={"ids": "0" * 20}).status_code == 404
+        assert client.get(f"/api/pictures/{name}", params={"ids": "../x"}).status_code == 422
 
 
 def test_a_picture_comes_small_and_in_other_formats_with_its_record(server, client):

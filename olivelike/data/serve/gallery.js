@@ -2,6 +2,8 @@
 
 import { $, make, newest, settled } from "./dom.js";
 import { problem } from "./notices.js";
+import { loraNames } from "./loras.js";
+import { choose, forget, markTile, select, selecting } from "./selection.js";
 import { ask, query } from "./server.js";
 import { view } from "./viewer.js";
 
@@ -19,7 +21,7 @@ export function thumbnail(picture, open) {
   const image = make("img", { src: picture.thumb, alt: "", loading: "lazy", width: picture.width, height: picture.height });
   image.classList.toggle("tiny", picture.width <= 128);
   const words = `${picture.prompt || "Picture without a prompt"}, seed ${picture.seed ?? "unknown"}`;
-  return make("button", { type: "button", className: "thumbnail", title: words, "aria-label": words, on: { click: () => open(picture) } }, image);
+  return make("button", { type: "button", className: "thumbnail", title: words, "aria-label": words, on: { click: (event) => open(picture, event) } }, image);
 }
 
 function neighbours(picture) {
@@ -45,13 +47,27 @@ function put(picture, first = false) {
     day = make("section", { className: "day", data: { day: name } }, make("h2", {}, name), make("ul", { className: "plain tiles" }));
     $("gallery-days")[first ? "prepend" : "append"](day);
   }
-  const item = make("li", { data: { picture: picture.id } }, thumbnail(picture, (one) => view(one, neighbours)));
+  const item = make("li", { data: { picture: picture.id } }, thumbnail(picture, (one, event) => (selecting() ? choose(one, event) : view(one, neighbours))));
+  item.classList.toggle("liked", picture.favourite);
+  item.classList.toggle("flagged", Boolean(picture.flagged));
+  markTile(item, picture.id);
   day.lastChild[first ? "prepend" : "append"](item);
 }
 
+/** What the gallery is asked for: words and terms of the search, and the model. */
+function wanted() {
+  const [lora, day] = [$("search-lora").value, $("search-day").value];
+  const terms = [$("search").value.trim(), $("search-kind").value, lora && `lora:"${lora}"`, day && `date:${day}`];
+  return { search: terms.filter(Boolean).join(" "), model: $("search-model").value };
+}
+
+function searching() {
+  const { search, model } = wanted();
+  return Boolean(search || model);
+}
+
 function tell() {
-  const searching = $("search").value.trim() || $("search-model").value;
-  const empty = searching ? "No picture matches." : "No pictures yet. Paint one, and it stays here.";
+  const empty = searching() ? "No picture matches." : "No pictures yet. Paint one, and it stays here.";
   $("gallery-status").textContent = pictures.length ? `${pictures.length}${next ? " and more" : ""} ${pictures.length === 1 && !next ? "picture" : "pictures"}` : empty;
   $("gallery-more").hidden = !next;
 }
@@ -60,7 +76,7 @@ async function read(before) {
   const isNewest = asking();
   loading = true;
   try {
-    const found = await ask(query("/api/pictures", { search: $("search").value.trim(), model: $("search-model").value, before, limit: PAGE }));
+    const found = await ask(query("/api/pictures", { ...wanted(), before, limit: PAGE }));
     if (!isNewest()) return;
     if (!before) {
       pictures = [];
@@ -85,18 +101,25 @@ function readMore() {
   if (next && !loading) read(next);
 }
 
-const search = () => read(null);
+function search() {
+  if (selecting()) select(true);
+  return read(null);
+}
 
 /** What came since the gallery was read, or its first page. */
 export async function readNewest() {
-  if (!pictures.length || $("search").value.trim() || $("search-model").value) return search();
+  const named = $("search-lora").value;
+  $("search-lora").replaceChildren(make("option", { value: "" }, "Any LoRA"), ...loraNames().map((name) => make("option", { value: name }, name)));
+  $("search-lora").value = named;
+  $("search-lora").parentElement.hidden = !loraNames().length;
+  if (!pictures.length || searching()) return search();
   const found = await ask(query("/api/pictures", { limit: PAGE })).catch(() => ({ pictures: [] }));
   for (const picture of found.pictures.reverse()) addToGallery(picture);
 }
 
 /** A picture that was just painted goes first, unless one is searching. */
 export function addToGallery(picture) {
-  if ($("search").value.trim() || $("search-model").value || pictures.some((one) => one.id === picture.id)) return;
+  if (searching() || pictures.some((one) => one.id === picture.id)) return;
   pictures.unshift(picture);
   put(picture, true);
   tell();
@@ -104,6 +127,7 @@ export function addToGallery(picture) {
 
 export function removeFromGallery(picture) {
   pictures = pictures.filter((one) => one.id !== picture.id);
+  forget(picture);
   const item = $("gallery-days").querySelector(`[data-picture="${CSS.escape(picture.id)}"]`);
   const day = item?.closest(".day");
   item?.remove();
@@ -111,9 +135,12 @@ export function removeFromGallery(picture) {
   tell();
 }
 
+/** The pictures that are listed, as they are shown. */
+export const listed = () => pictures;
+
 export function startGallery() {
   $("search").addEventListener("input", settled(search, 250));
-  $("search-model").addEventListener("change", search);
+  for (const id of ["search-kind", "search-model", "search-lora", "search-day"]) $(id).addEventListener("change", search);
   $("gallery-more").addEventListener("click", readMore);
   new IntersectionObserver(([end]) => end.isIntersecting && visible() && readMore(), { rootMargin: "600px" }).observe($("gallery-more"));
 }

@@ -2,9 +2,10 @@
 
 import { FORM } from "./declared.js";
 import { $ } from "./dom.js";
+import { startCompare } from "./compare.js";
 import { controlFields, forgetControl, startControls } from "./controls.js";
 import { firstFault, markField, readFields, rememberForm, resetFields, setField } from "./form.js";
-import { addToGallery, readNewest, removeFromGallery, startGallery } from "./gallery.js";
+import { addToGallery, listed, readNewest, removeFromGallery, startGallery } from "./gallery.js";
 import { startIncoming } from "./incoming.js";
 import { forgetInitial, hasMask, hasPicture, initialFields, limitUploads, startInitial } from "./initial.js";
 import { current, end, readQueue, startJobs, submit } from "./jobs.js";
@@ -17,6 +18,7 @@ import { PICTURE_LISTS } from "./picture_lists.js";
 import { axes, startPlot } from "./plot.js";
 import { recount, startPrompts } from "./prompts.js";
 import { readRuns, startRuns } from "./runs.js";
+import { startSelection } from "./selection.js";
 import { ask, listen, onReturn } from "./server.js";
 import { onStage, removeFromStage, shownPicture, startStage } from "./stage.js";
 import { readUpscalers, removeFromUpscale, sendToUpscale, startUpscale } from "./upscale.js";
@@ -200,12 +202,15 @@ async function start() {
   startStage();
   startGallery();
   startRuns(readModels);
-  startViewer((picture) => {
+  const forgotten = (picture) => {
     removeFromGallery(picture);
     removeFromStage(picture);
     removeFromUpscale(picture);
-  }, sendToUpscale);
+  };
+  startViewer(forgotten, sendToUpscale);
   startUpscale();
+  startSelection(listed, forgotten);
+  startCompare();
   startForm();
   const kept = rememberForm(() => ({ model: model(), loras: chosenLoras(), scheduler: $("scheduler").value }));
   setLoras(kept.loras ?? []);

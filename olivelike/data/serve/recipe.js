@@ -70,8 +70,8 @@ function said(value) {
 
 const isSaid = (value, plain) => value !== undefined && value !== null && value !== "" && JSON.stringify(value) !== JSON.stringify(plain);
 
-/** The recipe as pairs of a description list. */
-export function recipeRows(record) {
+/** The recipe as pairs of a label and a value in words. */
+export function recipeFacts(record) {
   const whole = { ...record, scheduler: record.scheduler ?? record.sampler, model: [record.model, record.model_hash].filter(Boolean).join(" ") };
   const told = FORM.record.filter(({ name, default: plain }) => isSaid(whole[name], plain));
   const rows = told.map(({ name, label, text }) => [
@@ -79,5 +79,8 @@ export function recipeRows(record) {
     text ? text.replace(TEMPLATE, (_, field, place) => (place ? record[field][place] : record[field])) : said(whole[name]),
   ]);
   rows.push(...Object.entries(record.other ?? {}));
-  return rows.map(([label, value]) => make("div", {}, make("dt", {}, label), make("dd", {}, String(value))));
+  return rows;
 }
+
+/** The recipe as pairs of a description list. */
+export const recipeRows = (record) => recipeFacts(record).map(([label, value]) => make("div", {}, make("dt", {}, label), make("dd", {}, String(value))));

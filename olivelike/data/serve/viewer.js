@@ -5,6 +5,7 @@ import { setInitial } from "./initial.js";
 import { confirmed, notice, problem } from "./notices.js";
 import { references } from "./picture_lists.js";
 import { applyRecipe, recipeRows } from "./recipe.js";
+import { like } from "./selection.js";
 import { ask, path } from "./server.js";
 
 let shown = null;
@@ -31,6 +32,7 @@ export function view(picture, neighbours = () => [null, null]) {
   $("viewer-use").disabled = !picture.record;
   $("viewer-copy").disabled = !picture.parameters;
   $("viewer-refer").hidden = !references.allowed();
+  $("viewer-like").setAttribute("aria-pressed", String(picture.favourite));
   problem($("viewer-problem"), "");
   if (!$("viewer").open) $("viewer").showModal();
 }
@@ -55,6 +57,16 @@ export async function sendToInitial(picture) {
 
 async function sendToReferences(picture) {
   await references.add([new File([await taken(picture)], `picture ${picture.seed ?? ""}`.trim())]);
+}
+
+async function changeLiking() {
+  const picture = shown;
+  try {
+    await like(picture, !picture.favourite);
+    $("viewer-like").setAttribute("aria-pressed", String(picture.favourite));
+  } catch (error) {
+    problem($("viewer-problem"), error);
+  }
 }
 
 async function remove() {
@@ -84,6 +96,7 @@ export function startViewer(onRemoved, onUpscale) {
   $("viewer-before").addEventListener("click", () => turn(0));
   $("viewer-after").addEventListener("click", () => turn(1));
   $("viewer-delete").addEventListener("click", remove);
+  $("viewer-like").addEventListener("click", changeLiking);
   $("viewer-use").addEventListener("click", closing((picture) => applyRecipe(picture.record)));
   $("viewer-send").addEventListener("click", closing((picture) => sendToInitial(picture).catch((error) => notice(error.message))));
   $("viewer-upscale").addEventListener("click", closing(onUpscale));
@@ -100,5 +113,6 @@ export function startViewer(onRemoved, onUpscale) {
     if (event.key === "ArrowLeft") turn(0);
     else if (event.key === "ArrowRight") turn(1);
     else if (event.key === "Delete") remove();
+    else if (event.key === "f") changeLiking();
   });
 }

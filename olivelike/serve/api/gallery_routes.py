@@ -7,15 +7,16 @@ from pathlib import PurePosixPath
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Query, Request, Response
-from fastapi.responses import FileResponse, JSONResponse
+from fastapi.responses import FileResponse, JSONResponse, StreamingResponse
 
 from olivelike.serve.api.native import TheService, answer
 from olivelike.serve.api.refusals import StrictRoute
-from olivelike.serve.gallery.library import picture_view
 from olivelike.serve.recipe_views import RecipeQuestion, read_question
 
 router = APIRouter(route_class=StrictRoute)
 _TYPES: Final = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".webp": "image/webp"}
+Ids = Annotated[str, Query(pattern=r"^[0-9a-f]{20}(,[0-9a-f]{20}){0,499}$")]
+"""Of pictures, with commas."""
 _FOR_EVER: Final = {"Cache-Control": "private, max-age=31536000, immutable"}
 """An id is that of the content."""
 
@@ -33,16 +34,45 @@ async def pictures(
     return JSONResponse({"pictures": [view.model_dump(mode="json") for view in found], "next": older})
 
 
+@router.get("/api/pictures/archive.zip")
+async def archive(service: TheService, ids: Ids) -> Response:
+    """Return chosen pictures as one ZIP file."""
+    parts = service.library.archive(ids.split(","))
+    named = {"Content-Disposition": 'attachment; filename="pictures.zip"'}
+    return StreamingResponse(parts, media_type="application/zip", headers=named)
+
+
+@router.get("/api/pictures/sheet.png")
+async def sheet(service: TheService, ids: Ids) -> Response:
+    """Return chosen pictures on one sheet."""
+    named = {"Content-Disposition": 'attachment; filename="sheet.png"'}
+    return Response(await service.library.sheet(ids.split(",")), media_type="image/png", headers=named)
+
+
 @router.get("/api/pictures/{picture}")
 async def picture(picture: str, service: TheService) -> Response:
     """Return a picture, and what made it."""
-    return answer(picture_view(service.library.find(picture)))
+    return answer(service.library.views([service.library.find(picture)])[0])
 
 
 @router.delete("/api/pictures/{picture}", status_code=204)
 async def delete(picture: str, service: TheService) -> Response:
     """Delete a picture."""
     service.library.delete(picture)
+    return Response(status_code=204)
+
+
+@router.put("/api/pictures/{picture}/favourite", status_code=204)
+async def like(picture: str, service: TheService) -> Response:
+    """Make a picture a favourite."""
+    service.library.mark_favourite(picture, liked=True)
+    return Response(status_code=204)
+
+
+@router.delete("/api/pictures/{picture}/favourite", status_code=204)
+async def like_no_more(picture: str, service: TheService) -> Response:
+    """Make a picture no favourite."""
+    service.library.mark_favourite(picture, liked=False)
     return Response(status_code=204)
 
 

@@ -1,7 +1,8 @@
 """Pictures as files below one folder, and an index of them, which the files can rebuild.
 
-`DIR/2026-11-22/00001-42.png` and so on are the pictures. `DIR/.index/` has what can be made again (`pictures.sqlite`,
-`thumbs/`), the journal of jobs, and pictures that nobody wants to keep; `DIR/.uploads/` what clients sent.
+`DIR/2026-11-22/00001-42.png` and so on are the pictures, `DIR/favourites.txt` the names of those that people like best.
+`DIR/.index/` has what can be made again (`pictures.sqlite`, `thumbs/`), the journal of jobs, and pictures that nobody
+wants to keep; `DIR/.uploads/` what clients sent.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ import os
 import re
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from olivelike._files import Lock, try_lock
+from olivelike._files import Lock, try_lock, write_whole
 from olivelike._untrusted import read_bytes
 from olivelike.errors import SourceError, StoreError, UsageError
 from olivelike.serve.gallery.database import open_database
@@ -36,10 +37,14 @@ CREATE TABLE IF NOT EXISTS pictures (
     record TEXT, parameters TEXT, words TEXT NOT NULL
 );
 CREATE INDEX IF NOT EXISTS pictures_job ON pictures (job);
+CREATE TABLE IF NOT EXISTS favourites (path TEXT PRIMARY KEY);
 """
 _DAY: Final = re.compile(r"\d{4}-\d\d-\d\d")
 _NUMBERED: Final = re.compile(r"(\d{5,9})-(?:\d+|(sheet))(?:-\d+)?\.png")
 _SECONDS_OF_PASSING: Final = 3600.0
+_FAVOURITES: Final = "favourites.txt"
+_MOST_FAVOURITES: Final = 16 << 20
+"""Bytes of their file."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +73,33 @@ class PictureRow:
     """A1111's text."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Filter:
+    """Facts that pictures in a search have, beside words of their recipes; `None` leaves one open."""
+
+    lora: str | None = None
+    flagged: bool | None = None
+    favourite: bool | None = None
+    day: str | None = None
+    """On which it was drawn, such as `2026-11-26`, at the server."""
+    sheets: bool = False
+    """Whether sheets and plots are meant, in place of pictures."""
+
+    def conditions(self) -> Iterator[tuple[str, tuple[Any, ...]]]:
+        """Yield conditions on rows of the index, each with its values."""
+        yield "sheet = ? AND path NOT LIKE ?", (self.sheets, f"{PASSING}/%")
+        if self.lora is not None:
+            names = "SELECT 1 FROM json_each(record, '$.loras') WHERE json_extract(value, '$.name') = ?"
+            yield f"EXISTS ({names})", (self.lora,)
+        if self.flagged is not None:
+            yield "coalesce(flagged, 0) = ?", (self.flagged,)
+        if self.favourite is not None:
+            yield "(path IN (SELECT path FROM favourites)) = ?", (self.favourite,)
+        if self.day is not None:
+            yield "substr(path, 1, 11) = ?", (f"{self.day}/",)
+
+
+EVERY: Final = Filter()
 _SEEDS: Final = ("seed", "first_seed")
 _COLUMNS: Final = tuple(field.name for field in fields(PictureRow))
 
@@ -133,15 +165,27 @@ class Gallery:
         return list(self._rows("job = ? ORDER BY sheet, number", job))
 
     def search(
-        self, words: Sequence[str], exact: Mapping[str, str | int], *, before: int | None = None, limit: int = 50
+        self,
+        words: Sequence[str],
+        exact: Mapping[str, str | int],
+        wanted: Filter = EVERY,
+        *,
+        before: int | None = None,
+        limit: int = 50,
     ) -> tuple[list[PictureRow], int | None]:
         """Return the newest pictures, and the `before` that gives the older ones.
 
         Args:
             words: which the recipe has, all of them, in small or large letters.
             exact: columns with their values.
+            wanted: what else they have in common.
+            before: place in the index, before which they lie.
+            limit: how many are returned at most.
         """
-        where, values = [f"NOT sheet AND path NOT LIKE '{PASSING}/%'"], list[Any]()
+        where, values = list[str](), list[Any]()
+        for condition, given in wanted.conditions():
+            where.append(condition)
+            values += given
         for word in words:
             where.append("words LIKE ? ESCAPE '\\'")
             values.append("%" + re.sub(r"([\\%_])", r"\\\1", word.casefold()) + "%")
@@ -174,7 +218,44 @@ class Gallery:
         """Delete a picture: its file first, since the index can be made again."""
         for path in (self.path(row), self.thumb(row.id)):
             path.unlink(missing_ok=True)
+        if self.favourites([row]):  # The next one of this name is another picture.
+            self.mark_favourite(row, liked=False)
         self._database.execute("DELETE FROM pictures WHERE id = ?", (row.id,))
+
+    def favourites(self, pictures: Sequence[PictureRow]) -> set[str]:
+        """Return the ids of those among pictures that are favourites."""
+        marked = {row["path"] for row in self._database.execute("SELECT path FROM favourites")}
+        return {row.id for row in pictures if row.path in marked}
+
+    def mark_favourite(self, row: PictureRow, *, liked: bool) -> None:
+        """Write down that a picture is a favourite, or none. Raises `StoreError` if that can't be written."""
+        if row.path.startswith(PASSING):
+            raise UsageError("this picture is not saved, so it can be no favourite; save it first")
+        paths = {found["path"] for found in self._database.execute("SELECT path FROM favourites")} - {row.path}
+        paths |= {row.path} if liked else set()
+        try:
+            write_whole(self.folder / _FAVOURITES, "".join(f"{path}\n" for path in sorted(paths)).encode())
+        except OSError as error:
+            why = error.strerror or error
+            raise StoreError(f"{_FAVOURITES}: can't be written: {why}; free some space in the gallery") from error
+        self._set_favourites(paths)
+
+    def _set_favourites(self, paths: Collection[str]) -> None:
+        self._database.execute("BEGIN")
+        self._database.execute("DELETE FROM favourites")
+        self._database.executemany("INSERT INTO favourites VALUES (?)", [(path,) for path in paths])
+        self._database.execute("COMMIT")
+
+    def _read_favourites(self) -> set[str]:
+        """Return the pictures that the file names; lines that name none are for other programs."""
+        path = self.folder / _FAVOURITES
+        if path.is_symlink() or not path.is_file():
+            return set()
+        try:
+            lines = read_bytes(path, _MOST_FAVOURITES).decode(errors="replace").splitlines()
+        except (OSError, SourceError):
+            return set()
+        return {line for line in lines if _DAY.fullmatch(line[:10]) and _NUMBERED.fullmatch(line[11:])}
 
     def drop_passing(self) -> None:
         """Delete what was not to be saved, an hour after it was drawn."""
@@ -203,6 +284,7 @@ class Gallery:
                 elif _NUMBERED.fullmatch(entry.name):
                     there[f"{folder}/{entry.name}"] = entry.stat()
         self._database.executemany("DELETE FROM pictures WHERE path = ?", [(path,) for path in known - there.keys()])
+        self._set_favourites(self._read_favourites())
         for path in sorted(there.keys() - known, key=lambda path: there[path].st_mtime):
             # Damaged by others, or with a number that SQLite has none for: it stays there, and is not shown.
             with contextlib.suppress(OSError, SourceError, OverflowError):

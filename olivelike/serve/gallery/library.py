@@ -7,9 +7,9 @@ import contextlib
 import io
 import re
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from olivelike._files import write_whole
 from olivelike._untrusted import open_file, read_bytes
@@ -22,7 +22,8 @@ from olivelike.runtime.pictures.picture_record import (
     encode_picture,
     record_from_json,
 )
-from olivelike.serve.gallery.gallery import INDEX, UPLOADS, Gallery, PictureRow
+from olivelike.runtime.pictures.sheets import SheetPicture, picture_sheet
+from olivelike.serve.gallery.gallery import INDEX, UPLOADS, Filter, Gallery, PictureRow
 from olivelike.serve.gallery.picture_id import picture_id
 from olivelike.serve.gallery.upload_reader import UploadReader
 from olivelike.serve.gallery.uploads import prune_uploads, require_room
@@ -30,8 +31,12 @@ from olivelike.serve.views import PictureView, UploadView, iso, record_of
 
 _THUMB: Final = 320
 """Pixels of a small form's longer side."""
+_ON_SHEET: Final = 768
+"""Those of a picture on a sheet that is made of the gallery."""
 _QUALITY: Final = 95
-_TERM: Final = re.compile(r"(seed|size|model|steps|job):(\S+)")
+_TERM: Final = re.compile(r'(seed|size|model|steps|job|lora|flagged|favourite|date|kind):("[^"]*"|\S+)')
+_ANSWERS: Final = {"yes": True, "no": False}
+_DAY: Final = re.compile(r"\d{4}-\d\d-\d\d")
 _SIZE: Final = re.compile(r"(\d{1,6})x(\d{1,6})")
 
 
@@ -57,19 +62,71 @@ class Library:
     ) -> tuple[list[PictureView], int | None]:
         """Return the newest pictures whose recipe has all words of a text, and where the older ones begin.
 
-        `seed:7`, `size:64x64`, `model:NAME`, `steps:20` and `job:ID` are words too.
+        `seed:7`, `size:64x64`, `model:NAME`, `steps:20`, `job:ID`, `lora:NAME` or `lora:"A NAME"`, `flagged:yes`,
+        `favourite:no`, `date:2026-11-26` and `kind:sheet` are words too. Raises `UsageError` for one that says nothing.
         """
         exact: dict[str, str | int] = {"model": model} if model else {}
+        facts: dict[str, Any] = {}
         words = _TERM.sub("", text).split()
-        for name, value in _TERM.findall(text):
+        for name, quoted in _TERM.findall(text):
+            value = quoted.strip('"')
             if name == "steps":
                 words.append(f"steps: {value},")
             elif name == "size" and (size := _SIZE.fullmatch(value)):
                 exact |= {"width": int(size[1]), "height": int(size[2])}
+            elif name in ("flagged", "favourite"):
+                facts[name] = _one_of(name, value, _ANSWERS)
+            elif name == "kind":
+                facts["sheets"] = _one_of(name, value, {"sheet": True, "picture": False})
+            elif name == "date":
+                if not _DAY.fullmatch(value):
+                    raise UsageError(f"date:{value} is no day; write one such as date:2026-11-26")
+                facts["day"] = value
+            elif name == "lora":
+                facts["lora"] = value
             else:
                 exact[name] = value
-        rows, older = self._gallery.search(words, exact, before=before, limit=limit)
-        return [picture_view(row) for row in rows], older
+        rows, older = self._gallery.search(words, exact, Filter(**facts), before=before, limit=limit)
+        return self.views(rows), older
+
+    def views(self, rows: Sequence[PictureRow]) -> list[PictureView]:
+        """Return pictures as clients see them."""
+        liked = self._gallery.favourites(rows)
+        return [picture_view(row, favourite=row.id in liked) for row in rows]
+
+    def mark_favourite(self, picture: str, *, liked: bool) -> None:
+        """Say that a picture is a favourite, or none. Raises `SourceError` if there is none of that id."""
+        self._gallery.mark_favourite(self.find(picture), liked=liked)
+
+    def archive(self, pictures: Sequence[str]) -> Iterator[bytes]:
+        """Return the parts of a ZIP file of pictures, each under its day and name; those that vanish are left out.
+
+        Raises `SourceError` at once if none of them is there.
+        """
+        rows = [row for one in dict.fromkeys(pictures) if (row := self._gallery.find(one)) is not None]
+        paths = {row.path: self._gallery.path(row) for row in rows if self._gallery.has_file(row)}
+        if not paths:
+            raise SourceError("none of these pictures is there; they may have been deleted")
+        return _zipped(paths)
+
+    async def sheet(self, pictures: Sequence[str]) -> bytes:
+        """Return a PNG of pictures side by side, with their prompts and seeds. Raises as `archive`."""
+        rows = [row for one in dict.fromkeys(pictures) if (row := self._gallery.find(one)) is not None]
+        rows = [row for row in rows if self._gallery.has_file(row)]
+        if not rows:
+            raise SourceError("none of these pictures is there; they may have been deleted")
+        async with self._decoding:
+            return await asyncio.to_thread(self._make_sheet, rows)
+
+    def _make_sheet(self, rows: Sequence[PictureRow]) -> bytes:
+        shown = []
+        for row in rows:
+            image = decode_image(read_bytes(self._gallery.path(row), MOST_BYTES), f"picture {row.id}").convert("RGB")
+            image.thumbnail((_ON_SHEET, _ON_SHEET))
+            shown.append(SheetPicture(image, row.prompt, f"seed {row.seed}", bool(row.flagged)))
+        kept = io.BytesIO()
+        picture_sheet(shown).save(kept, "PNG", compress_level=3)
+        return kept.getvalue()
 
     async def file_bytes(self, picture: str, suffix: str = ".png", quality: int | None = None) -> bytes:
         """Return a picture as a file of a format: a PNG as it is, others with the same record.
@@ -157,10 +214,51 @@ class Library:
         write_whole(path, kept.getvalue(), durable=False)
 
 
-def picture_view(row: PictureRow) -> PictureView:
+def _one_of(name: str, value: str, words: Mapping[str, bool]) -> bool:
+    if value not in words:
+        raise UsageError(f"{name}:{value} says nothing; write {' or '.join(f'{name}:{word}' for word in words)}")
+    return words[value]
+
+
+class _Written(io.RawIOBase):
+    """A file that can't be sought, whose bytes are taken as they come."""
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self.parts.append(bytes(data))
+        return len(self.parts[-1])
+
+    def taken(self) -> bytes:
+        data = b"".join(self.parts)
+        self.parts.clear()
+        return data
+
+
+def _zipped(paths: Mapping[str, Path]) -> Iterator[bytes]:
+    import zipfile
+
+    written = _Written()
+    with zipfile.ZipFile(written, "w", zipfile.ZIP_STORED) as archive:  # Pictures are compressed already.
+        for name, path in paths.items():
+            with contextlib.suppress(FileNotFoundError), open_file(path) as source:
+                info = zipfile.ZipInfo.from_file(path, name)
+                with archive.open(info, mode="w") as entry:
+                    while data := source.read(1 << 20):
+                        entry.write(data)
+                        yield written.taken()
+    yield written.taken()
+
+
+def picture_view(row: PictureRow, *, favourite: bool = False) -> PictureView:
     """Return a picture as clients see it."""
     return PictureView(
         id=row.id, job=row.job, url=f"/files/{row.id}.png", thumb=f"/thumbs/{row.id}.webp", width=row.width,
         height=row.height, seed=row.seed, first_seed=row.first_seed, attempts=row.attempts, prompt=row.prompt,
         flagged=row.flagged, created=iso(row.created) or "", record=record_of(row.record), parameters=row.parameters,
+        favourite=favourite,
     )  # fmt: skip

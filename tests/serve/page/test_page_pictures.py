@@ -51,6 +51,42 @@ def test_the_gallery_is_searched_by_recipe_and_pictures_are_deleted(visit: Calla
         assert client.get("/api/pictures?search=heron").json()["pictures"][0]["seed"] == 77
 
 
+def test_chosen_pictures_are_liked_compared_saved_and_deleted(visit: Callable[..., Opened]) -> None:
+    opened = visit()
+    opened.server.draw(prompt="a walrus", num_images=3, steps=1)
+    page = opened.page
+    page.click("text=Gallery")
+    page.fill("#search", "walrus")
+    page.locator("#gallery-status", has_text=re.compile("^3 pictures$")).wait_for()
+    tiles = page.locator("#gallery-days .thumbnail")
+    page.click("#select")
+    assert page.is_disabled("#selected-compare")
+    tiles.nth(0).click()
+    tiles.nth(2).click(modifiers=["Shift"])
+    page.locator("#selected-count", has_text="3 pictures chosen").wait_for()
+    tiles.nth(1).click()
+    page.click("#selected-compare")
+    assert page.locator("#compare-rows tr").all_inner_texts() == ["Seed\t9\t7"]
+    page.focus("#compare-slider")
+    page.keyboard.press("Home")
+    assert "0%" in str(page.get_attribute("#compare-over", "style"))
+    page.click("#compare-close")
+    page.click("#selected-like")
+    page.locator("#gallery-days .liked").nth(1).wait_for()
+    for button in ("#selected-zip", "#selected-sheet"):
+        with page.expect_download() as download:
+            page.click(button)
+        assert download.value.suggested_filename in ("pictures.zip", "sheet.png")
+    page.select_option("#search-kind", "favourite:yes")
+    page.locator("#gallery-status", has_text=re.compile("^2 pictures$")).wait_for()
+    page.click("#select-all")
+    page.click("#selected-delete")
+    page.click("#confirm-yes")
+    page.locator("#gallery-status", has_text="No picture matches").wait_for()
+    page.select_option("#search-kind", "")
+    page.locator("#gallery-status", has_text=re.compile("^1 picture$")).wait_for()
+
+
 def test_a_late_answer_does_not_replace_a_newer_one(visit: Callable[..., Opened]) -> None:
     opened = visit()
     opened.server.draw(prompt="an early recipe", steps=1, model="second")

@@ -1,0 +1,42 @@
+// Two pictures over each other, parted by a slider, and what differs in their recipes.
+
+import { $, make } from "./dom.js";
+import { recipeFacts } from "./recipe.js";
+
+const part = () => $("compare-over").style.setProperty("clip-path", `inset(0 0 0 ${$("compare-slider").value}%)`);
+
+const recordOf = (picture) => picture.record ?? { prompt: picture.prompt, seed: picture.seed, width: picture.width, height: picture.height };
+
+/** Facts that two recipes have differently: label, value of the first, value of the second. */
+function differing(first, second) {
+  const [one, other] = [first, second].map((picture) => new Map(recipeFacts(recordOf(picture)).map(([label, value]) => [label, String(value)])));
+  return [...new Set([...one.keys(), ...other.keys()])].filter((label) => one.get(label) !== other.get(label)).map((label) => [label, one.get(label) ?? "–", other.get(label) ?? "–"]);
+}
+
+/** Show two pictures: the first one left of the slider, the second right of it. */
+export function compare(first, second) {
+  for (const [id, picture, side] of [["compare-under", first, "Left"], ["compare-over", second, "Right"]]) {
+    $(id).src = picture.url;
+    $(id).alt = `${side}: ${picture.prompt || "picture without a prompt"}, seed ${picture.seed ?? "unknown"}`;
+    $(id).classList.toggle("tiny", picture.width <= 128);
+  }
+  const rows = differing(first, second).map((cells) => make("tr", {}, make("th", { scope: "row" }, cells[0]), ...cells.slice(1).map((text) => make("td", {}, text))));
+  $("compare-rows").replaceChildren(...rows);
+  $("compare-table").hidden = !rows.length;
+  $("compare-same").hidden = rows.length > 0;
+  $("compare-slider").value = 50;
+  part();
+  $("compare").showModal();
+}
+
+export function startCompare() {
+  $("compare-slider").addEventListener("input", part);
+  $("compare-close").addEventListener("click", () => $("compare").close());
+  $("compare-board").addEventListener("pointerdown", (event) => $("compare-board").setPointerCapture(event.pointerId));
+  $("compare-board").addEventListener("pointermove", (event) => {
+    if (!event.buttons) return;
+    const { left, width } = $("compare-board").getBoundingClientRect();
+    $("compare-slider").value = ((event.clientX - left) / width) * 100;
+    part();
+  });
+}
