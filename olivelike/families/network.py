@@ -245,6 +245,34 @@ def with_own_names(stored: Stored, *marks: str, **changes: Any) -> tuple[Stored,
     return stored, own
 
 
+def in_llamas_names(stored: Stored, names: Mapping[str, str], first: str) -> Stored:
+    """Return how GGUF files of llama.cpp hold a text encoder, by the way in which its library's own names are read.
+
+    Source: https://github.com/ggml-org/llama.cpp (`gguf-py/gguf/constants.py`, `TENSOR_NAMES`).
+
+    Args:
+        stored: The way of its library's names.
+        names: Layer by llama.cpp's name, with `#` for the number of a block → its library's.
+        first: Name of a tensor that no other network has so.
+    """
+
+    def name_in_library(name: str) -> str:
+        layer, _, kind = name.rpartition(".")
+        number = next((part for part in layer.split(".") if part.isdigit()), "")
+        known = names.get(re.sub(r"\d+", "#", layer, count=1))
+        return name if known is None else f"{known.replace('#', number)}.{kind}"
+
+    return replace(
+        stored,
+        name=f"{stored.name}_llama",
+        to_library=lambda config, tensors: {name_in_library(name): one for name, one in tensors.items()},  # noqa: ARG005
+        prefix_at=lambda name: "" if name == first else None,
+        config=lambda published, shapes, head: stored.config(
+            published, {name_in_library(name): shape for name, shape in shapes.items()}, head
+        ),
+    )
+
+
 def norms_as_operators(network: Any) -> None:
     """Let norms by the root of the mean square, of either library, be traced as that."""
     import torch

@@ -23,7 +23,7 @@ TAKEN_STATES: Final = "taken_states"
 """Key of our own in the config of a text encoder: the numbers of the states that its family's denoiser takes."""
 ONNX_SUFFIXES: Final = (".onnx", ".onnx.data", ".onnx_data", ".pb")
 """Ends of the names of ONNX models and of the files with their weights."""
-WEIGHT_FILE_SUFFIXES: Final = (".safetensors", ".ckpt", ".pt", ".pth", ".bin")
+WEIGHT_FILE_SUFFIXES: Final = (".safetensors", ".gguf", ".ckpt", ".pt", ".pth", ".bin")
 """Ends of the names of weight files that are read, pickled ones included."""
 DERIVED_FILES: Final = frozenset({SHALLOW_FILE, *GUIDED_FILES})
 """Graphs that are made of a UNet's, over its weights."""

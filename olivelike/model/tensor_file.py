@@ -1,4 +1,4 @@
-"""Reading one tensor from the files that hold its bytes, multiplied by its scale, products of low rank added."""
+"""Reading one tensor from the files that hold its bytes: decoded, multiplied by its scale, products of low rank added."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from olivelike._untrusted import open_file
 from olivelike.errors import SourceError
+from olivelike.model.block_forms import BLOCK_FORMS, decode_blocks
 
 if TYPE_CHECKING:
     from olivelike.model.weights import Tensor
@@ -77,10 +78,20 @@ def _read(tensor: Tensor, files: Mapping[str, Path], start: int, count: int) -> 
 
 
 def _read_stored(tensor: Tensor, files: Mapping[str, Path], start: int, count: int) -> Array:
-    path, dtype = files[tensor.file], np.dtype(DTYPES[tensor.dtype])
+    if tensor.dtype not in BLOCK_FORMS:
+        dtype = np.dtype(DTYPES[tensor.dtype])
+        return _from_file(tensor, files, dtype, start * dtype.itemsize, count)
+    _, values, nbytes = BLOCK_FORMS[tensor.dtype]
+    first, end = start // values, -(-(start + count) // values)
+    data = _from_file(tensor, files, np.dtype(np.uint8), first * nbytes, (end - first) * nbytes)
+    return decode_blocks(data, tensor.dtype)[start - first * values :][:count]
+
+
+def _from_file(tensor: Tensor, files: Mapping[str, Path], dtype: np.dtype[Any], skipped: int, count: int) -> Array:
+    path = files[tensor.file]
     try:
         with open_file(path) as file:
-            file.seek(tensor.offset + start * dtype.itemsize)
+            file.seek(tensor.offset + skipped)
             array: Array = np.fromfile(file, dtype, count)
     except OSError as error:
         raise SourceError(f"{path} can't be read: {error.strerror or error}; fetch the file again") from error

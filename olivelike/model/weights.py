@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from olivelike.digest import canonical_json, digest_bytes
+from olivelike.model.block_forms import BLOCK_FORMS
 
 ITEM_SIZES = {
     "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1,
@@ -20,12 +21,20 @@ ITEM_SIZES = {
 """Bytes per element of each safetensors dtype."""
 
 
+def stored_bytes(dtype: str, count: int) -> int:
+    """Return how many bytes hold so many values; a block that is begun counts whole. Raises `KeyError` for others."""
+    if dtype in ITEM_SIZES:
+        return count * ITEM_SIZES[dtype]
+    form = BLOCK_FORMS[dtype]
+    return -(-count // form.values) * form.nbytes
+
+
 @dataclass(frozen=True, slots=True)
 class Tensor:
     """One tensor: row-major, little-endian bytes at `offset` of the file whose SHA-256 is `file`."""
 
     dtype: str
-    """As safetensors names it: `F32`, `F16`, `BF16`, `I64`, …"""
+    """As safetensors names it: `F32`, `F16`, `BF16`, `I64`, …; or one of `BLOCK_FORMS`."""
     shape: tuple[int, ...]
     file: str
     offset: int
@@ -42,12 +51,12 @@ class Tensor:
     @property
     def nbytes(self) -> int:
         """Size in bytes, as stored."""
-        return math.prod(self.shape) * ITEM_SIZES[self.dtype]
+        return stored_bytes(self.dtype, math.prod(self.shape))
 
     @property
     def read_dtype(self) -> str:
         """Dtype of its values as they are read."""
-        return "F32" if self.added or self.scale is not None else self.dtype
+        return "F32" if self.added or self.scale is not None or self.dtype in BLOCK_FORMS else self.dtype
 
     @property
     def pieces(self) -> Iterator[Tensor]:

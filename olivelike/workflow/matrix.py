@@ -195,7 +195,7 @@ def _label(node: Node) -> str | None:
     match node:
         case Scalar(value=str(text)):
             stem = PurePosixPath(text.replace("\\", "/")).name
-            stem = stem.rpartition(".")[0] if stem.endswith((".safetensors", ".ckpt", ".bin", ".pt")) else stem
+            stem = stem.rpartition(".")[0] if stem.endswith((".safetensors", ".gguf", ".ckpt", ".bin", ".pt")) else stem
             return "".join(re.findall(r"[\w.+-]+", stem)).strip(".-+_") or None
         case Scalar(value=value) if value is not None:
             return str(value).lower()

@@ -20,7 +20,7 @@ from olivelike.engine.plan.node import CALIBRATION
 from olivelike.errors import OlivelikeError
 from olivelike.model import Architecture, Weights
 from olivelike.model.guides import first_of_kind
-from olivelike.model.weights import ITEM_SIZES
+from olivelike.model.weights import stored_bytes
 from olivelike.sources import Adaptation
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def _check_weights(question: Question, data: bytes, action: Action, read: Read) 
 
 def _end(tensor: Tensor) -> int:
     """Return where a tensor's bytes end in their file."""
-    return _count(tensor.offset) + math.prod(map(_count, tensor.shape)) * ITEM_SIZES[tensor.dtype]
+    return _count(tensor.offset) + stored_bytes(tensor.dtype, math.prod(map(_count, tensor.shape)))
 
 
 def _check_graph(question: Question, data: bytes, action: Action, read: Read) -> None:  # noqa: ARG001

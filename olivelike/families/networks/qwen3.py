@@ -17,6 +17,7 @@ from olivelike.families.network import (
     Stored,
     check_base,
     head_count,
+    in_llamas_names,
     layer_count,
     shown,
     size_of,
@@ -158,7 +159,7 @@ def _as_operators(network: Any) -> None:
 def _config(published: Config, shapes: Shapes, head_width: int | None) -> Config:
     del published, head_width
     shapes = {name.removeprefix("model."): shape for name, shape in shapes.items()}
-    if stranger := next((name for name in shapes if ".pre_feedforward_layernorm." in name), None):
+    if stranger := next((name for name in shapes if any(part in name for part in _OF_GEMMA)), None):
         raise ValueError(f"{stranger} is of Gemma, which has Qwen3's names besides")
     (vocabulary, width), (head,) = shapes["embed_tokens.weight"], shapes[_FIRST]
     return {
@@ -185,6 +186,19 @@ STORED: Final = Stored(
     prefix_at=_prefix_at,
     config=_config,
 )
+_OF_GEMMA: Final = (".pre_feedforward_layernorm.", ".post_ffw_norm.")
+IN_LLAMA: Final = in_llamas_names(
+    STORED,
+    {
+        "token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head",
+        "blk.#.attn_norm": "model.layers.#.input_layernorm", "blk.#.ffn_norm": "model.layers.#.post_attention_layernorm",
+        **{f"blk.#.attn_{one}": f"model.layers.#.self_attn.{one}_proj" for one in "qkv"},
+        **{f"blk.#.attn_{one}_norm": f"model.layers.#.self_attn.{one}_norm" for one in "qk"},
+        "blk.#.attn_output": "model.layers.#.self_attn.o_proj",
+        **{f"blk.#.ffn_{one}": f"model.layers.#.mlp.{one}_proj" for one in ("gate", "up", "down")},
+    },
+    "blk.0.attn_q_norm.weight",
+)  # fmt: skip
 NETWORKS: Final = tuple(
     Network(
         class_name,
@@ -193,7 +207,7 @@ NETWORKS: Final = tuple(
         lambda network: _forward,  # noqa: ARG005
         _check,
         prepare=_without_the_rest,
-        stored=(STORED,),
+        stored=(STORED, IN_LLAMA),
         as_operators=_as_operators,
         counts=frozenset({"num_hidden_layers"}),
         sizes=frozenset(

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from olivelike.families.network import Input, Interface, Network, Shapes, Stored, head_count, layer_count
+from olivelike.families.network import (
+    Input,
+    Interface,
+    Network,
+    Shapes,
+    Stored,
+    head_count,
+    in_llamas_names,
+    layer_count,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -63,13 +72,28 @@ STORED: Final = Stored(
     prefix_at=lambda name: name.removesuffix(_MARK) if name.endswith(_MARK) else None,
     config=_config,
 )
+IN_LLAMA: Final = in_llamas_names(
+    STORED,
+    {
+        "token_embd": "shared", "enc.output_norm": "encoder.final_layer_norm",
+        "enc.blk.#.attn_norm": "encoder.block.#.layer.0.layer_norm",
+        "enc.blk.#.ffn_norm": "encoder.block.#.layer.1.layer_norm",
+        "enc.blk.#.attn_rel_b": "encoder.block.#.layer.0.SelfAttention.relative_attention_bias",
+        **{f"enc.blk.#.attn_{one}": f"encoder.block.#.layer.0.SelfAttention.{one}" for one in "qkvo"},
+        **{
+            f"enc.blk.#.ffn_{own}": f"encoder.block.#.layer.1.DenseReluDense.{one}"
+            for own, one in (("gate", "wi_0"), ("up", "wi_1"), ("down", "wo"))
+        },
+    },
+    "enc.blk.0.attn_rel_b.weight",
+)  # fmt: skip
 NETWORKS: Final = (
     Network(
         "T5EncoderModel",
         ("text_encoder_3", "text_encoder_2"),
         _interface,
         lambda network: _forward,  # noqa: ARG005
-        stored=(STORED,),
+        stored=(STORED, IN_LLAMA),
         counts=frozenset({"num_layers", "num_decoder_layers"}),
         sizes=frozenset({"vocab_size", "d_model", "d_ff", "d_kv", "num_heads"}),
         inert=frozenset(

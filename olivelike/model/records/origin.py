@@ -15,7 +15,7 @@ from olivelike.model.records.reading import Content, RecordError
 
 T = TypeVar("T")
 
-_WEIGHTS = (".safetensors", ".bin", ".ckpt", ".pt", ".pth")
+_WEIGHTS = (".safetensors", ".gguf", ".bin", ".ckpt", ".pt", ".pth")
 _COMMIT_DIGITS = 12
 """Digits of a commit that people are shown."""
 

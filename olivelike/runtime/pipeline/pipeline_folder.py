@@ -46,7 +46,7 @@ _DECODER_CHANNELS: Final = (128, 256)
 """Widths of the first two levels of a VAE without a config."""
 _FLOAT: Final = 4
 _CONFIGS: Final = ("vae_decoder/config.json", "scheduler/scheduler_config.json")
-_CHECKPOINTS: Final = frozenset({".safetensors", ".ckpt", ".pt", ".pth"})
+_CHECKPOINTS: Final = frozenset({".safetensors", ".gguf", ".ckpt", ".pt", ".pth"})
 _WEIGHTS: Final = _CHECKPOINTS | {".bin"}
 _AGAIN: Final = "make the folder again with `olivelike run` or `olivelike convert`"
 _MOST_OF_SIZE: Final = 1 << 16

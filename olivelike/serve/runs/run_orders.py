@@ -20,7 +20,7 @@ from olivelike.serve.settings import ServeSettings
 from olivelike.serve.views import ErrorView
 from olivelike.workflow.places import SUFFIXES, find_workflow, shipped_names
 
-_WEIGHTS: Final = frozenset({".safetensors"})
+_WEIGHTS: Final = frozenset({".safetensors", ".gguf"})
 _PICKLED: Final = frozenset({".ckpt", ".pt", ".bin"})
 _MOST_NAMES: Final = 2000
 _MOST_BYTES: Final = 1 << 20

@@ -14,12 +14,15 @@ import math
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NoReturn
 
+from olivelike._installed import wanted
 from olivelike._text import did_you_mean_path
 from olivelike._untrusted import Json, open_file, parse_json
-from olivelike.errors import SourceError
+from olivelike.errors import MissingError, SourceError
+from olivelike.model.block_forms import BLOCK_FORMS
 from olivelike.model.components import ONNX_SUFFIXES, WEIGHT_FILE_SUFFIXES
 from olivelike.model.weights import ITEM_SIZES
 
@@ -100,11 +103,20 @@ def _widened(dtype: str, data: bytes) -> bytes:
 
 
 def check_dtype(path: Path, name: str, tensor: RawTensor) -> None:
-    """Refuse a tensor of a dtype that is not known, with `SourceError`."""
-    if tensor.dtype not in ITEM_SIZES:
+    """Refuse a tensor of a dtype that is not known, with `SourceError`.
+
+    Raises `MissingError` for one that a library reads which is not installed.
+    """
+    if tensor.dtype in BLOCK_FORMS:
+        if find_spec("gguf") is None:
+            raise MissingError(
+                f"{path}: tensor {name} is stored as {tensor.dtype}, which the library gguf reads, and that is not "
+                f"installed; run `pip install {wanted('gguf')}`"
+            )
+    elif tensor.dtype not in ITEM_SIZES:
         raise SourceError(
             f"{path}: tensor {name} is stored as {tensor.dtype[:_LONGEST_NAME]}, which is not supported; "
-            f"use a checkpoint in one of {', '.join(ITEM_SIZES)}"
+            f"use a checkpoint in one of {', '.join((*ITEM_SIZES, *BLOCK_FORMS))}"
         )
 
 
@@ -231,6 +243,7 @@ def _not_safetensors(path: Path, why: str) -> NoReturn:
 
 ReadPickle = Callable[[Path], Mapping[str, RawTensor]]
 """Returns the table of a pickled file."""
+GGUF_MAGIC: Final = b"GGUF"
 _PICTURES = (b"\x89PNG", b"\xff\xd8\xff")
 _HEAD = 512
 _LFS = b"version https://git-lfs"
@@ -239,7 +252,7 @@ _PICKLES = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04")
 
 
 def read_weight_table(path: Path, read_pickle: ReadPickle | None = None) -> Header:
-    """Return the tensors and the metadata of a `.safetensors` or pickled file, without reading a tensor.
+    """Return the tensors and the metadata of a `.safetensors`, GGUF or pickled file, without reading a tensor.
 
     Raises `SourceError` if the file is missing or damaged, of another format, or pickled and may not be read.
     `read_pickle` reads the table of a pickled file; `None` refuses such files.
@@ -251,8 +264,10 @@ def read_weight_table(path: Path, read_pickle: ReadPickle | None = None) -> Head
     except OSError as error:
         remedy = did_you_mean_path(path, "check its name")
         raise SourceError(f"{path}: can't be read: {error.strerror}; {remedy}") from error
-    if start.startswith(b"GGUF"):
-        raise SourceError(f"{path}: this is a GGUF file, which is not supported; get the .safetensors file")
+    if start.startswith(GGUF_MAGIC):
+        from olivelike.sources.files.gguf_table import read_gguf
+
+        return read_gguf(path)
     # The length of a safetensors header may begin like a pickle; behind it is a JSON object.
     if start.startswith(_PICKLES) and start[8:] != b"{":
         if read_pickle is None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from olivelike.families import DENOISERS, FAMILIES, TEXT_ENCODERS, family_of_text_width
 from olivelike.families.networks import STORED, stored_as
 from olivelike.families.networks.unet import COMPONENT
+from olivelike.model.block_forms import BLOCK_FORMS
 from olivelike.model.few_steps import few_steps_of_metadata
 from olivelike.model.guides import GUIDES
 from olivelike.sources.adapters.layer_names import families_with, flat_name
@@ -122,7 +123,7 @@ _LORA_MARKS = (".oft_blocks", ".oft_diag")
 _EMBEDDING_NAMES = frozenset({"emb_params", "clip_l", "clip_g"})
 _EMBEDDING_PREFIX = "string_to_param."
 _DENOISERS = tuple((component, stored) for component in DENOISERS for stored in stored_as(component))
-_LONE_TEXTS: Final = {"qwen3": "Qwen3", "t5": "T5"}
+_LONE_TEXTS: Final = {"qwen3": "Qwen3", "t5": "T5", "qwen3_llama": "Qwen3", "t5_llama": "T5"}
 """Way in which a text encoder is held that is no CLIP → what it is called."""
 _TEXTS = {text: re.compile(text.prefixes) for family in FAMILIES.values() for text in family.texts}
 _LEFTOVERS = re.compile(
@@ -161,7 +162,8 @@ def _identify(shapes: Shapes, metadata: Mapping[str, str]) -> Identity:
             return _original(shapes, metadata, stored, Part(component, stored.name, prefix))
     for way, network in _LONE_TEXTS.items():
         if any(STORED[way].prefix_at(name) == "" for name in shapes):
-            reason = f"text_encoder: names of its layers, as {network} has them"
+            in_llama = ", in llama.cpp's names" if way.endswith("_llama") else ""
+            reason = f"text_encoder: names of its layers, as {network} has them{in_llama}"
             return Identity("text_encoder", network=network, naming="diffusers", reasons=(reason,))
     if other is not None:
         network, name = other
@@ -399,6 +401,6 @@ def _precision(tensors: Mapping[str, RawTensor]) -> Precision:
     counts: Counter[str] = Counter()
     for tensor in tensors.values():
         counts[tensor.dtype] += math.prod(tensor.shape)
-    floating = {name: count for name, count in counts.items() if name.startswith(("F", "BF"))}
+    floating = {name: count for name, count in counts.items() if name.startswith(("F", "BF")) or name in BLOCK_FORMS}
     dominant = max(sorted(floating or counts), key=lambda name: counts[name], default="")
     return Precision(dominant, dict(sorted(counts.items())))

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from olivelike.digest import canonical_json
+from olivelike.errors import SourceError
 from olivelike.model import Architecture, Tensor, Weights
-from olivelike.model.weights import ITEM_SIZES
+from olivelike.model.block_forms import BLOCK_FORMS
+from olivelike.model.weights import ITEM_SIZES, stored_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -84,11 +86,20 @@ def bind(adaptation: Adaptation, checkpoint: Checkpoint, file_digests: Mapping[P
         adaptation: of a checkpoint with the same `layout_digest`.
         checkpoint: the component.
         file_digests: SHA-256 of each of `checkpoint.files`.
+
+    Raises:
+        SourceError: if a parameter begins within a block of a stored tensor.
     """
     table: dict[str, Tensor] = {}
     for name, view in adaptation.names.items():
         stored, path = checkpoint.tensors[view.name]
-        offset = stored.offset + view.start * ITEM_SIZES[stored.dtype]
+        block = BLOCK_FORMS[stored.dtype].values if stored.dtype in BLOCK_FORMS else 1
+        if view.start % block:
+            raise SourceError(
+                f"{path}: {view.name} is stored in blocks of {block} values ({stored.dtype}), and {name}, a part of it, "
+                "begins within one; get the file in bf16, fp16, fp8 or q8_0"
+            )
+        offset = stored.offset + stored_bytes(stored.dtype, view.start)
         scale = _scale(checkpoint, view, file_digests)
         table[name] = Tensor(
             stored.dtype, view.shape, file_digests[path], offset, view.transposed, scale=scale, rolled=view.rolled

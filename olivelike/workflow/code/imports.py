@@ -185,12 +185,12 @@ NOT_INSTALLED = "not installed"
 
 IDLE: Final = frozenset(
     {
-        "diskcache", "filelock", "huggingface_hub", "platformdirs", "psutil", "pydantic", "pydantic_core", "requests",
+        "diskcache", "filelock", "gguf", "huggingface_hub", "platformdirs", "psutil", "pydantic", "pydantic_core", "requests",
         "scipy",
     }
 )  # fmt: skip
-"""Modules on which no stored result of olivelike's own code depends: they fetch, lock and keep, check options, or are
-for schedulers at run time."""
+"""Modules on which no stored result of olivelike's own code depends: they fetch, lock and keep, check options, decode
+what a format says to the bit, or are for schedulers at run time."""
 
 _SAME = {"onnxruntime": ("onnxruntime", "onnxruntime-gpu", "onnxruntime-directml")}
 """Distributions that bring the same module; only one of them is installed."""
