@@ -89,10 +89,10 @@ def lacking(error: BaseException) -> MissingError | None:
     if top == "olivelike":
         return MissingError(_MORE) if install_all() else None
     name = DISTRIBUTIONS[top]
-    return MissingError(f"this needs {name}, which is not installed; run `pip install {wanted(name)}`")
+    return MissingError(f"this needs {name}, which is not installed; run `pip install {_wanted(name)}`")
 
 
-def wanted(name: str) -> str:
+def _wanted(name: str) -> str:
     """Return what `pip install` takes: our extra that brings a distribution, or its tested range."""
     pattern = re.compile(rf"({re.escape(name)}(?![\w.-])[^;]*)(?:.*extra == .(\w[\w-]*))?", re.IGNORECASE)
     for ours in ("olivelike", "olivelike-runtime"):

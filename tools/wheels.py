@@ -49,7 +49,17 @@ NEEDS: Final = (
 """Distributions that it needs."""
 RUNTIMES: Final = {"cpu": "onnxruntime", "cuda": "onnxruntime-gpu", "directml": "onnxruntime-directml"}
 """Its extras that bring ONNX Runtime."""
-OPTIONS: Final = ("canny", "openvino", "openvino-ep", "schedulers", "serve", "tensorrt-rtx", "tokenizer", "webgpu")
+OPTIONS: Final = (
+    "canny",
+    "gguf",
+    "openvino",
+    "openvino-ep",
+    "schedulers",
+    "serve",
+    "tensorrt-rtx",
+    "tokenizer",
+    "webgpu",
+)
 """Extras that it has of those in `pyproject.toml`."""
 
 

@@ -46,7 +46,7 @@ def decode_blocks(data: Array, form: str) -> Array:
         form: One of `BLOCK_FORMS`.
     """
     import numpy as np
-    from gguf.quants import GGMLQuantizationType, dequantize
+    from gguf import GGMLQuantizationType, dequantize
 
     number, values, nbytes = BLOCK_FORMS[form]
     blocks = data.reshape(-1, nbytes)

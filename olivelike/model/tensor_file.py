@@ -1,4 +1,4 @@
-"""Reading one tensor from the files that hold its bytes: decoded, multiplied by its scale, products of low rank added."""
+"""Reading one tensor from its files: decoded, multiplied by its scale, products of low rank added."""
 
 from __future__ import annotations
 

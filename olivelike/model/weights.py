@@ -59,6 +59,11 @@ class Tensor:
         return "F32" if self.added or self.scale is not None or self.dtype in BLOCK_FORMS else self.dtype
 
     @property
+    def read_nbytes(self) -> int:
+        """Size in bytes of its values as they are read."""
+        return math.prod(self.shape) * ITEM_SIZES[self.read_dtype]
+
+    @property
     def pieces(self) -> Iterator[Tensor]:
         """Stored tensors that its values are made of, itself among them."""
         yield self

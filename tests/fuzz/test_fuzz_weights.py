@@ -10,6 +10,9 @@ import pytest
 from hostile import QUICK, SLOW, TEXTS, damage_bytes, damage_json, feed, read_all_ways
 
 from olivelike.graphs.inspect import inspect_model
+from olivelike.model import Tensor
+from olivelike.model.block_forms import BLOCK_FORMS
+from olivelike.model.tensor_file import DTYPES, read_tensor
 from olivelike.runtime.sessions.session import read_model_file, value_specs
 from olivelike.sources.adapters.ip_adapter_file import read_ip_adapter
 from olivelike.sources.adapters.lora_settings import CONFIG_NAME, METADATA_KEY
@@ -181,6 +184,38 @@ def test_damaged_safetensors_files_are_read_or_refused(tmp_path, runs):
                 file.config(part.folder)
 
     feed(read, make, runs).check(0.2)
+
+
+@RUNS
+def test_damaged_gguf_files_are_read_or_refused(tmp_path, runs):
+    from tests.fixtures.gguf_files import write_gguf
+
+    path = tmp_path / "a.gguf"
+    random = np.random.default_rng(0)
+    shapes = {"cap_embedder.1.weight": (64, 32), "layers.0.attention.qkv.weight": (96, 32), "x_pad_token": (1, 32)}
+    state = {name: random.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    samples = []
+    for form, rows_of_256 in (("Q8_0", False), ("Q4_K", True), ("F16", False)):
+        write_gguf(path, state, form, rows_of_256=rows_of_256)
+        samples.append(path.read_bytes())
+
+    def make(rng):
+        data = rng.choice(samples)
+        end = data.index(b"x_pad_token") + 48
+        if rng.random() < 0.4:
+            return damage_bytes(rng, data[:end]) + data[end:]
+        place = rng.randrange(len(data) if rng.random() < 0.2 else end)
+        return data[:place] + rng.randbytes(1) + data[place + 1 :] if rng.random() < 0.9 else data[:place]
+
+    def read(data):
+        path.write_bytes(data)
+        found = describe_weight_file(path)
+        assert list(found.summary_lines())
+        for raw in found.header.tensors.values():
+            if raw.dtype in DTYPES or raw.dtype in BLOCK_FORMS:
+                read_tensor(Tensor(raw.dtype, raw.shape, "f", raw.offset), {"f": path})
+
+    feed(read, make, runs).check(0.1)
 
 
 @RUNS

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from network_values import check_same, networks_of, spec_of, values
 
 from olivelike.engine.convert_request import ConvertRequest, draft
 from olivelike.errors import SourceError, UsageError, WorkflowError
 from olivelike.families import FAMILIES as FACTS
-from olivelike.model.tensor_file import read_tensor
 from olivelike.sources import SourceSpec, open_source
-from olivelike.sources.checkpoint import Checkpoint
 from olivelike.sources.fit import check_fit, lacking
 from olivelike.sources.identify.published import read_extra, tokenizer_files
-from olivelike.sources.names.adapt import read_network
 from olivelike.workflow import load_workflow
 from olivelike.workflow.long_form import parse_parts, text_source
 from tests.fixtures.chat_tokenizer import write_chat_tokenizer
@@ -26,34 +23,10 @@ from tests.fixtures.maker_files import SMALL, in_8_bits, in_makers_names, maker_
 FAMILIES = tuple(SMALL)
 
 
-def networks_of(family: str) -> list[str]:
-    texts = [name for name in SMALL[family] if name.startswith("text")]
-    return [*texts, "transformer", "vae_encoder", "vae_decoder"]
-
-
-def values(checkpoint: Checkpoint):
-    """Return architecture and float32 values of a network."""
-    names = {path: str(path) for path in checkpoint.files}
-    architecture, weights = read_network(checkpoint, names)
-    paths = {name: path for path, name in names.items()}
-    return architecture, {name: read_tensor(tensor, paths).astype(np.float32) for name, tensor in weights.items()}
-
-
 @cache
 def of_folder(family: str):
     opened = open_source(SourceSpec(path=maker_folder(family)), networks_of(family))
     return opened, {name: values(opened.checkpoint(name)) for name in networks_of(family)}
-
-
-def spec_of(parts: dict[str, Path]) -> SourceSpec:
-    return SourceSpec(path=parts["transformer"], parts={n: p for n, p in parts.items() if n != "transformer"})
-
-
-def check_same(found, expected) -> None:
-    (architecture, weights), (wanted, theirs) = found, expected
-    assert architecture == wanted
-    assert weights.keys() == theirs.keys()
-    assert all(np.array_equal(weights[name], theirs[name]) for name in theirs)
 
 
 @pytest.mark.parametrize("spelling", ["makers", "library"])

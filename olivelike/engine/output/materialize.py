@@ -49,9 +49,9 @@ DATA_FILE = "weights.pb"
 """Name of the data file; diffusers' ONNX pipelines keep a file of this name when they save."""
 
 _PIECE_BYTES = 8 << 20
-"""Most bytes of a piece of a stored tensor."""
+"""Most bytes of a piece of a stored tensor, as it is read."""
 _AHEAD_BYTES = 128 << 20
-"""Most bytes of stored tensors that threads may have read before they are written, unless a single one has more."""
+"""Most bytes of tensors that threads may have read before they are written, unless a single one has more."""
 _BYTE = 8
 INLINE_BYTES = 1024
 """Smaller tensors stay inside the model file."""
@@ -233,7 +233,7 @@ def _pieces(
 
     `is_made` tells that it comes with another initializer.
     """
-    nbytes = sum(weights[parameter].nbytes for parameter, _ in parameters(expression))
+    nbytes = sum(weights[parameter].read_nbytes for parameter, _ in parameters(expression))
     if earlier is not None and earlier.has(name, expression, weights):
         yield _Piece(name, nbytes, copied=True)
         return
@@ -301,7 +301,7 @@ class _Source:
         self._lock = Lock()
         self._read = 0
         self._total = sum(
-            weights[value.metadata_props[PARAMETER_KEY]].nbytes * max(1, len(value.uses()))
+            weights[value.metadata_props[PARAMETER_KEY]].read_nbytes * max(1, len(value.uses()))
             for value in graph.inputs
             if PARAMETER_KEY in value.metadata_props
         )

@@ -191,7 +191,8 @@ IN_LLAMA: Final = in_llamas_names(
     STORED,
     {
         "token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head",
-        "blk.#.attn_norm": "model.layers.#.input_layernorm", "blk.#.ffn_norm": "model.layers.#.post_attention_layernorm",
+        "blk.#.attn_norm": "model.layers.#.input_layernorm",
+        "blk.#.ffn_norm": "model.layers.#.post_attention_layernorm",
         **{f"blk.#.attn_{one}": f"model.layers.#.self_attn.{one}_proj" for one in "qkv"},
         **{f"blk.#.attn_{one}_norm": f"model.layers.#.self_attn.{one}_norm" for one in "qk"},
         "blk.#.attn_output": "model.layers.#.self_attn.o_proj",

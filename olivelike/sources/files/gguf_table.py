@@ -77,7 +77,7 @@ class _Reader:
             self._refuse("it does not begin as one")
         version, count, notes = self._numbers("IQQ")
         if version not in _VERSIONS:
-            told = f"version {version}" if version & 0xFFFF else "the other order of bytes"
+            told = "the other order of bytes" if version and not version & 0xFFFF else f"version {version}"
             self._refuse(f"it has {told}, and version {' and '.join(map(str, _VERSIONS))} are read")
         if max(count, notes) > _MOST_ROWS:
             self._refuse(f"it has {count:,} tensors and {notes:,} notes, and at most {_MOST_ROWS:,} of each are read")

@@ -18,7 +18,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NoReturn
 
-from olivelike._installed import wanted
 from olivelike._text import did_you_mean_path
 from olivelike._untrusted import Json, open_file, parse_json
 from olivelike.errors import MissingError, SourceError
@@ -111,7 +110,7 @@ def check_dtype(path: Path, name: str, tensor: RawTensor) -> None:
         if find_spec("gguf") is None:
             raise MissingError(
                 f"{path}: tensor {name} is stored as {tensor.dtype}, which the library gguf reads, and that is not "
-                f"installed; run `pip install {wanted('gguf')}`"
+                f"installed; run `pip install 'olivelike[gguf]'`"
             )
     elif tensor.dtype not in ITEM_SIZES:
         raise SourceError(

@@ -96,8 +96,8 @@ def bind(adaptation: Adaptation, checkpoint: Checkpoint, file_digests: Mapping[P
         block = BLOCK_FORMS[stored.dtype].values if stored.dtype in BLOCK_FORMS else 1
         if view.start % block:
             raise SourceError(
-                f"{path}: {view.name} is stored in blocks of {block} values ({stored.dtype}), and {name}, a part of it, "
-                "begins within one; get the file in bf16, fp16, fp8 or q8_0"
+                f"{path}: {view.name} is stored in blocks of {block} values ({stored.dtype}), and {name}, a part of "
+                "it, begins within one; get the file in bf16, fp16, fp8 or q8_0"
             )
         offset = stored.offset + stored_bytes(stored.dtype, view.start)
         scale = _scale(checkpoint, view, file_digests)

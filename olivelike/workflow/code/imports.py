@@ -185,8 +185,8 @@ NOT_INSTALLED = "not installed"
 
 IDLE: Final = frozenset(
     {
-        "diskcache", "filelock", "gguf", "huggingface_hub", "platformdirs", "psutil", "pydantic", "pydantic_core", "requests",
-        "scipy",
+        "diskcache", "filelock", "gguf", "huggingface_hub", "platformdirs", "psutil", "pydantic", "pydantic_core",
+        "requests", "scipy",
     }
 )  # fmt: skip
 """Modules on which no stored result of olivelike's own code depends: they fetch, lock and keep, check options, decode
