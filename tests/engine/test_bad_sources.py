@@ -68,8 +68,9 @@ def test_a_full_disk_leaves_store_and_output_as_they_were(project: Project) -> N
         "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))\n"
         "from olivelike.engine.prepared import Options; from olivelike.engine.run import run\n"
         "from olivelike.errors import OlivelikeError\n"
+        "from tests.fixtures.inline_executor import InlineExecutor\n"
         f"try: run({str(project.workflow)!r}, Options(overrides=('target=cpu',\n"
-        "    'components.text_encoder.1.float16.keep_io=true')), lambda event: None)\n"
+        "    'components.text_encoder.1.float16.keep_io=true')), lambda event: None, executor=InlineExecutor)\n"
         "except OlivelikeError as error: print(type(error).__name__, error); sys.exit(error.exit_code)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)

@@ -69,6 +69,8 @@ def test_copies_in_float32_and_float16_give_identical_bytes(small: Project) -> N
 def test_a_pickled_file_gives_identical_bytes_and_a_compressed_one_is_refused(
     small: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    # The child that reads tables otherwise has tests of its own.
+    monkeypatch.setattr(pickled, "read_pickle_table", read_pickle_here)
     path = make_single_file(small.folder / "checkpoint", small.folder / "old.ckpt", dtype="F16", pickled=True)
     small.run("source=./checkpoint", overwrite=True)
     before = small.files()
@@ -76,8 +78,6 @@ def test_a_pickled_file_gives_identical_bytes_and_a_compressed_one_is_refused(
     small.run("source=old.ckpt", allow_pickle=True, overwrite=True)
     assert small.files() == before
 
-    # From here on tables are read in this process; the child that reads them did so once.
-    monkeypatch.setattr(pickled, "read_pickle_table", read_pickle_here)
     assert run_command_line(["info", "--allow-pickle", str(path)]) == 0
     assert "Stable Diffusion 1" in capsys.readouterr().out
 

@@ -190,9 +190,11 @@ from olivelike.engine.prepared import Options
 from olivelike.engine.run import run
 from olivelike.errors import OlivelikeError
 from pathlib import Path
+from tests.fixtures.inline_executor import InlineExecutor
 
 try:
-    run(sys.argv[1], Options(output=Path(sys.argv[2]), overrides=tuple(sys.argv[3:])), lambda event: None)
+    options = Options(output=Path(sys.argv[2]), overrides=tuple(sys.argv[3:]))
+    run(sys.argv[1], options, lambda event: None, executor=InlineExecutor)
 except OlivelikeError as error:
     print(f"{error.exit_code} {error}")
 """
