@@ -31,7 +31,14 @@ FOLDERS = {
     "tcd": {"tokenizer_2": "pad_exclamation"},
 }  # fmt: skip
 """Published folders: scheduler, and by folder how tokenizers fill short prompts."""
-FEW = ("demo", "folder of sd 1.5", "folder of sd 2.1 base", "folder of sdxl turbo", "file of sd3, e", "file of z_image, e")
+FEW = (
+    "demo",
+    "folder of sd 1.5",
+    "folder of sd 2.1 base",
+    "folder of sdxl turbo",
+    "file of sd3, e",
+    "file of z_image, e",
+)
 """Beginnings of names of sources that between them have each kind of tokenizer."""
 ADDED = {"tokenizer": {"tokens": ["<cat>", "<cat>_1"], "first": 1000}}
 WORKER = """

@@ -94,7 +94,12 @@ def test_text_gives_the_picture_of_torch(opened, distilled, size):
 
 
 @pytest.mark.parametrize(
-    ("steps", "prompt"), [(1, "a dog"), (7, ""), (4, "a (red:1.5) cat BREAK AND a large dog " * 90)]
+    ("steps", "prompt"),
+    [
+        (1, ""),
+        (4, "a (red:1.5) cat BREAK AND a large dog " * 90),
+        *(pytest.param(*one, marks=slow) for one in ((1, "a dog"), (7, ""))),
+    ],
 )
 def test_any_number_of_steps_and_any_text_give_the_picture_of_torch(opened, steps, prompt):
     result = opened(distilled=False).generate(ask(prompts=(prompt,), steps=steps))
@@ -127,8 +132,8 @@ ONE, TWO = [(96, 72)], [(70, 64), (64, 88)]
 @pytest.mark.parametrize(
     ("distilled", "sizes"),
     [
-        (True, ONE), (False, TWO),
-        *(pytest.param(*one, marks=slow) for one in ((True, TWO), (False, ONE))),
+        (False, TWO),
+        *(pytest.param(*one, marks=slow) for one in ((True, ONE), (True, TWO), (False, ONE))),
     ],
 )  # fmt: skip
 def test_references_give_the_picture_of_torch(opened, distilled, sizes):

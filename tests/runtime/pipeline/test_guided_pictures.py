@@ -201,6 +201,7 @@ CASES = {
 
 
 SHOWN_BY_OTHERS = {
+    "controlnet, two",
     "controlnet, weak", "controlnet, other size", "controlnet, early", "controlnet, second order", "controlnet, guess",
     "t2i_adapter, one", "t2i_adapter, weak", "t2i_adapter, second order",
     "ip_adapter, one", "ip_adapter, other size", "ip_adapter, second order",
@@ -246,6 +247,7 @@ XL = {
 
 
 SHOWN_BY_OTHERS_XL = {
+    "controlnet, two",  # One goes with an IP-Adapter below.
     "controlnet, guess, two",
     "t2i_adapter, one",
     "t2i_adapter, half of the steps",
@@ -285,11 +287,12 @@ def test_other_forms_of_ip_adapters_are_those_of_torch(settings, kind, form, sca
 @pytest.mark.parametrize(
     ("guide", "kind"),
     [
-        ("ip_adapter", "attending"), pytest.param("t2i_adapter", "attending", marks=slow),
-        pytest.param("controlnet", "attending", marks=slow),  # Leads a UNet in half precision below.
-        *(pytest.param(guide, "attending_xl", marks=slow) for guide in GUIDES),
+        # A ControlNet and an IP-Adapter lead a UNet in half precision below.
+        pytest.param(guide, kind, marks=slow)
+        for guide in GUIDES
+        for kind in ("attending", "attending_xl")
     ],
-)  # fmt: skip
+)
 def test_half_precision_is_near_torch(settings, guide, kind):
     half = open_pipeline(little_guided(kind, half=True), settings)
     other = {"ip_adapter": [By(guide, 0, 0.5)]}.get(guide, [By(guide), By(guide, 1)])

@@ -113,7 +113,7 @@ def test_the_table_of_positions_is_a_weight_and_no_constant():
     assert [value.name for value in graph.outputs] == ["out_hidden_states"]
 
 
-@pytest.mark.parametrize("size", [(32, 32), (24, 40)])
+@pytest.mark.parametrize("size", [(24, 40), pytest.param((32, 32), marks=pytest.mark.slow)])
 def test_text_gives_the_picture_of_torch(whole, size):
     pipeline = open_pipeline(whole)
     assert (pipeline.folder.default_size, pipeline.folder.size_unit) == ((32, 32), 4)

@@ -116,14 +116,14 @@ def test_a_scale_is_that_of_diffusers_and_one_more(pipeline, negative):
     assert_alike(result, painted(negative_prompt=negative, guidance_scale=3.0))
 
 
-@pytest.mark.parametrize("strength", [0.5, 0.6, 1.0])
+@pytest.mark.parametrize("strength", [0.6, *(pytest.param(one, marks=pytest.mark.slow) for one in (0.5, 1.0))])
 def test_a_picture_gives_the_picture_of_torch(pipeline, strength):
     image = painted(seed=9)
     theirs = painted(PICTURE, image=image, strength=strength, guidance_scale=2.0)
     assert_alike(pipeline.generate(ask(init_image=image, strength=strength, guidance_scale=3.0)), theirs)
 
 
-@pytest.mark.parametrize("strength", [0.75, 1.0])
+@pytest.mark.parametrize("strength", [0.75, pytest.param(1.0, marks=pytest.mark.slow)])
 def test_a_mask_gives_the_picture_of_torch(pipeline, strength):
     image = painted(seed=9)
     mask = Image.fromarray(np.repeat(np.arange(32, dtype=np.uint8)[:, None] // 16 * 255, 32, axis=1))

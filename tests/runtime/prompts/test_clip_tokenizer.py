@@ -15,6 +15,7 @@ from olivelike.testing.checkpoint_configs import write_clip_tokenizer, write_tok
 
 LOADING = ("is_local", "local_files_only")
 SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token")
+NEW = ("<sks>", "<cat-toy>_1", "<Über>")
 WHOLE, CONFIG, MAP, ADDED = "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
 
 
@@ -69,8 +70,13 @@ def listed(text, **flags):
     return {"content": text, "lstrip": False, "normalized": True, "rstrip": False, "single_word": False, **flags}
 
 
-@pytest.mark.parametrize("name", ["pad_end", "pad_exclamation", "demo"])
-@pytest.mark.parametrize("added", [(), ("<sks>", "<cat-toy>_1", "<Über>")])
+@pytest.mark.parametrize(
+    ("name", "added"),
+    [
+        ("pad_end", ()), ("pad_exclamation", NEW), ("demo", ()), ("demo", NEW),
+        *(pytest.param(*one, marks=pytest.mark.slow) for one in (("pad_end", NEW), ("pad_exclamation", ()))),
+    ],
+)  # fmt: skip
 def test_published_tokenizers_are_written_to_the_byte(published, name, added):
     assert ours(published[name], added) == theirs(published[name], added)
 

@@ -151,8 +151,8 @@ def test_processes_that_write_at_once_leave_one_whole_network(network, keeping):
         "open_session(Path(sys.argv[1]), SessionSettings((choice,), intra_threads=1, compiled=Path(sys.argv[2])))\n"
     )
     command = [sys.executable, "-c", program, str(network), str(keeping.compiled)]
-    started = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(3)]
-    assert [(process.communicate()[1], process.returncode) for process in started] == [("", 0)] * 3
+    started = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    assert [(process.communicate()[1], process.returncode) for process in started] == [("", 0)] * 2
     assert work(keeping.compiled) == []
     assert from_cache(open_session(network, keeping))
 

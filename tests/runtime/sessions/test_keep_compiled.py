@@ -223,8 +223,8 @@ def test_processes_that_compile_at_once_leave_one_whole_network(network, keeping
     )
     asked = "cpu" if keeping.is_cpu_alone else "openvino:INFERENCE_PRECISION_HINT=f32"
     command = [sys.executable, "-c", program, str(network), str(keeping.compiled), asked]
-    started = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(3)]
-    assert [(process.communicate()[1], process.returncode) for process in started] == [("", 0)] * 3
+    started = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    assert [(process.communicate()[1], process.returncode) for process in started] == [("", 0)] * 2
     assert len(kept(keeping)) == 1
     assert is_from_there(open_session(network, keeping))
 
