@@ -55,7 +55,7 @@ PIPELINES: Final[dict[str, dict[str, Any]]] = {
     "z_image": {
         "index": {"_class_name": "ZImagePipeline"},
         "scheduler": {"shift": 3.0, "use_dynamic_shifting": False},
-        "text_encoder": ("transformers", "Qwen3ForCausalLM", _QWEN),
+        "text_encoder": ("transformers", "Qwen3Model", _QWEN),
         "transformer": ("diffusers", "ZImageTransformer2DModel", {}),
         "vae": ("diffusers", "AutoencoderKL", _VAE_16),
     },

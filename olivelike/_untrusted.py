@@ -14,9 +14,12 @@ import re
 import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from olivelike.errors import SourceError
+
+if TYPE_CHECKING:
+    from io import BufferedReader
 
 Json: TypeAlias = dict[str, Any]
 """An object of JSON that is free: a config, a message between processes, what a pass found, what `--json` prints."""
@@ -43,7 +46,7 @@ class RefusedError(OSError):
         return str(self.strerror)
 
 
-def open_file(path: Path, most: int | None = None) -> BinaryIO:
+def open_file(path: Path, most: int | None = None) -> BufferedReader:
     """Open a regular file for reading bytes; a pipe, which could wait for ever, and a device are refused.
 
     Raises `OSError` if there is none, it is larger, or it can't be read. It may have `most` bytes; `None` is for

@@ -17,6 +17,11 @@ HALF_MAX = 65504.0
 _DTYPES: Final = {_FLOAT16: np.dtype(np.float16), _BFLOAT16: np.dtype(ml_dtypes.bfloat16)}
 _LARGEST: Final = {_FLOAT16: HALF_MAX, _BFLOAT16: float.fromhex("0x1.fep127")}
 _MAGNITUDE = np.uint16(0x7FFF)
+_INFINITE = np.uint16(0x7C00)
+"""The least magnitude, as bits, that is no finite float16."""
+_NO_COPIES_OF_SIGN = np.int32(-0x70000001)
+"""Bits of a float32 but for the upper three of its exponent."""
+_BIASES = np.float32(2.0 ** (127 - 15))
 _PIECE = 1 << 17
 _STRIP = 16
 """Columns of a transposed matrix that are copied at a time."""
@@ -53,6 +58,20 @@ def to_half(array: np.ndarray[Any, Any], dtype: int = _FLOAT16) -> tuple[np.ndar
             target[over] = np.copysign(largest, source[over])
             lost["saturated"] += int(np.count_nonzero(over))
     return half, {kind: count for kind, count in lost.items() if count}
+
+
+def widen(array: np.ndarray[Any, Any], out: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Put floats of two or four bytes into `out`, of their shape, in float32 and row order; return it."""
+    if array.dtype != np.float16 or (array.view(np.uint16) & _MAGNITUDE).max(initial=0) >= _INFINITE:
+        out[...] = array
+        return out
+    # NumPy takes three times as long: the bits become those of a float32 of another bias, which a factor sets right.
+    bits = out.view(np.int32)
+    bits[...] = array.view(np.int16)
+    bits <<= 13
+    bits &= _NO_COPIES_OF_SIGN
+    out *= _BIASES
+    return out
 
 
 def in_row_order(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -25,6 +25,7 @@ Array = np.ndarray[Any, Any]
 Expression = JsonView
 
 _FLOAT = TYPE_NAMES.index("FLOAT")
+_HALF_BYTES = 2
 
 
 def parameters(expression: Expression | None) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -81,27 +82,46 @@ class Evaluator:
         if "constant" in expression:
             values = np.array(expression["constant"], _dtype(expression))
             return values.reshape(expression["shape"])
+        if expression.get("domain") == QUANTISE_DOMAIN:
+            return self._quantised(expression)
         operands = [None if operand is None else self.evaluate(operand) for operand in expression["inputs"]]
         if expression["op"] == "Cast" and expression["attributes"]["to"] in HALVES:
             assert operands[0] is not None
             return self._halved(operands[0], expression["attributes"]["to"])
-        if expression.get("domain") == QUANTISE_DOMAIN:
-            assert operands[0] is not None
-            with np.errstate(invalid="ignore"):  # What NaN becomes as a whole number is refused below.
-                found = quantised_format(expression).quantise(operands[0])
-            if count_not_finite(found[1]):
-                reason = "too large for its scales; put its block into `float_blocks`"
-                if count := count_not_finite(operands[0]):
-                    reason = (
-                        f"infinite or NaN ({count:,} of them); get the checkpoint again, or find the pass that made "
-                        "them with `verify` in front"
-                    )
-                raise PassError(f"weight {self._of(expression)} can't be quantised: it has values that are {reason}")
-            self.others = found[1:]
-            return found[expression.get("output", 0)]
         if (moved := _moved(expression, operands)) is not None:
             return moved
         return _run(expression, operands, self.opsets, self.ir_version, self.name)
+
+    def _quantised(self, expression: Expression) -> Array:
+        weight, dtype = self._narrow(expression["inputs"][0])
+        with np.errstate(invalid="ignore"):  # What NaN becomes as a whole number is refused below.
+            found = quantised_format(expression).quantise(weight, dtype)
+        if count_not_finite(found[1]):
+            reason = "too large for its scales; put its block into `float_blocks`"
+            if count := count_not_finite(weight):
+                reason = (
+                    f"infinite or NaN ({count:,} of them); get the checkpoint again, or find the pass that made "
+                    "them with `verify` in front"
+                )
+            raise PassError(f"weight {self._of(expression)} can't be quantised: it has values that are {reason}")
+        self.others = found[1:]
+        return found[expression.get("output", 0)]
+
+    def _narrow(self, expression: Expression) -> tuple[Array, np.dtype[Any]]:
+        """Return what `evaluate` does and its type, but for values in half precision that float32 was widened from."""
+        if "parameter" in expression:
+            array = self.parameter(expression["parameter"])
+            if _dtype(expression) == np.float32 and is_float(array.dtype) and array.itemsize == _HALF_BYTES:
+                return array, np.dtype(np.float32)
+            array = self._as_the_graph_takes(expression, array)
+        elif expression.get("op") in ("Identity", "Transpose") and "domain" not in expression:
+            array, dtype = self._narrow(expression["inputs"][0])
+            moved = _moved(expression, [array])
+            assert moved is not None
+            return moved, dtype
+        else:
+            array = self.evaluate(expression)
+        return array, array.dtype
 
     def _as_the_graph_takes(self, expression: Expression, array: Array) -> Array:
         """Return a parameter's values in the type that the graph has it in; float types alone are converted."""

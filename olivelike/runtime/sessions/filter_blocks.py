@@ -176,7 +176,7 @@ def _fill(folder: Path, one: _Filter, order: Order, target: Array, given: Array 
             file.seek(int(one.place.get("offset", 0)))
             for number, part in blocks:
                 taken = buffer[: rows - number * order.block]
-                if file.readinto(taken.data.cast("B")) != taken.nbytes:  # type: ignore[attr-defined]
+                if file.readinto(taken.data.cast("B")) != taken.nbytes:
                     raise SessionError(f"{data}: is cut short in {one.tensor.name}; get the file again")
                 order.put(taken, part)
     except OSError as error:
