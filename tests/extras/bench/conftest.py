@@ -21,6 +21,8 @@ from tests.fixtures.bench_samples import STEPS, write_small_pipeline
 class CommandRun:
     """What a run of the command left."""
 
+    other: str
+    """The engine beside `onnxruntime`."""
     status: int
     out: str
     err: str
@@ -28,6 +30,11 @@ class CommandRun:
     page: str
     """The report of the run that is said to have written the folder."""
     report: dict[str, Any]
+
+    @property
+    def pair(self) -> tuple[str, str]:
+        """The engine that speeds are against, which is torch where that is measured, and the other one."""
+        return ("torch", "onnxruntime") if self.other == "torch" else ("onnxruntime", self.other)
 
     @property
     def rows(self) -> dict[str, dict[str, Any]]:
@@ -40,9 +47,13 @@ def small_pipeline(tmp_path_factory):
     return write_small_pipeline(tmp_path_factory.mktemp("small"))
 
 
-@pytest.fixture(scope="session")
-def command_run(small_pipeline, tmp_path_factory):
-    """`olivelike bench` with two engines and one that is absent, against a baseline that was much faster."""
+@pytest.fixture(scope="session", params=["openvino", pytest.param("torch", marks=pytest.mark.slow)])
+def command_run(request, small_pipeline, tmp_path_factory):
+    """`olivelike bench` with two engines and one that is absent, against a baseline that was much faster.
+
+    The process of `torch` imports for ten seconds of processor time.
+    """
+    pytest.importorskip(request.param)
     folder = tmp_path_factory.mktemp("bench")
     store = Store.open(folder / "cache", create=True)
     known = {"run_id": "known", "status": "ok", "output": str(small_pipeline), "nodes": []}
@@ -56,7 +67,7 @@ def command_run(small_pipeline, tmp_path_factory):
     }  # fmt: skip
     baseline.write_text(json.dumps({"kind": "bench/1", "rows": [row], "skipped": []}))
     arguments = ["bench", str(small_pipeline)]
-    for engine in ("onnxruntime", "torch", "tensorrt"):
+    for engine in ("onnxruntime", request.param, "tensorrt"):
         arguments += ["--engine", engine]
     arguments += ["--steps", str(STEPS), "--batch-count", "2", "--num-prompts", "2", "--threads", "1"]
     arguments += ["--csv", str(csv), "--json-file", str(saved), "--against", str(baseline)]
@@ -65,4 +76,4 @@ def command_run(small_pipeline, tmp_path_factory):
     with redirect_stdout(out), redirect_stderr(err):
         status = run_command_line(arguments)
     page = (store.run_folder("known") / "report.html").read_text(encoding="utf-8")
-    return CommandRun(status, out.getvalue(), err.getvalue(), csv, page, json.loads(saved.read_bytes()))
+    return CommandRun(request.param, status, out.getvalue(), err.getvalue(), csv, page, json.loads(saved.read_bytes()))

@@ -131,12 +131,12 @@ def test_every_scheduler_draws_what_generate_draws(drawing: Drawing) -> None:
 @pytest.mark.parametrize(
     "settings_of_scheduler", ['{"clip_sample": true, "clip_sample_range": 0.7}', '{"thresholding": true}']
 )
-def test_pictures_are_cut_as_the_checkpoint_says(settings, settings_of_scheduler: str) -> None:
-    drawing = Drawing("sd", settings, scheduler=settings_of_scheduler)
+def test_pictures_are_cut_as_the_checkpoint_says(settings, drawing: Drawing, settings_of_scheduler: str) -> None:
+    cutting = Drawing("sd", settings, scheduler=settings_of_scheduler)
     for scheduler in ("DDIM", "DPM++ 2M", "Euler"):
-        assert drawing.psnr(scheduler) >= 50
-    plain = Drawing("sd", settings).session.run(None, drawing.feeds("DDIM", 3, 7.5))[0]
-    assert psnr(drawing.session.run(None, drawing.feeds("DDIM", 3, 7.5))[0], plain) < 50
+        assert cutting.psnr(scheduler) >= 50
+    plain = drawing.session.run(None, cutting.feeds("DDIM", 3, 7.5))[0]
+    assert psnr(cutting.session.run(None, cutting.feeds("DDIM", 3, 7.5))[0], plain) < 50
 
 
 @pytest.mark.parametrize("kind", ["xl", "lcm", pytest.param("lcm_xl", marks=pytest.mark.slow)])
