@@ -147,6 +147,7 @@ def test_other_kinds_of_pipelines_draw_what_generate_draws(settings, kind: Littl
         assert drawing.psnr("Euler", negative=None) >= 50
 
 
+@pytest.mark.slow  # In `test_one_file.py` a run makes one in half precision, whose UNet is verified.
 def test_half_precision_holds_in_the_loop(settings) -> None:
     drawing = Drawing("sd", settings, half=True)
     assert drawing.psnr("DPM++ 2M") >= 40
