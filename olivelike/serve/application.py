@@ -16,6 +16,7 @@ from olivelike.serve.api.gallery_routes import router as gallery
 from olivelike.serve.api.guards import GuardRules, Guards
 from olivelike.serve.api.health import router as health
 from olivelike.serve.api.native import router as native
+from olivelike.serve.api.notebook_routes import router as notebook
 from olivelike.serve.api.openai import openai_router
 from olivelike.serve.api.page_routes import router as page
 from olivelike.serve.api.refusals import add_handlers
@@ -53,7 +54,7 @@ def create_app(settings: ServeSettings) -> FastAPI:
     add_handlers(app)
     app.add_middleware(Guards, rules=_rules(settings))
     apis = (openai_router, a1111_router, guides_router, probes_router)
-    for router in (native, gallery, catalogue, upscaling, health, page, runs, *apis):
+    for router in (native, gallery, catalogue, notebook, upscaling, health, page, runs, *apis):
         app.include_router(router)
     return app
 

@@ -22,6 +22,7 @@ from olivelike.runtime.jobs.job_notes import HASH_DIGITS
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
 from olivelike.runtime.pipeline.resolve_defaults import absent_fields
 from olivelike.runtime.prompts.wildcards import Wildcards
+from olivelike.serve.lora_cards import card_of
 from olivelike.serve.settings import ServeSettings
 from olivelike.serve.views import LISTED_GUIDES, LoraView, ModelView
 from olivelike.sources.adapters.lora_settings import SUFFIXES
@@ -30,6 +31,13 @@ from olivelike.sources.files.pickled import read_pickle_table
 
 _PICTURES: Final = (".preview.png", ".png", ".jpg", ".jpeg", ".webp")
 """Endings that make a LoRA's own name that of its thumbnail, as A1111 has it."""
+_DEMOS: Final = ("demo", "demo_transformer")
+_DEMO_SIDE: Final = 64
+_DEMO_PROMPTS: Final = (
+    "a red circle on a blue background", "a small yellow star on a black background, on the left",
+    "a purple triangle on a green background",
+)  # fmt: skip
+"""Captions of the kind that the shipped models were trained on (docs/demo.md)."""
 _MOST_TOKENIZER: Final = 64 << 20
 
 
@@ -159,6 +167,7 @@ def _model(name: str, folder: Path) -> ModelView:
     except OlivelikeError:
         return view
     short = sha256[:HASH_DIGITS]
+    is_demo = opened.recorded.source_name in _DEMOS and max(opened.default_size) <= _DEMO_SIDE
     return view.model_copy(
         update={
             "title": f"{name} [{short}]" if short else name,
@@ -176,6 +185,7 @@ def _model(name: str, folder: Path) -> ModelView:
             "most_references": opened.family.most_references if opened.has("vae_encoder") else 0,
             "has_safety_checker": opened.has("safety_checker"),
             **dict(zip(LISTED_GUIDES, (tuple(opened.leading), opened.prompt_guide), strict=True)),
+            "examples": _DEMO_PROMPTS if is_demo else (),
             "state": "ready",
         }
     )
@@ -190,6 +200,7 @@ def _lora(name: str, path: Path, _changed: object, allow_pickle: bool) -> LoraVi
     has_picture = _thumbnail(path) is not None
     return LoraView(
         name=name, alias=metadata.get("ss_output_name") or path.stem, path=path.name, family=family, metadata=metadata,
+        card=card_of(path, metadata), size=path.stat().st_size,
         thumbnail=f"/api/loras/{name}/thumbnail" if has_picture else None,
     )  # fmt: skip
 

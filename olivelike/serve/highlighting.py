@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from olivelike._untrusted import Json
-from olivelike.runtime.jobs.job_notes import unread
+from olivelike.runtime.jobs.job_notes import unread_words
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
 from olivelike.runtime.pipeline.prompt_cost import BatchTexts, check_cost
 from olivelike.runtime.prompts.syntax import read_terms, take_lora_tags
@@ -29,6 +29,9 @@ _SYNTAX: Final = re.compile(
 _PARTNERS: Final = {")": "(", "]": "[", "}": "{"}
 _NUMBER: Final = re.compile(r"\s*([+-]?(?:\d{1,9}\.?\d{0,9}|\.\d{1,9}))\s*")
 _STRONGER: Final = 1.1
+_SHOWN: Final = 12
+"""Characters of a bracket that is never closed."""
+_MOST_LEFT: Final = 3
 
 Span = Json
 """`start`, `end` in characters, `kind`, and `weight` of a bracket."""
@@ -50,9 +53,19 @@ def read_tokens(folder: Path, text: str, *, negative: bool, wildcards: Sequence[
         longest = max(one.chunks for one in read)
         encoders.append({"count": max(one.tokens for one in read), "limit": longest * reader.room, "chunks": longest})
         names |= set(reader.words)
-    note = unread(text, Wildcards(wildcards or [Path("wildcards")]), negative=negative)
-    spans = sorted([*_spans(text), *_embeddings(text, names)], key=lambda span: (span["start"], -span["end"]))
-    return {"encoders": encoders, "spans": spans, "notes": [note] if note else []}
+    files = Wildcards(wildcards or [Path("wildcards")])
+    words_alone = unread_words(text, files, negative=negative, no_file="there is no such wildcard")
+    notes = [f"{word} is taken as words: {why}." for word, why in words_alone]
+    unread = [
+        {"start": match.start(), "end": match.end(), "kind": "unread"}
+        for word, _ in words_alone
+        for match in re.finditer(re.escape(word), text)
+    ]
+    spans, open_brackets = _spans(text)
+    if open_brackets:
+        notes.append(f"{', '.join(open_brackets)} is never closed.")
+    placed = {(span["start"], -span["end"]): span for span in (*spans, *_embeddings(text, names), *unread)}
+    return {"encoders": encoders, "spans": [placed[place] for place in sorted(placed)], "notes": notes}
 
 
 def _embeddings(text: str, names: set[str]) -> Iterator[Span]:
@@ -61,21 +74,26 @@ def _embeddings(text: str, names: set[str]) -> Iterator[Span]:
             yield {"start": match.start(), "end": match.end(), "kind": "embedding"}
 
 
-def _spans(text: str) -> Iterator[Span]:
+def _spans(text: str) -> tuple[list[Span], list[str]]:
+    """Return the spans of syntax, and the brackets that nothing closes, with the words behind them."""
     opened: list[tuple[str, int, list[tuple[str, int]]]] = []
+    found: list[Span] = []
     for match in _SYNTAX.finditer(text):
         kind, mark = str(match.lastgroup), match[0]
         if kind != "mark":
-            yield {"start": match.start(), "end": match.end(), "kind": kind}
+            found.append({"start": match.start(), "end": match.end(), "kind": kind})
         elif mark in "([{":
             opened.append((mark, match.start(), []))
         elif mark in _PARTNERS:
             if opened and opened[-1][0] == _PARTNERS[mark]:
                 bracket, start, marks = opened.pop()
                 if (meant := _meaning(text, bracket, start, match.start(), marks)) is not None:
-                    yield {"start": start, "end": match.end(), **meant}
+                    found.append({"start": start, "end": match.end(), **meant})
         elif opened:
             opened[-1][2].append((mark, match.start()))
+    return found, [
+        text[start : start + _SHOWN].split("\n", maxsplit=1)[0] for bracket, start, _ in opened if bracket != "{"
+    ][:3]
 
 
 def _meaning(text: str, bracket: str, start: int, end: int, marks: list[tuple[str, int]]) -> Span | None:

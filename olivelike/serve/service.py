@@ -23,6 +23,7 @@ from olivelike.serve.feed import Feed
 from olivelike.serve.gallery.gallery import Gallery
 from olivelike.serve.gallery.journal import JobRow
 from olivelike.serve.gallery.library import Library
+from olivelike.serve.gallery.notebook import Notebook
 from olivelike.serve.highlighting import read_tokens
 from olivelike.serve.orders import Axis, Order
 from olivelike.serve.settings import ServeSettings
@@ -65,6 +66,8 @@ class Service:
         self._current = next(iter(self.catalogue.folders()), None)
         self.gallery = Gallery(settings.gallery)
         self.library = Library(self.gallery, metadata=settings.metadata)
+        kept = self.gallery.folder
+        self.notebook = Notebook(settings.styles or kept / "styles.csv", kept / "presets.json")
         self.journal = self.gallery.journal
         self.feed = Feed()
         self.dispatcher = Dispatcher(settings, self.catalogue, self.gallery, self.feed)

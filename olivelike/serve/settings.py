@@ -35,6 +35,8 @@ class ServeSettings:
     wildcard_dirs: tuple[Path, ...] = ()
     upscaler_dirs: tuple[Path, ...] = ()
     """Folders of ONNX files of networks that enlarge pictures, for A1111's API."""
+    styles: Path | None = None
+    """A1111's `styles.csv`; by default in the gallery."""
     ignore_unsupported: bool = False
     """Whether what A1111's API can't do here is left out and told of in the answer, in place of being refused."""
     allow_pickle: bool = False

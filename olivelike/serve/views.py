@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict
 
 from olivelike._untrusted import Json
 from olivelike.errors import UsageError
+from olivelike.serve.lora_cards import LoraCard
 from olivelike.serve.orders import Order
 
 JobState = Literal["queued", "drawing", "done", "failed", "cancelled"]
@@ -128,6 +129,8 @@ class ModelView(_View):
     """Names of its networks that control pictures name."""
     ip_adapter: str | None = None
     """Name of what makes a prompt of a picture."""
+    examples: tuple[str, ...] = ()
+    """Prompts to begin with, of models that are known to draw little else."""
     loaded: bool
     state: Literal["ready", "missing"]
     """`missing` if the folder is gone or damaged."""
@@ -147,6 +150,9 @@ class LoraView(_View):
     family: str | None
     """Family of the networks that it fits, such as `sd1`; `None` if it can't be read."""
     metadata: dict[str, str]
+    card: LoraCard
+    size: int
+    """Bytes of its file."""
     thumbnail: str | None
 
 

@@ -153,9 +153,13 @@ def test_a_prompts_tokens_and_syntax_are_told(client):
         ("(red:1.3)", "weight", 1.3), ("[x:y:3]", "edit", None), ("<lora:style:1>", "lora", None),
         ("BREAK", "break", None), ("{a|b}", "choice", None), ("AND", "and", None),
     ]  # fmt: skip
+    assert found["notes"] == ["(not is never closed."]
     (encoder,) = found["encoders"]
     assert encoder["chunks"] == 2
     assert encoder["count"] > 3
+    words = client.post("/api/tokens", json={"text": "a __colour__"}).json()
+    assert words["notes"] == ["__colour__ is taken as words: there is no such wildcard."]
+    assert words["spans"] == [{"start": 2, "end": 12, "kind": "unread"}]
     assert client.post("/api/tokens", json={"text": "(a:99999999)"}).status_code == 422
     assert client.post("/api/tokens", json={"text": "a", "model": "none"}).status_code == 404
 

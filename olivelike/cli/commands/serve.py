@@ -92,6 +92,10 @@ class PlaceOptions:
             "--upscaler-dir", metavar="DIR", help="Where upscalers are, networks as ONNX files; may be repeated."
         ),
     ] = None
+    styles: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Styles of prompts, A1111's styles.csv; by default in the gallery."),
+    ] = None
     ignore_unsupported: Annotated[
         bool,
         typer.Option("--ignore-unsupported", help="Leave out what A1111's API asks for and can't be had, and say so."),

@@ -164,15 +164,32 @@ def unread(prompt: str, wildcards: Wildcards, *, negative: bool = False) -> str 
 
     A `negative` prompt has less syntax.
     """
-    found = []
-    for pattern, why in (*_UNREAD, *(_NEGATIVE if negative else ())):
-        found += [f"{match[0]} ({why})" for match in pattern.finditer(prompt)]
-    unknown = Wildcards(()).unknown(prompt) if negative else wildcards.unknown(prompt)
-    found += [f"{name} ({_NO_CHOICES if negative else _NO_FILE})" for name in unknown]
+    found = [f"{words} ({why})" for words, why in unread_words(prompt, wildcards, negative=negative)]
     if not found:
         return None
     what = "the negative prompt" if negative else f"the prompt '{shortened(prompt)}'"
-    return f"{what}: taken as words: {', '.join(dict.fromkeys(found))}; a backslash before it says that it is meant so"
+    return f"{what}: taken as words: {', '.join(found)}; a backslash before it says that it is meant so"
+
+
+def unread_words(
+    prompt: str, wildcards: Wildcards, *, negative: bool = False, no_file: str = _NO_FILE
+) -> dict[tuple[str, str], None]:
+    """Return what in a prompt looks like syntax and is taken as words, each once with the reason.
+
+    Args:
+        prompt: the text.
+        wildcards: files that names stand for.
+        negative: whether it is a negative prompt, which has less syntax.
+        no_file: the reason where no file has a name.
+    """
+    found = [
+        (match[0], why)
+        for pattern, why in (*_UNREAD, *(_NEGATIVE if negative else ()))
+        for match in pattern.finditer(prompt)
+    ]
+    unknown = Wildcards(()).unknown(prompt) if negative else wildcards.unknown(prompt)
+    found += [(name, _NO_CHOICES if negative else no_file) for name in unknown]
+    return dict.fromkeys(found)
 
 
 def guidance_notes(requests: Iterable[ResolvedRequest], folder: PipelineFolder) -> Iterator[str]:

@@ -85,6 +85,8 @@ class RecordedFacts:
     """Name that people call the guide by whose pictures are a prompt."""
     leading_names: Mapping[str, str] = field(default_factory=dict)
     """Component of a network that control pictures name → what people call it."""
+    source_name: str = ""
+    """What it was made from is called."""
 
 
 def recorded_facts(folder: Path) -> RecordedFacts:
@@ -115,6 +117,7 @@ def _read_facts(folder: Path, _identity: tuple[int, ...] | None) -> RecordedFact
         ),
         adapter.stem if adapter is not None else None,
         record.source.leading_names,
+        record.source.name,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import html
 import json
 import math
@@ -59,6 +60,7 @@ async def txt2img(request: Request, asked: TextToImage) -> Json:
     """Draw pictures for a prompt; with `enable_hr`, each again at a larger size, from its enlarged form."""
     service = service_of(request)
     asked, warnings = asked.settled(lenient=service.settings.ignore_unsupported)
+    asked = await _with_styles(service, asked)
     asked, left_out = _without_negatives(request, _with_usual(request, asked))
     warnings += left_out
     scale, known = asked.latent_scale(), (*LATENT_MODES, *UPSCALERS, *service.catalogue.upscalers())
@@ -88,6 +90,7 @@ async def img2img(request: Request, asked: ImageToImage) -> Json:
     """Draw pictures that start from one, all of it or where a mask is white."""
     service = service_of(request)
     asked, warnings = asked.settled(lenient=service.settings.ignore_unsupported)
+    asked = await _with_styles(service, asked)
     asked, left_out = _without_negatives(request, _with_usual(request, asked))
     warnings += left_out
     strength = _strength(0.75 if asked.denoising_strength is None else asked.denoising_strength, asked.steps)
@@ -171,6 +174,14 @@ def _with_usual(request: Request, asked: Form) -> Form:
     other = {_THEIRS.get(field, field): value for field, value in usual.items() if value != _SD.get(field)}
     left_open = {name: value for name, value in other.items() if name not in asked.model_fields_set}
     return asked.model_copy(update=left_open) if left_open else asked
+
+
+async def _with_styles(service: Service, asked: Form) -> Form:
+    """Return a request with the words of its styles in its prompts."""
+    if not asked.styles:
+        return asked
+    prompts = await asyncio.to_thread(service.notebook.applied, asked.styles, asked.prompt, asked.negative_prompt)
+    return asked.model_copy(update=dict(zip(("prompt", "negative_prompt"), prompts, strict=True)))
 
 
 def _without_negatives(request: Request, asked: Form) -> tuple[Form, list[str]]:
@@ -320,7 +331,7 @@ def _info(service: Service, asked: Drawing, order: Order, pictures: list[Picture
         "extra_generation_params": {"Schedule type": record["schedule"]} if record.get("schedule") else {},
         "index_of_first_image": 0,
         "infotexts": [one.parameters or "" for one in pictures] or [""],
-        "styles": [],
+        "styles": asked.styles,
         "job_timestamp": "".join(mark for mark in (first.created if first else "") if mark.isdigit())[:14],
         "clip_skip": order.clip_skip + 1,
         "is_using_inpainting_conditioning": False,

@@ -128,7 +128,7 @@ _DRAWING: Final = {
     **_refused("", script_name=None),
     **_idle("of `script_name`", script_args=[]),
     **_done("nothing there either: `save_images` decides", do_not_save_samples=False, do_not_save_grid=False),
-    **_refused("write them into the prompts", styles=None),
+    **_done("names of the server's styles", styles=None),
     **_refused("faces are not restored", restore_faces=None),
     **_refused("pictures that tile are not drawn", tiling=None),
     **_refused("", "", (0,), seed_resize_from_w=-1, seed_resize_from_h=-1),

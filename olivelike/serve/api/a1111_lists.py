@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
@@ -161,9 +162,16 @@ async def _nothing() -> list[Any]:
     return []
 
 
+@lists_router.get("/prompt-styles")
+async def prompt_styles(request: Request) -> list[Json]:
+    """Return the styles that requests may name."""
+    found = await asyncio.to_thread(service_of(request).notebook.styles)
+    return [one.model_dump() for one in found]
+
+
 for _path in (
     "sd-vae", "sd-modules", "hypernetworks", "face-restorers", "realesrgan-models",
-    "prompt-styles", "script-info", "extensions",
+    "script-info", "extensions",
 ):  # fmt: skip
     lists_router.get(f"/{_path}", name=_path)(_nothing)
 

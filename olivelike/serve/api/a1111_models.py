@@ -118,6 +118,7 @@ class Drawing(_Form):
     denoising_strength: Share | None = None
     override_settings: Overrides = Overrides()
     override_settings_restore_afterwards: bool = True
+    styles: list[str] = []
     alwayson_scripts: Json = {}
     send_images: bool = True
     save_images: bool = False

@@ -1,0 +1,165 @@
+"""Words and forms that people keep: styles of prompts, as A1111 has them, and presets of the page's form.
+
+Both are files that other programs may write, read anew whenever they are asked for. `styles.csv` is A1111's: a line of
+`name`, `prompt` and `negative_prompt` for each, where `{prompt}` in a style stands for what it is added to. A preset is
+what the page says of its form, as JSON; nothing here looks into it.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+from olivelike._files import write_whole
+from olivelike._text import did_you_mean
+from olivelike._untrusted import Json, parse_json, read_bytes
+from olivelike.errors import SourceError, StoreError, UsageError
+
+MOST_STYLES: Final = 2000
+MOST_PRESETS: Final = 200
+_MOST_BYTES: Final = 8 << 20
+_MOST_PRESET: Final = 64 << 10
+"""Bytes of one."""
+_PLACE: Final = "{prompt}"
+_COLUMNS: Final = ("name", "prompt", "negative_prompt")
+Kept = TypeVar("Kept")
+
+
+class Style(BaseModel):
+    """Words that are added to prompts."""
+
+    model_config = ConfigDict(frozen=True)
+    name: str
+    prompt: str = ""
+    negative_prompt: str = ""
+
+
+class Preset(BaseModel):
+    """What the page's form holds, under a name."""
+
+    model_config = ConfigDict(frozen=True)
+    name: str
+    form: Json
+
+
+class Notebook:
+    """Styles and presets of a server, for all who use it."""
+
+    def __init__(self, styles: Path, presets: Path) -> None:
+        self._styles, self._presets = styles, presets
+        self._lock = threading.Lock()
+
+    def styles(self) -> list[Style]:
+        """Return all, in the order of their file. Raises `SourceError` if it can't be read."""
+        rows = csv.DictReader(io.StringIO(_read(self._styles).decode("utf-8-sig", errors="replace"), newline=""))
+        try:
+            found = {name: row for row in rows if (name := (row.get("name") or "").strip())}
+        except csv.Error as error:
+            raise SourceError(f"{self._styles.name}: can't be read as A1111's styles: {error}") from error
+        return [
+            Style(name=name, prompt=row.get("prompt") or "", negative_prompt=row.get("negative_prompt") or "")
+            for name, row in list(found.items())[:MOST_STYLES]
+        ]
+
+    def keep_style(self, style: Style) -> None:
+        """Write a style down, in place of one of its name. Raises `UsageError` and `StoreError` if it can't be."""
+        self._keep(self.styles, self._write_styles, style, MOST_STYLES)
+
+    def drop_style(self, name: str) -> None:
+        """Forget a style. Raises `SourceError` if there is none of that name."""
+        self._drop(self.styles, self._write_styles, name)
+
+    def applied(self, names: Sequence[str], prompt: str, negative_prompt: str) -> tuple[str, str]:
+        """Return prompts with styles added, one after the other. Raises `UsageError` for one that there is not."""
+        if not names:
+            return prompt, negative_prompt
+        known = {style.name: style for style in self.styles()}
+        for name in names:
+            if name not in known:
+                raise UsageError(f"styles: there is no {name!r}; {did_you_mean(name, known, 'styles')}")
+            prompt = _added(prompt, known[name].prompt)
+            negative_prompt = _added(negative_prompt, known[name].negative_prompt)
+        return prompt, negative_prompt
+
+    def presets(self) -> list[Preset]:
+        """Return all, in the order of their file. Raises `SourceError` if it can't be read."""
+        data = _read(self._presets) or b"{}"
+        try:
+            found = parse_json(data)
+        except ValueError as error:
+            raise SourceError(f"{self._presets.name}: can't be read as presets: {error}; take it away") from error
+        if not isinstance(found, dict) or not all(isinstance(form, dict) for form in found.values()):
+            raise SourceError(f"{self._presets.name}: it has no presets, a name and a form each; take it away")
+        return [Preset(name=name, form=form) for name, form in found.items()]
+
+    def keep_preset(self, preset: Preset) -> None:
+        """Write a preset down, in place of one of its name. Raises `UsageError` and `StoreError` if it can't be."""
+        if len(json.dumps(preset.form)) > _MOST_PRESET:
+            raise UsageError(f"preset {preset.name!r}: it has more than {_MOST_PRESET:,} bytes; shorten its prompts")
+        self._keep(self.presets, self._write_presets, preset, MOST_PRESETS)
+
+    def drop_preset(self, name: str) -> None:
+        """Forget a preset. Raises `SourceError` if there is none of that name."""
+        self._drop(self.presets, self._write_presets, name)
+
+    def _keep(
+        self, read: Callable[[], list[Kept]], write: Callable[[Sequence[Kept]], None], one: Kept, most: int
+    ) -> None:
+        with self._lock:
+            kept = {_name(other): other for other in read()}
+            kept[_name(one)] = one
+            if len(kept) > most:
+                raise UsageError(f"there are {most} already, the most that are kept; delete one first")
+            write(list(kept.values()))
+
+    def _drop(self, read: Callable[[], list[Kept]], write: Callable[[Sequence[Kept]], None], name: str) -> None:
+        with self._lock:
+            kept = {_name(other): other for other in read()}
+            if kept.pop(name, None) is None:
+                raise SourceError(f"there is none of the name {name!r}; it may have been deleted")
+            write(list(kept.values()))
+
+    def _write_styles(self, styles: Sequence[Style]) -> None:
+        text = io.StringIO(newline="")
+        rows = csv.DictWriter(text, _COLUMNS, lineterminator="\n")
+        rows.writeheader()
+        rows.writerows(style.model_dump() for style in styles)
+        _write(self._styles, text.getvalue().encode("utf-8-sig"))
+
+    def _write_presets(self, presets: Sequence[Preset]) -> None:
+        forms = {preset.name: preset.form for preset in presets}
+        _write(self._presets, json.dumps(forms, indent=1, ensure_ascii=False).encode())
+
+
+def _name(one: object) -> str:
+    return str(one.name)  # type: ignore[attr-defined]
+
+
+def _added(prompt: str, style: str) -> str:
+    if _PLACE in style:
+        return style.replace(_PLACE, prompt)
+    return ", ".join(part for part in (prompt.strip(), style.strip()) if part)
+
+
+def _read(path: Path) -> bytes:
+    """Return what a file holds; nothing if there is none."""
+    try:
+        return read_bytes(path, _MOST_BYTES)
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise SourceError(f"{path.name}: can't be read: {error.strerror or error}") from error
+
+
+def _write(path: Path, data: bytes) -> None:
+    try:
+        write_whole(path, data)
+    except OSError as error:
+        raise StoreError(f"{path.name}: can't be written: {error.strerror or error}; free some space") from error

@@ -1,0 +1,74 @@
+"""Styles and presets, by the notebook itself, over HTTP, and in A1111's requests."""
+
+from __future__ import annotations
+
+import pytest
+
+from olivelike.errors import SourceError, UsageError
+from olivelike.serve.gallery import notebook as module
+from olivelike.serve.gallery.notebook import Notebook, Preset, Style
+
+
+@pytest.fixture
+def notebook(tmp_path):
+    return Notebook(tmp_path / "styles.csv", tmp_path / "presets.json")
+
+
+def test_a1111s_styles_are_read_and_written(notebook, tmp_path):
+    file = tmp_path / "styles.csv"
+    file.write_bytes(
+        b"\xef\xbb\xbfname,prompt,negative_prompt\r\nNone,,\r\n"
+        b'Oil,"{prompt}, oil, ""thick""",blurry\r\n,lost,\r\nbare\r\n'
+    )
+    oil = Style(name="Oil", prompt='{prompt}, oil, "thick"', negative_prompt="blurry")
+    assert notebook.styles() == [Style(name="None"), oil, Style(name="bare")]
+    notebook.keep_style(Style(name="Ink", prompt="ink,\nlines"))
+    notebook.keep_style(oil.model_copy(update={"negative_prompt": ""}))
+    notebook.drop_style("None")
+    assert file.read_bytes() == (
+        b'\xef\xbb\xbfname,prompt,negative_prompt\nOil,"{prompt}, oil, ""thick""",\nbare,,\nInk,"ink,\nlines",\n'
+    )
+    with pytest.raises(SourceError, match="'None'"):
+        notebook.drop_style("None")
+
+
+def test_styles_are_added_as_a1111_adds_them(notebook):
+    notebook.keep_style(Style(name="Oil", prompt="painting of {prompt}, oil", negative_prompt="blurry"))
+    notebook.keep_style(Style(name="Ink", prompt="ink"))
+    assert notebook.applied(["Oil", "Ink"], "a cat", "") == ("painting of a cat, oil, ink", "blurry")
+    assert notebook.applied([], "a cat", "x") == ("a cat", "x")
+    with pytest.raises(UsageError, match="did you mean 'Oil'"):
+        notebook.applied(["Oli"], "a cat", "")
+
+
+def test_presets_have_bounds(notebook, tmp_path, monkeypatch):
+    notebook.keep_preset(Preset(name="large", form={"fields": {"width": "512"}}))
+    assert notebook.presets() == [Preset(name="large", form={"fields": {"width": "512"}})]
+    with pytest.raises(UsageError, match="more than 65,536 bytes"):
+        notebook.keep_preset(Preset(name="long", form={"prompt": "x" * 70_000}))
+    monkeypatch.setattr(module, "MOST_PRESETS", 1)
+    with pytest.raises(UsageError, match="delete one first"):
+        notebook.keep_preset(Preset(name="small", form={}))
+    for damaged in (b"[1]", b'{"a": 1}', b"{", b"\xff"):
+        (tmp_path / "presets.json").write_bytes(damaged)
+        with pytest.raises(SourceError, match=r"presets\.json"):
+            notebook.presets()
+
+
+def test_styles_and_presets_are_kept_over_http_and_named_in_a1111s_requests(server, client):
+    kept = {"prompt": "a red circle of {prompt}", "negative_prompt": "grey"}
+    assert client.put("/api/styles/of/the day", json=kept).status_code == 204
+    assert (
+        client.get("/api/styles").json()
+        == client.get("/sdapi/v1/prompt-styles").json()
+        == [{"name": "of/the day", **kept}]
+    )
+    asked = {"prompt": "ink", "styles": ["of/the day"], "steps": 1, "width": 32, "height": 32}
+    drawn = client.post("/sdapi/v1/txt2img", json=asked).json()
+    assert "a red circle of ink\nNegative prompt: grey\n" in drawn["info"].encode().decode("unicode_escape")
+    assert client.delete("/api/styles/of/the day").status_code == 204
+    assert client.put("/api/presets/mine", json={"fields": {"steps": "7"}}).status_code == 204
+    assert client.get("/api/presets").json() == [{"name": "mine", "form": {"fields": {"steps": "7"}}}]
+    assert [client.delete("/api/presets/mine").status_code for _ in range(2)] == [204, 404]
+    assert client.put("/api/styles/%00", json=kept).status_code == 422
+    assert server.service.notebook.styles() == []
