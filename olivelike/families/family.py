@@ -298,6 +298,11 @@ class Family:
         return (*(text.component for text in self.texts), self.denoiser, "vae_decoder", "vae_encoder")
 
     @property
+    def parts(self) -> tuple[str, ...]:
+        """Folders of the networks that draw a picture with a denoiser."""
+        return ("vae", *(text.component for text in self.texts if not text.optional))
+
+    @property
     def folders(self) -> tuple[str, ...]:
         """Folders of the networks in a pipeline of torch, but for a safety checker."""
         return (self.denoiser, "vae", *(text.component for text in self.texts))

@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from olivelike.engine.output import folder_info
+from olivelike.model.records.output import ComponentRecord, StepRecord
+from olivelike.model.targets import find_target
+from tests.fixtures.sample_records import write_output_record
 
 OUTPUT = "models/little"
 
@@ -27,6 +30,15 @@ def test_info_of_an_output_says_what_it_was_made_of_and_for_what(project, cli):
     found = json.loads(cli("info", OUTPUT, "--json").out)
     assert (found["kind"], found["problems"], found["made_of"]) == ("output", [], "checkpoint (folder)")
     assert found["components"]["text_encoder"]["bytes"] < found["bytes"]
+
+
+def test_info_of_an_output_says_which_networks_have_fewer_bits(tmp_path):
+    made = {
+        name: ComponentRecord("k", passes=(StepRecord("convert"), *map(StepRecord, behind)))
+        for name, behind in {"text_encoder": ["weights8"], "transformer": ["weights8"], "vae_decoder": []}.items()
+    }
+    write_output_record(tmp_path, components=made, target=find_target("cpu").choice())
+    assert folder_info.describe_folder(tmp_path).facts["target"] == "cpu in fp32, w8 in text_encoder and transformer"
 
 
 def test_info_of_an_output_names_loras_and_what_is_missing(project, cli):

@@ -15,6 +15,7 @@ from olivelike.families import FAMILIES as FACTS
 from olivelike.sources import SourceSpec, open_source
 from olivelike.sources.fit import check_fit, lacking
 from olivelike.sources.identify.published import read_extra, tokenizer_files
+from olivelike.sources.identify.weight_file import describe_weight_file
 from olivelike.workflow import load_workflow
 from olivelike.workflow.long_form import parse_parts, text_source
 from tests.fixtures.chat_tokenizer import write_chat_tokenizer
@@ -41,6 +42,10 @@ def test_files_of_either_spelling_are_the_networks_of_the_folder(family, spellin
         check_same(values(opened.checkpoint(name)), expected[name])
     assert {name: entry for name, entry in opened.index.items() if "tokenizer" not in name} == folder.index
     assert opened.left_out == ()
+    (path,) = opened.checkpoint("transformer").files
+    parts = [f"--part {name}=FILE" for name in ("vae", *sorted({*held} - {"transformer", "vae", "text_encoder_3"}))]
+    then = f"olivelike convert {path} {' '.join(parts)} -t TARGET -o models/transformer"
+    assert describe_weight_file(path).then == then
     assert opened.origin.identified.family == family
     assert {*opened.origin.parts} == {*held} - {"transformer"}
 

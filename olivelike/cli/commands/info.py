@@ -64,7 +64,8 @@ def info(
         write_lines(found.summary_lines())
     made = hash_file(file, found.data_start) if hashes else None
     value = {**found.to_json(), **({"hashes": made.to_json()} if made else {})}
-    write_found(value, _hash_lines(made) if made else (), json=json)
+    then = () if found.then is None else (f"{'next':<14}{found.then}",)
+    write_found(value, (*(_hash_lines(made) if made else ()), *then), json=json)
 
 
 def _hash_lines(made: "FileHashes") -> "Iterator[str]":

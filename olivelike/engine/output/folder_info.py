@@ -16,7 +16,7 @@ from olivelike.engine.output.lost_values import lost_values
 from olivelike.errors import SourceError
 from olivelike.families import missing_networks
 from olivelike.model.client_layouts import PACKAGE
-from olivelike.model.components import INDEX_FILE, ONNX_SUFFIXES, PIPELINE, WEIGHT_FILE_SUFFIXES
+from olivelike.model.components import INDEX_FILE, ONNX_SUFFIXES, PIPELINE, QUANTISING_PASSES, WEIGHT_FILE_SUFFIXES
 from olivelike.model.records.card_marks import CARD_FILE, is_outdated, read_card
 from olivelike.model.records.output import RECORD_FILE, OutputRecord
 
@@ -87,7 +87,7 @@ def _output(path: Path, record: OutputRecord) -> FolderInfo:
     facts: Json = {
         "workflow": record.workflow,
         "made of": _origin(record.source),
-        "target": f"{target.name} in {target.precision}",
+        "target": ", ".join([f"{target.name} in {target.precision}", *_rounded(record)]),
         "layout": record.layout,
     }
     few_steps = [one.few_steps for one in (record.source, *(lora.origin for lora in record.loras)) if one.few_steps]
@@ -121,6 +121,14 @@ def _output(path: Path, record: OutputRecord) -> FolderInfo:
         tuple(_damages(path, record)),
         _next(path, record.layout) if complete else None,
     )
+
+
+def _rounded(record: OutputRecord) -> Iterator[str]:
+    """Yield each precision of fewer bits with the networks that have it."""
+    for precision, name in QUANTISING_PASSES.items():
+        having = [part for part, one in record.components.items() if any(step.name == name for step in one.passes)]
+        if having:
+            yield f"{precision} in {' and '.join(having)}"
 
 
 def _next(path: Path, layout: str) -> str | None:

@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING
 
 from olivelike._untrusted import Json, open_file, parse_json
 from olivelike.errors import SourceError
-from olivelike.families import DENOISERS
+from olivelike.families import DENOISERS, FAMILIES
+from olivelike.families.networks.unet import COMPONENT
 from olivelike.model.few_steps import FewSteps, few_steps_of_path
 from olivelike.sources.adapters.embeddings import EmbeddingTable, read_embedding_table
 from olivelike.sources.adapters.open_lora import open_lora
 from olivelike.sources.files.weight_table import Header, ReadPickle, read_weight_table
 from olivelike.sources.identify.identify import identify
+from olivelike.sources.identify.identity import PLACES
 
 if TYPE_CHECKING:
     from olivelike.sources.adapters.lora_file import LoraFile
@@ -58,6 +60,18 @@ class WeightFileInfo:
         if self.path.suffix != ".safetensors":
             return None
         return min((tensor.offset for tensor in self.header.tensors.values()), default=self.size)
+
+    @property
+    def then(self) -> str | None:
+        """What can be done with it next: a command, or its place in a workflow."""
+        kind, family = self.identity.kind, FAMILIES.get(self.identity.family or "")
+        if not self.identity.supported or self.problem is not None:
+            return None
+        if family is None or kind not in ("checkpoint", family.denoiser) or (kind == COMPONENT):
+            return PLACES.get(kind)
+        parts = () if family.published.flow is None else family.parts
+        absent = (f"--part {name}=FILE " for name in parts if self.identity.part(name) is None)
+        return f"olivelike convert {self.path} {''.join(absent)}-t TARGET -o models/{self.path.stem}"
 
     def to_json(self) -> Json:
         """Return the findings as JSON values."""
