@@ -76,6 +76,12 @@ class TextPart:
         """Output of its network with the last states, or with those that its graph joins."""
         return "last_hidden_state" if self.states is None else "hidden_states"
 
+    @property
+    def chat_template(self) -> str:
+        """A chat's template as transformers has it, for the one message that is a prompt."""
+        before, behind = self.template
+        return f"{before}{{{{ messages[0]['content'] }}}}{behind}"
+
     def marked(self, config: Config) -> Config:
         """Return the config of its network with the states that are taken of it."""
         layers = config.get("num_hidden_layers")

@@ -4,7 +4,8 @@ The `full` values are those of the published pipelines (`olivelike.sources.ident
 own folder says in `olivelike/data/published/sd15_folder.json`. The `tiny` ones keep every structural choice of SD 1.5
 (block types, layers per level, heads, factor 8 of the VAE). The `small` ones obey each family's rules (widths in
 multiples of 32 in the UNet and the VAE, of 64 where heads have 64 channels; CLIP's whole vocabulary), so that the same
-weights in one file are told to be the very same networks.
+weights in one file are told to be the very same networks. Those of transformers have VAEs of two levels, and draw
+pictures of 64 by 64 pixels where no size is asked for.
 
 Tokenizers are a byte-level BPE vocabulary for the real `CLIPTokenizer`, of any size, made without training data.
 """
@@ -22,13 +23,22 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from olivelike._untrusted import Json, JsonView
 from olivelike.families import FAMILIES
 from olivelike.families.networks.unet import COMPONENT
-from olivelike.sources.identify.published import network_class, scheduler_file
+from olivelike.sources.identify.published import (
+    network_class,
+    read_extra,
+    scheduler_file,
+    tokenizer_classes,
+    tokenizer_files,
+)
 
 if TYPE_CHECKING:
     from olivelike.model.components import Prediction
 
 Size = Literal["tiny", "small", "full"]
-Family = Literal["sd15", "sd15_inpainting", "sd21", "sd21_base", "sdxl", "sdxl_refiner"]
+Family = Literal[
+    "sd15", "sd15_inpainting", "sd21", "sd21_base", "sdxl", "sdxl_refiner",
+    "sd35_medium", "flux1_schnell", "flux1_dev", "flux2_klein", "z_image_turbo",
+]  # fmt: skip
 Config = Json
 """Content of one JSON file."""
 
@@ -83,6 +93,52 @@ _SMALL_SD2 = {**_SMALL_SD1, COMPONENT: _SMALL_UNET_SD2}
 _SMALL_XL = {**_SMALL_SD1, COMPONENT: _SMALL_UNET_XL, "text_encoder_2": _SMALL_CLIP_2}
 _SMALL_REFINER = {COMPONENT: _SMALL_UNET_REFINER, "vae": _SMALL_VAE, "text_encoder_2": _SMALL_CLIP_2}
 
+# Heads are as wide as the published ones, which no shape of theirs tells.
+_SMALL_T5: Config = {"d_ff": 96, "d_kv": 8, "d_model": 64, "num_heads": 4, "num_layers": 2}
+_SMALL_QWEN: Config = {
+    "head_dim": 16, "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2, "num_hidden_layers": 4,
+    "num_key_value_heads": 1,
+}  # fmt: skip
+_SMALL_FLOW_VAE: Config = {
+    "block_out_channels": [32, 32], "down_block_types": ["DownEncoderBlock2D"] * 2, "layers_per_block": 1,
+    "sample_size": 64, "up_block_types": ["UpDecoderBlock2D"] * 2,
+}  # fmt: skip
+_SMALL_SD3: Mapping[str, Config] = {
+    "text_encoder": {**_SMALL_CLIP, "projection_dim": 32},
+    "text_encoder_2": {**_SMALL_CLIP, "projection_dim": 48},
+    "text_encoder_3": _SMALL_T5,
+    "transformer": {
+        "caption_projection_dim": 64, "dual_attention_layers": [0], "joint_attention_dim": 64,
+        "num_attention_heads": 1, "num_layers": 2, "pooled_projection_dim": 80, "pos_embed_max_size": 32,
+        "sample_size": 32,
+    },
+    "vae": _SMALL_FLOW_VAE,
+}  # fmt: skip
+_SMALL_FLUX: Mapping[str, Config] = {
+    "text_encoder": _SMALL_CLIP,
+    "text_encoder_2": _SMALL_T5,
+    "transformer": {
+        "joint_attention_dim": 64, "num_attention_heads": 1, "num_layers": 1, "num_single_layers": 1,
+        "pooled_projection_dim": 64,
+    },
+    "vae": _SMALL_FLOW_VAE,
+}  # fmt: skip
+_SMALL_FLUX2: Mapping[str, Config] = {
+    "text_encoder": _SMALL_QWEN,
+    "transformer": {
+        "in_channels": 16, "joint_attention_dim": 96, "num_attention_heads": 1, "num_layers": 1,
+        "num_single_layers": 1, "timestep_guidance_channels": 32,
+    },
+    "vae": {**_SMALL_FLOW_VAE, "latent_channels": 4},
+}  # fmt: skip
+_SMALL_Z_IMAGE: Mapping[str, Config] = {
+    "text_encoder": _SMALL_QWEN,
+    "transformer": {
+        "cap_feat_dim": 32, "dim": 128, "n_heads": 1, "n_kv_heads": 1, "n_layers": 1, "n_refiner_layers": 1,
+    },
+    "vae": _SMALL_FLOW_VAE,
+}  # fmt: skip
+
 KINDS: Final[Mapping[Family, Kind]] = {
     "sd15": Kind("sd1", _SMALL_SD1),
     "sd15_inpainting": Kind("sd1", _SMALL_SD1, denoiser={"in_channels": 9}, is_inpainting=True),
@@ -90,6 +146,11 @@ KINDS: Final[Mapping[Family, Kind]] = {
     "sd21_base": Kind("sd2", _SMALL_SD2, denoiser={"upcast_attention": False}),
     "sdxl": Kind("sdxl", _SMALL_XL),
     "sdxl_refiner": Kind("sdxl_refiner", _SMALL_REFINER),
+    "sd35_medium": Kind("sd3", _SMALL_SD3),
+    "flux1_schnell": Kind("flux", _SMALL_FLUX),
+    "flux1_dev": Kind("flux", _SMALL_FLUX, denoiser={"guidance_embeds": True}),
+    "flux2_klein": Kind("flux2", _SMALL_FLUX2),
+    "z_image_turbo": Kind("z_image", _SMALL_Z_IMAGE),
 }
 
 # Heads stay at 8 in the UNet; group counts shrink with the widths so that each group keeps several channels.
@@ -113,11 +174,13 @@ def component_configs(size: Size, family: Family = "sd15") -> dict[str, Config]:
     SD 1.5 has its safety checker, in the sizes in which `make_checkpoint` writes one.
     """
     kind = KINDS[family]
+    facts = FAMILIES[kind.family]
+    beside = _SD15_FOLDER if facts.denoiser == COMPONENT else {}
     configs = {
-        folder: {**config, **_SD15_FOLDER["text_encoder" if "text" in folder else folder]}
-        for folder, config in FAMILIES[kind.family].published.configs.items()
+        folder: {**config, **beside.get("text_encoder" if "text" in folder else folder, {})}
+        for folder, config in facts.published.configs.items()
     }
-    configs[FAMILIES[kind.family].denoiser] |= kind.denoiser
+    configs[facts.denoiser] |= kind.denoiser
     if size == "small":
         for folder, changes in kind.small.items():
             configs[folder] |= changes
@@ -155,8 +218,11 @@ def feature_extractor_config(size: Size) -> Config:
 def scheduler_config(family: Family) -> Config:
     """Return the published `scheduler_config.json`; that of SD 1.5 does not state what the UNet predicts."""
     kind = KINDS[family]
-    _, path = scheduler_file(FAMILIES[kind.family], kind.prediction, zero_snr=False)
+    facts = FAMILIES[kind.family]
+    _, path = scheduler_file(facts, kind.prediction, zero_snr=False, denoiser=kind.denoiser)
     published: Config = json.loads(path.read_bytes())
+    if facts.published.flow is not None:
+        return published
     stated = {key: published.pop(key) for key in sorted({*published} - _SD15_SCHEDULER)}
     if kind.family == "sd1":
         del stated["prediction_type"]
@@ -176,7 +242,7 @@ def pipeline_index(family: Family) -> Config:
     scheduler, _ = scheduler_file(facts, kind.prediction, zero_snr=False)
     entries = {
         **{folder: list(network_class(facts, folder)) for folder in facts.published.configs},
-        **{folder: ["transformers", "CLIPTokenizer"] for folder in kind.tokenizers},
+        **tokenizer_classes(facts),
         **facts.published.index,
         "scheduler": ["diffusers", scheduler],
     }
@@ -246,6 +312,18 @@ def write_clip_tokenizer(folder: Path, settings: str) -> None:
     tokens = [*letters, *(letter + _WORD_END for letter in letters), *joined, START, END]
     _write_json(folder / "vocab.json", {token: index for index, token in enumerate(tokens)}, indent=None)
     _write_settings(folder, settings)
+
+
+def write_published_tokenizer(root: Path, family: str, folder: str) -> None:
+    """Write one of a family's tokenizers that is no CLIP's, with its own tokens, into a pipeline's folder."""
+    (root / folder).mkdir(parents=True, exist_ok=True)
+    for relative, path in tokenizer_files(FAMILIES[family]).items():
+        if relative.startswith(f"{folder}/"):
+            (root / relative).write_bytes(read_extra(path))
+    text = next(text for text in FAMILIES[family].texts if text.tokenizer == folder)
+    if text.template[0]:
+        path = root / folder / "tokenizer_config.json"
+        _write_json(path, {**json.loads(path.read_bytes()), "chat_template": text.chat_template})
 
 
 def _write_settings(folder: Path, settings: str) -> None:

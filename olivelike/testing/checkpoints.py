@@ -35,6 +35,7 @@ from olivelike.testing.checkpoint_configs import (
     pipeline_index,
     scheduler_config,
     write_clip_tokenizer,
+    write_published_tokenizer,
     write_tokenizer,
 )
 
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
 Layout = Literal["saved", "hub"]
 _CHECKER = ("stable_diffusion", "StableDiffusionSafetyChecker")
 _UNET_SHARDS = 2
+_COUNT = "num_batches_tracked"
+"""End of the name of a norm's count of what it has seen, a whole number that nothing computes with."""
 _OLD_VAE_ATTENTION = {"to_q": "query", "to_k": "key", "to_v": "value", "to_out.0": "proj_attn"}
 
 
@@ -67,11 +70,12 @@ def make_checkpoint(
 
     Args:
         folder: where to write; made if absent.
-        family: the pipeline: Stable Diffusion 1.5, the same for inpainting, 2.1 (v prediction), 2.1 base, XL base or
-            XL refiner. Only `sd15` comes with a safety checker, in its sizes `tiny` and `full`.
+        family: the pipeline: Stable Diffusion 1.5, the same for inpainting, 2.1 (v prediction), 2.1 base, XL base, XL
+            refiner or 3.5 medium, FLUX.1, FLUX.2-klein or Z-Image. Only `sd15` comes with a safety checker, in its
+            sizes `tiny` and `full`.
         size: `tiny` (`sd15` alone, its default) has the structure at small widths (11 MB, pictures of 64 by 64 px);
-            `small` (the default of the others) the smallest widths that obey the family's rules, with CLIP's whole
-            vocabulary (27 to 41 MB), so that `make_single_file` can put it into one file; `full` the published
+            `small` (the default of the others) the smallest widths that obey the family's rules, with the whole
+            vocabulary (27 to 45 MB), so that `make_single_file` can put it into one file; `full` the published
             sizes (SD 1.5: 859.5 M parameters in the UNet, 5.5 GB in all; XL base: 3.5 G, 6.9 GB in half precision).
         seed: of the random weights.
         layout: `saved` as today's libraries write; `hub` (`sd15` in its own sizes) as hubs hold it: older tensor
@@ -103,7 +107,10 @@ def make_checkpoint(
         _write_extras(root, size, layout, published["text_encoder"]["vocab_size"])
     else:
         for name, settings in KINDS[family].tokenizers.items():
-            write_clip_tokenizer(root / name, settings)
+            if settings.startswith("pad"):
+                write_clip_tokenizer(root / name, settings)
+            else:
+                write_published_tokenizer(root, KINDS[family].family, name)
         _write_json(root / "scheduler/scheduler_config.json", scheduler_config(family))
     for component, config in published.items():
         target = root / component
@@ -155,7 +162,9 @@ def _write_config(folder: Path, home: tuple[str, str], published: Config, layout
     `home` is the class's library, and its name.
     """
     network = _build(*home, json.dumps(published))
-    shapes = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+    config = getattr(network, "config", None)
+    tied = {*network.all_tied_weights_keys} if getattr(config, "tie_word_embeddings", False) else set()
+    shapes = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items() if name not in tied}
     if layout == "hub":
         _write_json(folder / "config.json", published)
     elif home[0] == "diffusers":
@@ -211,7 +220,9 @@ class _Weights:
         tensors: dict[str, tuple[Dtype, tuple[int, ...]]] = {
             name: ("I64", (1, length)) for name, length in positions.items()
         }
-        tensors |= {stored: (dtype, self.shapes[name]) for stored, name in name_of.items()}
+        tensors |= {
+            stored: ("I64" if name.endswith(_COUNT) else dtype, self.shapes[name]) for stored, name in name_of.items()
+        }
 
         def value(stored: str) -> Array:
             if stored in positions:
@@ -219,6 +230,10 @@ class _Weights:
 
                 return np.arange(positions[stored])[None]
             name = name_of[stored]
+            if name.endswith(_COUNT):
+                import numpy as np
+
+                return np.zeros(self.shapes[name])
             return random_parameter(name, self.shapes[name], self.seed, self.component)
 
         infix = f".{variant}" if variant else ""
@@ -363,6 +378,8 @@ def _distribution(name: str, shape: tuple[int, ...]) -> tuple[float, float]:
         return 0.5, 0.02  # thresholds on a cosine: far above that of two random directions
     if name.endswith(_EMBEDDINGS):
         return 0.0, 0.5
+    if name.endswith("running_var"):
+        return 1.0, 0.1
     if len(shape) > 1:
         return 0.0, 1 / math.sqrt(math.prod(shape[1:]))
     return (1.0, 0.1) if name.endswith("weight") else (0.0, 0.05)

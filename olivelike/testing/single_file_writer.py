@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from olivelike.errors import SourceError, UsageError
-from olivelike.families import FAMILIES, TEXT_ENCODERS
+from olivelike.families import DENOISERS, FAMILIES, TEXT_ENCODERS
 from olivelike.families.networks import stored_as
 from olivelike.families.networks.clip import OPEN_CLIP
+from olivelike.families.networks.unet import COMPONENT
 from olivelike.model.components import INDEX_FILE
 from olivelike.testing.checkpoints import Array, Dtype, random_parameter, write_safetensors
 
@@ -58,7 +59,7 @@ def make_single_file(
 
     open_clip's q, k and v are one tensor and its projection is transposed; the VAE's attention is convolutions of one
     pixel; an SD 2 file has the last text layer, which its pipeline skips. Tensors are streamed, unless pickled. Raises
-    `ValueError` if the folder holds a network whose original names are not known.
+    `ValueError` if the folder holds a network whose original names are not known, such as a transformer.
 
     Args:
         folder: a diffusers folder, layout `saved`.
@@ -76,6 +77,8 @@ def make_single_file(
     """
     root, target = Path(folder), Path(path)
     index = json.loads((root / INDEX_FILE).read_text(encoding="utf-8"))
+    if whole := [name for name in DENOISERS if name != COMPONENT and name in index]:
+        raise ValueError(f"{root}: files of pipelines with a {whole[0]} hold one network each; none is written here")
     entries: dict[str, _Entry] = {}
     for component, entry in sorted(index.items()):
         wanted = component != "safety_checker" if components is None else component in components

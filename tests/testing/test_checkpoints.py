@@ -11,9 +11,13 @@ from diffusers import AutoencoderKL, DiffusionPipeline, UNet2DConditionModel
 from diffusers.pipelines.stable_diffusion.safety_checker import StableDiffusionSafetyChecker
 from transformers import CLIPTextModel, CLIPTokenizer
 
+from olivelike.families import FAMILIES, family_of_folder
+from olivelike.sources import SourceSpec, open_source
+from olivelike.sources.fit import check_fit, lacking
 from olivelike.testing.__main__ import main
-from olivelike.testing.checkpoint_configs import component_configs
+from olivelike.testing.checkpoint_configs import KINDS, Family, component_configs
 from olivelike.testing.checkpoints import make_checkpoint
+from olivelike.testing.single_file_writer import make_single_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -193,3 +197,24 @@ def test_the_index_is_there_only_when_everything_else_is(tmp_path: Path, monkeyp
     assert names == {"model_index.json"}
     newest = max((path for path in tmp_path.rglob("*") if path.is_file()), key=lambda p: p.stat().st_mtime_ns)
     assert newest.name == "model_index.json"
+
+
+@pytest.mark.parametrize("family", [name for name, kind in KINDS.items() if "transformer" in kind.small])
+def test_a_pipeline_with_a_transformer_is_what_diffusers_opens_and_is_told_by_its_configs(
+    family: Family, tmp_path: Path
+) -> None:
+    made = make_checkpoint(tmp_path, family, hollow=family != "flux2_klein")
+    facts = FAMILIES[KINDS[family].family]
+    opened = open_source(SourceSpec(path=made), facts.networks)
+    assert family_of_folder(opened.index, opened.checkpoints, {}).name == facts.name
+    assert lacking(opened) == ()
+    check_fit(opened)
+    pipeline = DiffusionPipeline.from_pretrained(made)
+    assert type(pipeline).__name__ == facts.pipelines[0]
+    assert pipeline.transformer.config.get("guidance_embeds", family == "flux1_dev") is (family == "flux1_dev")
+    for text in facts.texts:
+        tokens = getattr(pipeline, text.tokenizer)
+        assert (getattr(tokens, "chat_template", None) is None) is (text.kind != "chat")
+        assert len(tokens) <= getattr(pipeline, text.component).get_input_embeddings().num_embeddings
+    with pytest.raises(ValueError, match="files of pipelines with a transformer hold one network each"):
+        make_single_file(made, tmp_path / "one.safetensors")

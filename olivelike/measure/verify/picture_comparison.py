@@ -232,4 +232,7 @@ def _tokenizer(originals: Originals, text: TextPart) -> Any:
     with tempfile.TemporaryDirectory(prefix="olivelike-tokenizer-") as folder:
         for key, path in files.items():
             Path(folder, key.rpartition("/")[2]).write_bytes(read_extra(path))
-        return getattr(transformers, _TOKENIZERS[text.kind]).from_pretrained(folder, local_files_only=True)
+        tokenizer = getattr(transformers, _TOKENIZERS[text.kind]).from_pretrained(folder, local_files_only=True)
+    if text.template[0] and tokenizer.chat_template is None:  # Files of one network come with none.
+        tokenizer.chat_template = text.chat_template
+    return tokenizer

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from olivelike.errors import PassError
+from olivelike.families import FAMILIES
 from olivelike.families.networks import interface_of
 from olivelike.measure.network_sizes import Case, random_inputs
+from olivelike.measure.verify import picture_comparison
 from olivelike.measure.verify.original import Reference, run_torch
+from olivelike.sources.identify.published import tokenizer_files
 from olivelike.testing.models import load_model
 from olivelike.testing.parity import torch_network
 from tests.fixtures.little_pipeline import little_checkpoint
@@ -53,3 +58,13 @@ def test_weights_of_another_network_are_refused(one_torch_thread):
 
     with pytest.raises(PassError, match="belong to different networks"):
         Reference(model.architecture, cut)(inputs_of(model))
+
+
+def test_a_tokenizer_of_this_package_has_the_template_of_its_family():
+    (text,) = FAMILIES["flux2"].texts
+    extras = tokenizer_files(FAMILIES["flux2"])
+    tokenizer = picture_comparison._tokenizer(SimpleNamespace(source=SimpleNamespace(extras=extras)), text)
+    said = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "a cat"}], tokenize=False, add_generation_prompt=True, enable_thinking=False
+    )
+    assert said == "a cat".join(text.template)
