@@ -78,9 +78,12 @@ class TextPart:
 
     @property
     def chat_template(self) -> str:
-        """A chat's template as transformers has it, for the one message that is a prompt."""
-        before, behind = self.template
-        return f"{before}{{{{ messages[0]['content'] }}}}{behind}"
+        """A chat's template as transformers has it, for the one message that is a prompt.
+
+        Its parts are quoted: a line's end behind a template is lost.
+        """
+        before, behind = map(json.dumps, self.template)
+        return f"{{{{ {before} + messages[0]['content'] + {behind} }}}}"
 
     def marked(self, config: Config) -> Config:
         """Return the config of its network with the states that are taken of it."""
