@@ -12,6 +12,7 @@ from olivelike.serve.api.a1111 import a1111_router
 from olivelike.serve.api.a1111_guides import guides_router
 from olivelike.serve.api.a1111_probes import probes_router
 from olivelike.serve.api.catalogue_routes import router as catalogue
+from olivelike.serve.api.comfyui import comfyui_router
 from olivelike.serve.api.gallery_routes import router as gallery
 from olivelike.serve.api.guards import GuardRules, Guards
 from olivelike.serve.api.health import router as health
@@ -53,7 +54,7 @@ def create_app(settings: ServeSettings) -> FastAPI:
     app.state.service = service
     add_handlers(app)
     app.add_middleware(Guards, rules=_rules(settings))
-    apis = (openai_router, a1111_router, guides_router, probes_router)
+    apis = (openai_router, a1111_router, guides_router, probes_router, comfyui_router)
     for router in (native, gallery, catalogue, notebook, upscaling, health, page, runs, *apis):
         app.include_router(router)
     return app

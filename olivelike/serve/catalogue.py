@@ -84,6 +84,12 @@ class Catalogue:
         """Return what an order has that names no steps or guidance; nothing of a folder that is not there."""
         return _model(name, self.folder(name)).usual
 
+    def shift(self, name: str) -> float | None:
+        """Return the shift of a folder's scheduler, if it is of flow matching and has one for all sizes."""
+        config = open_folder(self.folder(name)).scheduler
+        shift = config.get("shift")
+        return float(shift) if isinstance(shift, int | float) and not config.get("use_dynamic_shifting") else None
+
     def names_of(self, folders: Collection[str]) -> list[str]:
         """Return the names of folders, given by their paths."""
         return [name for name, folder in self.folders().items() if str(folder) in folders]

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _MOST_HEADER_BYTES: Final = 32 << 10
 """Bytes of a header that wait until it is whole; httptools, the other parser, has no bound."""
+_MOST_MESSAGE_BYTES: Final = 64 << 10
+"""Bytes of a socket's message; those of clients say what a program is, and nothing is done with them."""
 _HEADER_SECONDS: Final = 30.0
 """Seconds that a client has for a whole header, from its connection or from the first byte of its next request on."""
 _MOST_CONNECTIONS: Final = 512
@@ -103,15 +105,22 @@ def _origin_of(address: str) -> str | None:
     return str(found)
 
 
-def _protocol(proxies: Sequence[str]) -> type[asyncio.Protocol]:
-    """Return uvicorn's HTTP, where connections that never become requests end, and their number is bounded.
+def _protocols(proxies: Sequence[str]) -> tuple[type[asyncio.Protocol], type[asyncio.Protocol]]:
+    """Return uvicorn's HTTP, where connections that never become requests end, and its sockets; both are bounded.
 
     None of an address may keep those of others out, but for the proxies, which speak for many.
     """
     import h11
     from uvicorn.protocols.http.h11_impl import H11Protocol
+    from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
     counts: Counter[str] = Counter()
+
+    def leave(origin: str) -> None:
+        counts[origin] -= 1
+        if not counts[origin]:
+            del counts[origin]
+
     unbounded = {_origin_of(address) for address in proxies}
 
     class Protocol(H11Protocol):
@@ -141,9 +150,7 @@ def _protocol(proxies: Sequence[str]) -> type[asyncio.Protocol]:
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._stop()
-            counts[self._origin] -= 1
-            if not counts[self._origin]:
-                del counts[self._origin]
+            leave(self._origin)
             super().connection_lost(exc)
 
         def _watch(self) -> None:
@@ -157,7 +164,13 @@ def _protocol(proxies: Sequence[str]) -> type[asyncio.Protocol]:
                 self._end.cancel()
                 self._end = None
 
-    return Protocol
+    class Socket(WebSocketsSansIOProtocol):
+        # It takes the place of the connection that asked for it, which hears no more of its end.
+        def connection_lost(self, exc: Exception | None) -> None:
+            leave(_origin_of(self.client[0] if self.client else "") or "")
+            super().connection_lost(exc)
+
+    return Protocol, Socket
 
 
 def make_server(
@@ -178,8 +191,10 @@ def make_server(
                 service.feed.close()
             await super().shutdown(sockets)
 
+    http, socket = _protocols(proxies)
     config = uvicorn.Config(
-        app, http=_protocol(proxies), h11_max_incomplete_event_size=_MOST_HEADER_BYTES, ws="none", proxy_headers=False,
+        app, http=http, h11_max_incomplete_event_size=_MOST_HEADER_BYTES, ws=socket, ws_max_size=_MOST_MESSAGE_BYTES,
+        ws_per_message_deflate=False, proxy_headers=False,
         server_header=False, log_level="warning", access_log=False, timeout_graceful_shutdown=_GRACE, lifespan="on",
     )  # fmt: skip
     return Server(config)

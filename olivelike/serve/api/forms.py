@@ -28,6 +28,12 @@ class _InMemory(MultiPartParser):
 
 async def read_form(request: Request) -> tuple[dict[str, str], Files]:
     """Return a form's fields and its files by name. Raises `RequestRefusedError` if the body is none."""
+    fields, files = await read_named_files(request)
+    return fields, {field: [data for _, data in found] for field, found in files.items()}
+
+
+async def read_named_files(request: Request) -> tuple[dict[str, str], dict[str, list[tuple[str, bytes]]]]:
+    """Return a form's fields, and its files with the names that they were sent with. Raises as `read_form`."""
     said = Message()
     said["Content-Type"] = request.headers.get("content-type", "")
     if said.get_content_type() != "multipart/form-data":
@@ -40,10 +46,10 @@ async def read_form(request: Request) -> tuple[dict[str, str], Files]:
     except MultiPartException as error:
         raise RequestRefusedError(400, "invalid", f"the form can't be read: {error.message}") from None
     fields: dict[str, str] = {}
-    files: Files = defaultdict(list)
+    files: dict[str, list[tuple[str, bytes]]] = defaultdict(list)
     for name, value in form.multi_items():
         if isinstance(value, UploadFile):
-            files[name].append(await value.read())
+            files[name].append((value.filename or "", await value.read()))
         else:
             fields[name] = value
     await form.close()

@@ -112,8 +112,8 @@ class Guards:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        if scope["type"] != "http":
-            await send({"type": "websocket.close", "code": 1008})
+        if scope["type"] == "websocket":
+            await self._open_socket(scope, receive, send)
             return
         answer = _Answer(send)
         try:
@@ -140,6 +140,19 @@ class Guards:
         if answer.body is not None and answer.body.refused is not None and not answer.begun:
             answer.headers[b"connection"] = b"close"
             await _refuse(scope, answer.body.refused, receive, answer.send_now)
+
+    async def _open_socket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Hand a socket on that may be opened; what its messages may be is bounded where they are read."""
+        try:
+            headers = _headers(scope)
+            _check_headers(scope, self._rules.body_limit)
+            self._check_origin(headers.get("origin"), self._check_host(headers.get("host", "")))
+            visitor = self._visitor(scope, headers)
+        except RequestRefusedError as refused:
+            await _refuse(scope, refused, receive, send)
+            return
+        scope.setdefault("state", {}).update(visitor=visitor, client=visitor.client)
+        await self._app(scope, receive, send)
 
     def _check_host(self, written: str) -> str:
         match = _HOST.fullmatch(written)
@@ -216,7 +229,7 @@ class Guards:
         return found
 
     def _is_signed(self, scope: Scope) -> bool:
-        if scope["method"] not in ("GET", "HEAD") or not scope["path"].startswith("/files/"):
+        if scope.get("method") not in ("GET", "HEAD") or not scope["path"].startswith("/files/"):
             return False
         query = parse_qs(scope["query_string"].decode("latin-1"))
         until, signature = query.get("until", [""])[0], query.get("signature", [""])[0]

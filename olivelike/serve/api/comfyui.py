@@ -1,0 +1,434 @@
+"""ComfyUI's API: programs that draw with ComfyUI send graphs, and the plain ones are drawn here as orders.
+
+Routes are at the root, and again below `/api`, as there. Those below `/api/etn` are of comfyui-tooling-nodes, which the
+plugin for Krita asks.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+import sys
+import uuid
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import psutil
+from fastapi import APIRouter, Body, Query, Request, Response, WebSocket
+from fastapi.responses import JSONResponse
+
+from olivelike import __version__
+from olivelike._untrusted import Json
+from olivelike.errors import OlivelikeError
+from olivelike.serve.api.a1111_samplers import scheduler_of
+from olivelike.serve.api.comfyui_graph import Drawing, Scaling, SentMask, SentPicture, read_graph
+from olivelike.serve.api.comfyui_nodes import SAMPLER_NAMES, SCHEDULER_NAMES, GraphError, Listed, object_info
+from olivelike.serve.api.comfyui_state import ComfyUI, Prompt, history_of, picture_file
+from olivelike.serve.api.drawing import find_model, make_order, service_of
+from olivelike.serve.api.forms import read_named_files
+from olivelike.serve.api.guards import client_of
+from olivelike.serve.api.images import flat, in_turn, png, upright
+from olivelike.serve.api.refusals import RequestRefusedError, StrictRoute, refused
+from olivelike.serve.views import ENDED, JobEnded
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from olivelike.serve.orders import Order
+    from olivelike.serve.service import Service
+    from olivelike.serve.views import ModelView
+
+_ROOT: Final = APIRouter(route_class=StrictRoute, tags=["ComfyUI"])
+comfyui_router: Final = APIRouter(route_class=StrictRoute)
+_PICTURE: Final = re.compile(r"([0-9a-f]{20})(?:_(\d{1,5})x(\d{1,5}))?(?:\.png)?")
+_ANNOTATED: Final = re.compile(r"\s*\[(input|output|temp)\]$")
+_MOST_NAME: Final = 300
+_VERSION: Final = "0.3.45"
+"""Of ComfyUI, from which on prompts may be named by who asks."""
+_FAMILIES: Final = {
+    "sd1": "sd15", "sd2": "sd20", "sdxl": "sdxl", "refiner": "sdxl-refiner", "sd3": "sd3", "flux": "flux",
+    "flux2": "flux2", "z_image": "z-image", "qwen_image": "qwen-image",
+}  # fmt: skip
+"""Kinds of models as comfyui-tooling-nodes calls them, by our families."""
+
+
+def comfyui_of(request: Request | WebSocket) -> ComfyUI:
+    """Return the state that ComfyUI's API has beside the service."""
+    state = request.app.state
+    if not hasattr(state, "comfyui"):
+        state.comfyui = ComfyUI(state.service)
+    found: ComfyUI = state.comfyui
+    return found
+
+
+def _listed(service: Service) -> Listed:
+    return {
+        "models": list(service.catalogue.folders()), "loras": [one.name for one in service.loras()],
+        "upscalers": list(service.catalogue.upscalers()), "samplers": list(SAMPLER_NAMES),
+        "schedulers": list(SCHEDULER_NAMES),
+    }  # fmt: skip
+
+
+@_ROOT.get("/system_stats")
+async def system_stats(request: Request) -> Json:
+    """Return what the machine is; all of its memory is told as the device's."""
+    memory = psutil.virtual_memory()
+    providers = ", ".join(service_of(request).settings.providers) or "CPU"
+    device = {"name": f"olivelike {providers}", "type": "cpu", "index": 0}
+    amounts = {"vram_total": memory.total, "vram_free": memory.available}
+    return {
+        "system": {
+            "os": sys.platform, "ram_total": memory.total, "ram_free": memory.available, "comfyui_version": _VERSION,
+            "python_version": sys.version.partition(" ")[0], "pytorch_version": f"none (olivelike {__version__})",
+            "embedded_python": False, "argv": [],
+        },
+        "devices": [{**device, **amounts, "torch_vram_total": 0, "torch_vram_free": 0}],
+    }  # fmt: skip
+
+
+@_ROOT.get("/features")
+async def features() -> Json:
+    """Return that there are none beyond the plain API."""
+    return {}
+
+
+@_ROOT.get("/object_info")
+async def all_nodes(request: Request) -> Json:
+    """Return the nodes that graphs may have."""
+    return object_info(_listed(service_of(request)))
+
+
+@_ROOT.get("/object_info/{kind}")
+async def one_node(kind: str, request: Request) -> Json:
+    """Return one kind of node, or nothing."""
+    return object_info(_listed(service_of(request)), kind)
+
+
+@_ROOT.post("/prompt")
+async def prompt(request: Request, asked: Annotated[dict[str, Any], Body()]) -> Response:
+    """Draw a graph; what becomes of it is told by the socket and `/history`."""
+    service, state = service_of(request), comfyui_of(request)
+    try:
+        name = _prompt_id(asked.get("prompt_id"), state)
+        drawing = read_graph(asked.get("prompt"), _listed(service))
+        order = await _order(request, drawing)
+        try:
+            job = await service.submit(order, client_of(request))
+        except OlivelikeError as error:
+            raise drawing.sampling.error("not_drawn_here", str(error)) from None
+    except GraphError as error:
+        return JSONResponse(error.answer(), 400)
+    state.number += 1
+    client = str(asked.get("client_id") or "")[:_MOST_NAME]
+    state.begin(Prompt(name, state.number, job.id, drawing, (client_of(request), client)))
+    return JSONResponse({"prompt_id": name, "number": state.number, "node_errors": {}})
+
+
+def _prompt_id(asked: object, state: ComfyUI) -> str:
+    if asked is None:
+        return str(uuid.uuid4())
+    try:
+        name = str(uuid.UUID(str(asked)))
+    except ValueError:
+        raise GraphError("invalid_prompt_id", "prompt_id must be a valid UUID") from None
+    if name in state.prompts:
+        raise GraphError("invalid_prompt_id", "there is a prompt of this prompt_id already")
+    return name
+
+
+@_ROOT.get("/prompt")
+async def waiting(request: Request) -> Json:
+    """Return how many graphs are drawn or wait."""
+    return comfyui_of(request).status()
+
+
+@_ROOT.get("/queue")
+async def queue(request: Request) -> Json:
+    """Return the graphs that are drawn, and those that wait."""
+    found: dict[str, list[Any]] = {"queue_running": [], "queue_pending": []}
+    for one, job in comfyui_of(request).unfinished():
+        place = "queue_running" if job.state == "drawing" else "queue_pending"
+        found[place].append([one.number, one.id, {}, {}, [node.id for node in one.drawing.outputs]])
+    return found
+
+
+@_ROOT.post("/queue")
+async def change_queue(request: Request, asked: Annotated[dict[str, Any], Body()]) -> Response:
+    """Take graphs out of the queue: those that are named, or all that this client's are and wait."""
+    named = asked.get("delete")
+    wanted = {str(name) for name in named} if isinstance(named, list) else set()
+    for one, job in comfyui_of(request).unfinished():
+        own = asked.get("clear") is True and one.visitor[0] == client_of(request)
+        if job.state == "queued" and (one.id in wanted or own):
+            _cancel(request, one)
+    return Response()
+
+
+@_ROOT.post("/interrupt")
+async def interrupt(request: Request) -> Response:
+    """End the graph that is named, or this client's that is drawn."""
+    body = await request.json() if await request.body() else {}
+    named = body.get("prompt_id") if isinstance(body, dict) else None
+    for one, job in comfyui_of(request).unfinished():
+        own = named is None and one.visitor[0] == client_of(request)
+        if job.state == "drawing" and (own or one.id == named):
+            _cancel(request, one)
+    return Response()
+
+
+def _cancel(request: Request, one: Prompt) -> None:
+    try:
+        service_of(request).cancel(one.job)
+    except JobEnded:
+        return
+
+
+@_ROOT.get("/history")
+async def history(request: Request, max_items: Annotated[int, Query(ge=1, le=1000)] = 200) -> Json:
+    """Return the graphs that have ended, the latest last."""
+    return _history(request, list(comfyui_of(request).prompts)[-max_items:])
+
+
+@_ROOT.get("/history/{name}")
+async def history_of_one(name: str, request: Request) -> Json:
+    """Return one graph that has ended, or nothing."""
+    return _history(request, [name] if name in comfyui_of(request).prompts else [])
+
+
+def _history(request: Request, names: list[str]) -> Json:
+    service, state = service_of(request), comfyui_of(request)
+    jobs = {name: service.job(state.prompts[name].job) for name in names}
+    return {name: history_of(state.prompts[name], job) for name, job in jobs.items() if job.state in ENDED}
+
+
+@_ROOT.post("/history")
+async def forget(request: Request, asked: Annotated[dict[str, Any], Body()]) -> Response:
+    """Forget graphs that have ended; their pictures stay in the gallery."""
+    service, state = service_of(request), comfyui_of(request)
+    named = asked.get("delete")
+    wanted = {str(name) for name in named} if isinstance(named, list) else set()
+    for one in list(state.prompts.values()):
+        own = asked.get("clear") is True and one.visitor[0] == client_of(request)
+        if (own or one.id in wanted) and service.job(one.job).state in ENDED:
+            del state.prompts[one.id]
+    return Response()
+
+
+@_ROOT.post("/free")
+async def free(request: Request, asked: Annotated[dict[str, Any], Body()]) -> Response:
+    """Close the models, once what is drawn is done."""
+    if asked.get("unload_models") or asked.get("free_memory"):
+        await service_of(request).unload()
+    return Response()
+
+
+@_ROOT.get("/view")
+async def view(
+    request: Request,
+    filename: Annotated[str, Query(max_length=_MOST_NAME)],
+    subfolder: Annotated[str, Query(max_length=_MOST_NAME)] = "",
+    type: Annotated[str, Query(max_length=20)] = "output",  # noqa: A002  (its name there)
+) -> Response:
+    """Return a picture that was drawn, or one that was sent, by its name; nothing is looked up in folders."""
+    if type == "input":
+        upload = comfyui_of(request).file(client_of(request), _file_name(filename, subfolder))
+        if upload is None:
+            raise RequestRefusedError(404, "not_found", "no picture of this name was sent")
+        return Response(await service_of(request).library.upload_bytes(upload), media_type="image/png")
+    return await _picture(request, filename)
+
+
+async def _picture(request: Request, name: str) -> Response:
+    match, service = _PICTURE.fullmatch(name), service_of(request)
+    if match is None:
+        raise RequestRefusedError(404, "not_found", "there is no picture of this name")
+    size = None
+    if match[2]:
+        size = int(match[2]), int(match[3])
+        if not 0 < min(size) <= max(size) <= service.settings.max_side:
+            raise refused(f"a side of more than the {service.settings.max_side} pixels that are made here")
+    return Response(await picture_file(service, match[1], size), media_type="image/png")
+
+
+@_ROOT.post("/upload/image")
+async def upload_image(request: Request) -> Json:
+    """Keep a picture under its name, for this client's graphs, a day long."""
+    fields, files = await read_named_files(request)
+    if not files.get("image"):
+        raise refused("image: send a picture's file")
+    name, data = files["image"][0]
+    folder = fields.get("subfolder", "")
+    if not name or len(name) + len(folder) > _MOST_NAME:
+        raise refused("image: give the file a name")
+    upload = await service_of(request).upload(data)
+    comfyui_of(request).keep_file(client_of(request), _file_name(name, folder), upload.id)
+    return {"name": name, "subfolder": folder, "type": "input"}
+
+
+def _file_name(name: str, folder: str = "") -> str:
+    """Return what a file that was sent is kept under; it is a key, and no path is made of it."""
+    plain = _ANNOTATED.sub("", name).replace("\\", "/")
+    return f"{folder.strip('/')}/{plain}" if folder else plain
+
+
+@_ROOT.websocket("/ws")
+async def socket(websocket: WebSocket) -> None:
+    """Tell a program what becomes of its graphs."""
+    name = websocket.query_params.get("clientId", "")[:_MOST_NAME] or uuid.uuid4().hex
+    await websocket.accept()
+    await comfyui_of(websocket).listen(websocket, (client_of(websocket), name))
+
+
+@_ROOT.get("/etn/model_info/{kind}")
+async def model_info(
+    kind: str,
+    request: Request,
+    offset: Annotated[int, Query(ge=0)] = 0,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 1000,
+) -> Json:
+    """Return what each folder is; all are checkpoints to programs."""
+    models = service_of(request).models() if kind == "checkpoints" else []
+    shown: Json = {
+        one.name: {
+            "base_model": _FAMILIES.get(one.family, "unknown"), "is_inpaint": one.inpaints,
+            "is_refiner": one.family == "refiner", "type": "eps",
+        }
+        for one in models[offset : offset + limit]
+    }  # fmt: skip
+    if "limit" in request.query_params:
+        shown["_meta"] = {"offset": offset, "count": len(shown), "total": len(models)}
+    return shown
+
+
+@_ROOT.get("/etn/languages")
+async def languages() -> list[Json]:
+    """Return that nothing is translated."""
+    return []
+
+
+@_ROOT.post("/etn/workflow/{what}")
+async def shared_workflows(what: str) -> Json:
+    """Answer who wants to hear of shared workflows: there are none."""
+    if what not in ("subscribe", "unsubscribe"):
+        raise RequestRefusedError(404, "not_found", "workflows are not shared here")
+    return {"status": "success"}
+
+
+@_ROOT.put("/etn/image/{name}")
+async def put_image(name: str, request: Request) -> Response:
+    """Keep a picture for this client's graphs, a day long."""
+    upload = await service_of(request).upload(await request.body())
+    comfyui_of(request).keep_file(client_of(request), f"etn/{name[:_MOST_NAME]}", upload.id)
+    return JSONResponse({"status": "success"}, 201)
+
+
+@_ROOT.get("/etn/image/{name}")
+async def get_image(name: str, request: Request) -> Response:
+    """Return a picture that was drawn."""
+    return await _picture(request, name)
+
+
+comfyui_router.include_router(_ROOT)
+comfyui_router.include_router(_ROOT, prefix="/api", include_in_schema=False)
+
+
+async def _order(request: Request, drawing: Drawing) -> Order:
+    """Return what a graph draws as an order. Raises `GraphError` for what the folder does not draw."""
+    service = service_of(request)
+    model = find_model(service, drawing.model)
+    if model is None:  # It went after the lists were read.
+        raise drawing.sampling.refused(f"the model {drawing.model!r} is gone")
+    scheduler = _scheduler(drawing, model)
+    _check_shift(service, drawing, model)
+    fields = {name: value for name, value in drawing.fields.items() if name not in model.absent}
+    if drawing.init is not None and not model.takes_pictures:
+        raise drawing.sampling.refused(f"{model.name} has no encoder, and can't start from a picture")
+    try:
+        init, mask = await _sent(request, drawing)
+        return make_order(model=model.name, scheduler=scheduler, fit=True, init_image=init, mask=mask, **fields)
+    except (OlivelikeError, RequestRefusedError) as error:
+        raise drawing.sampling.error("not_drawn_here", str(error)) from None
+
+
+def _scheduler(drawing: Drawing, model: ModelView) -> str | None:
+    sampler, schedule = drawing.sampler
+    if "fast" in model.absent:  # Of flow matching: its folder's own is Euler with its own shift.
+        if sampler != "Euler" or schedule not in ("simple", "normal"):
+            raise drawing.sampling.refused(f"{model.name} is drawn with euler and simple or normal here")
+        return None
+    try:
+        return scheduler_of(sampler, schedule)
+    except RequestRefusedError as error:
+        raise drawing.sampling.refused(str(error)) from None
+
+
+def _check_shift(service: Service, drawing: Drawing, model: ModelView) -> None:
+    if drawing.shift is None:
+        return
+    node, asked = drawing.shift
+    own = service.catalogue.shift(model.name)
+    if own is None or abs(own - asked) > 0.01 * max(own, 1):
+        raise node.refused(f"{model.name} has {'no shift' if own is None else f'the shift {own:g}'} of its own")
+
+
+async def _sent(request: Request, drawing: Drawing) -> tuple[str | None, str | None]:
+    """Return the uploads of the picture to start from, and of the mask, as the graph makes them."""
+    service = service_of(request)
+    most = service.settings.max_side
+    if drawing.init is None:
+        return None, None
+    init, asked = drawing.init, drawing.mask
+    data = await _bytes(request, init)
+    whole = None if asked is None else await _bytes(request, asked.picture)
+
+    def made() -> tuple[bytes, bytes | None]:
+        image = _scaled(flat(upright(data, "picture")), init.scalings, most)
+        if max(image.size) > most:
+            raise refused(f"a side of more than {most} pixels")
+        if asked is None or whole is None:
+            return png(image), None
+        return png(image), png(_read_mask(upright(whole, "mask"), asked, image.size, most))
+
+    image, mask = await in_turn(made)
+    return (await service.upload(image)).id, None if mask is None else (await service.upload(mask)).id
+
+
+async def _bytes(request: Request, sent: SentPicture) -> bytes:
+    if sent.how == "base64":
+        try:
+            return base64.b64decode(sent.name.rpartition(",")[2])
+        except (binascii.Error, ValueError):
+            raise refused("the picture is no base64") from None
+    name = f"etn/{sent.name}" if sent.how == "cache" else _file_name(sent.name)
+    upload = comfyui_of(request).file(client_of(request), name)
+    if upload is None:
+        raise refused(f"no picture {sent.name[:100]!r} was sent; POST /upload/image takes one")
+    return await service_of(request).library.upload_bytes(upload)
+
+
+def _scaled(image: Image.Image, scalings: tuple[Scaling, ...], most: int) -> Image.Image:
+    from PIL import Image, ImageOps
+
+    for one in scalings:
+        width = one.width or round(image.width * one.height / image.height)
+        height = one.height or round(image.height * one.width / image.width)
+        if max(width, height) > most:
+            raise refused(f"a side of more than {most} pixels")
+        method = Image.Resampling.NEAREST if one.nearest else Image.Resampling.LANCZOS
+        if min(width, height) > 0:
+            image = ImageOps.fit(image, (width, height), method) if one.crop else image.resize((width, height), method)
+    return image
+
+
+def _read_mask(image: Image.Image, asked: SentMask, size: tuple[int, int], most: int) -> Image.Image:
+    """Return a mask that is white where to paint, of a picture's size."""
+    from PIL import ImageFilter, ImageOps
+
+    if asked.channel == "alpha":
+        mask = ImageOps.invert(image.convert("RGBA").getchannel("A"))
+    else:
+        mask = image.convert("RGB").getchannel(asked.channel[0].upper())
+    mask = _scaled(mask, asked.picture.scalings, most)
+    mask = ImageOps.invert(mask) if asked.inverted else mask
+    mask = mask if mask.size == size else mask.resize(size)
+    return mask.filter(ImageFilter.MaxFilter(asked.grown | 1)) if asked.grown > 1 else mask

@@ -1,0 +1,265 @@
+"""State of ComfyUI's API: prompts by their ids, files that were sent by name, and the sockets that are told.
+
+Message types and the head of binary messages are those of ComfyUI's `server.py` and `execution.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import io
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.websockets import WebSocketDisconnect
+
+from olivelike._untrusted import Json
+from olivelike.errors import OlivelikeError
+from olivelike.serve.api.images import in_turn, upright
+from olivelike.serve.views import ENDED
+
+if TYPE_CHECKING:
+    from starlette.websockets import WebSocket
+
+    from olivelike.serve.api.comfyui_graph import Drawing
+    from olivelike.serve.service import Service
+    from olivelike.serve.views import JobView, PictureView
+
+MOST_PROMPTS: Final = 1000
+_MOST_FILES: Final = 1000
+_PREVIEW: Final = 1
+"""Kind of a binary message: a picture, its format behind it."""
+_JPEG, _PNG = 1, 2
+_SWARM_PICTURE: Final = 12345
+"""Length of progress that tells SwarmUI that the next binary message is a finished picture."""
+_BY_SOCKET: Final = ("SaveImageWebsocket", "ETN_SendImageWebSocket", "SwarmSaveImageWS")
+_GONE: Final = (WebSocketDisconnect, RuntimeError, OSError)
+Visitor = tuple[str, str]
+"""Who asks, by key or address, and the id that its program gave itself."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A graph that is drawn."""
+
+    id: str
+    number: int
+    job: str
+    drawing: Drawing
+    visitor: Visitor
+
+
+class ComfyUI:
+    """What is known of prompts and files, and who listens."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._sockets: dict[Visitor, WebSocket] = {}
+        self._files: dict[tuple[str, str], str] = {}
+        """Uploads by client and name, the latest last."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.prompts: dict[str, Prompt] = {}
+        """By id, the oldest first."""
+        self.number = 0
+
+    def keep_file(self, client: str, name: str, upload: str) -> None:
+        """Let a client call an upload by a name."""
+        self._files.pop((client, name), None)
+        self._files[client, name] = upload
+        if len(self._files) > _MOST_FILES:
+            del self._files[next(iter(self._files))]
+
+    def file(self, client: str, name: str) -> str | None:
+        """Return the upload that a client calls so."""
+        return self._files.get((client, name))
+
+    def begin(self, prompt: Prompt) -> None:
+        """Keep a prompt, and tell its program what becomes of it."""
+        self.prompts[prompt.id] = prompt
+        while len(self.prompts) > MOST_PROMPTS:
+            del self.prompts[next(iter(self.prompts))]
+        task = asyncio.create_task(self._follow(prompt), name=f"prompt {prompt.id}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def unfinished(self) -> Iterator[tuple[Prompt, JobView]]:
+        """Yield the prompts that are drawn or wait, each with its job, the next one first."""
+        found = [(prompt, self._service.job(prompt.job)) for prompt in self.prompts.values()]
+        waiting = [(prompt, job) for prompt, job in found if job.state not in ENDED]
+        yield from sorted(waiting, key=lambda one: (one[1].state != "drawing", one[1].position or 0))
+
+    def status(self) -> Json:
+        """Return what is told of the queue."""
+        return {"exec_info": {"queue_remaining": sum(1 for _ in self.unfinished())}}
+
+    async def listen(self, socket: WebSocket, visitor: Visitor) -> None:
+        """Keep a socket until its client closes it; of what it says nothing is needed."""
+        before = self._sockets.get(visitor)
+        self._sockets[visitor] = socket
+        try:
+            if before is not None:
+                with contextlib.suppress(*_GONE):
+                    await before.close()
+            await self._send(visitor, "status", status=self.status(), sid=visitor[1])
+            while (await socket.receive())["type"] != "websocket.disconnect":
+                pass
+        finally:
+            if self._sockets.get(visitor) is socket:
+                del self._sockets[visitor]
+
+    async def _send(self, visitor: Visitor, kind: str, **data: Any) -> None:
+        socket = self._sockets.get(visitor)
+        if socket is not None:
+            with contextlib.suppress(*_GONE):
+                await socket.send_json({"type": kind, "data": data})
+
+    async def _send_picture(self, visitor: Visitor, form: int, data: bytes) -> None:
+        socket = self._sockets.get(visitor)
+        if socket is not None:
+            with contextlib.suppress(*_GONE):
+                await socket.send_bytes(struct.pack(">II", _PREVIEW, form) + data)
+
+    async def _follow(self, prompt: Prompt) -> None:
+        drawing, visitor = prompt.drawing, prompt.visitor
+        about = {"prompt_id": prompt.id}
+
+        async def executing(node: str | None) -> None:
+            await self._send(visitor, "executing", node=node, display_node=node, **about)
+
+        await self._send(visitor, "status", status=self.status())
+        begun = sampling = False
+        async with aclosing(self._service.events(prompt.job, previews=visitor in self._sockets)) as events:
+            async for event in events:
+                drawn = event["type"] in ("started", "opening", "step", "picture")
+                if not begun and (drawn or event["type"] in ("done", "failed")):
+                    begun = True
+                    await self._send(visitor, "execution_start", timestamp=_now(), **about)
+                    await self._send(visitor, "execution_cached", nodes=[], timestamp=_now(), **about)
+                    await executing(drawing.loader)
+                if event["type"] == "step":
+                    if not sampling:
+                        sampling = True
+                        await executing(drawing.sampling.id)
+                    await self._send(
+                        visitor, "progress", value=event["done"], max=event["steps_total"],
+                        node=drawing.sampling.id, **about,
+                    )  # fmt: skip
+                    if event.get("preview"):
+                        await self._send_picture(visitor, _JPEG, await asyncio.to_thread(_as_jpeg, event["preview"]))
+        job = self._service.job(prompt.job)
+        at = {"node_id": drawing.sampling.id, "node_type": drawing.sampling.kind, "executed": [], **about}
+        if job.state == "done":
+            await executing(drawing.decoder)
+            await self._hand_out(prompt, job)
+            await self._send(visitor, "execution_success", timestamp=_now(), **about)
+        elif job.state == "failed":
+            await self._send(visitor, "execution_error", **at, **_why(job))
+        else:
+            await self._send(visitor, "execution_interrupted", **at)
+        await executing(None)
+        await self._send(visitor, "status", status=self.status())
+
+    async def _hand_out(self, prompt: Prompt, job: JobView) -> None:
+        """Tell of the pictures at each output, and send them where the graph says so."""
+        for node in prompt.drawing.outputs:
+            about = {"node": node.id, "display_node": node.id, "prompt_id": prompt.id}
+            await self._send(prompt.visitor, "executing", **about)
+            for number, picture in enumerate(job.pictures if node.kind in _BY_SOCKET else ()):
+                length = _SWARM_PICTURE if node.kind.startswith("Swarm") else len(job.pictures)
+                value = length if node.kind.startswith("Swarm") else number + 1
+                await self._send(prompt.visitor, "progress", value=value, max=length, **about)
+                # A picture may have been deleted meanwhile.
+                with contextlib.suppress(OlivelikeError):
+                    data = await picture_file(self._service, picture.id, size_of(prompt.drawing, picture))
+                    await self._send_picture(prompt.visitor, _PNG, data)
+            await self._send(prompt.visitor, "executed", output=output_of(prompt.drawing, node.kind, job), **about)
+
+
+def output_of(drawing: Drawing, kind: str, job: JobView) -> Json:
+    """Return what an output node is told to have made."""
+    if kind.startswith("Swarm"):
+        return {}
+    if kind == "ETN_SaveImageCache":
+        form = {"source": "http", "content-type": "image/png", "type": "output"}
+        return {"images": [{**form, "id": name_of(drawing, one)} for one in job.pictures]}
+    if kind in _BY_SOCKET:
+        form = {"source": "websocket", "content-type": "image/png", "type": "output"}
+        return {"images": [form] * len(job.pictures)} if kind.startswith("ETN") else {}
+    kept = "temp" if kind == "PreviewImage" else "output"
+    return {
+        "images": [{"filename": f"{name_of(drawing, one)}.png", "subfolder": "", "type": kept} for one in job.pictures]
+    }
+
+
+def history_of(prompt: Prompt, job: JobView) -> Json:
+    """Return what ComfyUI keeps of a prompt that has ended."""
+    done = job.state == "done"
+    messages: list[Any] = [["execution_start", {"prompt_id": prompt.id}]]
+    if job.error is not None:
+        messages.append(
+            ["execution_error", {"prompt_id": prompt.id, "node_id": prompt.drawing.sampling.id, **_why(job)}]
+        )
+    else:
+        messages.append(["execution_success" if done else "execution_interrupted", {"prompt_id": prompt.id}])
+    outputs = {node.id: output_of(prompt.drawing, node.kind, job) for node in prompt.drawing.outputs} if done else {}
+    return {
+        "prompt": [prompt.number, prompt.id, {}, {"client_id": prompt.visitor[1]}, list(outputs)],
+        "outputs": outputs,
+        "status": {"status_str": "success" if done else "error", "completed": done, "messages": messages},
+        "meta": {},
+    }
+
+
+def _why(job: JobView) -> Json:
+    error = job.error
+    return {
+        "exception_message": error.message if error else "", "exception_type": error.code if error else "",
+        "traceback": [], "current_inputs": {}, "current_outputs": [],
+    }  # fmt: skip
+
+
+def size_of(drawing: Drawing, picture: PictureView) -> tuple[int, int] | None:
+    """Return the size that a graph brings a finished picture to; `None` where that is its own."""
+    scaling = drawing.scaling
+    if scaling is None:
+        return None
+    width = scaling.width or round(picture.width * scaling.height / picture.height)
+    height = scaling.height or round(picture.height * scaling.width / picture.width)
+    return None if (width, height) in ((0, 0), (picture.width, picture.height)) else (max(width, 1), max(height, 1))
+
+
+def name_of(drawing: Drawing, picture: PictureView) -> str:
+    """Return what a picture is called here: by its id, and by the size that the graph brings it to."""
+    size = size_of(drawing, picture)
+    return picture.id if size is None else f"{picture.id}_{size[0]}x{size[1]}"
+
+
+async def picture_file(service: Service, picture: str, size: tuple[int, int] | None) -> bytes:
+    """Return a picture of the gallery as PNG. Raises `SourceError` if it is gone."""
+    data = await service.picture_bytes(picture)
+    if size is None:
+        return data
+    from PIL import Image
+
+    from olivelike.serve.api.images import png
+
+    return await in_turn(lambda: png(upright(data, "picture").resize(size, Image.Resampling.LANCZOS)))
+
+
+def _as_jpeg(preview: str) -> bytes:
+    """Return the small picture of a step, a data URL, as a client that tells previews from pictures by it wants it."""
+    from PIL import Image
+
+    kept = io.BytesIO()
+    with Image.open(io.BytesIO(base64.b64decode(preview.partition(",")[2]))) as image:
+        image.convert("RGB").save(kept, "JPEG", quality=90)
+    return kept.getvalue()
+
+
+def _now() -> int:
+    return int(time.time() * 1000)
