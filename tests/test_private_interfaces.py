@@ -29,6 +29,7 @@ UNDOCUMENTED_MODULES = {
     "distributed.client", "distributed.protocol",
     "onnxruntime.capi", "onnxruntime.quantization.neural_compressor.weight_only", "onnxscript.rewriter.rules",
     "starlette.formparsers", "typer.core", "uvicorn.protocols.http.h11_impl",
+    "uvicorn.protocols.websockets.websockets_sansio_impl",
 }  # fmt: skip
 """Modules of public names that their libraries' references leave out.
 
@@ -44,7 +45,8 @@ DOCUMENTED_MODULES = {
     "huggingface_hub.errors", "numpy.typing", "onnx.reference", "onnx_ir.passes", "onnx_ir.passes.common",
     "onnx_ir.traversal", "onnxscript.optimizer", "onnxscript.rewriter", "rich.console", "rich.progress", "rich.table",
     "rich.text", "safetensors.torch", "starlette.datastructures", "starlette.exceptions", "starlette.requests",
-    "starlette.responses", "starlette.types", "tokenizers.models", "tokenizers.processors", "tornado.ioloop",
+    "starlette.responses", "starlette.types", "starlette.websockets",
+    "tokenizers.models", "tokenizers.processors", "tornado.ioloop",
     "torch.nn.functional",
     "transformers.utils",
 }  # fmt: skip
@@ -134,6 +136,14 @@ def test_uvicorn_s_protocol_knows_its_connection_and_all_others():
     asked = {"conn", "connections", "loop", "transport"}
     assert asked <= set(H11Protocol.__init__.__code__.co_names)
     assert {"connection_made", "data_received", "connection_lost"} <= vars(H11Protocol).keys()
+
+
+def test_uvicorn_s_sockets_know_their_client_and_that_a_handshake_is_done():
+    """That they do what is asked of them is tested in `serve/test_comfyui.py`."""
+    from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+    assert {"client", "handshake_complete"} <= set(WebSocketsSansIOProtocol.__init__.__code__.co_names)
+    assert {"connection_lost", "send"} <= vars(WebSocketsSansIOProtocol).keys()
 
 
 def test_torch_has_fake_tensors_that_mix_with_real_ones():

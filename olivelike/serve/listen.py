@@ -170,6 +170,11 @@ def _protocols(proxies: Sequence[str]) -> tuple[type[asyncio.Protocol], type[asy
             leave(_origin_of(self.client[0] if self.client else "") or "")
             super().connection_lost(exc)
 
+        async def send(self, message: Any) -> None:
+            await super().send(message)
+            # A refusal is an answer; uvicorn would log for each that there was none.
+            self.handshake_complete = self.handshake_complete or message["type"] == "websocket.http.response.body"
+
     return Protocol, Socket
 
 

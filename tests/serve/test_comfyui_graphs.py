@@ -159,6 +159,18 @@ def test_a_sampler_in_parts_is_read_and_its_later_steps_alone():
     assert (fields["guidance_scale"], fields["negative_prompt"]) == (3.5, None)
 
 
+def test_texts_for_two_encoders_are_one():
+    sides = dict.fromkeys(("width", "height", "target_width", "target_height"), 64)
+    graph = from_prompt() | {
+        "6": node("CLIPTextEncodeSDXL", clip=["4", 1], text_g="a cat", text_l="a cat", crop_w=0, crop_h=0, **sides),
+        "7": node("SwarmClipTextEncodeAdvanced", clip=["4", 1], steps=20, prompt="fog", **sides),
+    }
+    fields = read_graph(graph, LISTED).fields
+    assert (fields["prompt"], fields["negative_prompt"]) == ("a cat", "fog")
+    with pytest.raises(GraphError, match="text_g and text_l are to be the same"):
+        read_graph(changed(graph, n6_text_l="a dog"), LISTED)
+
+
 def test_swarm_s_sampler_has_a_variation():
     graph = changed(from_prompt()) | {
         "3": node(
@@ -177,7 +189,7 @@ def test_swarm_s_sampler_has_a_variation():
     [
         ({}, "", "no_prompt", "No prompt provided"),
         ([], "", "no_prompt", "No prompt provided"),
-        (from_prompt() | {"20": node("IPAdapter", model=["4", 0])}, "20", "missing_node_type", "'IPAdapter' is not here"),
+        (from_prompt() | {"20": node("IPAdapter")}, "20", "missing_node_type", "'IPAdapter' is not here"),
         (from_prompt() | {"20": {"inputs": {}}}, "20", "invalid_prompt", "has no class_type"),
         (changed(from_prompt(), n4_ckpt_name="dreams.ckpt"), "4", "value_not_in_list", "'dreams.ckpt' not in list"),
         (changed(from_prompt(), n3_steps="many"), "3", "invalid_input_type", "steps, many"),

@@ -285,14 +285,28 @@ def test_a_signed_link_opens_one_file_for_an_hour(monkeypatch):
     assert Visitor("anna", None).link("/files/abc.png") == "/files/abc.png"
 
 
-def test_websockets_are_closed():
-    sent = []
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ([], 421),
+        ([(b"host", b"evil.example")], 421),
+        ([(b"host", b"localhost"), (b"origin", b"https://evil.example")], 403),
+        ([(b"host", b"localhost")], 401), ([(b"host", b"localhost"), (b"authorization", b"Bearer key-of-anna")], None),
+    ],
+)  # fmt: skip
+def test_websockets_are_guarded_as_requests_are(headers, status):
+    sent, opened = [], []
 
     async def send(message):
         sent.append(message)
 
-    asyncio.run(Guards(echo, GuardRules())({"type": "websocket", "path": "/"}, None, send))
-    assert sent == [{"type": "websocket.close", "code": 1008}]
+    async def app(scope, receive, send):
+        opened.append(scope["state"]["client"])
+
+    scope = {"type": "websocket", "path": "/ws", "headers": headers, "query_string": b""}
+    asyncio.run(Guards(app, KEYED)(scope, None, send))
+    assert [message["status"] for message in sent[:1]] == ([status] if status else [])
+    assert opened == ([] if status else ["anna"])
 
 
 def test_loopback_is_known_by_name_and_address():

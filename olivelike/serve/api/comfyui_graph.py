@@ -23,6 +23,8 @@ from olivelike.serve.api.comfyui_nodes import (
 
 _LOADERS: Final = {"CheckpointLoaderSimple": "ckpt_name", "UNETLoader": "unet_name"}
 _TEXT_LOADERS: Final = ("CLIPLoader", "DualCLIPLoader", "TripleCLIPLoader")
+_TEXTS: Final = {"CLIPTextEncode": "text", "CLIPTextEncodeSDXL": "text_g", "SwarmClipTextEncodeAdvanced": "prompt"}
+"""Nodes of a text → the input that says it."""
 _SHIFTS: Final = ("ModelSamplingSD3", "ModelSamplingAuraFlow")
 _IMAGES: Final = {
     "LoadImage": ("file", "image"), "ETN_LoadImageBase64": ("base64", "image"), "ETN_LoadImageCache": ("cache", "id"),
@@ -368,9 +370,13 @@ def _conditions(sampling: _Sampling) -> Drawing:
 
 
 def _text(node: Node) -> tuple[str, Node]:
-    if node.kind != "CLIPTextEncode":
+    if node.kind not in _TEXTS:
         raise node.refused("texts come from CLIPTextEncode here")
-    return str(node.value("text")), node.follow("clip")[0]
+    if node.kind == "CLIPTextEncodeSDXL" and node.value("text_g") != node.value("text_l"):
+        raise node.refused("both encoders get one text here: text_g and text_l are to be the same")
+    if node.kind == "SwarmClipTextEncodeAdvanced" and node.value("guidance") >= 0:
+        raise node.refused("its guidance is read of FluxGuidance alone")
+    return str(node.value(_TEXTS[node.kind])), node.follow("clip")[0]
 
 
 def _model(node: Node) -> tuple[Node, tuple[Node, float] | None, list[tuple[Node, float]]]:

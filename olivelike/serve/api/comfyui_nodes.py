@@ -19,6 +19,8 @@ Listed = Mapping[str, Sequence[str]]
 """Names that there are now, by the word for them in `NODES`."""
 MOST_NODES: Final = 500
 _MOST_TEXT: Final = 20_000
+_FILES: Final = ("image", "mask", "image_base64")
+"""Inputs that may be a whole picture in base64."""
 SAMPLER_NAMES: Final = {
     "euler": "Euler", "euler_ancestral": "Euler a", "heun": "Heun", "dpm_2": "DPM2", "dpm_2_ancestral": "DPM2 a",
     "lms": "LMS", "dpmpp_sde": "DPM++ SDE", "dpmpp_sde_gpu": "DPM++ SDE", "dpmpp_2m": "DPM++ 2M",
@@ -143,6 +145,19 @@ NODES: Final[Mapping[str, NodeClass]] = {
     "ModelSamplingAuraFlow": _SHIFTED,
     "CLIPSetLastLayer": NodeClass(("CLIP",), {"clip": _LINK["CLIP"], "stop_at_clip_layer": _int(-1, -24, -1)}),
     "CLIPTextEncode": NodeClass(("CONDITIONING",), {"text": _text(), "clip": _LINK["CLIP"]}),
+    "CLIPTextEncodeSDXL": NodeClass(
+        ("CONDITIONING",),
+        {
+            "clip": _LINK["CLIP"], "text_g": _text(), "text_l": _text(), **_SIDES, "crop_w": _int(0), "crop_h": _int(0),
+            "target_width": _int(1024), "target_height": _int(1024),
+        },
+    ),
+    "SwarmClipTextEncodeAdvanced": NodeClass(
+        ("CONDITIONING",),
+        {"clip": _LINK["CLIP"], "steps": _int(20), "prompt": _text(), **_SIDES, "target_width": _int(512),
+         "target_height": _int(512)},
+        {"guidance": _float(-1, -1, 100)},
+    ),
     "ConditioningZeroOut": NodeClass(("CONDITIONING",), {"conditioning": _LINK["CONDITIONING"]}),
     "FluxGuidance": NodeClass(
         ("CONDITIONING",), {"conditioning": _LINK["CONDITIONING"], "guidance": _float(3.5, 0, 100)}
@@ -296,7 +311,7 @@ class Node:
         if bounds.get("listed") or isinstance(kind, tuple):
             return self._named(name, value, self.listed[kind] if bounds.get("listed") else kind)
         if kind == "STRING":
-            if not isinstance(value, str) or (len(value) > _MOST_TEXT and name in ("text", "type", "filename_prefix")):
+            if not isinstance(value, str) or (len(value) > _MOST_TEXT and name not in _FILES):
                 raise self.error("invalid_input_type", "Failed to convert an input value to a STRING value", name)
             return value
         if kind == "BOOLEAN":
