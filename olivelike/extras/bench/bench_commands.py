@@ -28,8 +28,8 @@ def bench(
         typer.Option(
             "--engine",
             metavar="NAME",
-            help="onnxruntime, openvino, tensorrt, torch, torch-compile or xformers; may be repeated, all by default. "
-            "What is not installed is left out.",
+            help="onnxruntime, openvino, tensorrt, torch, torch-compile or xformers; may be repeated. By default those "
+            "for the device of the folder, its own first. What is not installed is left out.",
         ),
     ] = None,
     batch_sizes: Annotated[
@@ -121,7 +121,7 @@ def bench(
     from olivelike.extras.bench.bench_report import append_rows, check_baseline, check_csv, compare, read_report
     from olivelike.extras.bench.bench_settings import BenchSettings, check, parse_torch_dtype
     from olivelike.extras.bench.bench_tables import method_lines, table_lines
-    from olivelike.extras.bench.engines import ENGINES
+    from olivelike.extras.bench.engines import usual_engines
     from olivelike.extras.bench.fidelity import compare_methods, read_method
     from olivelike.extras.bench.whole_pictures import BenchInterrupted, bench as run
     from olivelike.measure.report.page import BENCH_FILE, FIDELITY_FILE
@@ -163,7 +163,7 @@ def bench(
         return
     settings = BenchSettings(
         folder,
-        tuple(engines or ENGINES),
+        tuple(engines or usual_engines(sessions.provider)),
         tuple(batch_sizes or (1,)),
         height,
         width,
@@ -338,8 +338,11 @@ def show_event(event: "Event") -> None:
     if event.name == "opened":
         write_error(f"{event.engine}: open after {duration(event.seconds)}")
     elif event.name == "warmed_up":
-        write_error(f"{event.engine}: warmed up")
+        took = f", {event.seconds:.3g} s for the last batch" if event.seconds else ""
+        write_error(f"{event.engine}: warmed up{took}")
     elif event.name == "measuring":
         write_error(f"measuring: about {duration(event.seconds)}")
+    elif event.name == "measured":
+        write_error(f"{event.engine}: {event.seconds:.3g} s a batch, {event.text}")
     elif event.name == "failed":
         write_error(f"{event.engine}: {event.text}")

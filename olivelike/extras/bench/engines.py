@@ -25,6 +25,8 @@ ENGINES: Final = (ONNXRUNTIME, OPENVINO, TENSORRT, TORCH, TORCH_COMPILE, XFORMER
 """In the order of the table."""
 TORCH_ENGINES: Final = frozenset({TORCH, TORCH_COMPILE, XFORMERS})
 
+_ON_GPUS: Final = frozenset({TENSORRT, XFORMERS})
+"""Engines for NVIDIA GPUs alone."""
 _SPINNING: Final = "session.force_spinning_stop"
 _TORCH_DEVICES: Final = {
     providers.CPU: "cpu",
@@ -36,6 +38,15 @@ _TORCH_DEVICES: Final = {
     "MIGraphXExecutionProvider": "cuda",  # What torch's builds for ROCm call it, too.
     "CoreMLExecutionProvider": "mps",
 }
+
+
+def usual_engines(asked: Provider) -> tuple[str, ...]:
+    """Return the engines to measure where none is named: that of a folder's provider first, none for other devices."""
+    fitting = {providers.OPENVINO: OPENVINO, "OpenVINOExecutionProvider": OPENVINO, providers.TENSORRT: TENSORRT}
+    first = fitting.get(asked.name, ONNXRUNTIME)
+    on_gpu = _TORCH_DEVICES.get(asked.name) == "cuda"
+    others = (engine for engine in ENGINES if engine != first and (on_gpu or engine not in _ON_GPUS))
+    return (first, *others)
 
 
 def session_settings(engine: str, asked: SessionSettings) -> SessionSettings:

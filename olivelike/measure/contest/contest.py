@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Literal, Protocol
 
 from olivelike._json_child import JsonChild, how_it_ended
@@ -31,9 +32,10 @@ class Event:
     """Empty as all begin to be measured."""
     pid: int
     text: str = ""
-    """Reason for a failure."""
+    """Reason for a failure; of `measured`, of what the time is."""
     seconds: float = 0.0
-    """Time that it took; of `measuring`, that all measured runs will take, by the last ones before."""
+    """Time that it took; of `measured` the median until then, of `measuring` that all measured runs will take, by the
+    last ones before."""
 
 
 @dataclass
@@ -195,10 +197,12 @@ class _ChildContender:
             return
         so_far.timings.append(timing)
         so_far.surroundings = sum(found, start=so_far.surroundings)
-        self.tell("measured", seconds=timing.seconds)
+        seconds = [one.seconds for one in so_far.timings]
+        self.tell("measured", f"the median of {len(seconds)}", median(seconds))
 
     def warmed_up(self) -> None:
-        self.tell("warmed_up")
+        warm = self.measured.warmup
+        self.tell("warmed_up", seconds=warm[-1].seconds if warm else 0.0)
 
     def tell(self, name: EventName, text: str = "", seconds: float = 0.0) -> None:
         """Tell whoever listens, of a failed engine only that it failed."""

@@ -3,7 +3,11 @@ from __future__ import annotations
 import pytest
 
 from olivelike.extras.bench import bench_tables as bench
+from olivelike.extras.bench.bench_commands import show_event
+from olivelike.extras.bench.engines import usual_engines
+from olivelike.measure.contest.contest import Event
 from olivelike.measure.result_rows import EngineRow
+from olivelike.runtime.sessions.providers import find_provider
 
 MEASURED = {
     "engine": "onnxruntime", "provider": "CPUExecutionProvider", "dtype": "float32", "batch_size": 1,
@@ -31,3 +35,28 @@ def test_a_terminal_gets_the_columns_of_the_table_that_fit_and_a_pipe_all(monkey
     assert max(map(len, lines[:4])) <= (columns or 200)
     said = "".join(lines[4:])
     assert (len(said.partition("): ")[2].split(", ")) if said else 0) == left_out
+
+
+@pytest.mark.parametrize(
+    ("provider", "engines"),
+    [
+        ("cpu", ("onnxruntime", "openvino", "torch", "torch-compile")),
+        ("openvino", ("openvino", "onnxruntime", "torch", "torch-compile")),
+        ("tensorrt", ("tensorrt", "onnxruntime", "openvino", "torch", "torch-compile", "xformers")),
+        ("cuda", ("onnxruntime", "openvino", "tensorrt", "torch", "torch-compile", "xformers")),
+    ],
+)
+def test_the_engine_that_fits_a_folder_is_first_and_none_is_for_another_device(provider, engines):
+    assert usual_engines(find_provider(provider)) == engines
+
+
+def test_each_run_brings_a_median_as_it_comes(capsys):
+    for event in (
+        Event("warmed_up", "torch", 1, seconds=0.0123), Event("warmed_up", "openvino", 1),
+        Event("measured", "torch", 1, "the median of 2", 0.0119),
+    ):  # fmt: skip
+        show_event(event)
+    assert capsys.readouterr().err.splitlines() == [
+        "torch: warmed up, 0.0123 s for the last batch", "openvino: warmed up",
+        "torch: 0.0119 s a batch, the median of 2",
+    ]  # fmt: skip
