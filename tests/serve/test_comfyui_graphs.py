@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import random
 
 import pytest
 
@@ -240,3 +241,25 @@ def test_what_is_told_of_nodes_has_lists_where_programs_look():
     assert told.keys() == NODES.keys()
     assert object_info(LISTED, "KSampler").keys() == {"KSampler"}
     assert object_info(LISTED, "Nothing") == {}
+
+
+def test_damaged_graphs_are_refused_and_nothing_else_happens():
+    rng, junk = random.Random(3), [
+        None, True, -1, 10**30, float("inf"), "", "x" * 30_000, [], {}, ["3", 0], ["4", 2], [["3"], 0], ["3", "0"],
+        ["3", 10**9], {"a": 1}, "euler", "\ud800",
+    ]  # fmt: skip
+    drawn = 0
+    for _ in range(600):
+        graph = copy.deepcopy(rng.choice([from_prompt(), from_picture(), custom()]))
+        for _ in range(rng.randint(1, 3)):
+            one = graph[rng.choice(list(graph))]
+            where = rng.choice([one["inputs"], one["inputs"], one, graph])
+            where[rng.choice(list(where))] = rng.choice(junk)
+            if not all(isinstance(one, dict) and isinstance(one.get("inputs"), dict) for one in graph.values()):
+                break
+        try:
+            read_graph(graph, LISTED)
+            drawn += 1
+        except GraphError as error:
+            assert error.answer()["error"]["message"]
+    assert drawn < 100

@@ -6,6 +6,7 @@ plugin for Krita asks.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import re
@@ -61,9 +62,10 @@ def comfyui_of(request: Request | WebSocket) -> ComfyUI:
     return found
 
 
-def _listed(service: Service) -> Listed:
+async def _listed(service: Service) -> Listed:
+    loras = await asyncio.to_thread(service.loras)
     return {
-        "models": list(service.catalogue.folders()), "loras": [one.name for one in service.loras()],
+        "models": list(service.catalogue.folders()), "loras": [one.name for one in loras],
         "upscalers": list(service.catalogue.upscalers()), "samplers": list(SAMPLER_NAMES),
         "schedulers": list(SCHEDULER_NAMES),
     }  # fmt: skip
@@ -95,13 +97,13 @@ async def features() -> Json:
 @_ROOT.get("/object_info")
 async def all_nodes(request: Request) -> Json:
     """Return the nodes that graphs may have."""
-    return object_info(_listed(service_of(request)))
+    return object_info(await _listed(service_of(request)))
 
 
 @_ROOT.get("/object_info/{kind}")
 async def one_node(kind: str, request: Request) -> Json:
     """Return one kind of node, or nothing."""
-    return object_info(_listed(service_of(request)), kind)
+    return object_info(await _listed(service_of(request)), kind)
 
 
 @_ROOT.post("/prompt")
@@ -110,7 +112,7 @@ async def prompt(request: Request, asked: Annotated[dict[str, Any], Body()]) -> 
     service, state = service_of(request), comfyui_of(request)
     try:
         name = _prompt_id(asked.get("prompt_id"), state)
-        drawing = read_graph(asked.get("prompt"), _listed(service))
+        drawing = read_graph(asked.get("prompt"), await _listed(service))
         order = await _order(request, drawing)
         try:
             job = await service.submit(order, client_of(request))

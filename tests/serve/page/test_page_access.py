@@ -123,7 +123,7 @@ def test_a_password_opens_pictures_and_events_too(
         assert opened.page.is_hidden("#fold-loras")  # This server has none.
 
 
-@pytest.mark.parametrize("view", ["#paint", "#gallery"])
+@pytest.mark.parametrize("view", ["#paint", "#upscale", "#gallery"])
 def test_nothing_is_wider_than_a_phone(visit: Callable[..., Opened], view: str) -> None:
     opened = visit(view, viewport=PHONE, has_touch=True, is_mobile=True)
     if view == "#paint":
@@ -172,6 +172,11 @@ def test_axe_finds_nothing_serious(
     check("question")
     page.click("#confirm-no")
     page.click("#viewer-close")
+    page.click("text=Upscale")
+    page.set_input_files("#upscale-file", {"name": "navy.png", "mimeType": "image/png", "buffer": png()})
+    page.click("#upscale-start")
+    page.locator("#upscale-open").wait_for()
+    check("upscale")
     page.click("text=Gallery")
     check("gallery")
     assert not found
