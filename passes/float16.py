@@ -42,8 +42,8 @@ class Float16(Pass):
     force_fp32_blocks: Blocks = ()
 
     known_overflows: bool = True
-    """Keep in float32 what is known to overflow: attention of SD 2.x UNets, T5, and SDXL's VAE decoder unless its
-    config has `force_upcast: false`; and clip in float16 what does in FLUX and Z-Image."""
+    """Keep in float32 what is known to overflow: attention of SD 2.x UNets, SDXL's VAE decoder unless its config has
+    `force_upcast: false`, and the sums that blocks of FLUX, Z-Image, Qwen-Image, T5 and Qwen3 add to."""
 
     auto: bool = False
     """Find the fewest further blocks that must stay in float32 for the result to be right, by trials against torch."""
@@ -92,7 +92,7 @@ class Float16(Pass):
             forced_operators=self.force_fp32,
             forced_blocks=(*self.force_fp32_blocks, *blocks),
             policy_operators=policy.operators,
-            clipped=policy.clipped,
+            streams=policy.streams,
             target=context.target,
         )
 

@@ -106,4 +106,6 @@ def blocks_for(quantising: str) -> Blocks:
 
 def half_policy(architecture: Architecture) -> HalfPolicy:
     """Return the default for one network: what of it stays in float32 by what its family says."""
-    return next(filter(None, (family.half(architecture) for family in FAMILIES.values())), HalfPolicy())
+    named = architecture.class_name
+    streams = next((one.streams[named] for one in FAMILIES.values() if named in one.streams), ())
+    return next(filter(None, (one.half(architecture) for one in FAMILIES.values())), HalfPolicy(streams=streams))

@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 Shapes = Mapping[str, tuple[int, ...]]
 T5_LAYERS: Final = ("encoder_block", "shared")
 """Beginnings of the layers of T5."""
+T5_STREAMS: Final = {"T5EncoderModel": ("encoder.block.*.layer.*",)}
+"""Of `Family.streams`. transformers keeps in float32 what its feed-forward layers give, and so the stream."""
+QWEN_STREAMS: Final = dict.fromkeys(
+    ("Qwen3Model", "Qwen3ForCausalLM", "Qwen2_5_VLForConditionalGeneration"),
+    ("layers.*", "model.layers.*", "model.language_model.layers.*"),
+)
 QWEN_PREFIXES: Final = r"(.*\.)?qwen\w*\."
 T5_PREFIXES: Final = r"(.*\.)?t5\w*\."
 """What programs put before the names of Qwen3 and of T5 in one file."""
@@ -144,8 +150,8 @@ class HalfPolicy:
     """The whole graph stays in float32."""
     operators: tuple[str, ...] = ()
     """Operator types that stay in float32."""
-    clipped: tuple[str, ...] = ()
-    """Modules whose own sums, products and projections are kept within float16's range, as paths with wildcards."""
+    streams: tuple[str, ...] = ()
+    """Modules whose own sums leave float16's range, as paths with wildcards for one name each: they stay in float32."""
     reason: str = ""
 
 
@@ -254,6 +260,8 @@ class Family:
     """Index of a pipeline and config of its denoiser → facts that differ, as those of distilled networks do."""
     half: Callable[[Architecture], HalfPolicy | None] = lambda architecture: None  # noqa: ARG005
     """Default for one of its networks; `None` if all of it can be in half precision."""
+    streams: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Class of its networks → modules for `HalfPolicy.streams`."""
     blocks: Mapping[str, Blocks] = field(default_factory=dict)
     """Quantising pass → blocks of its networks that it treats apart; those of `int8` are those of `fp8`, too."""
     text_key: str = "cross_attention_dim"

@@ -10,8 +10,8 @@ from olivelike.families import sd1
 from olivelike.families.family import (
     T5_LAYERS,
     T5_PREFIXES,
+    T5_STREAMS,
     Family,
-    HalfPolicy,
     Latents,
     Published,
     Sizes,
@@ -21,7 +21,6 @@ from olivelike.families.family import (
 
 if TYPE_CHECKING:
     from olivelike._untrusted import JsonView
-    from olivelike.model.architecture import Architecture
 
 _CLIP: Final = TextPart("text_encoder", "tokenizer", 768, cut=True, pooled="pooler_output")
 _T5: Final = TextPart(
@@ -45,15 +44,6 @@ def _variant(index: JsonView, denoiser: JsonView) -> Mapping[str, Any]:
     if not denoiser.get("guidance_embeds"):
         return {}
     return {"steps": 28, "guidance": 3.5, "texts": (_CLIP, replace(_T5, length=512))}
-
-
-def _half(architecture: Architecture) -> HalfPolicy | None:
-    if architecture.class_name == "FluxTransformer2DModel":
-        # https://github.com/huggingface/diffusers/pull/9097: there it asks a tensor's type, which no trace has.
-        return HalfPolicy(clipped=("transformer_blocks.*", "single_transformer_blocks.*"))
-    if architecture.class_name != _T5.class_name:
-        return None
-    return HalfPolicy(whole=True, reason="T5's feed-forward layers overflow float16")
 
 
 FAMILY: Final = Family(
@@ -86,10 +76,11 @@ FAMILY: Final = Family(
     prompt_syntax=False,
     even_sigmas=True,
     variant=_variant,
-    half=_half,
     text_key="",
     sample="hidden_states",
     timestep="sigma",
+    # https://github.com/huggingface/diffusers/pull/9097 clips them where a tensor is float16, which no trace has.
+    streams={"FluxTransformer2DModel": ("transformer_blocks.*", "single_transformer_blocks.*"), **T5_STREAMS},
     blocks=blocks_of_transformer(("time_text_embed", "x_embedder", "norm_out", "proj_out")),
     unread=("double_blocks.0.", "double_blocks_0_", "single_transformer_blocks.0."),
     lora_names={

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 from olivelike.families import sd1
 from olivelike.families.family import (
     QWEN_PREFIXES,
+    QWEN_STREAMS,
     Family,
-    HalfPolicy,
     Latents,
     Published,
     Sizes,
@@ -20,7 +20,6 @@ from olivelike.families.family import (
 
 if TYPE_CHECKING:
     from olivelike._untrusted import JsonView
-    from olivelike.model.architecture import Architecture
 
 _STEPS: Final = 4
 _FEWEST, _MOST = 10, 200
@@ -57,13 +56,6 @@ def _variant(index: JsonView, denoiser: JsonView) -> Mapping[str, Any]:
     return {"steps": _STEPS, "guidance": 1.0, "takes_negatives": False, "refused": refused}
 
 
-def _half(architecture: Architecture) -> HalfPolicy | None:
-    """Return where streams leave float16's range, as FLUX.1's do."""
-    if architecture.class_name != "Flux2Transformer2DModel":
-        return None
-    return HalfPolicy(clipped=("transformer_blocks.*", "single_transformer_blocks.*"))
-
-
 FAMILY: Final = Family(
     name="flux2",
     title="FLUX.2-klein",
@@ -71,7 +63,6 @@ FAMILY: Final = Family(
     owns=_owns,
     denoiser="transformer",
     denoiser_class="Flux2Transformer2DModel",
-    half=_half,
     texts=(
         TextPart(
             "text_encoder",
@@ -114,6 +105,7 @@ FAMILY: Final = Family(
     text_key="joint_attention_dim",
     sample="hidden_states",
     timestep="sigma",
+    streams={"Flux2Transformer2DModel": ("transformer_blocks.*", "single_transformer_blocks.*"), **QWEN_STREAMS},
     blocks=blocks_of_transformer(
         ("time_guidance_embed", "*_stream_modulation*", "x_embedder", "norm_out", "proj_out"),
         QWEN3_VALUES,

@@ -7,11 +7,10 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError
-from olivelike.families.family import Family, HalfPolicy, Latents, Published, Sizes, TextPart
+from olivelike.families.family import QWEN_STREAMS, Family, Latents, Published, Sizes, TextPart
 
 if TYPE_CHECKING:
     from olivelike._untrusted import JsonView
-    from olivelike.model.architecture import Architecture
 
 _DROPPED: Final = 34
 """Tokens of the template before a text, as diffusers' pipeline counts them."""
@@ -41,13 +40,6 @@ def _variant(index: JsonView, denoiser: JsonView) -> Mapping[str, Any]:
     return {}
 
 
-def _half(architecture: Architecture) -> HalfPolicy | None:
-    """Return where streams leave float16's range: diffusers asks a tensor's type there, which no trace has."""
-    if architecture.class_name != "QwenImageTransformer2DModel":
-        return None
-    return HalfPolicy(clipped=("transformer_blocks.*",))
-
-
 FAMILY: Final = Family(
     name="qwen_image",
     title="Qwen-Image",
@@ -55,7 +47,6 @@ FAMILY: Final = Family(
     owns=_owns,
     denoiser="transformer",
     denoiser_class="QwenImageTransformer2DModel",
-    half=_half,
     variant=_variant,
     texts=(
         TextPart(
@@ -90,5 +81,7 @@ FAMILY: Final = Family(
     even_sigmas=True,
     text_key="joint_attention_dim",
     timestep="sigma",
+    # diffusers clips them where a tensor is float16, which no trace has.
+    streams={"QwenImageTransformer2DModel": ("transformer_blocks.*",), **QWEN_STREAMS},
     unread=("transformer_blocks.0.img_mod.", "transformer_blocks_0_img_mod_"),
 )

@@ -9,8 +9,8 @@ from olivelike.families import sd1
 from olivelike.families.family import (
     T5_LAYERS,
     T5_PREFIXES,
+    T5_STREAMS,
     Family,
-    HalfPolicy,
     Latents,
     Published,
     Sizes,
@@ -20,7 +20,6 @@ from olivelike.families.family import (
 
 if TYPE_CHECKING:
     from olivelike._untrusted import JsonView
-    from olivelike.model.architecture import Architecture
 
 _T5: Final = TextPart(
     "text_encoder_3", "tokenizer_3", 4096, "T5EncoderModel", "t5", "text_encoders.t5xxl.transformer.", T5_PREFIXES,
@@ -35,12 +34,6 @@ _CLIP_G: Final = TextPart(
 def _owns(index: JsonView, components: Collection[str], denoiser: JsonView) -> bool:
     del components
     return "StableDiffusion3" in str(index.get("_class_name")) or "caption_projection_dim" in denoiser
-
-
-def _half(architecture: Architecture) -> HalfPolicy | None:
-    if architecture.class_name != _T5.class_name:
-        return None
-    return HalfPolicy(whole=True, reason="T5's feed-forward layers overflow float16")
 
 
 FAMILY: Final = Family(
@@ -69,9 +62,9 @@ FAMILY: Final = Family(
     matches=lambda shapes: None,  # noqa: ARG005
     steps=28,
     guidance=7.0,
-    half=_half,
     text_key="",
     sample="hidden_states",
+    streams=T5_STREAMS,
     blocks=blocks_of_transformer(("time_text_embed", "norm_out", "proj_out")),
     unread=("joint_blocks.0.", "joint_blocks_0_", "text_encoders.clip_g.", "transformer_blocks.0.norm1_context."),
     lora_names={

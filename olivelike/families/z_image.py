@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 from olivelike.families import sd1
 from olivelike.families.family import (
     QWEN_PREFIXES,
+    QWEN_STREAMS,
     Family,
-    HalfPolicy,
     Latents,
     Published,
     Sizes,
@@ -21,7 +21,6 @@ from olivelike.families.flux2 import QWEN3_OUTPUTS, QWEN3_VALUES
 
 if TYPE_CHECKING:
     from olivelike._untrusted import JsonView
-    from olivelike.model.architecture import Architecture
 
 
 def _owns(index: JsonView, components: Collection[str], denoiser: JsonView) -> bool:
@@ -38,15 +37,6 @@ def _variant(index: JsonView, denoiser: JsonView) -> Mapping[str, Any]:
     return {"steps": 28, "guidance": 4.0} if is_distilled(index) is False else {}
 
 
-def _half(architecture: Architecture) -> HalfPolicy | None:
-    # https://github.com/Tongyi-MAI/Z-Image/issues/14: pictures are black where numbers leave float16's range.
-    if architecture.class_name != "ZImageTransformer2DModel":
-        return None
-    blocks = ("layers.*", "noise_refiner.*", "context_refiner.*")
-    parts = ("", ".feed_forward", ".feed_forward.w2", ".attention.to_out.0")
-    return HalfPolicy(clipped=tuple(block + part for block in blocks for part in parts))
-
-
 FAMILY: Final = Family(
     name="z_image",
     title="Z-Image",
@@ -54,7 +44,6 @@ FAMILY: Final = Family(
     owns=_owns,
     denoiser="transformer",
     denoiser_class="ZImageTransformer2DModel",
-    half=_half,
     texts=(
         TextPart(
             "text_encoder",
@@ -95,6 +84,8 @@ FAMILY: Final = Family(
     even_sigmas=True,
     text_key="cap_feat_dim",
     timestep="1 - sigma",
+    # https://github.com/Tongyi-MAI/Z-Image/issues/14: pictures are black where numbers leave float16's range.
+    streams={"ZImageTransformer2DModel": ("layers.*", "noise_refiner.*", "context_refiner.*"), **QWEN_STREAMS},
     blocks=blocks_of_transformer(
         (
             "t_embedder", "layers.*.adaLN_modulation", "noise_refiner.*.adaLN_modulation", "all_x_embedder",

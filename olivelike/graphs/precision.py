@@ -7,7 +7,6 @@ Parameters become `Cast` nodes over the parameter input, evaluated when the grap
 
 from __future__ import annotations
 
-import fnmatch
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -20,6 +19,7 @@ from onnx_ir.passes.common import ShapeInferencePass
 from olivelike._text import did_you_mean
 from olivelike.errors import PassError
 from olivelike.graphs.editing.values import constant_of, node_of
+from olivelike.graphs.wide_streams import WideStreams, widen_streams
 from olivelike.model.graph import BLOCK_KEY, OPERATOR_KEY, PARAMETER_KEY, in_block, weight_values
 from olivelike.model.guides import IMAGE_STRENGTH, STRENGTH
 from olivelike.model.half_values import HALVES, to_half
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 FLOAT = ir.DataType.FLOAT
 
+_MOST = float(np.finfo(np.float16).max)
 _SHAPE_READERS = frozenset({"Shape", "Size"})
 _FLOAT_OUTPUTS = {"SkipLayerNormalization": (1, 2), "LayerNormalization": (1, 2)}
 """Outputs that are float32 in any precision: mean and inverse deviation."""
-_OVERFLOWING = frozenset({"Add", "MatMul", "Mul"})
 _GENERATORS = frozenset({"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial"})
 
 
@@ -49,7 +49,7 @@ class HalfPrecision:
         forced_operators: Sequence[str] = (),
         forced_blocks: Sequence[str] = (),
         policy_operators: Sequence[str] = (),
-        clipped: Sequence[str] = (),
+        streams: Sequence[str] = (),
         target: Target | None = None,
     ) -> None:
         """Set up.
@@ -62,8 +62,7 @@ class HalfPrecision:
             forced_blocks: Blocks that stay in float32, with wildcards and all that lies inside; `=NAME` is what
                 `block_of` calls so alone.
             policy_operators: More operator types that stay in float32; they need not occur, nor exist.
-            clipped: Modules whose own results are kept within float16's range, where they are in it: paths with
-                wildcards for one name each.
+            streams: Modules whose own sums leave float16's range, so that `widen_streams` has them in float32.
             target: Decides which inputs of fused operators stay float32.
         """
         self.model = model
@@ -74,7 +73,8 @@ class HalfPrecision:
         self._asked = frozenset(forced_operators)
         self._forced_operators = self._asked | frozenset(policy_operators)
         self._forced_blocks = tuple(forced_blocks)
-        self._clipped = tuple(clipped)
+        self._streams = tuple(streams)
+        self._wide = WideStreams()
         self._target = target
         self._casts: dict[tuple[int, ir.DataType], ir.Value] = {}
         self._weights = weight_values(model.graph)
@@ -92,11 +92,13 @@ class HalfPrecision:
         self._check_names()
         self._infer_types()
         self._refuse_the_other_half()
+        if self._half == ir.DataType.FLOAT16 and self._streams:
+            self._wide = widen_streams(self._graph, self._streams, self._weights)
+            self._counts["layers_on_a_part"] = self._wide.layers
         embedding = self._sinusoidal_nodes()
         self._convert_inputs(embedding)
         for node in list(self._graph):
             self._convert_node(node, node in embedding)
-        self._clip()
         self._convert_outputs()
         return dict(sorted(self._counts.items()))
 
@@ -185,40 +187,6 @@ class HalfPrecision:
                 value.dtype = self._half if half else FLOAT
         self._counts[f"nodes_{HALVES[self._half] if half else 'fp32'}"] += 1
 
-    def _clip(self) -> None:
-        """Keep sums of a stream, products of two and projections finite; an adaptive norm's have other shapes."""
-        for node in list(self._graph) if self._half == ir.DataType.FLOAT16 else ():
-            value = node.outputs[0]
-            if node.op_type not in _OVERFLOWING or value.dtype != self._half or not self._is_clipped(node):
-                continue
-            if node.op_type != "MatMul" and any(one is None or one.shape != value.shape for one in node.inputs):
-                continue
-            bounds = [self._bound(sign) for sign in (-1, 1)]
-            clip = ir.node("Clip", [value, *bounds], name=f"{value.name}/clipped")
-            clip.metadata_props[BLOCK_KEY] = node.metadata_props[BLOCK_KEY]
-            result = clip.outputs[0]
-            result.name, result.shape, result.dtype = f"{value.name}.clipped", value.shape, value.dtype
-            self._graph.insert_after(node, clip)
-            for user, index in list(value.uses()):
-                if user is not clip:
-                    user.replace_input_with(index, result)
-            self._counts["clipped"] += 1
-
-    def _is_clipped(self, node: ir.Node) -> bool:
-        path = node.metadata_props.get(BLOCK_KEY, "")
-        return any(
-            fnmatch.fnmatchcase(path, pattern) and path.count(".") == pattern.count(".") for pattern in self._clipped
-        )
-
-    def _bound(self, sign: int) -> ir.Value:
-        name = f"float16.{'lowest' if sign < 0 else 'highest'}"
-        if name not in self._graph.initializers:
-            array = np.asarray(sign * np.finfo(np.float16).max, np.float16)
-            bound = ir.Value(name=name, const_value=ir.tensor(array, name=name))
-            bound.shape, bound.dtype = ir.Shape([]), self._half
-            self._graph.register_initializer(bound)
-        return self._graph.initializers[name]
-
     def _half_operands(self, node: ir.Node) -> frozenset[int]:
         """Return the positions of inputs that may be half: by the operator's schema, or by the target's kernel."""
         positions = frozenset(range(len(node.inputs)))
@@ -233,7 +201,7 @@ class HalfPrecision:
 
     def _is_forced(self, node: ir.Node) -> bool:
         operator = node.metadata_props.get(OPERATOR_KEY, node.op_type)
-        if operator in self._forced_operators or node.op_type in _GENERATORS:
+        if operator in self._forced_operators or node.op_type in _GENERATORS or node in self._wide.nodes:
             return True
         if any(
             attribute.type in {ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS}
@@ -267,6 +235,9 @@ class HalfPrecision:
         ):
             result = source.inputs[0]
         else:
+            if value in self._wide.values and dtype == self._half:
+                value = self._clipped(value)
+                source = node_of(value)
             node = ir.node("Cast", [value], {"to": int(dtype)}, name=f"{value.name}/{dtype.name.lower()}")
             node.metadata_props[BLOCK_KEY] = before.metadata_props.get(BLOCK_KEY, "")
             result = node.outputs[0]
@@ -279,6 +250,24 @@ class HalfPrecision:
         self._casts[key] = result
         if value in self._weights:
             self._weights.add(result)
+        return result
+
+    def _clipped(self, value: ir.Value) -> ir.Value:
+        """Return a stream within float16's range, for what reads it as it is."""
+        bounds = []
+        for name, number in (("lowest", -_MOST), ("highest", _MOST)):
+            if (known := self._graph.initializers.get(f"float16.{name}")) is None:
+                known = ir.Value(name=f"float16.{name}", const_value=ir.tensor(np.asarray(number, np.float32)))
+                known.shape, known.dtype = ir.Shape([]), FLOAT
+                self._graph.register_initializer(known)
+            bounds.append(known)
+        source = node_of(value)
+        clip = ir.node("Clip", [value, *bounds], name=f"{value.name}/clipped")
+        clip.metadata_props[BLOCK_KEY] = source.metadata_props.get(BLOCK_KEY, "")
+        result = clip.outputs[0]
+        result.name, result.shape, result.dtype = f"{value.name}.clipped", value.shape, FLOAT
+        self._graph.insert_after(source, clip)
+        self._counts["clipped"] += 1
         return result
 
     def _cast_constant(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:

@@ -112,6 +112,16 @@ def test_every_class_attribute_and_everything_lent_is_described():
     assert {name for name in found if f"`{name}" not in GUIDE} == set()
 
 
+def test_a_constant_that_a_cleanup_removed_is_made_anew():
+    """As where a rule asks for a shape again that no node had used."""
+    editor = GraphEditor(graph_of("g (float[2] x) => (float[2] y) { y = Relu(x) }").to_ir())
+    first = editor.shape_constant(0, -1)
+    assert editor.shape_constant(0, -1) is first
+    del editor.graph.initializers[first.name]
+    again = editor.shape_constant(0, -1)
+    assert editor.graph.initializers[again.name] is again
+
+
 @pytest.mark.parametrize("name", [name for name in vars(GraphEditor) if not name.startswith("_")])
 def test_the_editor_is_described(name):
     assert f"`{name}" in GUIDE or name in {"add_outputs", "value", "import_contrib"}

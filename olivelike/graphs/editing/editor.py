@@ -91,7 +91,9 @@ class GraphEditor:
         """Return an initializer with these values; equal constants are one."""
         array = np.asarray(values, dtype=dtype)
         key = (array.dtype.str, array.shape, array.tobytes())
-        if key not in self._constants:
+        known = self._constants.get(key)
+        # What nothing used is gone where the graph was cleaned up.
+        if known is None or known not in self.graph.initializers.values():
             fresh = self.value("constant", array.shape, ir.DataType.from_numpy(array.dtype))
             fresh.const_value = ir.tensor(array, name=fresh.name)
             self.graph.register_initializer(fresh)

@@ -8,11 +8,11 @@ import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime
 import pytest
 
 from olivelike.errors import PassError
 from olivelike.graphs.precision import HalfPrecision
+from olivelike.measure.verify.evaluation import Evaluation
 from olivelike.model import Graph
 from olivelike.model.finite_values import count_not_finite
 from olivelike.model.graph import BLOCK_KEY, PARAMETER_KEY
@@ -303,35 +303,56 @@ def test_blocks_of_the_unet_can_be_kept_in_float32(tiny):
 
 STREAM = """
 <ir_version: 10, opset_import: ["": 23]>
-unet (float[N,4,2] sample, float[N,1,2] shift, float[2,2] weight) => (float[N,4,2] out)
+unet (float[N,4,2] sample, float[N,1,2] gate, float[2,2] weight, float[2] bias) => (float[N,4,2] out, float[N,4,2] raw)
 {
-    product = MatMul(sample, weight)
-    total = Add(sample, product)
-    adapted = Add(total, shift)
-    inner = MatMul(adapted, weight)
-    out = Mul(inner, inner)
+    left = MatMul(sample, weight)
+    right = MatMul(sample, weight)
+    product = Mul(left, right)
+    given = MatMul(product, weight)
+    biased = Add(given, bias)
+    gated = Mul(gate, biased)
+    raw = Add(sample, gated)
+    normal = LayerNormalization(raw, bias)
+    shifted = Add(normal, gate)
+    out = MatMul(shifted, weight)
 }
 """
+PARAMETERS = ("weight", "bias")
 
 
-def test_streams_of_named_modules_stay_finite():
-    blocks = {"total": "blocks.0", "adapted": "blocks.0", "inner": "blocks.0.mlp", "out": "blocks.0.mlp.act"}
-    model = network(STREAM, blocks=blocks | {"product": "blocks.10.to_out"})
-    counts = HalfPrecision(model, clipped=("blocks.*", "blocks.*.mlp")).convert()
+def test_a_stream_and_what_leads_to_it_stay_in_float32_and_its_layer_takes_a_part():
+    model = network(STREAM, PARAMETERS, {"raw": "blocks.0", "shifted": "blocks.0", "left": "blocks.10.to_out"})
+    counts = HalfPrecision(model, streams=("blocks.*",)).convert()
     onnx.checker.check_model(Graph.from_ir(model).data, full_check=True)
-    clips = [node for node in model.graph if node.op_type == "Clip"]
-    assert [node.inputs[0].name for node in clips] == ["total", "inner"]
-    assert counts["clipped"] == 2
-    sample, shift = np.full((1, 4, 2), 6e4, np.float16), np.zeros((1, 1, 2), np.float16)
-    session = onnxruntime.InferenceSession(Graph.from_ir(model).data, providers=["CPUExecutionProvider"])
-    (out,) = session.run(None, {"sample": sample, "shift": shift, "weight": np.eye(2, dtype=np.float32)})
-    plain = network(STREAM, blocks=blocks)
-    HalfPrecision(plain).convert()
-    assert not any(node.op_type == "Clip" for node in plain.graph)
-    assert np.isinf(out).all()  # The last product is in no module that is named.
+    kinds = dtypes(model)
+    assert {name for name in ("biased", "gated", "raw.float", "normal") if kinds[name] == FLOAT} == {
+        "biased", "gated", "raw.float", "normal",
+    }  # fmt: skip
+    halves = ("left", "right", "product", "given", "shifted", "out", "raw")
+    assert {kinds[name] for name in halves} == {HALF}
+    assert (counts["layers_on_a_part"], counts["clipped"]) == (1, 1)
+    gate, one = np.ones((1, 1, 2), np.float16), np.ones(2, np.float32)
+    feeds = {"sample": np.array([[[300, 1]] * 4], np.float16), "gate": gate, "weight": np.eye(2, dtype=np.float32)}
+    found = Evaluation(model, parameter={"weight": feeds["weight"], "bias": one}.__getitem__).run(feeds)
+    assert found["raw"][0, 0].tolist() == [65504, 3]
+    assert found["out"][0, 0] == pytest.approx([2, 0], abs=2e-3)
 
 
-def test_bfloat16_needs_no_clips():
-    model = network(STREAM, blocks={"total": "blocks.0"})
-    counts = HalfPrecision(model, half=ir.DataType.BFLOAT16, keep_io=True, clipped=("blocks.*",)).convert()
-    assert "clipped" not in counts
+def test_without_named_streams_the_same_graph_is_as_it_was():
+    model = network(STREAM, PARAMETERS, {"raw": "blocks.0"})
+    counts = HalfPrecision(model).convert()
+    assert counts == {"nodes_fp16": 10}
+
+
+def test_a_second_conversion_leaves_a_stream_as_it_is():
+    model = network(STREAM, PARAMETERS, {"raw": "blocks.0"})
+    HalfPrecision(model, streams=("blocks.*",)).convert()
+    first = Graph.from_ir(model)
+    HalfPrecision(model, streams=("blocks.*",)).convert()
+    assert Graph.from_ir(model) == first
+
+
+def test_bfloat16_holds_streams():
+    model = network(STREAM, PARAMETERS, {"raw": "blocks.0"})
+    half = HalfPrecision(model, half=ir.DataType.BFLOAT16, keep_io=True, streams=("blocks.*",))
+    assert half.convert() == {"nodes_bf16": 10}

@@ -178,11 +178,11 @@ def size_of(folder):
     return sum(path.stat().st_size for path in folder.iterdir())
 
 
-def test_half_precision_draws_nearly_the_same_and_leaves_t5_alone(work, whole):
+def test_half_precision_draws_nearly_the_same(work, whole):
     half = converted(work, "half", precision="fp16")
     sizes = [{name: size_of(folder / name) for name in COMPONENTS} for folder in (whole, half)]
-    assert sizes[1]["text_encoder_3"] == sizes[0]["text_encoder_3"]
-    assert sizes[1]["transformer"] < 0.7 * sizes[0]["transformer"]
+    for name in ("text_encoder_3", "transformer"):
+        assert sizes[1][name] < 0.7 * sizes[0][name]
     latents = [open_pipeline(folder).latents(ask()) for folder in (whole, half)]
     assert np.isfinite(latents[1]).all()
     assert np.linalg.norm(latents[1] - latents[0]) / np.linalg.norm(latents[0]) < 0.05
