@@ -71,6 +71,9 @@ class Fuse(Pass):
     quick_gelu: bool = True
     """QuickGelu: the activation of CLIP-L and the vision tower."""
 
+    tanh_gelu: bool = True
+    """Gelu with tanh in one operator where it is spelled out: the activation of T5."""
+
     fast_gelu: bool = False
     """The tanh approximation of Gelu: faster on some devices, wrong by up to 1e-3."""
 

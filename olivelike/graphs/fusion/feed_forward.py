@@ -1,7 +1,8 @@
-"""`quick_gelu`, `bias_gelu`, `fast_gelu`, `bias_split_gelu`, `bias_add`: activations, GEGLU, residuals."""
+"""`quick_gelu`, `tanh_gelu`, `bias_gelu`, `fast_gelu`, `bias_split_gelu`, `bias_add`: activations, GEGLU, residuals."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from olivelike.graphs.editing.editor import CONTRIB
@@ -36,6 +37,20 @@ def quick_gelu(scope: Scope) -> None:
         if scope.may_write("QuickGelu"):
             value, alpha = found
             write(scope, "QuickGelu", [value], product.outputs[0], attributes={"alpha": alpha})
+
+
+def tanh_gelu(scope: Scope) -> None:
+    """Half of x · (1 + Tanh(√(2/π) · (x + 0.044715 · x³))) → FastGelu, or Gelu with tanh where that has no kernel."""
+    for tanh in scope.editor.nodes("Tanh"):
+        found = _tanh_gelu(tanh)
+        if found is None:
+            continue
+        value, result = found
+        if scope.why_not("FastGelu") is None:
+            write(scope, "FastGelu", [value], result)
+        else:
+            attributes = {"approximate": "tanh"}
+            write(scope, "Gelu", [value], result, attributes=attributes, domain="")
 
 
 def bias_gelu(scope: Scope) -> None:
@@ -73,6 +88,36 @@ def _quick_gelu(product: ir.Node) -> tuple[ir.Value, float] | None:
         alpha = constant_float(other_input(scaled, value))
         if alpha is not None and same_shape(value, product.outputs[0]):
             return value, alpha
+    return None
+
+
+def _tanh_gelu(tanh: ir.Node) -> tuple[ir.Value, ir.Value] | None:
+    """Return what such a Gelu takes and gives, as `NewGELUActivation` of transformers is traced."""
+    total = producer(_times(required(tanh, 0), math.sqrt(2 / math.pi)), "Add")
+    shifted = only_user(tanh.outputs[0], "Add")
+    if total is None or shifted is None or constant_float(other_input(shifted, tanh.outputs[0])) != 1.0:
+        return None
+    product = only_user(shifted.outputs[0], "Mul")
+    if product is None:
+        return None
+    value = _times(other_input(product, shifted.outputs[0]), 0.5)
+    if value is None or value not in total.inputs or not same_shape(value, product.outputs[0]):
+        return None
+    cube = producer(_times(other_input(total, value), 0.044715), "Pow")
+    if cube is None or cube.inputs[0] is not value or constant_float(cube.inputs[1]) != 3.0:
+        return None
+    return value, product.outputs[0]
+
+
+def _times(value: ir.Value | None, number: float) -> ir.Value | None:
+    """Return what a value is the product of, beside this number."""
+    product = producer(value, "Mul")
+    if product is None:
+        return None
+    for index in (0, 1):
+        found = constant_float(product.inputs[index])
+        if found is not None and math.isclose(found, number, rel_tol=1e-6):
+            return product.inputs[1 - index]
     return None
 
 

@@ -13,7 +13,7 @@ from olivelike.errors import PassError, UsageError
 from olivelike.graphs.editing.editor import GraphEditor
 from olivelike.graphs.fusion.attention import attention
 from olivelike.graphs.fusion.attention_projections import attention_projections, packed_kv, packed_qkv
-from olivelike.graphs.fusion.feed_forward import bias_add, bias_gelu, bias_split_gelu, fast_gelu, quick_gelu
+from olivelike.graphs.fusion.feed_forward import bias_add, bias_gelu, bias_split_gelu, fast_gelu, quick_gelu, tanh_gelu
 from olivelike.graphs.fusion.lowering import lower
 from olivelike.graphs.fusion.norms import (
     bias_skip_layer_norm,
@@ -44,6 +44,7 @@ RULES: Final = (
     Rule(skip_layer_norm),
     Rule(bias_skip_layer_norm),
     Rule(quick_gelu),
+    Rule(tanh_gelu),
     Rule(fast_gelu, default=False),
     Rule(bias_gelu),
     Rule(bias_split_gelu),

@@ -171,11 +171,17 @@ NETWORKS = {
     "z_image": lambda: load_model(little_z_image(), "transformer").architecture,
     "qwen_image": lambda: load_model(little_qwen_image(), "transformer").architecture,
 }
+T5 = {
+    "com.microsoft.MultiHeadAttention": 2, "RMSNormalization": 5, "Attention": 0,
+    "com.microsoft.FastGelu": 2, "Tanh": 0, "Pow": 0, "MatMul": 14,
+}  # fmt: skip
 COUNTS = {
     ("sd3", "cpu"): {"com.microsoft.MultiHeadAttention": 4, "RMSNormalization": 14, "Attention": 0, "Transpose": 1},
     ("sd3", "directml"): {"com.microsoft.MultiHeadAttention": 4, "RMSNormalization": 0, "LayerNormalization": 26},
-    ("t5", "cpu"): {"com.microsoft.MultiHeadAttention": 2, "RMSNormalization": 5, "Attention": 0},
-    ("t5", "cuda"): {"com.microsoft.MultiHeadAttention": 2, "RMSNormalization": 5, "Attention": 0},
+    ("t5", "cpu"): T5,
+    ("t5", "cuda"): T5,
+    ("t5", "directml"): {"com.microsoft.FastGelu": 2, "Tanh": 0, "Pow": 0},
+    ("t5", "tensorrt"): {"Gelu": 2, "Tanh": 0, "Pow": 0},
     ("qwen3", "cpu"): {"com.microsoft.MultiHeadAttention": 3, "RMSNormalization": 12, "RotaryEmbedding": 6},
     ("qwen_image", "cpu"): {"com.microsoft.MultiHeadAttention": 2, "RotaryEmbedding": 8, "Attention": 0},
     ("qwen3", "webgpu"): {"com.microsoft.RotaryEmbedding": 6, "LayerNormalization": 12, "Softmax": 3, "Attention": 0},
@@ -210,3 +216,31 @@ def test_a_gelu_is_fused_as_the_network_has_it(approximate, operator):
     result, facts = fused(source)
     assert facts["operators_after"] == {"MatMul": 1, f"com.microsoft.{operator}": 1}
     assert_equal_numbers(source, result, B=2, S=3)
+
+
+SPELLED = """gelu (float[B,S,8] x, float[8,8] w) => (float[B,S,8] y)
+  <float half = {{0.5}}, float three = {{3.0}},
+   float c = {{{cubed}}}, float r = {{0.7978845608}}, float one = {{1.0}}> {{
+  h = MatMul(x, w)
+  cube = Pow(h, three)
+  part = Mul(c, cube)
+  total = Add(part, h)
+  inner = Mul(total, r)
+  t = Tanh(inner)
+  shifted = Add(one, t)
+  halved = Mul(h, half)
+  y = Mul(shifted, halved)
+}}"""
+
+
+@pytest.mark.parametrize(("target", "operator"), [("cuda", "com.microsoft.FastGelu"), ("openvino", "Gelu")])
+def test_a_gelu_that_is_spelled_out_with_tanh_is_one_operator(target, operator):
+    source = graph(SPELLED.format(cubed=0.044715))
+    result, facts = fused(source, find_target(target))
+    assert facts["operators_after"] == {"MatMul": 1, operator: 1}
+    assert_equal_numbers(source, result, B=2, S=3)
+
+
+def test_another_function_with_tanh_is_left():
+    _, facts = fused(graph(SPELLED.format(cubed=0.05)), find_target("cuda"))
+    assert facts["operators_after"]["Tanh"] == 1
