@@ -63,8 +63,8 @@ def test_the_shipped_network_takes_at_most_3_megabytes_and_is_for_the_demo(demo,
 
 
 def test_edges_put_shapes_where_they_are(demo, shipped):
-    found = controlnet.measure(demo, shipped, 8, seed=3, steps=10)
-    assert found.placed >= 6, found
+    found = controlnet.measure(demo, shipped, 4, seed=3, steps=10)
+    assert found.placed >= 3, found
 
 
 @pytest.mark.slow

@@ -32,9 +32,7 @@ def out(teacher, tmp_path_factory):
         factors = few_steps.distil(teacher, courses, out, steps=2, seed=0)
         few_steps.write_lora(teacher.unet, factors, out / "demo_lcm.safetensors")
         resumed = few_steps.distil(teacher, courses, out, steps=2, seed=0)
-        afresh = few_steps.distil(teacher, courses, tmp_path_factory.mktemp("afresh"), steps=2, seed=0)
-    for again in (resumed, afresh):
-        assert all(torch.equal(again[name], factor) for name, factor in factors.items())
+    assert all(torch.equal(resumed[name], factor) for name, factor in factors.items())
     written = few_steps.read_lora(out / "demo_lcm.safetensors")
     assert all(torch.equal(written[name], factor.half().float()) for name, factor in factors.items())
     assert any(factor.abs().max() > 0 for name, factor in factors.items() if "lora_B" in name)
@@ -55,6 +53,15 @@ def test_courses_end_where_the_teacher_draws_what_is_asked_for(teacher, out):
     assert len(state["captions"]) == len(state["ends"]) == state["points"].shape[1] > 0
     pictures = few_steps.as_pictures(teacher.vae.decode(state["ends"] / teacher.vae.config.scaling_factor).sample)
     assert score_pictures(state["captions"], pictures).share == 1
+
+
+@pytest.mark.slow
+def test_a_seed_gives_the_same_factors_again(teacher, tmp_path, monkeypatch):
+    monkeypatch.setattr(few_steps, "_BATCH", 4)
+    monkeypatch.setattr(few_steps, "STARTS", ((259, 2, 0.5),))
+    courses = few_steps.make_courses(teacher, tmp_path, 2, seed=0)
+    one, same = (few_steps.distil(teacher, courses, tmp_path / name, steps=2, seed=0) for name in ("one", "same"))
+    assert all(torch.equal(same[name], factor) for name, factor in one.items())
 
 
 @pytest.mark.parametrize("shipped", [False, True])
