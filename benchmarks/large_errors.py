@@ -11,20 +11,46 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     import torch
 
 HEAD: Final = 128
-FINE: Final = {
-    "klein": {"time.1", "time.2", "mod.image", "mod.text", "mod.single", "mod.out", "pixels", "out"},
-    "z_image": {"time.1", "time.2", "main.mod", "noise.mod", "mod.out", "pixels", "out"},
-    "qwen3": {"layer.v"},
+CELLS, WORDS = 128, 64
+TABLE: Final = "table"
+"""Name of the rows of an encoder's table, which no layer has."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Layers that `weights8` treats apart, as patterns of names; `weights4` has those of more bits as well."""
+
+    more_bits: str
+    not_int8: str = "$"
+    """Of those that take activations as they are."""
+    more_of_4: str = "$"
+    """Of those that have more bits in `weights4` alone."""
+
+    def fine(self, name: str, bits: int) -> bool:
+        """Tell whether a layer's weights have more bits than most, which have so many."""
+        return re.fullmatch(self.more_bits if bits > 4 else f"{self.more_bits}|{self.more_of_4}", name) is not None
+
+    def exact(self, name: str) -> bool:
+        """Tell whether activations are not rounded for a layer."""
+        return re.fullmatch(self.not_int8, name) is not None
+
+
+POLICIES: Final = {
+    "klein": Policy(r"time\..|mod\..*|pixels|out"),
+    "z_image": Policy(
+        r"time\..|mod\.out|.*(main|noise)\.mod|pixels|out|text|.*context\..*", r".*noise\..*|.*main\.down"
+    ),
+    "qwen3": Policy(r"[0-5]layer\..*|.*layer\.v", more_of_4=r".*layer\.o"),
 }
-"""Kinds of layers in `fine_blocks` of `weights8`; those of `weights4` have Qwen3's `layer.o`, too."""
 
 
 @dataclass(frozen=True)
@@ -39,29 +65,39 @@ class Rounding:
     """Whether they are rounded to 8 bits in blocks as well."""
 
 
+Way = Callable[[str], Rounding | None]
+"""A layer's name to how it computes; `None` for float32."""
+
+
 @dataclass
 class Layers:
-    """Linear layers by name, made as they are first asked for; a name without its number is a layer's kind."""
+    """Linear layers by name, each made when it is asked for, used by all ways at once, and dropped."""
 
     narrower: int
     device: str
     gain: float
-    choose: Callable[[str], Rounding | None] = lambda _: None
-    weights: dict[str, torch.Tensor] = field(default_factory=dict)
-    inputs: dict[str, torch.Tensor] = field(default_factory=dict)
+    ways: list[Way]
 
     def __call__(self, name: str, x: torch.Tensor, width: int) -> torch.Tensor:
-        """Multiply by a layer's weights, as `choose` says."""
-        if name not in self.weights:
-            self.weights[name] = self.random(width, x.shape[-1]) * (self.gain / math.sqrt(x.shape[-1]))
-        weight, rounding = self.weights[name], self.choose(kind(name))
-        if rounding is None:
-            return x @ weight.T
-        if not rounding.bits:
-            return (x.bfloat16() @ weight.bfloat16().T).float()
-        if rounding.activations:
-            x = rounded(x, Rounding(8, rounding.block, symmetric=True))
-        return x @ rounded(weight, rounding).T
+        """Multiply by a layer's weights: the first axis is the way."""
+        weight = self.random(width, x.shape[-1]).mul_(self.gain / math.sqrt(x.shape[-1]))
+        groups: dict[Rounding | None, list[int]] = {}
+        for number, way in enumerate(self.ways):
+            groups.setdefault(way(name), []).append(number)
+        result = x.new_empty(*x.shape[:-1], width)
+        for rounding, numbers in groups.items():
+            result[numbers] = product(x[numbers], weight, rounding)
+        return result
+
+    def rows(self, x: torch.Tensor) -> torch.Tensor:
+        """Round rows of a table, as each way does."""
+        import torch
+
+        roundings = [way(TABLE) for way in self.ways]
+        same = (one is None or not one.bits for one in roundings)
+        return torch.stack(
+            [row if skip else rounded(row, how) for row, how, skip in zip(x, roundings, same, strict=True)]
+        )
 
     def random(self, *shape: int) -> torch.Tensor:
         """Return random values."""
@@ -69,11 +105,20 @@ class Layers:
 
         return torch.randn(*shape, device=self.device)
 
-    def given(self, name: str, *shape: int) -> torch.Tensor:
-        """Return an input, the same each time."""
-        if name not in self.inputs:
-            self.inputs[name] = self.random(*shape)
-        return self.inputs[name]
+    def given(self, *shape: int) -> torch.Tensor:
+        """Return an input, the same for each way."""
+        return self.random(1, *shape).repeat(len(self.ways), 1, 1)
+
+
+def product(x: torch.Tensor, weight: torch.Tensor, rounding: Rounding | None) -> torch.Tensor:
+    """Return what a layer makes of its input."""
+    if rounding is None:
+        return x @ weight.T
+    if not rounding.bits:
+        return (x.bfloat16() @ weight.bfloat16().T).float()
+    if rounding.activations:
+        x = rounded(x, Rounding(8, rounding.block, symmetric=True))
+    return x @ rounded(weight, rounding).T
 
 
 def kind(name: str) -> str:
@@ -83,14 +128,21 @@ def kind(name: str) -> str:
 
 def rounded(values: torch.Tensor, how: Rounding) -> torch.Tensor:
     """Return values as blocks of whole numbers stand for them."""
-    blocks, most = values.reshape(-1, math.gcd(how.block, values.shape[-1])), 2**how.bits - 1
+    import torch
+
+    width, most = values.shape[-1], 2**how.bits - 1
+    size = min(how.block, width)
+    filled = torch.nn.functional.pad(values, (0, -width % size))  # The last block of a row ends short.
+    blocks = filled.reshape(-1, size)
     if how.symmetric:
         scale = blocks.abs().amax(1, keepdim=True).clamp_(min=1e-12) / (most // 2)
-        return ((blocks / scale).round_() * scale).view(values.shape)
-    low = blocks.amin(1, keepdim=True).clamp_(max=0)
-    scale = ((blocks.amax(1, keepdim=True).clamp_(min=0) - low) / most).clamp_(min=1e-12)
-    zero = (-low / scale).round_()
-    return (((blocks / scale).round_() + zero).clamp_(0, most).sub_(zero) * scale).view(values.shape)
+        numbers = (blocks / scale).round_()
+    else:
+        low = blocks.amin(1, keepdim=True).clamp_(max=0)
+        scale = ((blocks.amax(1, keepdim=True).clamp_(min=0) - low) / most).clamp_(min=1e-12)
+        zero = (-low / scale).round_()
+        numbers = (blocks / scale).round_().add_(zero).clamp_(0, most).sub_(zero)
+    return numbers.mul_(scale).view(filled.shape)[..., :width]
 
 
 def norm(x: torch.Tensor) -> torch.Tensor:
@@ -136,10 +188,10 @@ def klein(layer: Layers) -> torch.Tensor:
 
     s = layer.narrower
     width, head = 3072 // s, HEAD // s
-    image = layer("pixels", layer.given("image", 1, 1024 // s, 128), width)
-    text = layer("text", layer.given("text", 1, 512 // s, 7680 // s), width)
+    image = layer("pixels", layer.given(CELLS, 128), width)
+    text = layer("text", layer.given(WORDS, 7680 // s), width)
     silu = torch.nn.functional.silu
-    moment = silu(layer("time.2", silu(layer("time.1", layer.given("time", 1, 256), width)), width))
+    moment = silu(layer("time.2", silu(layer("time.1", layer.given(1, 256), width)), width))
     shifts = [layer(f"mod.{name}", moment, 6 * width).chunk(6, -1) for name in ("image", "text")]
     streams, words = [image, text], text.shape[1]
     for block in range(5):
@@ -174,10 +226,10 @@ def z_image(layer: Layers) -> torch.Tensor:
 
     s = layer.narrower
     width, inner, head = 3840 // s, 10240 // s, HEAD // s
-    x = layer("pixels", layer.given("image", 1, 1024 // s, 64), width)
-    text = layer("text", norm(layer.given("text", 1, 64, 2560 // s)), width)
+    x = layer("pixels", layer.given(CELLS, 64), width)
+    text = layer("text", norm(layer.given(WORDS, 2560 // s)), width)
     silu = torch.nn.functional.silu
-    moment = layer("time.2", silu(layer("time.1", layer.given("time", 1, 256), 1024)), 256)
+    moment = layer("time.2", silu(layer("time.1", layer.given(1, 256), 1024)), 256)
 
     def block(x: torch.Tensor, name: str, *, led: bool = True) -> torch.Tensor:
         a, b, c, d = (
@@ -205,10 +257,7 @@ def qwen3(layer: Layers) -> torch.Tensor:
 
     s = layer.narrower
     width, inner, head, states = 2560 // s, 9728 // s, HEAD // s, []
-    x = layer.given("rows", 1, 512 // s, width) * 0.02
-    rounding = layer.choose("table")
-    if rounding is not None and rounding.bits:
-        x = rounded(x, Rounding(8, 256, symmetric=True))
+    x = layer.rows(layer.given(WORDS, width) * 0.02)
     for number in range(27):
         seen, name = norm(x), f"{number}layer"
         q, k, v = (layer(f"{name}.{part}", seen, size // s) for part, size in (("q", 4096), ("k", 1024), ("v", 1024)))
@@ -221,7 +270,17 @@ def qwen3(layer: Layers) -> torch.Tensor:
     return torch.cat(states, -1)
 
 
+Network = Callable[[Layers], "torch.Tensor"]
 NETWORKS: Final = {"klein": klein, "z_image": z_image, "qwen3": qwen3}
+
+
+def measure(network: Network, ways: list[Way], gain: float, narrower: int, device: str = "cpu") -> list[float]:
+    """Return how far each way is from float32."""
+    import torch
+
+    torch.manual_seed(0)
+    exact, *found = network(Layers(narrower, device, gain, [lambda _: None, *ways]))
+    return [float((one - exact).norm() / exact.norm()) for one in found]
 
 
 def main() -> None:
@@ -234,32 +293,50 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--kinds", action="store_true", help="and each kind of layer alone in 8 bits")
     options = parser.parse_args()
-    network = NETWORKS[options.network]
-    fine = FINE[options.network]
-    finer = fine | ({"layer.o"} if options.network == "qwen3" else set())
-    w8, w4 = Rounding(8, 256), Rounding(4, 64)
-    fine8, fine4 = Rounding(12, 1 << 20, symmetric=True), Rounding(8, 64)
+    network, policy = NETWORKS[options.network], POLICIES[options.network]
+    fine, w8, w4 = Rounding(12, 256), Rounding(8, 256), Rounding(4, 64)
     int8 = Rounding(8, 256, activations=True)
-    ways: dict[str, Callable[[str], Rounding | None]] = {
-        "bfloat16": lambda _: Rounding(), "w8, nothing finer": lambda _: w8,
-        "w8": lambda name: fine8 if name in fine else w8,
-        "w8, int8_compute": lambda name: fine8 if name in fine else int8,
-        "w4, nothing finer": lambda _: w4, "w4": lambda name: fine4 if name in finer else w4,
+    table = Rounding(8, 256, symmetric=True)
+
+    def way(most: Rounding, finer: Rounding, *, exact: Rounding | None = None, first: bool = True) -> Way:
+        """Return how layers compute by a policy, most of them as `most` says."""
+
+        def choose(name: str) -> Rounding:
+            if name == TABLE:
+                return fine if first and finer is fine else table
+            if first and policy.fine(name, most.bits):
+                return finer
+            return exact if exact and policy.exact(name) else most
+
+        return choose
+
+    ways: dict[str, Way] = {
+        "bfloat16": lambda _: Rounding(), "w8, nothing finer": way(w8, w8, first=False), "w8": way(w8, fine),
+        "w8, int8_compute everywhere": way(int8, fine), "w8, int8_compute": way(int8, fine, exact=w8),
+        "w4, nothing finer": way(w4, w4, first=False), "w4": way(w4, Rounding(8, 64)),
     }  # fmt: skip
-    print("| way | weights as torch begins | √3 times as much |\n| --- | --- | --- |", flush=True)
-    torch.manual_seed(0)
     with torch.inference_mode():
-        both = [Layers(options.narrower, options.device, gain) for gain in (1 / math.sqrt(3), 1.0)]
-        exact = [network(layers) for layers in both]
         if options.kinds:
-            kinds = sorted({kind(name) for name in both[0].weights} | ({"table"} if network is qwen3 else set()))
-            ways |= {f"{one} alone": lambda name, one=one: w8 if name == one else None for one in kinds}
-        for way, choose in ways.items():
-            errors = []
-            for layers, wanted in zip(both, exact, strict=True):
-                layers.choose = choose
-                errors.append(float((network(layers) - wanted).norm() / wanted.norm()))
-            print(f"| {way} | {errors[0]:.2%} | {errors[1]:.2%} |", flush=True)
+            for one in sorted({kind(name) for name in names(network)}):
+                ways[f"{one} alone"] = lambda name, one=one: w8 if kind(name) == one else None
+        errors = [
+            measure(network, list(ways.values()), gain, options.narrower, options.device)
+            for gain in (1 / math.sqrt(3), 1.0)
+        ]
+    print("| way | weights as torch begins | √3 times as much |\n| --- | --- | --- |")
+    for name, mild, strong in zip(ways, *errors, strict=True):
+        print(f"| {name} | {mild:.2%} | {strong:.2%} |")
+
+
+def names(network: Network) -> set[str]:
+    """Return the names of a network's layers."""
+    found = {TABLE}
+
+    def note(name: str) -> None:
+        found.add(name)
+
+    network(Layers(128, "cpu", 1.0, [note]))
+    return found
 
 
 if __name__ == "__main__":

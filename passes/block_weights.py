@@ -52,8 +52,14 @@ class BlockWeights(Pass):
     fine_blocks: tuple[str, ...]
     """Blocks whose weights have more bits, likewise: few weights with a large part in the error."""
 
+    paired_blocks: tuple[str, ...]
+    """Blocks whose weights have 12 bits, likewise, as two products or lookups, of 8 bits and of 4, on target `cpu`."""
+
     int8_compute: bool = False
     """Let MatMulNBits round activations to 8 bits as well: faster on a CPU, and less exact."""
+
+    exact_blocks: tuple[str, ...]
+    """Blocks, likewise, where `int8_compute` rounds no activations, as in `paired_blocks`."""
 
     @property
     @abstractmethod
@@ -93,6 +99,8 @@ class BlockWeights(Pass):
             embeddings=self.embeddings,
             float_blocks=self.float_blocks,
             fine_blocks=self.fine_blocks,
+            paired_blocks=self.paired_blocks,
+            exact_blocks=self.exact_blocks,
             accuracy_level=4 if self.int8_compute else 0,
         )
         context.report(**quantisation.quantise(), kept_weights=facts(graph))
@@ -114,6 +122,10 @@ class Weights8(BlockWeights):
     fine_blocks: tuple[str, ...] = blocks_for("weights8").fine
     """Blocks whose weights have 12 bits, likewise: few weights with a large part in the error."""
 
+    paired_blocks: tuple[str, ...] = blocks_for("weights8").paired
+
+    exact_blocks: tuple[str, ...] = blocks_for("weights8").exact
+
     @property
     def bits(self) -> Literal[4, 8]:
         """Bits of a weight's number."""
@@ -134,6 +146,10 @@ class Weights4(BlockWeights):
 
     fine_blocks: tuple[str, ...] = blocks_for("weights4").fine
     """Blocks whose weights have 8 bits, likewise: few weights with a large part in the error."""
+
+    paired_blocks: tuple[str, ...] = blocks_for("weights4").paired
+
+    exact_blocks: tuple[str, ...] = blocks_for("weights4").exact
 
     @property
     def bits(self) -> Literal[4, 8]:

@@ -6,7 +6,7 @@ Everything else asks the value `Family` and knows no family by name.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import SourceError
@@ -100,8 +100,11 @@ def family_of_folder(index: JsonView, components: Collection[str], denoiser: Jso
 def blocks_for(quantising: str) -> Blocks:
     """Return the blocks in the networks of all families that a quantising pass treats apart."""
     each = [family.blocks[quantising] for family in FAMILIES.values() if quantising in family.blocks]
-    in_float = dict.fromkeys(block for blocks in each for block in blocks.in_float)
-    return Blocks(tuple(in_float), tuple(dict.fromkeys(block for blocks in each for block in blocks.fine)))
+
+    def named(kind: str) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(block for blocks in each for block in getattr(blocks, kind)))
+
+    return Blocks(**{one.name: named(one.name) for one in fields(Blocks)})
 
 
 def half_policy(architecture: Architecture) -> HalfPolicy:

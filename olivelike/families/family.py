@@ -162,10 +162,19 @@ class Blocks:
     in_float: tuple[str, ...] = ()
     fine: tuple[str, ...] = ()
     """Blocks whose weights have more bits: few weights with a large part in the error."""
+    paired: tuple[str, ...] = ()
+    """Blocks whose weights have more bits where that takes no float copy of them."""
+    exact: tuple[str, ...] = ()
+    """Blocks that multiply activations as they are, where others round them."""
 
 
 def blocks_of_transformer(
-    shared: tuple[str, ...], values: tuple[str, ...] = (), outputs: tuple[str, ...] = ()
+    shared: tuple[str, ...],
+    values: tuple[str, ...] = (),
+    outputs: tuple[str, ...] = (),
+    first: tuple[str, ...] = (),
+    tables: tuple[str, ...] = (),
+    exact: tuple[str, ...] = (),
 ) -> dict[str, Blocks]:
     """Return the blocks that `weights8` and `weights4` treat apart in a transformer and its text encoder.
 
@@ -174,8 +183,15 @@ def blocks_of_transformer(
             up where those of others average out.
         values: an encoder's projections to values, which several queries share.
         outputs: what follows its attention: many weights, so that they have more bits among those of 4 alone.
+        first: what all that follows reads from, as first layers and what works on texts before the blocks do.
+        tables: what rows of the first states are looked up in.
+        exact: what multiplies values that lie far apart, as those behind a gate do, so that 8 bits are few.
     """
-    return {"weights8": Blocks(fine=(*shared, *values)), "weights4": Blocks(fine=(*shared, *values, *outputs))}
+    few = (*shared, *values)
+    return {
+        "weights8": Blocks(fine=few, paired=(*few, *first, *tables), exact=exact),
+        "weights4": Blocks(fine=(*few, *outputs, *first)),
+    }
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,10 @@ _FEWEST, _MOST = 10, 200
 _LARGE: Final = 4300
 """Tokens of a picture above which the number of steps is of no account."""
 QWEN3_VALUES: Final = ("layers.*.self_attn.v_proj", "model.layers.*.self_attn.v_proj")
+QWEN3_FIRST: Final = (
+    "layers.[0-5].self_attn", "model.layers.[0-5].self_attn", "layers.[0-5].mlp", "model.layers.[0-5].mlp",
+)  # fmt: skip
+QWEN3_TABLES: Final = ("embed_tokens", "model.embed_tokens")
 QWEN3_OUTPUTS: Final = ("layers.*.self_attn.o_proj", "model.layers.*.self_attn.o_proj")
 
 
@@ -110,6 +114,8 @@ FAMILY: Final = Family(
         ("time_guidance_embed", "*_stream_modulation*", "x_embedder", "norm_out", "proj_out"),
         QWEN3_VALUES,
         QWEN3_OUTPUTS,
+        QWEN3_FIRST,
+        QWEN3_TABLES,
     ),
     unread=("double_stream_modulation_img.lin.", "double_stream_modulation_img.linear."),
     lora_names={"transformer": sd1.TRANSFORMER_NAMES},

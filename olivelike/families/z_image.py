@@ -17,7 +17,7 @@ from olivelike.families.family import (
     blocks_of_transformer,
     is_distilled,
 )
-from olivelike.families.flux2 import QWEN3_OUTPUTS, QWEN3_VALUES
+from olivelike.families.flux2 import QWEN3_FIRST, QWEN3_OUTPUTS, QWEN3_TABLES, QWEN3_VALUES
 
 if TYPE_CHECKING:
     from olivelike._untrusted import JsonView
@@ -93,6 +93,9 @@ FAMILY: Final = Family(
         ),
         QWEN3_VALUES,
         QWEN3_OUTPUTS,
+        (*QWEN3_FIRST, "cap_embedder", "context_refiner"),
+        QWEN3_TABLES,
+        ("noise_refiner", "layers.*.feed_forward.w2"),
     ),
     unread=("noise_refiner.0.", "noise_refiner_0_", "context_refiner.0.", "context_refiner_0_"),
     lora_names={"transformer": sd1.TRANSFORMER_NAMES},

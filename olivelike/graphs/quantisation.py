@@ -2,9 +2,10 @@
 
 Matrices that a linear layer multiplies by go into MatMulNBits where the target has a kernel for it, else behind a
 DequantizeLinear, as those of convolutions and of packed attention do. Where the target runs none, and for sensitive
-weights, plain operators spell a weight, which a session folds to a constant as it opens. Of an embedding, rows are
-looked up as numbers and widened then. The numbers are an `olivelike.QuantizeBlocks` of the weight: derived weights,
-which the writing of the output evaluates, one at a time.
+weights, plain operators spell a weight, which a session folds to a constant as it opens; on the CPU sensitive weights
+may also be two MatMulNBits, whose products are added. Of an embedding, rows are looked up as numbers and widened then.
+The numbers are an `olivelike.QuantizeBlocks` of the weight: derived weights, which the writing of the output evaluates,
+one at a time.
 """
 
 from __future__ import annotations
@@ -29,11 +30,15 @@ if TYPE_CHECKING:
 
 _OPSET = 21
 """First opset whose DequantizeLinear has `block_size`."""
-_FINER = {4: 8, 8: 12}
+_SPLIT = 12
+"""Bits of numbers that come as two."""
+_FINER = {4: 8, 8: _SPLIT}
 """Bits of a weight in `fine_blocks`."""
 _FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 _LEAST_VALUES = 4096
 """A smaller weight stays as it is: its scales, and what reads it, would cost what it saves."""
+_MATRIX = 2
+"""Axes of what is multiplied by, or of a table."""
 _LEAST_DEPTH = 16
 """Values that are summed over; of fewer, the scales would be a large part."""
 
@@ -51,6 +56,8 @@ class BlockQuantisation:
         embeddings: bool = True,
         float_blocks: Sequence[str] = (),
         fine_blocks: Sequence[str] = (),
+        paired_blocks: Sequence[str] = (),
+        exact_blocks: Sequence[str] = (),
         accuracy_level: int = 0,
     ) -> None:
         """Set up.
@@ -64,6 +71,10 @@ class BlockQuantisation:
             float_blocks: Paths of modules whose weights stay as they are, with wildcards, and all inside them.
             fine_blocks: Paths of modules whose weights have 12 bits in place of 8, or 8 in place of 4, likewise, as
                 those that are folded do; bfloat16, and tables, stay as they are.
+            paired_blocks: Paths of modules whose weights have 12 bits in two products, likewise, and tables in two
+                lookups; on targets without lookups of 8 bits they are as if not named here.
+            exact_blocks: Paths of modules, likewise, where `accuracy_level` is 0 whatever it says; those in
+                `paired_blocks` are such, too.
             accuracy_level: Of MatMulNBits: 4 computes on activations in 8 bits, 0 on those of the graph's type.
         """
         self._editor = GraphEditor(model)
@@ -75,6 +86,8 @@ class BlockQuantisation:
         self._rows = target is not None and target.block_rows
         self._convolutions, self._embeddings = convolutions, embeddings
         self._float_blocks, self._fine_blocks = tuple(float_blocks), tuple(fine_blocks)
+        self._paired_blocks = tuple(paired_blocks) if self._rows and {4, 8}.issubset(self._multiplied_bits) else ()
+        self._exact_blocks = (*exact_blocks, *self._paired_blocks)
         self._accuracy_level = accuracy_level
         self._wide: dict[tuple[ir.Value, BlockFormat], ir.Value] = {}
         self._counts: Counter[str] = Counter()
@@ -139,6 +152,8 @@ class BlockQuantisation:
             return None
         axis = self._axis(node)
         form = replace(self._form, axis=axis)
+        if (paired := self._paired(node, value, form)) is not None:
+            return paired
         fine = _within(path, self._fine_blocks)
         if node.op_type == "Gather":  # It takes no fewer bits.
             if fine:
@@ -151,17 +166,32 @@ class BlockQuantisation:
             form = replace(form, bits=_FINER.get(self._form.bits, form.bits))
         if self._folds(form):
             form = replace(form, block_size=shape[axis], symmetric=True, method="rtn")
-            return None if value.dtype == ir.DataType.BFLOAT16 or (form.bits == 12 and shape[0] % 2) else form
+            return None if value.dtype == ir.DataType.BFLOAT16 or (form.bits == _SPLIT and shape[0] % 2) else form
         size = math.gcd(shape[axis], form.block_size)  # OpenVINO has no blocks that do not divide a row.
         if size >= _LEAST_DEPTH:
             form = replace(form, block_size=size)
         return form if shape[axis] >= _LEAST_DEPTH and (form.packed or size >= _LEAST_DEPTH) else None
 
+    def _paired(self, node: ir.Node, value: ir.Value, form: BlockFormat) -> BlockFormat | None:
+        """Return how a weight is written as two of 8 and of 4 bits; `None` if it isn't."""
+        depth = dims_of(value)[form.axis]
+        if not isinstance(depth, int) or not _within(node.metadata_props.get(BLOCK_KEY, ""), self._paired_blocks):
+            return None
+        size = math.gcd(depth, form.block_size)
+        if node.op_type == "Gather":
+            fits = self._rows and size >= _LEAST_DEPTH and len(dims_of(value)) == _MATRIX
+            return (
+                replace(form, bits=_SPLIT, block_size=size, symmetric=True, method="rtn", packed=True) if fits else None
+            )
+        if depth < _LEAST_DEPTH or not self._multiplies(node, value):
+            return None
+        return replace(form, bits=_SPLIT, block_size=size if size >= _LEAST_DEPTH else form.block_size, packed=True)
+
     def _folds(self, form: BlockFormat) -> bool:
         """Tell whether a session evaluates the weight as it opens, for want of a kernel that widens it."""
         if form.packed:
             return False
-        return form.bits == 12 or (self._widened_bits is not None and form.bits not in self._widened_bits)
+        return form.bits == _SPLIT or (self._widened_bits is not None and form.bits not in self._widened_bits)
 
     def _axis(self, node: ir.Node) -> int:
         """Return the axis of an operator's weight that is summed over; of a table, the one of a row."""
@@ -176,7 +206,7 @@ class BlockQuantisation:
 
     def _rewrite(self, node: ir.Node, index: int, value: ir.Value, form: BlockFormat) -> None:
         if node.op_type == "Gather" and self._rows:
-            self._look_up(node, value, form)
+            (self._look_up_both if form.packed else self._look_up)(node, value, form)
         elif form.packed:
             self._multiply(node, value, form)
         else:
@@ -199,17 +229,21 @@ class BlockQuantisation:
         )
 
     def _numbers(self, node: ir.Node, value: ir.Value, form: BlockFormat) -> list[ir.Value]:
-        """Add numbers, scales, and zero points or lower bits of a weight, as one operator; the last may be lacking."""
+        """Add what `form.quantise` makes of a weight, as one operator."""
         shapes = form.shapes(fixed_dims(value))
+        paired = form.packed and form.bits == _SPLIT
         first = self._editor.add(
             QUANTISE, [value], shapes[0], before=node, name=f"{value.name}.int{form.bits}",
             domain=QUANTISE_DOMAIN, dtype=ir.DataType.from_numpy(form.dtype), attributes=form.attributes(),
         )  # fmt: skip
         made = [self._editor.value(f"{value.name}.scales", shapes[1], value.dtype)]
-        if form.bits == 12:
+        if form.bits == _SPLIT and not paired:
             made.append(self._editor.value(f"{value.name}.lower", shapes[2], ir.DataType.UINT8))
         elif not form.symmetric:
             made.append(self._editor.value(f"{value.name}.zero_points", shapes[2], first.dtype))
+        if paired:
+            made.append(self._editor.value(f"{value.name}.rest", shapes[-2], ir.DataType.UINT8))
+            made.append(self._editor.value(f"{value.name}.rest_scales", shapes[-1], value.dtype))
         producer = node_of(first)
         self._editor.add_outputs(producer, *made)
         self._editor.weights.update(producer.outputs)
@@ -254,17 +288,27 @@ class BlockQuantisation:
         return cast(add("Mul", [numbers, cast(scales, wide)], whole), value.dtype)
 
     def _multiply(self, node: ir.Node, value: ir.Value, form: BlockFormat) -> None:
-        """Put MatMulNBits in an operator's place, and an Add behind it for a Gemm's bias."""
-        result = node.outputs[0]
+        """Put MatMulNBits in an operator's place, or two and their sum; and an Add behind it for a Gemm's bias."""
+        result, given = node.outputs[0], node.inputs[0]
         depth, width = dims_of(value)[form.axis], dims_of(value)[1 - form.axis]
-        attributes = {
-            "K": depth, "N": width, "bits": form.bits, "block_size": form.block_size,
-            "accuracy_level": self._accuracy_level,
-        }  # fmt: skip
-        product = self._editor.add(
-            "MatMulNBits", [node.inputs[0], *self._numbers(node, value, form)], dims_of(result),
-            before=node, name=f"{result.name}.product", domain=CONTRIB, dtype=result.dtype, attributes=attributes,
-        )  # fmt: skip
+        exact = _within(node.metadata_props.get(BLOCK_KEY, ""), self._exact_blocks)
+        level = 0 if exact else self._accuracy_level
+
+        def multiply(bits: int, parts: list[ir.Value], name: str) -> ir.Value:
+            return self._editor.add(
+                "MatMulNBits", [given, *parts], dims_of(result), before=node, name=f"{result.name}.{name}",
+                domain=CONTRIB, dtype=result.dtype,
+                attributes={
+                    "K": depth, "N": width, "bits": bits, "block_size": form.block_size, "accuracy_level": level,
+                },
+            )  # fmt: skip
+
+        parts = self._numbers(node, value, form)
+        if form.bits == _SPLIT:
+            both = [multiply(8, parts[:-2], "product"), multiply(4, parts[-2:], "rest")]
+            product = self._editor.add("Add", both, dims_of(result), before=node, name=f"{result.name}.both")
+        else:
+            product = multiply(form.bits, parts, "product")
         if node.op_type == "Gemm" and len(node.inputs) > 2 and node.inputs[2] is not None:
             product = self._editor.add(
                 "Add", [product, node.inputs[2]], dims_of(result), before=node, name=f"{result.name}.sum"
@@ -289,6 +333,52 @@ class BlockQuantisation:
             attributes={"axis": len(outer), "block_size": form.block_size},
         )  # fmt: skip
         self._editor.replace(result, wide)
+        self._counts["looked_up"] += 1
+
+    def _look_up_both(self, node: ir.Node, value: ir.Value, form: BlockFormat) -> None:
+        """Look up rows of both numbers of 12 bits, and of their scales, and widen them: byte b holds b mod 16, b / 16.
+
+        In float32 until the last step, as `_joined`.
+        """
+        assert value.dtype is not None
+        result, ids = node.outputs[0], node.inputs[1]
+        outer = dims_of(result)[:-1]
+        blocks, size = form.shapes(fixed_dims(value))[0][1:]
+        wide = ir.DataType.FLOAT
+
+        def add(operator: str, inputs: list[ir.Value], shape: Dims, dtype: ir.DataType = wide, **more: int) -> ir.Value:
+            return self._editor.add(
+                operator, inputs, shape, before=node, name=f"{value.name}.{operator.lower()}", dtype=dtype,
+                attributes=more or None,
+            )  # fmt: skip
+
+        def constant(number: float) -> ir.Value:
+            return self._editor.constant(number, wide.numpy().type)
+
+        def cast(one: ir.Value, to: ir.DataType) -> ir.Value:
+            return one if one.dtype == to else add("Cast", [one], dims_of(one), to, to=to)
+
+        rows = []
+        for table in self._numbers(node, value, form):
+            assert table.dtype is not None and ids is not None
+            found = add("Gather", [table, ids], (*outer, *dims_of(table)[1:]), table.dtype, axis=0)
+            rows.append(cast(found, wide))
+        upper, scales, bytes_, rest_scales = rows
+        half = (*outer, blocks, size // 2)
+        second = add("Floor", [add("Mul", [bytes_, constant(1 / 16)], half)], half)
+        first = add("Sub", [bytes_, add("Mul", [second, constant(16)], half)], half)
+        axis = self._editor.shape_constant(-1)
+        pair = [add("Unsqueeze", [one, axis], (*half, 1)) for one in (first, second)]
+        whole = (*outer, blocks, size)
+        places = self._editor.shape_constant(*[0] * len(outer), blocks, size)
+        lower = add("Reshape", [add("Concat", pair, (*half, 2), axis=-1), places], whole)
+        widened = []
+        for numbers, middle, scale in ((upper, 128.0, scales), (lower, 8.0, rest_scales)):
+            centred = add("Sub", [numbers, constant(middle)], whole)
+            widened.append(add("Mul", [centred, add("Unsqueeze", [scale, axis], (*outer, blocks, 1))], whole))
+        shape = self._editor.shape_constant(*[0] * len(outer), blocks * size)
+        joined = add("Reshape", [add("Add", widened, whole), shape], dims_of(result))
+        self._editor.replace(result, cast(joined, value.dtype))
         self._counts["looked_up"] += 1
 
 

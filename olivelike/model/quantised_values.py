@@ -2,13 +2,14 @@
 
 A block is `block_size` values that lie one after the other along an axis of a weight; the last one of a row may have
 fewer. Each has a scale and, if it is not symmetric, a zero point: value ≈ scale · (number - zero point). Numbers of 12
-bits are symmetric, and come as two: value ≈ scale · (upper + lower / 16), upper of 8 bits and lower, from 0 on, of 4.
+bits come as two. Packed, they are numbers of 8 bits, and of 4 bits of what those leave, symmetric, with scales of their
+own. Else they are symmetric: value ≈ scale · (upper + lower / 16), upper of 8 bits and lower, from 0 on, of 4.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 import ml_dtypes
@@ -23,7 +24,7 @@ Array = np.ndarray[Any, Any]
 Method = Literal["rtn", "k_quant"]
 
 QUANTISE: Final = "QuantizeBlocks"
-"""Derives numbers, scales and zero points, or lower bits, from a weight."""
+"""Derives numbers, scales and zero points, or lower bits, from a weight; those of a rest come last."""
 
 _DTYPES: Final[Mapping[tuple[int, bool], np.dtype[Any]]] = {
     (12, True): np.dtype(np.int8), (8, True): np.dtype(np.int8), (8, False): np.dtype(np.uint8),
@@ -45,7 +46,7 @@ class BlockFormat:
     """How a weight is written in blocks; the attributes of a `QuantizeBlocks`."""
 
     bits: int
-    """12, 8 or 4; 12 are symmetric, and not packed."""
+    """12, 8 or 4; 12 are symmetric, unless packed."""
     block_size: int
     axis: int
     """Along which blocks lie: the one that is summed over."""
@@ -53,8 +54,9 @@ class BlockFormat:
     """Without zero points."""
     packed: bool
     """As MatMulNBits has them: rows (N, blocks, bytes of a block) and zero points (N, bytes of a row), in uint8. Else
-    as DequantizeLinear does: int8 or uint8, int4 or uint4, in the weight's own shape. Of 12 bits the lower ones of
-    the second half of the weight, along its first axis, are in the bytes of those of the first half, above them."""
+    as DequantizeLinear does: int8 or uint8, int4 or uint4, in the weight's own shape. Of 12 bits, if not packed,
+    the lower ones of the second half of the weight, along its first axis, are in the bytes of those of the first half,
+    above them."""
     method: Method = "rtn"
 
     @classmethod
@@ -82,8 +84,18 @@ class BlockFormat:
             return np.dtype(np.uint8)
         return _DTYPES[self.bits, self.symmetric]
 
-    def shapes(self, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-        """Return the shapes of numbers, scales, and zero points or lower bits of a weight of this shape."""
+    def in_two(self) -> tuple[BlockFormat, BlockFormat]:
+        """Return the formats of packed numbers of 12 bits, and of what the first of them leave."""
+        return replace(self, bits=8), replace(self, bits=4, symmetric=True, method="rtn")
+
+    def shapes(self, shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+        """Return the shapes of numbers, scales, and zero points or lower bits of a weight of this shape.
+
+        Of 12 bits that are packed, numbers and scales of the rest follow.
+        """
+        if self.packed and self.bits == _SPLIT:
+            first, rest = (form.shapes(shape) for form in self.in_two())
+            return (*first, *rest[:2])
         blocks = -(-shape[self.axis] // self.block_size)
         if not self.packed:
             scales = (*shape[: self.axis], blocks, *shape[self.axis + 1 :])
@@ -113,6 +125,8 @@ def quantise(weight: Array, form: BlockFormat, dtype: np.dtype[Any] | None = Non
         form: How they are written.
         dtype: Of the scales, by default the weight's own.
     """
+    if form.packed and form.bits == _SPLIT:
+        return _quantise_twice(weight, form, dtype or weight.dtype)
     # As bits, which NumPy moves and compares faster than numbers.
     rows = np.moveaxis(weight.view(f"u{weight.itemsize}"), form.axis, -1)
     *outer, width = rows.shape
@@ -147,6 +161,12 @@ def quantise(weight: Array, form: BlockFormat, dtype: np.dtype[Any] | None = Non
     return result if form.symmetric else [*result, zeros.astype(form.dtype)]
 
 
+def _quantise_twice(weight: Array, form: BlockFormat, dtype: np.dtype[Any]) -> list[Array]:
+    first, rest = form.in_two()
+    found = quantise(weight, first, dtype)
+    return [*found, *quantise(weight.astype(np.float32) - dequantise(found, first, weight.shape), rest, dtype)]
+
+
 def dequantise(parts: list[Array], form: BlockFormat, shape: tuple[int, ...]) -> Array:
     """Return the weight that numbers, scales and zero points stand for, in float32.
 
@@ -155,6 +175,9 @@ def dequantise(parts: list[Array], form: BlockFormat, shape: tuple[int, ...]) ->
         form: How they are written.
         shape: Of the weight.
     """
+    if form.packed and form.bits == _SPLIT:
+        first, rest = form.in_two()
+        return dequantise(parts[:-2], first, shape) + dequantise(parts[-2:], rest, shape)
     numbers, scales, *zeros = parts
     if form.bits == _SPLIT:
         lower = np.concatenate([zeros[0] & 15, zeros[0] >> 4])

@@ -13,6 +13,7 @@ from olivelike.engine.output.initializers import Initializers
 from olivelike.engine.output.materialize import materialize
 from olivelike.errors import PassError
 from olivelike.graphs.inspect import inspect_model, left_to_cpu
+from olivelike.graphs.inspect.quantised import quantised_precision
 from olivelike.model.targets import TARGETS
 from olivelike.testing import run_pass
 from olivelike.workflow.passes import Registry
@@ -210,3 +211,30 @@ def test_openvino_reads_blocks(tiny, tmp_path):
         network = openvino.Core().compile_model(str(tmp_path / name / "model.onnx"), "CPU")
         outputs.append(network({"input_ids": np.arange(154, dtype=np.int32).reshape(2, 77)})["last_hidden_state"])
     assert 1e-3 < np.linalg.norm(outputs[0] - outputs[1]) / np.linalg.norm(outputs[0]) < 0.3
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_paired_weights_are_products_and_rows_of_8_and_4_bits_on_the_cpu(tiny, half, tmp_path):
+    model = run_pass(FUSE, tiny("text_encoder"), target="cpu")
+    model = run_pass(FLOAT16, model, target="cpu") if half else model
+    paired = ("*mlp", "*self_attn", "*token_embedding")
+    result = run_pass(EIGHT, model, target="cpu", fine_blocks=(), paired_blocks=paired, int8_compute=True)
+    kept = {one["form"]: one["layers"] for one in result.facts["kept_weights"]}
+    levels = Counter(
+        (node.attributes["bits"].as_int(), node.attributes["accuracy_level"].as_int())
+        for node in result.graph.to_ir().graph if node.op_type == "MatMulNBits"
+    )  # fmt: skip
+    assert levels == {(bits, 0): kept["12 bits"] - 1 for bits in (8, 4)}
+    assert quantised_precision(list(result.graph.to_ir().graph)) == "w8"
+    other = run_pass(EIGHT, model, target="webgpu", fine_blocks=(), paired_blocks=paired)
+    assert "12 bits" not in {one["form"] for one in other.facts["kept_weights"]}
+    outputs, ids = [], {"input_ids": np.arange(154, dtype=np.int32).reshape(2, 77)}
+    for number, one in enumerate((model, result)):
+        name, data = f"{number}.onnx", f"{number}.pb"
+        materialize(one.graph, one.weights, one.tensors.files, tmp_path, lambda _, __: None, model_file=name,
+                    data_file=data)  # fmt: skip
+        session = onnxruntime.InferenceSession(tmp_path / name, providers=["CPUExecutionProvider"])
+        outputs.append(session.run(["last_hidden_state"], ids)[0].astype(np.float32))
+    assert np.linalg.norm(outputs[1] - outputs[0]) < 2e-3 * np.linalg.norm(outputs[0])
+    found = {one.form: one.weights for one in inspect_model(tmp_path / "1.onnx", targets=()).kept_weights}
+    assert found["12 bits"] == next(one["weights"] for one in result.facts["kept_weights"] if one["form"] == "12 bits")

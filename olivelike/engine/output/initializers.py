@@ -116,11 +116,10 @@ class QuantisedInitializers:
                 f"initializer {name!r} is in {form.bits} bits behind DequantizeLinear, and a session takes no other "
                 "values for such a one; merge the LoRA in a run"
             )
-        numbers, scales, *zeros = form.quantise(array)
-        dtype = self.file.dtype(self._parts[name][1])
-        # Of a block along another axis than the last they are views, which no session takes.
-        made = map(in_row_order, (numbers, scales.astype(dtype), *zeros))
-        yield from zip(self._parts[name], made, strict=True)
+        for part, values in zip(self._parts[name], form.quantise(array), strict=True):
+            # Scales are of the graph's type. Of a block along another axis than the last, parts are views, which no
+            # session takes.
+            yield part, in_row_order(values.astype(self.file.dtype(part), copy=False))
 
     def _format(self, name: str) -> QuantisedFormat:
         return quantised_format(self._expressions[name])

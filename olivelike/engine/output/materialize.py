@@ -151,6 +151,8 @@ def materialize(
                 if name in further and not piece.copied:
                     of, index = further[name]
                     parts = [others[index] for _, others in sorted(made[of].items())]
+                    for others in made[of].values():
+                        others[index] = np.empty(0)  # What is written need not stay.
                     array = in_row_order(np.concatenate(parts) if len(parts) > 1 else parts[0])
                 whole.append(piece, array)
                 for kind, count in lost.items():

@@ -101,7 +101,9 @@ def _layer(node: ir.Node, stored: set[ir.Value]) -> _Layer | None:
     """Return how a layer keeps its weight; `None` for what is no layer."""
     if node.op_type == "MatMulNBits" and node.inputs[1] is not None:
         bits, block, *sides = (node.attributes[name].as_int() for name in ("bits", "block_size", "K", "N"))
-        return _Layer(f"{bits} bits", node.inputs[1], math.prod(sides), block)
+        if (other := _other_bits(node)) > bits:
+            return None
+        return _Layer(f"{bits + other} bits", node.inputs[1], math.prod(sides), block)
     if node.op_type == "Gather" and node.inputs[0] in stored:
         return _table(node, node.inputs[0])
     if node.op_type not in _MULTIPLY:
@@ -130,8 +132,29 @@ def _folded(maker: ir.Node | None) -> tuple[str, ir.Value] | None:
     return None
 
 
+def _other_bits(node: ir.Node) -> int:
+    """Return the bits of the other half of a weight that is multiplied by in two, whose products are added; or 0."""
+    for user, _ in node.outputs[0].uses():
+        for value in user.inputs if user.op_type == "Add" else ():
+            maker = None if value is None else value.producer()
+            if maker is None or maker.op_type != "MatMulNBits" or maker.inputs[0] is not node.inputs[0]:
+                continue
+            if {bits := maker.attributes["bits"].as_int(), node.attributes["bits"].as_int()} == {4, 8}:
+                return bits
+    return 0
+
+
 def _table(node: ir.Node, table: ir.Value) -> _Layer | None:
-    """Return how a table that rows are looked up in is kept; scales of rows are none."""
+    """Return how a table that rows are looked up in is kept; scales of rows, and of 12 bits the lower, are none."""
+    if table.shape is not None and len(table.shape) > _MATRIX and table.dtype == ir.DataType.UINT8:
+        casts = [user for user, _ in node.outputs[0].uses() if user.op_type == "Cast"]
+        users = [user.op_type for one in casts for user, _ in one.outputs[0].uses()]
+        block = table.shape[-1]
+        return (
+            _Layer("12 bits", table, _elements(table), block if isinstance(block, int) else 0)
+            if users == ["Sub"]
+            else None
+        )
     if table.shape is None or len(table.shape) != _MATRIX:
         return None
     for user, place in node.outputs[0].uses():
@@ -194,7 +217,8 @@ def weight_bits(node: ir.Node) -> int | None:
     Of weights of 12 bits it is 8, those of their upper part.
     """
     if node.op_type == "MatMulNBits":
-        return node.attributes["bits"].as_int()
+        bits = node.attributes["bits"].as_int()
+        return None if _other_bits(node) > bits else bits
     value = node.inputs[0] if node.op_type in {"Cast", "DequantizeLinear"} else None
     if value is None or value.dtype is None or (node.op_type == "Cast" and value.dtype != ir.DataType.INT8):
         return None

@@ -304,6 +304,8 @@ def test_a_weight_that_is_not_finite_is_refused_by_name(form, value):
         ("", BlockFormat(8, 32, 1, symmetric=True, packed=False)),
         ("", BlockFormat(4, 19, 1, symmetric=False, packed=False)),
         ("", BlockFormat(12, 57, 1, symmetric=True, packed=False)),
+        ("moved = Transpose<perm = [1, 0]>(weight)", BlockFormat(12, 32, 0, symmetric=False, packed=True)),
+        ("", BlockFormat(12, 19, 1, symmetric=True, packed=True)),
     ],
 )
 def test_blocks_of_a_large_weight_in_pieces_are_the_same_bytes(derived, form, tmp_path, monkeypatch):
@@ -312,15 +314,16 @@ def test_blocks_of_a_large_weight_in_pieces_are_the_same_bytes(derived, form, tm
         f"{key} = {value if isinstance(value, int) else chr(34) + value + chr(34)}"
         for key, value in form.attributes().items()
     )
-    others = "" if form.symmetric and form.bits == 8 else ", last"
+    others = [f"part{number}" for number in range(len(form.quantise(np.ones((34, 57) if form.axis else (57, 34)))) - 2)]
+    made = ", ".join(["numbers", "scales", *others])
     text = f"""
 <ir_version: 11, opset_import: ["": 21, "olivelike": 1]>
-net (float[34,57] weight) => (int64[N] a, int64[M] b{", int64[K] c" if others else ""}) {{
+net (float[34,57] weight) => (int64[N] a, int64[M] b{"".join(f", int64[K{one}] shape_{one}" for one in others)}) {{
     {derived}
-    numbers, scales{others} = olivelike.QuantizeBlocks<{attributes}>({"moved" if derived else "weight"})
+    {made} = olivelike.QuantizeBlocks<{attributes}>({"moved" if derived else "weight"})
     a = Shape(numbers)
     b = Shape(scales)
-    {"c = Shape(last)" if others else ""}
+    {" ".join(f"shape_{one} = Shape({one})" for one in others)}
 }}
 """
     model = ir.from_proto(onnx.parser.parse_model(text))
@@ -344,5 +347,5 @@ net (float[34,57] weight) => (int64[N] a, int64[M] b{", int64[K] c" if others el
         assert all(seen[i][0] < weight.nbytes for i in range(len(seen) - 1))
         written.append({path.name: path.read_bytes() for path in folder.iterdir()})
     assert written[0] == written[1]
-    whole = form.bits == 12 or (form.bits == 4 and not form.packed)
+    whole = form.bits != 8 and not form.packed
     assert (len(seen) == 1) is whole
