@@ -1,10 +1,12 @@
 """How far klein's and Z-Image's transformers and Qwen3 are from float32 in w8 and w4, and what each kind of layer adds.
 
-    python benchmarks/large_errors.py klein              # or z_image, qwen3; an eighth of the width, minutes on a CPU
-    python benchmarks/large_errors.py klein --narrower 1 --device cuda     # real size: 16 to 25 GB
+    OMP_NUM_THREADS=1 python benchmarks/large_errors.py klein     # or z_image, qwen3; an eighth of the width: 20 s
+    python benchmarks/large_errors.py klein --narrower 1          # real size, a weight at a time: 60 times as long
 
-Networks of their depth and form, without rotary embeddings, with random weights: as torch's linear layers begin, and
-√3 times as large, so that a layer keeps the size of what it reads. Depth decides the errors, width hardly.
+Networks of their depth and form, without rotary embeddings, with random weights: normal ones as large as torch's linear
+layers begin with, and √3 times as large, so that a layer keeps the size of what it reads; and those of
+`large_folders.py`, for transformers even ones as torch begins, for Qwen3 normal ones of 0.02. All ways go through the
+network side by side, and share each weight. Depth decides the errors, width hardly.
 """
 
 from __future__ import annotations
@@ -69,18 +71,22 @@ Way = Callable[[str], Rounding | None]
 """A layer's name to how it computes; `None` for float32."""
 
 
+Spread = Callable[["Layers", int, int], "torch.Tensor"]
+"""Makes the weights of a layer by its width and depth."""
+
+
 @dataclass
 class Layers:
     """Linear layers by name, each made when it is asked for, used by all ways at once, and dropped."""
 
     narrower: int
     device: str
-    gain: float
+    spread: Spread
     ways: list[Way]
 
     def __call__(self, name: str, x: torch.Tensor, width: int) -> torch.Tensor:
         """Multiply by a layer's weights: the first axis is the way."""
-        weight = self.random(width, x.shape[-1]).mul_(self.gain / math.sqrt(x.shape[-1]))
+        weight = self.spread(self, width, x.shape[-1])
         groups: dict[Rounding | None, list[int]] = {}
         for number, way in enumerate(self.ways):
             groups.setdefault(way(name), []).append(number)
@@ -108,6 +114,23 @@ class Layers:
     def given(self, *shape: int) -> torch.Tensor:
         """Return an input, the same for each way."""
         return self.random(1, *shape).repeat(len(self.ways), 1, 1)
+
+
+def normal(gain: float) -> Spread:
+    """Return what makes normal weights, by how many times as large as its input a layer's output is."""
+    return lambda layers, width, depth: layers.random(width, depth).mul_(gain / math.sqrt(depth))
+
+
+def even(layers: Layers, width: int, depth: int) -> torch.Tensor:
+    """Make weights as torch's linear layers begin with them."""
+    import torch
+
+    return torch.rand(width, depth, device=layers.device).sub_(0.5).mul_(2 / math.sqrt(depth))
+
+
+def small(layers: Layers, width: int, depth: int) -> torch.Tensor:
+    """Make weights as transformers begins with them, as large as at real width."""
+    return layers.random(width, depth).mul_(0.02 * math.sqrt(layers.narrower))
 
 
 def product(x: torch.Tensor, weight: torch.Tensor, rounding: Rounding | None) -> torch.Tensor:
@@ -274,12 +297,12 @@ Network = Callable[[Layers], "torch.Tensor"]
 NETWORKS: Final = {"klein": klein, "z_image": z_image, "qwen3": qwen3}
 
 
-def measure(network: Network, ways: list[Way], gain: float, narrower: int, device: str = "cpu") -> list[float]:
+def measure(network: Network, ways: list[Way], spread: Spread, narrower: int, device: str = "cpu") -> list[float]:
     """Return how far each way is from float32."""
     import torch
 
     torch.manual_seed(0)
-    exact, *found = network(Layers(narrower, device, gain, [lambda _: None, *ways]))
+    exact, *found = network(Layers(narrower, device, spread, [lambda _: None, *ways]))
     return [float((one - exact).norm() / exact.norm()) for one in found]
 
 
@@ -320,12 +343,12 @@ def main() -> None:
             for one in sorted({kind(name) for name in names(network)}):
                 ways[f"{one} alone"] = lambda name, one=one: w8 if kind(name) == one else None
         errors = [
-            measure(network, list(ways.values()), gain, options.narrower, options.device)
-            for gain in (1 / math.sqrt(3), 1.0)
+            measure(network, list(ways.values()), spread, options.narrower, options.device)
+            for spread in (normal(1 / math.sqrt(3)), normal(1), small if network is qwen3 else even)
         ]
-    print("| way | weights as torch begins | √3 times as much |\n| --- | --- | --- |")
-    for name, mild, strong in zip(ways, *errors, strict=True):
-        print(f"| {name} | {mild:.2%} | {strong:.2%} |")
+    print("| way | normal, as torch begins | √3 times as much | of `large_folders.py` |\n| --- | --- | --- | --- |")
+    for name, *each in zip(ways, *errors, strict=True):
+        print(f"| {name} | {' | '.join(f'{one:.2%}' for one in each)} |")
 
 
 def names(network: Network) -> set[str]:
@@ -335,7 +358,7 @@ def names(network: Network) -> set[str]:
     def note(name: str) -> None:
         found.add(name)
 
-    network(Layers(128, "cpu", 1.0, [note]))
+    network(Layers(128, "cpu", normal(1), [note]))
     return found
 
 

@@ -305,7 +305,7 @@ def test_a_weight_that_is_not_finite_is_refused_by_name(form, value):
         ("", BlockFormat(4, 19, 1, symmetric=False, packed=False)),
         ("", BlockFormat(12, 57, 1, symmetric=True, packed=False)),
         ("moved = Transpose<perm = [1, 0]>(weight)", BlockFormat(12, 32, 0, symmetric=False, packed=True)),
-        ("", BlockFormat(12, 19, 1, symmetric=True, packed=True)),
+        ("", BlockFormat(12, 16, 1, symmetric=True, packed=True)),
     ],
 )
 def test_blocks_of_a_large_weight_in_pieces_are_the_same_bytes(derived, form, tmp_path, monkeypatch):
