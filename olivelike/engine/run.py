@@ -16,6 +16,7 @@ from olivelike.engine.execute.events import Event, Listener
 from olivelike.engine.execute.sharing import Unshared, open_sharing
 from olivelike.engine.output.admission import check_output, check_room
 from olivelike.engine.output.assemble import Stagings, assets_are_current, publish_output
+from olivelike.engine.output.assets import check_tokenizers
 from olivelike.engine.output.output_files import resolved
 from olivelike.engine.output.publication import recover
 from olivelike.engine.plan.planner import all_hits, explain_status
@@ -150,6 +151,7 @@ class _Run:
                 return self._finish("ok", None)
             if not self._store.writable:
                 self._check_is_stored()
+            check_tokenizers(self._prepared.source)
             with contextlib.ExitStack() as stack:
                 self._take_outputs(stack)
                 root = stack.enter_context(self._store.live_run(self._id)) if self._store.writable else None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
@@ -70,6 +72,29 @@ def pixels_per_latent(vae: Mapping[str, object]) -> int:
     return int(2 ** (levels - 1)) * latents_in_square(vae)
 
 
+def wrong_statistics(vae: Mapping[str, object]) -> str | None:
+    """Return what a VAE's config says of its latents' means and deviations that is none, as a part of a sentence.
+
+    Another number of them than of channels is: one alone would be taken for all without a word.
+    """
+    channels = vae.get("latent_channels", vae.get("z_dim"))
+    for key in ("latents_mean", "latents_std"):
+        told = vae.get(key)
+        if told is None:
+            continue
+        found = list(told) if isinstance(told, list | tuple) else []
+        numbers = [float(one) for one in found if isinstance(one, int | float) and not isinstance(one, bool)]
+        whole = 0 < len(numbers) == len(found) and channels in (None, len(found)) and all(map(math.isfinite, numbers))
+        if not whole or (key == "latents_std" and min(numbers) <= 0):
+            several = f"each of {channels} channels" if isinstance(channels, int) else "each channel"
+            return (
+                f"`{key}: {json.dumps(told)[:_SHOWN]}`, where a list of a number for {several}, above 0 if it is a "
+                "deviation, makes sense"
+            )
+    return None
+
+
+_SHOWN: Final = 40
 _VAE_LEVELS: Final = 4
 Prediction = Literal["epsilon", "v_prediction", "sample"]
 """A UNet's prediction: the noise, v (https://arxiv.org/abs/2202.00512), or the picture, as Lightning's in one step."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from olivelike._untrusted import open_file
 from olivelike.errors import SourceError
 from olivelike.families import TEXT_ENCODERS, TOKENIZER_OF, denoiser_among, family_of_folder
-from olivelike.model.components import TAKEN_STATES, VAES, latent_channels, torch_folder
+from olivelike.model.components import TAKEN_STATES, VAES, latent_channels, torch_folder, wrong_statistics
+from olivelike.sources.files.weight_table import read_numbers
 
 if TYPE_CHECKING:
     from olivelike.families.family import Family
@@ -117,6 +120,21 @@ def _rows(source: PipelineSource, denoiser: Checkpoint, family: Family) -> Itera
         yield f"the {family.denoiser} takes a pooled text of {pools} numbers, and {sums}; {advice}"
 
 
+def _norms(vae: Checkpoint) -> Iterator[str]:
+    """Yield what is wrong with statistics of latents that are weights; `SourceError` if one is no number."""
+    for name, (tensor, path) in vae.tensors.items():
+        if name.endswith(_STATISTICS):
+            with open_file(path) as file:
+                numbers = read_numbers(file, path, name, tensor, math.prod(tensor.shape))
+            if name.endswith(_VARIANCE) and min(numbers, default=0) < 0:
+                yield f"{path.name} has {name} of {min(numbers):g}, and no variance is below 0; get the file again"
+
+
+_VARIANCE: Final = "bn.running_var"
+_STATISTICS: Final = ("bn.running_mean", _VARIANCE)
+"""Ends of names in VAEs of FLUX.2."""
+
+
 def _latents(source: PipelineSource, unet: Config, family: Family) -> Iterator[str]:
     # Denoisers that take no masks make what they take; some count that before it is packed.
     key = "out_channels" if family.takes_masks else "in_channels"
@@ -125,6 +143,9 @@ def _latents(source: PipelineSource, unet: Config, family: Family) -> Iterator[s
         vae = source.checkpoints.get(name)
         if vae is None or vae.graph is not None:
             continue
+        if wrong := wrong_statistics(vae.config):
+            yield f"the VAE's config has {wrong}; get its config.json again"
+        yield from _norms(vae)
         latents = latent_channels(vae.config) or _LATENT_CHANNELS
         if channels not in (latents, 2 * latents):
             named = "UNet" if family.text_key == "cross_attention_dim" else family.denoiser

@@ -104,6 +104,9 @@ def test_pipelines_that_work_after_pictures_are_refused(name):
         family_of_folder({"_class_name": name}, (), {"_class_name": "QwenImageTransformer2DModel"})
 
 
+HEADS = {"hidden_size": 32, "num_attention_heads": 4}
+
+
 @pytest.mark.parametrize(
     ("component", "config", "said"),
     [
@@ -113,6 +116,12 @@ def test_pipelines_that_work_after_pictures_are_refused(name):
         ("transformer", {"zero_cond_t": True}, "more than text and latents"),
         ("transformer", {"num_layers": 0.5}, "`num_layers: 0.5`"),
         ("text_encoder", {"text_config": {"use_sliding_window": True}}, "a part of the text each"),
+        ("text_encoder", {"text_config": {**HEADS, "rope_theta": 0}}, "`rope_theta: 0`, where a number above 1"),
+        ("text_encoder", {"text_config": {**HEADS, "rope_parameters": {"rope_theta": 1}}}, "`rope_theta: 1`"),
+        ("text_encoder", {"text_config": {**HEADS, "rope_scaling": {"mrope_section": [1, 1, 1]}}}, "whose sum is 4"),
+        ("text_encoder", {"text_config": {**HEADS, "rope_parameters": {"mrope_section": [2, 2]}}}, "3 numbers above"),
+        ("text_encoder", {**HEADS, "rope_scaling": {"mrope_section": [5, 0, -1]}}, r"`mrope_section: \[5, 0, -1\]`"),
+        ("text_encoder", {**HEADS, "rope_scaling": {"mrope_section": 4}}, "`mrope_section: 4`"),
     ],
     ids=str,
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from functools import cache
 
 import numpy as np
@@ -10,6 +12,8 @@ import torch
 from network_values import check_same, networks_of, spec_of, values
 
 from olivelike.engine.convert_request import ConvertRequest, draft
+from olivelike.engine.preparation import plan
+from olivelike.engine.prepared import Options
 from olivelike.errors import SourceError, UsageError, WorkflowError
 from olivelike.families import FAMILIES as FACTS
 from olivelike.sources import SourceSpec, open_source
@@ -280,3 +284,38 @@ def test_files_that_lack_scales_or_hold_numbers_otherwise_are_refused(change, me
     path = write_parts(tmp_path, {"transformer": changed(in_8_bits(state)[0], change)})["transformer"]
     with pytest.raises(SourceError, match=message):
         open_source(SourceSpec(path=path), ["transformer"])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("bn.running_var", -1.0, r"has bn.running_var of -1, and no variance is below 0"),
+        ("bn.running_mean", float("nan"), r"vae.safetensors: bn.running_mean is nan"),
+        ("bn.running_mean", None, r"the VAE's config has `latents_std: \[1, 0\]`, where .* 4 channels, above 0"),
+    ],
+)
+def test_statistics_of_latents_that_are_none_are_told_before_anything_is_made(name, value, said, tmp_path) -> None:
+    held = states(maker_folder("flux2"))
+    if value is not None:
+        held["vae"][name][2] = value
+    opened = open_source(spec_of(write_parts(tmp_path, held)), networks_of("flux2"))
+    if value is None:
+        opened.checkpoints["vae_decoder"].config["latents_std"] = [1, 0]
+    with pytest.raises(SourceError, match=said):
+        check_fit(opened)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [("{", "tokenizer/tokenizer.json"), ('{"model": {"type": "WordPiece"}}', "no byte-pair")]
+)
+def test_a_damaged_tokenizer_is_told_by_a_plan(content, said, tmp_path) -> None:
+    shutil.copytree(maker_folder("z_image"), folder := tmp_path / "folder")
+    index = json.loads((folder / "model_index.json").read_bytes())
+    index["tokenizer"] = ["transformers", "Qwen2Tokenizer"]
+    (folder / "model_index.json").write_text(json.dumps(index))
+    (folder / "tokenizer").mkdir()
+    (folder / "tokenizer" / "tokenizer_config.json").write_text("{}")
+    (folder / "tokenizer" / "tokenizer.json").write_text(content)
+    place, options = draft(ConvertRequest(str(folder), "cpu", tmp_path / "x"), Options(cache_dir=tmp_path / "cache"))
+    with pytest.raises(SourceError, match=said):
+        plan(place, options)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from olivelike.engine.output.fallback_assets import LibraryTokenizer
     from olivelike.model.architecture import Config
     from olivelike.model.few_steps import FewSteps
+    from olivelike.sources import PipelineSource
 
 
 _SPECIAL_TOKENS = frozenset({"bos_token", "eos_token", "unk_token", "pad_token"})
@@ -86,6 +87,19 @@ def normalise_assets(
         elif folder in added:
             raise SourceError(f"the source's {folder} is no CLIP tokenizer, so `embeddings:` can't add tokens to it")
     return dict(sorted(contents.items()))
+
+
+def check_tokenizers(source: PipelineSource) -> None:
+    """Refuse tokenizers of texts that are no CLIP's as `normalise_assets` does, before anything runs.
+
+    Raises `SourceError`. This package's own are not read.
+    """
+    for text in family_of_folder(source.index, (), {}).texts:
+        beside = {name: path for name, path in source.extras.items() if name.startswith(f"{text.tokenizer}/")}
+        name = f"{text.tokenizer}/tokenizer.json"
+        if text.kind in _MODELS and beside and (name not in beside or beside[name].suffix == ".json"):
+            contents = {name: read_extra(beside[name])} if name in beside else {}
+            _check_whole(text.tokenizer, contents, *_MODELS[text.kind])
 
 
 def _scheduler(config: Json, entry: Any) -> Json:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from olivelike.engine.kinds import kind_of
+from olivelike.engine.kinds.asset_nodes import ASSETS
+from olivelike.engine.output.assets import check_tokenizers
 from olivelike.engine.plan.reasons import differences, nearest_of
 from olivelike.engine.plan.resolver import Resolution
 from olivelike.errors import DamagedError
@@ -102,6 +104,8 @@ def make_plan(
         else:
             unknown.add(node.id)
         status, reason = explain_status(node, resolution, history, unknown)
+        if status == "miss" and node.name == ASSETS:
+            check_tokenizers(source)
         if status == "miss" and node.output is None and resolution.key is not None:
             found = sharing.look(resolver.question(node, resolution.key))
             if found.action is not None:

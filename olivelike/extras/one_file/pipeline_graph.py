@@ -22,7 +22,7 @@ from olivelike.graphs.editing.arithmetic import Number, Writer
 from olivelike.graphs.editing.values import type_of
 from olivelike.graphs.inspect.borders import write_borders
 from olivelike.model.client_layouts import LAYOUTS
-from olivelike.model.components import SAFETY_CHECKER
+from olivelike.model.components import SAFETY_CHECKER, wrong_statistics
 from olivelike.model.graph import FACTOR_KEY, SIZE_KEY
 
 if TYPE_CHECKING:
@@ -401,6 +401,8 @@ class _Pipeline:
         """Return pictures: uint8 of shape (pictures, height, width, 3)."""
         writer, vae, decoder = self._writer, self._facts.vae, self._networks["vae_decoder"]
         factor = float(vae.get("scaling_factor") or 0.18215)
+        if wrong := wrong_statistics(vae):
+            raise PassError(f"layout single: the VAE's config has {wrong}; get its config.json again")
         mean, std = vae.get("latents_mean"), vae.get("latents_std")
         if mean is None or std is None:
             unscaled = latents / factor

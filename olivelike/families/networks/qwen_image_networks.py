@@ -10,7 +10,7 @@ from types import MethodType
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError
-from olivelike.families.network import Input, Interface, Network, shown
+from olivelike.families.network import Input, Interface, Network, check_base, shown, size_of
 from olivelike.model.components import VAES, latent_channels, pixels_per_latent
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ _PATCH: Final = 2
 """Latents along a side of the squares that are one token."""
 _TEXT: Final = 24
 """Tokens of the text that it is traced with."""
+_AXES: Final = 3
+"""Parts of a head: turned by time, row and column, which of a text are one."""
 _FRAMES: Final = 2
 """Axis of a video's pictures."""
 
@@ -173,9 +175,21 @@ def _read(self: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> A
 
 
 def _check_text(component: str, class_name: str, config: Config) -> None:
-    """Refuse a network whose layers see a part of the text."""
+    """Refuse a network whose layers see a part of the text, and turns of its heads that are none."""
     text = config.get("text_config") or config
-    if isinstance(text, dict) and text.get("use_sliding_window"):
+    if not isinstance(text, dict):
+        return
+    turns = next((one for key in ("rope_parameters", "rope_scaling") if isinstance(one := text.get(key), dict)), {})
+    check_base(component, class_name, turns if "rope_theta" in turns else text, "rope_theta")
+    half = size_of(text, "hidden_size", 8192) / size_of(text, "num_attention_heads", 64) / 2
+    parts = turns.get("mrope_section", ())
+    whole = isinstance(parts, list | tuple) and all(type(one) is int and one > 0 for one in parts)
+    if not whole or (parts and (len(parts) != _AXES or sum(parts) != half)):
+        raise SourceError(
+            f"{component}: the config of {class_name} has `mrope_section: {shown(parts)}`, where {_AXES} numbers above "
+            f"0 make sense whose sum is {half:g}, half of a head's width; get its config.json again"
+        )
+    if text.get("use_sliding_window"):
         raise SourceError(
             f"{component}: {class_name} with `use_sliding_window: {shown(text['use_sliding_window'])}` is not "
             "supported: its layers read a part of the text each"

@@ -29,6 +29,7 @@ from olivelike.model.components import (
     SHALLOW_FILE,
     latent_channels,
     pixels_per_latent,
+    wrong_statistics,
 )
 from olivelike.model.few_steps import ENOUGH, FewSteps
 from olivelike.model.guides import CONTROL_KINDS, GUIDE_COMPONENTS, GUIDES, guided_file
@@ -63,8 +64,6 @@ _KINDS: Final = {
     "decoder_block_out_channels": (_SIZE, range(1, 17)),
     "scaling_factor": (_NUMBER, (0,)),
     "shift_factor": (_NUMBER, (0,)),
-    "latents_mean": (_NUMBER, range(1, 1025)),
-    "latents_std": (_NUMBER, range(1, 1025)),
 }
 """Key of a denoiser's or a VAE's config → kind of its values, and the lengths of a list of them; 0 is one alone."""
 
@@ -376,19 +375,8 @@ def _check_facts(file: Path, config: JsonView) -> None:
             several = "" if len(lengths) == 1 else f", or a list of {lengths[-1]} of them at most,"
             shown = json.dumps(value)[:_SHOWN]
             raise SourceError(f"{file}: has `{key}: {shown}`, where {kind}{several} makes sense; {_AGAIN}")
-    _check_statistics(file, config)
-
-
-def _check_statistics(file: Path, config: JsonView) -> None:
-    """Refuse another number of statistics than of channels: one alone would be taken for all without a word."""
-    channels = config.get("latent_channels", config.get("z_dim"))
-    for key in ("latents_mean", "latents_std"):
-        told: list[float] | None = config.get(key)
-        if told is not None and (channels not in (None, len(told)) or (key == "latents_std" and min(told) <= 0)):
-            raise SourceError(
-                f"{file}: has `{key}: {json.dumps(told)[:_SHOWN]}`, where a list of a number for each of "
-                f"{channels or len(told)} channels, above 0 if it is a deviation, makes sense; {_AGAIN}"
-            )
+    if wrong := wrong_statistics(config):
+        raise SourceError(f"{file}: has {wrong}; {_AGAIN}")
 
 
 def _is(kind: str, value: object) -> bool:

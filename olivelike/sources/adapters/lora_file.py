@@ -117,7 +117,15 @@ class LoraFile:
     """The header's own metadata."""
 
     def check_scales(self, components: Collection[str]) -> None:
-        """Check the alphas of the networks that it is to change; raises `SourceError` if one is not finite."""
+        """Check the alphas of the networks that it is to change.
+
+        Raises `SourceError` if one is not finite, or all are 0, so that it would change nothing.
+        """
+        scales = {module.scale for module in self.modules.values() if module.component in components}
+        if scales == {0.0}:
+            raise SourceError(
+                f"{self.path}: all its alphas are 0, so that it changes nothing; get another version, or leave it out"
+            )
         for module in self.modules.values():
             if module.component in components and not math.isfinite(module.scale):
                 raise SourceError(

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from olivelike.errors import SourceError
-from olivelike.families import FAMILIES
+from olivelike.families import FAMILIES, TEXT_ENCODERS
 from olivelike.sources.adapters.layer_names import flat_name, layer_roots, parse_layer
 
 if TYPE_CHECKING:
@@ -99,6 +99,7 @@ _OTHER_LAYERS = tuple(
     )
 )
 """Other networks by the name behind the prefix, unless a family here has such layers."""
+_LANGUAGE_MODEL = re.compile(r"(model_)?(language_model_)?layers_\d+_(self_attn|mlp)_")
 _TRANSFORMER = re.compile(r"((base_model_model|lora)_)*transformer_")
 _KNOWN = ", ".join(family.title for family in FAMILIES.values())
 
@@ -149,6 +150,8 @@ def _other_network(name: str) -> str | None:
     """Return the title of the network that a name is of; `None` if it can be one of a family here."""
     flat, layer = flat_name(name), parse_layer(name)
     path, roots = flat_name(layer.path), layer_roots(layer.component)
+    if layer.component in TEXT_ENCODERS and _LANGUAGE_MODEL.match(path):
+        return "a language model that reads texts, such as FLUX.2's Qwen3, which LoRAs do not change here"
     others = [row for row in _OTHER_LAYERS if not any(row[0].match(f"{root}_0_") for root in roots)]
     for patterns, text in ((_NETWORKS, flat), (others, path)):
         found = next((network for pattern, network in patterns if pattern.match(text)), None)

@@ -54,6 +54,8 @@ def test_what_is_no_lora_is_named_and_sent_where_it_belongs(name, message, tmp_p
     [
         ("text_encoders.t5xxl.transformer.encoder.block.0.layer.0.SelfAttention.q", "T5"),
         ("diffusion_model.blocks.0.self_attn.q", "Wan, Lumina"),
+        ("text_encoder.model.layers.0.self_attn.q_proj", "a language model that reads texts, such as FLUX.2's Qwen3"),
+        ("lora_te1_layers_0_mlp_gate_proj", "a language model that reads texts"),
         ("lora_prior_unet_down_blocks_0", "Stable Cascade"),
     ],
 )

@@ -113,9 +113,9 @@ def test_weights_equal_those_that_diffusers_fuses(file, transformers, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("alpha", "factor", "weight"), [(1e300, 1, 1), (4, 1e30, 1), (4, 1, 1e300), (float("nan"), 1, 1)]
+    ("alpha", "factor", "weight"), [(1e300, 1, 1), (4, 1e30, 1), (4, 1, 1e300), (float("nan"), 1, 1), (0, 1, 1)]
 )
-def test_what_makes_numbers_that_float32_lacks_is_refused(alpha, factor, weight, transformers, tmp_path):
+def test_what_makes_numbers_that_float32_lacks_or_nothing_is_refused(alpha, factor, weight, transformers, tmp_path):
     one = transformers("flux")
     name, (rows, columns) = next((n.removesuffix(".weight"), s) for n, s in one.shapes.items() if "attn.to_q.w" in n)
     tensors = {
@@ -124,7 +124,7 @@ def test_what_makes_numbers_that_float32_lacks_is_refused(alpha, factor, weight,
         f"{name}.alpha": np.array(alpha, np.float64),
     }
     save_file({f"transformer.{key}": value for key, value in tensors.items()}, path := tmp_path / "a.safetensors")
-    with pytest.raises(SourceError, match="makes numbers that float32 can't hold|alpha is nan"):
+    with pytest.raises(SourceError, match="makes numbers that float32 can't hold|alpha is nan|all its alphas are 0"):
         one.merge((open_lora(path), weight))
 
 
