@@ -6,7 +6,7 @@ Everything is looked up when it is asked for, and read again when its files have
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -24,6 +24,7 @@ from olivelike.runtime.pipeline.resolve_defaults import absent_fields
 from olivelike.runtime.prompts.wildcards import Wildcards
 from olivelike.serve.lora_cards import card_of
 from olivelike.serve.settings import ServeSettings
+from olivelike.serve.upscalers import upscaler_files
 from olivelike.serve.views import LISTED_GUIDES, LoraView, ModelView
 from olivelike.sources.adapters.lora_settings import SUFFIXES
 from olivelike.sources.adapters.open_lora import open_lora
@@ -142,23 +143,6 @@ class Catalogue:
     def wildcards(self) -> list[str]:
         """Return the names of files that prompts may choose from."""
         return sorted(Wildcards(self._settings.wildcard_dirs or [Path("wildcards")]).files)
-
-
-def upscaler_files(folders: Iterable[Path]) -> dict[str, Path]:
-    """Return the files of networks that enlarge pictures, by name without suffix; of two with one, the first."""
-    found: dict[str, Path] = {}
-    for path in (path for one in folders for path in sorted(one.glob("*.onnx"))):
-        found.setdefault(path.stem, path)
-    return found
-
-
-def find_upscaler(name: str, folders: Iterable[Path]) -> Path:
-    """Return the file of an upscaler. Raises `SourceError` if there is none of that name."""
-    files = upscaler_files(folders)
-    if name not in files:
-        more = did_you_mean(name, files, "upscalers") if files else "start the server with --upscaler-dir DIR"
-        raise SourceError(f"there is no upscaler {name!r}; {more}")
-    return files[name]
 
 
 def _model(name: str, folder: Path) -> ModelView:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from olivelike.errors import SourceError, UsageError
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
 from olivelike.runtime.pipeline.request import CHOICES, RANDOM, seed_or_drawn
-from olivelike.serve.catalogue import Catalogue, Embedding, find_upscaler
+from olivelike.serve.catalogue import Catalogue, Embedding
 from olivelike.serve.drawing.dispatch import Dispatcher
 from olivelike.serve.drawing.plots import cells
 from olivelike.serve.feed import Feed
@@ -27,6 +27,7 @@ from olivelike.serve.gallery.notebook import Notebook
 from olivelike.serve.highlighting import read_tokens
 from olivelike.serve.orders import Axis, Order
 from olivelike.serve.settings import ServeSettings
+from olivelike.serve.upscalers import find_upscaler
 from olivelike.serve.views import (
     ENDED,
     ErrorView,

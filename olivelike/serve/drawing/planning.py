@@ -16,9 +16,9 @@ from olivelike.runtime.pictures import UsedFile
 from olivelike.runtime.pictures.picture_reading import open_image
 from olivelike.runtime.pipeline.request import CHOICES, Pictures, RequestFields
 from olivelike.runtime.prompts.wildcards import Wildcards
-from olivelike.serve.catalogue import find_upscaler
 from olivelike.serve.drawing.plots import Cell, cells
 from olivelike.serve.orders import LoraChoice, Order
+from olivelike.serve.upscalers import find_upscaler
 
 if TYPE_CHECKING:
     from olivelike.runtime.jobs.control_files import UsedImage
