@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from olivelike.families import FAMILIES
-from olivelike.runtime.pictures.picture_record import fields_of_files, told_of
+from olivelike.runtime.pictures.picture_record import fields_of_files, label_of
 from olivelike.runtime.pipeline.request import CHOICES, Request, asked_fields, axes
 from olivelike.serve.form import bounds
 from olivelike.serve.orders import AXES
@@ -43,7 +43,7 @@ def page() -> str:
 
 
 def _row(name: str, asked: Asked) -> str:
-    told = {one.name: told_of(one).label for one in fields_of_files()}
+    told = {one.name: label_of(one) for one in fields_of_files()}
     default = next(one.default for one in fields(Request) if one.name == name)
     cells = (
         f"`--{asked.name}{f' {asked.metavar}' if asked.metavar else ''}`",

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
 from olivelike._files import identity_at
 from olivelike._text import did_you_mean
-from olivelike._untrusted import read_json
+from olivelike._untrusted import Json, read_json
 from olivelike.engine.output.swap import lora_folders
 from olivelike.errors import OlivelikeError, SourceError
 from olivelike.model.components import INDEX_FILE
@@ -22,6 +22,8 @@ from olivelike.runtime.jobs.job_notes import HASH_DIGITS
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
 from olivelike.runtime.pipeline.resolve_defaults import absent_fields
 from olivelike.runtime.prompts.wildcards import Wildcards
+from olivelike.runtime.schedulers.class_settings import scheduler_settings
+from olivelike.runtime.schedulers.scheduler_names import sampler_entries, sampler_of
 from olivelike.serve.lora_cards import card_of
 from olivelike.serve.settings import ServeSettings
 from olivelike.serve.upscalers import upscaler_files
@@ -135,6 +137,19 @@ class Catalogue:
             return list(_embeddings(file, identity_at(file), width))
         except (OSError, ValueError, KeyError, TypeError, OlivelikeError):
             return []  # A tokenizer of another form has none that could be named here.
+
+    def samplers(self, name: str) -> Json:
+        """Return what a folder is drawn with: what people call its `own` sampler, and the `list` of all.
+
+        Raises `SourceError` if none of that name is served.
+        """
+        config = open_folder(self.folder(name)).scheduler
+        made_for = config.get("_class_name")
+        own = None
+        with contextlib.suppress(SourceError):  # Its own can't draw; others may.
+            own = " ".join(filter(None, sampler_of(str(made_for), scheduler_settings(None, config).settings)))
+        found = sampler_entries(made_for if isinstance(made_for, str) else None)
+        return {"own": own, "class": made_for, "list": [asdict(one) for one in found]}
 
     def upscalers(self) -> dict[str, Path]:
         """Return the files of networks that enlarge pictures, by name without suffix; of two with one, the first."""

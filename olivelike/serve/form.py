@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import MISSING, fields
 
 from olivelike._untrusted import Json
-from olivelike.runtime.pictures.picture_record import fields_of_files, told_of
-from olivelike.runtime.pipeline.request import Request, axes
+from olivelike.runtime.pictures.picture_record import fields_of_files, label_of, told_of
+from olivelike.runtime.pipeline.request import LABELS, Request, axes
 from olivelike.serve.orders import AXES, Order, axis_label
 
 
@@ -40,7 +40,7 @@ def form() -> Json:
     about = {one.name: one.metadata["about"] for one in fields(Request) if one.name in entered}
     chosen = [
         {
-            **known.get(name, {}), "name": name, "label": one.label, "group": one.group, "step": one.step,
+            **known.get(name, {}), "name": name, "label": LABELS[name], "group": one.group, "step": one.step,
             "value": known.get(name, {}).get("default") if one.value is None else one.value, "words": one.words,
             "hint": one.hint, "about": about[name], "recorded": name in told,
             "always": name in told and told[name].always,
@@ -55,7 +55,7 @@ def form() -> Json:
             "default": None if one.default is MISSING else one.default,
         }
         for one in fields_of_files()
-        if (label := told[one.name].label) is not None
+        if (label := label_of(one)) is not None
     ]  # fmt: skip
     return {
         "fields": chosen,

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field
 
 from olivelike.families import FAMILIES
-from olivelike.runtime.pipeline.request import PICTURE_FIELDS, Choices, Control, Request, axes
+from olivelike.runtime.pipeline.request import LABELS, PICTURE_FIELDS, Choices, Control, axes
 
 if TYPE_CHECKING:
     from olivelike._untrusted import JsonView
@@ -108,10 +107,7 @@ class Order(_Value, Choices, frozen=True):
 
 def axis_label(field: str) -> str:
     """Return what people call a field that is an axis."""
-    if field in AXES:
-        return AXES[field]
-    declared = next(one for one in fields(Request) if one.name == field)
-    return str(declared.metadata["entered"].label)
+    return {**AXES, **LABELS}[field]
 
 
 def uploads_of(asked: JsonView) -> Iterator[str]:

@@ -136,6 +136,16 @@ class Service:
         self.dispatcher.skip(job)
         return self._view(row)
 
+    def move(self, job: str, places: int) -> JobView:
+        """Move a job among those of its client that wait; later where `places` is above 0.
+
+        Raises `SourceError` if there is none of that id, and `JobEnded` if it waits no more.
+        """
+        row = self._unended(job)
+        if not self.dispatcher.move(job, places):
+            raise JobEnded(f"job {job} does not wait any more")
+        return self._view(row)
+
     def running(self) -> JobView | None:
         """Return the job that is drawn now; of several, the one that was begun first."""
         first = next(iter(self.dispatcher.running), None)

@@ -53,6 +53,8 @@ class PictureView(_View):
     first_seed: int | None
     """Seed of its first attempt."""
     attempts: int
+    sheet: bool = False
+    """Whether it is all pictures of a job on one."""
     flagged: bool | None
     """Whether the safety checker made it black; `None` if none looked."""
     favourite: bool = False

@@ -12,7 +12,7 @@ from olivelike.cli.app import Commands
 from olivelike.cli.commands.info import picture_lines
 from olivelike.errors import UsageError
 from olivelike.runtime.jobs.prompt_lines import read_options
-from olivelike.runtime.pictures.picture_record import PictureRecord, UsedFile, told_of
+from olivelike.runtime.pictures.picture_record import PictureRecord, UsedFile, label_of
 from olivelike.runtime.pipeline.request import Control, Request, asked_fields, axes
 from olivelike.serve.form import form
 from olivelike.serve.orders import Order
@@ -135,11 +135,11 @@ TOLD = {
     "loras": ((UsedFile("style", "12", 0.8),), "style at 0.8 (12)"), "provider": ("Some", "Some"),
     "version": ("olivelike 9", "olivelike 9"), "guidance_interval": ((0.2, 0.6), "0.2 to 0.6 of the steps"),
     "fit": (True, "to the shape of the size"), "upscaler": (USED, "some.png (0123abcd)"),
-    "inpaint_area": ("masked", "the masked, with 32 pixels around it"), "tiled_vae": (True, "part by part"),
+    "inpaint_area": ("masked", "only masked, with 32 pixels around it"), "tiled_vae": (True, "VAE tiling    on"),
     "controls": ((Control(USED, "edges", 0.7, 0.1, 1.0, "canny"),), "edges, strength 0.7, from 0.1 to 1 of the"),
     "control_guess": (True, "the prompt alone"), "ip_adapter_images": ((USED,), "some.png (0123abcd)"),
     "references": ((USED,), "some.png (0123abcd)"),
-    "hires": (1.5, "at 1.5 times the size"), "other": ({"Tiling": "True"}, "Tiling"),
+    "hires": (1.5, "upscale by 1.5"), "other": ({"Tiling": "True"}, "Tiling"),
 }  # fmt: skip
 """A value of each field that is no number, and what `info` says of it."""
 WITHIN = {
@@ -170,6 +170,6 @@ def test_info_tells_all_that_makes_a_picture_again(name):
 
 
 def test_only_what_has_no_label_is_within_another():
-    without = {one.name for one in fields(PictureRecord) if told_of(one).label is None}
+    without = {one.name for one in fields(PictureRecord) if label_of(one) is None}
     assert without == WITHIN.keys() | {"sampler", "other"}
     assert all(one.default is not MISSING or one.name in ("prompt", "other") for one in fields(PictureRecord))

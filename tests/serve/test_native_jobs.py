@@ -166,6 +166,20 @@ def test_a_job_that_waits_is_cancelled_and_the_others_move_up(server, client):
     assert [server.wait(job["id"])["state"] for job in waiting] == ["cancelled", "done", "done"]
 
 
+def test_a_job_that_waits_is_moved_and_one_that_ended_is_not(client):
+    first = submit(client, steps=500, num_images=50)
+    wait_until(lambda: client.get(f"/api/jobs/{first['id']}").json()["state"] == "drawing")
+    others = [submit(client), submit(client, seed=8)]
+    for job, places in ((others[1], -1), (others[0], 1)):
+        moved = client.post(f"/api/jobs/{job['id']}/move", json={"places": places})
+        assert moved.status_code == 200, moved.text
+    assert [client.get(f"/api/jobs/{job['id']}").json()["position"] for job in others] == [1, 0]
+    assert client.post(f"/api/jobs/{others[0]['id']}/move", json={"places": "up"}).status_code == 422
+    for job in (*others, first):
+        client.post(f"/api/jobs/{job['id']}/cancel")
+    assert client.post(f"/api/jobs/{others[0]['id']}/move", json={"places": 1}).status_code == 409
+
+
 def test_a_batch_is_skipped_and_the_rest_is_drawn(server, client):
     job = submit(client, steps=500, num_images=3)["id"]
     wait_until(lambda: client.get(f"/api/jobs/{job}").json()["step"] > 0)

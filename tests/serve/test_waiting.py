@@ -57,3 +57,18 @@ def test_the_order_that_is_told_is_the_order_that_comes():
     for _ in range(40):
         first = queue.order()[0]
         assert queue.pop() == first
+
+
+def test_a_job_is_moved_among_those_of_its_client():
+    queue = FairQueue()
+    for job in ("a1", "a2", "a3", "b1"):
+        queue.push(job, job[0])
+    queue.push_front("begun")
+    assert queue.move("a3", -1)
+    assert queue.order() == ["begun", "a1", "b1", "a3", "a2"]
+    assert queue.move("a1", 99)
+    assert queue.move("a2", -99)
+    assert queue.order() == ["begun", "a2", "b1", "a3", "a1"]
+    assert queue.move("begun", 1)
+    assert not queue.move("gone", 1)
+    assert queue.order()[0] == "begun"

@@ -124,7 +124,7 @@ def picture_lines(picture: "PictureFile") -> "Iterator[str]":
 
     yield f"{picture.path}: a picture, {picture.format}, {picture.width}x{picture.height}"
     if picture.source_type is not None:
-        yield f"{'marked':<14}{in_words(picture.source_type)}"
+        yield f"{'Marked':<14}{in_words(picture.source_type)}"
     record = picture.record
     if picture.unread is not None:
         yield _shown(picture.unread)
@@ -136,7 +136,7 @@ def picture_lines(picture: "PictureFile") -> "Iterator[str]":
         return
     told = {label: text for _, label, text in told_in_words(record)}
     if record.version is None and not picture.own:
-        told["made by"] = "a program that writes as A1111 does"
+        told["Made by"] = "a program that writes as A1111 does"
     yield from _columns({**told, **record.other})
     if sentence := left_out(record):
         yield sentence

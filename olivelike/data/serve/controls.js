@@ -12,7 +12,8 @@ const choosing = newest();
 export function takeControlNets(names = []) {
   const chosen = $("control-net").value;
   nets = names;
-  $("fold-control").hidden = nets.length === 0;
+  $("control-none").hidden = nets.length > 0;
+  for (const part of $("fold-control").querySelectorAll(".drop, .row, .grid")) part.hidden = nets.length === 0;
   $("control-net").replaceChildren(...nets.map((name) => make("option", { value: name }, name)));
   if (nets.includes(chosen)) $("control-net").value = chosen;
 }
@@ -23,7 +24,7 @@ export function controlFields() {
   const control = {
     image: picture.id, net: $("control-net").value, strength: Number($("control-strength").value),
     start: Number($("control-start").value), end: Number($("control-end").value),
-    preprocessor: $("control-canny").checked ? "canny" : "none",
+    preprocessor: $("control-preprocessor").value,
   };
   return { controls: [control] };
 }

@@ -19,15 +19,16 @@ function buildFields() {
 }
 
 function inputOf({ name, label, type, min, max, step, value, enum: choices, words, hint }) {
+  const hints = hint ? [make("p", { className: "hint wide", id: `${name}-hint` }, hint)] : [];
   const base = { id: name, data: { field: name }, ...(hint ? { "aria-describedby": `${name}-hint` } : {}) };
   if (type === "boolean") {
-    return [make("label", { className: "check wide" }, make("input", { ...base, type: "checkbox", defaultChecked: value }), ` ${label}`)];
+    return [make("label", { className: "check wide" }, make("input", { ...base, type: "checkbox", defaultChecked: value }), ` ${label}`), ...hints];
   }
   // Words that no list of the declaration has are those of the server, which are read later.
   const input = choices || type === "string"
     ? make("select", base, ...(choices ?? [""]).map((choice, place) => make("option", { value: choice }, words[place] ?? choice)))
     : make("input", type === "array" ? { ...base, type: "text", pattern: PAIR } : { ...base, type: "number", min: min ?? "", max: max ?? "", step, defaultValue: value ?? "" });
-  return [make("label", {}, `${label} `, input), ...(hint ? [make("p", { className: "hint wide", id: `${name}-hint` }, hint)] : [])];
+  return [make("label", {}, `${label} `, input), ...hints];
 }
 
 buildFields();
@@ -67,6 +68,8 @@ export function readFields() {
     else if (value !== "") order[name] = value;
   }
   if (order.seed === -1) delete order.seed;
+  // A batch is what is made at once, as in A1111.
+  if (order.num_images && order.batch_size) order.num_images *= order.batch_size;
   // What is at its default is not asked for, so that a few-step model may take its own.
   for (const name of order.fast ? ["steps", "guidance_scale", "eta"] : []) {
     if (String(order[name]) === String(defaults[name] ?? "")) delete order[name];
@@ -113,6 +116,7 @@ export function resetFields() {
     if (name !== "prompt" && name !== "negative_prompt" && name in defaults) set(input, defaults[name]);
   }
   $("form").dispatchEvent(new Event("input", { bubbles: true }));
+  document.dispatchEvent(new Event("form-filled"));
 }
 
 let remembered = {};
@@ -150,13 +154,15 @@ export function rememberForm(extra) {
 
 /** Show at which field the server or the browser finds fault, and open what it is folded in. */
 export function markField(name) {
-  for (const input of fields()) input.removeAttribute("aria-invalid");
+  for (const input of [...fields(), $("sampler")]) input.removeAttribute("aria-invalid");
   const input = name && fields().find((one) => one.dataset.field === name);
   if (!input) return;
-  input.setAttribute("aria-invalid", "true");
-  const fold = input.closest("details");
+  // What is made of two lists is seen as the first of them.
+  const seen = input.type === "hidden" ? $("sampler") : input;
+  seen.setAttribute("aria-invalid", "true");
+  const fold = seen.closest("details");
   if (fold) fold.open = true;
-  input.focus();
+  seen.focus();
 }
 
 /** The first field whose value its own bounds refuse, with a sentence about it. */

@@ -20,8 +20,10 @@ const visible = () => !$("view-gallery").hidden;
 export function thumbnail(picture, open) {
   const image = make("img", { src: picture.thumb, alt: "", loading: "lazy", width: picture.width, height: picture.height });
   image.classList.toggle("tiny", picture.width <= 128);
-  const words = `${picture.prompt || "Picture without a prompt"}, seed ${picture.seed ?? "unknown"}`;
-  return make("button", { type: "button", className: "thumbnail", title: words, "aria-label": words, on: { click: (event) => open(picture, event) } }, image);
+  const label = picture.flagged ? "Flagged" : picture.sheet ? "Grid" : "";
+  const words = `${label ? `${label}: ` : ""}${picture.prompt || "Picture without a prompt"}${picture.sheet ? "" : `, seed ${picture.seed ?? "unknown"}`}`;
+  const badge = label ? make("span", { className: "of-picture" }, label) : null;
+  return make("button", { type: "button", className: "thumbnail", title: words, "aria-label": words, on: { click: (event) => open(picture, event) } }, image, badge);
 }
 
 function neighbours(picture) {

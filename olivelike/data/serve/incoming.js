@@ -22,9 +22,8 @@ export async function loadRecipe(file) {
       return setInitial(file, { sent, name });
     };
     if (sent.record) {
-      await applyRecipe(sent.record, name, sent.left_out);
-      notice(`${name} can be painted over, too.`, [["Picture to picture", start]]);
-    } else notice(sent.unread ? `${name}: ${sent.unread}.` : `${name} has no recipe.`, [["Picture to picture", start]]);
+      await applyRecipe(sent.record, name, sent.left_out, [["Use as initial picture", start]]);
+    } else notice(sent.unread ? `${name}: ${sent.unread}.` : `${name} has no recipe.`, [["Use as initial picture", start]]);
   } catch (error) {
     notice(error.message, [["Try again", () => loadRecipe(file)]]);
   }

@@ -85,7 +85,9 @@ export function forgetInitial() {
   show();
 }
 
-async function openMask() {
+/** Paint the mask that goes with the initial picture. */
+export async function openMask() {
+  if (!picture) return;
   const drawn = await paintMask(picture, mask?.strokes ?? []);
   if (!drawn) return;
   const first = !mask;

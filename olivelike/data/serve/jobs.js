@@ -1,6 +1,8 @@
 // This page's jobs: sent, followed by their events, cancelled; and the queue of everybody.
 
-import { $, button, make, spaced } from "./dom.js";
+import { FORM } from "./declared.js";
+import { $, button, inWords, make, spaced } from "./dom.js";
+import { problem } from "./notices.js";
 import { ask, listen, path, query } from "./server.js";
 
 const KEY = "olivelike.jobs";
@@ -41,7 +43,10 @@ function follow() {
       ended = true;
       finish(data.view);
     } else if (type === "state") show("follow", data.view);
-    else show(type, data);
+    else {
+      if (type === "step") pace(own.get(id), data);
+      show(type, data);
+    }
   }, { gone: () => check(id) });
 }
 
@@ -74,31 +79,88 @@ export async function end(id, how) {
   }
 }
 
-/** What waits and draws, of everybody: the list below the picture. */
+/** Seconds of a unit of work, as the last steps took, and what is left of the job that is drawn. */
+let secondsEach = 0;
+let secondsLeft = 0;
+let waiting = [];
+
+/** How much there is to draw: steps, times the pixels of a batch. */
+const work = ({ order, steps_total: steps }) => steps * (order?.width ?? 512) * (order?.height ?? 512) * (order?.batch_size ?? 1);
+
+function pace(job, { done, steps_total: steps, eta }) {
+  if (!job || !eta || done >= steps) return;
+  secondsLeft = eta;
+  secondsEach = eta / (work({ order: job.order, steps_total: steps }) * (1 - done / steps));
+  tellLeft();
+}
+
+function tellLeft() {
+  const whole = secondsLeft + secondsEach * waiting.reduce((sum, job) => sum + work(job), 0);
+  $("queue-left").textContent = secondsEach ? `about ${inWords(whole)} left in all` : "";
+}
+
+/** What waits and draws, of everybody: the list below the picture, the next one first. */
 export const readQueue = spaced(async () => {
   try {
-    const states = await Promise.all(["drawing", "queued"].map((state) => ask(query("/api/jobs", { state, limit: 50 }))));
-    const jobs = states.flatMap((found) => found.jobs).filter((job) => job.kind === "pictures" && job.id !== followed);
+    const states = await Promise.all(["drawing", "queued"].map((state) => ask(query("/api/jobs", { state, limit: 500 }))));
+    const [drawing, queued] = states.map((found) => found.jobs.filter((job) => job.kind === "pictures"));
+    for (const job of drawing) if (!own.has(job.id)) pace(job, { done: job.step, steps_total: job.steps_total, eta: job.eta_seconds });
+    waiting = queued.sort((one, other) => one.position - other.position);
+    const before = own.get(followed) ?? drawing[0];
+    const jobs = [...drawing, ...waiting].filter((job) => job.id !== followed);
+    const focused = document.activeElement?.id;
     $("queue").hidden = jobs.length === 0;
-    $("queue-list").replaceChildren(...jobs.map(row));
+    $("queue-clear").hidden = !jobs.some((job) => own.has(job.id));
+    $("queue-list").replaceChildren(...jobs.map((job) => row(job, before)));
+    if (focused?.startsWith("queue-")) $(focused)?.focus();
+    tellLeft();
   } catch {
     $("queue").hidden = true;
   }
 }, 700);
 
-function row(job) {
+/** In what an order differs from another one, the words aside: in the words of the form. */
+function differences(order, other) {
+  const size = (one) => (one?.width && one?.height ? `${one.width}×${one.height}` : "");
+  const parts = order.num_images > 1 ? [`${order.num_images} pictures`] : [];
+  if (order.x || order.y) parts.push("X/Y plot");
+  if (order.model !== other?.model) parts.push(order.model);
+  if (size(order) !== size(other)) parts.push(size(order));
+  for (const { name, label } of FORM.fields) {
+    if (["negative_prompt", "num_images", "size", "variation_seed", "inpaint_padding"].includes(name)) continue;
+    const value = order[name];
+    if (String(value ?? "") === String(other?.[name] ?? "") || value === null || typeof value === "object") continue;
+    parts.push(name === "scheduler" ? value : typeof value === "boolean" ? `${label} ${value ? "on" : "off"}` : `${label} ${value}`);
+  }
+  return parts.filter(Boolean).slice(0, 6).join(" · ");
+}
+
+function row(job, before) {
   const words = job.order?.prompt || "Without a prompt";
-  const place = job.state === "drawing" ? "is drawn now" : `place ${job.position + 1}`;
   const mine = own.has(job.id);
+  const name = words.slice(0, 60);
+  const act = (how, json) => () => ask(path("jobs", job.id, how), { method: "POST", json }).catch((error) => problem($("job-problem"), error)).then(readQueue);
+  const actions = !mine ? [] : [
+    ...(job.state === "queued" ? [["↑", "Earlier", -1], ["↓", "Later", 1]].map(([sign, told, places]) => button(sign, act("move", { places }), { id: `queue-${told}-${job.id}`, "aria-label": `${told}: ${name}`, title: told, className: "quiet icon" })) : []),
+    button("×", () => end(job.id, "cancel").then(() => own.delete(job.id)).then(readQueue), { "aria-label": `Cancel: ${name}`, title: "Cancel", className: "quiet icon" }),
+  ];
   return make("li", {},
-    make("span", { className: "grow cut" }, words),
-    make("span", { className: "hint" }, mine ? place : `${place} · ${job.client}`),
-    mine ? button("×", () => end(job.id, "cancel").then(() => own.delete(job.id)).then(readQueue), { "aria-label": `Cancel: ${words.slice(0, 60)}`, className: "quiet icon" }) : null);
+    make("span", { className: "hint" }, job.state === "drawing" ? "now" : String(job.position + 1)),
+    make("span", { className: "grow" }, make("span", { className: "cut" }, words), make("span", { className: "hint cut" }, [mine ? "" : job.client, job.order ? differences(job.order, before?.order) : ""].filter(Boolean).join(" · "))),
+    ...actions);
+}
+
+/** Cancel all of ours that wait. */
+async function clear() {
+  const ours = waiting.filter((job) => own.has(job.id) && job.id !== followed);
+  await Promise.all(ours.map(({ id }) => end(id, "cancel").then(() => own.delete(id)))).catch((error) => problem($("job-problem"), error));
+  readQueue();
 }
 
 /** `shown(type, data)` is the stage. Jobs of before the page was loaded anew are found again. */
 export async function startJobs(shown) {
   show = shown;
+  $("queue-clear").addEventListener("click", clear);
   let before = [];
   try {
     before = JSON.parse(sessionStorage.getItem(KEY) ?? "[]");

@@ -1,4 +1,4 @@
-// The model that paints: picker, bounds of the form, schedulers.
+// The model that paints: picker, bounds of the form, samplers.
 
 import { $, make, newest } from "./dom.js";
 import { takeControlNets } from "./controls.js";
@@ -7,6 +7,7 @@ import { announce, problem } from "./notices.js";
 import { pick } from "./picker.js";
 import { imagePrompts, references } from "./picture_lists.js";
 import { recount } from "./prompts.js";
+import { takeSamplers } from "./samplers.js";
 import { ask, query } from "./server.js";
 
 let models = [];
@@ -17,7 +18,6 @@ const choosing = newest();
 export const model = () => current;
 export const family = () => models.find((one) => one.name === current)?.family ?? null;
 export const modelNames = () => models.map((one) => one.name);
-export const schedulers = () => [...$("scheduler").options].map((option) => option.value).filter(Boolean);
 
 /** What the model picker and the gallery's filter offer, read anew. */
 export async function readModels(wanted = current) {
@@ -41,10 +41,10 @@ export async function setModel(name) {
   current = name;
   show();
   try {
-    const [options, names] = await Promise.all(["/api/options", "/api/schedulers"].map((list) => ask(query(list, { model: name }))));
+    const options = await ask(query("/api/options", { model: name }));
     if (!isNewest()) return;
-    takeSchedulers(names.map((one) => one.name), changed);
     takeOptions(options);
+    takeSamplers(options.samplers, changed);
     takeControlNets(options.controlnets);
     imagePrompts.allow(options.ip_adapter ? Infinity : 0);
     references.allow(options.most_references);
@@ -88,21 +88,6 @@ async function open() {
     name: one.name, title: one.title, detail: detailOf(one), picture: pictures.get(one.name),
     current: one.name === current, disabled: one.state === "missing",
   })), setModel);
-}
-
-/** Fill the scheduler's choices; a recipe may bring one more, which another model need not know. */
-function takeSchedulers(names, changed) {
-  const chosen = $("scheduler").value || remembered;
-  $("scheduler").replaceChildren(make("option", { value: "" }, "The model’s own"), ...names.map((name) => make("option", { value: name }, name)));
-  setScheduler(changed && !names.includes(chosen) ? "" : chosen);
-}
-
-let remembered = "";
-
-export function setScheduler(name) {
-  remembered = name ?? "";
-  if (remembered && !schedulers().includes(remembered)) $("scheduler").append(make("option", { value: remembered }, remembered));
-  $("scheduler").value = remembered;
 }
 
 export function startModels() {

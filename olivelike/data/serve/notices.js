@@ -9,7 +9,7 @@ export function announce(text) {
   setTimeout(() => ($("announce").textContent = text), 50);
 }
 
-/** Show a notice with actions, `[text, work]` each; without any it goes after a while, unless it `stays`. */
+/** Show a notice in place of the last one, with actions, `[text, work]` each; without any it goes after a while, unless it `stays`. */
 export function notice(text, actions = [], { stays = false } = {}) {
   const shown = make("li", { className: "notice" }, make("p", {}, text));
   const close = () => shown.remove();
@@ -20,7 +20,7 @@ export function notice(text, actions = [], { stays = false } = {}) {
     }));
   }
   shown.append(button("×", close, { "aria-label": "Close this notice", className: "quiet" }));
-  $("notices").append(shown);
+  $("notices").replaceChildren(shown);
   announce(text);
   if (!actions.length && !stays) setTimeout(close, 6000);
 }

@@ -11,18 +11,20 @@ import { forgetInitial, hasMask, hasPicture, initialFields, limitUploads, startI
 import { current, end, readQueue, startJobs, submit } from "./jobs.js";
 import { chosenLoras, loraNames, readLoras, setLoras, startLoras } from "./loras.js";
 import { startMask } from "./mask.js";
-import { model, modelNames, readModels, schedulers, setScheduler, startModels } from "./models.js";
+import { model, modelNames, readModels, startModels } from "./models.js";
 import { notice, problem } from "./notices.js";
 import { startPicker } from "./picker.js";
+import { onRemoved } from "./picture_actions.js";
 import { PICTURE_LISTS } from "./picture_lists.js";
 import { axes, startPlot } from "./plot.js";
 import { recount, startPrompts } from "./prompts.js";
 import { readRuns, startRuns } from "./runs.js";
+import { samplers, startSamplers } from "./samplers.js";
 import { startSelection } from "./selection.js";
 import { ask, listen, onReturn } from "./server.js";
-import { onStage, removeFromStage, shownPicture, startStage } from "./stage.js";
-import { readUpscalers, removeFromUpscale, sendToUpscale, startUpscale } from "./upscale.js";
-import { startViewer } from "./viewer.js";
+import { onStage, removeFromStage, restoreStage, shownPicture, startStage } from "./stage.js";
+import { readUpscalers, removeFromUpscale, startUpscale } from "./upscale.js";
+import { leaveViewer, startViewer } from "./viewer.js";
 
 const VIEWS = ["paint", "upscale", "gallery", "workflows"];
 const QUEUE = new Set(["queued", "queue", "started", "done", "failed", "cancelled"]);
@@ -40,6 +42,7 @@ async function order() {
     delete found[name];
   }
   const { x, y } = axes();
+  if (found.num_images < 2) found.sheet = false;
   if (x) found.x = x;
   if (y) found.y = y;
   return found;
@@ -55,7 +58,7 @@ function fault(error) {
   const place = error.plot ? "plot-problem" : "order-problem";
   if (error.plot) $("fold-plot").open = true;
   problem($(place), error);
-  $(place).scrollIntoView({ block: "nearest" });
+  if (error.plot) $(place).scrollIntoView({ block: "nearest" });
   const named = /^(?:body\.)?([a-z_]+)\b/.exec(error.message)?.[1];
   markField(error.field ?? named);
   if (error.code === "source" && /upload|picture/.test(error.message)) {
@@ -76,6 +79,8 @@ async function generate() {
   } catch (error) {
     return fault(Object.assign(error, { plot: true }));
   }
+  // Where the picture is above the options, it is brought into sight.
+  if (matchMedia("(max-width: 56rem)").matches) $("frame").scrollIntoView({ block: "center" });
   $("generate").setAttribute("aria-busy", "true");
   if (!current()) onStage("sending");
   try {
@@ -144,15 +149,17 @@ function startForm() {
     setLoras([]);
     notice("All options are as the model has them.");
   });
-  $("scheduler").addEventListener("change", () => setScheduler($("scheduler").value));
   document.addEventListener("keydown", shortcuts);
+  const tellHires = () => ($("hires-badge").textContent = $("hires").value ? `×${$("hires").value}` : "");
+  $("hires").addEventListener("input", tellHires);
+  document.addEventListener("form-filled", tellHires);
 }
 
 /** Sizes as text for a plot, the model's own and two shapes of it. */
 function choices(field) {
   const [width, height] = [$("width").value, $("height").value];
   return {
-    scheduler: schedulers(), model: modelNames(), lora: loraNames().map((name) => `${name}:1`),
+    scheduler: samplers(), model: modelNames(), lora: loraNames().map((name) => `${name}:1`),
     upscaler: [...$("upscaler").options].map((option) => option.value).filter(Boolean),
     size: [`${width}x${height}`, `${height}x${width}`],
   }[field];
@@ -192,6 +199,7 @@ async function start() {
   startMask();
   startPicker();
   startModels();
+  startSamplers();
   startLoras();
   startPrompts(model);
   startPlot(choices);
@@ -203,18 +211,19 @@ async function start() {
   startGallery();
   startRuns(readModels);
   const forgotten = (picture) => {
+    leaveViewer(picture);
     removeFromGallery(picture);
     removeFromStage(picture);
     removeFromUpscale(picture);
   };
-  startViewer(forgotten, sendToUpscale);
+  startViewer();
+  onRemoved(forgotten);
   startUpscale();
   startSelection(listed, forgotten);
   startCompare();
   startForm();
-  const kept = rememberForm(() => ({ model: model(), loras: chosenLoras(), scheduler: $("scheduler").value }));
+  const kept = rememberForm(() => ({ model: model(), loras: chosenLoras() }));
   setLoras(kept.loras ?? []);
-  setScheduler(kept.scheduler);
   recount();
   addEventListener("hashchange", route);
   route();
@@ -229,6 +238,7 @@ async function start() {
     problem($("order-problem"), error);
   }
   await startJobs(onStage);
+  if (!current()) await restoreStage();
   document.addEventListener("visibilitychange", attend);
   attend();
   document.documentElement.dataset.ready = "yes";

@@ -45,7 +45,10 @@ function pictureList(name, field, told) {
     /** Let a model have so many; where it takes none, there is nothing to choose. */
     allow(count) {
       most = count;
-      $(`fold-${name}`).hidden = !most;
+      const none = $(`${name}-none`);
+      $(`fold-${name}`).hidden = !most && !none;
+      if (none) none.hidden = most > 0;
+      for (const part of $(`fold-${name}`).querySelectorAll(".drop, .row, .grid")) part.hidden = !most;
     },
     add,
     allowed: () => most > 0,

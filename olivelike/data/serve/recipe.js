@@ -4,9 +4,10 @@ import { FORM } from "./declared.js";
 import { $, make, newest } from "./dom.js";
 import { setField } from "./form.js";
 import { setLoras } from "./loras.js";
-import { model, modelNames, setModel, setScheduler } from "./models.js";
+import { model, modelNames, setModel } from "./models.js";
 import { notice } from "./notices.js";
-import { ask } from "./server.js";
+import { setScheduler } from "./samplers.js";
+import { ask, path } from "./server.js";
 import { hasUpscaler } from "./upscale.js";
 
 /** Fields that are filled in otherwise: typed over, so that what was there can be had back, or chosen from a list. */
@@ -15,7 +16,7 @@ const TEXTS = new Set(["negative_prompt", "scheduler", "upscaler"]);
 const applying = newest();
 
 /** Fill the form in with a record. `leftOut` is the server's sentence on what the form can't take; it is asked for if need be. */
-export async function applyRecipe(record, where = "the picture", leftOut = undefined) {
+export async function applyRecipe(record, where = "the picture", leftOut = undefined, actions = []) {
   const isNewest = applying();
   const missing = [];
   const told = leftOut === undefined ? ask("/api/recipes", { method: "POST", json: { record } }).then((found) => found.left_out, (error) => error.message) : leftOut;
@@ -39,13 +40,16 @@ export async function applyRecipe(record, where = "the picture", leftOut = undef
     const value = record[name] ?? (always ? undefined : plain ?? "");
     if (value !== undefined) setField(name, value);
   }
-  setScheduler(record.scheduler);
+  setScheduler(record.scheduler ?? "");
   const enlarger = record.upscaler?.name.replace(/\.onnx$/, "") ?? "";
   if (hasUpscaler(enlarger)) setField("upscaler", enlarger);
   else missing.push(`the upscaler ${enlarger} is not served here`);
   // LoRAs that the prompt names itself would count twice.
-  const named = new Set([...(record.prompt ?? "").matchAll(/<(?:lora|lyco):([^:<>]+)/g)].map((match) => match[1].trim().split(/[\\/]/).pop()));
+  const named = namedIn(record.prompt);
   setLoras((record.loras ?? []).filter((lora) => !named.has(lora.name)));
+  // It is the recipe of one picture.
+  for (const name of ["num_images", "batch_size"]) setField(name, 1);
+  setField("sheet", false);
   for (const [used, name] of [[record.init_image, "an initial picture"], [record.mask, "a mask"], ...(record.controls ?? []).map((one) => [one.image, "a picture that led"]), ...(record.ip_adapter_images ?? []).map((one) => [one, "a picture that was a prompt"]), ...(record.references ?? []).map((one) => [one, "a reference"])]) {
     if (used) missing.push(`it was made from ${name} (${used.name}), which you have to choose again`);
   }
@@ -54,8 +58,29 @@ export async function applyRecipe(record, where = "the picture", leftOut = undef
   const text = `Recipe of ${where} loaded${missing.length ? `, but ${missing.join(", and ")}` : ""}.`;
   const lost = await told;
   // What changes the picture stays until it is closed.
-  if (lost) notice(`${text} ${lost[0].toUpperCase()}${lost.slice(1)}.`, [], { stays: true });
-  else notice(text);
+  if (lost) notice(`${text} ${lost[0].toUpperCase()}${lost.slice(1)}.`, actions, { stays: true });
+  else notice(text, actions);
+}
+
+/** Names of LoRAs that a prompt names itself. */
+const namedIn = (prompt) => new Set([...(prompt ?? "").matchAll(/<(?:lora|lyco):([^:<>]+)/g)].map((match) => match[1].trim().split(/[\\/]/).pop()));
+
+/** The order that makes a picture again, of its record and of the pictures that its job was given. */
+export async function orderOf({ record, seed, job }) {
+  const { upscaler } = record;
+  const found = { prompt: record.prompt ?? "", negative_prompt: record.negative_prompt, seed, width: record.width, height: record.height, scheduler: record.scheduler };
+  if (modelNames().includes(record.model)) found.model = record.model;
+  for (const { name } of FORM.fields.filter((one) => one.recorded)) if (record[name] !== undefined) found[name] = record[name];
+  if (upscaler) found.upscaler = upscaler.name.replace(/\.onnx$/, "");
+  const named = namedIn(record.prompt);
+  found.loras = (record.loras ?? []).filter((lora) => !named.has(lora.name)).map(({ name, weight }) => ({ name, weight: weight ?? 1 }));
+  const used = ["init_image", "mask", "controls", "ip_adapter_images", "references"].filter((name) => (Array.isArray(record[name]) ? record[name].length : record[name]));
+  if (used.length) {
+    const { order } = await ask(path("jobs", job ?? "none")).catch(() => ({ order: null }));
+    if (!order) throw new Error("It was made from pictures that the server has no more; use its recipe, and choose them again.");
+    for (const name of used) found[name] = order[name];
+  }
+  return Object.fromEntries(Object.entries(found).filter(([, value]) => value !== null && value !== undefined));
 }
 
 const TEMPLATE = /\{(\w+)(?:\[(\d)\])?(?::g)?\}/g;
@@ -72,10 +97,10 @@ const isSaid = (value, plain) => value !== undefined && value !== null && value 
 
 /** The recipe as pairs of a label and a value in words. */
 export function recipeFacts(record) {
-  const whole = { ...record, scheduler: record.scheduler ?? record.sampler, model: [record.model, record.model_hash].filter(Boolean).join(" ") };
+  const whole = { ...record, scheduler: [record.sampler, record.sampler && record.schedule].filter(Boolean).join(" ") || record.scheduler, model: [record.model, record.model_hash].filter(Boolean).join(" ") };
   const told = FORM.record.filter(({ name, default: plain }) => isSaid(whole[name], plain));
   const rows = told.map(({ name, label, text }) => [
-    label[0].toUpperCase() + label.slice(1),
+    label,
     text ? text.replace(TEMPLATE, (_, field, place) => (place ? record[field][place] : record[field])) : said(whole[name]),
   ]);
   rows.push(...Object.entries(record.other ?? {}));

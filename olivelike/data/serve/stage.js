@@ -1,25 +1,25 @@
 // What is painted now: preview, steps, time left, and the pictures of the job.
 
-import { $, make } from "./dom.js";
+import { $, inWords, make } from "./dom.js";
 import { addToGallery, thumbnail } from "./gallery.js";
 import { current } from "./jobs.js";
 import { announce, notice, problem } from "./notices.js";
-import { view } from "./viewer.js";
+import { showActions } from "./picture_actions.js";
+import { ask, path } from "./server.js";
+import { FLAGGED, view } from "./viewer.js";
 
 const TITLE = "olivelike";
+/** The job and the picture that were shown last, for the next time. */
+const KEY = "olivelike.stage";
 
 let pictures = [];
 let shown = null;
 let said = "";
 let begun = null;
 let position = null;
+let took = "";
 
 export const shownPicture = () => shown;
-
-const seconds = (value) => {
-  const whole = Math.max(1, Math.round(value));
-  return whole < 90 ? `${whole} s` : `${Math.floor(whole / 60)} min ${whole % 60} s`;
-};
 
 function say(text, share = null) {
   $("status").textContent = text;
@@ -48,6 +48,8 @@ export function display(picture) {
   $("stage-picture").src = picture.url;
   $("stage-picture").alt = picture.prompt || "Picture without a prompt";
   $("stage-picture").classList.toggle("tiny", picture.width <= 128);
+  showBar(picture);
+  keep();
   for (const item of $("strip").children) {
     const isShown = item.dataset.picture === picture.id;
     item.firstChild.setAttribute("aria-current", String(isShown));
@@ -56,7 +58,46 @@ export function display(picture) {
   }
 }
 
+/** Below the picture: what it is, and what can be done with it. */
+function showBar(picture) {
+  const facts = [picture.sheet ? "Grid" : picture.seed === null || picture.seed === undefined ? "" : `Seed ${picture.seed}`, `${picture.width}×${picture.height}`, took];
+  $("picture-facts").textContent = facts.filter(Boolean).join(" · ");
+  $("picture-facts").classList.toggle("problem", Boolean(picture.flagged));
+  if (picture.flagged) $("picture-facts").append(make("br"), FLAGGED);
+  showActions("picture", picture, { failed: (error) => problem($("job-problem"), error), before: () => problem($("job-problem"), "") });
+  $("picture-bar").hidden = false;
+}
+
+function keep() {
+  try {
+    localStorage.setItem(KEY, JSON.stringify({ job: shown?.job, picture: shown?.id }));
+  } catch {
+    // A browser without room: the picture is in the gallery.
+  }
+}
+
+const duration = (job) => (job.started && job.finished ? inWords((new Date(job.finished) - new Date(job.started)) / 1000) : "");
+
+/** Show what was there when the page was last open. */
+export async function restoreStage() {
+  let before = {};
+  try {
+    before = JSON.parse(localStorage.getItem(KEY) ?? "{}");
+  } catch {
+    before = {};
+  }
+  if (!before?.job) return;
+  const job = await ask(path("jobs", before.job)).catch(() => null);
+  if (!job || current() || begun) return;
+  begun = job.id;
+  took = duration(job);
+  for (const picture of [...job.pictures, ...(job.sheet ? [job.sheet] : [])]) add(picture, { show: false });
+  const last = pictures.find((one) => one.id === before.picture) ?? pictures.at(-1);
+  if (last) display(last);
+}
+
 function showPreview(source) {
+  $("picture-bar").hidden = true;
   $("preview").src = source;
   $("preview").hidden = false;
   $("stage-open").hidden = true;
@@ -66,7 +107,7 @@ function showPreview(source) {
 function add(picture, { stored = true, show = true } = {}) {
   if (!pictures.some((one) => one.id === picture.id)) {
     pictures.push(picture);
-    $("strip").append(make("li", { data: { picture: picture.id } }, thumbnail(picture, display)));
+    $("strip").append(make("li", { className: picture.sheet ? "apart" : "", data: { picture: picture.id } }, thumbnail(picture, display)));
     if (stored) addToGallery(picture);
   }
   $("strip").hidden = pictures.length < 2;
@@ -79,6 +120,7 @@ function begin(job) {
   if (job.id !== begun) said = "";
   begun = job.id;
   position = null;
+  took = "";
   $("strip").replaceChildren();
   $("strip").hidden = true;
   $("job-notes").replaceChildren();
@@ -122,7 +164,7 @@ const heard = {
   step({ step, steps, done, steps_total, batch, batches, eta, preview }) {
     if (preview) showPreview(preview);
     const part = batches > 1 ? `, batch ${batch} of ${batches}` : "";
-    const left = eta ? ` · ${seconds(eta)} left` : "";
+    const left = eta ? ` · ${inWords(eta)} left` : "";
     const share = done / steps_total;
     say(`Step ${step} of ${steps}${part}${left}`, share);
     if (share >= 0.5) sayOnce("half", `Half done${left}.`);
@@ -133,15 +175,19 @@ const heard = {
     enable(false);
     showNotes(job.notes);
     for (const picture of job.pictures) add(picture, { show: false });
-    if (job.sheet) add(job.sheet);
-    else if (pictures.length) display(pictures.at(-1));
+    took = duration(job);
+    // A plot is its sheet; of a batch the pictures are what counts.
+    if (job.sheet) add(job.sheet, { show: false });
+    const last = job.order?.x || job.order?.y ? job.sheet : job.pictures.filter((one) => !one.flagged).at(-1) ?? job.pictures.at(-1);
+    if (last ?? pictures.length) display(last ?? pictures.at(-1));
     else if (!$("preview").hidden) clear();
     const flagged = job.pictures.filter((one) => one.flagged).length;
     const also = flagged ? ` ${flagged} flagged by the safety checker, and black.` : "";
+    const open = last ? [["Open", () => view(last, neighbours)]] : [];
+    if ($("view-paint").hidden && job.state === "done") notice(`Painted: ${job.order?.prompt || "a picture"}`, open);
     const count = job.pictures.length;
-    const took = job.started && job.finished ? ` in ${seconds((new Date(job.finished) - new Date(job.started)) / 1000)}` : "";
     if (job.state === "done") {
-      say(`${count === 1 ? "Painted" : `${count} pictures painted`}${took}.${also}`);
+      say(`${count === 1 ? "Painted" : `${count} pictures painted`}${took ? ` in ${took}` : ""}.${also}`);
       announce($("status").textContent);
     } else if (job.state === "cancelled") {
       say(`Cancelled${count ? `; ${count} finished` : ""}.`);
@@ -151,6 +197,11 @@ const heard = {
       problem($("job-problem"), job.error?.message ?? "The server does not say why.");
     }
   },
+};
+
+const neighbours = (picture) => {
+  const place = pictures.findIndex((one) => one.id === picture.id);
+  return [pictures[place - 1] ?? null, pictures[place + 1] ?? null];
 };
 
 function clear() {
@@ -173,15 +224,14 @@ export function removeFromStage(picture) {
   if (pictures.length) display(pictures.at(-1));
   else {
     $("stage-open").hidden = true;
+    $("picture-bar").hidden = true;
     $("stage-empty").hidden = false;
+    keep();
   }
 }
 
 export function startStage() {
   say("Ready.");
-  $("stage-open").addEventListener("click", () => shown && view(shown, (picture) => {
-    const place = pictures.findIndex((one) => one.id === picture.id);
-    return [pictures[place - 1] ?? null, pictures[place + 1] ?? null];
-  }));
+  $("stage-open").addEventListener("click", () => shown && view(shown, neighbours));
   $("stage-picture").addEventListener("error", () => notice("This picture is gone from the gallery."));
 }

@@ -389,7 +389,7 @@ class PictureFiles:
             )  # fmt: skip
         if self.sheet:  # Without one, pictures are held for their batch alone.
             self._cells.append(
-                SheetPicture(picture.image, record.prompt, f"seed {picture.seed}", bool(picture.flagged))
+                SheetPicture(picture.image, record.prompt, f"Seed {picture.seed}", bool(picture.flagged))
             )
 
     def keep_sheet(self) -> None:

@@ -21,7 +21,16 @@ from typing import TYPE_CHECKING, Any, Final, get_type_hints
 from olivelike._untrusted import Json, parse_json
 from olivelike.errors import SessionError, SourceError, UsageError
 from olivelike.runtime.pictures.ai_mark import XMP_TEXT, source_type, xmp_packet
-from olivelike.runtime.pipeline.request import Control, Recorded, Told, Written, read_number, read_seed, read_whole
+from olivelike.runtime.pipeline.request import (
+    LABELS,
+    Control,
+    Recorded,
+    Told,
+    Written,
+    read_number,
+    read_seed,
+    read_whole,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -54,51 +63,55 @@ def _told(
     written: Written | None = None,
     *,
     later: bool = False,
+    within: bool = False,
 ) -> Any:
-    """Declare a field of a record alone; see `Told`. `later` is written only where it is not the default."""
-    return field(default=default, metadata={"told": Told(label, text, written, always=not later)})
+    """Declare a field of a record; see `Told`. `later` is written only where it is not the default.
+
+    What a request has too is called as there, without a `label`.
+    """
+    return field(default=default, metadata={"label": label, "told": Told(text, written, not later, within)})
 
 
 @dataclass(frozen=True)
 class PictureRecord(Recorded):
     """Everything that remakes a picture; `None` where a picture of another program does not tell."""
 
-    prompt: str = field(metadata={"told": Told("prompt", always=True)})
-    negative_prompt: str | None = _told(None, "negative")
-    steps: int | None = _told(None, "steps", written=Written("Steps", read_whole))
-    scheduler: str | None = _told(None, "scheduler")
+    prompt: str = field(metadata={"label": "Prompt", "told": Told(always=True)})
+    negative_prompt: str | None = _told(None)
+    steps: int | None = _told(None, written=Written("Steps", read_whole))
+    scheduler: str | None = _told(None)
     """A name that `find_scheduler` takes; `None` for a folder's own one that has none there."""
-    sampler: str | None = _told(None, written=Written("Sampler", str))
+    sampler: str | None = _told(None, written=Written("Sampler", str), within=True)
     """A1111's name of it, without the schedule type; of a class without one, the class."""
-    schedule: str | None = _told(None, written=Written("Schedule type", str, None))
+    schedule: str | None = _told(None, written=Written("Schedule type", str, None), within=True)
     """A1111's schedule type; `None` for the plain one."""
-    guidance_scale: float | None = _told(None, "guidance", written=Written("CFG scale", read_number))
-    seed: int | None = _told(None, "seed", written=Written("Seed", read_seed))
+    guidance_scale: float | None = _told(None, written=Written("CFG scale", read_number))
+    seed: int | None = _told(None, written=Written("Seed", read_seed))
     """Seed of this very picture."""
-    width: int | None = _told(None, "made at", "{width}x{height}")
-    height: int | None = _told(None)
-    strength: float | None = _told(None, "strength", written=Written("Denoising strength", read_number, None))
+    width: int | None = _told(None, "Size", "{width}x{height}")
+    height: int | None = _told(None, within=True)
+    strength: float | None = _told(None, written=Written("Denoising strength", read_number, None))
     """With an initial picture."""
-    init_image: UsedFile | None = _told(None, "started from")
-    mask: UsedFile | None = _told(None, "mask")
-    model: str | None = _told(None, "model", written=Written("Model", str))
+    init_image: UsedFile | None = _told(None, "Initial picture")
+    mask: UsedFile | None = _told(None, "Mask")
+    model: str | None = _told(None, "Model", written=Written("Model", str))
     """Name of the pipeline's folder or checkpoint."""
-    model_hash: str | None = _told(None, written=Written("Model hash", str))
+    model_hash: str | None = _told(None, written=Written("Model hash", str), within=True)
     """First ten hexadecimal digits of the checkpoint's SHA-256, as A1111 has it."""
     loras: tuple[UsedFile, ...] = _told((), "LoRA", written=Written("Lora hashes", _read_loras, None))
-    provider: str | None = _told(None, "provider")
+    provider: str | None = _told(None, "Provider")
     """Execution provider that ran the UNet."""
-    version: str | None = _told(None, "made by", written=Written("Version", str, None))
+    version: str | None = _told(None, "Made by", written=Written("Version", str, None))
     """Program that made it, such as `olivelike 0.1.0`."""
-    other: Mapping[str, str] = field(default_factory=dict, metadata={"told": Told(None, always=True)})
+    other: Mapping[str, str] = field(default_factory=dict, metadata={"told": Told(always=True, within=True)})
     """Further fields that A1111 wrote, as text."""
-    upscaler: UsedFile | None = _told(None, "upscaler", later=True)
+    upscaler: UsedFile | None = _told(None, "Upscaler", later=True)
     """Network that enlarged it: between the two, with `hires`; else in the end."""
-    controls: tuple[Control[UsedFile], ...] = _told((), "led by", later=True)
+    controls: tuple[Control[UsedFile], ...] = _told((), "ControlNet", later=True)
     """Pictures that led it."""
-    ip_adapter_images: tuple[UsedFile, ...] = _told((), "shown", later=True)
+    ip_adapter_images: tuple[UsedFile, ...] = _told((), "IP-Adapter", later=True)
     """Pictures that were a prompt, by an IP-Adapter."""
-    references: tuple[UsedFile, ...] = _told((), "made after", later=True)
+    references: tuple[UsedFile, ...] = _told((), "Reference", later=True)
     """Pictures that the denoiser saw beside the text."""
 
     def to_json(self) -> str:
@@ -128,6 +141,16 @@ def told_of(one: Field[Any]) -> Told:
     return told
 
 
+def label_of(one: Field[Any]) -> str | None:
+    """Return what a field of a record is called; `None` if it is told together with another one."""
+    return None if told_of(one).within else one.metadata["label"] or LABELS[one.name]
+
+
+def told_sampler(record: PictureRecord) -> str | None:
+    """Return sampler and schedule type as people call them, or else the scheduler's name."""
+    return " ".join(filter(None, (record.sampler, record.schedule))) if record.sampler else record.scheduler
+
+
 @lru_cache(maxsize=1)
 def fields_of_files() -> tuple[Field[Any], ...]:
     """Return the fields of a record in the order that files have."""
@@ -146,15 +169,15 @@ _LAST: Final = ("model", "loras", "provider", "version")
 def told_in_words(record: PictureRecord) -> Iterator[tuple[str, str, str]]:
     """Yield field, label and text of all that a record tells, where it is not the default."""
     named = " ".join(part for part in (record.model, record.model_hash) if part)
-    together = replace(record, scheduler=record.scheduler or record.sampler, model=named or None)
+    together = replace(record, scheduler=told_sampler(record), model=named or None)
     for one in sorted(fields_of_files(), key=lambda one: _LAST.index(one.name) if one.name in _LAST else -1):
         told, value = told_of(one), getattr(together, one.name)
-        if told.label is None or value == one.default:
+        if (label := label_of(one)) is None or value == one.default:
             continue
         if isinstance(value, tuple) and told.text is None:
-            yield from ((one.name, f"{told.label} {number}", _said(part)) for number, part in enumerate(value, 1))
+            yield from ((one.name, f"{label} {number}", _said(part)) for number, part in enumerate(value, 1))
         else:
-            yield one.name, told.label, told.text.format_map(vars(record)) if told.text else _said(value)
+            yield one.name, label, told.text.format_map(vars(record)) if told.text else _said(value)
 
 
 def _said(value: Any) -> str:

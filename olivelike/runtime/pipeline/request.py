@@ -138,15 +138,15 @@ class Written(NamedTuple):
 
 
 class Told(NamedTuple):
-    """Words for a field where a picture's record is shown."""
+    """Words for a field where a picture's record is shown, behind its label."""
 
-    label: str | None
-    """For people; `None` where it is told together with another one."""
     text: str | None = None
     """Put together with the record's fields by `str.format`; the value by default."""
     written: Written | None = None
     always: bool = False
     """Write it into files where it is the default too; others came later, and files without them stay as they were."""
+    within: bool = False
+    """Whether it is told together with another one."""
 
 
 class Asked(NamedTuple):
@@ -174,8 +174,7 @@ class Asked(NamedTuple):
 class Entered(NamedTuple):
     """Input of the server's page for a field."""
 
-    label: str
-    group: Literal["picture", "control", "image_prompt", "more"] | None = None
+    group: Literal["picture", "control", "image_prompt", "hires", "more"] | None = None
     """Group of its input, behind those that are declared before; `None` is for one with its own place in the page."""
     step: float = 1
     """From one number to the next, as its buttons go."""
@@ -184,6 +183,7 @@ class Entered(NamedTuple):
     words: tuple[str, ...] = ()
     """For people, of the words that there are to choose from."""
     hint: str = ""
+    """What it does, in words of nobody's trade."""
 
 
 class Elsewhere(NamedTuple):
@@ -197,6 +197,7 @@ def choice(
     default: Any,
     asked: Asked | None = None,
     *,
+    label: str | None = None,
     told: Told | None = None,
     entered: Entered | None = None,
     about: str | None = None,
@@ -210,6 +211,7 @@ def choice(
     Args:
         default: what it is where nobody asks for it.
         asked: how it is asked for in words, if it is.
+        label: what people call it, wherever they read it: the field's own word, as programs of the kind have it.
         told: how a record tells it, if it does.
         entered: how the server's page asks for it, if it does.
         about: the field without which it means nothing.
@@ -218,7 +220,15 @@ def choice(
         elsewhere: what other programs call it, beside the aliases of lines, whose first is A1111's name.
         most: the largest value that a pipeline takes, where a server takes less, or nothing says.
     """
-    told_so = {"asked": asked, "told": told, "entered": entered, "about": about, "noun": noun, "axis": axis}
+    told_so = {
+        "asked": asked,
+        "label": label,
+        "told": told,
+        "entered": entered,
+        "about": about,
+        "noun": noun,
+        "axis": axis,
+    }
     return field(default=default, metadata={**told_so, "elsewhere": elsewhere or Elsewhere(), "most": most})
 
 
@@ -333,16 +343,18 @@ class Recorded:
     guidance_rescale: Annotated[float, Bounds(ge=0, le=1)] = choice(
         0.0,
         Asked(float, "From 0 to 1, against overexposure; 0 by default.", "X", group="Prompts and sampling"),
-        told=Told("rescale", written=Written("CFG Rescale", read_number), always=True),
-        entered=Entered("Guidance rescale", group="more", step=0.05),
+        label="CFG rescale",
+        told=Told(written=Written("CFG Rescale", read_number), always=True),
+        entered=Entered("more", step=0.05),
         axis=True,
     )
     """Share of section 3.4 of https://arxiv.org/abs/2305.08891, against overexposure."""
     eta: Annotated[float, Bounds(ge=0, le=1)] = choice(
         0.0,
         Asked(float, "DDIM's share of fresh noise; 0 by default.", "X", group="Prompts and sampling"),
-        told=Told("eta", written=Written("Eta", read_number), always=True),
-        entered=Entered("Eta (DDIM)", group="more", step=0.05),
+        label="Eta",
+        told=Told(written=Written("Eta", read_number), always=True),
+        entered=Entered("more", step=0.05, hint="Share of fresh noise in each step, with DDIM."),
         axis=True,
     )
     """Share of fresh noise in each step of the DDIM scheduler."""
@@ -351,11 +363,11 @@ class Recorded:
         Asked(
             int, "Last layers of the text encoder to leave out; A1111 counts from 1.", "N", group="Prompts and sampling"
         ),
-        told=Told("clip skip", written=Written("Clip skip", _one_less, lambda skipped: skipped + 1), always=True),
+        label="Clip skip",
+        told=Told(written=Written("Clip skip", _one_less, lambda skipped: skipped + 1), always=True),
         elsewhere=Elsewhere(a1111="CLIP_stop_at_last_layers less 1"),
         entered=Entered(
-            "Clip skip",
-            group="more",
+            "more",
             hint="Clip skip counts the layers left out: A1111’s 2 is 1 here.",  # noqa: RUF001
         ),
         axis=True,
@@ -369,15 +381,14 @@ class Recorded:
             "A:B",
             group="Prompts and sampling",
         ),
+        label="Guidance interval",
         told=Told(
-            "guidance from",
             "{guidance_interval[0]:g} to {guidance_interval[1]:g} of the steps",
             Written("Guidance interval", _interval, lambda shares: "{:g}:{:g}".format(*shares)),
         ),
         entered=Entered(
-            "Guidance from share to share",
-            group="more",
-            hint="Steps between which guidance leads, such as 0:0.6; the others cost half.",
+            "more",
+            hint="Guidance interval: shares of the steps between which CFG leads, such as 0:0.6; the others cost half.",
         ),
         axis=True,
     )
@@ -390,21 +401,20 @@ class Recorded:
             "N",
             group="Time and memory",
         ),
-        told=Told("whole UNet each", "{cache_interval} steps", Written("Cache interval", read_whole)),
-        entered=Entered("Whole UNet each … steps", group="more"),
+        label="DeepCache interval",
+        told=Told("the whole UNet each {cache_interval} steps", Written("Cache interval", read_whole)),
+        entered=Entered("more", hint="DeepCache runs the whole UNet each so many steps, a small part between."),
         axis=True,
     )
     """Each so many steps the whole UNet runs; between them its shallow part, which the pass `deepcache` writes."""
     prompt_weights: bool = choice(
         True,
         Asked(parse_off, "All that is written in prompts is text.", name="plain-prompts", group="Prompts and sampling"),
+        label="Emphasis",
         told=Told(
-            "weights",
-            "brackets in the prompt are text",
-            Written("Emphasis", _no_emphasis, lambda _: "None"),
-            always=True,
+            "off: brackets in the prompt are text", Written("Emphasis", _no_emphasis, lambda _: "None"), always=True
         ),
-        entered=Entered("Brackets, BREAK and the like have a meaning", group="more"),
+        entered=Entered("more", hint="(word:1.2), [a:b:0.5], BREAK and the like mean something in prompts."),
     )
     """Whether `(word:1.2)` and `BREAK` in prompts mean what they do in A1111."""
     fit: bool = choice(
@@ -414,8 +424,11 @@ class Recorded:
             "Take the nearest size there is, and crop the initial picture to its shape.",
             group="From pictures",
         ),
-        told=Told("cropped to fit", "to the shape of the size", always=True),
-        entered=Entered("Crop to fit", group="picture"),
+        label="Crop and resize",
+        told=Told("to the shape of the size", always=True),
+        entered=Entered(
+            "picture", hint="Takes the nearest size, and crops the picture to its shape; it is stretched otherwise."
+        ),
     )
     """Take the nearest size that can be had, and crop `init_image` and `mask` to its shape; they are stretched else."""
     variation_strength: Annotated[float, Bounds(ge=0, le=1)] = choice(
@@ -428,8 +441,9 @@ class Recorded:
             group="Prompts and sampling",
         ),
         noun="variation_strength, the share of its noise, above 0",
-        told=Told("by a share of", written=Written("Variation seed strength", read_number)),
-        entered=Entered("Variation", group="more", step=0.05),
+        label="Variation strength",
+        told=Told(written=Written("Variation seed strength", read_number)),
+        entered=Entered("more", step=0.05),
         axis=True,
     )
     """Share of another seed's noise in the initial noise, as A1111's `subseed_strength`."""
@@ -442,9 +456,10 @@ class Recorded:
             aliases=("subseed",),
             group="Prompts and sampling",
         ),
-        told=Told("varied with", written=Written("Variation seed", read_seed)),
+        label="Variation seed",
+        told=Told(written=Written("Variation seed", read_seed)),
         about="variation_strength",
-        entered=Entered("Variation seed", group="more"),
+        entered=Entered("more", hint="A share of the noise is that of another seed; empty draws one."),
         axis=True,
     )
     """Other seed of each prompt's first picture; the next ones have those that follow, and keep `seed`. In a record, of
@@ -452,16 +467,20 @@ class Recorded:
     hires: Annotated[float, Bounds(gt=1, le=8)] | None = choice(
         None,
         Asked(parse_hires, "Draw, enlarge X times, draw again: the share STRENGTH of the steps, 0.7.", "X[:STRENGTH]"),
-        told=Told("drawn again", "at {hires:g} times the size, strength {hires_strength:g}"),
-        entered=Entered("Draw again, times as large", group="more", step=0.25),
+        label="Hires fix",
+        told=Told("upscale by {hires:g}, denoising strength {hires_strength:g}"),
+        entered=Entered(
+            "hires", step=0.25, hint="Upscale by so many times: draws, enlarges, and draws again. Empty is off."
+        ),
         elsewhere=Elsewhere(a1111="hr_scale"),
         axis=True,
     )
     """Enlarge what is drawn from a prompt alone so many times, and draw it again at that size."""
     hires_strength: Annotated[float, Bounds(gt=0, le=1)] = choice(
         0.7,
-        told=Told(None),
-        entered=Entered("Its strength", group="more", step=0.05),
+        label="Hires denoising strength",
+        told=Told(within=True),
+        entered=Entered("hires", step=0.05),
         elsewhere=Elsewhere(a1111="denoising_strength"),
         axis=True,
     )
@@ -473,13 +492,13 @@ class Recorded:
             "With a mask: draw the whole picture, or what is around the mask at full size; whole.",
             group="From pictures",
         ),
+        label="Inpaint area",
         told=Told(
-            "drawn area",
-            "the masked, with {inpaint_padding} pixels around it",
+            "only masked, with {inpaint_padding} pixels around it",
             Written("Inpaint area", write=lambda _: "Only masked"),
         ),
         about="mask",
-        entered=Entered("Inpaint area", group="picture", words=("Whole picture", "Only masked")),
+        entered=Entered("picture", words=("Whole picture", "Only masked")),
     )
     """`masked` draws what is around the mask at `size`, and puts it back into the picture."""
     mask_blur: Annotated[int, Bounds(ge=0, le=256)] | None = choice(
@@ -490,9 +509,10 @@ class Recorded:
             "N",
             group="From pictures",
         ),
-        told=Told("mask blur", written=Written("Mask blur")),
+        label="Mask blur",
+        told=Told(written=Written("Mask blur")),
         about="mask",
-        entered=Entered("Mask blur", group="picture", value=4),
+        entered=Entered("picture", value=4),
         most=1024,
         axis=True,
     )
@@ -500,9 +520,10 @@ class Recorded:
     inpaint_padding: Annotated[int, Bounds(ge=0, le=1024)] = choice(
         32,
         Asked(int, "Pixels around a masked area that are drawn too; 32 by default.", "N", group="From pictures"),
-        told=Told(None),
+        label="Only masked padding",
+        told=Told(within=True),
         about="inpaint_area",
-        entered=Entered("Padding", group="picture"),
+        entered=Entered("picture"),
         elsewhere=Elsewhere(a1111="inpaint_full_res_padding"),
         axis=True,
     )
@@ -514,8 +535,9 @@ class Recorded:
             "Decode and encode part by part: for pictures that memory has no room for.",
             group="Time and memory",
         ),
-        told=Told("VAE", "part by part"),
-        entered=Entered("Decode part by part (large pictures)", group="more"),
+        label="VAE tiling",
+        told=Told("on"),
+        entered=Entered("more", hint="Decodes large pictures part by part, in less memory."),
     )
     """Whether the VAE decodes and encodes pictures part by part that are larger than what the denoiser was trained
     on. That takes less memory still: in strips, with the statistics of the whole, or else in overlapping tiles."""
@@ -524,17 +546,19 @@ class Recorded:
         Asked(
             parse_flag, "Control pictures lead the prompt alone; they work without one, too.", group="LoRAs and control"
         ),
-        told=Told("led", "the prompt alone"),
-        entered=Entered("Guess without a prompt", group="control"),
+        label="Guess mode",
+        told=Told("on: the prompt alone was led"),
+        entered=Entered("control", hint="Works without a prompt: it leads what the prompt says alone."),
         about="controls",
     )
     """Let them lead prompts alone, not negative ones, and outer layers less than inner ones: works without a prompt."""
     ip_adapter_scale: Annotated[float, Bounds(ge=-10, le=10)] = choice(
         1.0,
         Asked(float, ""),
-        told=Told("shown with"),
+        label="IP-Adapter scale",
+        told=Told(),
         about="ip_adapter_images",
-        entered=Entered("Scale", group="image_prompt", step=0.05, value=0.6),
+        entered=Entered("image_prompt", step=0.05, value=0.6),
         axis=True,
     )
     """Strength of pictures that are a prompt beside the text."""
@@ -545,25 +569,27 @@ class Choices(Recorded):
     """Fields that requests and orders at a server share, with bounds for orders. Defaults are diffusers' pipelines'."""
 
     negative_prompt: Annotated[str, Bounds(max_length=20_000)] | None = choice(
-        None, Asked(str, "What not to show.", "TEXT"), entered=Entered("Negative prompt")
+        None, Asked(str, "What not to show.", "TEXT"), label="Negative prompt", entered=Entered()
     )
     """Text that the pictures are led away from; `None` is the empty text, or zeros where SDXL was trained so."""
     num_images: Annotated[int, Bounds(ge=1, le=100)] = choice(
         1,
         Asked(int, "Pictures for each prompt; 1 by default.", "N"),
-        entered=Entered("Pictures"),
+        label="Batch count",
+        entered=Entered(),
         elsewhere=Elsewhere(a1111="n_iter times batch_size", openai="n"),
         most=100_000,
     )
     """Each has its place in memory before the first one is drawn."""
     batch_size: Annotated[int, Bounds(ge=1, le=64)] = choice(
-        1, Asked(int, "Pictures made at once; 1 by default.", "N"), entered=Entered("At once")
+        1, Asked(int, "Pictures made at once; 1 by default.", "N"), label="Batch size", entered=Entered()
     )
     """Number of pictures that are made at once."""
     steps: Annotated[int, Bounds(ge=1, le=10_000)] = choice(
         50,
         Asked(int, "Steps; by default the model's own, 50 for SD 1.x to XL, or with --fast few.", "N"),
-        entered=Entered("Steps"),
+        label="Steps",
+        entered=Entered(),
         axis=True,
         elsewhere=Elsewhere(openai="num_inference_steps"),
         most=10_000,
@@ -577,7 +603,8 @@ class Choices(Recorded):
             "X",
             aliases=("cfg_scale", "cfg-scale", "cfg"),
         ),
-        entered=Entered("Guidance"),
+        label="CFG scale",
+        entered=Entered(),
         axis=True,
     )
     """Strength of the prompt; at 1 and below, the denoiser runs on the prompt alone, in half the time."""
@@ -589,14 +616,16 @@ class Choices(Recorded):
             "NAME",
             aliases=("sampler_name", "sampler-name", "sampler"),
         ),
-        entered=Entered("Scheduler"),
+        label="Sampler",
+        entered=Entered(),
         axis=True,
     )
     """A class of diffusers or a name of A1111; `None` is the folder's own."""
     seed: Annotated[int, Bounds(ge=-1, lt=SEEDS)] | None = choice(
         None,
         Asked(int, "Of the first picture; those after it count up. By default, or as -1, drawn.", "N"),
-        entered=Entered("Seed"),
+        label="Seed",
+        entered=Entered(),
         axis=True,
     )
     """Seed of each prompt's first picture; the next ones have the seeds that follow. `None` draws one."""
@@ -610,14 +639,16 @@ class Choices(Recorded):
             group="From pictures",
         ),
         about="init_image",
-        entered=Entered("Strength"),
+        label="Denoising strength",
+        entered=Entered(),
         axis=True,
     )
     """Share of the steps that run on `init_image`; 0.8 by default, 1 with a mask."""
     retry_unsafe: Annotated[int, Bounds(ge=0, le=10)] = choice(
         0,
         Asked(int, "Draw a flagged picture again up to N times, with a new seed each; 0 by default.", "N"),
-        entered=Entered("Draw flagged again", group="more"),
+        label="Draw flagged again",
+        entered=Entered("more", hint="Up to so many times, with a new seed each."),
     )
     """Number of times that a picture which the safety checker flags is drawn again, with a new seed."""
     guidance_calls: Literal["one", "two", "faster"] = choice(
@@ -633,7 +664,8 @@ class Choices(Recorded):
     decode_singly: bool = choice(
         False,
         Asked(parse_flag, "Decode a batch picture by picture: takes less memory.", group="Time and memory"),
-        entered=Entered("Decode pictures one by one (less memory)", group="more"),
+        label="Decode singly",
+        entered=Entered("more", hint="Decodes a batch picture by picture, in less memory."),
     )
     """Decode the pictures of a batch one after the other, which takes less memory."""
 
@@ -678,7 +710,8 @@ class Request(Choices):
     size: tuple[int, int] | None = choice(
         None,
         Asked(parse_size, "In pixels; by default the initial picture's, or what the denoiser was trained on.", "WxH"),
-        entered=Entered("Size"),
+        label="Size",
+        entered=Entered(),
         axis=True,
     )
     """Width and height in pixels; `None` is that of `init_image`, or what the denoiser was trained on."""
@@ -694,10 +727,9 @@ class Request(Choices):
             "FILE",
             aliases=("hr_upscaler", "hires-upscaler", "hires_upscaler"),
         ),
+        label="Upscaler",
         entered=Entered(
-            "Upscaler",
-            group="more",
-            hint="With Hires fix it enlarges between the two passes; without, the finished picture.",
+            "hires", hint="With Hires fix it enlarges between the two passes; without, the finished picture."
         ),
         axis=True,
     )
@@ -752,6 +784,10 @@ def check_meaning(request: Request) -> None:
             raise UsageError(f"{one.name} is given without {nouns[about]}; give one, or drop it")
 
 
+LABELS: Final[Mapping[str, str]] = {
+    one.name: one.metadata["label"] for one in fields(Request) if one.metadata.get("label")
+}
+"""What people call fields, wherever they read it."""
 CHOICES: Final = frozenset(one.name for one in fields(Choices))
 """Names of fields that a request and an order have alike."""
 

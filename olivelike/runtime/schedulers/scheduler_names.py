@@ -127,8 +127,12 @@ DEFAULT_SCHEDULES: Mapping[str, str] = {
 }
 """Schedules that A1111, since 1.9, takes for the schedule type `Automatic`; for others the plain one."""
 
+_FURTHER: Final = ("DEIS", "DPMSolverSinglestep", "SASolver", "DDPM", "TCD")
+"""Samplers of diffusers that A1111 has none of; its classes for parallel sampling give what the others do."""
+
 PLAIN_SCHEDULES = ("Uniform", "Normal", "Simple")
 """A1111's schedule types that space noise levels as a class of diffusers does by itself."""
+_UNBENT: Final = PLAIN_SCHEDULES[0]
 
 _OTHER_SCHEDULES = ("Polyexponential", "Align Your Steps", "KL Optimal")
 """A1111's schedule types that no class of diffusers has."""
@@ -237,6 +241,35 @@ def draws_for(name: str, made_for: str | None) -> bool:
     except UsageError:
         return False
     return True
+
+
+@dataclass(frozen=True)
+class SamplerEntry:
+    """A sampler as lists of samplers and of schedule types have it: each thing once."""
+
+    name: str
+    schedules: tuple[str, ...]
+    """Schedule types that it is drawn with, the plain one first."""
+    automatic: str
+    """The one that A1111 takes where none is chosen."""
+    aliases: tuple[str, ...]
+    """Other names of the sampler with its plain schedule."""
+
+
+def sampler_entries(made_for: str | None = None) -> tuple[SamplerEntry, ...]:
+    """Return the samplers that draw, A1111's first; `made_for` is the class that a folder comes with."""
+    return tuple(filter(None, (_entry(name, made_for) for name in (*SAMPLERS, *_FURTHER))))
+
+
+def _entry(name: str, made_for: str | None) -> SamplerEntry | None:
+    if not draws_for(name, made_for):
+        return None
+    kinds = tuple(kind for kind in SCHEDULES if draws_for(f"{name} {kind}", made_for))
+    same = find_scheduler(name)
+    aliases = tuple(one for one, choice in _spellings().items() if choice == same and one != name)
+    if made_for in FLOW and made_for is not None:
+        return SamplerEntry(name, (_UNBENT, *kinds), _UNBENT, (*aliases, made_for, made_for.removesuffix(_SUFFIX)))
+    return SamplerEntry(name, (_UNBENT, *kinds), DEFAULT_SCHEDULES.get(name, _UNBENT), aliases)
 
 
 def sampler_of(class_name: str, settings: Mapping[str, object]) -> tuple[str, str | None]:

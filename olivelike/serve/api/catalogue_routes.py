@@ -86,6 +86,7 @@ async def options(service: TheService, model: Model = None) -> Response:
         {
             "model": view.name,
             "fields": _fields(service, view),
+            "samplers": service.catalogue.samplers(view.name) if view.state == "ready" else None,
             "negative_prompt": view.takes_negative_prompt,
             "takes_pictures": view.takes_pictures,
             "most_references": view.most_references,

@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncGenerator, Callable
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
+from pydantic import BaseModel, ConfigDict, Field
 
 from olivelike.errors import SourceError
 from olivelike.serve.api.drawing import service_of
@@ -18,9 +19,6 @@ from olivelike.serve.api.refusals import StrictRoute
 from olivelike.serve.orders import Order
 from olivelike.serve.service import Service
 from olivelike.serve.views import Event, JobState
-
-if TYPE_CHECKING:
-    from pydantic import BaseModel
 
 router = APIRouter(route_class=StrictRoute)
 _SILENCE: Final = 15.0
@@ -114,6 +112,20 @@ async def cancel(job: str, service: TheService) -> Response:
 async def skip(job: str, service: TheService) -> Response:
     """End the batch that a job draws."""
     return answer(service.skip(job))
+
+
+class Moving(BaseModel):
+    """Where a job goes that waits."""
+
+    model_config = ConfigDict(extra="forbid")
+    places: Annotated[int, Field(ge=-10_000, le=10_000)]
+    """Among those of its client; earlier below 0."""
+
+
+@router.post("/api/jobs/{job}/move")
+async def move(job: str, moving: Moving, service: TheService) -> Response:
+    """Draw a job earlier or later than others of its client."""
+    return answer(service.move(job, moving.places))
 
 
 @router.get("/api/jobs/{job}/events")

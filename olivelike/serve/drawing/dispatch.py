@@ -121,6 +121,12 @@ class Dispatcher:
             running.painter.stop(job)
         return False
 
+    def move(self, job: str, places: int) -> bool:
+        """Move a job among those of its client that wait; say whether it waits."""
+        if moved := self.waiting.move(job, places):
+            self._tell_positions()
+        return moved
+
     def skip(self, job: str) -> None:
         """End the batch that a job draws."""
         if (running := self.running.get(job)) is not None:

@@ -38,6 +38,7 @@ from olivelike.runtime.pictures.picture_reading import open_image
 from olivelike.runtime.pictures.picture_record import PictureRecord, a1111_text, encode_picture
 from olivelike.runtime.pictures.preview_file import Pace, side_by_side
 from olivelike.runtime.pictures.sheets import SheetPicture, picture_sheet, plot_sheet
+from olivelike.runtime.pipeline.request import LABELS
 from olivelike.runtime.sessions.session import ENGINE_CALLS
 from olivelike.serve.drawing.planning import Files, OrderPlan, plan_order
 from olivelike.serve.drawing.plots import heads
@@ -310,7 +311,8 @@ class OrderDrawing:
             with contextlib.suppress(FileNotFoundError):  # It may have been deleted meanwhile.
                 if path is not None:
                     with Image.open(gallery / path) as image:
-                        seed = f"seed {Path(path).stem.partition('-')[2]}"
+                        # A file's name is its number and its seed.
+                        seed = f"{LABELS['seed']} {Path(path).stem.partition('-')[2]}"
                         shown = SheetPicture(image.convert("RGB"), "", seed, number in self._flagged)
                         found.setdefault(cell.place, []).append(shown)
         if not found:

@@ -50,6 +50,16 @@ class FairQueue:
                 return True
         return False
 
+    def move(self, job: str, places: int) -> bool:
+        """Move a job so many places among those of its client, to the front where that is below 0; say if it waited."""
+        for line in self._lines.values():
+            if job in line:
+                place = line.index(job)
+                line.remove(job)
+                line.insert(max(0, place + places), job)
+                return True
+        return job in self._first  # It was begun already, and goes first.
+
     def order(self) -> list[str]:
         """Return all jobs as they will be drawn, if no other comes."""
         rounds = chain.from_iterable(zip_longest(*self._lines.values()))

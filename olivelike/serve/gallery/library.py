@@ -259,6 +259,6 @@ def picture_view(row: PictureRow, *, favourite: bool = False) -> PictureView:
     return PictureView(
         id=row.id, job=row.job, url=f"/files/{row.id}.png", thumb=f"/thumbs/{row.id}.webp", width=row.width,
         height=row.height, seed=row.seed, first_seed=row.first_seed, attempts=row.attempts, prompt=row.prompt,
-        flagged=row.flagged, created=iso(row.created) or "", record=record_of(row.record), parameters=row.parameters,
-        favourite=favourite,
+        sheet=row.sheet, flagged=row.flagged, created=iso(row.created) or "", record=record_of(row.record),
+        parameters=row.parameters, favourite=favourite,
     )  # fmt: skip

@@ -102,7 +102,7 @@ def test_every_field_has_a_label_with_words(elements: Elements) -> None:
         if tag == "label" and "for" in attributes
     }
     for tag, attributes, text, around in elements.found:
-        if tag in NAMED:
+        if tag in NAMED and attributes.get("type") != "hidden":
             own = [elements.found[place] for place in around if elements.found[place][0] == "label"]
             name = labels.get(attributes["id"] or "") or "".join("".join(label[2]) for label in own)
             assert re.search(r"\w", name), attributes

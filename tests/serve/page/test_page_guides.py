@@ -29,7 +29,10 @@ def guided(base_settings: ServeSettings, tmp_path_factory: pytest.TempPathFactor
 
 
 def test_a_picture_leads_by_the_models_network(visit: Callable[..., Opened], guided: Running, tmp_path: Path) -> None:
-    assert visit().page.is_hidden("#fold-control")
+    without = visit().page
+    without.click("#fold-control > summary")
+    assert "--controlnet" in str(without.text_content("#control-none:visible"))
+    assert without.is_hidden("#control-net")
     opened = visit(server=guided)
     opened.fold("control")
     assert opened.page.locator("#control-net option").all_text_contents() == list(CONTROL_NAMES.values())
@@ -55,7 +58,10 @@ def test_a_picture_leads_by_the_models_network(visit: Callable[..., Opened], gui
 def test_pictures_are_prompts_by_the_models_adapter(
     visit: Callable[..., Opened], guided: Running, tmp_path: Path
 ) -> None:
-    assert visit().page.is_hidden("#fold-image-prompt")
+    without = visit().page
+    without.click("#fold-image-prompt > summary")
+    assert "ip_adapter:" in str(without.text_content("#image-prompt-none:visible"))
+    assert without.is_hidden("#image-prompt-remove")
     opened = visit(server=guided)
     opened.fold("image-prompt")
     files = [tmp_path / "cat.png", tmp_path / "dog.png"]

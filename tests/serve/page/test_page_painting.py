@@ -114,7 +114,7 @@ def test_several_pictures_come_with_their_sheet(visit: Callable[..., Opened]) ->
     job = opened.job()
     assert [picture["seed"] for picture in job["pictures"]] == [5, 6, 7]
     assert opened.page.locator("#strip button").count() == 4
-    assert opened.page.get_attribute("#stage-picture", "src") == job["sheet"]["url"]
+    assert opened.page.get_attribute("#stage-picture", "src") == job["pictures"][-1]["url"]
     opened.page.locator("#strip button").first.click()
     assert opened.page.get_attribute("#stage-picture", "src") == job["pictures"][0]["url"]
 
@@ -209,7 +209,7 @@ def test_two_shares_are_typed_as_on_the_command_line_and_come_back_from_a_recipe
     assert opened.job()["order"]["guidance_interval"] == [0, 0.5]
     opened.page.fill("#guidance_interval", "half")
     opened.page.click("#generate")
-    opened.page.locator("#order-problem", has_text="Guidance from share to share").wait_for()
+    opened.page.locator("#order-problem", has_text="Guidance interval").wait_for()
     opened.page.click("#stage-open")
     opened.page.click("#viewer-use")
     opened.page.locator(".notice", has_text="Recipe of the picture loaded").wait_for()

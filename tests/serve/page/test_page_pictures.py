@@ -32,7 +32,7 @@ def test_the_gallery_is_searched_by_recipe_and_pictures_are_deleted(visit: Calla
     tiles.first.click()
     assert "a heron at night" in opened.page.text_content("#viewer-recipe")
     with opened.page.expect_download() as download:
-        opened.page.click("#viewer-download")
+        opened.page.click("#viewer-save")
     assert download.value.suggested_filename.startswith("78-")
     opened.page.click("#viewer-use")
     opened.page.locator(".notice", has_text="Recipe of the picture loaded").wait_for()
@@ -152,7 +152,7 @@ def content(opened: Opened, picture: dict[str, Any]) -> bytes:
 def test_a_picture_without_a_recipe_is_offered_for_picture_to_picture(visit: Callable[..., Opened]) -> None:
     opened = visit()
     drop(opened, "body", "plain.png", png())
-    opened.page.locator(".notice", has_text="plain.png has no recipe").get_by_text("Picture to picture").click()
+    opened.page.locator(".notice", has_text="plain.png has no recipe").get_by_text("Use as initial picture").click()
     opened.page.locator("#init-picture").wait_for()
     drop(opened, "body", "pasted.png", png("teal"), kinds=("paste",))
     opened.page.locator(".notice", has_text="pasted.png has no recipe").wait_for()
@@ -211,7 +211,7 @@ def test_picture_to_picture_starts_from_one_of_the_gallery(visit: Callable[..., 
     opened = visit()
     opened.generate(prompt="a red circle", steps=3, seed=11)
     opened.page.click("#stage-open")
-    opened.page.click("#viewer-send")
+    opened.page.click("#viewer-img2img")
     opened.page.locator("#init-picture").wait_for()
     opened.page.fill("#strength", "0.5")
     opened.generate(prompt="a blue circle", steps=4)

@@ -39,7 +39,7 @@ def test_a_picture_is_enlarged_from_a_file_or_the_gallery_and_goes_there(visit: 
 
 def test_hires_fix_enlarges_by_a_network_and_recipes_choose_it(visit: Callable[..., Opened]) -> None:
     opened = visit()
-    opened.fold("rare")
+    opened.fold("hires")
     opened.page.select_option("#upscaler", NAME)
     opened.generate(prompt="a red circle", steps=3, seed=5, hires="2")
     assert opened.job()["order"]["upscaler"] == NAME
@@ -47,7 +47,7 @@ def test_hires_fix_enlarges_by_a_network_and_recipes_choose_it(visit: Callable[.
     opened.page.reload()
     opened.page.locator("html[data-ready]").wait_for(state="attached")
     assert opened.page.input_value("#upscaler") == NAME
-    opened.fold("rare")
+    opened.fold("hires")
     opened.page.select_option("#upscaler", "")
     opened.page.click("text=Gallery")
     opened.page.locator("#gallery-days .thumbnail").first.click()

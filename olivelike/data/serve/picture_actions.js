@@ -1,0 +1,110 @@
+// What can be done with a picture, as buttons: below the one on the stage, and in the large view.
+
+import { $, button, make } from "./dom.js";
+import { setField } from "./form.js";
+import { openMask, setInitial } from "./initial.js";
+import { submit } from "./jobs.js";
+import { confirmed, notice } from "./notices.js";
+import { references } from "./picture_lists.js";
+import { applyRecipe, orderOf } from "./recipe.js";
+import { like } from "./selection.js";
+import { ask, path } from "./server.js";
+import { sendToUpscale } from "./upscale.js";
+
+const VARIED = 0.2;
+const ENLARGED = 2;
+let removed = () => {};
+
+/** Return the file of a picture of the gallery, and go to where it is used. */
+async function taken(picture) {
+  const answer = await fetch(picture.url);
+  if (!answer.ok) throw new Error("This picture is gone; the gallery no longer has it.");
+  location.hash = "#paint";
+  return answer.blob();
+}
+
+async function sendToInitial(picture) {
+  await setInitial(await taken(picture), { name: "this picture" });
+  $("fold-init").scrollIntoView({ block: "nearest" });
+}
+
+async function inpaint(picture) {
+  await sendToInitial(picture);
+  await openMask();
+}
+
+async function refer(picture) {
+  await references.add([new File([await taken(picture)], `picture ${picture.seed ?? ""}`.trim())]);
+}
+
+/** Draw a picture again with some fields changed; the form stays as it is. */
+async function again(picture, changes) {
+  const order = { ...(await orderOf(picture)), ...changes };
+  location.hash = "#paint";
+  await submit(order);
+}
+
+async function copyText({ parameters }) {
+  try {
+    await navigator.clipboard.writeText(parameters);
+    notice("Copied.");
+  } catch {
+    throw new Error("The browser allows no copying here; take the recipe of the large view.");
+  }
+}
+
+async function remove(picture) {
+  if (!(await confirmed("Delete this picture? Its file is gone for good.", "Delete"))) return;
+  try {
+    await ask(path("pictures", picture.id), { method: "DELETE" });
+  } catch (error) {
+    if (error.status !== 404) throw error;
+  }
+  removed(picture);
+  notice("Picture deleted.");
+}
+
+const made = ({ record }) => Boolean(record);
+const fromPrompt = ({ record }) => Boolean(record) && !record.init_image && !record.hires;
+
+/** `stays` leaves the large view open, `large` is there alone; `fits` tells whether there is such a button for a picture. */
+const ACTIONS = [
+  { name: "img2img", label: "Send to img2img", hint: "Start from this picture", work: sendToInitial },
+  { name: "inpaint", label: "Send to inpaint", hint: "Paint a mask over this picture; what is under it is drawn anew", work: inpaint },
+  { name: "refer", label: "Use as a reference", hint: "Work after this picture", fits: () => references.allowed(), work: refer },
+  { name: "upscale", label: "Upscale", hint: "Enlarge it, by a network or without one", work: (picture) => sendToUpscale(picture) },
+  { name: "vary", label: "Vary", hint: `Draw one like it: a share of ${VARIED} of another seed’s noise`, fits: made, work: (picture) => again(picture, { variation_strength: VARIED, variation_seed: -1 }) },
+  { name: "hires", label: "Hires fix", hint: "Enlarge this one and draw it again, as the fold Hires fix says, or by 2", fits: fromPrompt, work: (picture) => again(picture, { hires: Number($("hires").value) || ENLARGED, hires_strength: Number($("hires_strength").value) }) },
+  { name: "retry", label: "Draw again", hint: "With another seed, and up to three more where it is flagged again", fits: (picture) => picture.flagged && made(picture), work: (picture) => again(picture, { seed: -1, retry_unsafe: 3 }) },
+  { name: "seed", label: "Reuse seed", hint: "Put its seed into the form", fits: ({ seed }) => seed !== null && seed !== undefined, work: (picture) => reuseSeed(picture) },
+  { name: "use", label: "Reuse all", hint: "Put its whole recipe into the form", fits: made, work: (picture) => applyRecipe(picture.record) },
+  { name: "copy", label: "Copy as text", hint: "Its recipe as A1111 writes it", stays: true, large: true, fits: ({ parameters }) => Boolean(parameters), work: copyText },
+  { name: "like", label: "Favourite", hint: "Keep it among the favourites (F in the large view)", stays: true, pressed: ({ favourite }) => Boolean(favourite), work: (picture) => like(picture, !picture.favourite) },
+  { name: "delete", label: "Delete", hint: "Delete its file", stays: true, danger: true, work: remove },
+];
+
+function reuseSeed({ seed }) {
+  location.hash = "#paint";
+  setField("seed", seed);
+  notice(`Seed ${seed} is in the form.`);
+}
+
+async function run({ name, pressed, work }, picture, place) {
+  await work(picture);
+  if (pressed) $(`${place}-${name}`)?.setAttribute("aria-pressed", String(pressed(picture)));
+}
+
+/** Put the buttons for a picture into `place`, whose id begins theirs; `before(action)` is called first, `failed(error)` hears of errors. */
+export function showActions(place, picture, { before = () => {}, failed = (error) => notice(error.message) } = {}) {
+  const save = make("a", { id: `${place}-save`, className: "button", href: picture.url, download: `${picture.seed ?? (picture.sheet ? "grid" : "picture")}-${picture.id.slice(0, 8)}.png`, title: "Save the file" }, "Save");
+  const fitting = ACTIONS.filter(({ name, large, fits = () => true }) => fits(picture) && !(large && place !== "viewer") && !(picture.flagged && ["img2img", "inpaint", "refer", "upscale", "vary", "hires"].includes(name)));
+  $(`${place}-actions`).replaceChildren(save, ...fitting.map((action) => button(action.label, () => {
+    before(action);
+    run(action, picture, place).catch(failed);
+  }, { ...(action.pressed ? { "aria-pressed": String(action.pressed(picture)) } : {}), id: `${place}-${action.name}`, title: action.hint, className: action.danger ? "danger" : "" })));
+}
+
+export { remove as removePicture };
+
+/** `heard(picture)` hears of each picture that was deleted. */
+export const onRemoved = (heard) => (removed = heard);

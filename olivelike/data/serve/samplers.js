@@ -1,0 +1,74 @@
+// Sampler and schedule type as two lists, which make the one name that orders and recipes have.
+
+import { $, make } from "./dom.js";
+import { setField } from "./form.js";
+
+let known = [];
+let own = { name: "", class: null };
+
+/** Names of all samplers that the model is drawn with, each with its usual schedule type. */
+export const samplers = () => known.map((one) => named(one, "Automatic"));
+
+const entry = (name) => known.find((one) => one.name === name);
+
+function named(one, schedule) {
+  const kind = schedule === "Automatic" ? one.automatic : schedule;
+  return kind === one.schedules[0] ? one.name : `${one.name} ${kind}`;
+}
+
+/** Take what a model is drawn with; what another model was drawn with, and this one is not, is chosen no more. */
+export function takeSamplers(given, changed) {
+  known = given?.list ?? [];
+  own = { name: given?.own ?? "", class: given?.class ?? null };
+  $("sampler").replaceChildren(
+    make("option", { value: "" }, own.name ? `${own.name} (the model’s own)` : "The model’s own"),
+    ...known.map(({ name }) => make("option", { value: name }, name)),
+  );
+  if (changed && !entry(parts($("scheduler").value)[0])) $("scheduler").value = "";
+  show();
+}
+
+/** Show a name of an order or recipe; one that is in no list is put there. */
+export const setScheduler = (name) => setField("scheduler", name);
+
+function parts(name) {
+  const plain = name.replace(/Scheduler$/, "");
+  if (!name) return ["", ""];
+  for (const one of known) {
+    const found = one.aliases.includes(name) ? one.schedules[0] : one.schedules.find((kind) => named(one, kind) === name);
+    if (found) return [one.name, found];
+  }
+  // A class alone has the model's own settings where that is the model's own.
+  return own.class && own.class.replace(/Scheduler$/, "") === plain ? ["", ""] : [name, ""];
+}
+
+function show() {
+  const [name, schedule] = parts($("scheduler").value);
+  if (![...$("sampler").options].some((option) => option.value === name)) $("sampler").append(make("option", { value: name }, name));
+  $("sampler").value = name;
+  showSchedules(schedule);
+}
+
+function showSchedules(chosen) {
+  const one = entry($("sampler").value);
+  const kinds = one ? ["Automatic", ...one.schedules] : [""];
+  $("schedule").replaceChildren(...kinds.map((kind) => make("option", { value: kind }, kind === "Automatic" ? `Automatic (${one.automatic})` : kind || "The sampler’s own")));
+  $("schedule").disabled = !one;
+  $("schedule").value = kinds.includes(chosen) ? chosen : kinds[0];
+}
+
+function take() {
+  const one = entry($("sampler").value);
+  $("scheduler").value = one ? named(one, $("schedule").value) : $("sampler").value;
+  $("scheduler").dispatchEvent(new Event("change", { bubbles: true }));
+}
+
+export function startSamplers() {
+  $("sampler").addEventListener("change", () => {
+    showSchedules("Automatic");
+    take();
+  });
+  $("schedule").addEventListener("change", take);
+  $("scheduler").addEventListener("input", show);
+  document.addEventListener("form-filled", show);
+}
