@@ -91,7 +91,7 @@ export async function restoreStage() {
   if (!job || current() || begun) return;
   begun = job.id;
   took = duration(job);
-  for (const picture of [...job.pictures, ...(job.sheet ? [job.sheet] : [])]) add(picture, { show: false });
+  for (const picture of [...job.pictures, ...(job.sheet ? [job.sheet] : [])]) add(picture, { stored: false, show: false });
   const last = pictures.find((one) => one.id === before.picture) ?? pictures.at(-1);
   if (last) display(last);
 }
