@@ -1,4 +1,4 @@
-"""onnx_ir imported without sympy, which is three quarters of its time.
+"""onnx_ir imported without sympy, which is most of its time.
 
 It uses sympy for arithmetic with sizes that are names, and olivelike has formulas of its own for these. onnx_ir has no
 setting for it. So while it is imported, others stand in for sympy and for its reader of formulas, and import the real

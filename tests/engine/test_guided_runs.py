@@ -258,10 +258,8 @@ def test_a_unet_that_attends_to_pictures_is_verified(tmp_path: Path) -> None:
     assert not verify_folder(folder, **more, guides={"ip_adapter": [str(other)]}, components=["unet"]).passed
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [pytest.param(one, id=one.name, marks=[pytest.mark.slow] * (one is not CONTROL_KINDS[0])) for one in CONTROL_KINDS],
-)
+@pytest.mark.slow  # Its graphs for residuals are verified above, where another IP-Adapter is found out.
+@pytest.mark.parametrize("kind", CONTROL_KINDS, ids=lambda kind: kind.name)
 def test_a_unets_graphs_for_residuals_are_verified_without_a_word_on_their_networks(tmp_path: Path, kind) -> None:
     folder = shutil.copytree(little_guided(), tmp_path / "folder")
     more = {"against": str(little_checkpoint("attending")), "pictures": 0, "samples": 1, "components": ["unet"]}

@@ -42,6 +42,12 @@ def plain(request):
     return SessionSettings((parse_provider(request.param),), intra_threads=1)
 
 
+# Pictures, damage and all else are tested with both.
+openvino_is_slow = pytest.mark.parametrize(
+    "plain", ["cpu", pytest.param("openvino:INFERENCE_PRECISION_HINT=f32", marks=pytest.mark.slow)], indirect=True
+)
+
+
 @pytest.fixture
 def keeping(plain, tmp_path, monkeypatch):
     monkeypatch.setattr(compiled, "_SETTLED_NS", 0)
@@ -99,6 +105,7 @@ def test_a_picture_is_the_same_to_the_bit(kind, half, plain, keeping, is_from_th
     assert len(kept(keeping)) == len(list(pipeline._networks))
 
 
+@openvino_is_slow
 def test_weights_in_blocks_are_the_same_to_the_bit(one_torch_thread, plain, keeping, is_from_there, tmp_path):
     from olivelike.passes.block_weights import Weights8
     from olivelike.passes.fuse import Fuse
@@ -210,6 +217,7 @@ def test_a_disk_that_is_full_while_it_is_written_costs_a_warning(network, keepin
     assert kept(keeping) == []
 
 
+@openvino_is_slow  # What keeps OpenVINO's own cache whole is tested in `test_compiled.py`.
 def test_processes_that_compile_at_once_leave_one_whole_network(network, keeping, is_from_there):
     program = (
         "import sys; from pathlib import Path\n"
