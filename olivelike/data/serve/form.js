@@ -121,20 +121,39 @@ export function resetFields() {
 
 let remembered = {};
 
+/** What the form holds, with what others keep beside it. */
+export function formState() {
+  return { fields: Object.fromEntries(kept().map((input) => [input.id, get(input)])), more: more() };
+}
+
+/** Fill the form in with such a state; fields that it has not stay as they are. */
+export async function fillForm(state) {
+  await fillMore(state.more ?? {});
+  for (const input of kept()) {
+    if (!(input.id in (state.fields ?? {}))) continue;
+    if (input.tagName === "TEXTAREA") typeOver(input, String(state.fields[input.id]));
+    else set(input, state.fields[input.id]);
+  }
+  $("form").dispatchEvent(new Event("input", { bubbles: true }));
+  document.dispatchEvent(new Event("form-filled"));
+}
+
 function keep() {
-  remembered = Object.fromEntries(kept().map((input) => [input.id, get(input)]));
+  const state = formState();
+  remembered = state.fields;
   try {
-    localStorage.setItem(KEY, JSON.stringify({ fields: remembered, more: more() }));
+    localStorage.setItem(KEY, JSON.stringify(state));
   } catch {
     // A browser without room or in private mode: the form lives as long as the page.
   }
 }
 
 let more = () => ({});
+let fillMore = async () => {};
 
-/** Fill in what was there when the page was last open. `extra` returns further values to keep; returns the last ones. */
-export function rememberForm(extra) {
-  more = extra;
+/** Fill in what was there when the page was last open. `extra` returns further values to keep, `fillExtra` takes them; returns the last ones. */
+export function rememberForm(extra, fillExtra) {
+  [more, fillMore] = [extra, fillExtra];
   let found = {};
   try {
     found = JSON.parse(localStorage.getItem(KEY) ?? "{}");

@@ -1,6 +1,6 @@
 // LoRAs that the next picture is painted with: a list with strengths, beside those that the prompt names.
 
-import { $, button, make } from "./dom.js";
+import { $, button, make, typeOver } from "./dom.js";
 import { family } from "./models.js";
 import { notice } from "./notices.js";
 import { pick } from "./picker.js";
@@ -10,6 +10,15 @@ let known = [];
 let chosen = [];
 
 export const loraNames = () => known.map((one) => one.name);
+
+/** Whether prompts may name a LoRA so: by its file, with or without its folder. */
+export function isKnownLora(name) {
+  const last = name.split("/").pop();
+  return known.some((one) => one.name === name || one.name.split("/").pop() === last);
+}
+
+/** Strength that its user prefers, or what it was made for. */
+export const weightOf = (name) => known.find((one) => one.name === name)?.card.weight ?? 1;
 export const chosenLoras = () => chosen.map(({ name, weight }) => ({ name, weight }));
 
 export async function readLoras() {
@@ -55,23 +64,45 @@ function row(lora) {
       changed();
       $("lora-button").focus();
     }, { "aria-label": `Remove ${lora.name}`, className: "quiet icon" }),
-    slider, number);
+    slider, number, words(lora));
+}
+
+/** The words that a LoRA was trained with, each to be put into the prompt. */
+function words(lora) {
+  const given = known.find((one) => one.name === lora.name)?.card.trigger_words ?? [];
+  if (!given.length) return null;
+  const add = (word) => () => {
+    const prompt = $("prompt").value.trimEnd();
+    typeOver($("prompt"), prompt ? `${prompt}, ${word}` : word);
+  };
+  return make("span", { className: "triggers" }, ...given.slice(0, 6).map((word) => button(word, add(word), { className: "quiet", title: "Into the prompt" })));
+}
+
+const megabytes = (bytes) => `${(bytes / 1e6).toFixed(bytes < 1e7 ? 1 : 0)} MB`;
+
+function cardOf({ name, alias, family: made, thumbnail, card, size }) {
+  const title = card.title || alias || name;
+  const details = [
+    title === name ? "" : name, card.base_model || made, made && family() && made !== family() ? "not for this model" : "", megabytes(size),
+    card.trigger_words.length ? `words: ${card.trigger_words.join(", ")}` : "", card.description,
+  ];
+  return { name, title, detail: details.filter(Boolean).join(" · "), picture: thumbnail, current: chosen.some((one) => one.name === name) };
+}
+
+async function cards() {
+  await readLoras().catch((error) => notice(error.message));
+  return known.map(cardOf);
 }
 
 async function open() {
-  await readLoras().catch((error) => notice(error.message));
-  const cards = known.map((one) => ({
-    name: one.name,
-    title: one.alias && one.alias !== one.name ? one.alias : one.name,
-    detail: [one.family, one.family && family() && one.family !== family() ? "not for this model" : "", one.alias !== one.name ? one.name : ""].filter(Boolean).join(" · "),
-    picture: one.thumbnail,
-    current: chosen.some((other) => other.name === one.name),
-  }));
-  pick("LoRAs", cards, (name) => {
-    if (!chosen.some((one) => one.name === name)) chosen.push({ name, weight: 0.8 });
+  const toggle = (name) => {
+    const there = chosen.some((one) => one.name === name);
+    chosen = there ? chosen.filter((one) => one.name !== name) : [...chosen, { name, weight: known.find((one) => one.name === name)?.card.weight ?? 0.8 }];
     show();
     changed();
-  });
+    return !there;
+  };
+  pick("LoRAs", await cards(), toggle, { many: true, again: cards });
 }
 
 export function startLoras() {

@@ -17,6 +17,7 @@ const choosing = newest();
 
 export const model = () => current;
 export const family = () => models.find((one) => one.name === current)?.family ?? null;
+export const examples = () => models.find((one) => one.name === current)?.examples ?? [];
 export const modelNames = () => models.map((one) => one.name);
 
 /** What the model picker and the gallery's filter offer, read anew. */

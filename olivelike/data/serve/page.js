@@ -1,8 +1,9 @@
 // Starts everything, and joins the parts: the form makes an order, the order a job, the job is shown.
 
 import { FORM } from "./declared.js";
-import { $ } from "./dom.js";
+import { $, button } from "./dom.js";
 import { startCompare } from "./compare.js";
+import { readNames, startOffers } from "./complete.js";
 import { controlFields, forgetControl, startControls } from "./controls.js";
 import { firstFault, markField, readFields, rememberForm, resetFields, setField } from "./form.js";
 import { addToGallery, listed, readNewest, removeFromGallery, startGallery } from "./gallery.js";
@@ -11,7 +12,8 @@ import { forgetInitial, hasMask, hasPicture, initialFields, limitUploads, startI
 import { current, end, readQueue, startJobs, submit } from "./jobs.js";
 import { chosenLoras, loraNames, readLoras, setLoras, startLoras } from "./loras.js";
 import { startMask } from "./mask.js";
-import { model, modelNames, readModels, startModels } from "./models.js";
+import { examples, model, modelNames, readModels, setModel, startModels } from "./models.js";
+import { startNotebook } from "./notebook.js";
 import { notice, problem } from "./notices.js";
 import { startPicker } from "./picker.js";
 import { onRemoved } from "./picture_actions.js";
@@ -102,6 +104,28 @@ async function stop(how) {
   } catch (error) {
     problem($("job-problem"), error);
   }
+}
+
+/** Begin anew after a job, where that is asked for, until one is cancelled or fails. */
+function again(job) {
+  if (!$("forever").checked) return;
+  if (job.state !== "done") $("forever").checked = false;
+  // The next job of ours, if one waits, is followed by then.
+  else setTimeout(() => current() ?? generate());
+}
+
+let named = null;
+
+/** What depends on the model beside its fields: names that prompts may have, and prompts to begin with. */
+function follow() {
+  if (model() === named) return;
+  named = model();
+  readNames(named);
+  const example = (text) => button(text, () => {
+    setField("prompt", text);
+    $("generate").focus();
+  }, { className: "quiet" });
+  $("examples").replaceChildren(...(examples().length ? ["Try: ", ...examples().map(example)] : []));
 }
 
 function route() {
@@ -221,8 +245,14 @@ async function start() {
   startUpscale();
   startSelection(listed, forgotten);
   startCompare();
+  startOffers();
+  startNotebook();
   startForm();
-  const kept = rememberForm(() => ({ model: model(), loras: chosenLoras() }));
+  document.addEventListener("form-filled", follow);
+  const kept = rememberForm(() => ({ model: model(), loras: chosenLoras() }), async (state) => {
+    if (modelNames().includes(state.model) && state.model !== model()) await setModel(state.model);
+    setLoras(state.loras ?? []);
+  });
   setLoras(kept.loras ?? []);
   recount();
   addEventListener("hashchange", route);
@@ -237,7 +267,10 @@ async function start() {
   } catch (error) {
     problem($("order-problem"), error);
   }
-  await startJobs(onStage);
+  await startJobs((type, data) => {
+    onStage(type, data);
+    if (type === "ended") again(data);
+  });
   if (!current()) await restoreStage();
   document.addEventListener("visibilitychange", attend);
   attend();

@@ -1,18 +1,30 @@
-// A dialog of cards with pictures, one of which is chosen: for models and for LoRAs.
+// A dialog of cards with pictures, of which one or several are chosen: for models and for LoRAs.
 
 import { $, make } from "./dom.js";
 
 let choose = () => {};
+let several = false;
+let readAgain = null;
 
-/** Open with `cards`: `{name, title, detail, picture, current, disabled}` each; `chosen(name)` hears of the choice. */
-export function pick(heading, cards, chosen) {
-  choose = chosen;
+/**
+ * Open with `cards`: `{name, title, detail, picture, current, disabled}` each; `chosen(name)` hears of the choice.
+ *
+ * With `many` the dialog stays, and each choice is taken or left: `chosen` returns which. `again` returns the cards read anew.
+ */
+export function pick(heading, cards, chosen, { many = false, again = null } = {}) {
+  [choose, several, readAgain] = [chosen, many, again];
   $("picker-heading").textContent = heading;
   $("picker-filter").value = "";
+  $("picker-refresh").hidden = !again;
+  $("picker-done").hidden = !many;
+  put(cards);
+  $("picker").showModal();
+  ($("picker-list").querySelector("[aria-current=true], [aria-pressed=true]") ?? $("picker-filter")).focus();
+}
+
+function put(cards) {
   $("picker-list").replaceChildren(...cards.map(card));
   tell();
-  $("picker").showModal();
-  ($("picker-list").querySelector("[aria-current=true]") ?? $("picker-filter")).focus();
 }
 
 function card({ name, title, detail, picture, current, disabled }) {
@@ -24,11 +36,12 @@ function card({ name, title, detail, picture, current, disabled }) {
   }
   const words = make("span", { className: "card-words" }, make("strong", {}, title ?? name), make("span", { className: "hint" }, detail ?? ""));
   const chosen = make("button", {
-    type: "button", className: "card", "aria-current": String(Boolean(current)), disabled: Boolean(disabled),
+    type: "button", className: "card", disabled: Boolean(disabled), [several ? "aria-pressed" : "aria-current"]: String(Boolean(current)),
     on: {
       click() {
-        $("picker").close();
-        choose(name);
+        if (!several) $("picker").close();
+        const taken = choose(name);
+        if (several) chosen.setAttribute("aria-pressed", String(taken));
       },
     },
   }, shown, words);
@@ -42,7 +55,8 @@ function tell() {
 }
 
 export function startPicker() {
-  $("picker-close").addEventListener("click", () => $("picker").close());
+  for (const id of ["picker-close", "picker-done"]) $(id).addEventListener("click", () => $("picker").close());
+  $("picker-refresh").addEventListener("click", async () => put(await readAgain()));
   $("picker-filter").addEventListener("input", () => {
     const words = $("picker-filter").value.toLowerCase().split(/\s+/);
     for (const item of $("picker-list").children) item.hidden = !words.every((word) => item.dataset.words.includes(word));

@@ -1,6 +1,7 @@
 // The two prompts: how many tokens they have, and colours behind what is more than plain text.
 
 import { $, make, newest, settled, typeOver } from "./dom.js";
+import { isKnownLora } from "./loras.js";
 import { problem } from "./notices.js";
 import { ask } from "./server.js";
 
@@ -46,7 +47,7 @@ class Editor {
     for (const { start, end, kind, weight } of this.spans) {
       if (start < place || end <= start) continue;
       parts.push(this.text.slice(place, start));
-      const level = kind !== "weight" ? kind : weight > 1 ? (weight > 1.25 ? "stronger" : "strong") : weight < 1 ? "weak" : "plain";
+      const level = isUnknown(kind, this.text.slice(start, end)) ? "unread" : kind !== "weight" ? kind : weight > 1 ? (weight > 1.25 ? "stronger" : "strong") : weight < 1 ? "weak" : "plain";
       parts.push(make("mark", { className: `of-${level.replace(/\W/g, "")}` }, this.text.slice(start, end)));
       place = end;
     }
@@ -66,7 +67,8 @@ class Editor {
       this.text = text;
       this.paint();
       this.tell(found.encoders);
-      this.note(found.notes.join(" "), false);
+      const unknown = this.spans.map(({ start, end, kind }) => (isUnknown(kind, text.slice(start, end)) ? loraOf(text.slice(start, end)) : null)).filter(Boolean);
+      this.note([...found.notes, ...unknown.map((name) => `There is no LoRA “${name}” here.`)].join(" "), unknown.length > 0);
     } catch (error) {
       if (!isNewest()) return;
       if (error.status === 422 || error.status === 400) this.note(error.message, true);
@@ -111,6 +113,10 @@ class Editor {
     this.input.setSelectionRange(begin, begin + words.length);
   }
 }
+
+const loraOf = (tag) => /^<(?:lora|lyco):([^:>]+)/.exec(tag)?.[1].trim();
+
+const isUnknown = (kind, text) => kind === "lora" && loraOf(text) !== undefined && !isKnownLora(loraOf(text));
 
 /** Spans that still hold after an edit: those before it, and those behind it at their new place. */
 function movedSpans(spans, before, after) {

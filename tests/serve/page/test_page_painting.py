@@ -226,3 +226,79 @@ def test_a_seed_of_64_bits_is_drawn_shown_and_taken_over(visit: Callable[..., Op
     assert opened.page.input_value("#seed") == seed
     opened.page.click("#stage-open")
     assert seed in str(opened.page.text_content("#viewer-recipe"))
+
+
+def test_names_are_offered_and_unknown_ones_are_told(visit: Callable[..., Opened]) -> None:
+    opened = visit()
+    page = opened.page
+    page.click("#prompt")
+    page.fill("#prompt", "a cat ")
+    page.press("#prompt", "End")
+    page.keyboard.type("<")
+    page.locator("#prompt-offers [role=option]", has_text="wild").wait_for()
+    page.keyboard.press("Enter")
+    assert page.input_value("#prompt") == "a cat <lora:wild:1>"
+    page.locator("#prompt-colours .of-lora").wait_for()
+    page.keyboard.type(" <lora:wilder:1>")
+    page.locator("#prompt-notes", has_text="There is no LoRA “wilder” here.").wait_for()
+    assert page.locator("#prompt-colours .of-unread").inner_text() == "<lora:wilder:1>"
+    page.keyboard.type(" <lo")
+    page.keyboard.press("Escape")
+    assert page.is_hidden("#prompt-offers")
+
+
+def test_styles_presets_and_last_prompts_fill_the_form_in(visit: Callable[..., Opened]) -> None:
+    opened = visit()
+    page = opened.page
+    opened.generate(prompt="a last prompt", negative_prompt="grey", steps=1)
+    page.fill("#prompt", "{prompt}, oil")
+    page.click("#open-styles")
+    page.fill("#notebook-name", "Oil")
+    page.click("#notebook-keep button")
+    page.locator(".notice", has_text="“Oil” is kept").wait_for()
+    page.fill("#steps", "3")
+    page.click("#open-presets")
+    page.fill("#notebook-name", "Quick")
+    page.click("#notebook-keep button")
+    page.locator(".notice", has_text="“Quick” is kept").wait_for()
+    page.fill("#steps", "9")
+    page.click("#open-history")
+    page.click("#notebook-list .kept:has-text('a last prompt')")
+    page.click("#open-styles")
+    page.click("#notebook-list .kept:has-text('Oil')")
+    assert page.input_value("#prompt") == "a last prompt, oil"
+    assert page.input_value("#negative_prompt") == "grey, grey"
+    page.click("#open-presets")
+    page.click("#notebook-list .kept:has-text('Quick')")
+    page.wait_for_function("document.getElementById('steps').value === '3'")
+    assert page.input_value("#prompt") == "{prompt}, oil"
+
+
+def test_pictures_are_painted_until_one_is_cancelled(visit: Callable[..., Opened]) -> None:
+    opened = visit()
+    page = opened.page
+    page.fill("#prompt", "a circle for ever")
+    page.fill("#steps", "1")
+    page.check("#forever")
+    page.click("#generate")
+    with opened.server.client() as client:
+        for _ in range(200):
+            found = client.get("/api/pictures?search=ever&limit=5").json()["pictures"]
+            if len(found) >= 3:
+                break
+            page.wait_for_timeout(100)
+    assert len(found) >= 3
+    page.uncheck("#forever")
+    opened.status("^(Painted|Cancelled)")
+
+
+def test_several_loras_are_chosen_in_one_go(visit: Callable[..., Opened]) -> None:
+    opened = visit()
+    page = opened.page
+    opened.fold("loras")
+    page.click("#lora-button")
+    page.click("#picker-list .card:has-text('wild')")
+    assert page.get_attribute("#picker-list .card", "aria-pressed") == "true"
+    page.click("#picker-refresh")
+    page.click("#picker-done")
+    assert page.locator("#lora-list li").count() == 1

@@ -1,0 +1,112 @@
+// What people keep for the next time: styles of prompts, presets of the form; and the prompts that they gave last.
+
+import { $, button, make, typeOver } from "./dom.js";
+import { fillForm, formState } from "./form.js";
+import { confirmed, notice, problem } from "./notices.js";
+import { ask, path, query } from "./server.js";
+
+const MOST_HISTORY = 60;
+
+const prompts = () => ({ prompt: $("prompt").value, negative_prompt: $("negative_prompt").value });
+
+/** A prompt with a style added, as A1111 adds it. */
+export function added(prompt, style) {
+  if (style.includes("{prompt}")) return style.replaceAll("{prompt}", prompt);
+  return [prompt.trim(), style.trim()].filter(Boolean).join(", ");
+}
+
+function write({ prompt, negative_prompt: negative }) {
+  typeOver($("negative_prompt"), negative ?? "");
+  typeOver($("prompt"), prompt ?? "");
+}
+
+async function history() {
+  const { jobs } = await ask(query("/api/jobs", { limit: MOST_HISTORY }));
+  const orders = jobs.map((job) => job.order).filter((order) => order?.prompt);
+  const told = new Map(orders.map((order) => [`${order.prompt}\n${order.negative_prompt ?? ""}`, order]));
+  return [...told.values()].map((order) => ({ name: order.prompt, detail: order.negative_prompt ? `not: ${order.negative_prompt}` : "", order }));
+}
+
+const KINDS = {
+  styles: {
+    heading: "Styles", none: "No styles yet.", keep: "Keep these prompts as a style",
+    hint: "{prompt} in a style stands for the prompt that it is added to. Styles are in A1111’s styles.csv.",
+    read: async () => (await ask("/api/styles")).map((one) => ({ ...one, detail: [one.prompt, one.negative_prompt && `not: ${one.negative_prompt}`].filter(Boolean).join(" · ") })),
+    use(one) {
+      const now = prompts();
+      write({ prompt: added(now.prompt, one.prompt), negative_prompt: added(now.negative_prompt, one.negative_prompt) });
+    },
+    kept: prompts,
+  },
+  presets: {
+    heading: "Presets", none: "No presets yet.", keep: "Keep the form as a preset", hint: "A preset has every field, model and LoRAs; pictures it has not.",
+    read: async () => (await ask("/api/presets")).map((one) => ({ ...one, detail: one.form.fields?.prompt ?? "" })),
+    use: (one) => fillForm(one.form),
+    kept: formState,
+  },
+  history: { heading: "Last prompts", none: "Nothing was drawn yet.", read: history, use: (one) => write(one.order) },
+};
+
+let kind = "styles";
+
+async function show() {
+  const { heading, none, read, use, keep, hint } = KINDS[kind];
+  $("notebook-heading").textContent = heading;
+  $("notebook-keep").hidden = !keep;
+  $("notebook-keep-label").textContent = keep ?? "";
+  $("notebook-hint").textContent = hint ?? "";
+  try {
+    const found = await read();
+    problem($("notebook-problem"), "");
+    $("notebook-none").textContent = found.length ? "" : none;
+    $("notebook-list").replaceChildren(...found.map((one) => make("li", {},
+      button("", () => {
+        $("notebook").close();
+        use(one);
+      }, { className: "kept" }),
+      keep ? button("×", () => drop(one.name), { className: "quiet icon", "aria-label": `Delete ${one.name}` }) : null)));
+    // Texts go in as text, and a long one is cut by the style sheet.
+    for (const [place, item] of [...$("notebook-list").children].entries()) {
+      item.firstChild.append(make("strong", {}, found[place].name), make("span", { className: "hint" }, found[place].detail));
+    }
+  } catch (error) {
+    $("notebook-list").replaceChildren();
+    problem($("notebook-problem"), error);
+  }
+}
+
+async function drop(name) {
+  if (!(await confirmed(`Delete “${name}”?`, "Delete"))) return;
+  await ask(path(kind, name), { method: "DELETE" }).catch((error) => problem($("notebook-problem"), error));
+  await show();
+}
+
+async function keep() {
+  const name = $("notebook-name").value.trim();
+  if (!name) return $("notebook-name").focus();
+  const there = [...$("notebook-list").querySelectorAll("strong")].some((one) => one.textContent === name);
+  if (there && !(await confirmed(`There is “${name}” already. Write over it?`, "Write over"))) return;
+  try {
+    await ask(path(kind, name), { method: "PUT", json: KINDS[kind].kept() });
+    $("notebook-name").value = "";
+    $("notebook").close();
+    notice(`“${name}” is kept.`);
+  } catch (error) {
+    problem($("notebook-problem"), error);
+  }
+}
+
+export function startNotebook() {
+  for (const name of Object.keys(KINDS)) {
+    $(`open-${name}`).addEventListener("click", () => {
+      kind = name;
+      show();
+      $("notebook").showModal();
+    });
+  }
+  $("notebook-close").addEventListener("click", () => $("notebook").close());
+  $("notebook-keep").addEventListener("submit", (event) => {
+    event.preventDefault();
+    keep();
+  });
+}
