@@ -60,6 +60,7 @@ PIPELINES: Final[dict[str, dict[str, Any]]] = {
         "vae": ("diffusers", "AutoencoderKL", _VAE_16),
     },
 }  # fmt: skip
+_COUNT: Final = "bn.num_batches_tracked"
 COMPONENTS: Final = ("text_encoder", "transformer", "vae")
 
 
@@ -129,10 +130,11 @@ def write_component(folder: Path, library: str, class_name: str, config: dict[st
         network.config.save_pretrained(folder)
         stem, spread = "model", {}
     shapes = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
-    for tied in ("lm_head.weight", "bn.num_batches_tracked"):
-        shapes.pop(tied, None)
+    shapes.pop("lm_head.weight", None)  # It is the table of the embeddings.
 
     def value(name: str) -> np.ndarray[Any, Any]:
+        if name == _COUNT:
+            return np.zeros(shapes[name], np.int64)
         word = hashlib.sha256(f"{seed}/{class_name}/{name}".encode()).digest()
         generator = np.random.Generator(np.random.SFC64(int.from_bytes(word[:16], "little")))
         if name in spread:  # As torch's own layers: even, between ± 1 / sqrt(inputs).
@@ -148,7 +150,8 @@ def write_component(folder: Path, library: str, class_name: str, config: dict[st
         values += np.float32(1.0 if name.endswith(("weight", "running_var")) else 0.0)
         return values
 
-    write_safetensors(folder / f"{stem}.safetensors", {name: ("BF16", shape) for name, shape in shapes.items()}, value)
+    tensors: Any = {name: ("I64" if name == _COUNT else "BF16", shape) for name, shape in shapes.items()}
+    write_safetensors(folder / f"{stem}.safetensors", tensors, value)
 
 
 def fan_in(layer: Any) -> int:

@@ -51,12 +51,14 @@ def main() -> None:
         write_source(source, *options.blocks)
         write_holes(folder, *options.blocks)
     engines: dict[str, Any] = {}
-    for name, target, step in (
-        ("olivelike, target cpu, w8, as by default", "cpu", "weights8: {int8_compute: true}"),
-        ("olivelike, target cpu, w8, float activations", "cpu", "weights8"),
-        ("olivelike, target openvino, w8", "openvino", "bfloat16, weights8"),
+    groups = {"DYNAMIC_QUANTIZATION_GROUP_SIZE": "256"}
+    for name, target, step, settings in (
+        ("olivelike, target cpu, w8, as by default", "cpu", "weights8: {int8_compute: true}", {}),
+        ("olivelike, target cpu, w8, float activations", "cpu", "weights8", {}),
+        ("olivelike, target openvino, w8 in bfloat16", "openvino", "bfloat16, weights8", {}),
+        ("olivelike, target openvino, w8, activations in 8 bits", "openvino", "weights8", groups),
     ):
-        engines[name] = own(folder, source, target, step, options.side)
+        engines[name] = own(folder, source, target, step, options.side, settings)
     engines["diffusers, bfloat16"] = diffusers_step(source, options.side)
     turns: dict[str, list[Turn]] = {name: [] for name in engines}
     for number in range(options.rounds + 1):
@@ -146,8 +148,8 @@ def inputs(side: int) -> dict[str, np.ndarray[Any, Any]]:
     }  # fmt: skip
 
 
-def own(folder: Path, source: Path, target: str, step: str, side: int) -> Any:
-    """Optimise the denoiser, unless it is there, and return what runs it once."""
+def own(folder: Path, source: Path, target: str, step: str, side: int, more: dict[str, str]) -> Any:
+    """Optimise the denoiser, unless it is there, and return what runs it once; OpenVINO with `more` settings."""
     name = "".join(letter if letter.isalnum() else "_" for letter in f"{target}_{step}")
     output = folder / name
     if not output.exists():
@@ -163,7 +165,7 @@ def own(folder: Path, source: Path, target: str, step: str, side: int) -> Any:
         import openvino
 
         # As the runtime opens graphs that say themselves what is in bfloat16.
-        settings = {"INFERENCE_NUM_THREADS": "2", "INFERENCE_PRECISION_HINT": "f32"}
+        settings = {"INFERENCE_NUM_THREADS": "2", "INFERENCE_PRECISION_HINT": "f32", **more}
         request = openvino.Core().compile_model(path, "CPU", settings).create_infer_request()
         return lambda: request.infer(feeds)
     import onnxruntime
