@@ -100,7 +100,7 @@ class Float16(Pass):
 class Bfloat16(Pass):
     """Convert a graph to bfloat16, inputs and outputs excepted; run it after all fusions."""
 
-    reads: ClassVar = ("graph",)
+    reads: ClassVar = ("graph", "target")
     writes: ClassVar = ("graph",)
     resources: ClassVar = Resources(memory_bytes=300 << 20, weights_scale=0.5)
     conflicts: ClassVar = ("float16",)
@@ -115,7 +115,7 @@ class Bfloat16(Pass):
         return PrecisionPlan("bf16", self.force_fp32)
 
     def unsupported_reason(self, target: Target) -> str | None:
-        """OpenVINO alone is known to run such graphs: ONNX Runtime's CPU lacks convolutions in bfloat16."""
+        """OpenVINO and CUDA are known to have such kernels: ONNX Runtime's CPU lacks most in bfloat16."""
         if target.bfloat16:
             return None
         from olivelike.model.targets import targets_that
@@ -136,6 +136,7 @@ class Bfloat16(Pass):
             keep_io=True,
             forced_operators=self.force_fp32,
             forced_blocks=self.force_fp32_blocks,
+            target=context.target,
         )
         context.report(**half.convert())
         return model.replace(graph=Graph.from_ir(half.model))

@@ -31,7 +31,7 @@ from olivelike.model.targets import TARGETS, Kernel, Target
 from tools.kernel_registries import Found, Kernels, ask_registry, read_directml, read_names
 
 PAGE = Path(__file__).parents[1] / "docs" / "claims.md"
-_STANDARD = frozenset({"LayerNormalization", "RMSNormalization", "GroupNormalization", "Gemm"})
+_STANDARD = frozenset({"ArgMax", "LayerNormalization", "RMSNormalization", "GroupNormalization", "Gemm"})
 """Operators of the standard domain that tables name without `ai.onnx.`."""
 
 
@@ -44,7 +44,8 @@ def claims(target: Target) -> dict[str, str]:
     for field in fields(Target):
         value = getattr(target, field.name)
         if field.name not in _NO_CLAIM and value != field.default:
-            found[field.name] = "yes" if value is True else str(value)
+            words = " ".join(sorted(value)) if isinstance(value, frozenset) else str(value)
+            found[field.name] = "yes" if value is True else words
     found |= {operator: _words(kernel) for operator, kernel in target.kernels.items()}
     return found | {f"avoided: {operator}": reason for operator, reason in target.avoided.items()}
 
@@ -141,6 +142,10 @@ def compare(target: Target, kernels: Kernels) -> Iterator[str]:
                 yield f"{target.name}: claims {operator}, which is not there"
         elif found.dtypes is not None and (wrong := kernel.dtypes - set(found.dtypes)):
             yield f"{target.name}: claims {operator} in {' '.join(sorted(wrong))}, it is there in {found.dtypes}"
+    for operator in sorted(target.bfloat16_operators):
+        both = [found for key in (operator, f"ai.onnx.{operator}") if (found := kernels.get(key)) is not None]
+        if not both or any("b" not in (found.dtypes or "b") for found in both):
+            yield f"{target.name}: claims {operator} in bfloat16, which is not there"
 
 
 def _key(operator: str) -> str:

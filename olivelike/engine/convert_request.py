@@ -14,10 +14,18 @@ from olivelike.engine.preparation import source_spec
 from olivelike.engine.prepared import DEFAULTS
 from olivelike.engine.run import run
 from olivelike.errors import SourceError, UsageError
-from olivelike.families import COMPONENTS, COMPUTED, LORA_COMPONENTS, denoiser_among, family_of_folder
+from olivelike.families import (
+    COMPONENTS,
+    COMPUTED,
+    DENOISERS,
+    LORA_COMPONENTS,
+    TEXT_ENCODERS,
+    denoiser_among,
+    family_of_folder,
+)
 from olivelike.model.components import HALF_PASSES, PREVIEW, QUANTISING_PASSES, VAES
 from olivelike.model.guides import GUIDES, IMAGE_ENCODER, GuideKind
-from olivelike.model.targets import find_target
+from olivelike.model.targets import Target, find_target
 from olivelike.sources import Checkpoint, available_components, open_source
 from olivelike.sources.fit import lacking
 from olivelike.workflow.long_form import parse_lora, parse_parts, require_names, text_guides, text_source
@@ -205,7 +213,7 @@ def draft_workflow(request: ConvertRequest, options: Options, folder: Path) -> s
         whole = name in _IN_BLOCKS and one.component == family.denoiser and family.compact_on_cpu
         return {name: {"int8_compute": True}} if name and whole and target.name == "cpu" else name
 
-    chains = {one.component: _chain(one, precision, rounding(one)) for one in checkpoints}
+    chains = {one.component: _chain(one, target, precision, rounding(one)) for one in checkpoints}
 
     def place(path: Path | None, text: str) -> str:
         return text if path is None else _relative(path, folder)
@@ -297,7 +305,9 @@ def _compact(checkpoint: Checkpoint, compact: bool) -> str | None:
     return QUANTISING_PASSES["w8"] if compact and checkpoint.elements >= _LARGE else None
 
 
-def _chain(checkpoint: Checkpoint, precision: str, quantising: Step | None) -> list[Step]:
+def _chain(checkpoint: Checkpoint, target: Target, precision: str, quantising: Step | None) -> list[Step]:
+    if precision == "bf16" and target.bfloat16_operators and checkpoint.component not in (*TEXT_ENCODERS, *DENOISERS):
+        precision = "fp16"  # Convolutions and norms of images are not among them.
     narrower: list[Step] = [HALF_PASSES[precision]] if precision in HALF_PASSES else []
     narrower += [quantising] if quantising else []
     if checkpoint.graph is not None:

@@ -63,7 +63,7 @@ class HalfPrecision:
                 `block_of` calls so alone.
             policy_operators: More operator types that stay in float32; they need not occur, nor exist.
             streams: Modules whose own sums leave float16's range, so that `widen_streams` has them in float32.
-            target: Decides which inputs of fused operators stay float32.
+            target: Decides which inputs of fused operators stay float32, and which operators do in place of bfloat16.
         """
         self.model = model
         self._graph = model.graph
@@ -202,6 +202,8 @@ class HalfPrecision:
     def _is_forced(self, node: ir.Node) -> bool:
         operator = node.metadata_props.get(OPERATOR_KEY, node.op_type)
         if operator in self._forced_operators or node.op_type in _GENERATORS or node in self._wide.nodes:
+            return True
+        if self._half == ir.DataType.BFLOAT16 and self._target and not self._target.runs_bfloat16(node.op_type):
             return True
         if any(
             attribute.type in {ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS}

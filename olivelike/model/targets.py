@@ -101,7 +101,9 @@ class Target:
     block_rows: bool = False
     """Whether rows of tables in 8 bits are looked up there before they are widened."""
     bfloat16: bool = False
-    """Whether whole graphs run in bfloat16 there."""
+    """Whether graphs run in bfloat16 there."""
+    bfloat16_operators: frozenset[str] = frozenset()
+    """The only operators that do, of both domains; the others stay in float32. Empty for all."""
     device_id: int = 0
     options: JsonView = field(default_factory=dict)
     """Provider options, passed to the session as they are."""
@@ -119,6 +121,10 @@ class Target:
         if op_type in self.avoided:
             return self.avoided[op_type]
         return None if op_type in self.kernels else f"{self.name} has no kernel for {op_type}"
+
+    def runs_bfloat16(self, op_type: str) -> bool:
+        """Say whether an operator runs in bfloat16."""
+        return self.bfloat16 and (not self.bfloat16_operators or op_type in self.bfloat16_operators)
 
     def without_avoiding(self, operators: Collection[str]) -> Target:
         """Return the target with fewer operators avoided."""
@@ -149,6 +155,7 @@ class Target:
             "ir_version": self.ir_version,
             "precision": self.precision,
             "bfloat16": self.bfloat16,
+            "bfloat16_operators": sorted(self.bfloat16_operators),
             "block_weights": list(self.block_weights),
             "block_matmul": self.block_matmul,
             "block_matmul_bits": list(self.block_matmul_bits),
@@ -232,7 +239,16 @@ CUDA: Final = Target(
     avoided={"ArgMax": "its kernel takes no whole numbers, which would leave the device, and CUDA graphs with them"},
     block_weights=(4,),  # DequantizeLinear of 8 bits in blocks is in its registry, and ends in an error.
     block_matmul="fhb",
-)
+    bfloat16=True,
+    # What transformers are made of. Convolutions and sines have such kernels from opset 22 on, norms of images none.
+    bfloat16_operators=frozenset({
+        "Abs", "Add", "Attention", "BiasGelu", "Concat", "Div", "Erf", "Exp", "Expand", "FastGelu", "Flatten",
+        "Gather", "Gelu", "Gemm", "Identity", "LayerNormalization", "MatMul", "MatMulNBits", "Max", "Min",
+        "Mul", "MultiHeadAttention", "Neg", "Pow", "QuickGelu", "RMSNormalization", "ReduceMean", "ReduceSum",
+        "Reshape", "RotaryEmbedding", "ScatterND", "Sigmoid", "SkipLayerNormalization", "Slice", "Softmax",
+        "Split", "Sqrt", "Squeeze", "Sub", "Tanh", "Tile", "Transpose", "Trilu", "Unsqueeze", "Where",
+    }),
+)  # fmt: skip
 """NVIDIA GPUs."""
 
 # DirectML, the Windows provider for any GPU; its last release is onnxruntime-directml 1.24.4.

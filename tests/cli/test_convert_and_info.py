@@ -104,8 +104,8 @@ def test_convert_takes_bfloat16_for_the_target_that_has_it(cli, project):
     drafted = yaml.safe_load(result.out.partition("\n\n")[0])
     assert drafted["target"] == {"provider": "openvino", "precision": "bf16"}
     assert drafted["components"]["vae_encoder"] == ["convert", "fuse", "bfloat16"]
-    result = cli("convert", "checkpoint", "-t", "cuda", "-o", "x", "--precision", "bf16")
-    assert (result.status, "'cuda' runs no graphs in bfloat16" in result.err) == (2, True)
+    result = cli("convert", "checkpoint", "-t", "tensorrt", "-o", "x", "--precision", "bf16")
+    assert (result.status, "'tensorrt' runs no graphs in bfloat16" in result.err) == (2, True)
 
 
 @pytest.mark.parametrize(("asked", "narrower"), [((), ["bfloat16"]), (("--precision", "fp32"), [])])
@@ -123,6 +123,7 @@ def test_convert_writes_bfloat16_for_openvino_unless_asked_otherwise(cli, projec
         ("cpu", ("--precision", "fp32"), []),
         ("openvino", (), ["bfloat16", "weights8"]),
         ("cuda", (), ["float16"]),
+        ("cuda", ("--precision", "bf16"), ["bfloat16"]),
     ],
 )
 def test_large_networks_of_transformers_have_weights_of_eight_bits_on_cpus(cli, monkeypatch, target, asked, behind):

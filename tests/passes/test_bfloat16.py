@@ -21,7 +21,7 @@ def fused(tiny):
 
 
 def test_the_interface_stays_in_float32_and_weights_where_they_are(fused):
-    result = run_pass(BFLOAT16, fused)
+    result = run_pass(BFLOAT16, fused, target="openvino")
     assert result.weights is fused.weights
     onnx.checker.check_model(result.graph.data, full_check=True)
     before, after = fused.graph.to_ir().graph, result.graph.to_ir().graph
@@ -33,16 +33,16 @@ def test_the_interface_stays_in_float32_and_weights_where_they_are(fused):
 
 
 def test_facts_count_the_nodes_of_each_precision(fused):
-    nodes = run_pass(BFLOAT16, fused).facts["nodes_bf16"]
-    facts = run_pass(BFLOAT16, fused, force_fp32=["LayerNormalization"]).facts
+    nodes = run_pass(BFLOAT16, fused, target="openvino").facts["nodes_bf16"]
+    facts = run_pass(BFLOAT16, fused, target="openvino", force_fp32=["LayerNormalization"]).facts
     assert (facts["nodes_bf16"] + facts["nodes_fp32"], facts["nodes_fp32"] > 6) == (nodes, True)
-    blocks = run_pass(BFLOAT16, fused, force_fp32_blocks=["encoder.layers.0"]).facts
+    blocks = run_pass(BFLOAT16, fused, target="openvino", force_fp32_blocks=["encoder.layers.0"]).facts
     assert blocks["nodes_fp32"] > 20
 
 
 def test_an_unknown_block_is_refused(fused):
     with pytest.raises(PassError, match=r"no block matches 'encoder.layer.0'; did you mean 'encoder.layers.0"):
-        run_pass(BFLOAT16, fused, force_fp32_blocks=["encoder.layer.0"])
+        run_pass(BFLOAT16, fused, target="openvino", force_fp32_blocks=["encoder.layer.0"])
 
 
 @pytest.mark.parametrize("second", ["float16", "bfloat16"])
@@ -57,7 +57,7 @@ def test_one_half_precision_does_not_follow_the_other(fused, second):
 @pytest.mark.parametrize("component", ["text_encoder", "unet", "vae_decoder", "safety_checker"])
 def test_it_stays_as_near_to_torch_as_the_type_allows(tiny, component):
     model = little_model("attending", "unet") if component == "unet" else tiny(component)
-    result = run_pass(BFLOAT16, run_pass(FUSE, model, target="openvino"))
+    result = run_pass(BFLOAT16, run_pass(FUSE, model, target="openvino"), target="openvino")
     found = run_pass(VERIFY, result, samples=1).facts["verification"]
     assert (found["precision"], found["limit"], found["passed"]) == ("bf16", 0.16, True)
     assert found["relative_error"] < 0.05
@@ -65,5 +65,7 @@ def test_it_stays_as_near_to_torch_as_the_type_allows(tiny, component):
 
 def test_targets_without_it_refuse_it():
     refusals = {name: BFLOAT16().unsupported_reason(target) for name, target in TARGETS.items()}
-    assert [name for name, refusal in refusals.items() if refusal is None] == ["openvino"]
-    assert refusals["cuda"] == ("target 'cuda' runs no graphs in bfloat16; use `float16`, or target `openvino`")
+    assert [name for name, refusal in refusals.items() if refusal is None] == ["openvino", "cuda"]
+    assert refusals["tensorrt"] == (
+        "target 'tensorrt' runs no graphs in bfloat16; use `float16`, or target `cuda` or `openvino`"
+    )

@@ -43,12 +43,15 @@ def test_sources_are_in_no_facts():
 
 
 def test_wrong_claims_are_named():
-    target = replace(TARGETS["cuda"], kernels={"BiasAdd": Kernel(frozenset("fhb")), "Nothing": Kernel(frozenset("f"))})
-    assert list(compare(target, {"BiasAdd": Found(1, "fh")})) == [
+    kernels = {"BiasAdd": Kernel(frozenset("fhb")), "Nothing": Kernel(frozenset("f"))}
+    target = replace(TARGETS["cuda"], kernels=kernels, bfloat16_operators=frozenset({"Abs", "BiasAdd", "Neg"}))
+    assert list(compare(target, {"BiasAdd": Found(1, "fh"), "ai.onnx.Neg": Found(13, "fb")})) == [
         "cuda: claims BiasAdd in b, it is there in fh",
         "cuda: claims Nothing, which is not there",
+        "cuda: claims Abs in bfloat16, which is not there",
+        "cuda: claims BiasAdd in bfloat16, which is not there",
     ]
-    body = replace(target, kernels={"GroupNormalization": Kernel(frozenset("f"))})
+    body = replace(target, kernels={"GroupNormalization": Kernel(frozenset("f"))}, bfloat16_operators=frozenset())
     assert not list(compare(body, {}))
 
 

@@ -205,7 +205,7 @@ def left_to_cpu(model: ir.Model, target: Target) -> tuple[LeftNode, ...]:
 
 def _why_left(node: ir.Node, target: Target, opsets: dict[str, int]) -> str | None:
     if node.domain == "":
-        if not target.bfloat16 and node.op_type not in _MOVES and _in_bfloat16(node):
+        if node.op_type not in _MOVES and not target.runs_bfloat16(node.op_type) and _in_bfloat16(node):
             return f"{target.name} is not known to have it in bfloat16"
         if (reason := _why_quantised(node, target)) is not None:
             return reason

@@ -10,17 +10,21 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
+import onnx
+import onnx_ir as ir
 import pytest
 
 from olivelike.families import half_policy
 from olivelike.families.family import HalfPolicy
 from olivelike.families.networks import interface_of
 from olivelike.graphs.fusion import fuse
+from olivelike.graphs.inspect.placement import left_to_cpu
 from olivelike.graphs.precision import HalfPrecision
 from olivelike.graphs.wide_streams import SHARE
 from olivelike.measure.network_sizes import Case, random_inputs
 from olivelike.measure.verify.evaluation import Evaluation
 from olivelike.measure.verify.original import Reference, relative_error
+from olivelike.model import Graph
 from olivelike.model.graph import BLOCK_KEY
 from olivelike.model.targets import TARGETS, find_target
 from olivelike.testing.models import load_model, traced_graph
@@ -31,8 +35,6 @@ from tests.fixtures.little_sd3 import little_sd3
 from tests.fixtures.little_z_image import little_z_image
 
 if TYPE_CHECKING:
-    import onnx_ir as ir
-
     from olivelike.measure.verify.evaluation import Observer
 
 MOST = float(np.finfo(np.float16).max)
@@ -158,3 +160,15 @@ def test_float16_is_as_torch_where_streams_leave_its_range(network, target):
     error, counts = made.in_float16(target, policy)
     assert error <= 3e-3
     assert (counts.get("layers_on_a_part", 0) > 0) == bool(policy.streams)
+
+
+@pytest.mark.parametrize("network", OVERFLOWING, ids="-".join)
+def test_bfloat16_runs_on_cuda_as_a_whole_and_holds_every_stream(network):
+    made, model, cuda = scaled(*network), scaled(*network).graph.to_ir(), find_target("cuda")
+    fuse(model, cuda, {}, "bf16")
+    counts = HalfPrecision(model, half=ir.DataType.BFLOAT16, keep_io=True, target=cuda).convert()
+    onnx.checker.check_model(Graph.from_ir(model).data, full_check=True)
+    assert counts["nodes_bf16"] > 3 * counts.get("nodes_fp32", 0)
+    assert left_to_cpu(model, cuda) == ()
+    given = made.run(model)
+    assert max(relative_error(given[name], one) for name, one in made.expected.items()) <= 0.05
