@@ -89,6 +89,11 @@ class ServeSettings:
     allow_plugins: bool = False
     """Whether code that a workflow's file names under `plugins:` runs."""
 
+    @property
+    def most_enlarged(self) -> int:
+        """Pixels of a side that finished pictures may be enlarged to."""
+        return 4 * self.max_side
+
     def check(self) -> None:
         """Check what would otherwise be found out by the first who asks.
 

@@ -395,7 +395,7 @@ def test_skip_goes_on_with_the_next_batch(api):
         ("txt2img", {"prompt": ["a"]}, 422, "prompt"),
         ("extra-single-image", {"image": encoded(picture()), "upscaler_1": "ESRGAN"}, 422, "Lanczos"),
         ("extra-single-image", {"image": encoded(picture()), "gfpgan_visibility": 1}, 422, "faces"),
-        ("extra-single-image", {"image": encoded(picture(size=(300, 8))), "upscaling_resize": 8}, 422, "2048"),
+        ("extra-single-image", {"image": encoded(picture(size=(1100, 8))), "upscaling_resize": 8}, 422, "8192"),
         ("extra-single-image", {"image": "AAAA", "upscaler_1": "Lanczos"}, 422, "no picture"),
         ("png-info", {"image": "AAAA"}, 422, "image"),
         ("png-info", {}, 422, "image"),

@@ -215,11 +215,14 @@ def test_names_open_no_paths(client, path, params):
 
 
 def test_graphs_are_refused_by_node_and_wrong_values_by_what_the_folder_draws(server, client):
-    graph = little(from_prompt(), server)
+    graph = little(from_prompt(), server) | {
+        "20": node("ImageScale", image=["8", 0], upscale_method="lanczos", width=9000, height=0, crop="disabled")
+    }
     for changes, said in (
         ({"n3_scheduler": "karras", "n3_sampler_name": "ddim"}, "node 3 (KSampler)"),
         ({"n5_width": 4096}, "more than the 2048"),
         ({"n9_images": ["3", 0]}, "node 9 (SaveImage)"),
+        ({"n9_images": ["20", 0]}, "more than the 8192 pixels"),
     ):
         answer = client.post("/prompt", json={"prompt": changed(graph, **changes)})
         assert answer.status_code == 400

@@ -106,11 +106,11 @@ def test_a_picture_is_enlarged_into_the_gallery_with_the_recipe_that_it_had(clie
         ({"upscaler": "../upscalers/broken", "factor": 2}, "there is no '../upscalers/broken'"),
         ({"upscaler": "broken", "factor": 2}, "broken"),
         ({"upscaler": "Nearest", "factor": 9}, "factor"),
-        ({"upscaler": "Nearest", "factor": 8}, "has a side of more than the 2048 pixels"),
+        ({"upscaler": "Nearest", "factor": 8}, "has a side of more than the 8192 pixels"),
     ],
 )
 def test_what_can_not_be_enlarged_is_refused(client, upscalers, asked, said):
-    answer = client.post("/api/upscale", params=asked, content=png(Image.new("RGB", (300, 4))))
+    answer = client.post("/api/upscale", params=asked, content=png(Image.new("RGB", (1100, 4))))
     assert answer.status_code == 422
     assert said in answer.json()["error"]["message"]
     assert str(upscalers) not in answer.text

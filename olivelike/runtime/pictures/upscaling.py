@@ -50,6 +50,7 @@ class Upscaler:
         Raises `UsageError` if that has more pixels than any reader here takes.
         """
         import numpy as np
+        from PIL import Image as PillowImage
 
         scale = self.scale
         if image.width * image.height * scale**2 > MOST_PIXELS:
@@ -57,25 +58,25 @@ class Upscaler:
                 f"{self._name} makes {image.width * scale}x{image.height * scale} pixels of this picture, more than "
                 f"the {MOST_PIXELS:,} that are taken here; take a smaller one"
             )
-        pixels = np.asarray(image.convert("RGB"), np.float32).transpose(2, 0, 1)[None] / 255
-        height, width = pixels.shape[2:]
+        pixels = np.asarray(image.convert("RGB"))
+        height, width = pixels.shape[:2]
         down, across = (
             fixed or min(_TILE, -(-side // _UNIT) * _UNIT)
             for fixed, side in zip(self._tile, (height, width), strict=True)
         )
-        padding = ((0, 0), (0, 0), (0, max(0, down - height)), (0, max(0, across - width)))
-        padded = np.pad(pixels, padding, mode="edge")
-        whole = np.empty((1, _COLOURS, padded.shape[2] * scale, padded.shape[3] * scale), np.float32)
-        for top in _starts(padded.shape[2], down):
-            for left in _starts(padded.shape[3], across):
-                large = self._run(padded[:, :, top : top + down, left : left + across])
+        padded = np.pad(pixels, ((0, max(0, down - height)), (0, max(0, across - width)), (0, 0)), mode="edge")
+        # Whole pictures have bytes alone: floats of one of 67 million pixels take 800 MB.
+        whole = np.empty((padded.shape[0] * scale, padded.shape[1] * scale, _COLOURS), np.uint8)
+        for top in _starts(padded.shape[0], down):
+            for left in _starts(padded.shape[1], across):
+                tile = padded[top : top + down, left : left + across].astype(np.float32).transpose(2, 0, 1)[None] / 255
+                large = self._run(tile)
                 y, x = (_margin(side) if start else 0 for start, side in ((top, down), (left, across)))
-                shown = large[:, :, y * scale :, x * scale :]
-                rows, columns = slice((top + y) * scale, (top + down) * scale), slice((left + x) * scale, None)
-                whole[:, :, rows, columns][..., : shown.shape[3]] = shown
-        refusal = SessionError("the upscaler's output has values that are no numbers; take one in float32")
-        shown = whole[:, :, : height * scale, : width * scale].clip(0, 1).transpose(0, 2, 3, 1)
-        return to_pictures(shown, lambda: refusal)[0]
+                shown = np.asarray(large[:, :, y * scale :, x * scale :], np.float32).clip(0, 1).transpose(0, 2, 3, 1)
+                rows = slice((top + y) * scale, (top + down) * scale)
+                columns = slice((left + x) * scale, (left + across) * scale)
+                whole[rows, columns] = np.asarray(to_pictures(shown, _no_numbers)[0])
+        return PillowImage.fromarray(whole[: height * scale, : width * scale])
 
     def _run(self, tile: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         session, (height, width) = self._network.session, tile.shape[2:]
@@ -85,6 +86,10 @@ class Upscaler:
         call.inputs[name][...] = tile
         call.run()
         return call.outputs[result]
+
+
+def _no_numbers() -> SessionError:
+    return SessionError("the upscaler's output has values that are no numbers; take one in float32")
 
 
 def check_upscaler(path: Path) -> tuple[int | None, int | None]:

@@ -32,6 +32,7 @@ from olivelike.serve.api.images import (
     hires_size,
     in_turn,
     png,
+    require_side,
     resized,
     to_base64,
     upright,
@@ -351,7 +352,7 @@ async def _extra(request: Request, asked: Extras, text: str) -> str:
                 f"{field}: there is no upscaler {name!r}; there are {', '.join(known)}, and more where the server is "
                 "started with --upscaler-dir"
             )
-    data, size = await in_turn(lambda: _to_enlarge(asked, text, service.settings.max_side))
+    data, size = await in_turn(lambda: _to_enlarge(asked, text, service.settings.most_enlarged))
     large = data if asked.upscaler_1 == "None" else await enlarged(service, data, size, asked.upscaler_1)
     if asked.upscaler_2 == "None" or not asked.extras_upscaler_2_visibility:
         return to_base64(large)
@@ -369,8 +370,7 @@ def _to_enlarge(asked: Extras, text: str, most: int) -> tuple[bytes, tuple[int, 
     elif not asked.upscaling_crop:
         share = min(size[0] / image.width, size[1] / image.height)
         size = round(image.width * share), round(image.height * share)
-    if max(size) > most:
-        raise refused(f"a side of more than the {most} pixels that --max-size allows")
+    require_side(size, most)
     return png(image), (max(size[0], 1), max(size[1], 1))
 
 

@@ -28,7 +28,7 @@ from olivelike.serve.api.comfyui_state import ComfyUI, Prompt, history_of, pictu
 from olivelike.serve.api.drawing import find_model, make_order, service_of
 from olivelike.serve.api.forms import read_named_files
 from olivelike.serve.api.guards import client_of
-from olivelike.serve.api.images import flat, in_turn, png, upright
+from olivelike.serve.api.images import flat, in_turn, png, require_side, upright
 from olivelike.serve.api.refusals import RequestRefusedError, StrictRoute, refused
 from olivelike.serve.views import ENDED, JobEnded
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 _ROOT: Final = APIRouter(route_class=StrictRoute, tags=["ComfyUI"])
 comfyui_router: Final = APIRouter(route_class=StrictRoute)
-_PICTURE: Final = re.compile(r"([0-9a-f]{20})(?:_(\d{1,5})x(\d{1,5}))?(?:\.png)?")
+_PICTURE: Final = re.compile(r"([0-9a-f]{20})(?:_([1-9]\d{0,4})x([1-9]\d{0,4}))?(?:\.png)?")
 _ANNOTATED: Final = re.compile(r"\s*\[(input|output|temp)\]$")
 _MOST_NAME: Final = 300
 _VERSION: Final = "0.3.45"
@@ -247,8 +247,7 @@ async def _picture(request: Request, name: str) -> Response:
     size = None
     if match[2]:
         size = int(match[2]), int(match[3])
-        if not 0 < min(size) <= max(size) <= service.settings.max_side:
-            raise refused(f"a side of more than the {service.settings.max_side} pixels that are made here")
+        require_side(size, service.settings.most_enlarged)
     return Response(await picture_file(service, match[1], size), media_type="image/png")
 
 
@@ -346,6 +345,8 @@ async def _order(request: Request, drawing: Drawing) -> Order:
     if drawing.init is not None and not model.takes_pictures:
         raise drawing.sampling.refused(f"{model.name} has no encoder, and can't start from a picture")
     try:
+        if drawing.scaling is not None:
+            require_side((drawing.scaling.width, drawing.scaling.height), service.settings.most_enlarged)
         init, mask = await _sent(request, drawing)
         return make_order(model=model.name, scheduler=scheduler, fit=True, init_image=init, mask=mask, **fields)
     except (OlivelikeError, RequestRefusedError) as error:

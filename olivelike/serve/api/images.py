@@ -12,7 +12,7 @@ import anyio
 import anyio.to_thread
 
 from olivelike.errors import SourceError, UsageError
-from olivelike.runtime.pictures.picture_reading import decode_image
+from olivelike.runtime.pictures.picture_reading import MOST_PIXELS, decode_image
 from olivelike.serve.api.refusals import RequestRefusedError
 
 if TYPE_CHECKING:
@@ -143,6 +143,15 @@ def _contained(image: Image.Image, size: Size, method: Resampling) -> Image.Imag
     """Bring a picture to the largest size of its shape within another, of a pixel at least: a line stays one."""
     share = min(size[0] / image.width, size[1] / image.height)
     return image.resize((max(1, round(image.width * share)), max(1, round(image.height * share))), method)
+
+
+def require_side(size: Size, most: int, name: str = "") -> None:
+    """Refuse a size that finished pictures are not brought to. Raises `RequestRefusedError`, by the name of a field."""
+    if max(size) > most or size[0] * size[1] > MOST_PIXELS:
+        raise RequestRefusedError(
+            422, "invalid", f"{name}{size[0]}x{size[1]} has a side of more than the {most} pixels that pictures are "
+            "enlarged to here, four times --max-size, or more than 67 million in all",
+        )  # fmt: skip
 
 
 def upscaled(image: Image.Image, size: Size, upscaler: str) -> Image.Image:

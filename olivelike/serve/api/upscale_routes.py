@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse
 
 from olivelike._installed import own_version
 from olivelike.runtime.pictures.picture_record import PictureRecord, UsedFile, record_from_json
-from olivelike.serve.api.images import UPSCALERS, Size, in_turn, png, upright, upscaled
+from olivelike.serve.api.images import UPSCALERS, Size, in_turn, png, require_side, upright, upscaled
 from olivelike.serve.api.native import TheService, answer
 from olivelike.serve.api.refusals import StrictRoute, refused
 from olivelike.serve.gallery.library import picture_view
@@ -54,11 +54,7 @@ async def upscale(
         raise refused(f"upscaler: there is no {upscaler!r}; there are {', '.join(names)}")
     upload = await service.upload(await request.body())
     width, height = (max(1, round(side * factor)) for side in (upload.width, upload.height))
-    if max(width, height) > service.settings.max_side:
-        raise refused(
-            f"factor: {width}x{height} has a side of more than the {service.settings.max_side} pixels that are made "
-            "here (--max-size)"
-        )
+    require_side((width, height), service.settings.most_enlarged, "factor: ")
     data = await service.library.upload_bytes(upload.id)
     whole = await in_turn(lambda: upright(data, "picture").size)
     size = (width, height) if whole == (upload.width, upload.height) else (height, width)

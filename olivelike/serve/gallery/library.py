@@ -47,7 +47,7 @@ class Library:
         self._gallery = gallery
         self._metadata = metadata
         self._decoding = asyncio.Semaphore(1)
-        """Small forms are made one at a time: each may take 256 MB. Uploads do not hold them up."""
+        """Pictures are read one at a time: each may take 256 MB. Uploads do not hold them up."""
         self._uploads = UploadReader(gallery.folder / UPLOADS, gallery.folder / INDEX / "uploads.log")
 
     def find(self, picture: str) -> PictureRow:
@@ -166,7 +166,8 @@ class Library:
 
     async def keep(self, data: bytes, record: PictureRecord) -> PictureRow:
         """Put a picture that no job drew into the gallery. Raises `StoreError` if it can't be written."""
-        file, size = await asyncio.to_thread(self._with_record, data, record)
+        async with self._decoding:
+            file, size = await asyncio.to_thread(self._with_record, data, record)
         folder, number = self._gallery.reserve(passing=False)
         path = f"{folder}/{number:05}-{record.seed or 0}.png"
         try:
