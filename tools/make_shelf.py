@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from olivelike.data import demo_edges, demo_folder, demo_transformer
 from olivelike.families import FAMILIES, family_of_folder
 from olivelike.families.networks import classes_of
+from olivelike.families.networks.clip import PROJECTION
 from olivelike.graphs.shelf import BUILT_IN, Damage, ShelfFolder
 from olivelike.graphs.shelf.filling import add_network
 from olivelike.graphs.shelf.network_forms import DEFAULTS_FILE, complete, graph_question
@@ -33,6 +34,7 @@ from olivelike.model.components import VAES, torch_folder
 from olivelike.model.guides import CONTROLNET
 from olivelike.sources import Checkpoint, PipelineSource, SourceSpec, available_components, open_source
 from olivelike.sources.beside import Host, open_beside
+from olivelike.sources.files.weight_table import RawTensor
 from olivelike.sources.vae_override import open_vae
 from olivelike.testing import make_checkpoint, make_single_file
 from olivelike.testing.checkpoints import write_safetensors
@@ -330,7 +332,9 @@ def _in_files(folder: PipelineSource, scratch: Path) -> Iterator[Checkpoint]:
             write_safetensors(files[name], {key: ("BF16", tuple(one.shape)) for key, one in state.items()}, None)
         parts = {name: file for name, file in files.items() if name != "transformer"}
         spec = SourceSpec(path=files["transformer"], parts=parts)
-        yield from open_source(spec, list(folder.checkpoints)).checkpoints.values()
+        for checkpoint in open_source(spec, list(folder.checkpoints)).checkpoints.values():
+            yield checkpoint
+            yield from _as_programs_write(checkpoint)
 
 
 def _opened(path: Path, only: list[str] | None) -> PipelineSource:
@@ -369,6 +373,24 @@ def _older_names(checkpoint: Checkpoint) -> Iterator[Checkpoint]:
             name: twice + short.removeprefix(once) if short.startswith(once) else short for name, short in plain.items()
         }
         yield _renamed(checkpoint, longer)
+
+
+def _as_programs_write(checkpoint: Checkpoint) -> Iterator[Checkpoint]:
+    """Yield a text encoder with what other files hold besides, and in the names of llama.cpp."""
+    from tests.fixtures.maker_files import in_llamas_names
+
+    held = checkpoint.tensors
+    if checkpoint.class_name in TIED:
+        _, name, tied = TIED[checkpoint.class_name]
+        tied = next(one for one in (tied, tied.removeprefix("model.")) if one in held)
+        yield replace(checkpoint, tensors={**held, name: held[tied]})
+        assert checkpoint.original is not None
+        llamas = in_llamas_names(checkpoint.original, held)
+        yield replace(checkpoint, tensors=llamas, original=f"{checkpoint.original}_llama")
+    elif checkpoint.class_name == "CLIPTextModel":
+        width = checkpoint.config["hidden_size"]
+        projection = RawTensor("BF16", (width, width), 0), checkpoint.files[0]
+        yield replace(checkpoint, tensors={**held, PROJECTION: projection})
 
 
 def _with_head(checkpoint: Checkpoint, prefix: str, name: str, tied: str) -> Iterator[Checkpoint]:

@@ -82,6 +82,8 @@ class ConvertRequest:
     """Also write schedules as a graph."""
     parts: tuple[str, ...] = ()
     """`NAME=PATH` of networks, and of tokenizers, beside the file of a denoiser, such as `vae=ae.safetensors`."""
+    distilled: bool | None = None
+    """Whether a single file is of a distilled network or of its base, where its name does not tell."""
 
     def __post_init__(self) -> None:
         """Take text for paths too."""
@@ -108,6 +110,7 @@ class ConvertRequest:
             if (value := getattr(self, option)) is not None:
                 words += [f"--{option.replace('_', '-')}", str(value)]
         switches = {"--scheduler-model": self.scheduler_model, "--allow-pickle": allow_pickle}
+        switches |= {"--distilled": self.distilled is True, "--base": self.distilled is False}
         return shlex.join(["olivelike", "convert", *words, *(name for name, on in switches.items() if on)])
 
 
@@ -224,7 +227,9 @@ def draft_workflow(request: ConvertRequest, options: Options, folder: Path) -> s
             raise UsageError("--calibration is for --precision int8 and fp8; name one of them, or drop it")
         calibration = {"prompts": _relative(absolute(request.calibration, here), folder)}
     said = place(source.path, request.source)
-    more = {key: value for key in ("prediction", "variant") if (value := getattr(request, key)) is not None}
+    more = {
+        key: value for key in ("prediction", "distilled", "variant") if (value := getattr(request, key)) is not None
+    }
     more |= {name: _relative(path, folder) for name, path in parts.items()}
     loras = [parse_lora(text, here) for text in request.loras]
     embeddings = [file_ref(text, here) for text in request.embeddings]

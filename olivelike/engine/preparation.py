@@ -101,7 +101,8 @@ def warnings_of(prepared: Prepared) -> tuple[str, ...]:
     stale, absent = source.origin.warning, lacking(source)
     told = f"{source.origin.place}: it has no {' and no '.join(absent)}, so its output alone draws no pictures"
     layouts = _layout_warnings(prepared)
-    return (*([stale] if stale else []), *source.left_out, *([told] if absent else []), *layouts)
+    found = [stale, *source.left_out, source.guess, told if absent else None]
+    return (*filter(None, found), *layouts)
 
 
 def _layout_warnings(prepared: Prepared) -> Iterator[str]:

@@ -76,6 +76,8 @@ class TextPart:
     """Further classes that hold the same network."""
     optional: bool = False
     """Whether pipelines of the family may lack it."""
+    unprojected: bool = False
+    """Whether files of its makers mean the pooled text as it is, and mostly lack the projection of its class."""
 
     @property
     def output(self) -> str:
@@ -211,9 +213,14 @@ class Published:
     changes: Mapping[Prediction, JsonView] = field(default_factory=dict)
     """Prediction → settings of the denoiser that differ between the published networks."""
     flow: Callable[[JsonView], str] | None = None
-    """Config of the denoiser → file of the scheduler's settings, of those in `data/published/scheduler`; `None` for
-    schedules of noise, which follow from the prediction."""
+    """Config of the denoiser, with the settings of the index → file of the scheduler's settings, of those in
+    `data/published/scheduler`; `None` for schedules of noise, which follow from the prediction."""
     vae_class: str = "AutoencoderKL"
+    named_distilled: Callable[[str], bool | None] | None = None
+    """Name of a denoiser's file, in small letters → whether it is of the distilled network, and not of the base, which
+    has the same shapes; `None` for a name that says neither. `None` if there is one kind alone."""
+    told_by_schedule: Callable[[JsonView], JsonView] = lambda settings: {}  # noqa: ARG005
+    """Settings of a folder's scheduler → settings of the index that follow from them, where it lacks them."""
 
     @cached_property
     def configs(self) -> Mapping[str, JsonView]:

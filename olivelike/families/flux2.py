@@ -95,6 +95,7 @@ FAMILY: Final = Family(
         head_width=128,
         flow=lambda denoiser: "flow_dev",  # noqa: ARG005
         vae_class="AutoencoderKLFlux2",
+        named_distilled=lambda name: False if "base" in name else True if "klein" in name else None,
     ),
     matches=lambda shapes: None,  # noqa: ARG005
     steps=50,

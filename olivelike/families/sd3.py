@@ -44,7 +44,10 @@ FAMILY: Final = Family(
     denoiser="transformer",
     denoiser_class="SD3Transformer2DModel",
     texts=(
-        TextPart("text_encoder", "tokenizer", 768, "CLIPTextModelWithProjection", back=1, normed=False),
+        # https://github.com/Stability-AI/sd3-ref (`sd3_infer.py`): CLIP-L has `return_projected_pooled=False`.
+        TextPart(
+            "text_encoder", "tokenizer", 768, "CLIPTextModelWithProjection", back=1, normed=False, unprojected=True
+        ),
         _CLIP_G,
         _T5,
     ),

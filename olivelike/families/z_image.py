@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -37,6 +38,28 @@ def _variant(index: JsonView, denoiser: JsonView) -> Mapping[str, Any]:
     return {"steps": 28, "guidance": 4.0} if is_distilled(index) is False else {}
 
 
+<<<<<<< HEAD
+=======
+_SHIFT_OF_BASE: Final = 6.0
+
+
+def _named_distilled(name: str) -> bool | None:
+    """Tell Turbo, as in `z_image_turbo_bf16`, from the base, whose published files are `z_image_bf16` and the like."""
+    if "turbo" in name or "base" in name:
+        return "turbo" in name
+    return False if re.match(r"z[-_ ]?image(?![a-z])", name) else None
+
+
+def _half(architecture: Architecture) -> HalfPolicy | None:
+    # https://github.com/Tongyi-MAI/Z-Image/issues/14: pictures are black where numbers leave float16's range.
+    if architecture.class_name != "ZImageTransformer2DModel":
+        return None
+    blocks = ("layers.*", "noise_refiner.*", "context_refiner.*")
+    parts = ("", ".feed_forward", ".feed_forward.w2", ".attention.to_out.0")
+    return HalfPolicy(clipped=tuple(block + part for block in blocks for part in parts))
+
+
+>>>>>>> 4e2e0dda (Stable Diffusion 3 opens with the clip_l that people have, Z-Image's base is told from Turbo, and the shelf knows files with what programs write besides)
 FAMILY: Final = Family(
     name="z_image",
     title="Z-Image",
@@ -70,10 +93,13 @@ FAMILY: Final = Family(
         "FlowMatchEulerDiscreteScheduler",
         "z_image.json",
         head_width=128,
-        flow=lambda denoiser: "flow_shift_3",  # noqa: ARG005
+        flow=lambda facts: "flow_shift_3" if facts.get("is_distilled", True) else "flow_shift_6",
+        named_distilled=_named_distilled,
+        # Turbo's is 3, that of https://huggingface.co/Tongyi-MAI/Z-Image is 6.
+        told_by_schedule=lambda settings: {"is_distilled": False} if settings.get("shift") == _SHIFT_OF_BASE else {},
     ),
     matches=lambda shapes: None,  # noqa: ARG005
-    # Turbo's: published folders do not tell it from the base.
+    # Turbo's.
     steps=8,
     guidance=1.0,
     # It adds the difference to what the prompt leads to.

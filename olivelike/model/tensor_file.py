@@ -14,6 +14,7 @@ import numpy as np
 from olivelike._untrusted import open_file
 from olivelike.errors import SourceError
 from olivelike.model.block_forms import BLOCK_FORMS, decode_blocks
+from olivelike.model.weights import IDENTITY
 
 if TYPE_CHECKING:
     from olivelike.model.weights import Tensor
@@ -78,6 +79,9 @@ def _read(tensor: Tensor, files: Mapping[str, Path], start: int, count: int) -> 
 
 
 def _read_stored(tensor: Tensor, files: Mapping[str, Path], start: int, count: int) -> Array:
+    if tensor.dtype == IDENTITY:
+        rows, columns = np.divmod(np.arange(start, start + count), tensor.shape[-1])
+        return np.equal(rows, columns).astype(np.float32)
     if tensor.dtype not in BLOCK_FORMS:
         dtype = np.dtype(DTYPES[tensor.dtype])
         return _from_file(tensor, files, dtype, start * dtype.itemsize, count)

@@ -20,11 +20,16 @@ ITEM_SIZES = {
 }  # fmt: skip
 """Bytes per element of each safetensors dtype."""
 
+IDENTITY = "IDENTITY"
+"""Stands for the dtype of an identity matrix, of which files hold no bytes."""
+
 
 def stored_bytes(dtype: str, count: int) -> int:
     """Return how many bytes hold so many values; a block that is begun counts whole. Raises `KeyError` for others."""
     if dtype in ITEM_SIZES:
         return count * ITEM_SIZES[dtype]
+    if dtype == IDENTITY:
+        return 0
     form = BLOCK_FORMS[dtype]
     return -(-count // form.values) * form.nbytes
 
@@ -34,7 +39,7 @@ class Tensor:
     """One tensor: row-major, little-endian bytes at `offset` of the file whose SHA-256 is `file`."""
 
     dtype: str
-    """As safetensors names it: `F32`, `F16`, `BF16`, `I64`, …; or one of `BLOCK_FORMS`."""
+    """As safetensors names it: `F32`, `F16`, `BF16`, `I64`, …; or one of `BLOCK_FORMS`, or `IDENTITY`."""
     shape: tuple[int, ...]
     file: str
     offset: int
@@ -56,7 +61,8 @@ class Tensor:
     @property
     def read_dtype(self) -> str:
         """Dtype of its values as they are read."""
-        return "F32" if self.added or self.scale is not None or self.dtype in BLOCK_FORMS else self.dtype
+        made = self.added or self.scale is not None or self.dtype not in ITEM_SIZES
+        return "F32" if made else self.dtype
 
     @property
     def read_nbytes(self) -> int:

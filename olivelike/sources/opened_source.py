@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 from olivelike._extras import needed
+from olivelike._untrusted import read_settings
 from olivelike.errors import SourceError
 from olivelike.families import COMPONENTS, denoiser_among, family_of_folder, family_of_index
 from olivelike.model.components import INDEX_FILE, PREVIEW, SAFETY_CHECKER, VAES, pixels_per_latent, torch_folder
@@ -58,6 +59,8 @@ class PipelineSource:
     """Guides that are files of weights for its UNet, by their keys in a workflow."""
     left_out: tuple[str, ...] = ()
     """Parts of its files that nothing is made of, in words."""
+    guess: str | None = None
+    """What is taken of it because nothing tells, in words."""
 
     def distilled(self, few_steps: FewSteps | None) -> PipelineSource:
         """Return the pipeline with the scheduler that so few steps want; `None` changes nothing."""
@@ -97,6 +100,11 @@ def open_source(
         raise SourceError(
             f"{spec.path or spec.hub}: no such file; networks in files of their own belong to a denoiser in a file "
             f"({', '.join(spec.parts)})"
+        )
+    if spec.distilled is not None and not spec.is_file:
+        raise SourceError(
+            "whether the denoiser is distilled can be told for a single file only; a folder says it in "
+            "model_index.json (is_distilled)"
         )
     if spec.prediction is not None and not spec.is_file:
         raise SourceError(
@@ -160,7 +168,8 @@ def available_components(
     """
 
     def in_file(path: Path) -> set[str]:
-        return SingleFile.open(path, spec.prediction, read_pickle if allow_pickle else None, spec.parts).folders
+        pickles = read_pickle if allow_pickle else None
+        return SingleFile.open(path, spec.prediction, pickles, spec.parts, distilled=spec.distilled).folders
 
     folders = spec.open(in_file, _network_folders)
     found = {name for name in COMPONENTS if torch_folder(name) in folders or name in folders}
@@ -187,13 +196,13 @@ def _open_file(
     path: Path, spec: SourceSpec, wanted: list[str], read_pickle: ReadPickle | None
 ) -> tuple[PipelineSource, Mapping[str, Config | None]]:
     """Read a single file; return the pipeline, and configs of `vae` and `denoiser`, also where it lacks them."""
-    file = SingleFile.open(path, spec.prediction, read_pickle, spec.parts)
+    file = SingleFile.open(path, spec.prediction, read_pickle, spec.parts, distilled=spec.distilled)
     checkpoints = {name: file.checkpoint(name) for name in wanted}
     configs = {
         "vae": file.config("vae") if spec.needs_vae else None,
         "denoiser": file.config(file.family.denoiser) if spec.needs_unet else None,
     }
-    source = PipelineSource(file.origin, file.index, checkpoints, file.extras, left_out=file.left_out)
+    source = PipelineSource(file.origin, file.index, checkpoints, file.extras, left_out=file.left_out, guess=file.guess)
     return source.distilled(file.few_steps), configs
 
 
@@ -212,6 +221,10 @@ def _read_folder(
     index = _read_index(files)
     # Extras come before the weights: a download that was cut off then mostly lacks weights alone.
     extras = {relative: files.path(relative) for relative in _extra_files(files, index)}
+    family = family_of_index(index)
+    if family is not None and _SCHEDULE in extras:
+        told = family.published.told_by_schedule(read_settings(extras[_SCHEDULE], files.remedy, unbounded=True))
+        index = {**told, **index}
     checkpoints = {
         name: read_checkpoint(
             files,
@@ -220,7 +233,7 @@ def _read_folder(
             *_entry(files, index, name),
             variant=spec.variant,
             read_pickle=read_pickle,
-            family=family_of_index(index),
+            family=family,
         )
         for name in wanted
     }
@@ -278,6 +291,7 @@ def _names_a_class(entry: Any) -> TypeGuard[list[str]]:
     return isinstance(entry, list) and len(entry) == 2 and all(isinstance(part, str) for part in entry)
 
 
+_SCHEDULE: Final = "scheduler/scheduler_config.json"
 ONNX_CLASS: Final = "OnnxRuntimeModel"
 _TORCH_SUFFIXES = (".safetensors", ".bin")
 

@@ -12,13 +12,15 @@ from olivelike._untrusted import Json, open_file
 from olivelike.errors import SourceError
 from olivelike.families import DENOISERS, FAMILIES
 from olivelike.families.networks import network_of
+from olivelike.families.networks.clip import PROJECTION
 from olivelike.families.supported import check_network
 from olivelike.model.components import Prediction, torch_folder
 from olivelike.model.few_steps import FewSteps, few_steps_of_path
 from olivelike.model.records.origin import Identification, Origin
+from olivelike.model.weights import IDENTITY
 from olivelike.sources.checkpoint import TOKENIZER_SUFFIXES, Checkpoint
 from olivelike.sources.files.scaled import apart
-from olivelike.sources.files.weight_table import Header, ReadPickle, read_numbers, read_weight_table
+from olivelike.sources.files.weight_table import Header, RawTensor, ReadPickle, read_numbers, read_weight_table
 from olivelike.sources.identify.identify import identify, part_among, unclaimed
 from olivelike.sources.identify.identity import PLACES, Identity, Part
 from olivelike.sources.identify.published import (
@@ -33,7 +35,6 @@ from olivelike.sources.identify.published import (
 if TYPE_CHECKING:
     from olivelike.families.family import Family
     from olivelike.model.architecture import Config
-    from olivelike.sources.files.weight_table import RawTensor
 
 _LISTED = 3
 _EDM_SCALING = 0.5
@@ -70,6 +71,8 @@ class SingleFile:
     """Folder → network that is in a file of its own."""
     tokenizers: Mapping[str, Path] = field(default_factory=dict)
     """Folder of a tokenizer → a user's, in place of the published one."""
+    distilled: bool | None = None
+    """Whether its denoiser is distilled, of a family with both kinds: as told, or as its name says."""
 
     @classmethod
     def open(
@@ -78,6 +81,8 @@ class SingleFile:
         prediction: Prediction | None,
         read_pickle: ReadPickle | None,
         parts: Mapping[str, Path] = MappingProxyType({}),
+        *,
+        distilled: bool | None = None,
     ) -> SingleFile:
         """Read the header of a checkpoint file, and those of files beside it.
 
@@ -88,6 +93,7 @@ class SingleFile:
             prediction: what the UNet predicts, where the user knows better than the file.
             read_pickle: reads the table of a pickled file; `None` refuses such files.
             parts: folder → file of that network, or a tokenizer's folder.
+            distilled: whether the denoiser is distilled, where the user knows better than the file's name.
         """
         header = read_weight_table(path, read_pickle)
         identity = identify(header.tensors, header.metadata)
@@ -100,10 +106,15 @@ class SingleFile:
             raise SourceError(f"{tokenizers[other]}: as {other}, this is no folder; name the one with tokenizer.json")
         networks = {folder: one for folder, one in parts.items() if folder not in known}
         beside = {folder: _open_part(one, folder, family, read_pickle) for folder, one in networks.items()}
+        named = family.published.named_distilled
+        if named is None and distilled is not None:
+            raise SourceError(f"{path}: of {family.title} no file is of a base or distilled; drop `distilled:`")
+        if named is not None and distilled is None:
+            distilled = named(path.stem.lower())
         if family.published.flow is not None:
             if prediction is not None:
                 raise SourceError(f"{path}: {family.title} makes flows, and has no prediction; drop `prediction:`")
-            return cls(path, header, identity, None, False, None, beside, tokenizers)
+            return cls(path, header, identity, None, False, None, beside, tokenizers, distilled)
         few_steps = identity.few_steps or few_steps_of_path(path)
         told = prediction or identity.prediction
         if told is None and few_steps is not None:
@@ -144,9 +155,20 @@ class SingleFile:
 
     @property
     def _distilled(self) -> Config:
-        """Return the published settings; a base is told from the distilled network by its file's name alone."""
+        """Return the published settings, with what is told of a base; the distilled network is the usual one."""
         own = dict(self.family.published.index)
-        return own | {"is_distilled": "base" not in self.path.stem.lower()} if "is_distilled" in own else own
+        return own if self.distilled is not False else own | {"is_distilled": False}
+
+    @property
+    def guess(self) -> str | None:
+        """What the file is taken for because nothing tells it, in words."""
+        if self.family.published.named_distilled is None or self.distilled is not None:
+            return None
+        return (
+            f"{self.path}: its tensors and its name do not tell whether it is distilled or the base of "
+            f"{self.family.title}; it is taken for distilled, with its steps and guidance, and if that is wrong, say "
+            "so (`distilled: false` in `source:`, convert --base)"
+        )
 
     def held(self, folder: str) -> HeldPart | None:
         """Return the network that goes into a folder of the pipeline; `None` if there is none."""
@@ -201,6 +223,8 @@ class SingleFile:
         config = derive_config(self.family, held.part, shapes, self.prediction)
         for text in self.family.texts:
             config = text.marked(config) if text.component == folder else config
+            if text.unprojected and text.component == folder:
+                config = {**config, "projection_dim": config["hidden_size"]}
         if folder != "vae" or not self.identity.edm:
             return config
         with open_file(self.path) as file:
@@ -220,6 +244,8 @@ class SingleFile:
         config = self.config(folder)
         check_network(component, class_name, config, self.family)
         kept, scales = apart(held.path, held.tensors)
+        if any(text.unprojected and text.component == folder for text in self.family.texts):
+            kept[held.part.prefix + PROJECTION] = RawTensor(IDENTITY, (config["hidden_size"],) * 2, 0)
         tensors, by = ({name: (one, held.path) for name, one in some.items()} for some in (kept, scales))
         return Checkpoint(component, library, class_name, config, tensors, original=held.part.converter, scales=by)
 
@@ -227,7 +253,7 @@ class SingleFile:
     def _scheduler(self) -> tuple[str, Path]:
         if self.identity.edm:
             return EDM_SCHEDULER
-        denoiser = self.config(self.family.denoiser) if self.family.published.flow is not None else {}
+        denoiser = {**self.config(self.family.denoiser), **self._distilled} if self.family.published.flow else {}
         return scheduler_file(self.family, self.prediction or "epsilon", zero_snr=self.zero_snr, denoiser=denoiser)
 
     @property

@@ -31,6 +31,8 @@ class SourceSpec:
     """Variant of the weight files, such as `fp16`."""
     prediction: Prediction | None = None
     """Prediction of a single file's UNet; `None` goes by the file. A folder's scheduler says it."""
+    distilled: bool | None = None
+    """Whether a single file is of the distilled network of a family that also has a base; `None` goes by its name."""
     vae: SourceSpec | None = None
     """Another VAE: its folder, a pipeline's folder, one file, or a hub id."""
     parts: Mapping[str, Path] = field(default_factory=dict)

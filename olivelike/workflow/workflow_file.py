@@ -92,11 +92,16 @@ class Source(Vae):
 
     path: SourcePath | None = Field(
         default=None,
-        description="Single `.safetensors` file, or folder in the layout of diffusers or of ONNX pipelines, "
+        description="Single `.safetensors` or `.gguf` file, or folder in the layout of diffusers or of ONNX pipelines, "
         "relative to the project folder.",
     )
     prediction: Prediction | None = Field(
         default=None, description="What the UNet of a single file predicts, where the file does not tell."
+    )
+    distilled: bool | None = Field(
+        default=None,
+        description="Whether a single file is of a distilled network, as Z-Image Turbo, or of its base, where "
+        "its name does not tell.",
     )
     transformer: SourcePath | None = Field(
         default=None, description="In place of `path`: single file of the denoiser, with others beside it."
@@ -117,7 +122,7 @@ class Source(Vae):
 
     def spec(self) -> SourceSpec:
         """Return what `open_source` wants to know of it."""
-        return replace(super().spec(), prediction=self.prediction, parts=self.parts)
+        return replace(super().spec(), prediction=self.prediction, distilled=self.distilled, parts=self.parts)
 
 
 class GuideFile(_Section):

@@ -22,8 +22,8 @@ from olivelike.sources.files import weight_table
 from olivelike.sources.files.weight_table import read_weight_table
 from olivelike.sources.identify.weight_file import describe_weight_file
 from olivelike.sources.names.adaptation import StoredView
-from tests.fixtures.gguf_files import in_llamas_names, write_gguf
-from tests.fixtures.maker_files import SMALL, in_makers_names, maker_folder, states, write_parts
+from tests.fixtures.gguf_files import write_gguf
+from tests.fixtures.maker_files import SMALL, in_llamas_names, in_makers_names, maker_folder, states, write_parts
 
 FORMS = (*BLOCK_FORMS, "F16", "BF16", "F32")
 LLAMAS = {

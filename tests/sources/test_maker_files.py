@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +16,8 @@ from olivelike.engine.convert_request import ConvertRequest, draft
 from olivelike.engine.preparation import plan
 from olivelike.engine.prepared import Options
 from olivelike.errors import SourceError, UsageError, WorkflowError
-from olivelike.families import FAMILIES as FACTS
+from olivelike.families import FAMILIES as FACTS, family_of_folder
+from olivelike.families.networks.clip import PROJECTION
 from olivelike.sources import SourceSpec, open_source
 from olivelike.sources.fit import check_fit, lacking
 from olivelike.sources.identify.published import read_extra, tokenizer_files
@@ -97,6 +99,13 @@ def test_one_file_with_all_networks_is_a_pipeline(family, tmp_path) -> None:
     assert opened.left_out == ()
     for name in networks_of(family):
         check_same(values(opened.checkpoint(name)), of_folder(family)[1][name])
+
+
+def test_the_pooled_text_of_sd3s_first_encoder_is_taken_as_it_is_whatever_projection_a_file_has(tmp_path) -> None:
+    held = {name: in_makers_names("sd3", name, state) for name, state in states(maker_folder("sd3")).items()}
+    held["text_encoder"]["text_projection.weight"] = torch.ones(32, 64)
+    opened = open_source(spec_of(write_parts(tmp_path, held)), ["text_encoder"])
+    check_same(values(opened.checkpoint("text_encoder")), of_folder("sd3")[1]["text_encoder"])
 
 
 def test_sd3_may_lack_its_third_text_encoder(tmp_path) -> None:
@@ -189,9 +198,9 @@ def test_files_of_another_family_are_refused_before_anything_runs(family, part, 
 
 def test_text_encoders_of_another_width_are_refused_with_both(tmp_path) -> None:
     held = {name: in_makers_names("sd3", name, state) for name, state in states(maker_folder("sd3")).items()}
-    held["text_encoder_2"] = held["text_encoder"]
+    held["text_encoder_2"] = {**held["text_encoder"], PROJECTION: torch.eye(64)}
     with pytest.raises(
-        SourceError, match=r"takes a pooled text of 80 numbers, and text_encoder makes 32 and text_encoder_2 makes 32"
+        SourceError, match=r"takes a pooled text of 112 numbers, and text_encoder makes 64 and text_encoder_2 makes 64"
     ):
         check_fit(open_source(spec_of(write_parts(tmp_path, held)), networks_of("sd3")))
 
@@ -243,6 +252,37 @@ def test_kleins_base_is_told_by_its_files_name_alone(tmp_path) -> None:
     held = in_makers_names("flux2", "transformer", states(maker_folder("flux2"))["transformer"])
     paths = write_parts(tmp_path, {"flux-2-klein-4b": held, "flux-2-klein-base-4b": held}).values()
     assert [open_source(SourceSpec(path=path), []).index["is_distilled"] for path in paths] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("name", "base"),
+    [
+        ("z_image_turbo_bf16", False), ("z_image_bf16", True), ("z-image-Q4_K_M", True), ("Z-Image-Base-fp8", True),
+        ("zimageTurbo_v2", False), ("zimagefinetune", None), ("painter", None),
+    ],
+)  # fmt: skip
+def test_z_images_base_is_told_by_its_files_name_or_by_the_user(name, base, tmp_path) -> None:
+    held = in_makers_names("z_image", "transformer", states(maker_folder("z_image"))["transformer"])
+    (path,) = write_parts(tmp_path, {name: held}).values()
+    opened = open_source(SourceSpec(path=path), [])
+    assert opened.index.get("is_distilled", True) is not bool(base)
+    assert (opened.guess is None) is (base is not None)
+    for said in (True, False):
+        told = open_source(SourceSpec(path=path, distilled=said), [])
+        assert (told.index.get("is_distilled", True), told.guess) == (said, None)
+        settings = json.loads(told.extras["scheduler/scheduler_config.json"].read_bytes())
+        assert settings["shift"] == (3 if said else 6)
+
+
+def test_a_folder_of_z_images_base_is_told_by_its_scheduler(tmp_path) -> None:
+    folder = Path(shutil.copytree(maker_folder("z_image"), tmp_path / "base"))
+    settings = folder / "scheduler" / "scheduler_config.json"
+    assert "is_distilled" not in open_source(SourceSpec(path=folder), []).index
+    settings.write_text(settings.read_text().replace("3.0", "6.0"))
+    index = open_source(SourceSpec(path=folder), []).index
+    assert family_of_folder(index, (), {}).usual == {"steps": 28, "guidance_scale": 4.0}
+    with pytest.raises(SourceError, match="can be told for a single file only"):
+        open_source(SourceSpec(path=folder, distilled=False), [])
 
 
 def changed(state, change):

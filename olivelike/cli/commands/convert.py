@@ -19,7 +19,7 @@ def convert(
     source: Annotated[
         str,
         typer.Argument(
-            metavar="SOURCE", help="A .safetensors file, a pipeline's folder, or a hub id.", show_default=False
+            metavar="SOURCE", help="A .safetensors or .gguf file, a pipeline's folder, or a hub id.", show_default=False
         ),
     ],
     target: Annotated[
@@ -65,6 +65,13 @@ def convert(
     prediction: Annotated[
         Prediction | None, typer.Option(help="What the UNet of a single file predicts, where it does not tell.")
     ] = None,
+    distilled: Annotated[
+        bool | None,
+        typer.Option(
+            "--distilled/--base",
+            help="Whether a file of FLUX.2-klein or Z-Image is distilled or the base, where its name does not tell.",
+        ),
+    ] = None,
     variant: Annotated[
         str | None, typer.Option(metavar="NAME", help="Which of a folder's weight files to take, such as fp16.")
     ] = None,
@@ -98,7 +105,7 @@ def convert(
         source, target, output, tuple(loras or ()), vae, tuple(embeddings or ()), precision, prediction, layout,
         preview, guides.guides, guides.image_encoder,
         calibration=calibration, variant=variant, scheduler_model=scheduler_model,
-        parts=tuple(parts or ()),
+        parts=tuple(parts or ()), distilled=distilled,
     )  # fmt: skip
     options = shared.engine_options(
         limits, cache_dir=cache_dir, allow_pickle=allow_pickle, overwrite=overwrite, keep_going=keep_going,

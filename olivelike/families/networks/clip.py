@@ -69,6 +69,8 @@ def _forward_safety_checker(self: Any, clip_input: torch.Tensor, images: torch.T
 
 
 _TOKENS: Final = re.compile(r"((?:.*?\.)??)((?:text_model\.)?embeddings\.)?token_embedding\.weight")
+PROJECTION: Final = "text_projection.weight"
+"""Name of the matrix behind the pooled text, of the classes that have one."""
 _HEAD_WIDTH: Final = 64
 _LAYERS_OF_H: Final = 24
 """Layers of open_clip's ViT-H, of which SD 2 takes all but the last."""
@@ -117,7 +119,7 @@ def _from_open_clip(config: Config, tensors: Tensors) -> Tensors:
 
 def _clip_config(published: Config, shapes: Shapes, head_width: int | None) -> Config:
     del published, head_width
-    projection = shapes.get("text_projection.weight")
+    projection = shapes.get(PROJECTION)
     return {
         **_text_config(
             {name.removeprefix("text_model."): shape for name, shape in shapes.items()},

@@ -59,8 +59,9 @@ _TOWERS: Final = ("text_config", "vision_config")
 _OF_NO_NAME: Final = frozenset({"eos_token_id", TAKEN_STATES})
 """Keys on which a graph depends, but neither a name nor a shape of a parameter."""
 
-UNUSED: Final = ("embeddings.position_ids", "logit_scale")
-"""Ends of stored names that are no parameter of any network here: counted-up numbers, and what training scales by."""
+UNUSED: Final = ("embeddings.position_ids", "logit_scale", "norm_final.weight", "num_batches_tracked")
+"""Ends of stored names that are no parameter of any network here: counted-up numbers, what training scales by, and a
+norm that Z-Image's makers have no use for."""
 
 
 @cache

@@ -23,7 +23,7 @@ from olivelike._untrusted import Json, open_file, parse_json
 from olivelike.errors import MissingError, SourceError
 from olivelike.model.block_forms import BLOCK_FORMS
 from olivelike.model.components import ONNX_SUFFIXES, WEIGHT_FILE_SUFFIXES
-from olivelike.model.weights import ITEM_SIZES
+from olivelike.model.weights import IDENTITY, ITEM_SIZES
 
 _LENGTH_BYTES = 8
 _LARGEST_HEADER = 16_000_000
@@ -112,7 +112,7 @@ def check_dtype(path: Path, name: str, tensor: RawTensor) -> None:
                 f"{path}: tensor {name} is stored as {tensor.dtype}, which the library gguf reads, and that is not "
                 f"installed; run `pip install 'olivelike[gguf]'`"
             )
-    elif tensor.dtype not in ITEM_SIZES:
+    elif tensor.dtype not in (*ITEM_SIZES, IDENTITY):
         raise SourceError(
             f"{path}: tensor {name} is stored as {tensor.dtype[:_LONGEST_NAME]}, which is not supported; "
             f"use a checkpoint in one of {', '.join((*ITEM_SIZES, *BLOCK_FORMS))}"

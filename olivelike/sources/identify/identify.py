@@ -128,7 +128,7 @@ _LONE_TEXTS: Final = {"qwen3": "Qwen3", "t5": "T5", "qwen3_llama": "Qwen3", "t5_
 _TEXTS = {text: re.compile(text.prefixes) for family in FAMILIES.values() for text in family.texts}
 _LEFTOVERS = re.compile(
     r"v_pred|ztsnr|edm_\w+|global_step|(sqrt_|log_one_minus_|posterior_)?\w*(alphas_cumprod|betas?|variance|mean_coef)\w*"
-    r"|logvar|lvlb_weights|scale_factor|model_ema\.(decay|num_updates)|denoiser\..*|(first_stage_model\.)?loss\..*"
+    r"|(.*\.)?logit_scale|logvar|lvlb_weights|scale_factor|model_ema\.(decay|num_updates)|denoiser\..*|(first_stage_model\.)?loss\..*"
 )
 """Tensors that no network computes with: marks, and what training leaves."""
 

@@ -14,7 +14,7 @@ from olivelike.graphs.shelf import BUILT_IN, Shelf, ShelfFolder
 from olivelike.graphs.shelf.network_forms import complete, form_of, graph_question
 from olivelike.graphs.shelf.shelf_folder import VERSION
 from olivelike.model import Architecture
-from olivelike.model.components import TAKEN_STATES
+from olivelike.model.components import TAKEN_STATES, VAES
 from olivelike.sources import SourceSpec, open_source
 from olivelike.sources.names.adapt import adapt
 from olivelike.testing import make_checkpoint
@@ -24,6 +24,7 @@ from tests.conftest import SHELF
 from tests.fixtures.little_flux2 import little_flux2
 from tests.fixtures.little_sd3 import little_sd3
 from tests.fixtures.little_z_image import little_z_image
+from tests.fixtures.no_torch import forbid_torch
 from tools.make_shelf import DEMOS, PIPELINES, TRANSFORMERS, networks
 
 CLASSES = {
@@ -87,7 +88,7 @@ SHARED = ("sd3", "sd35_large", "flux_dev")
         ),
     ],
 )
-def test_every_stored_form_of_a_published_pipeline_is_answered(shelf, name, tmp_path):
+def test_every_stored_form_of_a_published_pipeline_is_answered(shelf, name, tmp_path, monkeypatch):
     """The folder and the file that `make_shelf` writes are found, with the names that the libraries find.
 
     UNets take the libraries longer, and are compared in the slow suite.
@@ -101,6 +102,12 @@ def test_every_stored_form_of_a_published_pipeline_is_answered(shelf, name, tmp_
         if checkpoint.component != "unet" or name not in QUICK:
             arguments = (checkpoint.component, checkpoint.library, checkpoint.class_name, checkpoint.config)
             assert found == adapt(*arguments, checkpoint.shapes, checkpoint.original)
+    forbid_torch(monkeypatch)
+    for folder in (tmp_path / f"{name} in files").glob("*"):
+        parts = {path.stem: path for path in folder.iterdir()}
+        spec = SourceSpec(path=parts.pop("transformer"), parts=parts)
+        for checkpoint in open_source(spec, [*parts.keys() - {"vae"}, "transformer", *VAES]).checkpoints.values():
+            assert shelf.graph(shelf.adaptation(checkpoint).network) is not None
 
 
 def test_keys_that_no_graph_depends_on_change_nothing():
