@@ -38,8 +38,6 @@ def _variant(index: JsonView, denoiser: JsonView) -> Mapping[str, Any]:
     return {"steps": 28, "guidance": 4.0} if is_distilled(index) is False else {}
 
 
-<<<<<<< HEAD
-=======
 _SHIFT_OF_BASE: Final = 6.0
 
 
@@ -50,16 +48,6 @@ def _named_distilled(name: str) -> bool | None:
     return False if re.match(r"z[-_ ]?image(?![a-z])", name) else None
 
 
-def _half(architecture: Architecture) -> HalfPolicy | None:
-    # https://github.com/Tongyi-MAI/Z-Image/issues/14: pictures are black where numbers leave float16's range.
-    if architecture.class_name != "ZImageTransformer2DModel":
-        return None
-    blocks = ("layers.*", "noise_refiner.*", "context_refiner.*")
-    parts = ("", ".feed_forward", ".feed_forward.w2", ".attention.to_out.0")
-    return HalfPolicy(clipped=tuple(block + part for block in blocks for part in parts))
-
-
->>>>>>> 4e2e0dda (Stable Diffusion 3 opens with the clip_l that people have, Z-Image's base is told from Turbo, and the shelf knows files with what programs write besides)
 FAMILY: Final = Family(
     name="z_image",
     title="Z-Image",

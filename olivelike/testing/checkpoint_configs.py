@@ -104,12 +104,13 @@ _SMALL_FLOW_VAE: Config = {
     "sample_size": 64, "up_block_types": ["UpDecoderBlock2D"] * 2,
 }  # fmt: skip
 _SMALL_SD3: Mapping[str, Config] = {
-    "text_encoder": {**_SMALL_CLIP, "projection_dim": 32},
+    # As wide as it is without a projection, which files of its makers lack; the text is as wide as both CLIPs'.
+    "text_encoder": {**_SMALL_CLIP, "projection_dim": 64},
     "text_encoder_2": {**_SMALL_CLIP, "projection_dim": 48},
-    "text_encoder_3": _SMALL_T5,
+    "text_encoder_3": {**_SMALL_T5, "d_model": 128},
     "transformer": {
-        "caption_projection_dim": 64, "dual_attention_layers": [0], "joint_attention_dim": 64,
-        "num_attention_heads": 1, "num_layers": 2, "pooled_projection_dim": 80, "pos_embed_max_size": 32,
+        "caption_projection_dim": 64, "dual_attention_layers": [0], "joint_attention_dim": 128,
+        "num_attention_heads": 1, "num_layers": 2, "pooled_projection_dim": 112, "pos_embed_max_size": 32,
         "sample_size": 32,
     },
     "vae": _SMALL_FLOW_VAE,

@@ -79,6 +79,7 @@ def named(parts):
     return tuple(f"{name}={path}" for name, path in parts.items() if name != "transformer")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["flux", "sd3"])
 def test_a_file_of_all_networks_and_one_for_each_draw_what_the_folder_draws(drawn, family, tmp_path):
     expected = drawn(family, "folder", folder_of(family, tmp_path))
