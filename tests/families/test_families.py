@@ -77,10 +77,15 @@ def test_quantising_treats_the_blocks_of_all_families_apart(monkeypatch) -> None
     own = blocks_for("weights8")
     assert own.fine[: len(FAMILIES["sd1"].blocks["weights8"].fine)] == FAMILIES["sd1"].blocks["weights8"].fine
     assert {"time_guidance_embed", "all_final_layer", "layers.*.self_attn.v_proj"} <= set(own.fine)
+    assert {"layers.[0-5].mlp", "embed_tokens", "context_refiner"} <= set(own.paired) - set(own.fine)
+    assert "embed_tokens" not in blocks_for("weights4").fine
     assert "layers.*.self_attn.o_proj" in set(blocks_for("weights4").fine) - set(own.fine)
-    other = replace(FAMILIES["sd1"], blocks={"weights8": Blocks(("pool", "conv_in"), ("norm",))})
+    added = Blocks(("pool", "conv_in"), ("norm",), ("first",), ("last",))
+    other = replace(FAMILIES["sd1"], blocks={"weights8": added})
     monkeypatch.setitem(FAMILIES, "other", other)
-    assert blocks_for("weights8") == Blocks((*own.in_float, "pool"), (*own.fine, "norm"))
+    assert blocks_for("weights8") == Blocks(
+        (*own.in_float, "pool"), (*own.fine, "norm"), (*own.paired, "first"), (*own.exact, "last")
+    )  # fmt: skip
     assert blocks_for("float16") == Blocks()
 
 

@@ -9,11 +9,12 @@ import onnx
 import onnxruntime
 import pytest
 
-from olivelike.engine.output.initializers import Initializers
+from olivelike.engine.output.initializers import Initializers, QuantisedInitializers
 from olivelike.engine.output.materialize import materialize
 from olivelike.errors import PassError
 from olivelike.graphs.inspect import inspect_model, left_to_cpu
 from olivelike.graphs.inspect.quantised import quantised_precision
+from olivelike.model.quantised_values import BlockFormat
 from olivelike.model.targets import TARGETS
 from olivelike.testing import run_pass
 from olivelike.workflow.passes import Registry
@@ -231,10 +232,18 @@ def test_paired_weights_are_products_and_rows_of_8_and_4_bits_on_the_cpu(tiny, h
     outputs, ids = [], {"input_ids": np.arange(154, dtype=np.int32).reshape(2, 77)}
     for number, one in enumerate((model, result)):
         name, data = f"{number}.onnx", f"{number}.pb"
-        materialize(one.graph, one.weights, one.tensors.files, tmp_path, lambda _, __: None, model_file=name,
-                    data_file=data)  # fmt: skip
+        written = materialize(
+            one.graph, one.weights, one.tensors.files, tmp_path, lambda _, __: None, model_file=name, data_file=data
+        )
         session = onnxruntime.InferenceSession(tmp_path / name, providers=["CPUExecutionProvider"])
         outputs.append(session.run(["last_hidden_state"], ids)[0].astype(np.float32))
     assert np.linalg.norm(outputs[1] - outputs[0]) < 2e-3 * np.linalg.norm(outputs[0])
     found = {one.form: one.weights for one in inspect_model(tmp_path / "1.onnx", targets=()).kept_weights}
+    held = QuantisedInitializers(Initializers(tmp_path / "1.onnx"), written.derivations)
+    name = next(name for name in held.derivations if name.endswith("fc1.weight"))
+    merged = held.read(name) + 1
+    parts = dict(held.parts(name, merged))
+    assert [values.dtype for values in parts.values()] == [held.file.dtype(part) for part in parts]
+    form = BlockFormat.of(written.derivations[name]["attributes"])
+    assert np.abs(form.dequantise(list(parts.values()), merged.shape) - merged).max() < 1e-3
     assert found["12 bits"] == next(one["weights"] for one in result.facts["kept_weights"] if one["form"] == "12 bits")

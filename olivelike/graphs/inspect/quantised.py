@@ -10,7 +10,7 @@ import onnx_ir as ir
 from onnx_ir.traversal import RecursiveGraphIterator
 
 from olivelike._text import count
-from olivelike.graphs.editing.values import required, type_of
+from olivelike.graphs.editing.values import dims_of, fixed_dims, required, type_of
 from olivelike.model.graph import weight_values
 
 if TYPE_CHECKING:
@@ -146,21 +146,22 @@ def _other_bits(node: ir.Node) -> int:
 
 def _table(node: ir.Node, table: ir.Value) -> _Layer | None:
     """Return how a table that rows are looked up in is kept; scales of rows, and of 12 bits the lower, are none."""
-    if table.shape is not None and len(table.shape) > _MATRIX and table.dtype == ir.DataType.UINT8:
-        casts = [user for user, _ in node.outputs[0].uses() if user.op_type == "Cast"]
-        users = [user.op_type for one in casts for user, _ in one.outputs[0].uses()]
-        block = table.shape[-1]
-        return (
-            _Layer("12 bits", table, _elements(table), block if isinstance(block, int) else 0)
-            if users == ["Sub"]
-            else None
-        )
+    if _looks_up_upper(node):
+        return _Layer("12 bits", table, _elements(table), fixed_dims(table)[-1])
     if table.shape is None or len(table.shape) != _MATRIX:
         return None
     for user, place in node.outputs[0].uses():
         if user.op_type == "DequantizeLinear":
             return _widened(user, table, None) if place == 0 else None
     return _in_float(table)
+
+
+def _looks_up_upper(node: ir.Node) -> bool:
+    """Tell whether rows of the upper 8 of 12 bits are looked up: one Sub reads them, where more take bytes apart."""
+    if node.op_type != "Gather" or (table := node.inputs[0]) is None or table.dtype != ir.DataType.UINT8:
+        return False
+    readers = [user.op_type for cast, _ in node.outputs[0].uses() for user, _ in cast.outputs[0].uses()]
+    return len(dims_of(table)) > _MATRIX and readers == ["Sub"]
 
 
 def _widened(node: ir.Node, numbers: ir.Value, computed: str | None) -> _Layer:
@@ -219,6 +220,8 @@ def weight_bits(node: ir.Node) -> int | None:
     if node.op_type == "MatMulNBits":
         bits = node.attributes["bits"].as_int()
         return None if _other_bits(node) > bits else bits
+    if _looks_up_upper(node):
+        return 8
     value = node.inputs[0] if node.op_type in {"Cast", "DequantizeLinear"} else None
     if value is None or value.dtype is None or (node.op_type == "Cast" and value.dtype != ir.DataType.INT8):
         return None
