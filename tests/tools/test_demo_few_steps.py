@@ -60,7 +60,10 @@ def test_a_seed_gives_the_same_factors_again(teacher, tmp_path, monkeypatch):
     monkeypatch.setattr(few_steps, "_BATCH", 4)
     monkeypatch.setattr(few_steps, "STARTS", ((259, 2, 0.5),))
     courses = few_steps.make_courses(teacher, tmp_path, 2, seed=0)
-    one, same = (few_steps.distil(teacher, courses, tmp_path / name, steps=2, seed=0) for name in ("one", "same"))
+    folders = [tmp_path / name for name in ("one", "same")]
+    for folder in folders:
+        folder.mkdir()
+    one, same = (few_steps.distil(teacher, courses, folder, steps=2, seed=0) for folder in folders)
     assert all(torch.equal(same[name], factor) for name, factor in one.items())
 
 
