@@ -15,9 +15,11 @@ from typing import Final
 from olivelike._files import identity_at
 from olivelike._text import did_you_mean
 from olivelike._untrusted import Json, read_json
+from olivelike.engine.output.folder_info import told_target
 from olivelike.engine.output.swap import lora_folders
 from olivelike.errors import OlivelikeError, SourceError
 from olivelike.model.components import INDEX_FILE
+from olivelike.model.records.output import RECORD_FILE, OutputRecord
 from olivelike.runtime.jobs.job_notes import HASH_DIGITS
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
 from olivelike.runtime.pipeline.resolve_defaults import absent_fields
@@ -169,6 +171,7 @@ def _model(name: str, folder: Path) -> ModelView:
     try:
         opened = open_folder(folder)
         sha256 = opened.recorded.sha256
+        made_for, size = _made(folder, identity_at(folder / RECORD_FILE))
     except OlivelikeError:
         return view
     short = sha256[:HASH_DIGITS]
@@ -190,10 +193,19 @@ def _model(name: str, folder: Path) -> ModelView:
             "most_references": opened.family.most_references if opened.has("vae_encoder") else 0,
             "has_safety_checker": opened.has("safety_checker"),
             **dict(zip(LISTED_GUIDES, (tuple(opened.leading), opened.prompt_guide), strict=True)),
+            "made_for": made_for,
+            "size": size,
             "examples": _DEMO_PROMPTS if is_demo else (),
             "state": "ready",
         }
     )
+
+
+@lru_cache(maxsize=256)
+def _made(folder: Path, _changed: object) -> tuple[str, int]:
+    """Return what a folder is made for, in words, and the bytes of its files; nothing if nobody wrote that down."""
+    record = OutputRecord.read(folder)
+    return ("", 0) if record is None else (told_target(record), sum(one.size for one in record.files.values()))
 
 
 @lru_cache(maxsize=4096)

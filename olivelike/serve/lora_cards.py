@@ -1,4 +1,4 @@
-"""What a person is told of a LoRA: title, base model, words that wake it, strength.
+"""Cards of LoRAs for people: title, base model, words that wake it, strength.
 
 Metadata of safetensors files: https://github.com/Stability-AI/ModelSpec and kohya's `ss_…` keys. `NAME.json` beside a
 file is what A1111 and Forge keep of it for their users: `description`, `sd version`, `activation text`, `preferred

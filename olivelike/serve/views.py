@@ -131,6 +131,10 @@ class ModelView(_View):
     """Names of its networks that control pictures name."""
     ip_adapter: str | None = None
     """Name of what makes a prompt of a picture."""
+    made_for: str = ""
+    """Target and precision, such as `cpu in fp32, w8 in unet`."""
+    size: int = 0
+    """Bytes of its files."""
     examples: tuple[str, ...] = ()
     """Prompts to begin with, of models that are known to draw little else."""
     loaded: bool

@@ -34,3 +34,10 @@ def test_what_is_told_of_a_folder_follows_each_of_its_files(little, tmp_path):
     assert catalogue.models([])[0].state == "missing"
     assert catalogue.embeddings("painter") == []
     assert catalogue.embeddings("nobody") == []
+
+
+def test_a_model_tells_what_it_is_made_for_and_how_large_it_is(client):
+    (model,) = client.get("/api/models").json()
+    assert (model["made_for"], model["examples"]) == ("cpu in fp32", [])
+    assert model["size"] > 100_000
+    assert client.post("/api/models/unload").status_code == 204

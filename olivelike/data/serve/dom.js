@@ -27,6 +27,9 @@ export function newest() {
   };
 }
 
+/** Bytes in words. */
+export const inMegabytes = (bytes) => (bytes < 1e9 ? `${(bytes / 1e6).toFixed(bytes < 1e7 ? 1 : 0)} MB` : `${(bytes / 1e9).toFixed(1)} GB`);
+
 /** Call `work` once, when no call came for so long. */
 export function settled(work, milliseconds) {
   let timer = 0;

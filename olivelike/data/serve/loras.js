@@ -1,6 +1,6 @@
 // LoRAs that the next picture is painted with: a list with strengths, beside those that the prompt names.
 
-import { $, button, make, typeOver } from "./dom.js";
+import { $, button, inMegabytes, make, typeOver } from "./dom.js";
 import { family } from "./models.js";
 import { notice } from "./notices.js";
 import { pick } from "./picker.js";
@@ -78,12 +78,10 @@ function words(lora) {
   return make("span", { className: "triggers" }, ...given.slice(0, 6).map((word) => button(word, add(word), { className: "quiet", title: "Into the prompt" })));
 }
 
-const megabytes = (bytes) => `${(bytes / 1e6).toFixed(bytes < 1e7 ? 1 : 0)} MB`;
-
 function cardOf({ name, alias, family: made, thumbnail, card, size }) {
   const title = card.title || alias || name;
   const details = [
-    title === name ? "" : name, card.base_model || made, made && family() && made !== family() ? "not for this model" : "", megabytes(size),
+    title === name ? "" : name, card.base_model || made, made && family() && made !== family() ? "not for this model" : "", inMegabytes(size),
     card.trigger_words.length ? `words: ${card.trigger_words.join(", ")}` : "", card.description,
   ];
   return { name, title, detail: details.filter(Boolean).join(" · "), picture: thumbnail, current: chosen.some((one) => one.name === name) };

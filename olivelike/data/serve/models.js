@@ -1,9 +1,9 @@
 // The model that paints: picker, bounds of the form, samplers.
 
-import { $, make, newest } from "./dom.js";
+import { $, inMegabytes, make, newest } from "./dom.js";
 import { takeControlNets } from "./controls.js";
 import { takeOptions } from "./form.js";
-import { announce, problem } from "./notices.js";
+import { announce, notice, problem } from "./notices.js";
 import { pick } from "./picker.js";
 import { imagePrompts, references } from "./picture_lists.js";
 import { recount } from "./prompts.js";
@@ -64,7 +64,7 @@ export const titleOf = (name) => {
 
 function detailOf(one) {
   const size = one.default_size ? `${one.default_size[0]}×${one.default_size[1]}` : "";
-  const parts = [one.family, size, one.inpaints ? "inpainting" : "", one.state === "missing" ? "its folder is gone" : one.loaded ? "loaded" : ""];
+  const parts = [one.family, size, one.made_for, one.size ? inMegabytes(one.size) : "", one.inpaints ? "inpainting" : "", one.state === "missing" ? "its folder is gone" : one.loaded ? "loaded" : ""];
   return parts.filter(Boolean).join(" · ");
 }
 
@@ -78,17 +78,26 @@ function show() {
   );
 }
 
-async function open() {
+async function cards() {
   // A model has no picture of its own: the last one that it painted stands for it.
   await readModels().catch(() => {});
   await Promise.all(models.map(async (one) => {
     const found = await ask(query("/api/pictures", { model: one.name, limit: 1 })).catch(() => ({ pictures: [] }));
     pictures.set(one.name, found.pictures[0]?.thumb ?? null);
   }));
-  pick("Model", models.map((one) => ({
+  return models.map((one) => ({
     name: one.name, title: one.title, detail: detailOf(one), picture: pictures.get(one.name),
     current: one.name === current, disabled: one.state === "missing",
-  })), setModel);
+  }));
+}
+
+async function unload() {
+  await ask("/api/models/unload", { method: "POST" });
+  notice("What is open is closed as soon as nothing is drawn; the next picture opens it again.");
+}
+
+async function open() {
+  pick("Model", await cards(), setModel, { again: cards, more: models.some((one) => one.loaded) ? ["Free memory", unload] : null });
 }
 
 export function startModels() {

@@ -1,6 +1,7 @@
 // A dialog of cards with pictures, of which one or several are chosen: for models and for LoRAs.
 
 import { $, make } from "./dom.js";
+import { notice } from "./notices.js";
 
 let choose = () => {};
 let several = false;
@@ -10,9 +11,16 @@ let readAgain = null;
  * Open with `cards`: `{name, title, detail, picture, current, disabled}` each; `chosen(name)` hears of the choice.
  *
  * With `many` the dialog stays, and each choice is taken or left: `chosen` returns which. `again` returns the cards read anew.
+ * `more` is one further button, its text and what it does.
  */
-export function pick(heading, cards, chosen, { many = false, again = null } = {}) {
+export function pick(heading, cards, chosen, { many = false, again = null, more = null } = {}) {
   [choose, several, readAgain] = [chosen, many, again];
+  $("picker-more").hidden = !more;
+  $("picker-more").textContent = more?.[0] ?? "";
+  $("picker-more").onclick = () => {
+    $("picker").close();
+    more[1]().catch((error) => notice(error.message));
+  };
   $("picker-heading").textContent = heading;
   $("picker-filter").value = "";
   $("picker-refresh").hidden = !again;

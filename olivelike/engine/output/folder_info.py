@@ -83,11 +83,10 @@ def describe_folder(path: str | Path) -> FolderInfo:
 
 
 def _output(path: Path, record: OutputRecord) -> FolderInfo:
-    target = record.target
     facts: Json = {
         "workflow": record.workflow,
         "made of": _origin(record.source),
-        "target": ", ".join([f"{target.name} in {target.precision}", *_rounded(record)]),
+        "target": told_target(record),
         "layout": record.layout,
     }
     few_steps = [one.few_steps for one in (record.source, *(lora.origin for lora in record.loras)) if one.few_steps]
@@ -121,6 +120,11 @@ def _output(path: Path, record: OutputRecord) -> FolderInfo:
         tuple(_damages(path, record)),
         _next(path, record.layout) if complete else None,
     )
+
+
+def told_target(record: OutputRecord) -> str:
+    """Return what a folder is made for, with the networks of fewer bits: `cpu in fp32, w8 in unet`."""
+    return ", ".join([f"{record.target.name} in {record.target.precision}", *_rounded(record)])
 
 
 def _rounded(record: OutputRecord) -> Iterator[str]:

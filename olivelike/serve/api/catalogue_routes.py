@@ -39,6 +39,13 @@ async def models(service: TheService) -> Response:
     return JSONResponse([one.model_dump(mode="json") for one in service.models()])
 
 
+@router.post("/api/models/unload", status_code=204)
+async def unload(service: TheService) -> Response:
+    """Close all open folders, once what is drawn is done."""
+    await service.unload()
+    return Response(status_code=204)
+
+
 @router.get("/api/loras")
 async def loras(service: TheService) -> Response:
     """Return the LoRAs that prompts may name."""

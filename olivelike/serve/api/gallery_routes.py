@@ -16,7 +16,7 @@ from olivelike.serve.recipe_views import RecipeQuestion, read_question
 router = APIRouter(route_class=StrictRoute)
 _TYPES: Final = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".webp": "image/webp"}
 Ids = Annotated[str, Query(pattern=r"^[0-9a-f]{20}(,[0-9a-f]{20}){0,499}$")]
-"""Of pictures, with commas."""
+"""Ids of pictures, with commas."""
 _FOR_EVER: Final = {"Cache-Control": "private, max-age=31536000, immutable"}
 """An id is that of the content."""
 

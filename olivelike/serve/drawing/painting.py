@@ -83,7 +83,7 @@ class DrawMessage:
     done: Mapping[str, str]
     """Files of pictures that are there, below the gallery, by their number in the job."""
     flagged: Sequence[int]
-    """Which of these the safety checker flagged."""
+    """Numbers of those that the safety checker flagged."""
     safety: bool
     reads: Sequence[str] = ()
     """Files and folders that drawing it opens."""

@@ -102,6 +102,6 @@ def _changes(order: Order, axis: Axis, value: str | float) -> Mapping[str, objec
         case "size":
             width, height = _asked()["size"].read(str(value))
             return {"width": width, "height": height}
-        case "hires" | "guidance_interval":
-            return with_hires({axis.field: _asked()[axis.field].read(str(value))})
-    return {axis.field: value}
+    reader = _asked()[axis.field].read if axis.field in _asked() else str
+    # Numbers, words and files are as an order has them; the rest is written as in lines of prompts.
+    return {axis.field: value} if isinstance(reader, type) else with_hires({axis.field: reader(str(value))})

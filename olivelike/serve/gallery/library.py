@@ -32,7 +32,7 @@ from olivelike.serve.views import PictureView, UploadView, iso, record_of
 _THUMB: Final = 320
 """Pixels of a small form's longer side."""
 _ON_SHEET: Final = 768
-"""Those of a picture on a sheet that is made of the gallery."""
+"""Pixels of a picture's longer side on a sheet that is made of the gallery."""
 _QUALITY: Final = 95
 _TERM: Final = re.compile(r'(seed|size|model|steps|job|lora|flagged|favourite|date|kind):("[^"]*"|\S+)')
 _ANSWERS: Final = {"yes": True, "no": False}

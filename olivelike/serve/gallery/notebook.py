@@ -42,7 +42,7 @@ class Style(BaseModel):
 
 
 class Preset(BaseModel):
-    """What the page's form holds, under a name."""
+    """State of the page's form, under a name."""
 
     model_config = ConfigDict(frozen=True)
     name: str
