@@ -30,8 +30,9 @@ from olivelike.runtime.sessions.open_session import open_session
 from olivelike.runtime.sessions.session import ENGINE_CALLS, Network
 from olivelike.runtime.sessions.session_settings import SessionSettings, choose_providers
 from olivelike.testing import run_pass, tiny_model
-from olivelike.testing.models import no_progress
+from olivelike.testing.models import load_model, no_progress, traced_graph
 from olivelike.workflow.passes import Registry
+from tests.fixtures.maker_files import maker_folder
 
 torch = pytest.importorskip("torch")
 
@@ -94,6 +95,21 @@ def test_strips_of_latents_are_what_the_whole_picture_is(tmp_path, settings, sma
 
 def test_strips_of_a_picture_are_what_the_whole_picture_is(tmp_path, settings, small_parts):
     assert both_ways(write(tmp_path, converted("vae_encoder", "cpu")), settings, 136, 72)[0] > 100
+
+
+@pytest.mark.slow  # Both networks are traced for it.
+@pytest.mark.parametrize(("component", "size"), [("vae_decoder", (13, 9)), ("vae_encoder", (52, 36))])
+def test_flux2_s_squares_and_attention_are_what_the_whole_picture_is(
+    tmp_path, settings, small_parts, monkeypatch, component, size
+):
+    squares, pixels = ("latent_sample", 16), ("sample", 3)
+    monkeypatch.setitem(PORTS, component, (squares, pixels) if component == "vae_decoder" else (pixels, squares))
+    model = load_model(maker_folder("flux2"), component)
+    assert model.architecture.config["mid_block_add_attention"]
+    traced = model.replace(graph=traced_graph(model.architecture))
+    path = write(tmp_path, run_pass(Registry.built_in().get("fuse").cls, traced, target="cpu"))
+    assert {"Attention", "MultiHeadAttention"} & {node.op_type for node in ir.load(path).graph}
+    assert both_ways(path, settings, *size)[0] > 100
 
 
 def test_half_precision_is_as_close_as_its_digits(tmp_path, settings, small_parts):
