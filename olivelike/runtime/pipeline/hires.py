@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import UsageError
+from olivelike.model.components import latents_in_square
 from olivelike.runtime.pipeline.vae import decode_latents, encode_picture, to_images, to_pixels
 
 if TYPE_CHECKING:
@@ -62,8 +63,19 @@ def second_pass(request: ResolvedRequest, folder: PipelineFolder) -> ResolvedReq
 
 
 def enlarge_latents(latents: Array, state: BatchState) -> Array:
-    """Return latents of the size of a batch, between them by bilinear interpolation, as A1111's "Latent"."""
-    return between(between(latents, state.latent_size[0], 2), state.latent_size[1], 3)
+    """Return latents of the size of a batch, between them by bilinear interpolation, as A1111's "Latent".
+
+    Squares of latents that are one to the denoiser are taken apart for it: what is between two squares is not what is
+    between their corners.
+    """
+    side = latents_in_square(state.folder.vae)
+    pictures, channels, height, width = latents.shape
+    apart = latents.reshape(pictures, -1, side, side, height, width).transpose(0, 1, 4, 2, 5, 3)
+    apart = apart.reshape(pictures, -1, height * side, width * side)
+    height, width = state.latent_size
+    larger = between(between(apart, height * side, 2), width * side, 3)
+    squares = larger.reshape(pictures, -1, height, side, width, side).transpose(0, 1, 3, 5, 2, 4)
+    return squares.reshape(pictures, channels, height, width)
 
 
 def between(values: Array, size: int, axis: int) -> Array:

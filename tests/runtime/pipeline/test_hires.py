@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import warnings
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from torch_pipelines import SCHEDULERS, assert_alike, paint, torch_pipeline
 
 from olivelike.errors import UsageError
 from olivelike.runtime import Request
+from olivelike.runtime.pipeline.hires import enlarge_latents
 from tests.fixtures.little_pipeline import little_checkpoint
 from tests.runtime.small_networks import TWICE, write_network
 
@@ -44,6 +47,20 @@ def test_two_passes_give_what_two_pipelines_of_torch_give(pipeline, scheduler):
     assert_alike(result, painted_twice(scheduler, [5, 6], 0.75))
     assert [step.number for step in steps] == [*range(1, steps[0].total + 1)]
     assert {picture.image.size for picture in result.pictures} == {(48, 48)}
+
+
+@pytest.mark.parametrize("vae", [{}, {"patch_size": [2, 2], "latent_channels": 3}], ids=["apart", "in squares"])
+@pytest.mark.parametrize("size", [(9, 4), (24, 28)])
+def test_latents_are_enlarged_as_torch_does_it_squares_of_them_by_what_is_in_them(vae, size):
+    import torch
+
+    latents = np.random.default_rng(3).standard_normal((2, 12, 6, 7), np.float32)
+    state = SimpleNamespace(latent_size=size, folder=SimpleNamespace(vae=vae))
+    side = 2 if vae else 1
+    apart = torch.nn.functional.pixel_shuffle(torch.from_numpy(latents), side)
+    wanted = torch.nn.functional.interpolate(apart, size=(size[0] * side, size[1] * side), mode="bilinear")
+    found = enlarge_latents(latents, state)
+    assert np.allclose(found, torch.nn.functional.pixel_unshuffle(wanted, side), atol=1e-6)
 
 
 def test_an_upscaler_stands_between_the_passes_or_at_the_end(pipeline, tmp_path):
