@@ -70,6 +70,8 @@ class Evaluator:
     """Values that half precision could not hold: `saturated` and `flushed`, over all evaluations."""
     others: list[Array] = field(default_factory=list)
     """The further outputs of the last weight that was quantised."""
+    place: Callable[[str], str] | None = None
+    """Returns the file that holds a parameter, for messages."""
 
     def evaluate(self, expression: Expression) -> Array:
         """Return the values of an expression.
@@ -144,7 +146,9 @@ class Evaluator:
 
     def _of(self, expression: Expression) -> str:
         """Return what an expression is made of, or else what it derives."""
-        return ", ".join(repr(name) for name, _ in parameters(expression)) or self.name
+        names = [name for name, _ in parameters(expression)]
+        held = dict.fromkeys(map(self.place, names)) if self.place is not None else {}
+        return (", ".join(map(repr, names)) or self.name) + (f" (from {', '.join(held)})" if held else "")
 
 
 def parts(expression: Expression, array: Array) -> Iterator[tuple[Expression, Array]]:

@@ -132,7 +132,13 @@ def materialize(
             if piece.name in further and not piece.copied:  # What quantises a weight once is done with it.
                 return np.empty(0), {}
             read = source.read if piece.count is None else partial(source.read_rows, piece.start, piece.count)
-            evaluator = Evaluator(read, model.opset_imports, model.ir_version, labels[piece.name])
+            evaluator = Evaluator(
+                read,
+                model.opset_imports,
+                model.ir_version,
+                labels[piece.name],
+                place=lambda name: str(source.path(name)),
+            )
             array = in_row_order(evaluator.evaluate(result.derivations[piece.name]))
             if evaluator.others:
                 made.setdefault(piece.name, {})[piece.start] = evaluator.others
@@ -315,6 +321,10 @@ class _Source:
     def read_rows(self, start: int, count: int, name: str) -> Array:
         tensor = self._weights[name]
         return self._counted(read_part(tensor, self._files, start, count)).reshape(-1, *tensor.shape[1:])
+
+    def path(self, name: str) -> Path:
+        """Return the file that holds a parameter."""
+        return self._files[self._weights[name].file]
 
     def count(self, nbytes: int) -> None:
         """Tell that so many bytes more are read, or need not be."""
