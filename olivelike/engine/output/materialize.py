@@ -132,13 +132,7 @@ def materialize(
             if piece.name in further and not piece.copied:  # What quantises a weight once is done with it.
                 return np.empty(0), {}
             read = source.read if piece.count is None else partial(source.read_rows, piece.start, piece.count)
-            evaluator = Evaluator(
-                read,
-                model.opset_imports,
-                model.ir_version,
-                labels[piece.name],
-                place=lambda name: str(source.path(name)),
-            )
+            evaluator = Evaluator(read, model.opset_imports, model.ir_version, labels[piece.name], place=source.place)
             array = in_row_order(evaluator.evaluate(result.derivations[piece.name]))
             if evaluator.others:
                 made.setdefault(piece.name, {})[piece.start] = evaluator.others
@@ -322,9 +316,9 @@ class _Source:
         tensor = self._weights[name]
         return self._counted(read_part(tensor, self._files, start, count)).reshape(-1, *tensor.shape[1:])
 
-    def path(self, name: str) -> Path:
+    def place(self, name: str) -> str:
         """Return the file that holds a parameter."""
-        return self._files[self._weights[name].file]
+        return str(self._files[self._weights[name].file])
 
     def count(self, nbytes: int) -> None:
         """Tell that so many bytes more are read, or need not be."""
