@@ -188,13 +188,15 @@ def dequantise(parts: list[Array], form: BlockFormat, shape: tuple[int, ...]) ->
         numbers, zeros = numbers + lower.astype(np.float32) / 16, []
     width = shape[form.axis]
     blocks = -(-width // form.block_size)
-    if form.packed:
-        wide = _unpack(numbers.reshape(len(numbers), -1), form.bits)[:, :width]
-        zero = _unpack(zeros[0], form.bits)[:, :blocks] if zeros else np.full(scales.shape, 1 << (form.bits - 1))
-        scale = scales
-    else:
-        wide, scale = (np.moveaxis(part, form.axis, -1) for part in (numbers, scales))
-        zero = np.moveaxis(zeros[0], form.axis, -1) if zeros else np.zeros(scale.shape)
+    if form.packed:  # Blocks are whole.
+        full = _unpack(numbers.reshape(len(numbers), -1), form.bits).astype(np.float32)
+        by_block = full.reshape(len(numbers), blocks, form.block_size)
+        zero = _unpack(zeros[0], form.bits)[:, :blocks, None] if zeros else np.float32(1 << (form.bits - 1))
+        by_block -= zero
+        by_block *= scales[:, :, None].astype(np.float32)
+        return np.ascontiguousarray(np.moveaxis(full[:, :width], -1, form.axis))
+    wide, scale = (np.moveaxis(part, form.axis, -1) for part in (numbers, scales))
+    zero = np.moveaxis(zeros[0], form.axis, -1) if zeros else np.zeros(scale.shape)
     spread = [np.repeat(part.astype(np.float32), form.block_size, -1)[..., :width] for part in (zero, scale)]
     return np.ascontiguousarray(np.moveaxis((wide.astype(np.float32) - spread[0]) * spread[1], -1, form.axis))
 
