@@ -25,6 +25,9 @@ from tests.serve.conftest import Running, running
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 DESKTOP = {"width": 1280, "height": 860}
 PHONE = {"width": 390, "height": 844}
+WIDE = {"width": 1440, "height": 900}
+ZOOMED = {"width": 720, "height": 450}
+"""The wide one at 200 %."""
 AXE = "OLIVELIKE_AXE_CORE"
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from olivelike.serve import ServeSettings
 from tests.serve.conftest import running
-from tests.serve.page.conftest import DESKTOP, PHONE, Opened, barriers, png
+from tests.serve.page.conftest import DESKTOP, PHONE, WIDE, ZOOMED, Opened, barriers, png
 
 pytestmark = pytest.mark.slow
 
@@ -139,7 +139,7 @@ def test_nothing_is_wider_than_a_phone(visit: Callable[..., Opened], view: str) 
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("viewport", [PHONE, DESKTOP], ids=["phone", "desktop"])
+@pytest.mark.parametrize("viewport", [PHONE, DESKTOP, WIDE, ZOOMED], ids=["phone", "desktop", "wide", "zoomed"])
 def test_axe_finds_nothing_serious(
     visit: Callable[..., Opened], axe: str, viewport: dict[str, int], scheme: str
 ) -> None:
@@ -160,6 +160,7 @@ def test_axe_finds_nothing_serious(
     page.click("#lora-button")
     check("picker")
     page.locator("#picker .card").first.click()
+    page.click("#picker-close")
     check("with a LoRA")
     page.set_input_files("#init-file", {"name": "navy.png", "mimeType": "image/png", "buffer": png()})
     page.locator("#init-picture").wait_for()

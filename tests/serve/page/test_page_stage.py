@@ -7,12 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.serve.page.conftest import DESKTOP, PHONE, Opened
+from tests.serve.page.conftest import DESKTOP, PHONE, WIDE, ZOOMED, Opened
 
 pytestmark = pytest.mark.slow
-WIDE = {"width": 1440, "height": 900}
-ZOOMED = {"width": 720, "height": 450}
-"""1440 by 900 at 200 %."""
 
 
 def test_a_picture_has_its_facts_and_its_buttons_below_it(visit: Callable[..., Opened]) -> None:
