@@ -14,10 +14,14 @@ import struct
 import uuid
 
 import pytest
-from PIL import Image
+from PIL import Image, ImageFilter
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
+from olivelike.serve.api.comfyui import _read_mask
+from olivelike.serve.api.comfyui_graph import SentMask, SentPicture
+from olivelike.serve.api.comfyui_state import picture_file
+from olivelike.serve.api.refusals import RequestRefusedError
 from tests.serve.conftest import wait_until
 from tests.serve.test_comfyui_graphs import changed, custom, from_picture, from_prompt, node
 from tests.serve.test_native_jobs import png
@@ -274,3 +278,22 @@ def test_pictures_may_be_in_the_graph(server, client):
     graph = little(from_picture(**{"10": node("ETN_LoadImageBase64", image=data)}), server)
     prompt = client.post("/api/prompt", json={"prompt": graph}).json()["prompt_id"]
     assert ended(client, prompt)["status"]["completed"]
+
+
+def test_a_name_as_long_as_a_body_is_refused_at_once(server, client):
+    graph = little(from_picture(), server, n10_image=" " * 1_000_000)
+    assert "300 characters" in client.post("/prompt", json={"prompt": graph}).text
+
+
+def test_a_side_that_follows_from_a_narrow_picture_has_a_bound(server):
+    (picture,) = server.draw()["pictures"]
+    with pytest.raises(RequestRefusedError, match="1000000x8192"):
+        server.call(picture_file(server.service, picture["id"], (1_000_000, 8192)))
+
+
+@pytest.mark.parametrize("grown", [0, 1, 6, 9])
+def test_a_mask_grows_as_by_one_wide_filter(grown):
+    image = Image.effect_noise((24, 16), 90).convert("RGB")
+    asked = SentMask(SentPicture("file", "cat.png"), "red", grown=grown)
+    wide = image.getchannel("R").filter(ImageFilter.MaxFilter(grown | 1))
+    assert _read_mask(image, asked, image.size, 64).tobytes() == wide.tobytes()

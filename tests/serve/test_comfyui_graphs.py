@@ -263,3 +263,18 @@ def test_damaged_graphs_are_refused_and_nothing_else_happens():
         except GraphError as error:
             assert error.answer()["error"]["message"]
     assert drawn < 100
+
+
+def test_an_outline_has_nothing_of_the_graph_but_what_is_told():
+    drawing = read_graph(from_picture(**{"99": node("ETN_LoadImageBase64", image="x" * 1000)}), LISTED)
+    outline = drawing.outline()
+    assert "xxx" not in repr(outline)
+    assert (outline.sampling.id, outline.loader, outline.decoder) == ("3", "4", "8")
+    assert [(one.id, one.kind) for one in outline.outputs] == [("9", "SaveImage")]
+
+
+def test_ids_and_shares_of_steps_have_bounds():
+    with pytest.raises(GraphError, match="id has more than the 300"):
+        read_graph({**from_prompt(), "9" * 301: node("SaveImage", images=["8", 0])}, LISTED)
+    with pytest.raises(GraphError, match="draws nothing"):
+        read_graph(changed(from_picture(), n3_denoise=1e-308), LISTED)

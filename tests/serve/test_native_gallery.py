@@ -199,3 +199,10 @@ def test_seeds_of_64_bits_are_drawn_told_and_found(server, client):
     drawn = client.post("/sdapi/v1/txt2img", json={"prompt": "a", "steps": 2, "seed": 2**40})
     assert "Seed: 1099511627776" in drawn.json()["info"]
     assert client.post("/api/jobs", json={"prompt": "a", "seed": 2**64}).status_code == 422
+
+
+@pytest.mark.parametrize("search", ["seed:" + "9" * 30, "size:large"])
+def test_a_term_that_no_picture_can_have_is_refused(client, search):
+    answer = client.get("/api/pictures", params={"search": search})
+    assert answer.status_code == 422
+    assert search.partition(":")[0] in answer.text

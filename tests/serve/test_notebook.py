@@ -26,7 +26,8 @@ def test_a1111s_styles_are_read_and_written(notebook, tmp_path):
     notebook.keep_style(oil.model_copy(update={"negative_prompt": ""}))
     notebook.drop_style("None")
     assert file.read_bytes() == (
-        b'\xef\xbb\xbfname,prompt,negative_prompt\nOil,"{prompt}, oil, ""thick""",\nbare,,\nInk,"ink,\nlines",\n'
+        b"\xef\xbb\xbfname,prompt,negative_prompt\r\n"
+        b'Oil,"{prompt}, oil, ""thick""",\r\nbare,,\r\nInk,"ink,\nlines",\r\n'
     )
     with pytest.raises(SourceError, match="'None'"):
         notebook.drop_style("None")
@@ -70,5 +71,38 @@ def test_styles_and_presets_are_kept_over_http_and_named_in_a1111s_requests(serv
     assert client.put("/api/presets/mine", json={"fields": {"steps": "7"}}).status_code == 204
     assert client.get("/api/presets").json() == [{"name": "mine", "form": {"fields": {"steps": "7"}}}]
     assert [client.delete("/api/presets/mine").status_code for _ in range(2)] == [204, 404]
-    assert client.put("/api/styles/%00", json=kept).status_code == 422
+    for name in ("%00", "%E2%80%83"):  # A wide space is no name either.
+        assert client.put(f"/api/styles/{name}", json=kept).status_code == 422
     assert server.service.notebook.styles() == []
+
+
+def test_nothing_is_kept_that_could_not_be_read_again(notebook, monkeypatch):
+    oil = Style(name="Oil", prompt="oil")
+    notebook.keep_style(oil)
+    notebook.keep_style(Style(name="Ink", prompt="ink\rOil"))
+    assert notebook.styles() == [oil, Style(name="Ink", prompt="ink\rOil")]
+    notebook.keep_preset(Preset(name="mine", form={}))
+    deep = 0
+    for _ in range(49):
+        deep = [deep]
+    for form in ({"a": float("nan")}, {"a": "\ud800"}, {"a": deep}):
+        with pytest.raises(UsageError, match="can't be kept"):
+            notebook.keep_preset(Preset(name="other", form=form))
+    monkeypatch.setattr(module, "_MOST_BYTES", 100)
+    with pytest.raises(UsageError, match="more than the 100 bytes"):
+        notebook.keep_preset(Preset(name="long", form={"prompt": "x" * 100}))
+    with pytest.raises(UsageError, match="more than the 100 bytes"):
+        notebook.keep_style(Style(name="long", prompt="x" * 100))
+    assert [one.name for one in notebook.presets()] == ["mine"]
+
+
+def test_a_file_that_has_no_styles_or_too_many_loses_none(notebook, tmp_path, monkeypatch):
+    file = tmp_path / "styles.csv"
+    file.write_bytes(b"day;hours\n1;8\n")
+    with pytest.raises(SourceError, match="no column `name`"):
+        notebook.keep_style(Style(name="Oil"))
+    assert file.read_bytes() == b"day;hours\n1;8\n"
+    monkeypatch.setattr(module, "MOST_STYLES", 1)
+    file.write_bytes(b"name,prompt,negative_prompt\na,,\nb,,\nc,,\n")
+    notebook.drop_style("b")
+    assert [one.name for one in notebook.styles()] == ["a", "c"]

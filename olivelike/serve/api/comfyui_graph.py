@@ -32,6 +32,8 @@ _IMAGES: Final = {
 }  # fmt: skip
 """Nodes of a picture that is sent → how, and the input that says which."""
 _DEPTH: Final = 100
+_LONGEST_ID: Final = 300
+_LEAST_DENOISE: Final = 1e-4
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,11 @@ class Drawing:
     scaling: Scaling | None = None
     """Of finished pictures."""
 
+    def outline(self) -> Drawing:
+        """Return what is told of it once it is an order, without the graph: that may hold pictures of many MB."""
+        sampling, *outputs = (replace(node, graph={}, inputs={}) for node in (self.sampling, *self.outputs))
+        return replace(self, fields={}, sampling=sampling, outputs=tuple(outputs), init=None, mask=None, shift=None)
+
 
 def read_graph(graph: object, listed: Listed) -> Drawing:
     """Read a graph. Raises `GraphError` for one that is not drawn here, with the node that is not."""
@@ -94,6 +101,8 @@ def read_graph(graph: object, listed: Listed) -> Drawing:
         raise GraphError("no_prompt", "No prompt provided", "No prompt provided")
     if len(graph) > MOST_NODES:
         raise GraphError("invalid_prompt", f"the graph has more than the {MOST_NODES} nodes that are read here")
+    if max(map(len, graph)) > _LONGEST_ID:
+        raise GraphError("invalid_prompt", f"a node's id has more than the {_LONGEST_ID} characters that are read here")
     nodes = [Node.of(graph, listed, str(name)) for name in graph]
     _require_no_loop(graph)
     outputs = tuple(node for node in nodes if NODES[node.kind].is_output)
@@ -275,8 +284,8 @@ def _sampling_of(node: Node) -> _Sampling:
     match node.kind:
         case "KSampler":
             denoise = float(node.value("denoise"))
-            if denoise <= 0:
-                raise node.refused("denoise 0 draws nothing")
+            if denoise < _LEAST_DENOISE:
+                raise node.refused(f"denoise {denoise:g} draws nothing")
             # There so many steps are run; they are a share of more.
             steps = round(int(node.value("steps")) / denoise)
             return replace(_plain(node), seed=int(node.value("seed")), steps=steps, strength=denoise)
@@ -325,7 +334,7 @@ def _custom(node: Node) -> _Sampling:
     if sigmas.kind != "BasicScheduler":
         raise sigmas.refused("sigmas come from BasicScheduler here")
     denoise, steps = float(sigmas.value("denoise")), int(sigmas.value("steps"))
-    if denoise <= 0 or begin >= steps or (begin and denoise < 1):
+    if denoise < _LEAST_DENOISE or begin >= steps or (begin and denoise < 1):
         raise sigmas.refused("it leaves no step, or a share of a share")
     guided = guider.kind == "CFGGuider"
     return _Sampling(

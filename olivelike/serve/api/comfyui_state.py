@@ -20,8 +20,8 @@ from starlette.websockets import WebSocketDisconnect
 
 from olivelike._untrusted import Json
 from olivelike.errors import OlivelikeError
-from olivelike.serve.api.images import in_turn, upright
-from olivelike.serve.views import ENDED
+from olivelike.serve.api.images import in_turn, require_side, upright
+from olivelike.serve.api.refusals import RequestRefusedError
 
 if TYPE_CHECKING:
     from starlette.websockets import WebSocket
@@ -89,13 +89,16 @@ class ComfyUI:
 
     def unfinished(self) -> Iterator[tuple[Prompt, JobView]]:
         """Yield the prompts that are drawn or wait, each with its job, the next one first."""
-        found = [(prompt, self._service.job(prompt.job)) for prompt in self.prompts.values()]
-        waiting = [(prompt, job) for prompt, job in found if job.state not in ENDED]
-        yield from sorted(waiting, key=lambda one: (one[1].state != "drawing", one[1].position or 0))
+        found = [(prompt, self._service.job(prompt.job)) for prompt in self._left()]
+        yield from sorted(found, key=lambda one: (one[1].state != "drawing", one[1].position or 0))
+
+    def _left(self) -> list[Prompt]:
+        jobs = {row.id for row in self._service.journal.unfinished()}
+        return [prompt for prompt in self.prompts.values() if prompt.job in jobs]
 
     def status(self) -> Json:
         """Return what is told of the queue."""
-        return {"exec_info": {"queue_remaining": sum(1 for _ in self.unfinished())}}
+        return {"exec_info": {"queue_remaining": len(self._left())}}
 
     async def listen(self, socket: WebSocket, visitor: Visitor) -> None:
         """Keep a socket until its client closes it; of what it says nothing is needed."""
@@ -173,8 +176,8 @@ class ComfyUI:
                 length = _SWARM_PICTURE if node.kind.startswith("Swarm") else len(job.pictures)
                 value = length if node.kind.startswith("Swarm") else number + 1
                 await self._send(prompt.visitor, "progress", value=value, max=length, **about)
-                # A picture may have been deleted meanwhile.
-                with contextlib.suppress(OlivelikeError):
+                # A picture may have been deleted meanwhile, or be so narrow that its other side would be too long.
+                with contextlib.suppress(OlivelikeError, RequestRefusedError):
                     data = await picture_file(self._service, picture.id, size_of(prompt.drawing, picture))
                     await self._send_picture(prompt.visitor, _PNG, data)
             await self._send(prompt.visitor, "executed", output=output_of(prompt.drawing, node.kind, job), **about)
@@ -240,7 +243,9 @@ def name_of(drawing: Drawing, picture: PictureView) -> str:
 
 
 async def picture_file(service: Service, picture: str, size: tuple[int, int] | None) -> bytes:
-    """Return a picture of the gallery as PNG. Raises `SourceError` if it is gone."""
+    """Return a picture of the gallery as PNG. Raises `SourceError` if it is gone, and as `require_side` for a size."""
+    if size is not None:
+        require_side(size, service.settings.most_enlarged)
     data = await service.picture_bytes(picture)
     if size is None:
         return data

@@ -16,7 +16,7 @@ from olivelike.serve.gallery.notebook import Preset, Style
 from olivelike.serve.orders import Text
 
 router = APIRouter(route_class=StrictRoute)
-KeptName = Annotated[str, Path(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f]*[^\x00-\x20][^\x00-\x1f]*$")]
+KeptName = Annotated[str, Path(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f]*[^\x00-\x1f\s][^\x00-\x1f]*$")]
 
 
 class StyleWords(BaseModel):

@@ -72,7 +72,9 @@ class Library:
             value = quoted.strip('"')
             if name == "steps":
                 words.append(f"steps: {value},")
-            elif name == "size" and (size := _SIZE.fullmatch(value)):
+            elif name == "size":
+                if not (size := _SIZE.fullmatch(value)):
+                    raise UsageError(f"size:{value} is no size; write one such as size:512x768")
                 exact |= {"width": int(size[1]), "height": int(size[2])}
             elif name in ("flagged", "favourite"):
                 facts[name] = _one_of(name, value, _ANSWERS)
@@ -84,6 +86,8 @@ class Library:
                 facts["day"] = value
             elif name == "lora":
                 facts["lora"] = value
+            elif name == "seed" and value.isdecimal() and int(value) >= 2**64:
+                raise UsageError(f"seed:{value} is none; seeds have 64 bits")
             else:
                 exact[name] = value
         rows, older = self._gallery.search(words, exact, Filter(**facts), before=before, limit=limit)
@@ -247,7 +251,7 @@ def _zipped(paths: Mapping[str, Path]) -> Iterator[bytes]:
     with zipfile.ZipFile(written, "w", zipfile.ZIP_STORED) as archive:  # Pictures are compressed already.
         for name, path in paths.items():
             with contextlib.suppress(FileNotFoundError), open_file(path) as source:
-                info = zipfile.ZipInfo.from_file(path, name)
+                info = zipfile.ZipInfo.from_file(path, name, strict_timestamps=False)
                 with archive.open(info, mode="w") as entry:
                     while data := source.read(1 << 20):
                         entry.write(data)

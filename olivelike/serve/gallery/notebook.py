@@ -63,9 +63,11 @@ class Notebook:
             found = {name: row for row in rows if (name := (row.get("name") or "").strip())}
         except csv.Error as error:
             raise SourceError(f"{self._styles.name}: can't be read as A1111's styles: {error}") from error
+        if rows.fieldnames and "name" not in rows.fieldnames:
+            raise SourceError(f"{self._styles.name}: can't be read as A1111's styles: it has no column `name`")
         return [
             Style(name=name, prompt=row.get("prompt") or "", negative_prompt=row.get("negative_prompt") or "")
-            for name, row in list(found.items())[:MOST_STYLES]
+            for name, row in found.items()
         ]
 
     def keep_style(self, style: Style) -> None:
@@ -101,8 +103,13 @@ class Notebook:
 
     def keep_preset(self, preset: Preset) -> None:
         """Write a preset down, in place of one of its name. Raises `UsageError` and `StoreError` if it can't be."""
-        if len(json.dumps(preset.form)) > _MOST_PRESET:
+        text = json.dumps({preset.name: preset.form})
+        if len(text) > _MOST_PRESET:
             raise UsageError(f"preset {preset.name!r}: it has more than {_MOST_PRESET:,} bytes; shorten its prompts")
+        try:
+            parse_json(text)
+        except ValueError as error:  # As read again it is a level deeper than as it came.
+            raise UsageError(f"preset {preset.name!r}: it can't be kept: {error}") from error
         self._keep(self.presets, self._write_presets, preset, MOST_PRESETS)
 
     def drop_preset(self, name: str) -> None:
@@ -128,14 +135,14 @@ class Notebook:
 
     def _write_styles(self, styles: Sequence[Style]) -> None:
         text = io.StringIO(newline="")
-        rows = csv.DictWriter(text, _COLUMNS, lineterminator="\n")
+        rows = csv.DictWriter(text, _COLUMNS)  # Its ends of lines let it quote a lone carriage return.
         rows.writeheader()
         rows.writerows(style.model_dump() for style in styles)
         _write(self._styles, text.getvalue().encode("utf-8-sig"))
 
     def _write_presets(self, presets: Sequence[Preset]) -> None:
         forms = {preset.name: preset.form for preset in presets}
-        _write(self._presets, json.dumps(forms, indent=1, ensure_ascii=False).encode())
+        _write(self._presets, json.dumps(forms, ensure_ascii=False).encode())
 
 
 def _name(one: object) -> str:
@@ -159,6 +166,8 @@ def _read(path: Path) -> bytes:
 
 
 def _write(path: Path, data: bytes) -> None:
+    if len(data) > _MOST_BYTES:
+        raise UsageError(f"{path.name}: it would have more than the {_MOST_BYTES:,} bytes that are read; delete some")
     try:
         write_whole(path, data)
     except OSError as error:
