@@ -55,7 +55,7 @@ def test_wrong_options_are_refused_without_any_engine(folders):
         "generate little x --provider nope": (2, "unknown provider 'nope'"),
         "generate little x --scheduler Nope": (2, "there is no scheduler 'Nope'"),
         "generate little x --scheduler DDIMInverse": (2, "goes from a picture back to noise"),
-        "generate little x --clip-skip 9": (2, "clip_skip leaves no layer"),
+        "generate little x --clip-skip 9": (2, "--clip-skip leaves no layer"),
         "generate little x --size 17x17": (2, "multiples of"),
         "generate little <lora:nope>": (3, "there is no LoRA of that name"),
         "generate little {3$$a|b}": (2, "asks for more than its 2 texts"),

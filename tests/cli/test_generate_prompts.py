@@ -38,7 +38,7 @@ def test_a_line_that_asks_for_what_cant_be_had_is_named(generate, empty_folder):
     (empty_folder / "p.txt").write_text("a\n--prompt b --size 33x32\n")
     result = generate("@p.txt")
     assert result.status == 2
-    assert result.err.startswith("error: p.txt:2: size 33x32: this pipeline makes sides that are multiples of 4")
+    assert result.err.startswith("error: p.txt:2: --size 33x32: this pipeline makes sides that are multiples of 4")
 
 
 def test_a_choice_is_made_for_each_picture_and_recorded(generate, empty_folder):

@@ -96,7 +96,8 @@ def test_fuse_knows_from_the_chain_what_the_graph_is_computed_in(project: Projec
 
 def test_bfloat16_is_refused_before_anything_runs_where_the_target_lacks_it(project: Project) -> None:
     project.edit("text_encoder: [convert, float16]", "text_encoder: [convert, bfloat16]")
-    with pytest.raises(WorkflowError, match=r"small\.yaml:6:\d+: target 'cuda' runs no graphs in bfloat16"):
+    project.edit("target: cuda", "target: tensorrt")
+    with pytest.raises(WorkflowError, match=r"small\.yaml:6:\d+: target 'tensorrt' runs no graphs in bfloat16"):
         project.run()
     assert not project.events
 

@@ -33,8 +33,8 @@ class Files:
     uploads: Path
     loras: Sequence[Path]
     wildcards: Sequence[Path]
-    upscalers: Sequence[Path]
     allow_pickle: bool
+    upscalers: Sequence[Path] = ()
 
 
 @dataclass(frozen=True, eq=False)

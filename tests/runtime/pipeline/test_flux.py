@@ -184,7 +184,7 @@ def test_a_folder_without_t5_says_so(opened, tmp_path):
         open_pipeline(folder).generate(ask())
 
 
-def test_half_precision_draws_and_leaves_t5_alone(opened, tmp_path):
+def test_half_precision_draws_and_halves_t5(opened, tmp_path):
     source = little_flux()
     place, options = draft(
         ConvertRequest(str(source), "cpu", tmp_path / "half", precision="fp16"),
@@ -195,7 +195,7 @@ def test_half_precision_draws_and_leaves_t5_alone(opened, tmp_path):
         {name: sum(one.stat().st_size for one in (folder / name).iterdir()) for name in COMPONENTS}
         for folder in (opened(dev=False).folder.path, tmp_path / "half")
     ]
-    assert sizes[1]["text_encoder_2"] == sizes[0]["text_encoder_2"]
+    assert sizes[1]["text_encoder_2"] < 0.7 * sizes[0]["text_encoder_2"], "its streams stay, its weights do not"
     assert sizes[1]["transformer"] < 0.7 * sizes[0]["transformer"]
     latents = [open_pipeline(folder).latents(ask()) for folder in (opened(dev=False).folder.path, tmp_path / "half")]
     assert np.linalg.norm(latents[1] - latents[0]) / np.linalg.norm(latents[0]) < 0.05

@@ -118,7 +118,7 @@ def test_loras_on_top_of_halves_and_bytes_are_merged_into_what_these_stand_for(t
     for name, array in swapped.items():
         base, wanted = before.read(name), after.read(name)
         assert (array.dtype, array.shape) == (wanted.dtype, wanted.shape)
-        if name.endswith(".lower"):  # The last 4 of 12 bits.
+        if ".lower" in name or ".rest" in name:  # The last 4 of 12 bits.
             continue
         if array.dtype.kind == "u":  # Two roundings, and another scale.
             assert np.abs(array.astype(int) - wanted.astype(int)).max() <= 3, name

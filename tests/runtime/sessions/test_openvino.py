@@ -92,7 +92,7 @@ def store(lower, tmp_path_factory):
 def _store(lower, tmp_path_factory, component):
     """Return a component as it is stored in bfloat16; inside the graph, the embedding has another type then."""
     lowered, folder = lower(component), tmp_path_factory.mktemp("stored")
-    materialize_model(run_pass(Bfloat16, lowered.model), folder)
+    materialize_model(run_pass(Bfloat16, lowered.model, target="openvino"), folder)
     outputs = {
         case: {name: array for name, array in expected.items() if name != lowered.embedding}
         for case, expected in lowered.expected.items()

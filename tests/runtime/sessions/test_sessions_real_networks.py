@@ -62,7 +62,7 @@ def test_weights_in_bfloat16_can_be_exchanged(tiny, tmp_path):
     from olivelike.testing.parity import materialize_model
 
     fused = run_pass(Fuse, tiny("text_encoder"), target="openvino")
-    materialize_model(run_pass(Bfloat16, fused), tmp_path)
+    materialize_model(run_pass(Bfloat16, fused, target="openvino"), tmp_path)
     settings = SessionSettings((parse_provider("openvino"),), intra_threads=1)
     path, ids = tmp_path / "model.onnx", np.arange(77, dtype=np.int32).reshape(1, 77) % 90
     proto = onnx.load(path)
