@@ -21,6 +21,7 @@ from olivelike._untrusted import parse_json, read_json
 _MOST_NOTES: Final = 1 << 20
 _MOST_TAGS: Final = 8 << 20
 _MOST_WORDS: Final = 12
+_MOST_LETTERS: Final = 100_000
 _LONGEST: Final = 300
 
 
@@ -42,17 +43,26 @@ def card_of(path: Path, metadata: Mapping[str, str]) -> LoraCard:
     notes = _notes(path.with_suffix(".json"))
     told = {key: value for key, value in metadata.items() if value not in ("", "None")}
     words = notes.get("activation text") or told.get("modelspec.trigger_phrase") or ""
-    weight = notes.get("preferred weight")
-    usable = isinstance(weight, int | float) and not isinstance(weight, bool) and math.isfinite(weight) and weight
     return LoraCard(
         title=_text(told.get("modelspec.title") or told.get("ss_output_name")),
         base_model=_text(
             notes.get("sd version") or told.get("ss_base_model_version") or told.get("modelspec.architecture")
         ),
         trigger_words=tuple(_words(words) if isinstance(words, str) and words else _frequent(told)),
-        weight=float(weight) if usable else None,  # type: ignore[arg-type]
+        weight=_weight(notes.get("preferred weight")),
         description=_text(notes.get("description") or told.get("modelspec.description")),
     )
+
+
+def _weight(value: object) -> float | None:
+    """Return a strength; `None` for 0, which A1111 writes where its user has none."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    try:
+        weight = float(value)
+    except OverflowError:  # An integer of hundreds of digits.
+        return None
+    return weight if weight and math.isfinite(weight) else None
 
 
 def _text(value: object) -> str:
@@ -60,7 +70,7 @@ def _text(value: object) -> str:
 
 
 def _words(text: str) -> list[str]:
-    parts = [_text(part) for part in text.split(",")]
+    parts = [_text(part) for part in text[:_MOST_LETTERS].split(",")]
     return list(dict.fromkeys(part for part in parts if part))[:_MOST_WORDS]
 
 

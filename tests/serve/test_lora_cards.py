@@ -31,7 +31,17 @@ def test_what_a1111_keeps_beside_a_file_goes_before_its_metadata(tmp_path):
     )
 
 
-@pytest.mark.parametrize("beside", [b"[1]", b"{", b"\xff", b'{"preferred weight": "1", "activation text": 3}', b""])
+@pytest.mark.parametrize(
+    "beside",
+    [
+        b"[1]",
+        b"{",
+        b"\xff",
+        b'{"preferred weight": "1", "activation text": 3}',
+        b"",
+        b'{"preferred weight": 1' + b"0" * 400 + b"}",
+    ],
+)
 @pytest.mark.parametrize("tags", ["[1]", "{", '{"a": [1]}', '{"a": {"b": "x"}}', '{"a": {"b": 1e999}}'])
 def test_a_card_of_damaged_notes_is_empty(tmp_path, beside, tags):
     (tmp_path / "ink.json").write_bytes(beside)
