@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import os
 import zipfile
 
 import pytest
@@ -71,6 +72,9 @@ def test_chosen_pictures_come_as_one_archive_and_on_one_sheet(server, client):
         assert [archive.read(row.path) for row in rows] == [
             server.service.gallery.path(row).read_bytes() for row in rows
         ]
+    old = server.service.gallery.path(server.service.library.find(pictures[0]["id"]))
+    os.utime(old, (0, 0))  # 1970, and a ZIP's days begin in 1980.
+    assert client.get("/api/pictures/archive.zip", params={"ids": ids}).content[:2] == b"PK"
     with Image.open(io.BytesIO(client.get("/api/pictures/sheet.png", params={"ids": ids}).content)) as sheet:
         assert sheet.format == "PNG"
         assert sheet.width > 2 * 128

@@ -10,6 +10,8 @@ import pytest
 from PIL import Image
 
 from olivelike.errors import SourceError
+from olivelike.runtime.pictures import PictureRecord
+from olivelike.runtime.pictures.picture_record import encode_picture
 from olivelike.runtime.pictures.upscaling import Upscaler
 from olivelike.runtime.sessions.session_settings import SessionSettings
 from olivelike.serve.api.images import png
@@ -97,6 +99,14 @@ def test_a_picture_is_enlarged_into_the_gallery_with_the_recipe_that_it_had(clie
     photographed = client.post("/api/upscale", params={**asked, "upscaler": "Nearest"}, content=png(photo(8, 6)))
     record = photographed.json()["record"]
     assert (photographed.json()["width"], record["prompt"], bool(record["init_image"])) == (24, "", True)
+
+
+@pytest.mark.parametrize("seed", [2**70, -5])
+def test_a_seed_that_none_can_have_comes_with_no_picture(client, seed):
+    data = encode_picture(Image.new("RGB", (8, 8)), ".png", PictureRecord("a cat", seed=seed), metadata=True)
+    answer = client.post("/api/upscale", params={"upscaler": "Nearest", "factor": 2}, content=data)
+    assert answer.status_code == 201, answer.text
+    assert answer.json()["seed"] is None
 
 
 @pytest.mark.parametrize(

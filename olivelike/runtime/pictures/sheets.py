@@ -231,7 +231,8 @@ class _Words:
 
     def _wrapped(self, text: str, width: int) -> list[str]:
         lines: list[str] = []
-        for word in text.split():
+        # No letter is narrower than a pixel: what is behind so many is left out in any case.
+        for word in " ".join(text.split())[: (_MOST_LINES + 1) * (width + 1)].split():
             longer = f"{lines[-1]} {word}" if lines else word
             if lines and self._font.getlength(longer) <= width:
                 lines[-1] = longer
@@ -246,7 +247,7 @@ class _Words:
         """Return a line that is no wider, with a sign that something is left out."""
         if self._font.getlength(line) <= width:
             return line
-        line = line.removesuffix(" …")[:width]  # No letter is narrower than a pixel.
+        line = line.removesuffix(" …")[:width]
         while line and self._font.getlength(f"{line} …") > width:
             line = line[:-1]
         return f"{line} …"

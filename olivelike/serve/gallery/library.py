@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import math
 import re
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ from typing import Any, Final
 from olivelike._files import write_whole
 from olivelike._untrusted import open_file, read_bytes
 from olivelike.errors import SourceError, StoreError, UsageError
-from olivelike.runtime.pictures.picture_reading import MOST_BYTES, decode_image
+from olivelike.runtime.pictures.picture_reading import MOST_BYTES, MOST_PIXELS, decode_image
 from olivelike.runtime.pictures.picture_record import (
     FORMATS,
     PictureRecord,
@@ -124,9 +125,10 @@ class Library:
 
     def _make_sheet(self, rows: Sequence[PictureRow]) -> bytes:
         shown = []
+        side = min(_ON_SHEET, math.isqrt(MOST_PIXELS // len(rows)))  # All are held at once.
         for row in rows:
             image = decode_image(read_bytes(self._gallery.path(row), MOST_BYTES), f"picture {row.id}").convert("RGB")
-            image.thumbnail((_ON_SHEET, _ON_SHEET))
+            image.thumbnail((side, side))
             shown.append(SheetPicture(image, row.prompt, f"seed {row.seed}", bool(row.flagged)))
         kept = io.BytesIO()
         picture_sheet(shown).save(kept, "PNG", compress_level=3)
@@ -173,14 +175,16 @@ class Library:
         async with self._decoding:
             file, size = await asyncio.to_thread(self._with_record, data, record)
         folder, number = self._gallery.reserve(passing=False)
-        path = f"{folder}/{number:05}-{record.seed or 0}.png"
+        # That of a picture that was sent may be none that the index has.
+        seed = record.seed if record.seed is not None and 0 <= record.seed < 2**64 else None
+        path = f"{folder}/{number:05}-{seed or 0}.png"
         try:
             # Before the loop goes on: a job that begins then would take the same number.
             write_whole(self._gallery.folder / path, file, durable=False)
         except OSError as error:
             raise StoreError(f"the picture can't be kept: {error.strerror or error}; free some space") from error
         row = PictureRow(
-            picture_id(path, file), path, None, None, False, time.time(), *size, record.seed, record.seed, 1,
+            picture_id(path, file), path, None, None, False, time.time(), *size, seed, seed, 1,
             record.prompt, record.model, None, record.to_json(), a1111_text(record),
         )  # fmt: skip
         self._gallery.add(row)

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from picture_samples import PLAIN, RECORD, save
-from PIL import Image
+from PIL import Image, ImageFont
 
 from olivelike.errors import SessionError, UsageError
 from olivelike.runtime.pictures import PictureWriter, is_picture, read_picture, read_picture_record, sheets
@@ -238,3 +238,17 @@ def test_info_of_a_picture_imports_no_heavy_library(tmp_path, image):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, encoding="utf-8")
     assert re.search(r"^Seed +42$", done.stdout, re.MULTILINE), done.stdout
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_words_of_a_sheet_are_measured_as_far_as_they_can_be_seen(monkeypatch):
+    measured = []
+    plain = ImageFont.FreeTypeFont.getlength
+    monkeypatch.setattr(
+        ImageFont.FreeTypeFont, "getlength",
+        lambda font, text, *more: (measured.append(len(text)), plain(font, text, *more))[1],
+    )  # fmt: skip
+    image = Image.new("RGB", (16, 16))
+    for text in ("i" * 100_000, "i  " * 100_000, "a " + "i" * 100_000):
+        long, short = (picture_sheet([SheetPicture(image, one)]) for one in (text, text[:700]))
+        assert long.tobytes() == short.tobytes()
+    assert max(measured) < 1000
