@@ -149,6 +149,15 @@ def read_settings(path: Path, remedy: str, *, absent: Json | None = None, unboun
         raise SourceError(f"{path}: can't be read as JSON: {error}; {remedy}") from error
 
 
+def has_utf8(name: str) -> bool:
+    """Tell whether a file's name can be sent: in bytes that are no UTF-8 Python puts halves of surrogate pairs."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def terminal_text(text: str) -> str:
     r"""Return text in which what would steer a terminal, or hide, stands as an escape such as `\x1b`."""
     return _STEERING.sub(lambda found: found[0].encode("unicode_escape").decode(), text)

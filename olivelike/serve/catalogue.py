@@ -14,7 +14,7 @@ from typing import Final
 
 from olivelike._files import identity_at
 from olivelike._text import did_you_mean
-from olivelike._untrusted import Json, read_json
+from olivelike._untrusted import Json, has_utf8, read_json
 from olivelike.engine.output.folder_info import told_target
 from olivelike.engine.output.swap import lora_folders
 from olivelike.errors import OlivelikeError, SourceError
@@ -65,7 +65,9 @@ class Catalogue:
         """Return the folders by name: those that were named, then those in `--models`."""
         found: dict[str, Path] = {}
         listed = [path.parent for one in self._settings.models_dirs for path in sorted(one.glob(f"*/{INDEX_FILE}"))]
-        for folder in dict.fromkeys(one.resolve() for one in (*self._settings.folders, *listed)):
+        # Answers could not tell a name that is no UTF-8, nor those beside it.
+        told = [one for one in listed if has_utf8(one.resolve().name)]
+        for folder in dict.fromkeys(one.resolve() for one in (*self._settings.folders, *told)):
             number, name = 1, folder.name
             while name in found:
                 number += 1
@@ -106,7 +108,7 @@ class Catalogue:
         found: dict[str, Path] = {}
         for folder in folders:
             for path in sorted(folder.rglob("*")):
-                if path.suffix.lower() in SUFFIXES and path.is_file():
+                if path.suffix.lower() in SUFFIXES and path.is_file() and has_utf8(str(path.relative_to(folder))):
                     found.setdefault(path.relative_to(folder).with_suffix("").as_posix(), path)
         return found
 

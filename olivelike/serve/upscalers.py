@@ -6,14 +6,19 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from olivelike._text import did_you_mean
+from olivelike._untrusted import has_utf8
 from olivelike.errors import SourceError
 
 
 def upscaler_files(folders: Iterable[Path]) -> dict[str, Path]:
-    """Return the files of networks that enlarge pictures, by name without suffix; of two with one, the first."""
+    """Return the files of networks that enlarge pictures, by name without suffix; of two with one, the first.
+
+    A name that is no UTF-8 could not be told, and is left out.
+    """
     found: dict[str, Path] = {}
     for path in (path for one in folders for path in sorted(one.glob("*.onnx"))):
-        found.setdefault(path.stem, path)
+        if has_utf8(path.stem):
+            found.setdefault(path.stem, path)
     return found
 
 

@@ -1,10 +1,15 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import sys
+
+import pytest
 
 from olivelike.serve.catalogue import Catalogue
 from olivelike.serve.settings import ServeSettings
+from olivelike.serve.upscalers import upscaler_files
 
 
 def test_what_is_told_of_a_folder_follows_each_of_its_files(little, tmp_path):
@@ -41,3 +46,16 @@ def test_a_model_tells_what_it_is_made_for_and_how_large_it_is(client):
     assert (model["made_for"], model["examples"]) == ("cpu in fp32", [])
     assert model["size"] > 100_000
     assert client.post("/api/models/unload").status_code == 204
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of files are bytes on Linux alone")
+def test_a_name_that_is_no_utf8_takes_no_other_with_it(little, tmp_path):
+    name = os.fsdecode(b"n\xff")
+    for one in (f"{name}.safetensors", "ink.safetensors", f"{name}.onnx", "wide.onnx"):
+        (tmp_path / one).write_bytes(b"")
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "model_index.json").write_text("{}")
+    catalogue = Catalogue(ServeSettings(folders=(little,), models_dirs=(tmp_path,), lora_dirs=(tmp_path,)))
+    assert list(catalogue.folders()) == [little.name]
+    assert list(catalogue.lora_files()) == ["ink"]
+    assert list(upscaler_files([tmp_path])) == ["wide"]
