@@ -6,6 +6,7 @@ Everything is looked up when it is asked for, and read again when its files have
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -115,9 +116,9 @@ class Catalogue:
     def loras(self) -> list[LoraView]:
         """Return the LoRAs that prompts may name."""
         files = self.lora_files()
-        names, pickled = [path.stem for path in files.values()], self._settings.allow_pickle
+        names, pickled = Counter(path.stem for path in files.values()), self._settings.allow_pickle
         return [
-            _lora(place if names.count(path.stem) > 1 else path.stem, path, identity_at(path), pickled)
+            _lora(place if names[path.stem] > 1 else path.stem, path, identity_at(path), pickled)
             for place, path in files.items()
         ]
 

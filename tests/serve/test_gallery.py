@@ -15,6 +15,7 @@ from PIL.PngImagePlugin import PngInfo
 from olivelike.errors import StoreError, UsageError
 from olivelike.runtime.pictures import PictureRecord
 from olivelike.runtime.pictures.picture_record import UsedFile, a1111_text, encode_picture
+from olivelike.serve.gallery import gallery as module
 from olivelike.serve.gallery.gallery import PASSING, Filter, Gallery, PictureRow, picture_id
 from olivelike.serve.gallery.journal import JobRow
 
@@ -65,6 +66,18 @@ def test_favourites_are_those_of_the_file_when_the_gallery_is_opened(tmp_path):
         assert again.favourites([liked, other]) == {liked.id}
         again.mark_favourite(other, liked=True)
     assert file.read_text().splitlines() == [liked.path, other.path]
+
+
+def test_favourites_that_can_not_be_read_are_not_lost(tmp_path, monkeypatch):
+    with closing(Gallery(tmp_path)) as gallery:
+        gallery.mark_favourite(draw(gallery, 1), liked=True)
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "_MOST_FAVOURITES", 5)
+        with pytest.raises(StoreError, match=r"favourites\.txt: can't be read"):
+            Gallery(tmp_path)
+    with closing(Gallery(tmp_path)) as again:
+        rows, _ = again.search([], {})
+        assert again.favourites(rows) == {row.id for row in rows}
 
 
 def test_a_name_that_is_no_column_reaches_no_query(gallery):

@@ -110,7 +110,8 @@ class Gallery:
     def __init__(self, folder: Path) -> None:
         """Open it, and make the index fit the files.
 
-        Raises `UsageError` if another server has it, and `StoreError` if nothing can be written there.
+        Raises `UsageError` if another server has it, and `StoreError` if nothing can be written there, or the list of
+        favourites can't be read.
         """
         self.folder = folder.absolute()
         index = self.folder / INDEX
@@ -128,6 +129,9 @@ class Gallery:
             self.journal = Journal(index / "jobs.sqlite")
             self._database, _ = open_database(index / "pictures.sqlite", _SCHEMA)
             self._fit_index()
+        except StoreError:
+            lock.release()
+            raise
         except (sqlite3.Error, OSError) as error:
             lock.release()
             raise StoreError(f"{index}: can't be used: {error}; free some space, or name another gallery") from error
@@ -253,8 +257,9 @@ class Gallery:
             return set()
         try:
             lines = read_bytes(path, _MOST_FAVOURITES).decode(errors="replace").splitlines()
-        except (OSError, SourceError):
-            return set()
+        except OSError as error:  # The next picture that is marked would be the only one.
+            why = error.strerror or error
+            raise StoreError(f"{path}: can't be read: {why}; make it readable, or take it away") from error
         return {line for line in lines if _DAY.fullmatch(line[:10]) and _NUMBERED.fullmatch(line[11:])}
 
     def drop_passing(self) -> None:
