@@ -59,21 +59,18 @@ def test_presets_have_bounds(notebook, tmp_path, monkeypatch):
 def test_styles_and_presets_are_kept_over_http_and_named_in_a1111s_requests(server, client):
     kept = {"prompt": "a red circle of {prompt}", "negative_prompt": "grey"}
     assert client.put("/api/styles/of/the day", json=kept).status_code == 204
-    assert (
-        client.get("/api/styles").json()
-        == client.get("/sdapi/v1/prompt-styles").json()
-        == [{"name": "of/the day", **kept}]
-    )
+    for address in ("/api/styles", "/sdapi/v1/prompt-styles"):
+        assert {"name": "of/the day", **kept} in client.get(address).json()
     asked = {"prompt": "ink", "styles": ["of/the day"], "steps": 1, "width": 32, "height": 32}
     drawn = client.post("/sdapi/v1/txt2img", json=asked).json()
     assert "a red circle of ink\nNegative prompt: grey\n" in drawn["info"].encode().decode("unicode_escape")
     assert client.delete("/api/styles/of/the day").status_code == 204
     assert client.put("/api/presets/mine", json={"fields": {"steps": "7"}}).status_code == 204
-    assert client.get("/api/presets").json() == [{"name": "mine", "form": {"fields": {"steps": "7"}}}]
+    assert {"name": "mine", "form": {"fields": {"steps": "7"}}} in client.get("/api/presets").json()
     assert [client.delete("/api/presets/mine").status_code for _ in range(2)] == [204, 404]
     for name in ("%00", "%E2%80%83"):  # A wide space is no name either.
         assert client.put(f"/api/styles/{name}", json=kept).status_code == 422
-    assert server.service.notebook.styles() == []
+    assert "of/the day" not in [style.name for style in server.service.notebook.styles()]
 
 
 def test_nothing_is_kept_that_could_not_be_read_again(notebook, monkeypatch):
