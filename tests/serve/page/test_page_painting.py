@@ -150,6 +150,7 @@ def test_a_lora_is_added_with_a_strength_and_changes_the_picture(visit: Callable
     card = opened.page.locator("#picker .card", has_text="wild")
     assert card.locator("img").evaluate(WIDTH) > 0
     card.click()
+    opened.page.click("#picker-done")
     opened.page.get_by_label("Strength of wild", exact=True).fill("1.5")
     opened.generate()
     job = opened.job()
