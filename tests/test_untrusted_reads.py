@@ -45,6 +45,7 @@ ALLOWED = {
     "olivelike/runtime/sessions/devices.py": (1, SYSTEM),
     "olivelike/runtime/sessions/resident.py": (1, SYSTEM),
     "olivelike/serve/api/page_routes.py": (1, PACKAGE),
+    "olivelike/serve/languages.py": (1, PACKAGE),
     "olivelike/serve/drawing/painter.py": (1, OWN),
     "olivelike/extras/cluster/painting_site.py": (1, OWN),
     "olivelike/serve/gallery/database.py": (1, OWN),

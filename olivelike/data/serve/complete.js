@@ -1,14 +1,15 @@
 // Names that are offered while one types a prompt: LoRAs behind "<", wildcards behind "__", textual inversions by their first letters.
 
 import { $, make, newest, typeOver } from "./dom.js";
+import { t } from "./language.js";
 import { loraNames, weightOf } from "./loras.js";
 import { ask, query } from "./server.js";
 
 const MOST = 8;
 const KINDS = [
   { begins: /<(?:l|lo|lor|lora|lora:([^<>:\n]*))?$/, names: () => loraNames(), written: (name) => `<lora:${name}:${weightOf(name)}>`, what: "LoRA" },
-  { begins: /(?<!\w)__([\w./-]*)$/, names: () => lists.wildcards, written: (name) => `__${name}__`, what: "wildcard" },
-  { begins: /(?<![\w<>:/])([\w-]{2,})$/, names: () => lists.embeddings, written: (name) => name, what: "textual inversion", first: true },
+  { begins: /(?<!\w)__([\w./-]*)$/, names: () => lists.wildcards, written: (name) => `__${name}__`, what: t`wildcard` },
+  { begins: /(?<![\w<>:/])([\w-]{2,})$/, names: () => lists.embeddings, written: (name) => name, what: t`textual inversion`, first: true },
 ];
 
 const lists = { wildcards: [], embeddings: [] };
@@ -41,7 +42,7 @@ export function offered(text, kinds = KINDS) {
 class Offers {
   constructor(id) {
     this.input = $(id);
-    this.list = make("ul", { id: `${id}-offers`, className: "plain offers", role: "listbox", "aria-label": "Names", hidden: true });
+    this.list = make("ul", { id: `${id}-offers`, className: "plain offers", role: "listbox", "aria-label": t`Names`, hidden: true });
     this.input.closest(".editor").append(this.list);
     this.input.setAttribute("aria-autocomplete", "list");
     this.input.setAttribute("aria-controls", this.list.id);

@@ -2,6 +2,7 @@
 
 import { $, make, newest } from "./dom.js";
 import { fitSize, hasPicture, upload } from "./initial.js";
+import { t } from "./language.js";
 import { announce, problem } from "./notices.js";
 
 let picture = null;
@@ -39,7 +40,7 @@ async function choose(file) {
     picture = { id, url: URL.createObjectURL(file) };
     $("control-picture").src = picture.url;
     if (!hasPicture()) fitSize(width, height);
-    announce(`${file.name}, ${width} by ${height} pixels, leads.`);
+    announce(t`${file.name}, ${width} by ${height} pixels, leads.`);
   } catch (error) {
     problem($("control-problem"), error);
   }
@@ -57,7 +58,7 @@ export function forgetControl() {
 function show() {
   $("control-picture").hidden = !picture;
   $("control-remove").disabled = !picture;
-  $("control-badge").textContent = picture ? "on" : "";
+  $("control-badge").textContent = picture ? t`on` : "";
 }
 
 export function startControls() {

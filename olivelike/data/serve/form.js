@@ -2,6 +2,7 @@
 
 import { FORM } from "./declared.js";
 import { $, exact, make, settled, typeOver } from "./dom.js";
+import { t } from "./language.js";
 
 const KEY = "olivelike.form";
 /** Two shares of the steps, as on the command line. */
@@ -19,16 +20,16 @@ function buildFields() {
 }
 
 function inputOf({ name, label, type, min, max, step, value, enum: choices, words, hint }) {
-  const hints = hint ? [make("p", { className: "hint wide", id: `${name}-hint` }, hint)] : [];
+  const hints = hint ? [make("p", { className: "hint wide", id: `${name}-hint` }, t(hint))] : [];
   const base = { id: name, data: { field: name }, ...(hint ? { "aria-describedby": `${name}-hint` } : {}) };
   if (type === "boolean") {
-    return [make("label", { className: "check wide" }, make("input", { ...base, type: "checkbox", defaultChecked: value }), ` ${label}`), ...hints];
+    return [make("label", { className: "check wide" }, make("input", { ...base, type: "checkbox", defaultChecked: value }), ` ${t(label)}`), ...hints];
   }
   // Words that no list of the declaration has are those of the server, which are read later.
   const input = choices || type === "string"
-    ? make("select", base, ...(choices ?? [""]).map((choice, place) => make("option", { value: choice }, words[place] ?? choice)))
+    ? make("select", base, ...(choices ?? [""]).map((choice, place) => make("option", { value: choice }, words[place] ? t(words[place]) : choice)))
     : make("input", type === "array" ? { ...base, type: "text", pattern: PAIR } : { ...base, type: "number", min: min ?? "", max: max ?? "", step, defaultValue: value ?? "" });
-  return [make("label", {}, `${label} `, input), ...hints];
+  return [make("label", {}, `${t(label)} `, input), ...hints];
 }
 
 buildFields();

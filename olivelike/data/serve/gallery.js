@@ -1,6 +1,7 @@
 // The pictures of all days: in pages that come as one scrolls, searched by recipe.
 
 import { $, make, newest, settled } from "./dom.js";
+import { locale, t } from "./language.js";
 import { problem } from "./notices.js";
 import { loraNames } from "./loras.js";
 import { choose, forget, markTile, select, selecting } from "./selection.js";
@@ -20,8 +21,8 @@ const visible = () => !$("view-gallery").hidden;
 export function thumbnail(picture, open) {
   const image = make("img", { src: picture.thumb, alt: "", loading: "lazy", width: picture.width, height: picture.height });
   image.classList.toggle("tiny", picture.width <= 128);
-  const label = picture.flagged ? "Flagged" : picture.sheet ? "Grid" : "";
-  const words = `${label ? `${label}: ` : ""}${picture.prompt || "Picture without a prompt"}${picture.sheet ? "" : `, seed ${picture.seed ?? "unknown"}`}`;
+  const label = picture.flagged ? t`Flagged` : picture.sheet ? t`Grid` : "";
+  const words = [label, picture.prompt || t`Picture without a prompt`, picture.sheet ? "" : t`Seed ${picture.seed ?? "?"}`].filter(Boolean).join(" · ");
   const badge = label ? make("span", { className: "of-picture" }, label) : null;
   return make("button", { type: "button", className: "thumbnail", title: words, "aria-label": words, on: { click: (event) => open(picture, event) } }, image, badge);
 }
@@ -37,9 +38,9 @@ function dayOf(picture) {
   const day = new Date(picture.created);
   const today = new Date();
   const ago = Math.round((new Date(today.toDateString()) - new Date(day.toDateString())) / 86_400_000);
-  if (ago === 0) return "Today";
-  if (ago === 1) return "Yesterday";
-  return day.toLocaleDateString(undefined, { dateStyle: "full" });
+  if (ago === 0) return t`Today`;
+  if (ago === 1) return t`Yesterday`;
+  return day.toLocaleDateString(locale(), { dateStyle: "full" });
 }
 
 function put(picture, first = false) {
@@ -69,8 +70,8 @@ function searching() {
 }
 
 function tell() {
-  const empty = searching() ? "No picture matches." : "No pictures yet. Paint one, and it stays here.";
-  $("gallery-status").textContent = pictures.length ? `${pictures.length}${next ? " and more" : ""} ${pictures.length === 1 && !next ? "picture" : "pictures"}` : empty;
+  const empty = searching() ? t`No picture matches.` : t`No pictures yet. Paint one, and it stays here.`;
+  $("gallery-status").textContent = !pictures.length ? empty : next ? t`${pictures.length} and more pictures` : pictures.length === 1 ? t`1 picture` : t`${pictures.length} pictures`;
   $("gallery-more").hidden = !next;
 }
 
@@ -111,7 +112,7 @@ function search() {
 /** What came since the gallery was read, or its first page. */
 export async function readNewest() {
   const named = $("search-lora").value;
-  $("search-lora").replaceChildren(make("option", { value: "" }, "Any LoRA"), ...loraNames().map((name) => make("option", { value: name }, name)));
+  $("search-lora").replaceChildren(make("option", { value: "" }, t`Any LoRA`), ...loraNames().map((name) => make("option", { value: name }, name)));
   $("search-lora").value = named;
   $("search-lora").parentElement.hidden = !loraNames().length;
   if (!pictures.length || searching()) return search();

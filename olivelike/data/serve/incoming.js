@@ -2,6 +2,7 @@
 
 import { $ } from "./dom.js";
 import { setInitial, upload } from "./initial.js";
+import { t } from "./language.js";
 import { notice } from "./notices.js";
 import { applyRecipe } from "./recipe.js";
 import { ask } from "./server.js";
@@ -14,7 +15,7 @@ const hasFiles = (event) => [...(event.dataTransfer?.types ?? [])].includes("Fil
 
 /** Load the recipe of a file, or offer what else can be done with a picture that has none. */
 export async function loadRecipe(file) {
-  const name = file.name || "the picture";
+  const name = file.name || t`the picture`;
   try {
     const sent = await upload(file);
     const start = () => {
@@ -22,10 +23,10 @@ export async function loadRecipe(file) {
       return setInitial(file, { sent, name });
     };
     if (sent.record) {
-      await applyRecipe(sent.record, name, sent.left_out, [["Use as initial picture", start]]);
-    } else notice(sent.unread ? `${name}: ${sent.unread}.` : `${name} has no recipe.`, [["Use as initial picture", start]]);
+      await applyRecipe(sent.record, name, sent.left_out, [[t`Use as initial picture`, start]]);
+    } else notice(sent.unread ? `${name}: ${sent.unread}.` : t`${name} has no recipe.`, [[t`Use as initial picture`, start]]);
   } catch (error) {
-    notice(error.message, [["Try again", () => loadRecipe(file)]]);
+    notice(error.message, [[t`Try again`, () => loadRecipe(file)]]);
   }
 }
 
@@ -36,7 +37,7 @@ const isRecipe = (text) => /(?:^|\s)Steps:\s*\d+\s*[,;|\n][^]*\w+:/i.test(text) 
 async function pasteRecipe(text) {
   try {
     const { record, left_out } = await ask("/api/recipes", { method: "POST", json: { text } });
-    await applyRecipe(record, "the pasted text", left_out);
+    await applyRecipe(record, t`the pasted text`, left_out);
   } catch (error) {
     notice(error.message);
   }
@@ -69,7 +70,7 @@ export function startIncoming() {
     hint(false);
     $("init-drop").classList.remove("over");
     const file = pictureIn(event.dataTransfer);
-    if (!file) notice("This is no PNG, JPEG or WebP.");
+    if (!file) notice(t`This is no PNG, JPEG or WebP.`);
     else if (takesPictures()) setUpscale(file);
     else if (overInitial(event)) setInitial(file, { name: file.name });
     else loadRecipe(file);
@@ -85,7 +86,7 @@ export function startIncoming() {
     if (!file) return;
     event.preventDefault();
     if (takesPictures()) setUpscale(file);
-    else if ($("fold-init").contains(document.activeElement)) setInitial(file, { name: "the pasted picture" });
+    else if ($("fold-init").contains(document.activeElement)) setInitial(file, { name: t`the pasted picture` });
     else loadRecipe(file);
   });
   $("recipe-file").addEventListener("change", () => {

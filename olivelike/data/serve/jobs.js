@@ -2,6 +2,7 @@
 
 import { FORM } from "./declared.js";
 import { $, button, inWords, make, spaced } from "./dom.js";
+import { t } from "./language.js";
 import { problem } from "./notices.js";
 import { ask, listen, path, query } from "./server.js";
 
@@ -64,7 +65,7 @@ async function check(id) {
     await ask(path("jobs", id));
   } catch (error) {
     if (error.status !== 404 || followed !== id) return;
-    finish({ ...own.get(id), state: "failed", error: { message: "The server has this job no more." } });
+    finish({ ...own.get(id), state: "failed", error: { message: t`The server has this job no more.` } });
   }
 }
 
@@ -96,7 +97,7 @@ function pace(job, { done, steps_total: steps, eta }) {
 
 function tellLeft() {
   const whole = secondsLeft + secondsEach * waiting.reduce((sum, job) => sum + work(job), 0);
-  $("queue-left").textContent = secondsEach ? `about ${inWords(whole)} left in all` : "";
+  $("queue-left").textContent = secondsEach ? t`about ${inWords(whole)} left in all` : "";
 }
 
 /** What waits and draws, of everybody: the list below the picture, the next one first. */
@@ -122,30 +123,30 @@ export const readQueue = spaced(async () => {
 /** In what an order differs from another one, the words aside: in the words of the form. */
 function differences(order, other) {
   const size = (one) => (one?.width && one?.height ? `${one.width}×${one.height}` : "");
-  const parts = order.num_images > 1 ? [`${order.num_images} pictures`] : [];
-  if (order.x || order.y) parts.push("X/Y plot");
+  const parts = order.num_images > 1 ? [t`${order.num_images} pictures`] : [];
+  if (order.x || order.y) parts.push(t`X/Y/Z plot`);
   if (order.model !== other?.model) parts.push(order.model);
   if (size(order) !== size(other)) parts.push(size(order));
   for (const { name, label } of FORM.fields) {
     if (["negative_prompt", "num_images", "size", "variation_seed", "inpaint_padding"].includes(name)) continue;
     const value = order[name];
     if (String(value ?? "") === String(other?.[name] ?? "") || value === null || typeof value === "object") continue;
-    parts.push(name === "scheduler" ? value : typeof value === "boolean" ? `${label} ${value ? "on" : "off"}` : `${label} ${value}`);
+    parts.push(name === "scheduler" ? value : typeof value === "boolean" ? (value ? t`${t(label)} on` : t`${t(label)} off`) : `${t(label)} ${value}`);
   }
   return parts.filter(Boolean).slice(0, 6).join(" · ");
 }
 
 function row(job, before) {
-  const words = job.order?.prompt || "Without a prompt";
+  const words = job.order?.prompt || t`Without a prompt`;
   const mine = own.has(job.id);
   const name = words.slice(0, 60);
   const act = (how, json) => () => ask(path("jobs", job.id, how), { method: "POST", json }).catch((error) => problem($("job-problem"), error)).then(readQueue);
   const actions = !mine ? [] : [
-    ...(job.state === "queued" ? [["↑", "Earlier", -1], ["↓", "Later", 1]].map(([sign, told, places]) => button(sign, act("move", { places }), { id: `queue-${told}-${job.id}`, "aria-label": `${told}: ${name}`, title: told, className: "quiet icon" })) : []),
-    button("×", () => end(job.id, "cancel").then(() => own.delete(job.id)).then(readQueue), { "aria-label": `Cancel: ${name}`, title: "Cancel", className: "quiet icon" }),
+    ...(job.state === "queued" ? [["↑", "Earlier", t`Earlier`, -1], ["↓", "Later", t`Later`, 1]].map(([sign, way, told, places]) => button(sign, act("move", { places }), { id: `queue-${way}-${job.id}`, "aria-label": `${told}: ${name}`, title: told, className: "quiet icon" })) : []),
+    button("×", () => end(job.id, "cancel").then(() => own.delete(job.id)).then(readQueue), { "aria-label": t`Cancel: ${name}`, title: t`Cancel`, className: "quiet icon" }),
   ];
   return make("li", {},
-    make("span", { className: "hint" }, job.state === "drawing" ? "now" : String(job.position + 1)),
+    make("span", { className: "hint" }, job.state === "drawing" ? t`now` : String(job.position + 1)),
     make("span", { className: "grow" }, make("span", { className: "cut" }, words), make("span", { className: "hint cut" }, [mine ? "" : job.client, job.order ? differences(job.order, before?.order) : ""].filter(Boolean).join(" · "))),
     ...actions);
 }

@@ -1,6 +1,7 @@
 // LoRAs that the next picture is painted with: a list with strengths, beside those that the prompt names.
 
 import { $, button, inMegabytes, make, typeOver } from "./dom.js";
+import { t } from "./language.js";
 import { family } from "./models.js";
 import { notice } from "./notices.js";
 import { pick } from "./picker.js";
@@ -46,8 +47,8 @@ function show() {
 }
 
 function row(lora) {
-  const number = make("input", { type: "number", min: -4, max: 4, step: 0.05, value: lora.weight, "aria-label": `Strength of ${lora.name} as a number` });
-  const slider = make("input", { type: "range", min: -1, max: 2, step: 0.05, value: lora.weight, "aria-label": `Strength of ${lora.name}` });
+  const number = make("input", { type: "number", min: -4, max: 4, step: 0.05, value: lora.weight, "aria-label": t`Strength of ${lora.name} as a number` });
+  const slider = make("input", { type: "range", min: -1, max: 2, step: 0.05, value: lora.weight, "aria-label": t`Strength of ${lora.name}` });
   const follow = (from, to) => () => {
     lora.weight = Number(from.value);
     to.value = from.value;
@@ -63,7 +64,7 @@ function row(lora) {
       show();
       changed();
       $("lora-button").focus();
-    }, { "aria-label": `Remove ${lora.name}`, className: "quiet icon" }),
+    }, { "aria-label": t`Remove ${lora.name}`, className: "quiet icon" }),
     slider, number, words(lora));
 }
 
@@ -75,14 +76,14 @@ function words(lora) {
     const prompt = $("prompt").value.trimEnd();
     typeOver($("prompt"), prompt ? `${prompt}, ${word}` : word);
   };
-  return make("span", { className: "triggers" }, ...given.slice(0, 6).map((word) => button(word, add(word), { className: "quiet", title: "Into the prompt" })));
+  return make("span", { className: "triggers" }, ...given.slice(0, 6).map((word) => button(word, add(word), { className: "quiet", title: t`Into the prompt` })));
 }
 
 function cardOf({ name, alias, family: made, thumbnail, card, size }) {
   const title = card.title || alias || name;
   const details = [
-    title === name ? "" : name, card.base_model || made, made && family() && made !== family() ? "not for this model" : "", inMegabytes(size),
-    card.trigger_words.length ? `words: ${card.trigger_words.join(", ")}` : "", card.description,
+    title === name ? "" : name, card.base_model || made, made && family() && made !== family() ? t`not for this model` : "", inMegabytes(size),
+    card.trigger_words.length ? t`words: ${card.trigger_words.join(", ")}` : "", card.description,
   ];
   return { name, title, detail: details.filter(Boolean).join(" · "), picture: thumbnail, current: chosen.some((one) => one.name === name) };
 }
@@ -100,7 +101,7 @@ async function open() {
     changed();
     return !there;
   };
-  pick("LoRAs", await cards(), toggle, { many: true, again: cards });
+  pick(t`LoRAs`, await cards(), toggle, { many: true, again: cards });
 }
 
 export function startLoras() {

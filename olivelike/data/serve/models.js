@@ -3,6 +3,7 @@
 import { $, inMegabytes, make, newest } from "./dom.js";
 import { takeControlNets } from "./controls.js";
 import { takeOptions } from "./form.js";
+import { t } from "./language.js";
 import { announce, notice, problem } from "./notices.js";
 import { pick } from "./picker.js";
 import { imagePrompts, references } from "./picture_lists.js";
@@ -28,7 +29,7 @@ export async function readModels(wanted = current) {
   const next = usable.find((one) => one.name === wanted) ?? usable[0];
   const chosen = $("search-model").value;
   $("search-model").replaceChildren(
-    make("option", { value: "" }, "Any model"),
+    make("option", { value: "" }, t`Any model`),
     ...models.map((one) => make("option", { value: one.name }, one.title ?? one.name)),
   );
   $("search-model").value = chosen;
@@ -50,7 +51,7 @@ export async function setModel(name) {
     imagePrompts.allow(options.ip_adapter ? Infinity : 0);
     references.allow(options.most_references);
     recount();
-    if (changed) announce(`Model: ${titleOf(name)}`);
+    if (changed) announce(t`Model: ${titleOf(name)}`);
   } catch (error) {
     if (isNewest()) problem($("order-problem"), error);
   }
@@ -64,17 +65,17 @@ export const titleOf = (name) => {
 
 function detailOf(one) {
   const size = one.default_size ? `${one.default_size[0]}×${one.default_size[1]}` : "";
-  const parts = [one.family, size, one.made_for, one.size ? inMegabytes(one.size) : "", one.inpaints ? "inpainting" : "", one.state === "missing" ? "its folder is gone" : one.loaded ? "loaded" : ""];
+  const parts = [one.family, size, one.made_for, one.size ? inMegabytes(one.size) : "", one.inpaints ? t`inpainting` : "", one.state === "missing" ? t`its folder is gone` : one.loaded ? t`loaded` : ""];
   return parts.filter(Boolean).join(" · ");
 }
 
 function show() {
   const one = models.find((other) => other.name === current);
-  const name = one ? one.title ?? one.name : "no model";
+  const name = one ? one.title ?? one.name : t`no model`;
   $("model-button").replaceChildren(
-    make("span", { className: "hint" }, "Model"),
+    make("span", { className: "hint" }, t`Model`),
     make("strong", {}, name),
-    make("span", { className: "hint" }, one ? detailOf(one) : "The server has no folder that can paint."),
+    make("span", { className: "hint" }, one ? detailOf(one) : t`The server has no folder that can paint.`),
   );
 }
 
@@ -93,11 +94,11 @@ async function cards() {
 
 async function unload() {
   await ask("/api/models/unload", { method: "POST" });
-  notice("What is open is closed as soon as nothing is drawn; the next picture opens it again.");
+  notice(t`What is open is closed as soon as nothing is drawn; the next picture opens it again.`);
 }
 
 async function open() {
-  pick("Model", await cards(), setModel, { again: cards, more: models.some((one) => one.loaded) ? ["Free memory", unload] : null });
+  pick(t`Model`, await cards(), setModel, { again: cards, more: models.some((one) => one.loaded) ? [t`Free memory`, unload] : null });
 }
 
 export function startModels() {

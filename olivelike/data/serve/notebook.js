@@ -2,6 +2,7 @@
 
 import { $, button, make, typeOver } from "./dom.js";
 import { fillForm, formState } from "./form.js";
+import { t } from "./language.js";
 import { confirmed, notice, problem } from "./notices.js";
 import { ask, path, query } from "./server.js";
 
@@ -24,14 +25,14 @@ async function history() {
   const { jobs } = await ask(query("/api/jobs", { limit: MOST_HISTORY }));
   const orders = jobs.map((job) => job.order).filter((order) => order?.prompt);
   const told = new Map(orders.map((order) => [`${order.prompt}\n${order.negative_prompt ?? ""}`, order]));
-  return [...told.values()].map((order) => ({ name: order.prompt, detail: order.negative_prompt ? `not: ${order.negative_prompt}` : "", order }));
+  return [...told.values()].map((order) => ({ name: order.prompt, detail: order.negative_prompt ? t`not: ${order.negative_prompt}` : "", order }));
 }
 
 const KINDS = {
   styles: {
-    heading: "Styles", none: "No styles yet.", keep: "Keep these prompts as a style",
-    hint: "{prompt} in a style stands for the prompt that it is added to. Styles are in A1111’s styles.csv.",
-    read: async () => (await ask("/api/styles")).map((one) => ({ ...one, detail: [one.prompt, one.negative_prompt && `not: ${one.negative_prompt}`].filter(Boolean).join(" · ") })),
+    heading: t`Styles`, none: t`No styles yet.`, keep: t`Keep these prompts as a style`,
+    hint: t`{prompt} in a style stands for the prompt that it is added to. Styles are in A1111’s styles.csv.`,
+    read: async () => (await ask("/api/styles")).map((one) => ({ ...one, detail: [one.prompt, one.negative_prompt && t`not: ${one.negative_prompt}`].filter(Boolean).join(" · ") })),
     use(one) {
       const now = prompts();
       write({ prompt: added(now.prompt, one.prompt), negative_prompt: added(now.negative_prompt, one.negative_prompt) });
@@ -39,12 +40,12 @@ const KINDS = {
     kept: prompts,
   },
   presets: {
-    heading: "Presets", none: "No presets yet.", keep: "Keep the form as a preset", hint: "A preset has every field, model and LoRAs; pictures it has not.",
+    heading: t`Presets`, none: t`No presets yet.`, keep: t`Keep the form as a preset`, hint: t`A preset has every field, model and LoRAs; pictures it has not.`,
     read: async () => (await ask("/api/presets")).map((one) => ({ ...one, detail: one.form.fields?.prompt ?? "" })),
     use: (one) => fillForm(one.form),
     kept: formState,
   },
-  history: { heading: "Last prompts", none: "Nothing was drawn yet.", read: history, use: (one) => write(one.order) },
+  history: { heading: t`Last prompts`, none: t`Nothing was drawn yet.`, read: history, use: (one) => write(one.order) },
 };
 
 let kind = "styles";
@@ -64,7 +65,7 @@ async function show() {
         $("notebook").close();
         use(one);
       }, { className: "kept" }),
-      keep ? button("×", () => drop(one.name), { className: "quiet icon", "aria-label": `Delete ${one.name}` }) : null)));
+      keep ? button("×", () => drop(one.name), { className: "quiet icon", "aria-label": t`Delete ${one.name}` }) : null)));
     // Texts go in as text, and a long one is cut by the style sheet.
     for (const [place, item] of [...$("notebook-list").children].entries()) {
       item.firstChild.append(make("strong", {}, found[place].name), make("span", { className: "hint" }, found[place].detail));
@@ -76,7 +77,7 @@ async function show() {
 }
 
 async function drop(name) {
-  if (!(await confirmed(`Delete “${name}”?`, "Delete"))) return;
+  if (!(await confirmed(t`Delete “${name}”?`, t`Delete`))) return;
   await ask(path(kind, name), { method: "DELETE" }).catch((error) => problem($("notebook-problem"), error));
   await show();
 }
@@ -85,12 +86,12 @@ async function keep() {
   const name = $("notebook-name").value.trim();
   if (!name) return $("notebook-name").focus();
   const there = [...$("notebook-list").querySelectorAll("strong")].some((one) => one.textContent === name);
-  if (there && !(await confirmed(`There is “${name}” already. Write over it?`, "Write over"))) return;
+  if (there && !(await confirmed(t`There is “${name}” already. Write over it?`, t`Write over`))) return;
   try {
     await ask(path(kind, name), { method: "PUT", json: KINDS[kind].kept() });
     $("notebook-name").value = "";
     $("notebook").close();
-    notice(`“${name}” is kept.`);
+    notice(t`“${name}” is kept.`);
   } catch (error) {
     problem($("notebook-problem"), error);
   }

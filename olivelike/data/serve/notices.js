@@ -1,6 +1,7 @@
 // What the page says: politely to screen readers, and as notices that stay until they are closed.
 
 import { $, button, make } from "./dom.js";
+import { t } from "./language.js";
 
 /** Say something to screen readers when they have time. */
 export function announce(text) {
@@ -19,7 +20,7 @@ export function notice(text, actions = [], { stays = false } = {}) {
       work();
     }));
   }
-  shown.append(button("×", close, { "aria-label": "Close this notice", className: "quiet" }));
+  shown.append(button("×", close, { "aria-label": t`Close this notice`, className: "quiet" }));
   $("notices").replaceChildren(shown);
   announce(text);
   if (!actions.length && !stays) setTimeout(close, 6000);

@@ -10,6 +10,7 @@ import { addToGallery, listed, readNewest, removeFromGallery, startGallery } fro
 import { startIncoming } from "./incoming.js";
 import { forgetInitial, hasMask, hasPicture, initialFields, limitUploads, startInitial } from "./initial.js";
 import { current, end, readQueue, startJobs, submit } from "./jobs.js";
+import { t } from "./language.js";
 import { chosenLoras, loraNames, readLoras, setLoras, startLoras } from "./loras.js";
 import { startMask } from "./mask.js";
 import { examples, model, modelNames, readModels, setModel, startModels } from "./models.js";
@@ -125,7 +126,7 @@ function follow() {
     setField("prompt", text);
     $("generate").focus();
   }, { className: "quiet" });
-  $("examples").replaceChildren(...(examples().length ? ["Try: ", ...examples().map(example)] : []));
+  $("examples").replaceChildren(...(examples().length ? [t`Try: `, ...examples().map(example)] : []));
 }
 
 function route() {
@@ -165,13 +166,13 @@ function startForm() {
   $("seed-random").addEventListener("click", () => setField("seed", -1));
   $("seed-last").addEventListener("click", () => {
     const seed = shownPicture()?.seed;
-    if (seed === null || seed === undefined) notice("No picture is shown whose seed could be taken.");
+    if (seed === null || seed === undefined) notice(t`No picture is shown whose seed could be taken.`);
     else setField("seed", seed);
   });
   $("form-reset").addEventListener("click", () => {
     resetFields();
     setLoras([]);
-    notice("All options are as the model has them.");
+    notice(t`All options are as the model has them.`);
   });
   document.addEventListener("keydown", shortcuts);
   const tellHires = () => ($("hires-badge").textContent = $("hires").value ? `×${$("hires").value}` : "");

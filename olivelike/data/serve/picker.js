@@ -1,6 +1,7 @@
 // A dialog of cards with pictures, of which one or several are chosen: for models and for LoRAs.
 
 import { $, make } from "./dom.js";
+import { t } from "./language.js";
 import { notice } from "./notices.js";
 
 let choose = () => {};
@@ -59,7 +60,7 @@ function card({ name, title, detail, picture, current, disabled }) {
 function tell() {
   const all = [...$("picker-list").children];
   const seen = all.filter((item) => !item.hidden).length;
-  $("picker-status").textContent = all.length === 0 ? "There is none." : seen === all.length ? "" : `${seen} of ${all.length}`;
+  $("picker-status").textContent = all.length === 0 ? t`There is none.` : seen === all.length ? "" : t`${seen} of ${all.length}`;
 }
 
 export function startPicker() {

@@ -4,6 +4,7 @@ import { $, button, make } from "./dom.js";
 import { setField } from "./form.js";
 import { openMask, setInitial } from "./initial.js";
 import { submit } from "./jobs.js";
+import { t } from "./language.js";
 import { confirmed, notice } from "./notices.js";
 import { references } from "./picture_lists.js";
 import { applyRecipe, orderOf } from "./recipe.js";
@@ -18,13 +19,13 @@ let removed = () => {};
 /** Return the file of a picture of the gallery, and go to where it is used. */
 async function taken(picture) {
   const answer = await fetch(picture.url);
-  if (!answer.ok) throw new Error("This picture is gone; the gallery no longer has it.");
+  if (!answer.ok) throw new Error(t`This picture is gone; the gallery no longer has it.`);
   location.hash = "#paint";
   return answer.blob();
 }
 
 async function sendToInitial(picture) {
-  await setInitial(await taken(picture), { name: "this picture" });
+  await setInitial(await taken(picture), { name: t`this picture` });
   $("fold-init").scrollIntoView({ block: "nearest" });
 }
 
@@ -47,21 +48,21 @@ async function again(picture, changes) {
 async function copyText({ parameters }) {
   try {
     await navigator.clipboard.writeText(parameters);
-    notice("Copied.");
+    notice(t`Copied.`);
   } catch {
-    throw new Error("The browser allows no copying here; take the recipe of the large view.");
+    throw new Error(t`The browser allows no copying here; take the recipe of the large view.`);
   }
 }
 
 async function remove(picture) {
-  if (!(await confirmed("Delete this picture? Its file is gone for good.", "Delete"))) return;
+  if (!(await confirmed(t`Delete this picture? Its file is gone for good.`, t`Delete`))) return;
   try {
     await ask(path("pictures", picture.id), { method: "DELETE" });
   } catch (error) {
     if (error.status !== 404) throw error;
   }
   removed(picture);
-  notice("Picture deleted.");
+  notice(t`Picture deleted.`);
 }
 
 const made = ({ record }) => Boolean(record);
@@ -69,24 +70,24 @@ const fromPrompt = ({ record }) => Boolean(record) && !record.init_image && !rec
 
 /** `stays` leaves the large view open, `large` is there alone; `fits` tells whether there is such a button for a picture. */
 const ACTIONS = [
-  { name: "img2img", label: "Send to img2img", hint: "Start from this picture", work: sendToInitial },
-  { name: "inpaint", label: "Send to inpaint", hint: "Paint a mask over this picture; what is under it is drawn anew", work: inpaint },
-  { name: "refer", label: "Use as a reference", hint: "Work after this picture", fits: () => references.allowed(), work: refer },
-  { name: "upscale", label: "Upscale", hint: "Enlarge it, by a network or without one", work: (picture) => sendToUpscale(picture) },
-  { name: "vary", label: "Vary", hint: `Draw one like it: a share of ${VARIED} of another seed’s noise`, fits: made, work: (picture) => again(picture, { variation_strength: VARIED, variation_seed: -1 }) },
-  { name: "hires", label: "Hires fix", hint: "Enlarge this one and draw it again, as the fold Hires fix says, or by 2", fits: fromPrompt, work: (picture) => again(picture, { hires: Number($("hires").value) || ENLARGED, hires_strength: Number($("hires_strength").value) }) },
-  { name: "retry", label: "Draw again", hint: "With another seed, and up to three more where it is flagged again", fits: (picture) => picture.flagged && made(picture), work: (picture) => again(picture, { seed: -1, retry_unsafe: 3 }) },
-  { name: "seed", label: "Reuse seed", hint: "Put its seed into the form", fits: ({ seed }) => seed !== null && seed !== undefined, work: (picture) => reuseSeed(picture) },
-  { name: "use", label: "Reuse all", hint: "Put its whole recipe into the form", fits: made, work: (picture) => applyRecipe(picture.record) },
-  { name: "copy", label: "Copy as text", hint: "Its recipe as A1111 writes it", stays: true, large: true, fits: ({ parameters }) => Boolean(parameters), work: copyText },
-  { name: "like", label: "Favourite", hint: "Keep it among the favourites (F in the large view)", stays: true, pressed: ({ favourite }) => Boolean(favourite), work: (picture) => like(picture, !picture.favourite) },
-  { name: "delete", label: "Delete", hint: "Delete its file", stays: true, danger: true, work: remove },
+  { name: "img2img", label: t`Send to img2img`, hint: t`Start from this picture`, work: sendToInitial },
+  { name: "inpaint", label: t`Send to inpaint`, hint: t`Paint a mask over this picture; what is under it is drawn anew`, work: inpaint },
+  { name: "refer", label: t`Use as a reference`, hint: t`Work after this picture`, fits: () => references.allowed(), work: refer },
+  { name: "upscale", label: t`Upscale`, hint: t`Enlarge it, by a network or without one`, work: (picture) => sendToUpscale(picture) },
+  { name: "vary", label: t`Vary`, hint: t`Draw one like it: a share of ${VARIED} of another seed’s noise`, fits: made, work: (picture) => again(picture, { variation_strength: VARIED, variation_seed: -1 }) },
+  { name: "hires", label: t`Hires fix`, hint: t`Enlarge this one and draw it again, as the fold Hires fix says, or by 2`, fits: fromPrompt, work: (picture) => again(picture, { hires: Number($("hires").value) || ENLARGED, hires_strength: Number($("hires_strength").value) }) },
+  { name: "retry", label: t`Draw again`, hint: t`With another seed, and up to three more where it is flagged again`, fits: (picture) => picture.flagged && made(picture), work: (picture) => again(picture, { seed: -1, retry_unsafe: 3 }) },
+  { name: "seed", label: t`Reuse seed`, hint: t`Put its seed into the form`, fits: ({ seed }) => seed !== null && seed !== undefined, work: (picture) => reuseSeed(picture) },
+  { name: "use", label: t`Reuse all`, hint: t`Put its whole recipe into the form`, fits: made, work: (picture) => applyRecipe(picture.record) },
+  { name: "copy", label: t`Copy as text`, hint: t`Its recipe as A1111 writes it`, stays: true, large: true, fits: ({ parameters }) => Boolean(parameters), work: copyText },
+  { name: "like", label: t`Favourite`, hint: t`Keep it among the favourites (F in the large view)`, stays: true, pressed: ({ favourite }) => Boolean(favourite), work: (picture) => like(picture, !picture.favourite) },
+  { name: "delete", label: t`Delete`, hint: t`Delete its file`, stays: true, danger: true, work: remove },
 ];
 
 function reuseSeed({ seed }) {
   location.hash = "#paint";
   setField("seed", seed);
-  notice(`Seed ${seed} is in the form.`);
+  notice(t`Seed ${seed} is in the form.`);
 }
 
 async function run({ name, pressed, work }, picture, place) {
@@ -96,7 +97,7 @@ async function run({ name, pressed, work }, picture, place) {
 
 /** Put the buttons for a picture into `place`, whose id begins theirs; `before(action)` is called first, `failed(error)` hears of errors. */
 export function showActions(place, picture, { before = () => {}, failed = (error) => notice(error.message) } = {}) {
-  const save = make("a", { id: `${place}-save`, className: "button", href: picture.url, download: `${picture.seed ?? (picture.sheet ? "grid" : "picture")}-${picture.id.slice(0, 8)}.png`, title: "Save the file" }, "Save");
+  const save = make("a", { id: `${place}-save`, className: "button", href: picture.url, download: `${picture.seed ?? (picture.sheet ? "grid" : "picture")}-${picture.id.slice(0, 8)}.png`, title: t`Save the file` }, t`Save`);
   const fitting = ACTIONS.filter(({ name, large, fits = () => true }) => fits(picture) && !(large && place !== "viewer") && !(picture.flagged && ["img2img", "inpaint", "refer", "upscale", "vary", "hires"].includes(name)));
   $(`${place}-actions`).replaceChildren(save, ...fitting.map((action) => button(action.label, () => {
     before(action);

@@ -2,6 +2,7 @@
 
 import { $, button, make } from "./dom.js";
 import { upload } from "./initial.js";
+import { t } from "./language.js";
 import { announce, problem } from "./notices.js";
 
 /** A list in the fold `fold-NAME`: `field` is the order's, `told` what they are, in words. */
@@ -12,7 +13,7 @@ function pictureList(name, field, told) {
   function show() {
     $(`${name}-pictures`).replaceChildren(...pictures.map((one, place) => make(
       "li", {}, make("img", { src: one.url, alt: `${place + 1}: ${one.name}` }),
-      button("×", () => remove(one), { className: "icon quiet", "aria-label": `Remove ${one.name}` }),
+      button("×", () => remove(one), { className: "icon quiet", "aria-label": t`Remove ${one.name}` }),
     )));
     $(`${name}-remove`).disabled = pictures.length === 0;
     $(`${name}-badge`).textContent = pictures.length ? String(pictures.length) : "";
@@ -30,7 +31,7 @@ function pictureList(name, field, told) {
     $(`fold-${name}`).open = true;
     try {
       for (const file of files) {
-        if (pictures.length >= most) throw new Error(`At most ${most} pictures are taken; ${file.name} and what follows is left out.`);
+        if (pictures.length >= most) throw new Error(t`At most ${most} pictures are taken; ${file.name} and what follows is left out.`);
         const { id } = await upload(file);
         pictures.push({ id, name: file.name, url: URL.createObjectURL(file) });
         announce(`${file.name}: ${told}.`);
@@ -71,6 +72,6 @@ function pictureList(name, field, told) {
   };
 }
 
-export const imagePrompts = pictureList("image-prompt", "ip_adapter_images", "a prompt too");
-export const references = pictureList("references", "references", "a picture to work after");
+export const imagePrompts = pictureList("image-prompt", "ip_adapter_images", t`a prompt too`);
+export const references = pictureList("references", "references", t`a picture to work after`);
 export const PICTURE_LISTS = [imagePrompts, references];

@@ -2,6 +2,7 @@
 
 import { FORM } from "./declared.js";
 import { $, exact, make } from "./dom.js";
+import { t } from "./language.js";
 
 const SIDES = ["x", "y", "z"];
 const AXES = Object.fromEntries(FORM.axes.map((one) => [one.name, one]));
@@ -23,11 +24,11 @@ const MOST = 100;
 export function numbersOf(value, whole = false) {
   const range = RANGE.exec(value);
   if (!range) {
-    if (!Number.isFinite(Number(value))) throw new Error(`“${value}” is no number and no range such as 1-5`);
+    if (!Number.isFinite(Number(value))) throw new Error(t`“${value}” is no number and no range such as 1-5`);
     return [exact(value)];
   }
   const [from, to] = [Number(range[1]), Number(range[2])];
-  if (whole && !(Number.isSafeInteger(Math.round(from)) && Number.isSafeInteger(Math.round(to)))) throw new Error(`“${value}”: ranges go up to ${Number.MAX_SAFE_INTEGER}; write each seed`);
+  if (whole && !(Number.isSafeInteger(Math.round(from)) && Number.isSafeInteger(Math.round(to)))) throw new Error(t`“${value}”: ranges go up to ${Number.MAX_SAFE_INTEGER}; write each seed`);
   const round = (number) => (whole ? Math.round(number) : Math.round(number * 1e6) / 1e6);
   let count;
   let step;
@@ -36,10 +37,10 @@ export function numbersOf(value, whole = false) {
     step = count > 1 ? (to - from) / (count - 1) : 0;
   } else {
     step = range[3] ? Number(range[3]) : to >= from ? 1 : -1;
-    if (step === 0 || (to - from) / step < 0) throw new Error(`“${value}” never arrives`);
+    if (step === 0 || (to - from) / step < 0) throw new Error(t`“${value}” never arrives`);
     count = Math.floor((to - from) / step + 1e-9) + 1;
   }
-  if (count > MOST) throw new Error(`“${value}” has ${count} values; ${MOST} are the most`);
+  if (count > MOST) throw new Error(t`“${value}” has ${count} values; ${MOST} are the most`);
   return Array.from({ length: count }, (_, place) => round(from + place * step));
 }
 
@@ -47,7 +48,7 @@ export function numbersOf(value, whole = false) {
 export function axisOf(field, text) {
   if (!field) return null;
   const values = splitValues(text);
-  if (!values.length) throw new Error(`${AXES[field].label}: write the values, parted by commas`);
+  if (!values.length) throw new Error(t`${t(AXES[field].label)}: write the values, parted by commas`);
   if (AXES[field].type === "string") return { field, values };
   return { field, values: values.flatMap((value) => numbersOf(value, AXES[field].type === "integer")) };
 }
@@ -57,7 +58,7 @@ export function axes() {
   const found = Object.fromEntries(SIDES.map((side) => [side, axisOf($(`${side}-field`).value, $(`${side}-values`).value)]));
   for (const [first, second] of [["x", "y"], ["x", "z"], ["y", "z"]]) {
     const field = found[first]?.field;
-    if (field && field === found[second]?.field && field !== "prompt_sr") throw new Error(`${first.toUpperCase()} and ${second.toUpperCase()} are both ${AXES[field].label}; take another for one`);
+    if (field && field === found[second]?.field && field !== "prompt_sr") throw new Error(t`${first.toUpperCase()} and ${second.toUpperCase()} are both ${t(AXES[field].label)}; take another for one`);
   }
   return found;
 }
@@ -66,8 +67,8 @@ export function axes() {
 export function startPlot(choices) {
   for (const side of SIDES) {
     $(`${side}-field`).replaceChildren(
-      make("option", { value: "" }, "Nothing"),
-      ...FORM.axes.map(({ name, label }) => make("option", { value: name }, label)),
+      make("option", { value: "" }, t`Nothing`),
+      ...FORM.axes.map(({ name, label }) => make("option", { value: name }, t(label))),
     );
     $(`${side}-all`).addEventListener("click", () => {
       const all = choices($(`${side}-field`).value) ?? [];

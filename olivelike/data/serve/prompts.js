@@ -1,6 +1,7 @@
 // The two prompts: how many tokens they have, and colours behind what is more than plain text.
 
 import { $, make, newest, settled, typeOver } from "./dom.js";
+import { t } from "./language.js";
 import { isKnownLora } from "./loras.js";
 import { problem } from "./notices.js";
 import { ask } from "./server.js";
@@ -68,7 +69,7 @@ class Editor {
       this.paint();
       this.tell(found.encoders);
       const unknown = this.spans.map(({ start, end, kind }) => (isUnknown(kind, text.slice(start, end)) ? loraOf(text.slice(start, end)) : null)).filter(Boolean);
-      this.note([...found.notes, ...unknown.map((name) => `There is no LoRA “${name}” here.`)].join(" "), unknown.length > 0);
+      this.note([...found.notes, ...unknown.map((name) => t`There is no LoRA “${name}” here.`)].join(" "), unknown.length > 0);
     } catch (error) {
       if (!isNewest()) return;
       if (error.status === 422 || error.status === 400) this.note(error.message, true);
@@ -83,7 +84,7 @@ class Editor {
 
   tell(encoders) {
     const most = encoders.reduce((a, b) => (b.count > a.count ? b : a), { count: 0, limit: 75, chunks: 1 });
-    this.count.textContent = `${most.count} / ${most.limit} tokens${most.chunks > 1 ? ` in ${most.chunks} chunks` : ""}`;
+    this.count.textContent = most.chunks > 1 ? t`${most.count} / ${most.limit} tokens in ${most.chunks} chunks` : t`${most.count} / ${most.limit} tokens`;
   }
 
   /** Ctrl+Up and Ctrl+Down weigh what is selected, or the word at the cursor, as in A1111. */

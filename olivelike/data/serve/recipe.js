@@ -3,6 +3,7 @@
 import { FORM } from "./declared.js";
 import { $, make, newest } from "./dom.js";
 import { setField } from "./form.js";
+import { t } from "./language.js";
 import { setLoras } from "./loras.js";
 import { model, modelNames, setModel } from "./models.js";
 import { notice } from "./notices.js";
@@ -16,7 +17,7 @@ const TEXTS = new Set(["negative_prompt", "scheduler", "upscaler"]);
 const applying = newest();
 
 /** Fill the form in with a record. `leftOut` is the server's sentence on what the form can't take; it is asked for if need be. */
-export async function applyRecipe(record, where = "the picture", leftOut = undefined, actions = []) {
+export async function applyRecipe(record, where = t`the picture`, leftOut = undefined, actions = []) {
   const isNewest = applying();
   const missing = [];
   const told = leftOut === undefined ? ask("/api/recipes", { method: "POST", json: { record } }).then((found) => found.left_out, (error) => error.message) : leftOut;
@@ -25,7 +26,7 @@ export async function applyRecipe(record, where = "the picture", leftOut = undef
   await new Promise((shown) => setTimeout(shown));
   if (record.model && record.model !== model()) {
     if (modelNames().includes(record.model)) await setModel(record.model);
-    else missing.push(`the model ${record.model} is not served here`);
+    else missing.push(t`the model ${record.model} is not served here`);
   }
   if (!isNewest()) return;
   setField("prompt", record.prompt ?? "");
@@ -43,19 +44,19 @@ export async function applyRecipe(record, where = "the picture", leftOut = undef
   setScheduler(record.scheduler ?? "");
   const enlarger = record.upscaler?.name.replace(/\.onnx$/, "") ?? "";
   if (hasUpscaler(enlarger)) setField("upscaler", enlarger);
-  else missing.push(`the upscaler ${enlarger} is not served here`);
+  else missing.push(t`the upscaler ${enlarger} is not served here`);
   // LoRAs that the prompt names itself would count twice.
   const named = namedIn(record.prompt);
   setLoras((record.loras ?? []).filter((lora) => !named.has(lora.name)));
   // It is the recipe of one picture.
   for (const name of ["num_images", "batch_size"]) setField(name, 1);
   setField("sheet", false);
-  for (const [used, name] of [[record.init_image, "an initial picture"], [record.mask, "a mask"], ...(record.controls ?? []).map((one) => [one.image, "a picture that led"]), ...(record.ip_adapter_images ?? []).map((one) => [one, "a picture that was a prompt"]), ...(record.references ?? []).map((one) => [one, "a reference"])]) {
-    if (used) missing.push(`it was made from ${name} (${used.name}), which you have to choose again`);
+  for (const [used, name] of [[record.init_image, t`an initial picture`], [record.mask, t`a mask`], ...(record.controls ?? []).map((one) => [one.image, t`a picture that led`]), ...(record.ip_adapter_images ?? []).map((one) => [one, t`a picture that was a prompt`]), ...(record.references ?? []).map((one) => [one, t`a reference`])]) {
+    if (used) missing.push(t`it was made from ${name} (${used.name}), which you have to choose again`);
   }
   $("form").dispatchEvent(new Event("input", { bubbles: true }));
   $("prompt").focus();
-  const text = `Recipe of ${where} loaded${missing.length ? `, but ${missing.join(", and ")}` : ""}.`;
+  const text = missing.length ? t`Recipe of ${where} loaded, but ${missing.join("; ")}.` : t`Recipe of ${where} loaded.`;
   const lost = await told;
   // What changes the picture stays until it is closed.
   if (lost) notice(`${text} ${lost[0].toUpperCase()}${lost.slice(1)}.`, actions, { stays: true });
@@ -77,7 +78,7 @@ export async function orderOf({ record, seed, job }) {
   const used = ["init_image", "mask", "controls", "ip_adapter_images", "references"].filter((name) => (Array.isArray(record[name]) ? record[name].length : record[name]));
   if (used.length) {
     const { order } = await ask(path("jobs", job ?? "none")).catch(() => ({ order: null }));
-    if (!order) throw new Error("It was made from pictures that the server has no more; use its recipe, and choose them again.");
+    if (!order) throw new Error(t`It was made from pictures that the server has no more; use its recipe, and choose them again.`);
     for (const name of used) found[name] = order[name];
   }
   return Object.fromEntries(Object.entries(found).filter(([, value]) => value !== null && value !== undefined));
@@ -100,8 +101,8 @@ export function recipeFacts(record) {
   const whole = { ...record, scheduler: [record.sampler, record.sampler && record.schedule].filter(Boolean).join(" ") || record.scheduler, model: [record.model, record.model_hash].filter(Boolean).join(" ") };
   const told = FORM.record.filter(({ name, default: plain }) => isSaid(whole[name], plain));
   const rows = told.map(({ name, label, text }) => [
-    label,
-    text ? text.replace(TEMPLATE, (_, field, place) => (place ? record[field][place] : record[field])) : said(whole[name]),
+    t(label),
+    text ? t(text).replace(TEMPLATE, (_, field, place) => (place ? record[field][place] : record[field])) : said(whole[name]),
   ]);
   rows.push(...Object.entries(record.other ?? {}));
   return rows;

@@ -1,11 +1,13 @@
 // Workflows and conversions: started from here, their plan, what they tell, and the report that they leave.
 
 import { $, button, make } from "./dom.js";
+import { locale, t } from "./language.js";
 import { announce, notice, problem } from "./notices.js";
 import { ask, listen, path, query } from "./server.js";
 
 const OVER = new Set(["done", "failed", "cancelled", "interrupted"]);
 const LINES = 500;
+const STATES = { queued: t`queued`, running: t`running`, done: t`done`, failed: t`failed`, cancelled: t`cancelled`, interrupted: t`interrupted` };
 
 let workflows = [];
 let convert = null;
@@ -22,12 +24,12 @@ function settings() {
   if (kind !== CONVERSION) return workflows.find((one) => one.name === kind).settings;
   return [
     { name: "checkpoint", choices: checkpoints.map((one) => one.name), default: checkpoints[0].name },
-    { name: "target", choices: convert.targets, default: convert.targets[0], hint: "Where the pipeline will run" },
-    { name: "precision", choices: convert.precisions, default: null, hint: "Of the weights; without one, what the target takes" },
+    { name: "target", choices: convert.targets, default: convert.targets[0], hint: t`Where the pipeline will run` },
+    { name: "precision", choices: convert.precisions, default: null, hint: t`Of the weights; without one, what the target takes` },
   ];
 }
 
-const NAMES = { checkpoint: "Checkpoint", target: "Target", precision: "Precision" };
+const NAMES = { checkpoint: t`Checkpoint`, target: t`Target`, precision: t`Precision` };
 
 function field({ name, choices, default: value, hint }) {
   const options = (value === null ? ["", ...choices] : choices).map((one) => make("option", { value: one }, one || "—"));
@@ -41,8 +43,8 @@ function field({ name, choices, default: value, hint }) {
 function loraFields() {
   const row = (name) => make("div", { className: "row" },
     make("label", { className: "check grow" }, make("input", { type: "checkbox", data: { lora: name } }), name),
-    make("input", { type: "number", min: -4, max: 4, step: 0.05, value: 1, "aria-label": `Strength of ${name}` }));
-  return make("fieldset", { className: "wide" }, make("legend", {}, "LoRAs, merged for good"), ...convert.loras.map(row));
+    make("input", { type: "number", min: -4, max: 4, step: 0.05, value: 1, "aria-label": t`Strength of ${name}` }));
+  return make("fieldset", { className: "wide" }, make("legend", {}, t`LoRAs, merged for good`), ...convert.loras.map(row));
 }
 
 function chosenLoras() {
@@ -55,14 +57,14 @@ function choose(name) {
   kind = name;
   problem($("run-problem"), "");
   $("run-plan-lines").hidden = true;
-  const description = kind === CONVERSION ? "Makes a pipeline of a checkpoint; it is served at once." : workflows.find((one) => one.name === kind)?.description;
+  const description = kind === CONVERSION ? t`Makes a pipeline of a checkpoint; it is served at once.` : workflows.find((one) => one.name === kind)?.description;
   $("run-description").textContent = description ?? "";
   $("run-fields").replaceChildren(...settings().map(field));
   if (kind === CONVERSION && convert.loras.length) $("run-fields").append(loraFields());
 }
 
 function showKinds() {
-  const all = [...(convert && checkpoints.length ? [[CONVERSION, "Convert a checkpoint"]] : []), ...workflows.map((one) => [one.name, one.name])];
+  const all = [...(convert && checkpoints.length ? [[CONVERSION, t`Convert a checkpoint`]] : []), ...workflows.map((one) => [one.name, one.name])];
   $("run-kind").replaceChildren(...all.map(([name, text]) => make("option", { value: name }, text)));
   $("run-start").disabled = $("run-plan").disabled = all.length === 0;
   if (!all.some(([name]) => name === kind)) kind = all[0]?.[0] ?? null;
@@ -84,7 +86,7 @@ async function plan() {
     const { lines } = await ask("/api/runs/plan", { method: "POST", json: order() });
     $("run-plan-lines").textContent = lines.join("\n");
     $("run-plan-lines").hidden = false;
-    announce("The plan is below.");
+    announce(t`The plan is below.`);
   } catch (error) {
     problem($("run-problem"), error);
   } finally {
@@ -99,7 +101,7 @@ async function start(event) {
   try {
     show(await ask("/api/runs", { method: "POST", json: order() }), true);
     $("run-none").hidden = true;
-    announce("The run is on its way.");
+    announce(t`The run is on its way.`);
   } catch (error) {
     problem($("run-problem"), error);
   } finally {
@@ -116,44 +118,43 @@ function show(run, first = false) {
     $("run-list")[first ? "prepend" : "append"](row.item);
   }
   const over = OVER.has(run.state);
-  const queued = run.state === "queued" && run.position ? `, ${run.position} before it` : "";
-  row.state.textContent = `${run.state}${queued}`;
+  row.state.textContent = run.state === "queued" && run.position ? t`queued, ${run.position} before it` : STATES[run.state] ?? run.state;
   row.state.className = `state is-${run.state}`;
   row.bar.hidden = over || !run.progress?.total;
   if (run.progress?.total) Object.assign(row.bar, { max: run.progress.total, value: run.progress.done });
   row.cancel.hidden = over;
   row.report.hidden = !run.report;
   if (run.report) row.report.href = run.report;
-  row.outputs.textContent = run.outputs?.length ? `Served now: ${run.outputs.join(", ")}` : "";
+  row.outputs.textContent = run.outputs?.length ? t`Served now: ${run.outputs.join(", ")}` : "";
   problem(row.problem, run.error?.message);
   if (over && !row.over) {
     row.stop?.();
     row.stop = null;
     if (row.watched && run.outputs?.length) served();
-    if (row.watched) notice(`${run.name}: ${run.state}`);
+    if (row.watched) notice(`${run.name}: ${STATES[run.state]}`);
   }
   row.over = over;
   if (!over && !row.stop) watch(run.id, row);
 }
 
 function makeRow(run) {
-  const name = `${run.name}, ${new Date(run.created).toLocaleString()}`;
+  const name = `${run.name}, ${new Date(run.created).toLocaleString(locale())}`;
   const row = {
     state: make("span", { className: "state" }),
-    bar: make("progress", { max: 1, value: 0, "aria-label": `Progress of ${run.name}` }),
-    report: make("a", { target: "_blank", rel: "noopener", className: "button", hidden: true }, "Report"),
+    bar: make("progress", { max: 1, value: 0, "aria-label": t`Progress of ${run.name}` }),
+    report: make("a", { target: "_blank", rel: "noopener", className: "button", hidden: true }, t`Report`),
     outputs: make("p", { className: "hint" }),
     problem: make("p", { className: "problem", hidden: true }),
-    lines: make("pre", { tabIndex: 0, role: "log", "aria-label": `Events of ${name}`, "aria-live": "off" }),
-    cancel: button("Cancel", () => ask(path("runs", run.id, "cancel"), { method: "POST" }).catch((error) => problem(row.problem, error)), { "aria-label": `Cancel ${name}` }),
+    lines: make("pre", { tabIndex: 0, role: "log", "aria-label": t`Events of ${name}`, "aria-live": "off" }),
+    cancel: button(t`Cancel`, () => ask(path("runs", run.id, "cancel"), { method: "POST" }).catch((error) => problem(row.problem, error)), { "aria-label": t`Cancel ${name}` }),
     seen: 0,
   };
-  const log = make("details", {}, make("summary", {}, "Events"), row.lines);
+  const log = make("details", {}, make("summary", {}, t`Events`), row.lines);
   log.addEventListener("toggle", () => log.open && !row.stop && row.seen === 0 && watch(run.id, row));
   row.log = log;
   row.item = make("li", { className: "run" },
     make("div", { className: "row" }, make("strong", { className: "grow" }, run.name), row.state),
-    make("p", { className: "hint" }, new Date(run.created).toLocaleString()),
+    make("p", { className: "hint" }, new Date(run.created).toLocaleString(locale())),
     row.bar, row.problem, row.outputs, make("div", { className: "row" }, row.report, row.cancel), log);
   return row;
 }

@@ -2,6 +2,7 @@
 
 import { $, make } from "./dom.js";
 import { setField } from "./form.js";
+import { t } from "./language.js";
 
 let known = [];
 let own = { name: "", class: null };
@@ -21,7 +22,7 @@ export function takeSamplers(given, changed) {
   known = given?.list ?? [];
   own = { name: given?.own ?? "", class: given?.class ?? null };
   $("sampler").replaceChildren(
-    make("option", { value: "" }, own.name ? `${own.name} (the model’s own)` : "The model’s own"),
+    make("option", { value: "" }, own.name ? t`${own.name} (the model’s own)` : t`The model’s own`),
     ...known.map(({ name }) => make("option", { value: name }, name)),
   );
   if (changed && !entry(parts($("scheduler").value)[0])) $("scheduler").value = "";
@@ -52,7 +53,7 @@ function show() {
 function showSchedules(chosen) {
   const one = entry($("sampler").value);
   const kinds = one ? ["Automatic", ...one.schedules] : [""];
-  $("schedule").replaceChildren(...kinds.map((kind) => make("option", { value: kind }, kind === "Automatic" ? `Automatic (${one.automatic})` : kind || "The sampler’s own")));
+  $("schedule").replaceChildren(...kinds.map((kind) => make("option", { value: kind }, kind === "Automatic" ? t`Automatic (${one.automatic})` : kind || t`The sampler’s own`)));
   $("schedule").disabled = !one;
   $("schedule").value = kinds.includes(chosen) ? chosen : kinds[0];
 }

@@ -2,6 +2,7 @@
 
 import { compare } from "./compare.js";
 import { $, make } from "./dom.js";
+import { t } from "./language.js";
 import { confirmed, notice, problem } from "./notices.js";
 import { ask, path, query } from "./server.js";
 
@@ -26,7 +27,7 @@ export function markTile(item, id) {
 function show() {
   const count = chosen.size;
   $("selection").hidden = !selecting();
-  $("selected-count").textContent = count === 1 ? "1 picture chosen" : `${count} pictures chosen`;
+  $("selected-count").textContent = count === 1 ? t`1 picture chosen` : t`${count} pictures chosen`;
   for (const button of $("selection").querySelectorAll("[data-needs]")) button.disabled = button.dataset.needs === "two" ? count !== 2 : !count;
   for (const item of $("gallery-days").querySelectorAll("[data-picture]")) markTile(item, item.dataset.picture);
 }
@@ -90,13 +91,13 @@ async function forEach(work) {
 }
 
 async function removeAll() {
-  const words = chosen.size === 1 ? "Delete this picture? Its file is gone for good." : `Delete ${chosen.size} pictures? Their files are gone for good.`;
-  if (!(await confirmed(words, "Delete"))) return;
+  const words = chosen.size === 1 ? t`Delete this picture? Its file is gone for good.` : t`Delete ${chosen.size} pictures? Their files are gone for good.`;
+  if (!(await confirmed(words, t`Delete`))) return;
   const gone = await forEach((picture) => ask(path("pictures", picture.id), { method: "DELETE" }).catch((error) => {
     if (error.status !== 404) throw error;
   }));
   for (const picture of gone) removed(picture);
-  notice(gone.length === 1 ? "Picture deleted." : `${gone.length} pictures deleted.`);
+  notice(gone.length === 1 ? t`Picture deleted.` : t`${gone.length} pictures deleted.`);
   show();
 }
 

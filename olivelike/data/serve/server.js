@@ -1,6 +1,7 @@
 // What the page asks of the server, and the streams of events that it listens to.
 
 import { $ } from "./dom.js";
+import { t } from "./language.js";
 import { announce } from "./notices.js";
 
 /** What the server refused, in its own words. */
@@ -29,12 +30,12 @@ export async function ask(path, { method = "GET", json, body, signal } = {}) {
   } catch (error) {
     if (error.name === "AbortError") throw error;
     lost();
-    throw new ServerError(0, "unreachable", "The server does not answer. It may have been stopped; start it again.");
+    throw new ServerError(0, "unreachable", t`The server does not answer. It may have been stopped; start it again.`);
   }
   found();
   if (answer.ok) return answer.status === 204 ? null : readJson(await answer.text());
   const { error = {} } = await answer.json().catch(() => ({}));
-  throw new ServerError(answer.status, error.code ?? "error", error.message ?? `The server answered with status ${answer.status}.`);
+  throw new ServerError(answer.status, error.code ?? "error", error.message ?? t`The server answered with status ${answer.status}.`);
 }
 
 export const path = (...parts) => `/api/${parts.map((part) => encodeURIComponent(part)).join("/")}`;
@@ -55,8 +56,8 @@ function lost() {
   if (connected === false) return;
   connected = false;
   $("connection").hidden = false;
-  $("connection").textContent = "Connection lost. Trying again…";
-  announce("Connection to the server lost. Trying again.");
+  $("connection").textContent = t`Connection lost. Trying again…`;
+  announce(t`Connection to the server lost. Trying again.`);
 }
 
 function found() {
@@ -65,7 +66,7 @@ function found() {
   $("connection").hidden = true;
   $("connection").textContent = "";
   if (before !== false) return;
-  announce("Connected again.");
+  announce(t`Connected again.`);
   for (const work of returned) work();
 }
 

@@ -3,6 +3,7 @@
 import { $, inWords, make } from "./dom.js";
 import { addToGallery, thumbnail } from "./gallery.js";
 import { current } from "./jobs.js";
+import { t } from "./language.js";
 import { announce, notice, problem } from "./notices.js";
 import { showActions } from "./picture_actions.js";
 import { ask, path } from "./server.js";
@@ -46,7 +47,7 @@ export function display(picture) {
   $("stage-empty").hidden = true;
   $("stage-open").hidden = false;
   $("stage-picture").src = picture.url;
-  $("stage-picture").alt = picture.prompt || "Picture without a prompt";
+  $("stage-picture").alt = picture.prompt || t`Picture without a prompt`;
   $("stage-picture").classList.toggle("tiny", picture.width <= 128);
   showBar(picture);
   keep();
@@ -60,7 +61,7 @@ export function display(picture) {
 
 /** Below the picture: what it is, and what can be done with it. */
 function showBar(picture) {
-  const facts = [picture.sheet ? "Grid" : picture.seed === null || picture.seed === undefined ? "" : `Seed ${picture.seed}`, `${picture.width}×${picture.height}`, took];
+  const facts = [picture.sheet ? t`Grid` : picture.seed === null || picture.seed === undefined ? "" : t`Seed ${picture.seed}`, `${picture.width}×${picture.height}`, took];
   $("picture-facts").textContent = facts.filter(Boolean).join(" · ");
   $("picture-facts").classList.toggle("problem", Boolean(picture.flagged));
   if (picture.flagged) $("picture-facts").append(make("br"), FLAGGED);
@@ -140,34 +141,33 @@ function showNotes(notes) {
 function told(state, data) {
   if (state === "drawing") return heard.started();
   position = data.position ?? position;
-  const text = position ? `Queued: ${position} before this one` : "Queued: next";
-  say(`${text}.`, 0);
+  const text = position ? t`Queued: ${position} before this one.` : t`Queued: next.`;
+  say(text, 0);
   // Nobody wants to hear of a place that is given up the moment it is taken.
   if (position) sayOnce(text);
 }
 
 const heard = {
-  sending: () => say("Sending…", 0),
-  refused: () => say("Ready."),
+  sending: () => say(t`Sending…`, 0),
+  refused: () => say(t`Ready.`),
   follow: begin,
   queued: (data) => told("queued", data.view ?? data),
   queue: (data) => told("queued", data),
   opening({ loras }) {
-    say(loras?.length ? "Opening the model, with LoRAs…" : "Opening the model…", 0);
+    say(loras?.length ? t`Opening the model, with LoRAs…` : t`Opening the model…`, 0);
   },
   started() {
     position = null;
     enable(true);
-    say("Beginning…", 0);
-    sayOnce("Painting has begun.");
+    say(t`Beginning…`, 0);
+    sayOnce(t`Painting has begun.`);
   },
   step({ step, steps, done, steps_total, batch, batches, eta, preview }) {
     if (preview) showPreview(preview);
-    const part = batches > 1 ? `, batch ${batch} of ${batches}` : "";
-    const left = eta ? ` · ${inWords(eta)} left` : "";
+    const left = eta ? ` · ${t`${inWords(eta)} left`}` : "";
     const share = done / steps_total;
-    say(`Step ${step} of ${steps}${part}${left}`, share);
-    if (share >= 0.5) sayOnce("half", `Half done${left}.`);
+    say((batches > 1 ? t`Step ${step} of ${steps}, batch ${batch} of ${batches}` : t`Step ${step} of ${steps}`) + left, share);
+    if (share >= 0.5) sayOnce("half", t`Half done.` + left);
   },
   picture: ({ picture }) => add(picture),
   sheet: ({ picture }) => add(picture),
@@ -182,19 +182,19 @@ const heard = {
     if (last ?? pictures.length) display(last ?? pictures.at(-1));
     else if (!$("preview").hidden) clear();
     const flagged = job.pictures.filter((one) => one.flagged).length;
-    const also = flagged ? ` ${flagged} flagged by the safety checker, and black.` : "";
-    const open = last ? [["Open", () => view(last, neighbours)]] : [];
-    if ($("view-paint").hidden && job.state === "done") notice(`Painted: ${job.order?.prompt || "a picture"}`, open);
+    const also = flagged ? ` ${t`${flagged} flagged by the safety checker, and black.`}` : "";
+    const open = last ? [[t`Open`, () => view(last, neighbours)]] : [];
+    if ($("view-paint").hidden && job.state === "done") notice(t`Painted: ${job.order?.prompt || t`Picture without a prompt`}`, open);
     const count = job.pictures.length;
     if (job.state === "done") {
-      say(`${count === 1 ? "Painted" : `${count} pictures painted`}${took ? ` in ${took}` : ""}.${also}`);
+      say((count === 1 ? t`Painted in ${took}.` : t`${count} pictures painted in ${took}.`) + also);
       announce($("status").textContent);
     } else if (job.state === "cancelled") {
-      say(`Cancelled${count ? `; ${count} finished` : ""}.`);
-      announce("Cancelled.");
+      say(count ? t`Cancelled; ${count} finished.` : t`Cancelled.`);
+      announce(t`Cancelled.`);
     } else {
-      say("Failed.");
-      problem($("job-problem"), job.error?.message ?? "The server does not say why.");
+      say(t`Failed.`);
+      problem($("job-problem"), job.error?.message ?? t`The server does not say why.`);
     }
   },
 };
@@ -231,7 +231,7 @@ export function removeFromStage(picture) {
 }
 
 export function startStage() {
-  say("Ready.");
+  say(t`Ready.`);
   $("stage-open").addEventListener("click", () => shown && view(shown, neighbours));
-  $("stage-picture").addEventListener("error", () => notice("This picture is gone from the gallery."));
+  $("stage-picture").addEventListener("error", () => notice(t`This picture is gone from the gallery.`));
 }

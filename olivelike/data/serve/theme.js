@@ -1,8 +1,10 @@
 // Light, dark, or as the system has it; kept, and set before the page is first painted.
 
+import { t } from "./language.js";
+
 const KEY = "olivelike.theme";
 const ORDER = ["auto", "light", "dark"];
-const NAMES = { auto: "Theme: as the system", light: "Theme: light", dark: "Theme: dark" };
+const NAMES = { auto: t`Theme: as the system`, light: t`Theme: light`, dark: t`Theme: dark` };
 const SIGNS = { auto: "◐", light: "☀", dark: "☾" };
 
 let theme = localStorage.getItem(KEY) ?? "auto";

@@ -3,6 +3,7 @@
 import { $, make, newest } from "./dom.js";
 import { addToGallery } from "./gallery.js";
 import { checkSize } from "./initial.js";
+import { t } from "./language.js";
 import { announce, problem } from "./notices.js";
 import { ask, query } from "./server.js";
 import { view } from "./viewer.js";
@@ -20,7 +21,7 @@ export async function readUpscalers() {
   const [chosen, hires] = [$("upscale-by").value, $("upscaler").value];
   $("upscale-by").replaceChildren(...options([...networks, ...found.filter((one) => !one.network).map((one) => one.name)]));
   if (found.some((one) => one.name === chosen)) $("upscale-by").value = chosen;
-  $("upscaler").replaceChildren(make("option", { value: "" }, "None"), ...options(networks));
+  $("upscaler").replaceChildren(make("option", { value: "" }, t`None`), ...options(networks));
   $("upscaler").value = networks.includes(hires) ? hires : "";
   $("upscale-none").hidden = networks.length > 0;
 }
@@ -38,12 +39,12 @@ export async function setUpscale(file) {
     await image.decode();
   } catch {
     URL.revokeObjectURL(url);
-    return problem($("upscale-problem"), `${file.name ?? "This"} is no picture that this browser reads.`);
+    return problem($("upscale-problem"), t`${file.name ?? t`The file`} is no picture that this browser reads.`);
   }
   if (!isNewest()) return URL.revokeObjectURL(url);
   if (picture) URL.revokeObjectURL(picture.url);
   picture = { file, url, width: image.naturalWidth, height: image.naturalHeight };
-  announce(`Upscale has a picture of ${picture.width} by ${picture.height} pixels.`);
+  announce(t`Upscale has a picture of ${picture.width} by ${picture.height} pixels.`);
   show();
 }
 
@@ -51,7 +52,7 @@ export async function setUpscale(file) {
 export async function sendToUpscale(chosen) {
   location.hash = "#upscale";
   const answer = await fetch(chosen.url);
-  if (!answer.ok) return problem($("upscale-problem"), "This picture is gone; the gallery no longer has it.");
+  if (!answer.ok) return problem($("upscale-problem"), t`This picture is gone; the gallery no longer has it.`);
   await setUpscale(await answer.blob());
   $("upscale-start").focus();
 }
@@ -65,7 +66,7 @@ function show() {
   $("upscale-empty").hidden = Boolean(picture);
   if (picture) $("upscale-picture").src = picture.url;
   const times = Number($("upscale-factor").value);
-  $("upscale-size").textContent = picture && times > 0 ? `${picture.width}×${picture.height} becomes ${Math.round(picture.width * times)}×${Math.round(picture.height * times)}` : "";
+  $("upscale-size").textContent = picture && times > 0 ? t`${picture.width}×${picture.height} becomes ${Math.round(picture.width * times)}×${Math.round(picture.height * times)}` : "";
 }
 
 function remove() {
@@ -79,10 +80,10 @@ function remove() {
 async function start(event) {
   event.preventDefault();
   problem($("upscale-problem"), "");
-  if (!picture) return problem($("upscale-problem"), "Choose a picture first.");
-  if (!$("upscale-factor").checkValidity()) return problem($("upscale-problem"), `Resize: ${$("upscale-factor").validationMessage}`);
+  if (!picture) return problem($("upscale-problem"), t`Choose a picture first.`);
+  if (!$("upscale-factor").checkValidity()) return problem($("upscale-problem"), t`Resize: ${$("upscale-factor").validationMessage}`);
   const began = Date.now();
-  const tell = () => ($("upscale-status").textContent = `Upscaling… ${Math.round((Date.now() - began) / 1000)} s`);
+  const tell = () => ($("upscale-status").textContent = t`Upscaling… ${Math.round((Date.now() - began) / 1000)} s`);
   const timer = setInterval(tell, 1000);
   tell();
   $("upscale-start").disabled = true;
@@ -92,9 +93,9 @@ async function start(event) {
     result = await ask(address, { method: "POST", body: picture.file });
     addToGallery(result);
     $("upscale-result").src = result.url;
-    $("upscale-result").alt = `Upscaled to ${result.width} by ${result.height} pixels`;
+    $("upscale-result").alt = t`Upscaled to ${result.width} by ${result.height} pixels`;
     $("upscale-open").hidden = false;
-    $("upscale-status").textContent = `${result.width}×${result.height}, after ${Math.max(1, Math.round((Date.now() - began) / 1000))} s. It is in the gallery.`;
+    $("upscale-status").textContent = t`${result.width}×${result.height}, after ${Math.max(1, Math.round((Date.now() - began) / 1000))} s. It is in the gallery.`;
     announce($("upscale-status").textContent);
   } catch (error) {
     $("upscale-status").textContent = "";

@@ -1,6 +1,7 @@
 // One picture, large, with its recipe and what can be done with it.
 
 import { $ } from "./dom.js";
+import { locale, t } from "./language.js";
 import { notice, problem } from "./notices.js";
 import { removePicture, showActions } from "./picture_actions.js";
 import { recipeRows } from "./recipe.js";
@@ -16,10 +17,10 @@ export function view(picture, neighbours = () => [null, null]) {
   $("viewer-before").disabled = !before;
   $("viewer-after").disabled = !after;
   $("viewer-picture").src = picture.url;
-  $("viewer-picture").alt = picture.prompt || "Picture without a prompt";
+  $("viewer-picture").alt = picture.prompt || t`Picture without a prompt`;
   $("viewer-picture").classList.toggle("tiny", picture.width <= 128);
   $("viewer-link").href = picture.url;
-  $("viewer-heading").textContent = new Date(picture.created).toLocaleString();
+  $("viewer-heading").textContent = new Date(picture.created).toLocaleString(locale());
   problem($("viewer-flagged"), picture.flagged ? FLAGGED : "");
   const record = picture.record ?? { prompt: picture.prompt, seed: picture.seed, width: picture.width, height: picture.height };
   $("viewer-recipe").replaceChildren(...recipeRows(record));
@@ -32,7 +33,7 @@ export function view(picture, neighbours = () => [null, null]) {
 }
 
 /** What is said of a flagged picture, with what to do. */
-export const FLAGGED = "The safety checker flagged this picture, so it is black. Draw it again with another seed or prompt; “Draw flagged again” under More options does so by itself.";
+export const FLAGGED = t`The safety checker flagged this picture, so it is black. Draw it again with another seed or prompt; “Draw flagged again” under More options does so by itself.`;
 
 function turn(place) {
   const next = around(shown)[place];

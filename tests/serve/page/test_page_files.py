@@ -12,14 +12,15 @@ from pathlib import Path
 import pytest
 
 from olivelike.serve.form import form
+from olivelike.serve.languages import table, words_module
 
 PAGE = Path(__file__).parents[3] / "olivelike" / "data" / "serve"
-FILES = sorted(PAGE.iterdir())
+FILES = sorted(path for path in PAGE.iterdir() if path.suffix != ".json")
 MODULES = [path for path in FILES if path.suffix == ".js"]
 NAMED = {"input", "select", "textarea"}
 VOID = {"meta", "link", "img", "input"}
-DECLARED = "./declared.js"
-"""Module that the server makes of a request's declaration."""
+MADE = {"./declared.js", "./words.js"}
+"""Modules that the server makes: of a request's declaration, and of the table of texts in one language."""
 
 
 class Elements(HTMLParser):
@@ -50,8 +51,9 @@ def elements() -> Elements:
     return Elements((PAGE / "index.html").read_text(encoding="utf-8"))
 
 
-def test_all_files_together_are_small() -> None:
-    assert sum(path.stat().st_size for path in FILES) < 260_000
+def test_all_that_a_browser_fetches_is_small_in_each_language() -> None:
+    words = max(len(words_module(code).encode()) for code in table()["languages"])
+    assert sum(path.stat().st_size for path in FILES) + words < 260_000
     assert {path.suffix for path in FILES} == {".html", ".css", ".js", ".svg"}
 
 
@@ -68,7 +70,7 @@ def test_no_module_makes_markup_or_code_of_text(path: Path) -> None:
         r"(?:inner|outer)HTML\s*[=+]|insertAdjacentHTML|document\.write|\beval\(|new Function|DOMParser", text
     )
     imported = re.findall(r"\bfrom \"(.+?)\"|\bimport\(\"(.+?)\"\)", text)
-    assert {name for pair in imported for name in pair if name} <= {*(f"./{other.name}" for other in MODULES), DECLARED}
+    assert {name for pair in imported for name in pair if name} <= {*(f"./{other.name}" for other in MODULES), *MADE}
 
 
 def test_a_policy_without_inline_code_or_styles_holds(elements: Elements) -> None:
@@ -136,6 +138,7 @@ def test_node_parses_every_module(node: str) -> None:
 def test_values_of_a_plot_are_read_as_a1111_reads_them(node: str, tmp_path: Path) -> None:
     page = shutil.copytree(PAGE, tmp_path / "page")
     (page / "declared.js").write_text(f"export const FORM = {json.dumps(form())};\n")
+    (page / "words.js").write_text(words_module("en"))
     cases = {
         "steps": {
             "5, 10": [5, 10], "1-5": [1, 2, 3, 4, 5], "5-3": [5, 4, 3], "10-50 (+20)": [10, 30, 50],
