@@ -114,6 +114,19 @@ class TinyVae:
 
 
 @dataclass(frozen=True)
+class LatentColours:
+    """Linear fit of colours to latents, for a picture of a pixel each: what a published VAE decodes, from -1 to 1.
+
+    https://discuss.huggingface.co/t/decoding-latents-to-rgb-without-upscaling/23204; the numbers are those of
+    `comfy/latent_formats.py` in https://github.com/comfyanonymous/ComfyUI.
+    """
+
+    factors: tuple[tuple[float, float, float], ...]
+    """Channel → red, green and blue."""
+    bias: tuple[float, float, float] = (0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True)
 class Latents:
     """Form of what a VAE makes of pictures."""
 
@@ -122,11 +135,8 @@ class Latents:
     """Pixels per latent, along one side."""
     scaling: float
     """Factor of latents behind the VAE's encoder."""
-    preview: tuple[tuple[float, float, float], ...]
-    """Channel → red, green and blue: a linear fit to what the decoder makes, from -1 to 1.
-
-    https://discuss.huggingface.co/t/decoding-latents-to-rgb-without-upscaling/23204
-    """
+    colours: LatentColours | None = None
+    """What previews show of them."""
     shift: float = 0.0
     """Number that is taken from latents before they are scaled."""
     packing: int = 1

@@ -12,6 +12,7 @@ from olivelike.families.family import (
     T5_PREFIXES,
     T5_STREAMS,
     Family,
+    LatentColours,
     Latents,
     Published,
     Sizes,
@@ -46,6 +47,16 @@ def _variant(index: JsonView, denoiser: JsonView) -> Mapping[str, Any]:
     return {"steps": 28, "guidance": 3.5, "texts": (_CLIP, replace(_T5, length=512))}
 
 
+COLOURS: Final = LatentColours(
+    (
+        (-0.0346, 0.0244, 0.0681), (0.0034, 0.0210, 0.0687), (0.0275, -0.0668, -0.0433), (-0.0174, 0.0160, 0.0617),
+        (0.0859, 0.0721, 0.0329), (0.0004, 0.0383, 0.0115), (0.0405, 0.0861, 0.0915), (-0.0236, -0.0185, -0.0259),
+        (-0.0245, 0.0250, 0.1180), (0.1008, 0.0755, -0.0421), (-0.0515, 0.0201, 0.0011), (0.0428, -0.0012, -0.0036),
+        (0.0817, 0.0765, 0.0749), (-0.1264, -0.0522, -0.1103), (-0.0280, -0.0881, -0.0499), (-0.1262, -0.0982, -0.0778),
+    ),
+    (-0.0329, -0.0718, -0.0851),
+)  # fmt: skip
+"""Of its VAE, which Z-Image has, too."""
 FAMILY: Final = Family(
     name="flux",
     title="FLUX.1",
@@ -54,7 +65,7 @@ FAMILY: Final = Family(
     denoiser="transformer",
     denoiser_class="FluxTransformer2DModel",
     texts=(_CLIP, _T5),
-    latents=Latents(channels=16, factor=8, scaling=0.3611, shift=0.1159, preview=(), packing=2),
+    latents=Latents(channels=16, factor=8, scaling=0.3611, shift=0.1159, colours=COLOURS, packing=2),
     sizes=Sizes(default=1024, unit=16),
     widths=(),
     published=Published(

@@ -10,6 +10,7 @@ from olivelike.families.family import (
     QWEN_PREFIXES,
     QWEN_STREAMS,
     Family,
+    LatentColours,
     Latents,
     Published,
     Sizes,
@@ -60,6 +61,20 @@ def _variant(index: JsonView, denoiser: JsonView) -> Mapping[str, Any]:
     return {"steps": _STEPS, "guidance": 1.0, "takes_negatives": False, "refused": refused}
 
 
+_COLOURS: Final = LatentColours(
+    (
+        (0.0058, 0.0113, 0.0073), (0.0495, 0.0443, 0.0836), (-0.0099, 0.0096, 0.0644), (0.2144, 0.3009, 0.3652),
+        (0.0166, -0.0039, -0.0054), (0.0157, 0.0103, -0.0160), (-0.0398, 0.0902, -0.0235), (-0.0052, 0.0095, 0.0109),
+        (-0.3527, -0.2712, -0.1666), (-0.0301, -0.0356, -0.0180), (-0.0107, 0.0078, 0.0013), (0.0746, 0.0090, -0.0941),
+        (0.0156, 0.0169, 0.0070), (-0.0034, -0.0040, -0.0114), (0.0032, 0.0181, 0.0080), (-0.0939, -0.0008, 0.0186),
+        (0.0018, 0.0043, 0.0104), (0.0284, 0.0056, -0.0127), (-0.0024, -0.0022, -0.0030), (0.1207, -0.0026, 0.0065),
+        (0.0128, 0.0101, 0.0142), (0.0137, -0.0072, -0.0007), (0.0095, 0.0092, -0.0059), (0.0000, -0.0077, -0.0049),
+        (-0.0465, -0.0204, -0.0312), (0.0095, 0.0012, -0.0066), (0.0290, -0.0034, 0.0025), (0.0220, 0.0169, -0.0048),
+        (-0.0332, -0.0457, -0.0468), (-0.0085, 0.0389, 0.0609), (-0.0076, 0.0003, -0.0043), (-0.0111, -0.0460, -0.0614),
+    ),
+    (-0.0329, -0.0718, -0.0851),
+)  # fmt: skip
+"""Of the 32 channels that are in a square of 2 by 2."""
 FAMILY: Final = Family(
     name="flux2",
     title="FLUX.2-klein",
@@ -84,7 +99,7 @@ FAMILY: Final = Family(
         ),
     ),
     # The VAE's graph takes and makes squares of 2 by 2 latents of 32 channels, with its own statistics.
-    latents=Latents(channels=128, factor=16, scaling=1.0, preview=()),
+    latents=Latents(channels=128, factor=16, scaling=1.0, colours=_COLOURS),
     sizes=Sizes(default=1024, unit=16),
     widths=(),
     published=Published(

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError
-from olivelike.families.family import QWEN_STREAMS, Family, Latents, Published, Sizes, TextPart
+from olivelike.families.family import QWEN_STREAMS, Family, LatentColours, Latents, Published, Sizes, TextPart
 
 if TYPE_CHECKING:
     from olivelike._untrusted import JsonView
@@ -40,6 +40,16 @@ def _variant(index: JsonView, denoiser: JsonView) -> Mapping[str, Any]:
     return {}
 
 
+_COLOURS: Final = LatentColours(
+    (
+        (-0.1299, -0.1692, 0.2932), (0.0671, 0.0406, 0.0442), (0.3568, 0.2548, 0.1747), (0.0372, 0.2344, 0.1420),
+        (0.0313, 0.0189, -0.0328), (0.0296, -0.0956, -0.0665), (-0.3477, -0.4059, -0.2925), (0.0166, 0.1902, 0.1975),
+        (-0.0412, 0.0267, -0.1364), (-0.1293, 0.0740, 0.1636), (0.0680, 0.3019, 0.1128), (0.0032, 0.0581, 0.0639),
+        (-0.1251, 0.0927, 0.1699), (0.0060, -0.0633, 0.0005), (0.3477, 0.2275, 0.2950), (0.1984, 0.0913, 0.1861),
+    ),
+    (-0.1835, -0.0868, -0.3360),
+)  # fmt: skip
+"""Of its VAE, which has Wan 2.1's latents."""
 FAMILY: Final = Family(
     name="qwen_image",
     title="Qwen-Image",
@@ -67,7 +77,7 @@ FAMILY: Final = Family(
         ),
     ),
     # The VAE's config has mean and deviation of each channel. The graph of the denoiser packs latents.
-    latents=Latents(channels=16, factor=8, scaling=1.0, preview=(), packing=2),
+    latents=Latents(channels=16, factor=8, scaling=1.0, colours=_COLOURS, packing=2),
     sizes=Sizes(default=1024, unit=16),
     widths=(),
     published=Published({}, {}, "FlowMatchEulerDiscreteScheduler"),

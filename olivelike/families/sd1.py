@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from olivelike.families.family import Blocks, Family, Latents, Published, Shapes, Sizes, TextPart, TinyVae
+from olivelike.families.family import (
+    Blocks,
+    Family,
+    LatentColours,
+    Latents,
+    Published,
+    Shapes,
+    Sizes,
+    TextPart,
+    TinyVae,
+)
 from olivelike.model import guides
 
 _TINY: Final = TinyVae(
@@ -21,11 +31,8 @@ LATENTS: Final = Latents(
     channels=4,
     factor=8,
     scaling=0.18215,
-    preview=(
-        (0.3512, 0.2297, 0.3227),
-        (0.3250, 0.4974, 0.2350),
-        (-0.2829, 0.1762, 0.2721),
-        (-0.2120, -0.2616, -0.7177),
+    colours=LatentColours(
+        ((0.3512, 0.2297, 0.3227), (0.3250, 0.4974, 0.2350), (-0.2829, 0.1762, 0.2721), (-0.2120, -0.2616, -0.7177))
     ),
     tiny=_TINY,
 )

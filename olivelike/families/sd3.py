@@ -11,6 +11,7 @@ from olivelike.families.family import (
     T5_PREFIXES,
     T5_STREAMS,
     Family,
+    LatentColours,
     Latents,
     Published,
     Sizes,
@@ -36,6 +37,16 @@ def _owns(index: JsonView, components: Collection[str], denoiser: JsonView) -> b
     return "StableDiffusion3" in str(index.get("_class_name")) or "caption_projection_dim" in denoiser
 
 
+_COLOURS: Final = LatentColours(
+    (
+        (-0.0922, -0.0175, 0.0749), (0.0311, 0.0633, 0.0954), (0.1994, 0.0927, 0.0458), (0.0856, 0.0339, 0.0902),
+        (0.0587, 0.0272, -0.0496), (-0.0006, 0.1104, 0.0309), (0.0978, 0.0306, 0.0427), (-0.0042, 0.1038, 0.1358),
+        (-0.0194, 0.0020, 0.0669), (-0.0488, 0.0130, -0.0268), (0.0922, 0.0988, 0.0951), (-0.0278, 0.0524, -0.0542),
+        (0.0332, 0.0456, 0.0895), (-0.0069, -0.0030, -0.0810), (-0.0596, -0.0465, -0.0293), (-0.1448, -0.1463, -0.1189),
+    ),
+    (0.2394, 0.2135, 0.1925),
+)  # fmt: skip
+"""Of its VAE."""
 FAMILY: Final = Family(
     name="sd3",
     title="Stable Diffusion 3",
@@ -51,7 +62,7 @@ FAMILY: Final = Family(
         _CLIP_G,
         _T5,
     ),
-    latents=Latents(channels=16, factor=8, scaling=1.5305, shift=0.0609, preview=()),
+    latents=Latents(channels=16, factor=8, scaling=1.5305, shift=0.0609, colours=_COLOURS),
     sizes=Sizes(default=1024, unit=16),
     widths=(),
     published=Published(

@@ -6,7 +6,17 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Final
 
 from olivelike.families import sd1
-from olivelike.families.family import Family, HalfPolicy, Latents, Published, Shapes, Sizes, TextPart, TinyVae
+from olivelike.families.family import (
+    Family,
+    HalfPolicy,
+    LatentColours,
+    Latents,
+    Published,
+    Shapes,
+    Sizes,
+    TextPart,
+    TinyVae,
+)
 
 if TYPE_CHECKING:
     from olivelike._untrusted import JsonView
@@ -39,11 +49,8 @@ LATENTS: Final = Latents(
     channels=4,
     factor=8,
     scaling=0.13025,
-    preview=(
-        (0.3920, 0.4054, 0.4549),
-        (-0.2634, -0.0196, 0.0653),
-        (0.0568, 0.1687, -0.0755),
-        (-0.3112, -0.2359, -0.2076),
+    colours=LatentColours(
+        ((0.3920, 0.4054, 0.4549), (-0.2634, -0.0196, 0.0653), (0.0568, 0.1687, -0.0755), (-0.3112, -0.2359, -0.2076))
     ),
     tiny=_TINY,
 )

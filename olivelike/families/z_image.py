@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from olivelike.families import sd1
+from olivelike.families import flux, sd1
 from olivelike.families.family import (
     QWEN_PREFIXES,
     QWEN_STREAMS,
@@ -72,7 +72,7 @@ FAMILY: Final = Family(
             states=lambda layers: (layers - 1,),
         ),
     ),
-    latents=Latents(channels=16, factor=8, scaling=0.3611, shift=0.1159, preview=()),
+    latents=Latents(channels=16, factor=8, scaling=0.3611, shift=0.1159, colours=flux.COLOURS),
     sizes=Sizes(default=1024, unit=16),
     widths=(),
     published=Published(

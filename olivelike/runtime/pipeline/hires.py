@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import UsageError
 from olivelike.model.components import latents_in_square
-from olivelike.runtime.pipeline.vae import decode_latents, encode_picture, to_images, to_pixels
+from olivelike.runtime.pipeline.vae import apart, decode_latents, encode_picture, to_images, to_pixels
 
 if TYPE_CHECKING:
     from olivelike.families.denoiser_forms import Array
@@ -69,11 +69,9 @@ def enlarge_latents(latents: Array, state: BatchState) -> Array:
     between their corners.
     """
     side = latents_in_square(state.folder.vae)
-    pictures, channels, height, width = latents.shape
-    apart = latents.reshape(pictures, -1, side, side, height, width).transpose(0, 1, 4, 2, 5, 3)
-    apart = apart.reshape(pictures, -1, height * side, width * side)
+    pictures, channels = latents.shape[:2]
     height, width = state.latent_size
-    larger = between(between(apart, height * side, 2), width * side, 3)
+    larger = between(between(apart(latents, side), height * side, 2), width * side, 3)
     squares = larger.reshape(pictures, -1, height, side, width, side).transpose(0, 1, 3, 5, 2, 4)
     return squares.reshape(pictures, channels, height, width)
 

@@ -6,6 +6,7 @@ The target that a folder was optimised for: what it sets for sessions, and which
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -41,7 +42,7 @@ from olivelike.runtime.sessions.session_settings import ProviderChoice, SessionS
 
 if TYPE_CHECKING:
     from olivelike.families.denoiser_forms import DenoiserForm, GuidanceInput
-    from olivelike.families.family import Family, TextPart
+    from olivelike.families.family import Family, LatentColours, TextPart
 
 _DECODER_CHANNELS: Final = (128, 256)
 """Widths of the first two levels of a VAE without a config."""
@@ -237,6 +238,13 @@ class PipelineFolder:
         """Number that is subtracted from latents before they are scaled behind the VAE's encoder."""
         shift = self.vae.get("shift_factor")
         return float(self.family.latents.shift if shift is None else shift)
+
+    @property
+    def colours(self) -> LatentColours | None:
+        """Colours of latents, as far as the VAE's are those of its family: one of another scale has others."""
+        latents = self.family.latents
+        same = self.has_tiny_vae or self.latents_mean_and_std or math.isclose(self.scaling_factor, latents.scaling)
+        return latents.colours if same else None
 
     def for_previews(self) -> PipelineFolder:
         """Return the folder with what its decoder for previews says of itself as its VAE."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from olivelike.model.components import PREVIEW
+from olivelike.model.components import PREVIEW, latents_in_square
 from olivelike.runtime.pictures.picture_record import to_pictures
 
 if TYPE_CHECKING:
@@ -219,6 +219,13 @@ def _fade(side: int) -> Array:
     return faded
 
 
+def apart(latents: Array, side: int) -> Array:
+    """Return latents with those of a square, `side` along each side, beside each other and no longer as channels."""
+    pictures, _, height, width = latents.shape
+    squares = latents.reshape(pictures, -1, side, side, height, width).transpose(0, 1, 4, 2, 5, 3)
+    return squares.reshape(pictures, -1, height * side, width * side)
+
+
 def to_images(pixels: Array, latents: Array, folder: PipelineFolder) -> list[Image]:
     """Return pixels of shape (pictures, 3, height, width), in [-1, 1], as 8-bit pictures.
 
@@ -298,14 +305,14 @@ class Preview:
         return to_images(decoded, self.latents, self.folder)
 
     def rough(self) -> list[Image]:
-        """Return a picture of one pixel per latent, by its family's fit, or what the VAE decodes where it has none."""
+        """Return a picture of one pixel per latent, or what the VAE decodes where no colours of latents are known."""
         import numpy as np
 
-        fit = self.folder.family.latents.preview
-        if not fit:
+        latents, colours = apart(self.latents, latents_in_square(self.folder.vae)), self.folder.colours
+        if colours is None or len(colours.factors) != latents.shape[1]:
             return self.decode()
-        factors = np.array(fit, np.float32)
-        pixels: Array = np.einsum("bchw,cr->brhw", self.latents[:, : len(factors)], factors)
+        factors, bias = (np.array(one, np.float32) for one in (colours.factors, colours.bias))
+        pixels: Array = np.einsum("bchw,cr->brhw", latents, factors) + bias[:, None, None]
         return to_images(pixels.clip(-1, 1), self.latents, self.folder)
 
     def decode(self) -> list[Image]:

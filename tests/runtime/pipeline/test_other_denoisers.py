@@ -72,7 +72,7 @@ TOY = Family(
         TextPart("text_encoder", "tokenizer", WIDTH),
         TextPart("text_encoder_2", "tokenizer_2", WIDTH, kind="words", length=LENGTH),
     ),
-    latents=Latents(channels=CHANNELS, factor=8, scaling=SCALING, preview=(), shift=SHIFT),
+    latents=Latents(channels=CHANNELS, factor=8, scaling=SCALING, shift=SHIFT),
     sizes=Sizes(default=64, unit=16),
     widths=(),
     published=Published({}, {}, "EulerDiscreteScheduler", "toy.json"),
