@@ -34,7 +34,7 @@ from olivelike.model.components import VAES, torch_folder
 from olivelike.model.guides import CONTROLNET
 from olivelike.sources import Checkpoint, PipelineSource, SourceSpec, available_components, open_source
 from olivelike.sources.beside import Host, open_beside
-from olivelike.sources.files.weight_table import RawTensor
+from olivelike.sources.files.weight_header import RawTensor
 from olivelike.sources.vae_override import open_vae
 from olivelike.testing import make_checkpoint, make_single_file
 from olivelike.testing.checkpoints import write_safetensors

@@ -10,7 +10,7 @@ from olivelike._lazy import names_from
 
 if TYPE_CHECKING:
     from olivelike.sources.checkpoint import Checkpoint
-    from olivelike.sources.files.weight_table import Header, RawTensor, read_header
+    from olivelike.sources.files.weight_header import Header, RawTensor, read_header
     from olivelike.sources.hub import known_digest
     from olivelike.sources.names.adaptation import Adaptation, StoredView, bind
     from olivelike.sources.opened_source import PipelineSource, available_components, open_source

@@ -21,11 +21,12 @@ from olivelike.digest import digest_json
 from olivelike.errors import SourceError
 from olivelike.families.supported import check_network
 from olivelike.model.records.origin import Origin
-from olivelike.sources.files.weight_table import RawTensor, ReadPickle, check_dtype, read_header
+from olivelike.sources.files.weight_header import RawTensor, check_dtype, read_header
 
 if TYPE_CHECKING:
     from olivelike.families.family import Family
     from olivelike.model.architecture import Config
+    from olivelike.sources.files.weight_table import ReadPickle
 
 
 class SourceFiles(Protocol):

@@ -10,7 +10,7 @@ from olivelike._untrusted import open_file
 from olivelike.errors import SourceError
 from olivelike.families import TEXT_ENCODERS, TOKENIZER_OF, denoiser_among, family_of_folder
 from olivelike.model.components import TAKEN_STATES, VAES, latent_channels, torch_folder, wrong_statistics
-from olivelike.sources.files.weight_table import read_numbers
+from olivelike.sources.files.weight_header import read_numbers
 
 if TYPE_CHECKING:
     from olivelike.families.family import Family

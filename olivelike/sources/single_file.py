@@ -20,7 +20,8 @@ from olivelike.model.records.origin import Identification, Origin
 from olivelike.model.weights import IDENTITY
 from olivelike.sources.checkpoint import TOKENIZER_SUFFIXES, Checkpoint
 from olivelike.sources.files.scaled import apart
-from olivelike.sources.files.weight_table import Header, RawTensor, ReadPickle, read_numbers, read_weight_table
+from olivelike.sources.files.weight_header import Header, RawTensor, read_numbers
+from olivelike.sources.files.weight_table import ReadPickle, read_weight_table
 from olivelike.sources.identify.identify import identify, part_among, unclaimed
 from olivelike.sources.identify.identity import PLACES, Identity, Part
 from olivelike.sources.identify.published import (

@@ -13,7 +13,7 @@ from olivelike.families import FAMILIES
 from olivelike.model.components import INDEX_FILE, PREVIEW, VAES, latents_in_square
 from olivelike.model.records.origin import Origin
 from olivelike.sources.checkpoint import Checkpoint, SourceFiles, read_checkpoint, read_json
-from olivelike.sources.files.weight_table import Header, ReadPickle, read_weight_table
+from olivelike.sources.files.weight_table import ReadPickle, read_weight_table
 from olivelike.sources.hub import known_digest
 from olivelike.sources.identify.identify import identify
 from olivelike.sources.identify.identity import Part
@@ -21,6 +21,7 @@ from olivelike.sources.identify.tiny_vae import TINY_CLASS, published_tiny, tiny
 
 if TYPE_CHECKING:
     from olivelike.model.architecture import Config
+    from olivelike.sources.files.weight_header import Header
     from olivelike.sources.source_spec import SourceSpec
 
 _CLASS: Final = ("diffusers", "AutoencoderKL")

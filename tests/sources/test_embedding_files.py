@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from olivelike.errors import SourceError
 from olivelike.sources.adapters.embeddings import read_embedding_table
 from olivelike.sources.files.pickled import describe_pickle
-from olivelike.sources.files.weight_table import RawTensor
+from olivelike.sources.files.weight_header import RawTensor
 
 
 def in_process(path):

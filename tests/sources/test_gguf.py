@@ -18,7 +18,7 @@ from olivelike.model.block_forms import BLOCK_FORMS
 from olivelike.model.quantised_values import BlockFormat
 from olivelike.model.tensor_file import read_part, read_tensor
 from olivelike.sources import Adaptation, Checkpoint, SourceSpec, bind, open_source
-from olivelike.sources.files import weight_table
+from olivelike.sources.files import weight_header
 from olivelike.sources.files.weight_table import read_weight_table
 from olivelike.sources.identify.weight_file import describe_weight_file
 from olivelike.sources.names.adaptation import StoredView
@@ -121,7 +121,7 @@ def test_the_library_is_asked_for_where_it_is_missing(tmp_path, monkeypatch) -> 
     arrays = {name: value.numpy() for name, value in held.items()}
     for form in ("Q8_0", "BF16"):
         write_gguf(tmp_path / f"{form}.gguf", arrays, form)
-    monkeypatch.setattr(weight_table, "find_spec", lambda name: None)
+    monkeypatch.setattr(weight_header, "find_spec", lambda name: None)
     # What has no blocks needs no library.
     open_source(SourceSpec(path=tmp_path / "BF16.gguf"), ["transformer"])
     told = r"Q8_0, which the library gguf reads, and that is not installed; run `pip install 'olivelike\[gguf\]'`"

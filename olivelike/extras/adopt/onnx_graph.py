@@ -25,7 +25,7 @@ from olivelike.model.graph import BLOCK_KEY, PARAMETER_KEY
 from olivelike.sources.names.adaptation import Adaptation, StoredView
 
 if TYPE_CHECKING:
-    from olivelike.sources.files.weight_table import RawTensor
+    from olivelike.sources.files.weight_header import RawTensor
 
 _METADATA_IR_VERSION = 10
 """The first IR version with metadata on values and nodes."""

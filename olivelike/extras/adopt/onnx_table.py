@@ -15,7 +15,7 @@ from olivelike._untrusted import open_file
 from olivelike.errors import SourceError
 from olivelike.extras.adopt.onnx_tensor import OnnxTensor, TensorPlaces, read_tensor_proto
 from olivelike.sources.files.onnx_wire import DEEPEST_GRAPH, Field, WireError, WireReader, read_text
-from olivelike.sources.files.weight_table import DOWNLOAD_AGAIN, POINTER_BYTES, RawTensor, refuse_pointer
+from olivelike.sources.files.weight_header import DOWNLOAD_AGAIN, LFS_POINTER, RawTensor, refuse_pointer
 
 WEIGHT_ELEMENTS: Final = 2
 """Float initializers of so many elements are weights; scalars stay in the graph."""
@@ -76,7 +76,7 @@ def read_onnx_table(path: Path, locate: Callable[[str], Path] | None = None) -> 
 def _check_start(path: Path, reader: WireReader) -> None:
     if reader.size == 0:
         raise SourceError(f"{path}: the file is empty, its download did not finish; {DOWNLOAD_AGAIN}")
-    refuse_pointer(path, reader.read(0, min(reader.size, POINTER_BYTES)), reader.size)
+    refuse_pointer(path, reader.read(0, min(reader.size, len(LFS_POINTER))), reader.size)
 
 
 class _Splitter:

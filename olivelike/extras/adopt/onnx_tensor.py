@@ -20,7 +20,7 @@ from olivelike.sources.files.onnx_wire import (
     encode_number,
     read_text,
 )
-from olivelike.sources.files.weight_table import DOWNLOAD_AGAIN, POINTER_BYTES, refuse_pointer
+from olivelike.sources.files.weight_header import DOWNLOAD_AGAIN, LFS_POINTER, refuse_pointer
 
 _DIMS, _DATA_TYPE, _SEGMENT, _NAME, _RAW, _EXTERNAL, _LOCATION = 1, 2, 3, 8, 9, 13, 14
 _FLOATS, _DOUBLES = 4, 10
@@ -173,7 +173,7 @@ class TensorPlaces:
             with open_file(path) as file:
                 size = file.seek(0, 2)
                 file.seek(0)
-                refuse_pointer(path, file.read(POINTER_BYTES), size)
+                refuse_pointer(path, file.read(len(LFS_POINTER)), size)
             self._files[location] = path, size
         return self._files[location]
 

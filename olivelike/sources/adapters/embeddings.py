@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from olivelike.errors import SourceError
-from olivelike.sources.files.weight_table import RawTensor, ReadPickle, check_dtype, read_weight_table
+from olivelike.sources.files.weight_header import RawTensor, check_dtype
+from olivelike.sources.files.weight_table import ReadPickle, read_weight_table
 from olivelike.sources.identify.identify import identify
 from olivelike.sources.identify.identity import PLACES
 

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from olivelike.errors import SourceError
 from olivelike.families import FAMILIES, family_of_text_width
 from olivelike.model.guides import IMAGE_PROJECTION
-from olivelike.sources.files.weight_table import RawTensor, ReadPickle, check_dtype, read_weight_table
+from olivelike.sources.files.weight_header import RawTensor, check_dtype
+from olivelike.sources.files.weight_table import ReadPickle, read_weight_table
 from olivelike.sources.identify.identify import identify
 
 if TYPE_CHECKING:

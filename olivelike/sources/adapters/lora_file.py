@@ -19,7 +19,7 @@ from olivelike.sources.adapters.layer_names import families_with, flat_name
 
 if TYPE_CHECKING:
     from olivelike.families.family import Family
-    from olivelike.sources.files.weight_table import RawTensor
+    from olivelike.sources.files.weight_header import RawTensor
 
 _NAMED_FAMILY = re.compile(r"sd|xl", re.IGNORECASE)
 _EXTRAS = frozenset({"alpha", "dora_scale", "magnitude"})

@@ -23,7 +23,7 @@ from olivelike.families import FAMILIES, TEXT_ENCODERS
 from olivelike.sources.adapters.layer_names import flat_name, layer_roots, parse_layer
 
 if TYPE_CHECKING:
-    from olivelike.sources.files.weight_table import RawTensor
+    from olivelike.sources.files.weight_header import RawTensor
 
 _KOHYA = ("lora_", "lycoris_")
 NATIVE_PREFIX = "base_model.model."

@@ -33,7 +33,8 @@ from olivelike.sources.adapters.lora_settings import (
     settings_from_file,
     settings_from_header,
 )
-from olivelike.sources.files.weight_table import Header, ReadPickle, read_numbers, read_weight_table
+from olivelike.sources.files.weight_header import Header, read_numbers
+from olivelike.sources.files.weight_table import ReadPickle, read_weight_table
 
 _LISTED = 5
 _WHOLE = frozenset({"lokr_w1", "lokr_w2"})

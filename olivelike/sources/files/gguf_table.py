@@ -18,7 +18,7 @@ from olivelike._untrusted import open_file
 from olivelike.errors import SourceError
 from olivelike.model.block_forms import BLOCK_FORMS
 from olivelike.model.weights import stored_bytes
-from olivelike.sources.files.weight_table import DOWNLOAD_AGAIN, GGUF_MAGIC, Header, RawTensor
+from olivelike.sources.files.weight_header import DOWNLOAD_AGAIN, GGUF_MAGIC, Header, RawTensor
 
 _VERSIONS: Final = (2, 3)
 _ALIGNMENT: Final = 32

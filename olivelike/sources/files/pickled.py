@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from olivelike._installed import lacking
 from olivelike._untrusted import Json, open_file
 from olivelike.errors import SourceError
-from olivelike.sources.files.weight_table import DOWNLOAD_AGAIN, RawTensor
+from olivelike.sources.files.weight_header import DOWNLOAD_AGAIN, RawTensor
 
 _LOCAL_HEADER, _LENGTHS_AT = 30, 26
 """Bytes of a local file header before its name, and where in it the lengths of name and extra field are."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from olivelike.errors import SourceError
 
 if TYPE_CHECKING:
-    from olivelike.sources.files.weight_table import RawTensor
+    from olivelike.sources.files.weight_header import RawTensor
 
 Table = Mapping[str, "RawTensor"]
 _SCALES: Final = (".weight_scale", ".scale_weight")

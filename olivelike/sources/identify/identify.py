@@ -29,7 +29,7 @@ from olivelike.sources.identify.tiny_vae import NETWORK, TinyHalf, tiny_config, 
 if TYPE_CHECKING:
     from olivelike.families.network import Network, Stored
     from olivelike.model.components import Prediction
-    from olivelike.sources.files.weight_table import RawTensor
+    from olivelike.sources.files.weight_header import RawTensor
 
 _OTHER_NETWORKS: dict[str, tuple[str, ...]] = {
     "FLUX.2": ("single_stream_modulation.lin.weight",),

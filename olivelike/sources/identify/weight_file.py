@@ -20,12 +20,13 @@ from olivelike.families.networks.unet import COMPONENT
 from olivelike.model.few_steps import FewSteps, few_steps_of_path
 from olivelike.sources.adapters.embeddings import EmbeddingTable, read_embedding_table
 from olivelike.sources.adapters.open_lora import open_lora
-from olivelike.sources.files.weight_table import Header, ReadPickle, read_weight_table
+from olivelike.sources.files.weight_table import ReadPickle, read_weight_table
 from olivelike.sources.identify.identify import identify
 from olivelike.sources.identify.identity import PLACES
 
 if TYPE_CHECKING:
     from olivelike.sources.adapters.lora_file import LoraFile
+    from olivelike.sources.files.weight_header import Header
     from olivelike.sources.identify.identity import Identity
 
 _CHUNK = 1 << 20
