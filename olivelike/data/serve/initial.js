@@ -1,13 +1,14 @@
-// Picture to picture: the initial picture, and the mask that goes with it.
+// Picture to picture: the initial picture, and what was painted over it: a mask, colours, more room around it.
 
+import { paintOver } from "./canvas.js";
 import { $, newest } from "./dom.js";
 import { setField } from "./form.js";
-import { paintMask } from "./mask.js";
-import { announce, problem } from "./notices.js";
+import { announce, notice, problem } from "./notices.js";
 import { ask } from "./server.js";
 
 let picture = null;
-let mask = null;
+/** What the canvas made of it: steps, and its mask and picture, where there are some. */
+let painted = null;
 const choosing = newest();
 
 let mostBytes = Infinity;
@@ -29,16 +30,15 @@ export async function upload(blob) {
 /** What the order has of this. */
 export async function initialFields() {
   if (!picture) return {};
-  const found = { init_image: picture.id };
-  if (mask) {
-    mask.id ??= (await upload(mask.blob)).id;
-    found.mask = mask.id;
-  }
+  const found = { init_image: await idOf(painted?.picture ?? picture) };
+  if (painted?.mask) found.mask = await idOf(painted.mask);
   return found;
 }
 
+const idOf = async (one) => (one.id ??= (await upload(one.blob)).id);
+
 export const hasPicture = () => picture !== null;
-export const hasMask = () => mask !== null;
+export const hasMask = () => Boolean(painted?.mask);
 
 /** Start from `blob`; `sent` is what the server answered if it has it already. */
 export async function setInitial(blob, { sent, name = "the picture" } = {}) {
@@ -47,10 +47,9 @@ export async function setInitial(blob, { sent, name = "the picture" } = {}) {
   try {
     const { id, width, height } = sent ?? (await upload(blob));
     if (!isNewest()) return;
-    removeMask();
+    forgetPainted();
     if (picture) URL.revokeObjectURL(picture.url);
     picture = { id, width, height, blob, url: URL.createObjectURL(blob) };
-    $("init-picture").src = picture.url;
     fitSize(width, height);
     $("fold-init").open = true;
     announce(`Picture to picture starts from ${name}, ${width} by ${height} pixels.`);
@@ -72,43 +71,75 @@ export function fitSize(width, height) {
   }
 }
 
+/** Leave the mask out; the canvas has its strokes, to be had back. */
 function removeMask() {
-  mask = null;
+  painted.steps.push({ kind: "clear", layers: ["mask"] });
+  painted.mask = null;
   show();
+}
+
+function forgetPainted() {
+  if (painted?.picture) URL.revokeObjectURL(painted.picture.url);
+  painted = null;
 }
 
 /** Let go of uploads that the server has no more. */
 export function forgetInitial() {
+  forgetPainted();
   if (picture) URL.revokeObjectURL(picture.url);
-  picture = mask = null;
+  picture = null;
   $("init-file").value = "";
   show();
 }
 
-/** Paint the mask that goes with the initial picture. */
-export async function openMask() {
+/** Paint over the initial picture: a mask, colours, or what is to be around it. */
+export async function openCanvas(tool = "mask") {
   if (!picture) return;
-  const drawn = await paintMask(picture, mask?.strokes ?? []);
+  const before = painted;
+  const drawn = await paintOver(picture, { steps: painted?.steps, tool });
   if (!drawn) return;
-  const first = !mask;
-  mask = drawn.empty ? null : drawn;
-  // With a mask the picture below it is drawn anew, as the server's own default has it.
-  if (mask && first && $("strength").value === "0.8") setField("strength", 1);
+  forgetPainted();
+  painted = drawn;
+  if (drawn.picture) drawn.picture.url = URL.createObjectURL(drawn.picture.blob);
+  if (drawn.reframed) fitSize(drawn.width, drawn.height);
+  setStrength(before);
   show();
 }
 
+/** What is masked is drawn anew, as the server's own default has it; colours would be lost by that. */
+function setStrength(before) {
+  const { mask, picture: made } = painted;
+  const [now, plain] = [$("strength").value, $("strength").defaultValue];
+  const wanted = made?.coloured ? (now === "1" ? plain : now) : mask && !before?.mask && now === plain ? "1" : now;
+  if (wanted === now) return;
+  setField("strength", wanted);
+  notice(made?.coloured ? `Denoising strength is ${wanted}: at 1 nothing of the colours would be left.` : "Denoising strength is 1: what is masked is drawn anew.");
+}
+
+/** Begin with a white picture of the form's size, to be sketched on. */
+async function drawInitial() {
+  const [width, height] = ["width", "height"].map((id) => Number($(id).value) || 512);
+  const sheet = Object.assign(document.createElement("canvas"), { width, height });
+  const context = sheet.getContext("2d");
+  context.fillStyle = "#fff";
+  context.fillRect(0, 0, width, height);
+  await setInitial(await new Promise((resolve) => sheet.toBlob(resolve, "image/png")), { name: "an empty sheet" });
+  await openCanvas("colour");
+}
+
 function show() {
-  $("init-picture").hidden = !picture;
+  const shown = painted?.picture ?? picture;
+  $("init-picture").hidden = !shown;
+  if (shown) $("init-picture").src = shown.url;
   $("init-empty").hidden = Boolean(picture);
-  $("init-badge").textContent = picture ? (mask ? "with mask" : "on") : "";
+  $("init-badge").textContent = picture ? (hasMask() ? "with mask" : "on") : "";
   $("mask-open").disabled = $("init-remove").disabled = !picture;
-  $("mask-open").textContent = mask ? "Change the mask…" : "Paint a mask…";
-  $("mask-remove").disabled = !mask;
+  $("mask-remove").disabled = !hasMask();
   const canvas = $("init-mask");
-  canvas.hidden = !mask;
-  if (mask) {
-    Object.assign(canvas, { width: mask.canvas.width, height: mask.canvas.height });
-    canvas.getContext("2d").drawImage(mask.canvas, 0, 0);
+  canvas.hidden = !hasMask();
+  if (hasMask()) {
+    Object.assign(canvas, { width: painted.width, height: painted.height });
+    canvas.getContext("2d").drawImage(painted.mask.canvas, 0, 0);
   }
 }
 
@@ -118,7 +149,8 @@ export function startInitial() {
     if (file) setInitial(file, { name: file.name });
   });
   $("init-remove").addEventListener("click", forgetInitial);
-  $("mask-open").addEventListener("click", openMask);
+  $("init-draw").addEventListener("click", () => drawInitial().catch((error) => problem($("init-problem"), error)));
+  $("mask-open").addEventListener("click", () => openCanvas());
   $("mask-remove").addEventListener("click", removeMask);
   const tell = () => ($("strength-shown").textContent = Number($("strength").value).toFixed(2));
   $("strength").addEventListener("input", tell);

@@ -1,6 +1,7 @@
 // Starts everything, and joins the parts: the form makes an order, the order a job, the job is shown.
 
 import { FORM } from "./declared.js";
+import { startCanvas } from "./canvas.js";
 import { $, button } from "./dom.js";
 import { startCompare } from "./compare.js";
 import { readNames, startOffers } from "./complete.js";
@@ -12,7 +13,6 @@ import { forgetInitial, hasMask, hasPicture, initialFields, limitUploads, startI
 import { current, end, readQueue, startJobs, submit } from "./jobs.js";
 import { t } from "./language.js";
 import { chosenLoras, loraNames, readLoras, setLoras, startLoras } from "./loras.js";
-import { startMask } from "./mask.js";
 import { examples, model, modelNames, readModels, setModel, startModels } from "./models.js";
 import { startNotebook } from "./notebook.js";
 import { notice, problem } from "./notices.js";
@@ -221,7 +221,7 @@ function attend() {
 }
 
 async function start() {
-  startMask();
+  startCanvas();
   startPicker();
   startModels();
   startSamplers();

@@ -2,7 +2,7 @@
 
 import { $, button, make } from "./dom.js";
 import { setField } from "./form.js";
-import { openMask, setInitial } from "./initial.js";
+import { openCanvas, setInitial } from "./initial.js";
 import { submit } from "./jobs.js";
 import { t } from "./language.js";
 import { confirmed, notice } from "./notices.js";
@@ -29,9 +29,9 @@ async function sendToInitial(picture) {
   $("fold-init").scrollIntoView({ block: "nearest" });
 }
 
-async function inpaint(picture) {
+async function toCanvas(picture, tool) {
   await sendToInitial(picture);
-  await openMask();
+  await openCanvas(tool);
 }
 
 async function refer(picture) {
@@ -71,7 +71,8 @@ const fromPrompt = ({ record }) => Boolean(record) && !record.init_image && !rec
 /** `stays` leaves the large view open, `large` is there alone; `fits` tells whether there is such a button for a picture. */
 const ACTIONS = [
   { name: "img2img", label: t`Send to img2img`, hint: t`Start from this picture`, work: sendToInitial },
-  { name: "inpaint", label: t`Send to inpaint`, hint: t`Paint a mask over this picture; what is under it is drawn anew`, work: inpaint },
+  { name: "inpaint", label: t`Send to inpaint`, hint: t`Paint a mask over this picture; what is under it is drawn anew`, work: (picture) => toCanvas(picture, "mask") },
+  { name: "outpaint", label: t`Outpaint`, hint: t`Drag its frame outwards; what is new is drawn`, work: (picture) => toCanvas(picture, "frame") },
   { name: "refer", label: t`Use as a reference`, hint: t`Work after this picture`, fits: () => references.allowed(), work: refer },
   { name: "upscale", label: t`Upscale`, hint: t`Enlarge it, by a network or without one`, work: (picture) => sendToUpscale(picture) },
   { name: "vary", label: t`Vary`, hint: t`Draw one like it: a share of ${VARIED} of another seed’s noise`, fits: made, work: (picture) => again(picture, { variation_strength: VARIED, variation_seed: -1 }) },
@@ -98,7 +99,7 @@ async function run({ name, pressed, work }, picture, place) {
 /** Put the buttons for a picture into `place`, whose id begins theirs; `before(action)` is called first, `failed(error)` hears of errors. */
 export function showActions(place, picture, { before = () => {}, failed = (error) => notice(error.message) } = {}) {
   const save = make("a", { id: `${place}-save`, className: "button", href: picture.url, download: `${picture.seed ?? (picture.sheet ? "grid" : "picture")}-${picture.id.slice(0, 8)}.png`, title: t`Save the file` }, t`Save`);
-  const fitting = ACTIONS.filter(({ name, large, fits = () => true }) => fits(picture) && !(large && place !== "viewer") && !(picture.flagged && ["img2img", "inpaint", "refer", "upscale", "vary", "hires"].includes(name)));
+  const fitting = ACTIONS.filter(({ name, large, fits = () => true }) => fits(picture) && !(large && place !== "viewer") && !(picture.flagged && ["img2img", "inpaint", "outpaint", "refer", "upscale", "vary", "hires"].includes(name)));
   $(`${place}-actions`).replaceChildren(save, ...fitting.map((action) => button(action.label, () => {
     before(action);
     run(action, picture, place).catch(failed);

@@ -1,0 +1,349 @@
+// The canvas: a mask, colours and more room around a picture, all painted by hand; a control picture is drawn there too.
+
+import { fit, pan, reveal, setContent, startView, viewScale, zoom } from "./canvas_view.js";
+import { $ } from "./dom.js";
+import { setField } from "./form.js";
+import { SIDES, WHOLE, canvasOf, colourAt, covered, drawAll, drawStep, frameOf, maskFile, pictureFile, sizeOf } from "./strokes.js";
+
+const LARGEST = 2048;
+/** What the picture may fill of the board while its frame is dragged. */
+const ROOM = 0.6;
+
+/** The picture, its size here, the steps, and the layers that they are drawn in. */
+let drawing = null;
+let undone = [];
+let leave = null;
+let stroke = null;
+let brush = { x: 0, y: 0 };
+let tool = "mask";
+let erasing = false;
+let dragged = null;
+
+const canvas = () => $("mask-canvas");
+const largest = () => Math.max(drawing.width, drawing.height);
+const radius = () => Math.max(0.5, Number($("mask-pixels").value) / 2);
+/** What a brush paints on. */
+const painted = () => (tool !== "colour" ? ["mask"] : $("mask-coloured").checked && !$("mask-masks").hidden ? ["colours", "mask"] : ["colours"]);
+
+function draw() {
+  drawAll(drawing);
+  tell();
+}
+
+function add(one) {
+  undone = [];
+  drawing.steps.push(one);
+  if (one.kind !== "stroke") drawStep(drawing, one);
+  tell();
+}
+
+function tell() {
+  const share = covered(canvas()) * 100;
+  const [width, height] = sizeOf(drawing);
+  $("mask-share").textContent = `${drawing.masks ? `${share.toFixed(share < 10 ? 1 : 0)} % covered, ` : ""}${width}\u00d7${height}`;
+  $("mask-undo").disabled = drawing.steps.length === 0;
+  $("mask-redo").disabled = undone.length === 0;
+  const frame = frameOf(drawing);
+  for (const side of SIDES) $(`frame-${side}`).value = frame[side];
+}
+
+function placeOf(event) {
+  const box = $("mask-stack").getBoundingClientRect();
+  const { left, top } = frameOf(drawing);
+  return [(event.clientX - box.left) / viewScale() - left, (event.clientY - box.top) / viewScale() - top];
+}
+
+function showBrush(x, y) {
+  brush = { x, y };
+  const { left, top } = frameOf(drawing);
+  const size = tool === "pick" ? 1 : radius() * 2;
+  Object.assign($("mask-brush").style, {
+    width: `${size * viewScale()}px`, height: `${size * viewScale()}px`, left: `${(x + left) * viewScale()}px`, top: `${(y + top) * viewScale()}px`,
+  });
+  $("mask-brush").hidden = tool === "frame" || tool === "hand";
+}
+
+/** What is on the screen but not in the picture goes with the zoom. */
+function placed() {
+  if (!drawing) return;
+  showBrush(brush.x, brush.y);
+  const blur = (Number($("mask-feather").value) || 0) * viewScale();
+  canvas().style.filter = blur ? `blur(${blur}px)` : "none";
+}
+
+function beginStroke(point, erase = erasing) {
+  if (tool === "pick") return pickColour(...point);
+  stroke = { kind: "stroke", layers: painted(), colour: $("mask-colour").value, erase, radius: radius(), points: [point] };
+  add(stroke);
+  drawStep(drawing, stroke);
+}
+
+function goOn(points) {
+  const last = stroke.points.at(-1);
+  stroke.points.push(...points);
+  drawStep(drawing, { ...stroke, points: [last, ...points] });
+}
+
+function endStroke() {
+  if (!stroke) return;
+  stroke = null;
+  tell();
+}
+
+function pickColour(x, y) {
+  $("mask-colour").value = colourAt(drawing, x, y) ?? $("mask-colour").value;
+  choose("colour");
+}
+
+const POINTER = {
+  isHand: () => tool === "hand" || tool === "frame",
+  begin(event) {
+    if (event.button !== 0 && event.button !== 2) return;
+    canvas().focus();
+    showBrush(...placeOf(event));
+    beginStroke(placeOf(event), erasing !== (event.button === 2));
+  },
+  go(event) {
+    showBrush(...placeOf(event));
+    if (!stroke) return;
+    const coalesced = event.getCoalescedEvents?.() ?? [];
+    goOn((coalesced.length ? coalesced : [event]).map(placeOf));
+  },
+  end: endStroke,
+  drop() {
+    if (!stroke) return;
+    stroke = null;
+    drawing.steps.pop();
+    draw();
+  },
+  hover: (event) => showBrush(...placeOf(event)),
+};
+
+const MOVES = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+
+function keys(event) {
+  if (event.key in MOVES) {
+    const [x, y] = MOVES[event.key];
+    if (POINTER.isHand()) pan(-x * 40, -y * 40);
+    else {
+      const step = event.shiftKey ? 1 : Math.max(1, radius() / 2);
+      const [{ left, top }, [width, height]] = [frameOf(drawing), sizeOf(drawing)];
+      const inside = (value, least, most) => Math.min(Math.max(value, least), most);
+      showBrush(inside(brush.x + x * step, -left, width - left), inside(brush.y + y * step, -top, height - top));
+      reveal(brush.x + left, brush.y + top);
+      if (stroke) goOn([[brush.x, brush.y]]);
+    }
+  } else if (event.key === " ") {
+    if (!event.repeat && !POINTER.isHand()) beginStroke([brush.x, brush.y]);
+  } else return;
+  event.preventDefault();
+}
+
+function shortcuts(event) {
+  if (event.target.matches("input[type='number']")) return;
+  const key = event.key.toLowerCase();
+  if (event.ctrlKey || event.metaKey) {
+    if (key === "y" || (key === "z" && event.shiftKey)) redo();
+    else if (key === "z") undo();
+    else return;
+  } else if (key === "[" || key === "]") {
+    $("mask-size").value = Number($("mask-size").value) + (key === "]" ? 4 : -4);
+    takeSlider();
+  } else if (key === "+" || key === "=") zoom(1.5);
+  else if (key === "-") zoom(1 / 1.5);
+  else if (key === "0") fit();
+  else return;
+  event.preventDefault();
+}
+
+/** Brushes of large pictures are large: the slider is a share, the number is in pixels. */
+function takeSlider() {
+  $("mask-pixels").value = Math.max(1, Math.round((Number($("mask-size").value) / 100) ** 1.5 * largest()));
+  showBrush(brush.x, brush.y);
+}
+
+function takePixels() {
+  $("mask-size").value = (Number($("mask-pixels").value) / largest()) ** (1 / 1.5) * 100;
+  showBrush(brush.x, brush.y);
+}
+
+/** Draw steps as they are now; where the frame is another, the picture stays in its place on the screen. */
+function reframed(before, again) {
+  const now = frameOf(drawing);
+  draw();
+  if (SIDES.some((side) => now[side] !== before[side])) setContent(...sizeOf(drawing), [now.left - before.left, now.top - before.top], again);
+  placed();
+}
+
+function undo() {
+  const [before, last] = [frameOf(drawing), drawing.steps.pop()];
+  if (last) undone.push(last);
+  reframed(before);
+}
+
+function redo() {
+  const [before, next] = [frameOf(drawing), undone.pop()];
+  if (next) drawing.steps.push(next);
+  reframed(before);
+}
+
+function choose(name) {
+  const refit = (name === "frame") !== (tool === "frame");
+  tool = name;
+  for (const input of document.querySelectorAll("#mask-tools input")) input.checked = input.value === name;
+  for (const part of document.querySelectorAll("#mask [data-for]")) part.hidden = !part.dataset.for.split(" ").includes(name);
+  $("mask-masks").hidden ||= !drawing.masks;
+  $("mask-stack").dataset.tool = name;
+  $("mask-stack").classList.toggle("framed", name === "frame");
+  if (refit) fit(roomOf(name));
+  placed();
+}
+
+const roomOf = (name) => (name === "frame" ? ROOM : 1);
+
+function setErasing(now) {
+  erasing = now;
+  $("mask-erase").setAttribute("aria-pressed", String(now));
+}
+
+/** A side as the model takes it: the whole in steps of its unit, as large as it may be. */
+function snapped(frame, side, value) {
+  const upright = side === "top" || side === "bottom";
+  const input = $(upright ? "height" : "width");
+  const [unit, most] = [Number(input.step) || 8, Number(input.max) || LARGEST];
+  const opposite = frame[{ left: "right", right: "left", top: "bottom", bottom: "top" }[side]];
+  const rest = (upright ? drawing.height : drawing.width) + opposite;
+  const whole = Math.min(Math.max(Math.round((rest + value) / unit), 1), Math.floor(Math.min(most, LARGEST) / unit)) * unit;
+  return whole - rest;
+}
+
+/** Let a picture reach further on some sides; `step` is the one to change while it is dragged. */
+function setFrame(values, step = null) {
+  const before = frameOf(drawing);
+  const frame = { ...before };
+  for (const [side, value] of Object.entries(values)) frame[side] = snapped(frame, side, value);
+  if (SIDES.every((side) => frame[side] === before[side])) return;
+  if (step) step.frame = frame;
+  else {
+    undone = [];
+    drawing.steps.push({ kind: "frame", layers: ["mask"], frame, before });
+  }
+  reframed(before, !step);
+}
+
+function startHandles() {
+  for (const handle of document.querySelectorAll("#mask-stack [data-sides]")) {
+    handle.addEventListener("pointerdown", (event) => {
+      event.stopPropagation();
+      event.preventDefault();
+      handle.setPointerCapture(event.pointerId);
+      const from = frameOf(drawing);
+      dragged = { from, x: event.clientX, y: event.clientY, step: { kind: "frame", layers: ["mask"], frame: from, before: from } };
+      undone = [];
+      drawing.steps.push(dragged.step);
+    });
+    handle.addEventListener("pointermove", (event) => {
+      if (!dragged) return;
+      event.stopPropagation();
+      const [across, down] = [event.clientX - dragged.x, event.clientY - dragged.y].map((one) => one / viewScale());
+      const by = { left: -across, right: across, top: -down, bottom: down };
+      setFrame(Object.fromEntries(handle.dataset.sides.split(" ").map((side) => [side, dragged.from[side] + by[side]])), dragged.step);
+    });
+    const end = () => {
+      if (!dragged) return;
+      const { from, step } = dragged;
+      dragged = null;
+      if (SIDES.every((side) => step.frame[side] === from[side])) drawing.steps = drawing.steps.filter((one) => one !== step);
+      draw();
+      fit();
+    };
+    handle.addEventListener("pointerup", end);
+    handle.addEventListener("pointercancel", end);
+  }
+}
+
+/**
+ * Let somebody paint over `picture`, with `tool` in hand; `steps` are those to begin with, `masks` whether there is a mask.
+ *
+ * Resolves to the steps, the size, whether the frame is another, `mask` (a canvas in red, and a file in white on black) and `picture` (a file), null each where nothing
+ * was painted; or to null if it was left.
+ */
+export async function paintOver(picture, { steps = [], tool: first = "mask", masks = true, colour = null } = {}) {
+  const image = new Image();
+  image.src = picture.url;
+  await image.decode();
+  const share = Math.min(1, LARGEST / Math.max(picture.width, picture.height));
+  const [width, height] = [picture.width, picture.height].map((side) => Math.max(1, Math.round(side * share)));
+  drawing = { image, width, height, masks, steps: [...steps], began: frameOf({ steps }), layers: { under: $("mask-under"), colours: $("mask-colours"), mask: canvas() } };
+  undone = [];
+  brush = { x: width / 2, y: height / 2 };
+  if (colour) $("mask-colour").value = colour;
+  for (const name of ["mask", "frame"]) document.querySelector(`#mask-tools [value="${name}"]`).closest("label").hidden = !masks;
+  for (const [id, most] of [["rect-left", width], ["rect-top", height], ["rect-width", width], ["rect-height", height]]) $(id).max = most;
+  $("rect-width").value = Math.round(width / 2);
+  $("rect-height").value = Math.round(height / 2);
+  for (const side of SIDES) $(`frame-${side}`).step = $(side === "top" || side === "bottom" ? "height" : "width").step || 8;
+  $("mask-feather").value = $("mask_blur").value;
+  setErasing(false);
+  $("mask").showModal();
+  draw();
+  choose(first);
+  setContent(...sizeOf(drawing));
+  fit(roomOf(first));
+  takeSlider();
+  canvas().focus();
+  const used = await new Promise((resolve) => (leave = resolve));
+  $("mask").close();
+  const made = used ? await result() : null;
+  drawing = null;
+  return made;
+}
+
+async function result() {
+  const { steps, masks } = drawing;
+  const [width, height] = sizeOf(drawing);
+  const isFrame = (other) => SIDES.every((side) => frameOf(drawing)[side] === other[side]);
+  const found = { steps, width, height, reframed: !isFrame(drawing.began), mask: null, picture: null };
+  if (masks && covered(canvas())) {
+    const copy = canvasOf(width, height);
+    copy.getContext("2d").drawImage(canvas(), 0, 0);
+    found.mask = { canvas: copy, blob: await maskFile(copy) };
+  }
+  const coloured = steps.some((one) => one.layers.includes("colours"));
+  if (coloured || !isFrame(WHOLE)) found.picture = { blob: await pictureFile(drawing), coloured };
+  return found;
+}
+
+export function startCanvas() {
+  const on = (id, work) => $(id).addEventListener("click", work);
+  const whole = (kind) => () => add({ kind, layers: painted(), colour: $("mask-colour").value });
+  startView(POINTER, placed);
+  startHandles();
+  $("mask-board").addEventListener("pointerleave", () => ($("mask-brush").hidden = !stroke && document.activeElement !== canvas()));
+  $("mask-board").addEventListener("contextmenu", (event) => event.preventDefault());
+  canvas().addEventListener("keydown", keys);
+  canvas().addEventListener("keyup", (event) => event.key === " " && endStroke());
+  canvas().addEventListener("blur", endStroke);
+  $("mask").addEventListener("keydown", shortcuts);
+  $("mask").addEventListener("close", () => leave?.(false));
+  $("mask-tools").addEventListener("change", (event) => choose(event.target.value));
+  $("mask-size").addEventListener("input", takeSlider);
+  $("mask-pixels").addEventListener("input", takePixels);
+  $("mask-feather").addEventListener("input", () => {
+    setField("mask_blur", $("mask-feather").value);
+    placed();
+  });
+  for (const side of SIDES) $(`frame-${side}`).addEventListener("change", () => setFrame({ [side]: Number($(`frame-${side}`).value) || 0 }));
+  on("mask-erase", () => setErasing(!erasing));
+  on("mask-undo", undo);
+  on("mask-redo", redo);
+  on("mask-clear", whole("clear"));
+  on("mask-all", whole("all"));
+  on("mask-invert", whole("invert"));
+  on("mask-close", () => $("mask").close());
+  on("mask-done", () => leave?.(true));
+  on("rect-add", () => {
+    const [left, top, width, height] = ["left", "top", "width", "height"].map((side) => Number($(`rect-${side}`).value));
+    add({ kind: "rectangle", layers: painted(), colour: $("mask-colour").value, erase: erasing, left, top, width, height });
+  });
+}
