@@ -293,8 +293,9 @@ export async function paintOver(picture, { steps = [], tool: first = "mask", mas
   takeSlider();
   canvas().focus();
   const used = await new Promise((resolve) => (leave = resolve));
-  $("mask").close();
+  // It stays open until what it gives is there: who generates then, generates with it.
   const made = used ? await result() : null;
+  $("mask").close();
   drawing = null;
   return made;
 }

@@ -166,6 +166,9 @@ def test_axe_finds_nothing_serious(
     page.locator("#init-picture").wait_for()
     page.click("#mask-open")
     check("mask")
+    for tool in ("Sketch", "Outpaint"):
+        page.locator("#mask-tools label", has_text=tool).click()
+        check(tool)
     page.click("#mask-close")
     page.click("#stage-open")
     check("viewer")
