@@ -3,6 +3,7 @@
 import { fit, pan, reveal, setContent, startView, viewScale, zoom } from "./canvas_view.js";
 import { $ } from "./dom.js";
 import { setField } from "./form.js";
+import { t } from "./language.js";
 import { SIDES, WHOLE, canvasOf, colourAt, covered, drawAll, drawStep, frameOf, maskFile, pictureFile, sizeOf } from "./strokes.js";
 
 const LARGEST = 2048;
@@ -40,7 +41,7 @@ function add(one) {
 function tell() {
   const share = covered(canvas()) * 100;
   const [width, height] = sizeOf(drawing);
-  $("mask-share").textContent = `${drawing.masks ? `${share.toFixed(share < 10 ? 1 : 0)} % covered, ` : ""}${width}\u00d7${height}`;
+  $("mask-share").textContent = [drawing.masks && t`${share.toFixed(share < 10 ? 1 : 0)} % covered`, `${width}\u00d7${height}`].filter(Boolean).join(", ");
   $("mask-undo").disabled = drawing.steps.length === 0;
   $("mask-redo").disabled = undone.length === 0;
   const frame = frameOf(drawing);

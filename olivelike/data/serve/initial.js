@@ -3,6 +3,7 @@
 import { paintOver } from "./canvas.js";
 import { $, newest } from "./dom.js";
 import { setField } from "./form.js";
+import { t } from "./language.js";
 import { announce, notice, problem } from "./notices.js";
 import { ask } from "./server.js";
 
@@ -18,7 +19,7 @@ export const limitUploads = (bytes) => (mostBytes = bytes ?? Infinity);
 
 /** Refuse a file that is too large: the server would hang up in the middle, which a browser can't tell from a lost connection. */
 export function checkSize(blob) {
-  if (blob.size > mostBytes) throw new Error(`This file has ${Math.ceil(blob.size / 1e6)} MB; the server takes ${Math.floor(mostBytes / 1e6)} MB.`);
+  if (blob.size > mostBytes) throw new Error(t`This file has ${Math.ceil(blob.size / 1e6)} MB; the server takes ${Math.floor(mostBytes / 1e6)} MB.`);
 }
 
 /** Send a file or blob; the answer has its id, size and recipe. */
@@ -41,7 +42,7 @@ export const hasPicture = () => picture !== null;
 export const hasMask = () => Boolean(painted?.mask);
 
 /** Start from `blob`; `sent` is what the server answered if it has it already. */
-export async function setInitial(blob, { sent, name = "the picture" } = {}) {
+export async function setInitial(blob, { sent, name = t`the picture` } = {}) {
   problem($("init-problem"), "");
   const isNewest = choosing();
   try {
@@ -52,7 +53,7 @@ export async function setInitial(blob, { sent, name = "the picture" } = {}) {
     picture = { id, width, height, blob, url: URL.createObjectURL(blob) };
     fitSize(width, height);
     $("fold-init").open = true;
-    announce(`Picture to picture starts from ${name}, ${width} by ${height} pixels.`);
+    announce(t`Picture to picture starts from ${name}, ${width} by ${height} pixels.`);
   } catch (error) {
     $("fold-init").open = true;
     problem($("init-problem"), error);
@@ -113,7 +114,7 @@ function setStrength(before) {
   const wanted = made?.coloured ? (now === "1" ? plain : now) : mask && !before?.mask && now === plain ? "1" : now;
   if (wanted === now) return;
   setField("strength", wanted);
-  notice(made?.coloured ? `Denoising strength is ${wanted}: at 1 nothing of the colours would be left.` : "Denoising strength is 1: what is masked is drawn anew.");
+  notice(made?.coloured ? t`Denoising strength is ${wanted}: at 1 nothing of the colours would be left.` : t`Denoising strength is 1: what is masked is drawn anew.`);
 }
 
 /** Begin with a white picture of the form's size, to be sketched on. */
@@ -123,7 +124,7 @@ async function drawInitial() {
   const context = sheet.getContext("2d");
   context.fillStyle = "#fff";
   context.fillRect(0, 0, width, height);
-  await setInitial(await new Promise((resolve) => sheet.toBlob(resolve, "image/png")), { name: "an empty sheet" });
+  await setInitial(await new Promise((resolve) => sheet.toBlob(resolve, "image/png")), { name: t`an empty sheet` });
   await openCanvas("colour");
 }
 
@@ -132,7 +133,7 @@ function show() {
   $("init-picture").hidden = !shown;
   if (shown) $("init-picture").src = shown.url;
   $("init-empty").hidden = Boolean(picture);
-  $("init-badge").textContent = picture ? (hasMask() ? "with mask" : "on") : "";
+  $("init-badge").textContent = picture ? (hasMask() ? t`with mask` : t`on`) : "";
   $("mask-open").disabled = $("init-remove").disabled = !picture;
   $("mask-remove").disabled = !hasMask();
   const canvas = $("init-mask");
