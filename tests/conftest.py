@@ -50,13 +50,16 @@ TOGETHER = (
 )  # fmt: skip
 """Folders whose tests share what is made once per session; the longest first, so that all workers end together."""
 
-TRACING = (
-    "graphs/export/test_build_network.py",
-    "passes/test_convert.py",
-    "testing/test_traced.py",
-    "tools/test_make_shelf.py",
-)
-"""Files that trace networks as `engine` does: what the exporter imports takes seconds in each process."""
+BESIDE = {
+    "engine": (
+        "graphs/export/test_build_network.py",
+        "passes/test_convert.py",
+        "testing/test_traced.py",
+        "tools/test_make_shelf.py",
+    ),
+    "own code": ("test_dependencies.py", "test_layers.py", "test_private_interfaces.py", "test_untrusted_reads.py"),
+}
+"""Files that run in one process: what the exporter imports takes seconds in each, and so does parsing our own code."""
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -92,15 +95,16 @@ def pytest_collection_modifyitems(items):
     for item in items:
         folder = folder_of(item.path)
         item.add_marker(pytest.mark.xdist_group(folder or item.path.name))
-        order[item] = TOGETHER.index(folder) if folder else len(TOGETHER)
+        order[item] = TOGETHER.index(folder) if folder in TOGETHER else len(TOGETHER)
     items.sort(key=order.__getitem__)
 
 
 @cache
 def folder_of(path):
-    """Return which of `TOGETHER` a file of tests runs with."""
+    """Return which of `TOGETHER` or `BESIDE` a file of tests runs with."""
     file = Path(os.path.relpath(path, Path(__file__).parent)).as_posix()
-    return "engine" if file in TRACING else next((one for one in TOGETHER if file.startswith(f"{one}/")), None)
+    beside = (name for name, files in BESIDE.items() if file in files)
+    return next(beside, next((one for one in TOGETHER if file.startswith(f"{one}/")), None))
 
 
 def pytest_collection_finish(session):

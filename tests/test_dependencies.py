@@ -6,19 +6,21 @@ import ast
 import re
 import sys
 import tomllib
+from functools import cache
 from pathlib import Path
 
 from olivelike._installed import DISTRIBUTIONS
+from tests.fixtures.own_code import nodes_of, own_files
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("olivelike", "passes")
 
 
+@cache
 def imported() -> dict[str, Path]:
     """Top-level modules of other distributions, each with a file that imports it."""
     found: dict[str, Path] = {}
-    for path in (path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for path in own_files():
+        for node in nodes_of(path):
             names = []
             if isinstance(node, ast.Import):
                 names = [alias.name for alias in node.names]

@@ -94,11 +94,17 @@ def test_a_published_architecture_needs_no_torch_and_what_does_says_so(tmp_path)
     factors = {f"hada_{name}": np.ones((64, 2) if name[-1] == "a" else (2, 64), np.float32)
                for name in ("w1_a", "w1_b", "w2_a", "w2_b")}  # fmt: skip
     save_file({f"{layer}.{role}": factor for role, factor in factors.items()}, tmp_path / "hadamard.safetensors")
-    workflow = ("run", "demo", "--cache-dir", "cache", "--output")
-    done = olivelike(tmp_path, *workflow, "out", "--set", "loras=[plain.safetensors, hadamard.safetensors]")
+    (tmp_path / "one.yaml").write_text(
+        "name: one\nsource: demo\ntarget: cpu\ncomponents: {unet: [merge_lora, convert, fuse]}\noutput: out\n"
+        "loras: [plain.safetensors, hadamard.safetensors]\n"
+    )
+    workflow = ("run", "one.yaml", "--cache-dir", "cache", "--workers", "1")
+    done = olivelike(tmp_path, *workflow)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out" / "unet" / "model.onnx").is_file()
-    failed = olivelike(tmp_path, *workflow, "other", "--set", "components.unet=[{convert: {fresh: true}}, fuse]")
+    failed = olivelike(
+        tmp_path, *workflow, "--output", "other", "--set", "components.unet=[merge_lora, {convert: {fresh: true}}]"
+    )
     assert failed.returncode == MissingError.exit_code
     assert "which is not installed; run `pip install '" in failed.stderr
     assert not (tmp_path / "other").exists()

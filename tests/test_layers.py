@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.fixtures.own_code import nodes_of, own_files, tree_of
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "olivelike"
 
@@ -67,7 +69,7 @@ LOOKED_UP = {"olivelike.passes", "olivelike.workflows"}
 
 
 def modules() -> list[Path]:
-    return sorted(path for path in PACKAGE.rglob("*.py") if path.parent != PACKAGE or path.stem != "__main__")
+    return [path for path in own_files("olivelike") if path.parent != PACKAGE or path.stem != "__main__"]
 
 
 def room_of(path: Path) -> str:
@@ -77,7 +79,7 @@ def room_of(path: Path) -> str:
 def used_modules(path: Path) -> set[str]:
     """Return the modules of olivelike that a module imports, or names in a text."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes_of(path):
         match node:
             case ast.ImportFrom(module="olivelike", names=names):
                 found.update(f"olivelike.{alias.name}" for alias in names)
@@ -97,7 +99,7 @@ def name_of(path: Path) -> str:
 def imported_at_once(path: Path) -> set[str]:
     """Return what a module imports as it is imported itself, with the packages around that; not those around itself."""
     found: set[str] = set()
-    statements: list[ast.stmt] = list(ast.parse(path.read_text(encoding="utf-8")).body)
+    statements: list[ast.stmt] = list(tree_of(path).body)
     for statement in statements:
         match statement:
             case ast.If(test=ast.Name(id="TYPE_CHECKING"), orelse=orelse):

@@ -1,4 +1,4 @@
-"""What diffusers is imported without; `test_private_interfaces.py` holds the names by which it asks for it."""
+"""What diffusers is imported without, and the names by which it asks for it."""
 
 from __future__ import annotations
 
@@ -29,9 +29,13 @@ def test_the_function_is_the_librarys_own_again():
     assert importlib.metadata.packages_distributions is before
 
 
-def test_networks_are_found_without_what_they_do_not_use():
+def test_schedulers_and_networks_are_found_without_what_they_do_not_use():
     code = (
         "import sys\n"
+        "from olivelike._light_diffusers import light_diffusers\n"
+        "with light_diffusers():\n"
+        "    from diffusers import DDIMScheduler, DPMSolverMultistepScheduler\n"
+        "print(*({'scipy.stats', 'torch._dynamo', 'requests'} & set(sys.modules)))\n"
         "from olivelike.sources.names.adapt import _find_class\n"
         "_find_class('unet', 'diffusers', 'UNet2DConditionModel')\n"
         "_find_class('text_encoder', 'transformers', 'CLIPTextModel')\n"
@@ -40,4 +44,4 @@ def test_networks_are_found_without_what_they_do_not_use():
         "print(euler.scipy.stats.beta.ppf(0.5, 2, 2), 'scipy.stats' in sys.modules)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "\n0.5 True\n"
+    assert done.stdout == "\n\n0.5 True\n"

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import ast
 import inspect
-import subprocess
 import sys
-from functools import cache
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from tests.fixtures.own_code import nodes_of, own_files
 
 PRIVATE_MODULES = {"torch._subclasses.fake_tensor", "torch.utils._python_dispatch"}
 PRIVATE_NAMES = {
@@ -52,16 +50,10 @@ DOCUMENTED_MODULES = {
 }  # fmt: skip
 
 
-@cache
-def trees() -> list[ast.Module]:
-    files = [path for folder in ("olivelike", "passes") for path in (ROOT / folder).rglob("*.py")]
-    return [ast.parse(path.read_text(encoding="utf-8")) for path in files]
-
-
 def imported_modules() -> set[str]:
     found = set()
-    for tree in trees():
-        for node in ast.walk(tree):
+    for path in own_files():
+        for node in nodes_of(path):
             if isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 found.add(node.module)
             elif isinstance(node, ast.Import):
@@ -72,9 +64,9 @@ def imported_modules() -> set[str]:
 def private_names() -> set[str]:
     """Return the private names that are asked of a thing made elsewhere, as attributes or as texts."""
     asked: set[str] = set()
-    for tree in trees():
+    for path in own_files():
         ours, here = {"_exit", "_asdict", "_replace"}, set()  # These three are documented.
-        for node in ast.walk(tree):
+        for node in nodes_of(path):
             match node:
                 case ast.Attribute(attr=name, value=ast.Name(id="self" | "cls")):
                     ours.add(name)
@@ -338,18 +330,6 @@ def test_yamls_loader_resolves_scalars_by_a_table_and_composes_by_a_method():
             return super().compose_node(parent, index)
 
     assert yaml.load("yes", Loader) == "yes"
-
-
-def test_diffusers_imports_what_is_put_off_by_these_names():
-    code = (
-        "import sys\n"
-        "from olivelike._light_diffusers import light_diffusers\n"
-        "with light_diffusers():\n"
-        "    from diffusers import DDIMScheduler, DPMSolverMultistepScheduler\n"
-        "print(sorted({'scipy.stats', 'torch._dynamo', 'requests'} & sys.modules.keys()))\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
 
 
 def test_diffusers_has_the_projections_of_ip_adapters_with_these_arguments():

@@ -14,6 +14,7 @@ import pytest
 from olivelike.digest import digest_file
 from olivelike.errors import UsageError
 from olivelike.workflow.calibration_prompts import read_prompts
+from tests.fixtures.own_code import nodes_of, own_files
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = "it is shipped with the package"
@@ -86,11 +87,10 @@ def reads(call):
 
 def test_files_that_others_name_are_read_in_one_place():
     found = Counter()
-    for folder in ("olivelike", "passes"):
-        for path in (ROOT / folder).rglob("*.py"):
-            if path.name != "_untrusted.py" and "testing" not in path.parts:  # Tests read what tests wrote.
-                calls = (node for node in ast.walk(ast.parse(path.read_bytes())) if isinstance(node, ast.Call))
-                found[path.relative_to(ROOT).as_posix()] = sum(map(reads, calls))
+    for path in own_files():
+        if path.name != "_untrusted.py" and "testing" not in path.parts:  # Tests read what tests wrote.
+            calls = (node for node in nodes_of(path) if isinstance(node, ast.Call))
+            found[path.relative_to(ROOT).as_posix()] = sum(map(reads, calls))
     assert {name: count for name, count in found.items() if count} == {
         name: n for name, (n, _) in ALLOWED.items() if "/extras/" not in name or (ROOT / name).exists()
     }, "read files by `olivelike._untrusted`, which refuses devices, pipes and files without end"

@@ -1,6 +1,6 @@
-"""Runs the work of `store_faults` once per file operation, killed at that operation, each on its own store.
+"""Runs the work of `store_faults` once for one of so many file operations, killed at it, each on its own store.
 
-A process of its own, since it forks: `killed_at_each_operation.py FOLDER` leaves FOLDER/<number>/ for each.
+A process of its own, since it forks: `killed_at_each_operation.py FOLDER EVERY` leaves FOLDER/<number>/ for each.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ LOADED = (filelock, psutil)
 """Imported here once, not in each child."""
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, every: int) -> None:
     """Fork until a child ends by itself."""
     template = folder / "template"
     prepare_in_child(template)
-    number = 0
+    number = 1 - every
     while True:
-        number += 1
+        number += every
         root = folder / str(number)
         shutil.copytree(template, root)
         pid = os.fork()
@@ -48,4 +48,4 @@ def prepare_in_child(template: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), int(sys.argv[2]))

@@ -29,13 +29,17 @@ from store_faults import (
 from olivelike.errors import StoreError
 from olivelike.store import Store
 
+EVERY = pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.slow)])
+"""How many operations one is taken of."""
 
+
+@EVERY
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks one process per operation")
-def test_a_kill_at_any_operation_leaves_a_sound_store_that_the_same_work_completes(tmp_path: Path) -> None:
+def test_a_kill_at_any_operation_leaves_a_sound_store_that_the_same_work_completes(tmp_path: Path, every: int) -> None:
     script = Path(__file__).with_name("killed_at_each_operation.py")
-    subprocess.run([sys.executable, str(script), str(tmp_path)], check=True)
+    subprocess.run([sys.executable, str(script), str(tmp_path), str(every)], check=True)
     numbered = sorted((path for path in tmp_path.iterdir() if path.name.isdigit()), key=lambda p: int(p.name))
-    assert len(numbered) > 100
+    assert len(numbered) > 100 / every
     for root in numbered:
         store = Store.open(root, filesystem=UnsyncedFileSystem())
         check_sound(store)
@@ -59,6 +63,7 @@ def operations_of_the_work(template: Path, folder: Path) -> list[str]:
     return names
 
 
+@EVERY
 @pytest.mark.parametrize(
     ("code", "names", "once"),
     [
@@ -68,10 +73,10 @@ def operations_of_the_work(template: Path, folder: Path) -> list[str]:
     ],
 )
 def test_a_failing_disk_gives_a_store_error_or_extra_work(
-    template: Path, tmp_path: Path, code: int, names: frozenset[str], once: bool
+    template: Path, tmp_path: Path, code: int, names: frozenset[str], once: bool, every: int
 ) -> None:
     done = operations_of_the_work(template, tmp_path)
-    numbers = [number for number, name in enumerate(done, 1) if name in names]
+    numbers = [number for number, name in enumerate(done, 1) if name in names][::every]
     refused = 0
     for at in numbers:
         root = shutil.copytree(template, tmp_path / str(at))

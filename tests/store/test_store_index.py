@@ -277,7 +277,7 @@ def test_the_wait_for_a_busy_index_ends_with_the_process_and_with_ctrl_c(foreign
         process.stdout.readline()
         time.sleep(0.2)
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=60)
     assert errors.decode().endswith("KeyboardInterrupt\n")
 
 

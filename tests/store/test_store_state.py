@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 from store_faults import UnsyncedFileSystem, make_action
@@ -164,10 +165,15 @@ class StoreAgainstDict(RuleBasedStateMachine):
 
 TestStoreAgainstDict = StoreAgainstDict.TestCase
 TestStoreAgainstDict.settings = settings(
-    max_examples=100,
+    max_examples=30,
     stateful_step_count=25,
     derandomize=True,
     database=None,
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
+
+
+@pytest.mark.slow
+class TestStoreAgainstDictForLonger(StoreAgainstDict.TestCase):  # type: ignore[name-defined,misc]
+    settings = settings(TestStoreAgainstDict.settings, max_examples=200)

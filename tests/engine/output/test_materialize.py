@@ -362,7 +362,7 @@ import onnx.reference
 from olivelike.model import Graph, Tensor, Weights
 from olivelike.engine.output.materialize import materialize
 
-COUNT, ROWS, COLUMNS = 80, 1024, 2560  # 80 tensors of 10 MB, in one sparse file
+COUNT, ROWS, COLUMNS = 50, 1024, 2560  # 50 tensors of 10 MB, in one sparse file
 
 
 def peak():
@@ -409,7 +409,7 @@ def test_memory_stays_flat_in_the_size_of_the_model(tmp_path):
     done = subprocess.run(
         [sys.executable, tmp_path / "measure.py", tmp_path], capture_output=True, text=True, check=True
     )
-    assert (tmp_path / DATA_FILE).stat().st_size > 400_000_000
+    assert (tmp_path / DATA_FILE).stat().st_size > 250_000_000
     assert int(done.stdout) < 160_000_000  # 128 MiB may be on their way; what two threads work on is in them twice
     for path in Path(tmp_path).iterdir():
         path.unlink()

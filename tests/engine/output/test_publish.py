@@ -85,7 +85,9 @@ def test_names_with_special_characters_are_names(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["[x]*"]
 
 
-@pytest.mark.parametrize("template", ["nothing", "empty", "old", "old and mine"])
+@pytest.mark.parametrize(
+    "template", ["nothing", *(pytest.param(one, marks=pytest.mark.slow) for one in ("empty", "old")), "old and mine"]
+)
 def test_a_kill_at_any_moment_leaves_the_old_or_the_new_output_and_the_next_run_completes_it(tmp_path, template):
     output = tmp_path / "template" / "out"
     output.parent.mkdir()
