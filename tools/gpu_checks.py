@@ -129,18 +129,12 @@ def make(folder: Path, sources: list[str], target: str) -> None:
 
 def _checkpoint(source: str) -> Path:
     from olivelike.data import demo_folder
-    from tests.fixtures import little_flux, little_flux2, little_pipeline, little_sd3, little_z_image
+    from tests.fixtures.little_pipeline import little_checkpoint
+    from tests.fixtures.little_transformers import LITTLE, little_transformer
 
-    makers: dict[str, Callable[[], Path]] = {
-        "demo": demo_folder,
-        "sd": lambda: little_pipeline.little_checkpoint("attending"),
-        "xl": lambda: little_pipeline.little_checkpoint("xl"),
-        "flux2": little_flux2.little_flux2,
-        "z_image": little_z_image.little_z_image,
-        "sd3": little_sd3.little_sd3,
-        "flux": little_flux.little_flux,
-    }
-    return makers[source]()
+    if source in LITTLE:
+        return little_transformer(source)
+    return demo_folder() if source == "demo" else little_checkpoint("attending" if source == "sd" else "xl")
 
 
 def _convert(source: str, checkpoint: Path, target: str, precision: str, output: Path) -> Path:

@@ -19,7 +19,7 @@ from olivelike.engine import convert_request
 from olivelike.testing.checkpoints import make_checkpoint
 from olivelike.testing.lora_files import make_lora
 from tests.fixtures.little_pipeline import little_pipeline
-from tests.fixtures.little_sd3 import little_sd3
+from tests.fixtures.little_transformers import little_transformer
 
 
 def test_info_describes_a_lora(cli, project):
@@ -129,7 +129,8 @@ def test_convert_writes_bfloat16_for_openvino_unless_asked_otherwise(cli, projec
 def test_large_networks_of_transformers_have_weights_of_eight_bits_on_cpus(cli, monkeypatch, target, asked, behind):
     monkeypatch.setattr(convert_request, "_LARGE", 100_000)
     arguments = ("-t", target, "-o", "x", "--lora", "absent.safetensors", *asked)
-    chains = yaml.safe_load(cli("convert", str(little_sd3()), *arguments).out.partition("\n\n")[0])["components"]
+    told = cli("convert", str(little_transformer("sd3")), *arguments).out
+    chains = yaml.safe_load(told.partition("\n\n")[0])["components"]
     small = {"cuda": ["float16"], "openvino": ["bfloat16"]}.get(target, [])
     assert chains["transformer"] == ["merge_lora", "convert", "fuse", *behind]
     assert chains["vae_decoder"] == ["convert", "fuse", *small]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,8 +10,7 @@ import pytest
 from olivelike.engine.preparation import plan
 from olivelike.engine.prepared import Options
 from olivelike.workflow import shipped_names
-from tests.fixtures.little_flux import little_flux
-from tests.fixtures.little_sd3 import little_sd3
+from tests.fixtures.little_transformers import little_transformer
 
 
 @pytest.mark.parametrize("name", [name for name in shipped_names() if name.startswith("sd15") or name == "demo"])
@@ -31,14 +29,12 @@ def test_a_shipped_workflow_is_planned_and_nothing_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("name", "source"), [("flux1_schnell", little_flux), ("sd35_medium", little_sd3)], ids=["flux1", "sd35"]
-)
+@pytest.mark.parametrize(("name", "family"), [("flux1_schnell", "flux"), ("sd35_medium", "sd3")], ids=["flux1", "sd35"])
 def test_a_shipped_workflow_for_transformers_is_planned_with_eight_bits_for_the_large_networks(
-    name: str, source: Callable[[], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    _, made = plan(name, Options(overrides=(f"source={{path: {source()}}}",)))
+    _, made = plan(name, Options(overrides=(f"source={{path: {little_transformer(family)}}}",)))
     steps = {one: [node.node.name for node in nodes] for one, nodes in made.by_component().items() if one != "pipeline"}
     t5 = "text_encoder_2" if name.startswith("flux") else "text_encoder_3"
     assert {one for one, names in steps.items() if "weights8" in names} == {"transformer", t5}

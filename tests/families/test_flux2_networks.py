@@ -13,7 +13,7 @@ from olivelike.families.supported import check_network
 from olivelike.measure.network_sizes import Case
 from olivelike.testing import compare_with_torch
 from olivelike.testing.models import load_model, traced_graph
-from tests.fixtures.little_flux2 import little_flux2
+from tests.fixtures.little_transformers import little_transformer
 
 CASES = (Case(1, 2, 4, 1), Case(3, 6, 2, 256), Case(1, 16, 40, 50), Case(2, 24, 8, 9), Case(1, 32, 32, 512))
 """None of them was traced."""
@@ -24,7 +24,7 @@ KLEIN = {
 
 
 def traced(component):
-    model = load_model(little_flux2(), component)
+    model = load_model(little_transformer("flux2"), component)
     return model.replace(graph=traced_graph(model.architecture))
 
 
@@ -99,7 +99,7 @@ def test_an_index_that_does_not_say_whether_it_was_distilled_is_refused():
 
 
 def test_the_number_of_parameters_is_that_of_the_network():
-    config = load_model(little_flux2(), "transformer").architecture.config
+    config = load_model(little_transformer("flux2"), "transformer").architecture.config
     from diffusers import Flux2Transformer2DModel
 
     count = sum(parameter.numel() for parameter in Flux2Transformer2DModel.from_config(config).parameters())

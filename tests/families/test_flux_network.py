@@ -10,7 +10,7 @@ from olivelike.families.supported import check_network
 from olivelike.measure.network_sizes import Case
 from olivelike.testing import compare_with_torch
 from olivelike.testing.models import load_model, traced_graph
-from tests.fixtures.little_flux import little_flux
+from tests.fixtures.little_transformers import little_transformer
 
 NAMES = [
     "hidden_states", "encoder_hidden_states", "pooled_projections", "timestep", "img_ids", "txt_ids",
@@ -20,7 +20,7 @@ CASES = (Case(1, 2, 4, 1), Case(3, 6, 2, 256), Case(1, 16, 40, 50), Case(2, 24, 
 
 
 def traced(component, *, dev=False):
-    model = load_model(little_flux(dev=dev), component)
+    model = load_model(little_transformer("flux", "dev" if dev else ""), component)
     return model.replace(graph=traced_graph(model.architecture))
 
 

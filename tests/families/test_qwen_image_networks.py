@@ -17,14 +17,14 @@ from olivelike.sources.fit import check_fit
 from olivelike.sources.names.adapt import read_network
 from olivelike.testing import compare_with_torch
 from olivelike.testing.models import load_model, traced_graph
-from tests.fixtures.little_qwen_image import little_qwen_image
+from tests.fixtures.little_transformers import little_transformer
 
 CASES = (Case(1, 2, 4, 1), Case(3, 6, 2, 60), Case(1, 10, 14, 50), Case(2, 24, 8, 32))
 """None of them was traced."""
 
 
 def traced(component):
-    model = load_model(little_qwen_image(), component)
+    model = load_model(little_transformer("qwen_image"), component)
     return model.replace(graph=traced_graph(model.architecture))
 
 
@@ -53,7 +53,7 @@ def test_the_vae_s_graph_has_convolutions_of_pictures_and_no_video():
 
 
 def test_a_config_without_a_part_for_texts_is_read_as_published(tmp_path):
-    folder = shutil.copytree(little_qwen_image(), tmp_path / "copy")
+    folder = shutil.copytree(little_transformer("qwen_image"), tmp_path / "copy")
     file = folder / "text_encoder" / "config.json"
     config = json.loads(file.read_bytes())
     text = config.pop("text_config")
@@ -76,7 +76,7 @@ def test_a_config_without_a_part_for_texts_is_read_as_published(tmp_path):
     ],
 )
 def test_a_config_that_lies_of_its_network_is_refused_before_it_takes_memory(part, change, said, tmp_path):
-    folder = shutil.copytree(little_qwen_image(), tmp_path / "copy")
+    folder = shutil.copytree(little_transformer("qwen_image"), tmp_path / "copy")
     file = folder / "text_encoder" / "config.json"
     config = json.loads(file.read_bytes())
     file.write_text(json.dumps(config | {part: config[part] | change}))

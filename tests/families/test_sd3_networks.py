@@ -10,7 +10,7 @@ from olivelike.measure.network_sizes import Case
 from olivelike.model import Architecture
 from olivelike.testing import compare_with_torch
 from olivelike.testing.models import load_model, random_model, traced_graph
-from tests.fixtures.little_sd3 import little_sd3
+from tests.fixtures.little_transformers import little_transformer
 
 CASES = (Case(1, 4, 4, 1), Case(3, 6, 10, 333), Case(1, 48, 16, 50), Case(2, 24, 8, 9), Case(1, 32, 40, 154))
 """None of them was traced."""
@@ -24,7 +24,7 @@ FORMS = {
 
 @pytest.mark.parametrize("form", FORMS)
 def test_the_denoiser_of_each_release_agrees_with_torch_at_other_sizes(form):
-    little = load_model(little_sd3(), "transformer").architecture
+    little = load_model(little_transformer("sd3"), "transformer").architecture
     architecture = Architecture(little.component, little.library, little.class_name, {**little.config, **FORMS[form]})
     model = random_model(architecture)
     assert "pos_embed.pos_embed" in model.weights
@@ -33,7 +33,7 @@ def test_the_denoiser_of_each_release_agrees_with_torch_at_other_sizes(form):
 
 @pytest.mark.parametrize("component", ["text_encoder", "text_encoder_3"])
 def test_its_text_encoders_agree_with_torch_at_other_lengths(component):
-    model = load_model(little_sd3(), component)
+    model = load_model(little_transformer("sd3"), component)
     cases = [Case(case.batch, 1, 1, min(case.sequence, 77)) for case in CASES] if component == "text_encoder" else CASES
     compare_with_torch(model.replace(graph=traced_graph(model.architecture)), cases=cases).require(1e-5)
 

@@ -12,7 +12,7 @@ from diffusers.models.embeddings import apply_rotary_emb
 
 from olivelike.families.networks.operators import rotary, with_operators
 from olivelike.testing.models import load_model, traced_graph
-from tests.fixtures.little_sd3 import little_sd3
+from tests.fixtures.little_transformers import little_transformer
 
 _JOINT = {
     "in_channels": 16, "num_layers": 1, "num_single_layers": 1, "attention_head_dim": 16, "num_attention_heads": 3,
@@ -100,6 +100,6 @@ def test_rotary_embeddings_are_those_of_diffusers(pairs, sequence_dim):
     ],
 )
 def test_exported_graphs_have_the_operators(component, expected):
-    graph = traced_graph(load_model(little_sd3(), component).architecture)
+    graph = traced_graph(load_model(little_transformer("sd3"), component).architecture)
     found = Counter(node.op_type for node in graph.to_ir().graph)
     assert {name: found[name] for name in expected} == expected

@@ -12,14 +12,14 @@ from olivelike.families.supported import check_network
 from olivelike.measure.network_sizes import Case
 from olivelike.testing import compare_with_torch
 from olivelike.testing.models import load_model, traced_graph
-from tests.fixtures.little_z_image import little_z_image
+from tests.fixtures.little_transformers import little_transformer
 
 CASES = (Case(1, 2, 4, 1), Case(3, 6, 2, 256), Case(1, 16, 40, 50), Case(2, 24, 8, 32), Case(1, 32, 32, 512))
 """None of them was traced; tokens of pictures and texts are multiples of 32, and are not."""
 
 
 def traced(component):
-    model = load_model(little_z_image(), component)
+    model = load_model(little_transformer("z_image"), component)
     return model.replace(graph=traced_graph(model.architecture))
 
 

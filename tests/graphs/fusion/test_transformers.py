@@ -13,10 +13,7 @@ from olivelike.model.graph import parameter_inputs
 from olivelike.model.targets import find_target
 from olivelike.testing.models import load_model, traced_graph
 from tests.families.test_qwen3 import QWEN
-from tests.fixtures.little_flux2 import little_flux2
-from tests.fixtures.little_qwen_image import little_qwen_image
-from tests.fixtures.little_sd3 import little_sd3
-from tests.fixtures.little_z_image import little_z_image
+from tests.fixtures.little_transformers import little_transformer
 
 TARGETS = ("cpu", "cuda", "directml", "openvino", "tensorrt", "webgpu")
 
@@ -164,12 +161,12 @@ def size_of(name, batch, tokens):
 
 
 NETWORKS = {
-    "sd3": lambda: load_model(little_sd3(), "transformer").architecture,
-    "t5": lambda: load_model(little_sd3(), "text_encoder_3").architecture,
+    "sd3": lambda: load_model(little_transformer("sd3"), "transformer").architecture,
+    "t5": lambda: load_model(little_transformer("sd3"), "text_encoder_3").architecture,
     "qwen3": lambda: QWEN,
-    "flux2": lambda: load_model(little_flux2(), "transformer").architecture,
-    "z_image": lambda: load_model(little_z_image(), "transformer").architecture,
-    "qwen_image": lambda: load_model(little_qwen_image(), "transformer").architecture,
+    "flux2": lambda: load_model(little_transformer("flux2"), "transformer").architecture,
+    "z_image": lambda: load_model(little_transformer("z_image"), "transformer").architecture,
+    "qwen_image": lambda: load_model(little_transformer("qwen_image"), "transformer").architecture,
 }
 T5 = {
     "com.microsoft.MultiHeadAttention": 2, "RMSNormalization": 5, "Attention": 0,

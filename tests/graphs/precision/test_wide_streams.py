@@ -28,21 +28,13 @@ from olivelike.model import Graph
 from olivelike.model.graph import BLOCK_KEY
 from olivelike.model.targets import TARGETS, find_target
 from olivelike.testing.models import load_model, traced_graph
-from tests.fixtures.little_flux import little_flux
-from tests.fixtures.little_flux2 import little_flux2
-from tests.fixtures.little_qwen_image import little_qwen_image
-from tests.fixtures.little_sd3 import little_sd3
-from tests.fixtures.little_z_image import little_z_image
+from tests.fixtures.little_transformers import little_transformer
 
 if TYPE_CHECKING:
     from olivelike.measure.verify.evaluation import Observer
 
 MOST = float(np.finfo(np.float16).max)
 CASE = Case(2, 4, 6, 9)
-FOLDERS = {
-    "flux": little_flux, "flux2": little_flux2, "sd3": little_sd3, "z_image": little_z_image,
-    "qwen_image": little_qwen_image,
-}  # fmt: skip
 SUMS, LAYERS, PRODUCTS = "sums", "layers", "products"
 OVERFLOWING = {
     ("flux", "transformer"): (
@@ -88,7 +80,7 @@ class Scaled:
     """A network of a little pipeline with some of its weights scaled, and what torch makes of it in float64."""
 
     def __init__(self, family: str, component: str, factors: Mapping[str, float] = MappingProxyType({})) -> None:
-        self.model = load_model(FOLDERS[family](), component)
+        self.model = load_model(little_transformer(family), component)
         self.architecture = self.model.architecture
         self.factors = factors
         self.graph = traced_graph(self.architecture)

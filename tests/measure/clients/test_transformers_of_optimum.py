@@ -11,8 +11,7 @@ from olivelike.engine.convert_request import ConvertRequest, draft
 from olivelike.engine.prepared import Options
 from olivelike.engine.run import run
 from tests.fixtures.inline_executor import InlineExecutor
-from tests.fixtures.little_flux import little_flux
-from tests.fixtures.little_sd3 import little_sd3
+from tests.fixtures.little_transformers import little_transformer
 from tests.measure.clients.optimum_pictures import paint_with_optimum
 
 pytestmark = pytest.mark.slow
@@ -24,18 +23,19 @@ LEAST = 40.0
 
 
 @pytest.mark.parametrize(
-    ("name", "source", "form", "absent", "asked"),
+    ("name", "family", "variant", "absent", "asked"),
     [
-        ("Flux", little_flux, {}, {}, {"guidance_scale": 0.0, "max_sequence_length": 256}),
-        ("Flux", little_flux, {"dev": True}, {}, {"guidance_scale": 3.5}),
-        ("StableDiffusion3", little_sd3, {}, {}, {"guidance_scale": 5.0, "negative_prompt": "a dog"}),
-        ("StableDiffusion3", little_sd3, {"t5": False}, NO_T5, {"guidance_scale": 5.0}),
+        ("Flux", "flux", "", {}, {"guidance_scale": 0.0, "max_sequence_length": 256}),
+        ("Flux", "flux", "dev", {}, {"guidance_scale": 3.5}),
+        ("StableDiffusion3", "sd3", "", {}, {"guidance_scale": 5.0, "negative_prompt": "a dog"}),
+        ("StableDiffusion3", "sd3", "without T5", NO_T5, {"guidance_scale": 5.0}),
     ],
     ids=["schnell", "dev", "with T5", "without T5"],
 )
-def test_optimum_paints_what_torch_paints_from_a_seed(optimum_python, tmp_path, name, source, form, absent, asked):
+def test_optimum_paints_what_torch_paints_from_a_seed(optimum_python, tmp_path, name, family, variant, absent, asked):
+    source = little_transformer(family, variant)
     place, options = draft(
-        ConvertRequest(str(source(**form)), "cpu", tmp_path / "optimum", layout="optimum"),
+        ConvertRequest(str(source), "cpu", tmp_path / "optimum", layout="optimum"),
         Options(cache_dir=tmp_path / "cache"),
     )
     run(place, options, executor=InlineExecutor)
@@ -43,7 +43,7 @@ def test_optimum_paints_what_torch_paints_from_a_seed(optimum_python, tmp_path, 
         optimum_python, tmp_path / "optimum", f"ORT{name}Pipeline", 5, {**ASKED, **asked}
     )
     assert told["class"] == f"ORT{name}Pipeline"
-    pipeline = getattr(diffusers, f"{name}Pipeline").from_pretrained(source(**form), **absent)
+    pipeline = getattr(diffusers, f"{name}Pipeline").from_pretrained(source, **absent)
     pipeline.set_progress_bar_config(disable=True)
     wanted = pipeline(**ASKED, **asked, generator=torch.Generator().manual_seed(5), output_type="np").images[0]
     assert wanted.std() > 0.1

@@ -18,13 +18,9 @@ from olivelike.errors import SourceError
 from olivelike.runtime import Request, open_pipeline
 from olivelike.testing.models import lend_graphs, load_model
 from tests.fixtures.inline_executor import InlineExecutor
-from tests.fixtures.little_flux import little_flux
-from tests.fixtures.little_flux2 import little_flux2
-from tests.fixtures.little_sd3 import little_sd3
-from tests.fixtures.little_z_image import little_z_image
+from tests.fixtures.little_transformers import little_transformer
 from tests.fixtures.transformer_loras import KOHYA, PEFT, File, write
 
-SOURCES = {"flux": little_flux, "flux2": little_flux2, "sd3": little_sd3, "z_image": little_z_image}
 ORIGINAL = {
     "flux": File("flux", "kohya", "lora_unet_", KOHYA, True, True, r"_blocks\.\d\.(?!proc)|final_layer", "tensor"),
     "flux2": File("flux2", "BFL", "diffusion_model.", PEFT, True, False, r"^(double|single)_blocks|final_layer"),
@@ -38,7 +34,7 @@ class Outputs:
     """What a pipeline, or its transformer alone, becomes without LoRAs, and with two of them."""
 
     def __init__(self, root: Path, family: str, precision: str = "fp32", target: str = "cpu") -> None:
-        self.source, self.root, self.target, self.precision = SOURCES[family](), root, target, precision
+        self.source, self.root, self.target, self.precision = little_transformer(family), root, target, precision
         self.options = Options(cache_dir=root / "cache")
         shapes = {name: tensor.shape for name, tensor in load_model(self.source, "transformer").weights.items()}
         dora = File(family, "PEFT-dora", "transformer.", kind="dora", only="attn|attention")
@@ -98,7 +94,7 @@ def test_several_loras_on_top_give_the_weights_of_a_run_that_merged_them(tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", SOURCES)
+@pytest.mark.parametrize("family", ORIGINAL)
 def test_several_loras_on_top_give_the_picture_of_a_run_that_merged_them(family, tmp_path):
     outputs = Outputs(tmp_path, family)
     plain, merged = outputs.make(whole=True), outputs.make(outputs.loras, whole=True)

@@ -13,8 +13,8 @@ from olivelike.engine.prepared import Options
 from olivelike.engine.run import run
 from olivelike.serve import ServeSettings
 from tests.fixtures.inline_executor import InlineExecutor
-from tests.fixtures.little_flux2 import little_flux2
 from tests.fixtures.little_guides import CONTROL_NAMES, little_guided
+from tests.fixtures.little_transformers import little_transformer
 from tests.serve.conftest import Running, running
 from tests.serve.page.conftest import PHONE, Opened, barriers, png
 
@@ -84,7 +84,7 @@ def test_pictures_are_prompts_by_the_models_adapter(
 def shown_references(base_settings: ServeSettings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     root = tmp_path_factory.mktemp("klein")
     place, options = draft(
-        ConvertRequest(str(little_flux2()), "cpu", root / "klein"), Options(cache_dir=root / "cache")
+        ConvertRequest(str(little_transformer("flux2")), "cpu", root / "klein"), Options(cache_dir=root / "cache")
     )
     run(place, options, executor=InlineExecutor)
     with running(replace(base_settings, folders=(root / "klein",), gallery=root / "gallery")) as server:

@@ -13,7 +13,7 @@ from olivelike.sources.adapters.lora_file import WeightedLora
 from olivelike.sources.adapters.merge import changes
 from olivelike.testing.checkpoint_configs import component_configs
 from olivelike.testing.checkpoints import random_parameter
-from tests.fixtures import little_flux, little_flux2, little_sd3, little_z_image
+from tests.fixtures.little_transformers import LITTLE, denoiser_class
 
 
 @dataclass(frozen=True)
@@ -130,20 +130,11 @@ def sdxl(one_torch_thread):
 
 @pytest.fixture(scope="session")
 def transformers(one_torch_thread):
-    """Return what gives the small denoiser of a family: of `flux`, `flux2`, `sd3`, `z_image`."""
-    import diffusers
-
-    known = {
-        "flux": (diffusers.FluxTransformer2DModel, little_flux),
-        "flux2": (diffusers.Flux2Transformer2DModel, little_flux2),
-        "sd3": (diffusers.SD3Transformer2DModel, little_sd3),
-        "z_image": (diffusers.ZImageTransformer2DModel, little_z_image),
-    }
+    """Return what gives the small denoiser of a family."""
 
     @cache
     def made(family):
-        network_class, little = known[family]
-        config = dict(little._TRANSFORMER)
+        network_class, config = denoiser_class(family), dict(LITTLE[family].denoiser)
         return Network("transformer", network_class, config, lambda: network_class(**config))
 
     return made
