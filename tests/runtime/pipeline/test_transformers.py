@@ -7,6 +7,8 @@ import json
 import numpy as np
 import onnxruntime
 import pytest
+import torch
+from diffusers.pipelines.flux2.pipeline_flux2_klein import compute_empirical_mu
 from drawn_transformers import LEAST, assert_alike
 from PIL import Image
 from torch_pipelines import psnr
@@ -219,3 +221,44 @@ def test_optimum_s_layout_has_its_classes_and_the_names_of_its_inputs(drawn, fam
         session = onnxruntime.InferenceSession(folder / "transformer" / "model.onnx")
         assert {one.name: len(one.shape) for one in session.get_inputs()} == inputs
     assert np.array_equal(open_pipeline(folder).latents(made.ask()), made.pipeline.latents(made.ask()))
+
+
+def enlarged(latents, times=1.5):
+    return torch.nn.functional.interpolate(latents, scale_factor=times, mode="bilinear")
+
+
+def drawn_again(made, side, strength):
+    """Return what diffusers' pipelines draw from a text, and then from what is between the latents of that."""
+    text, larger = made.torch_pipeline(), {"width": side * 3 // 2, "height": side * 3 // 2}
+    # Z-Image's are without guidance otherwise.
+    guided = {"guidance_scale": 2.0} if made.family == "z_image" else {}
+    latents = made.painted(output_type="latent", **guided)[None]
+    if made.family != "flux2":
+        if made.family in ("flux", "qwen_image"):
+            latents = text._unpack_latents(latents, side, side, text.vae_scale_factor).reshape(1, 16, side // 2, -1)
+        return made.painted("Img2Img", image=enlarged(latents), strength=strength, **larger, **guided)
+    # It has no pipeline for it, but takes latents and levels of noise.
+    statistics, unpacked = text.vae.bn, text._patchify_latents(latents)
+    mean, deviation = (one.view(1, -1, 1, 1) for one in (statistics.running_mean, statistics.running_var))
+    deviation = torch.sqrt(deviation + text.vae.config.batch_norm_eps)
+    again = text._patchify_latents(enlarged(text._unpatchify_latents((unpacked - mean) / deviation)))
+    levels = np.linspace(1.0, 0.25, 4)[round(4 * (1 - strength)) :]
+    text.scheduler.set_timesteps(sigmas=list(levels), mu=compute_empirical_mu(again.shape[2] * again.shape[3], 4))
+    level, noise = text.scheduler.sigmas[0], torch.randn(again.shape, generator=torch.Generator().manual_seed(5))
+    return made.painted(latents=(1 - level) * again + level * noise, sigmas=list(levels), **larger)
+
+
+@pytest.mark.parametrize(
+    ("family", "variant"),
+    [("flux", ""), ("flux", "dev"), ("flux2", ""), ("flux2", "base"), ("sd3", ""), ("z_image", ""), ("qwen_image", "")],
+)
+@pytest.mark.filterwarnings("ignore:Passing `image` as torch tensor")
+def test_hires_fix_gives_what_two_pipelines_of_torch_give(drawn, family, variant):
+    made = drawn(family, variant)
+    guided = {"guidance_scale": 3.0} if family == "z_image" else {}
+    request = made.ask(hires=1.5, hires_strength=0.75, **guided)
+    with torch.no_grad():
+        expected = drawn_again(made, request.size[0], 0.75)
+    result = made.pipeline.generate(request)
+    assert result.pictures[0].image.size == expected.size
+    assert_alike(result, expected)
