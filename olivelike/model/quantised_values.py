@@ -128,35 +128,41 @@ def quantise(weight: Array, form: BlockFormat, dtype: np.dtype[Any] | None = Non
         form: How they are written.
         dtype: Of the scales, by default the weight's own.
     """
-    if form.packed and form.bits == _SPLIT:
-        return _quantise_twice(weight, form, dtype or weight.dtype)
     # As bits, which NumPy moves and compares faster than numbers.
     rows = np.moveaxis(weight.view(f"u{weight.itemsize}"), form.axis, -1)
     *outer, width = rows.shape
     flat = rows.reshape(-1, width)
     blocks = -(-width // form.block_size)
     full = blocks * form.block_size
-    numbers = np.empty((len(flat), full * form.bits // _BYTE if form.packed else width), form.number_type)
-    scales, zeros = np.empty((len(flat), blocks), dtype or weight.dtype), np.empty((len(flat), blocks), np.uint8)
+    forms = form.in_two() if form.packed and form.bits == _SPLIT else (form,)
+    made = [
+        (
+            np.empty((len(flat), full * one.bits // _BYTE if one.packed else width), one.number_type),
+            np.empty((len(flat), blocks), dtype or weight.dtype),
+            np.empty((len(flat), blocks), np.uint8),
+        )
+        for one in forms
+    ]
     step = min(len(flat), max(1, _PIECE_VALUES // full))
-    wide, found = np.empty(step * full, np.float32), np.empty((step, full), form.number_type)
+    wide, found = np.empty((step, full), np.float32), np.empty((step, full), forms[0].number_type)
     for start in range(0, len(flat), step):
         part = slice(start, start + step)
-        bits = np.ascontiguousarray(_filled(flat[part], full))
-        into = found[: len(bits)]
-        scales[part], zeros[part] = (
-            one.reshape(len(bits), -1)
-            for one in _rounded(bits.view(weight.dtype), form, wide[: bits.size], into.reshape(-1))
-        )
-        if form.packed:
-            into[:, width:] = 1 << (form.bits - 1) if form.symmetric else 0
-            numbers[part] = _pack(into, form.bits)
-        else:
-            numbers[part] = into[:, :width]
+        values = np.ascontiguousarray(_filled(flat[part], full)).view(weight.dtype)
+        count = len(values)
+        for one, (numbers, scales, zeros) in zip(forms, made, strict=True):
+            whole = numbers.shape[1] == full
+            into = numbers[part] if whole else found[:count]
+            rounded = _rounded(values, one, wide[:count], into)
+            scales[part], zeros[part] = (each.reshape(count, -1) for each in rounded)
+            if one is not forms[-1]:
+                values = _left(values, one, into, scales[part], zeros[part])
+            if one.packed:
+                into[:, width:] = 1 << (one.bits - 1) if one.symmetric else 0
+            if not whole:
+                numbers[part] = _pack(into, one.bits) if one.packed else into[:, :width]
     if form.packed:
-        result = [numbers.reshape(len(flat), blocks, -1), scales]
-        return result if form.symmetric else [*result, _pack(zeros, form.bits)]
-    numbers, scales, zeros = (np.moveaxis(part.reshape(*outer, -1), -1, form.axis) for part in (numbers, scales, zeros))
+        return [array for one, parts in zip(forms, made, strict=True) for array in _packed(one, *parts)]
+    numbers, scales, zeros = (np.moveaxis(part.reshape(*outer, -1), -1, form.axis) for part in made[0])
     numbers = in_row_order(numbers)
     if form.bits == _SPLIT:
         first, second = np.split(numbers.astype(np.uint8) & 15, 2)
@@ -165,10 +171,20 @@ def quantise(weight: Array, form: BlockFormat, dtype: np.dtype[Any] | None = Non
     return result if form.symmetric else [*result, zeros.astype(form.dtype)]
 
 
-def _quantise_twice(weight: Array, form: BlockFormat, dtype: np.dtype[Any]) -> list[Array]:
-    first, rest = form.in_two()
-    found = quantise(weight, first, dtype)
-    return [*found, *quantise(weight.astype(np.float32) - dequantise(found, first, weight.shape), rest, dtype)]
+def _packed(form: BlockFormat, numbers: Array, scales: Array, zeros: Array) -> list[Array]:
+    """Return numbers in bytes, scales and zero points in the shapes of MatMulNBits."""
+    result = [numbers.reshape(*scales.shape, -1), scales]
+    return result if form.symmetric else [*result, _pack(zeros, form.bits)]
+
+
+def _left(values: Array, form: BlockFormat, numbers: Array, scales: Array, zeros: Array) -> Array:
+    """Return what numbers of 8 bits leave of values, in float32, as `dequantise` widens them."""
+    left = np.empty(values.shape, np.float32)
+    blocks, near = (np.reshape(one, (scales.size, -1)) for one in (left, numbers.astype(np.float32)))
+    near -= np.float32(1 << (form.bits - 1)) if form.symmetric else zeros.reshape(-1, 1).astype(np.float32)
+    near *= scales.reshape(-1, 1).astype(np.float32)
+    np.subtract(widen(values, left).reshape(blocks.shape), near, out=blocks)
+    return left
 
 
 def dequantise(parts: list[Array], form: BlockFormat, shape: tuple[int, ...]) -> Array:
