@@ -11,6 +11,7 @@
 | `environment/1` | an environment variable that a pass names; `olivelike.engine.keys` |
 | `memory/1` | what a pass remembers: its maker, and the question |
 | `output-lock/1` | the lock on an output folder |
+| `stand-in/1` | files that are not hashed yet, by name; in no key that is kept; `olivelike.engine.plan.inputs` |
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from olivelike.engine.execute.events import Event
@@ -16,7 +16,7 @@ from olivelike.engine.kinds.kind import Workplace
 from olivelike.engine.output.lost_values import TOLD, lost_values
 from olivelike.engine.plan.planner import estimate, explain_status
 from olivelike.engine.plan.resolver import Resolution
-from olivelike.errors import DamagedError, PassError
+from olivelike.errors import DamagedError, PassError, SourceError
 from olivelike.model.records.run_record import NodeRecord
 from olivelike.store import Action
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from olivelike.engine.execute.executor import Answer, Executor
     from olivelike.engine.execute.sharing import Unshared
     from olivelike.engine.keys import Key
-    from olivelike.engine.kinds.kind import Done
+    from olivelike.engine.kinds.kind import Done, Task
     from olivelike.engine.plan.forecast import Forecast
     from olivelike.engine.plan.node import Node
     from olivelike.engine.plan.reasons import Earlier
@@ -91,6 +91,9 @@ class _Running:
     lock: Lock | None
     memory: int
     started: float
+    ahead: Task | None = None
+    """The task, if it began before the digests of its files were known."""
+    ended: float = 0.0
 
     def release(self) -> None:
         if self.lock is not None:
@@ -113,6 +116,10 @@ class Driver:
         self._resolutions: dict[str, tuple[Resolution, str]] = {}
         self._waiting: set[str] = set()
         """Nodes that wait for something that no answer of a worker will tell: another run, or a file's digest."""
+        self._unnamed: dict[str, tuple[_Running, Done, Answer]] = {}
+        """What nodes made whose keys are known once their files are hashed."""
+        self._ahead: dict[str, Key | None] = {}
+        """What `resolve_ahead` said."""
         self._announced: set[str] = set()
         self.execution = Execution({}, 0)
         """How the nodes ended that have ended so far."""
@@ -175,8 +182,10 @@ class Driver:
             self._end(node, "skipped", f"{failed[0]} did not succeed")
             return True
         if not self._resolver.is_ready(node):
-            self._waiting.add(node.id)
-            return False
+            return self._start_ahead(node)
+        if node.id in self._unnamed:
+            self._finish_ahead(node)
+            return True
         resolution, reason = self._resolve(node)
         if resolution.done:
             self._hit(node, resolution, reason)
@@ -246,7 +255,34 @@ class Driver:
         created = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
         return Action(key.digest, key.inputs(), dict(outputs), dict(parts), dict(facts), seconds, peak, created)
 
-    def _start(self, node: Node, resolution: Resolution, reason: str) -> bool:
+    def _start_ahead(self, node: Node) -> bool:
+        """Start a node whose files are still being hashed, if it runs whatever they hold; tell whether it started.
+
+        Their bytes are read twice then, but the second time from memory. Another machine is told digests.
+        """
+        if node.output is not None and node.id not in self._unnamed and self._executor.memory_limit is None:
+            if node.id not in self._ahead:
+                self._ahead[node.id] = self._resolver.resolve_ahead(node)
+            key = self._ahead[node.id]
+            if key is not None and self._start(node, Resolution(key), "the output folder lacks it", ahead=True):
+                return True
+        self._waiting.add(node.id)
+        return False
+
+    def _finish_ahead(self, node: Node) -> None:
+        """Give a key to what a node made before its files were hashed, if they are still the same."""
+        running, done, answer = self._unnamed.pop(node.id)
+        assert running.ahead is not None
+        try:
+            running.ahead.check_unchanged()
+        except SourceError as error:
+            self._fail(running, Failed(str(error), error.word), answer)
+        else:
+            running.resolution = self._resolver.resolve(node)
+            running.reason = explain_status(node, replace(running.resolution, done=False), self._settings.history)[1]
+            self._finish(running, done, answer)
+
+    def _start(self, node: Node, resolution: Resolution, reason: str, *, ahead: bool = False) -> bool:
         memory = estimate(node, self._nodes, self._resolver.inputs.source).memory_bytes
         used = sum(running.memory for running in self._running.values())
         if len(self._running) >= self._executor.size:
@@ -263,10 +299,11 @@ class Driver:
                 lock.release()  # Another run made it in the meantime.
                 del self._resolutions[node.id]
                 return True
-        self._running[node.id] = _Running(node, resolution, reason, lock, memory, time.perf_counter())
+        running = _Running(node, Resolution(None) if ahead else resolution, reason, lock, memory, time.perf_counter())
+        self._running[node.id] = running
         self._emit("node_started", node, reason=reason, expected_seconds=self._teller.begin(node.id))
         staged, reuse = self._settings.staging.get(node.id), not self._settings.force
-        assignment = self._resolver.assignment(node, resolution.key, staged, reuse=reuse)
+        assignment = self._resolver.assignment(node, resolution.key, staged, reuse=reuse, ahead=ahead)
         place = Workplace(node.id, node.component, str(self._store.root), str(self._log_of(node)))
         key, step = resolution.key, node.step
         demand = Demand(
@@ -276,7 +313,9 @@ class Driver:
             key=None if key is None else key.digest,
             seconds=None if step is None else self._settings.step_timeout,
         )
-        self._executor.submit(kind_of(node).task(place, assignment), demand)
+        task = kind_of(node).task(place, assignment)
+        running.ahead = task if ahead else None
+        self._executor.submit(task, demand)
         return True
 
     def _maker(self, key: Key) -> str:
@@ -294,16 +333,19 @@ class Driver:
             self._emit("node_progress", running.node, **asdict(answer.content), seconds_left=left)
             return
         del self._running[answer.node]
+        running.ended = time.perf_counter()
         try:
             if isinstance(answer.content, Failed):
                 self._fail(running, answer.content, answer)
+            elif running.ahead is not None:
+                self._unnamed[answer.node] = running, answer.content, answer
             else:
                 self._finish(running, answer.content, answer)
         finally:
             running.release()
 
     def _finish(self, running: _Running, done: Done, answer: Answer) -> None:
-        ended, peak = time.perf_counter(), answer.peak_memory_bytes
+        peak = answer.peak_memory_bytes
         node, key = running.node, running.resolution.key
         if node.output is None:
             if key is not None:
@@ -326,7 +368,7 @@ class Driver:
             outputs=done.outputs,
             facts=done.facts,
             # Counted from its end: a new worker takes a while to come up before it begins.
-            start_seconds=max(running.started, ended - done.seconds) - self._settings.began,
+            start_seconds=max(running.started, running.ended - done.seconds) - self._settings.began,
             seconds=done.seconds,
             host=answer.host,
             **costs,

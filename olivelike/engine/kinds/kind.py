@@ -105,6 +105,13 @@ class Task(ABC):
         """Return what it uses of this machine; `store` is the one that it was planned with."""
         return Needs()
 
+    def check_unchanged(self) -> None:  # noqa: B027  (a task without files of a source has nothing to refuse)
+        """Refuse a result whose source was written to since it was planned.
+
+        Raises:
+            SourceError: naming the file.
+        """
+
     def elsewhere(self) -> Task:
         """Return the task without what would only spare this machine work."""
         return self
@@ -212,6 +219,10 @@ class Kind(ABC):
         """Return the node's key, or why it has none."""
         work = self.work(node, inputs.source)
         return work_key(node.kind, work, self.libraries, self.options(node), facets)
+
+    def surely_runs(self, node: Node, key: Key) -> bool:  # noqa: ARG002
+        """Tell whether the node runs whatever the digests of its files are; those in `key` are stand-ins."""
+        return False
 
     def shelved(self, node: Node, upstream: Upstream, inputs: Inputs) -> Answer | None:  # noqa: ARG002
         """Return what the node would make, if a shelf knows it."""

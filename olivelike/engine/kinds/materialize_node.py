@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from olivelike._untrusted import Json, JsonView
+    from olivelike.engine.keys import Key
     from olivelike.engine.kinds.kind import Assignment, Needs, Task, Workbench, Workplace
     from olivelike.engine.plan.node import Node
     from olivelike.model.architecture import Config
@@ -117,6 +118,10 @@ class MaterializeNode(ModelNode):
         size = int(checkpoint.elements * _FLOAT_BYTES * scale)
         return Estimate(size, _MEMORY + 3 * _FLOAT_BYTES * checkpoint.largest)
 
+    def surely_runs(self, node: Node, key: Key) -> bool:
+        """Tell whether the output holds nothing that the same code made of other weights, or of these."""
+        return _recorded(node, key) is None
+
     def task(self, place: Workplace, assignment: Assignment) -> Task:
         """Return what a worker is to do."""
         node, inputs = assignment.node, assignment.inputs
@@ -143,17 +148,21 @@ class MaterializeNode(ModelNode):
 def _earlier(assignment: Assignment) -> tuple[str, str, JsonView] | None:
     """Return what lies in the output if the same code made it, of all the same but the weights."""
     output, key, component = assignment.node.output, assignment.key, assignment.node.component
-    before = OutputRecord.read(output.path) if output is not None and assignment.reuse else None
-    if output is None or key is None or before is None or component not in before.components:
+    before = _recorded(assignment.node, key) if key is not None and assignment.reuse else None
+    if output is None or before is None:
         return None
-    record = before.components[component]
-    weights = record.facets.get("weights", "")
-    same_but_weights = replace(key, facets={**key.facets, "weights": weights})
-    files = before.component_files(component)
-    model = before.find_model_file(component)
-    if model is None or same_but_weights.digest != record.key:
-        return None
-    if not is_current(output.path, before, files, assignment.inputs.store):
+    record, model = before.components[component], before.find_model_file(component)
+    if model is None or not is_current(output.path, before, before.component_files(component), assignment.inputs.store):
         return None
     lost = {kind: getattr(record, kind) for kind in LOST}
-    return str(output.path / model), weights, {"derivations": record.derivations, "lost": lost}
+    return str(output.path / model), record.facets["weights"], {"derivations": record.derivations, "lost": lost}
+
+
+def _recorded(node: Node, key: Key) -> OutputRecord | None:
+    """Return the record of the node's output if it has the result of this key, or of one with other weights."""
+    before = OutputRecord.read(node.output.path) if node.output is not None else None
+    record = before.components.get(node.component) if before is not None else None
+    if record is None:
+        return None
+    same_but_weights = replace(key, facets={**key.facets, "weights": record.facets.get("weights", "")})
+    return before if same_but_weights.digest == record.key else None

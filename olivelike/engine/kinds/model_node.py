@@ -36,7 +36,7 @@ class ModelTask(Task):
     files: Mapping[str, str]
     """Path of each source file that holds weights, by digest."""
     stamps: Mapping[str, list[int]]
-    """Size in bytes and time in nanoseconds of each source file when its digest was taken, by path."""
+    """Size in bytes and time in nanoseconds of each source file when its digest was taken, or before, by path."""
 
     @property
     def weight_files(self) -> dict[str, Path]:
@@ -67,7 +67,7 @@ class ModelTask(Task):
         return Needs(frozenset(objects), tuple(self.stamps))
 
     def check_unchanged(self) -> None:
-        """Refuse a result whose source was written to since its digest was taken.
+        """Refuse a result whose source was written to since its digest was taken, or the task was planned.
 
         Raises:
             SourceError: naming the file.

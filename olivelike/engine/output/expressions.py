@@ -86,10 +86,9 @@ class Evaluator:
             return values.reshape(expression["shape"])
         if expression.get("domain") == QUANTISE_DOMAIN:
             return self._quantised(expression)
-        operands = [None if operand is None else self.evaluate(operand) for operand in expression["inputs"]]
         if expression["op"] == "Cast" and expression["attributes"]["to"] in HALVES:
-            assert operands[0] is not None
-            return self._halved(operands[0], expression["attributes"]["to"])
+            return self._halved(self._narrow(expression["inputs"][0])[0], expression["attributes"]["to"])
+        operands = [None if operand is None else self.evaluate(operand) for operand in expression["inputs"]]
         if (moved := _moved(expression, operands)) is not None:
             return moved
         return _run(expression, operands, self.opsets, self.ir_version, self.name)
@@ -139,7 +138,9 @@ class Evaluator:
         return self._halved(array, number) if number in HALVES else array.astype(wanted)
 
     def _halved(self, array: Array, half: int) -> Array:
-        halved, lost = to_half(array, half)
+        if type_number(array.dtype) == half:  # As it is stored.
+            return array
+        halved, lost = to_half(array.astype(np.float32) if array.itemsize == _HALF_BYTES else array, half)
         for kind, count in lost.items():
             self.lost[kind] = self.lost.get(kind, 0) + count
         return halved

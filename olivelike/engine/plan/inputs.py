@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from olivelike.digest import digest_bytes
+from olivelike.digest import digest_bytes, digest_json
 from olivelike.families import DENOISERS
 from olivelike.pass_api.pass_class import GUIDES_READ
 from olivelike.sources import Adaptation, bind, known_digest
@@ -41,13 +41,22 @@ class Inputs:
     """Graphs that are known without being made."""
     elsewhere: Callable[[str], bytes | None] = lambda _: None
     """Returns what the store lacks and another has, by digest."""
+    hashed: bool = True
+    """Whether `digests` are those of files, not of their names."""
     _bound: dict[str, str] = field(default_factory=dict)
     _known: dict[str, bytes] = field(default_factory=dict)
 
     @cached_property
     def digests(self) -> FileDigests:
         """SHA-256 of each file; big ones are hashed once and remembered."""
+        if not self.hashed:
+            return FileDigests(lambda path: digest_json(["stand-in/1", str(path)]))
         return FileDigests(lambda path: known_digest(path) or self.store.file_digest(path))
+
+    @cached_property
+    def unhashed(self) -> Inputs:
+        """The same for work that begins before files are hashed: digests of their names stand in for theirs."""
+        return replace(self, hashed=False, _bound={})
 
     def weight_files(self, component: str) -> tuple[Path, ...]:
         """Return the weight files of a component; a tokenizer has none."""

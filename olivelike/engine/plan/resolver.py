@@ -88,6 +88,15 @@ class Resolver:
             return Resolution(key, action, done=True)
         return self._on_shelf(node, key, flaw)
 
+    def resolve_ahead(self, node: Node) -> Key | None:
+        """Return a key of stand-ins for files that are not hashed yet, if the node runs whatever they hold."""
+        upstream, kind = self._upstream(node), kind_of(node)
+        if upstream is None:
+            return None
+        inputs = self.inputs.unhashed
+        key = kind.key(node, kind.facets(node, upstream, inputs), inputs)
+        return None if isinstance(key, str) or not kind.surely_runs(node, key) else key
+
     def stored(self, node: Node, key: Key) -> tuple[Action | None, str]:
         """Return the stored result of a node if it answers the node's question, else what is wrong with it."""
         action = self.inputs.store.get_action(key.digest)
@@ -128,10 +137,20 @@ class Resolver:
         upstream = self._upstream(node) or Upstream()
         return all(map(self.inputs.digests.is_ready, kind_of(node).files(node, upstream, self.inputs)))
 
-    def assignment(self, node: Node, key: Key | None, folder: Path | None, *, reuse: bool) -> Assignment:
-        """Return what the task of a node is made from; `folder` is where one with an output writes to."""
-        facets = self.facets(node) or {}
-        return Assignment(node, self.inputs, self._upstream(node) or Upstream(), facets, key, folder, reuse)
+    def assignment(
+        self, node: Node, key: Key | None, folder: Path | None, *, reuse: bool, ahead: bool = False
+    ) -> Assignment:
+        """Return what the task of a node is made from.
+
+        Args:
+            node: The node.
+            key: Its key.
+            folder: Where a node with an output writes to.
+            reuse: Whether the results of earlier runs may be used.
+            ahead: Whether the key is of `resolve_ahead`.
+        """
+        inputs, upstream = self.inputs.unhashed if ahead else self.inputs, self._upstream(node) or Upstream()
+        return Assignment(node, inputs, upstream, kind_of(node).facets(node, upstream, inputs), key, folder, reuse)
 
     def _upstream(self, node: Node) -> Upstream | None:
         """Return what is known before a node, `None` while something is not; what it joins, behind its component."""
