@@ -260,7 +260,8 @@ class Driver:
 
         Their bytes are read twice then, but the second time from memory. Another machine is told digests.
         """
-        if node.output is not None and node.id not in self._unnamed and self._executor.memory_limit is None:
+        here = self._executor.memory_limit is None
+        if here and node.output is not None and node.id not in self._unnamed and self._resolver.is_near(node):
             if node.id not in self._ahead:
                 self._ahead[node.id] = self._resolver.resolve_ahead(node)
             key = self._ahead[node.id]

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from olivelike.sources import PipelineSource
     from olivelike.store import Store
 
-_MEMORY = 120 << 20
-"""Resident memory of a process that materialises, before its first tensor, in bytes."""
+_MEMORY = 384 << 20
+"""Resident memory of a process that materialises, and of pieces of tensors that are read ahead or wait, in bytes."""
 _FLOAT_BYTES = 4
 
 
@@ -110,13 +110,20 @@ class MaterializeNode(ModelNode):
         return {**node.file_names, **({} if limit is None else {"most_data_bytes": limit})}
 
     def estimate(self, node: Node, chain: Sequence[Node], source: PipelineSource) -> Estimate:
-        """Return the size of the weights behind all passes, and room for the largest tensor."""
+        """Return the size of the weights behind all passes, and room for what waits and for the largest tensors.
+
+        The very largest is a table, or read by rows: of those, what is written last waits. Others may be taken as a
+        whole by two threads, or the one that a textual inversion is added to.
+        """
         if node.component not in source.checkpoints:  # a tokenizer
             return Estimate(2_000_000, _MEMORY)
         checkpoint = source.checkpoint(node.component)
         scale = math.prod(before.step.instance.resources.weights_scale for before in chain if before.step)
         size = int(checkpoint.elements * _FLOAT_BYTES * scale)
-        return Estimate(size, _MEMORY + 3 * _FLOAT_BYTES * checkpoint.largest)
+        sizes = sorted({math.prod(tensor.shape) for tensor, _ in checkpoint.tensors.values()}, reverse=True)
+        grows = any("embeddings" in before.step.instance.reads for before in chain if before.step)
+        largest, whole = sizes[0], sizes[0 if grows else min(1, len(sizes) - 1)]
+        return Estimate(size, _MEMORY + largest + 3 * _FLOAT_BYTES * whole)
 
     def surely_runs(self, node: Node, key: Key) -> bool:
         """Tell whether the output holds nothing that the same code made of other weights, or of these."""

@@ -80,11 +80,12 @@ class Inputs:
         return {self.digests[path]: self.digests.stamps[path][0] for path in files}
 
     def prefetch(self) -> None:
-        """Begin to hash every file that holds weights in the background."""
-        paths = {path for component in self.source.checkpoints for path in self.weight_files(component)}
-        paths.update(path for opened in self.adapters.loras for path in opened.files)
-        paths.update(opened.path for opened in self.adapters.embeddings)
-        paths.update(self.guide_files(DENOISERS[0]).values())
+        """Begin to hash every file that holds weights in the background: those of the largest component first."""
+        sizes = {name: checkpoint.elements for name, checkpoint in self.source.checkpoints.items()}
+        paths = [path for name in sorted(sizes, key=lambda name: -sizes[name]) for path in self.weight_files(name)]
+        paths += [path for opened in self.adapters.loras for path in opened.files]
+        paths += [opened.path for opened in self.adapters.embeddings]
+        paths += self.guide_files(DENOISERS[0]).values()
         self.digests.prefetch(paths)
 
     def know(self, contents: Iterable[bytes]) -> list[str]:
@@ -132,6 +133,7 @@ class FileDigests(Mapping[Path, str]):
         """Fill the map with `digest`, which may run in several threads at once."""
         self._digest = digest
         self._futures: dict[Path, Future[str]] = {}
+        self._begun: set[Path] = set()
         self.stamps: dict[Path, list[int]] = {}
         """Size in bytes and time in nanoseconds of each file just before it was hashed."""
 
@@ -158,13 +160,16 @@ class FileDigests(Mapping[Path, str]):
         """Tell whether nobody needs to wait for a file's digest: it is known, or was not asked for."""
         return path not in self._futures or self._futures[path].done()
 
-    def prefetch(self, paths: Iterable[Path]) -> None:
-        """Compute the digests of `paths` in the background, one after another, the largest file first.
+    def has_begun(self, path: Path) -> bool:
+        """Tell whether a file is being hashed, or was."""
+        return path in self._begun
 
-        What waits for the largest file takes longest, and two readers would halve the disk's speed for it.
+    def prefetch(self, paths: Iterable[Path]) -> None:
+        """Compute the digests of `paths` in the background, one after another.
+
+        Two readers would halve the disk's speed.
         """
-        sizes = {path: path.stat().st_size for path in set(paths) - self._futures.keys() if path.exists()}
-        ordered = sorted(sizes, key=lambda path: -sizes[path])
+        ordered = [path for path in dict.fromkeys(paths) if path not in self._futures and path.exists()]
         self._futures.update((path, Future()) for path in ordered)
         # A daemon: an interrupted run does not wait for gigabytes to be hashed.
         threading.Thread(target=self._compute_all, args=(ordered,), daemon=True).start()
@@ -175,6 +180,7 @@ class FileDigests(Mapping[Path, str]):
 
     def _compute(self, path: Path) -> None:
         future = self._futures[path]
+        self._begun.add(path)
         try:
             status = path.stat()
             self.stamps[path] = [status.st_size, status.st_mtime_ns]

@@ -88,6 +88,11 @@ class Resolver:
             return Resolution(key, action, done=True)
         return self._on_shelf(node, key, flaw)
 
+    def is_near(self, node: Node) -> bool:
+        """Tell whether what is hashed now is a file that the node asks about, so that its bytes are in memory."""
+        upstream = self._upstream(node) or Upstream()
+        return any(map(self.inputs.digests.has_begun, kind_of(node).files(node, upstream, self.inputs)))
+
     def resolve_ahead(self, node: Node) -> Key | None:
         """Return a key of stand-ins for files that are not hashed yet, if the node runs whatever they hold."""
         upstream, kind = self._upstream(node), kind_of(node)
