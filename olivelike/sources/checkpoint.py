@@ -165,6 +165,12 @@ class Checkpoint:
         return max((math.prod(tensor.shape) for tensor, _ in self.tensors.values()), default=0)
 
     @cached_property
+    def second_largest(self) -> int:
+        """Number of values in the largest tensor that is smaller than the largest; that one's, if there is none."""
+        sizes = {math.prod(tensor.shape) for tensor, _ in self.tensors.values()}
+        return max(sizes - {self.largest}, default=self.largest)
+
+    @cached_property
     def layout_digest(self) -> str:
         """SHA-256 of all that decides the `Adaptation`: equal for variants, shards, and other weights."""
         shapes = sorted([name, list(shape)] for name, shape in self.shapes.items())

@@ -120,10 +120,9 @@ class MaterializeNode(ModelNode):
         checkpoint = source.checkpoint(node.component)
         scale = math.prod(before.step.instance.resources.weights_scale for before in chain if before.step)
         size = int(checkpoint.elements * _FLOAT_BYTES * scale)
-        sizes = sorted({math.prod(tensor.shape) for tensor, _ in checkpoint.tensors.values()}, reverse=True)
         grows = any("embeddings" in before.step.instance.reads for before in chain if before.step)
-        largest, whole = sizes[0], sizes[0 if grows else min(1, len(sizes) - 1)]
-        return Estimate(size, _MEMORY + largest + 3 * _FLOAT_BYTES * whole)
+        whole = checkpoint.largest if grows else checkpoint.second_largest
+        return Estimate(size, _MEMORY + checkpoint.largest + 3 * _FLOAT_BYTES * whole)
 
     def surely_runs(self, node: Node, key: Key) -> bool:
         """Tell whether the output holds nothing that the same code made of other weights, or of these."""

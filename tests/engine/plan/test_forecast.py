@@ -22,6 +22,7 @@ class Network:
     elements: int
     tensors: dict[str, Any]
     largest: int = 0
+    second_largest: int = 0
 
 
 def record(seconds: dict[str, float], status: str = "executed", **sizes: int) -> RunRecord:
