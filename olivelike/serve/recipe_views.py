@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
-from typing import Annotated, Final, Self
+from collections.abc import Iterable
+from dataclasses import fields, replace
+from typing import Annotated, Final, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from olivelike._untrusted import Json
 from olivelike.errors import SourceError, UsageError
 from olivelike.runtime.pictures.left_out import left_out
-from olivelike.runtime.pictures.picture_record import PictureRecord, record_from_json
+from olivelike.runtime.pictures.picture_record import PictureRecord, UsedFile, record_from_json
 from olivelike.runtime.pictures.recipes import read_recipe_text
-from olivelike.runtime.pipeline.request import Recorded
-from olivelike.serve.views import RecipeView, record_of
+from olivelike.runtime.pipeline.request import Recorded, read_number
+from olivelike.serve.upscalers import named_upscaler
+from olivelike.serve.views import RecipeView, UploadView, record_of
 
 _UNABLE: Final = tuple(one.name for one in fields(Recorded) if one.metadata["entered"] is None)
 """Fields of a record that the page's form has no place for."""
+_HIRES: Final = ("Hires upscale", "Hires upscaler", "Denoising strength")
+"""A1111's settings of a second pass after an upscaler."""
+_View = TypeVar("_View", RecipeView, UploadView)
 
 
 class RecipeQuestion(BaseModel):
@@ -54,3 +59,27 @@ def read_question(asked: RecipeQuestion) -> RecipeView:
         return recipe_view(record_from_json(json.dumps(told), "the record"))
     except (SourceError, RecursionError) as error:
         raise UsageError(str(error)) from error
+
+
+def with_upscaler(view: _View, upscalers: Iterable[str]) -> _View:
+    """Return a recipe with A1111's Hires fix, where the network that enlarged there is one of `upscalers` here.
+
+    A recipe of a network that is not here stays as it is, and says so beside what else is left out.
+    """
+    settings = (view.record or {}).get("other") or {}
+    if view.record is None or not all(name in settings for name in _HIRES):
+        return view
+    name = named_upscaler(settings["Hires upscaler"], upscalers)
+    if name is None:
+        more = "no file of the server's --upscaler-dir is that upscaler"
+        return view.model_copy(update={"left_out": f"{view.left_out}; {more}" if view.left_out else more})
+    try:
+        hires, strength = (read_number(settings[one]) for one in ("Hires upscale", "Denoising strength"))
+    except ValueError:
+        return view
+    record = replace(
+        record_from_json(json.dumps(view.record), "the record"),
+        hires=hires, hires_strength=strength, upscaler=UsedFile(f"{name}.onnx"),
+        other={one: text for one, text in settings.items() if one not in _HIRES},
+    )  # fmt: skip
+    return view.model_copy(update={"record": record_of(record.to_json()), "left_out": left_out_on_the_page(record)})

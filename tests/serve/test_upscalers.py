@@ -15,6 +15,7 @@ from olivelike.runtime.pictures.picture_record import encode_picture
 from olivelike.runtime.pictures.upscaling import Upscaler
 from olivelike.runtime.sessions.session_settings import SessionSettings
 from olivelike.serve.api.images import png
+from olivelike.serve.upscalers import named_upscaler
 from tests.runtime.pictures.test_upscaling import network, photo
 from tests.serve.conftest import SMALL, running, wait_until
 from tests.serve.test_a1111 import FAST, decoded, encoded
@@ -150,3 +151,27 @@ def done(client):
 def test_a_folder_of_upscalers_that_is_not_there_is_refused(serve, tmp_path):
     with pytest.raises(SourceError, match="--upscaler-dir .*nowhere: no such folder"):
         serve(upscaler_dirs=(tmp_path / "nowhere",))
+
+
+@pytest.mark.parametrize(("theirs", "file"), [
+    ("R-ESRGAN 4x+", "RealESRGAN_x4plus"), ("R-ESRGAN 4x+ Anime6B", "RealESRGAN_x4plus_anime_6B"),
+    ("R-ESRGAN 2x+", "RealESRGAN_x2plus"), ("R-ESRGAN General 4xV3", "realesr-general-x4v3"),
+    ("R-ESRGAN General WDN 4xV3", "realesr-general-wdn-x4v3"), ("4x-UltraSharp", "4xUltraSharp"),
+    ("SwinIR 4x", "SwinIR_4x"), ("R-ESRGAN 4x+", "R-ESRGAN 4x+"), ("Latent", None), ("", None),
+])  # fmt: skip
+def test_a1111s_name_of_an_upscaler_is_that_of_its_file(theirs, file):
+    others = ["4x_NMKD-Superscale-SP_178000_G", "RealESRGAN_x8plus", "---"]
+    assert named_upscaler(theirs, [*others, *([file] if file else [])]) == file
+
+
+def test_a_recipe_of_a1111_has_its_hires_fix_where_the_upscaler_is_here(client):
+    text = "a star\nSteps: 3, Sampler: Euler, Seed: 1, Denoising strength: 0.4, Hires upscale: 2, Hires upscaler: {}"
+    found = client.post("/api/recipes", json={"text": text.format("RealESRGAN_x4plus")}).json()
+    record = found["record"]
+    assert (record["hires"], record["hires_strength"], record["upscaler"]["name"]) == (2, 0.4, f"{NAME}.onnx")
+    assert found["left_out"] is None
+    missing = client.post("/api/recipes", json={"text": text.format("4x-UltraSharp")}).json()
+    assert "hires" not in missing["record"]
+    assert missing["left_out"].endswith("no file of the server's --upscaler-dir is that upscaler")
+    odd = client.post("/api/recipes", json={"text": text.replace("0.4", "some").format(NAME)}).json()
+    assert "Hires upscaler R-ESRGAN 4x+" in odd["left_out"]

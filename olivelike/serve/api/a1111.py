@@ -39,6 +39,7 @@ from olivelike.serve.api.images import (
 )
 from olivelike.serve.api.refusals import RequestRefusedError, StrictRoute, refused
 from olivelike.serve.api.upscale_routes import enlarged
+from olivelike.serve.upscalers import named_upscaler
 
 if TYPE_CHECKING:
     from olivelike.serve.orders import Order
@@ -64,8 +65,13 @@ async def txt2img(request: Request, asked: TextToImage) -> Json:
     asked = await _with_styles(service, asked)
     asked, left_out = _without_negatives(request, _with_usual(request, asked))
     warnings += left_out
-    scale, known = asked.latent_scale(), (*LATENT_MODES, *UPSCALERS, *service.catalogue.upscalers())
-    if asked.enable_hr and (asked.hr_upscaler or "Lanczos") not in known:
+    scale, files = asked.latent_scale(), service.catalogue.upscalers()
+    known = (*LATENT_MODES, *UPSCALERS, *files)
+    if (
+        asked.enable_hr
+        and (name := asked.hr_upscaler or "Lanczos") not in known
+        and named_upscaler(name, files) is None
+    ):
         raise refused(f"there is no hr_upscaler {asked.hr_upscaler!r}; there are {', '.join(known)}")
     twice = asked.enable_hr and scale is None
     led = await controls_of(service, asked.alwayson_scripts, _model(request, asked))
@@ -345,9 +351,10 @@ async def _extra(request: Request, asked: Extras, text: str) -> str:
     if await request.is_disconnected():
         raise refused("the client has left")
     service = service_of(request)
-    known = (*UPSCALERS, *service.catalogue.upscalers())
+    files = service.catalogue.upscalers()
+    known = (*UPSCALERS, *files)
     for field, name in (("upscaler_1", asked.upscaler_1), ("upscaler_2", asked.upscaler_2)):
-        if name not in known:
+        if name not in known and named_upscaler(name, files) is None:
             raise refused(
                 f"{field}: there is no upscaler {name!r}; there are {', '.join(known)}, and more where the server is "
                 "started with --upscaler-dir"

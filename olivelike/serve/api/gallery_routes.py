@@ -11,7 +11,7 @@ from fastapi.responses import FileResponse, JSONResponse, StreamingResponse
 
 from olivelike.serve.api.native import TheService, answer
 from olivelike.serve.api.refusals import StrictRoute
-from olivelike.serve.recipe_views import RecipeQuestion, read_question
+from olivelike.serve.recipe_views import RecipeQuestion, read_question, with_upscaler
 
 router = APIRouter(route_class=StrictRoute)
 _TYPES: Final = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".webp": "image/webp"}
@@ -94,12 +94,13 @@ async def thumb(name: str, service: TheService) -> Response:
 
 
 @router.post("/api/recipes")
-async def recipe(asked: RecipeQuestion) -> Response:
+async def recipe(asked: RecipeQuestion, service: TheService) -> Response:
     """Read a recipe that was pasted, of any program that is known here."""
-    return answer(await asyncio.to_thread(read_question, asked))
+    found = await asyncio.to_thread(read_question, asked)
+    return answer(with_upscaler(found, service.catalogue.upscalers()))
 
 
 @router.post("/api/uploads", status_code=201)
 async def upload(request: Request, service: TheService) -> Response:
     """Keep a picture for orders that name it: the body is its file."""
-    return answer(await service.upload(await request.body()), 201)
+    return answer(with_upscaler(await service.upload(await request.body()), service.catalogue.upscalers()), 201)

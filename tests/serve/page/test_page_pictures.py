@@ -222,11 +222,11 @@ def test_picture_to_picture_starts_from_one_of_the_gallery(visit: Callable[..., 
 
 HIRES = (
     "a blue star\nNegative prompt: red\nSteps: 3, Sampler: DPM++ 2M, Schedule type: Karras, CFG scale: 6, "
-    "Seed: 18446744073709551615, Size: 64x64, Denoising strength: 0.5, Hires upscale: 2, Hires upscaler: R-ESRGAN 4x+"
+    "Seed: 18446744073709551615, Size: 64x64, Denoising strength: 0.5, Hires upscale: 2, Hires upscaler: 4x-UltraSharp"
 )
 LEFT_OUT = (
     "Not taken over, so that the picture may be another: Denoising strength 0.5, Hires upscale 2, Hires upscaler "
-    "R-ESRGAN 4x+."
+    "4x-UltraSharp; no file of the server's --upscaler-dir is that upscaler."
 )
 
 
@@ -260,6 +260,9 @@ def test_a_pasted_recipe_fills_the_form_and_one_that_is_not_read_changes_nothing
     paste(opened, HIRES)
     opened.page.locator(".notice", has_text=f"Recipe of the pasted text loaded. {LEFT_OUT}").wait_for()
     assert (opened.page.input_value("#prompt"), opened.page.input_value("#steps")) == ("a blue star", "3")
+    paste(opened, HIRES.replace("4x-UltraSharp", "RealESRGAN_x4plus"))
+    opened.page.wait_for_function("document.getElementById('upscaler').value === 'R-ESRGAN 4x+'")
+    assert (opened.page.input_value("#hires"), opened.page.input_value("#hires_strength")) == ("2", "0.5")
     opened.may_complain = True  # The browser notes the refusal.
     paste(opened, f"a cat\nSampler: Euler\n{HIRES}")
     opened.page.locator(".notice", has_text="can't be read as a recipe: line 2 looks like settings").wait_for()
