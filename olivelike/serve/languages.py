@@ -45,6 +45,11 @@ def words_module(code: str) -> str:
     """Return the module of a language for the page: its tag, all languages, and its texts by the English ones."""
     found = table()
     column = list(found["languages"]).index(code) - 1
-    texts = {text: row[column] for text, row in found["texts"].items() if row[column]} if column >= 0 else {}
+    rows = found["texts"].items() if column >= 0 else ()
+    texts = {text: row[column] for text, row in rows if row[column] not in (None, text)}
     given = {"LANGUAGE": TAGS.get(code, code), "LANGUAGES": found["languages"], "WORDS": texts}
-    return "".join(f"export const {name} = {json.dumps(one, ensure_ascii=False)};\n" for name, one in given.items())
+    return "".join(f"export const {name} = {_compact(one)};\n" for name, one in given.items())
+
+
+def _compact(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -94,6 +94,18 @@ class ServeSettings:
         """Pixels of a side that finished pictures may be enlarged to."""
         return 4 * self.max_side
 
+    def places(self) -> dict[str, list[str]]:
+        """Return folders and files by their option, in the operator's own words, those that were not given empty."""
+        given: dict[str, Path | Sequence[Path] | None] = {
+            "--gallery": self.gallery, "--models": (*self.folders, *self.models_dirs), "--lora-dir": self.lora_dirs,
+            "--styles": self.styles, "--wildcard-dir": self.wildcard_dirs, "--upscaler-dir": self.upscaler_dirs,
+            "--workflows": self.workflows_dir, "--checkpoints": self.checkpoints_dir,
+        }  # fmt: skip
+        lists = {option: [one] if isinstance(one, Path) else one or () for option, one in given.items()}
+        told = {option: [one.as_posix() for one in paths] for option, paths in lists.items()}
+        # What is no UTF-8 could not be told.
+        return {option: [one.encode(errors="replace").decode() for one in paths] for option, paths in told.items()}
+
     def check(self) -> None:
         """Check what would otherwise be found out by the first who asks.
 

@@ -10,6 +10,7 @@ import pytest
 from olivelike.serve.catalogue import Catalogue
 from olivelike.serve.settings import ServeSettings
 from olivelike.serve.upscalers import upscaler_files
+from tests.serve.conftest import SMALL, wait_until
 
 
 def test_what_is_told_of_a_folder_follows_each_of_its_files(little, tmp_path):
@@ -45,7 +46,17 @@ def test_a_model_tells_what_it_is_made_for_and_how_large_it_is(client):
     (model,) = client.get("/api/models").json()
     assert (model["made_for"], model["examples"]) == ("cpu in fp32", [])
     assert model["size"] > 100_000
+
+
+def test_a_model_that_is_closed_is_no_longer_told_as_loaded(client):
+    def loaded():
+        return client.get("/api/models").json()[0]["loaded"]
+
+    job = client.post("/api/jobs", json={"prompt": "a red circle", **SMALL}).json()["id"]
+    wait_until(lambda: client.get(f"/api/jobs/{job}").json()["state"] == "done")
+    assert loaded()
     assert client.post("/api/models/unload").status_code == 204
+    wait_until(lambda: not loaded())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="names of files are bytes on Linux alone")

@@ -145,6 +145,9 @@ def test_models_and_their_bounds_are_told(server, client, little):
     assert client.get("/api/options?model=none").status_code == 404
     told = client.get("/api/server").json()
     assert (told["current"], told["features"]["runs"]) == (little.name, False)
+    assert told["folders"]["--gallery"][0].endswith("gallery")
+    assert told["folders"]["--upscaler-dir"] == []
+    assert told["allows"]["pickled"] is False
     assert {"name": "Euler a"} in client.get("/api/schedulers").json()
     assert client.get("/api/loras").json() == []
 

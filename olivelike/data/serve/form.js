@@ -10,7 +10,15 @@ const PAIR = "\\s*[0-9.]+\\s*:\\s*[0-9.]+\\s*";
 const fields = () => [...document.querySelectorAll("#form [data-field]")];
 const kept = () => [...document.querySelectorAll("#form [data-field], #form [data-kept]")];
 
-let defaults = {};
+/** What a model has by itself, and what the form begins with in its place. */
+const standard = {};
+const defaults = {};
+let optionsOf = "";
+
+const DEFAULTS = "olivelike.defaults";
+const WORDS = ["prompt", "negative_prompt"];
+/** Fields whose defaults are those of a model, and of no other. */
+const OF_MODEL = ["width", "height", "steps", "guidance_scale", "scheduler"];
 
 /** Put an input for each declared field that has no place of its own into its group: numbers, choices, then boxes to tick. */
 function buildFields() {
@@ -87,9 +95,10 @@ function showField(input, shown) {
 }
 
 /** Take bounds and defaults of a model; a field that held the last model's default gets that of this one. */
-export function takeOptions({ fields: given = {} }) {
+export function takeOptions({ model, fields: given = {} }) {
   // The page begins with another value than the default for some.
   const own = new Map(FORM.fields.filter((one) => one.value !== one.default).map((one) => [one.name, one.value]));
+  optionsOf = model;
   for (const input of fields()) {
     const name = input.dataset.field;
     const bounds = given[name];
@@ -99,22 +108,78 @@ export function takeOptions({ fields: given = {} }) {
       if (typeof bounds[side] === "number" && "min" in input) input[side] = bounds[side];
     }
     if (name === "seed") input.min = -1;
-    const now = get(input);
-    const untouched = !(name in remembered) || (name in defaults && String(now) === String(defaults[name] ?? ""));
     // A scheduler's default is the model's own, which the empty choice says; without a default the page has its own.
-    const value = name === "scheduler" ? "" : own.get(name) ?? bounds.default ?? (input.type === "checkbox" ? input.defaultChecked : input.defaultValue);
-    if (untouched && name !== "prompt" && name !== "negative_prompt") set(input, value ?? "");
-    defaults[name] = value;
+    standard[name] = name === "scheduler" ? "" : own.get(name) ?? bounds.default ?? (input.type === "checkbox" ? input.defaultChecked : input.defaultValue);
   }
+  beginWithDefaults();
   document.dispatchEvent(new Event("form-filled"));
   keep();
+}
+
+/** Give fields that nobody has changed what they begin with: what was kept as a default, else the model's own. */
+function beginWithDefaults() {
+  const wished = { ...keptDefaults()[""], ...keptDefaults()[optionsOf] };
+  for (const input of fields()) {
+    const name = input.dataset.field;
+    if (!(name in standard)) continue;
+    const untouched = !(name in remembered) || (name in defaults && String(get(input)) === String(defaults[name] ?? ""));
+    const value = wished[name] ?? standard[name];
+    if (untouched && !WORDS.includes(name)) set(input, value ?? "");
+    defaults[name] = value;
+  }
+}
+
+/** Defaults that this browser keeps: by model, and for all under "". */
+function keptDefaults() {
+  try {
+    return JSON.parse(localStorage.getItem(DEFAULTS)) ?? {};
+  } catch {
+    return {};
+  }
+}
+
+function writeDefaults(kept) {
+  localStorage.setItem(DEFAULTS, JSON.stringify(Object.fromEntries(Object.entries(kept).filter(([, values]) => Object.keys(values).length))));
+  beginWithDefaults();
+  document.dispatchEvent(new Event("form-filled"));
+}
+
+/** Keep what the form has otherwise than the model as defaults; return how many fields that are. */
+export function keepDefaults() {
+  const found = { "": {}, [optionsOf]: {} };
+  for (const input of fields().filter((one) => !one.disabled)) {
+    const name = input.dataset.field;
+    if (!(name in standard) || WORDS.includes(name) || name === "seed") continue;
+    if (String(get(input)) !== String(standard[name] ?? "")) found[OF_MODEL.includes(name) ? optionsOf : ""][name] = get(input);
+  }
+  writeDefaults({ ...keptDefaults(), ...found });
+  return Object.values(found).reduce((sum, values) => sum + Object.keys(values).length, 0);
+}
+
+/** Go back to the model's own defaults: of one model, or of what holds for all, which is "". */
+export function forgetDefaults(model) {
+  writeDefaults({ ...keptDefaults(), [model]: {} });
+}
+
+/** What a field is called on the page: the words of its label, without what it holds. */
+function labelOf(name) {
+  const { labels } = $(name === "scheduler" ? "sampler" : name) ?? {};
+  const words = [...(labels?.[0]?.childNodes ?? [])].filter((node) => node.nodeType === Node.TEXT_NODE);
+  return words.map((node) => node.data.trim()).join("") || name;
+}
+
+/** What is kept, in words. */
+export function defaultsKept() {
+  return Object.entries(keptDefaults()).map(([model, values]) => ({
+    model, words: Object.entries(values).map(([name, value]) => `${labelOf(name)} ${value === true ? t`on` : value === false ? t`off` : value}`).join(" · "),
+  }));
 }
 
 /** Put every option, but not the words, back to what the model has. */
 export function resetFields() {
   for (const input of fields()) {
     const name = input.dataset.field;
-    if (name !== "prompt" && name !== "negative_prompt" && name in defaults) set(input, defaults[name]);
+    if (!WORDS.includes(name) && name in defaults) set(input, defaults[name]);
   }
   $("form").dispatchEvent(new Event("input", { bubbles: true }));
   document.dispatchEvent(new Event("form-filled"));
@@ -172,6 +237,32 @@ export function rememberForm(extra, fillExtra) {
   return found.more ?? {};
 }
 
+/** Bring sides to sizes that the model draws, and say so; with "fit" the server does that with the picture. */
+function snapSize() {
+  if ($("fit").checked) return;
+  const told = ["width", "height"].map((id) => {
+    const input = $(id);
+    const [unit, value] = [Number(input.step) || 8, Number(input.value)];
+    if (!input.value || value % unit === 0) return "";
+    const most = Math.floor(Number(input.max) / unit) * unit;
+    set(input, Math.min(Math.max(Math.round(value / unit), 1) * unit, most));
+    return t`${value} became ${input.value}: sides are multiples of ${unit} with this model.`;
+  }).filter(Boolean);
+  if (!told.length) return;
+  $("size-note").textContent = [...new Set(told)].join(" ");
+  $("size-note").hidden = false;
+  keep();
+}
+
+export function startSizes() {
+  for (const id of ["width", "height"]) {
+    $(id).addEventListener("input", () => ($("size-note").hidden = true));
+    $(id).addEventListener("change", snapSize);
+  }
+  $("fit").addEventListener("change", snapSize);
+  document.addEventListener("form-filled", snapSize);
+}
+
 /** Show at which field the server or the browser finds fault, and open what it is folded in. */
 export function markField(name) {
   for (const input of [...fields(), $("sampler")]) input.removeAttribute("aria-invalid");
@@ -187,10 +278,10 @@ export function markField(name) {
 
 /** The first field whose value its own bounds refuse, with a sentence about it. */
 export function firstFault() {
+  snapSize();
   const input = fields().find((one) => !one.checkValidity() && !mayStandBetween(one));
   if (!input) return null;
-  const label = input.labels[0].firstChild.textContent.trim();
-  return { field: input.dataset.field, message: `${label}: ${input.validationMessage}` };
+  return { field: input.dataset.field, message: `${labelOf(input.id)}: ${input.validationMessage}` };
 }
 
 // Spinners go in steps, but any number between is one; a size may be between those that there are if it is to be fit.

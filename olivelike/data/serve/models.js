@@ -92,13 +92,16 @@ async function cards() {
   }));
 }
 
-async function unload() {
+/** What there is to know of each model. */
+export const modelFacts = () => models.map((one) => ({ title: one.title ?? one.name, detail: detailOf(one), sha256: one.sha256, loaded: one.loaded, current: one.name === current }));
+
+export async function unloadModels() {
   await ask("/api/models/unload", { method: "POST" });
   notice(t`What is open is closed as soon as nothing is drawn; the next picture opens it again.`);
 }
 
 async function open() {
-  pick(t`Model`, await cards(), setModel, { again: cards, more: models.some((one) => one.loaded) ? [t`Free memory`, unload] : null });
+  pick(t`Model`, await cards(), setModel, { again: cards, more: models.some((one) => one.loaded) ? [t`Free memory`, unloadModels] : null });
 }
 
 export function startModels() {

@@ -6,7 +6,7 @@ import { $, button } from "./dom.js";
 import { startCompare } from "./compare.js";
 import { readNames, startOffers } from "./complete.js";
 import { controlFields, forgetControl, startControls } from "./controls.js";
-import { firstFault, markField, readFields, rememberForm, resetFields, setField } from "./form.js";
+import { firstFault, markField, readFields, rememberForm, resetFields, setField, startSizes } from "./form.js";
 import { addToGallery, listed, readNewest, removeFromGallery, startGallery } from "./gallery.js";
 import { startIncoming } from "./incoming.js";
 import { forgetInitial, hasMask, hasPicture, initialFields, limitUploads, startInitial } from "./initial.js";
@@ -25,11 +25,12 @@ import { readRuns, startRuns } from "./runs.js";
 import { samplers, startSamplers } from "./samplers.js";
 import { startSelection } from "./selection.js";
 import { ask, listen, onReturn } from "./server.js";
+import { showServer, showSettings, startSettings } from "./settings.js";
 import { onStage, removeFromStage, restoreStage, shownPicture, startStage } from "./stage.js";
 import { readUpscalers, removeFromUpscale, startUpscale } from "./upscale.js";
 import { leaveViewer, startViewer } from "./viewer.js";
 
-const VIEWS = ["paint", "upscale", "gallery", "workflows"];
+const VIEWS = ["paint", "upscale", "gallery", "workflows", "settings"];
 const QUEUE = new Set(["queued", "queue", "started", "done", "failed", "cancelled"]);
 
 let features = {};
@@ -141,6 +142,7 @@ function route() {
   }
   $("skip-link").hidden = name !== "paint";
   if (name === "workflows") readRuns();
+  if (name === "settings") showSettings();
 }
 
 function shortcuts(event) {
@@ -195,6 +197,7 @@ async function readAll(kept) {
   const server = await ask("/api/server");
   features = server.features;
   limitUploads(server.limits.max_upload_bytes);
+  showServer(server);
   $("workflows-link").hidden = !features.runs;
   route();
   await readLoras().catch(() => ($("fold-loras").hidden = true));
@@ -249,6 +252,8 @@ async function start() {
   startOffers();
   startNotebook();
   startForm();
+  startSizes();
+  startSettings();
   document.addEventListener("form-filled", follow);
   const kept = rememberForm(() => ({ model: model(), loras: chosenLoras() }), async (state) => {
     if (modelNames().includes(state.model) && state.model !== model()) await setModel(state.model);
@@ -275,6 +280,7 @@ async function start() {
   if (!current()) await restoreStage();
   document.addEventListener("visibilitychange", attend);
   attend();
+  if (!$("view-settings").hidden) showSettings();
   document.documentElement.dataset.ready = "yes";
 }
 

@@ -5,7 +5,7 @@ import { setField } from "./form.js";
 import { t } from "./language.js";
 
 let known = [];
-let own = { name: "", class: null };
+let own = { sampler: "", schedule: "", class: null };
 
 /** Names of all samplers that the model is drawn with, each with its usual schedule type. */
 export const samplers = () => known.map((one) => named(one, "Automatic"));
@@ -20,9 +20,11 @@ function named(one, schedule) {
 /** Take what a model is drawn with; what another model was drawn with, and this one is not, is chosen no more. */
 export function takeSamplers(given, changed) {
   known = given?.list ?? [];
-  own = { name: given?.own ?? "", class: given?.class ?? null };
+  const names = known.map((one) => one.name).filter((name) => `${given.own} `.startsWith(`${name} `));
+  const sampler = names.sort((one, other) => other.length - one.length)[0] ?? given?.own ?? "";
+  own = { sampler, schedule: (given?.own ?? "").slice(sampler.length).trim(), class: given?.class ?? null };
   $("sampler").replaceChildren(
-    make("option", { value: "" }, own.name ? t`${own.name} (the model’s own)` : t`The model’s own`),
+    make("option", { value: "" }, own.sampler ? t`${own.sampler} (default)` : t`Default`),
     ...known.map(({ name }) => make("option", { value: name }, name)),
   );
   if (changed && !entry(parts($("scheduler").value)[0])) $("scheduler").value = "";
@@ -53,7 +55,7 @@ function show() {
 function showSchedules(chosen) {
   const one = entry($("sampler").value);
   const kinds = one ? ["Automatic", ...one.schedules] : [""];
-  $("schedule").replaceChildren(...kinds.map((kind) => make("option", { value: kind }, kind === "Automatic" ? t`Automatic (${one.automatic})` : kind || t`The sampler’s own`)));
+  $("schedule").replaceChildren(...kinds.map((kind) => make("option", { value: kind }, kind === "Automatic" ? t`Automatic (${one.automatic})` : kind || ($("sampler").value === "" && own.schedule) || t`Default`)));
   $("schedule").disabled = !one;
   $("schedule").value = kinds.includes(chosen) ? chosen : kinds[0];
 }

@@ -7,24 +7,28 @@ const ORDER = ["auto", "light", "dark"];
 const NAMES = { auto: t`Theme: as the system`, light: t`Theme: light`, dark: t`Theme: dark` };
 const SIGNS = { auto: "◐", light: "☀", dark: "☾" };
 
-let theme = localStorage.getItem(KEY) ?? "auto";
+let chosen = localStorage.getItem(KEY) ?? "auto";
 
-function show() {
-  document.documentElement.dataset.theme = theme;
-  const switching = document.getElementById("theme");
-  if (!switching) return;
-  switching.textContent = SIGNS[theme];
-  switching.title = NAMES[theme];
-  switching.setAttribute("aria-label", NAMES[theme]);
+export const theme = () => chosen;
+
+export function setTheme(name) {
+  chosen = name;
+  localStorage.setItem(KEY, name);
+  show();
 }
 
-if (!ORDER.includes(theme)) theme = "auto";
+function show() {
+  document.documentElement.dataset.theme = chosen;
+  const switching = document.getElementById("theme");
+  if (!switching) return;
+  switching.textContent = SIGNS[chosen];
+  switching.title = NAMES[chosen];
+  switching.setAttribute("aria-label", NAMES[chosen]);
+}
+
+if (!ORDER.includes(chosen)) chosen = "auto";
 show();
 document.addEventListener("DOMContentLoaded", () => {
   show();
-  document.getElementById("theme").addEventListener("click", () => {
-    theme = ORDER[(ORDER.indexOf(theme) + 1) % ORDER.length];
-    localStorage.setItem(KEY, theme);
-    show();
-  });
+  document.getElementById("theme").addEventListener("click", () => setTheme(ORDER[(ORDER.indexOf(chosen) + 1) % ORDER.length]));
 });

@@ -18,6 +18,7 @@ export function view(picture, neighbours = () => [null, null]) {
   $("viewer-after").disabled = !after;
   $("viewer-picture").src = picture.url;
   $("viewer-picture").alt = picture.prompt || t`Picture without a prompt`;
+  $("viewer-picture").style.setProperty("--shape", picture.width / picture.height);
   $("viewer-picture").classList.toggle("tiny", picture.width <= 128);
   $("viewer-link").href = picture.url;
   $("viewer-heading").textContent = new Date(picture.created).toLocaleString(locale());

@@ -145,5 +145,11 @@ async def server(service: TheService) -> Response:
             },
             "auth": bool(limits.api_keys or limits.basic),
             "safety": limits.safety,
+            "allows": {
+                "runs": service.runs is not None, "metadata": limits.metadata, "pickled": limits.allow_pickle,
+                "plugins": limits.allow_plugins, "lenient": limits.ignore_unsupported,
+            },
+            "folders": limits.places(),
+            "providers": list(limits.providers),
         }
     )  # fmt: skip

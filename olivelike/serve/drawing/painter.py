@@ -246,7 +246,7 @@ class Painter:
             case "refused":
                 error = error_of(answer["word"])(answer["message"])
                 self._settle(answer["number"], lambda future: future.set_exception(error))
-            case "ready" | "warmed":
+            case "ready" | "warmed" | "unloaded":
                 self._ready = True
                 self._may_draw.set()
                 self._hear_more(answer)

@@ -125,7 +125,7 @@ class Painting:
                 folder, safety = Path(message["folder"]), message["safety"]
                 self._jobs.put(lambda: self.warm.get(folder, (), None, safety=safety))
             case "unload":
-                self._jobs.put(self._close)
+                self._jobs.put(self._unload)
             case "draw":
                 self._drawing = OrderDrawing(DrawMessage(**message["draw"]), self)
                 self._jobs.put(self._drawing)
@@ -196,6 +196,10 @@ class Painting:
         buffer = io.BytesIO()
         self._upscaler[1].enlarge(image).save(buffer, "PNG", compress_level=1)
         return {"upload": add_upload(self._files["uploads"], buffer.getvalue()).id}
+
+    def _unload(self) -> None:
+        self._close()
+        self.tell("unloaded", folders=self.warm.folders)
 
     def _close(self) -> None:
         self._upscaler = None

@@ -141,6 +141,13 @@ def visit(browser: Any, studio: Running) -> Iterator[Callable[..., Opened]]:
         assert {url for url in found.requests if not url.startswith((found.server.url, "data:", "blob:"))} == set()
 
 
+def holds(page: Any, field: str, value: str) -> None:
+    """Wait until a field has a value."""
+    from playwright.sync_api import expect  # It may not be installed.
+
+    expect(page.locator(field)).to_have_value(value)
+
+
 def png(color: str = "navy", size: tuple[int, int] = (64, 64)) -> bytes:
     buffer = io.BytesIO()
     Image.new("RGB", size, color).save(buffer, "PNG")

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from tests.serve.page.conftest import Opened, drop, png
+from tests.serve.page.conftest import Opened, drop, holds, png
 
 pytestmark = pytest.mark.slow
 
@@ -261,7 +261,7 @@ def test_a_pasted_recipe_fills_the_form_and_one_that_is_not_read_changes_nothing
     opened.page.locator(".notice", has_text=f"Recipe of the pasted text loaded. {LEFT_OUT}").wait_for()
     assert (opened.page.input_value("#prompt"), opened.page.input_value("#steps")) == ("a blue star", "3")
     paste(opened, HIRES.replace("4x-UltraSharp", "RealESRGAN_x4plus"))
-    opened.page.wait_for_function("document.getElementById('upscaler').value === 'R-ESRGAN 4x+'")
+    holds(opened.page, "#upscaler", "R-ESRGAN 4x+")
     assert (opened.page.input_value("#hires"), opened.page.input_value("#hires_strength")) == ("2", "0.5")
     opened.may_complain = True  # The browser notes the refusal.
     paste(opened, f"a cat\nSampler: Euler\n{HIRES}")
