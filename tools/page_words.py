@@ -38,7 +38,7 @@ def texts() -> set[str]:
 def declared_texts() -> Iterator[str]:
     """Yield what a request, its plots and its records declare."""
     known = form()
-    for one in (*known["fields"], *known["axes"], *known["record"]):
+    for one in (*known["fields"], *known["axes"], *known["record"], *known["preprocessors"]):
         yield one["label"]
     for one in known["fields"]:
         yield from (one["hint"] or "", *one["words"])

@@ -6,6 +6,7 @@ from dataclasses import MISSING, fields
 
 from olivelike._untrusted import Json
 from olivelike.runtime.pictures.picture_record import fields_of_files, label_of, told_of
+from olivelike.runtime.pictures.preprocessors import PREPROCESSORS
 from olivelike.runtime.pipeline.request import LABELS, Request, axes
 from olivelike.serve.orders import AXES, Order, axis_label
 
@@ -32,7 +33,8 @@ def form() -> Json:
     """Return what the page makes its form, its plots and its recipes of, as JSON.
 
     `fields` are those that the form has: name, label, group, bounds, the field that it is `about`, and whether a record
-    has it, or has it always. `axes` are those of plots. `record` is how a record is told, as `info` does.
+    has it, or has it always. `preprocessors` are of control pictures. `axes` are those of plots. `record` is how a
+    record is told, as `info` does.
     """
     told = {one.name: told_of(one) for one in fields_of_files()}
     known = bounds()
@@ -63,5 +65,6 @@ def form() -> Json:
             {"name": name, "label": axis_label(name), "type": _number(known.get(name, {})) or "string"}
             for name in (*first, *AXES, *last)
         ],
+        "preprocessors": [{"name": name, "label": one.label} for name, one in PREPROCESSORS.items()],
         "record": record,
     }

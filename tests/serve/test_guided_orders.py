@@ -9,7 +9,7 @@ from itertools import combinations
 
 import pytest
 import webuiapi
-from PIL import Image, ImageChops
+from PIL import Image, ImageChops, ImageOps
 
 from olivelike.cli.app import run_command_line
 from olivelike.model.guides import GUIDES
@@ -110,6 +110,9 @@ def test_what_an_order_can_not_have_is_refused(guided, upload):
             assert words in answer.text
 
 
+MODULES = ["none", "canny", "scribble_xdog", "invert", "threshold", "blur_gaussian"]
+
+
 def test_a_folders_guides_are_listed(guided, api, server):
     nets = list(CONTROL_NAMES.values())
     with guided.client() as client:
@@ -118,11 +121,35 @@ def test_a_folders_guides_are_listed(guided, api, server):
     assert api.controlnet_version() == 2
     assert api.controlnet_model_list() == [*nets, "ip-adapter"]
     modules = api.controlnet_module_list()
-    assert modules[:2] == ["none", "canny"]
+    assert modules[:6] == MODULES
     assert "ip-adapter_clip_h" in modules
     other = webuiapi.WebUIApi(baseurl=f"{server.url}/sdapi/v1")
     with other.session:
-        assert (other.controlnet_model_list(), other.controlnet_module_list()) == ([], ["none", "canny"])
+        assert (other.controlnet_model_list(), other.controlnet_module_list()) == ([], MODULES)
+
+
+def test_control_pictures_are_made_of_pictures(server, api, drawing):
+    wanted = ImageOps.invert(drawing.convert("RGB"))
+    (made,) = api.controlnet_detect([drawing], module="invert").images
+    assert alike(made, wanted)
+    data = io.BytesIO()
+    drawing.save(data, "PNG")
+    with server.client() as client:
+        sent = client.post("/api/uploads", content=data.getvalue()).json()["id"]
+        answer = client.get(f"/api/uploads/{sent}/preprocessed?preprocessor=invert")
+        assert answer.headers["content-type"] == "image/png"
+        assert alike(Image.open(io.BytesIO(answer.content)), wanted)
+        for wrong, status, words in (
+            (f"{sent}/preprocessed?preprocessor=depth", 422, "there are none, canny"),
+            (f"{'0' * 64}/preprocessed?preprocessor=invert", 404, "there is no upload 000000000000"),
+            ("x/preprocessed?preprocessor=invert", 422, "upload"),
+        ):
+            answer = client.get(f"/api/uploads/{wrong}")
+            assert (answer.status_code, words in answer.text) == (status, True)
+        answer = client.post(
+            "/controlnet/detect", json={"controlnet_module": "depth", "controlnet_input_images": ["!"]}
+        )
+        assert (answer.status_code, "there is no 'depth'" in answer.text) == (422, True)
 
 
 EDGES = {"model": "edges", "weight": 0.8, "guidance_end": 0.9}
@@ -173,7 +200,7 @@ def test_a_unit_has_a_mode_and_leads_a_picture_of_a_picture(api, without_units, 
     ("unit", "words"),
     [
         ({"model": "edges"}, "has no image"),
-        ({"image": "!", "module": "openpose"}, "no ControlNet module 'openpose'; there are none, canny"),
+        ({"image": "!", "module": "openpose"}, "no ControlNet module 'openpose'; there are none, canny, scribble_xdog"),
         ({"image": "!", "control_mode": "ControlNet is more important"}, "is not done here"),
         ({"image": "!", "weight": "much"}, "args.0.weight"),
         ({"image": "!", "weight": 11}, "args.0.weight"),

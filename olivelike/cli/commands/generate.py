@@ -12,7 +12,7 @@ import typer
 from olivelike.cli import options as shared
 from olivelike.cli.options import AllSessionOptions
 from olivelike.model.guides import CONTROL_KINDS
-from olivelike.runtime.pipeline.request import OneOf, asked_fields, with_hires
+from olivelike.runtime.pipeline.request import OneOf, PreprocessorName, asked_fields, with_hires
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -111,7 +111,8 @@ def generate(
         typer.Option(
             "--control",
             metavar="[NAME=]FILE[:X]",
-            help=f"Picture that leads, with strength X, by a {_CONTROLS} of that name; may be repeated.",
+            help=f"Picture that leads, with strength X, by a {_CONTROLS} of that name; may be repeated. "
+            "Behind it :canny, :scribble_xdog, :invert, :threshold or :blur_gaussian says what is made of it first.",
         ),
     ] = None,
     control_start: Annotated[
@@ -241,9 +242,8 @@ def generate(
         if STDIN in (prompts or ()) and not picture.plain_prompts and sys.stdin.isatty():
             write_error("Reading prompts from the terminal, one on each line; end with Ctrl-D (Windows: Ctrl-Z).")
         lines = read_prompts(prompts or (), literal=picture.plain_prompts)
-        led_by = [
-            parse_control(text, start=control_start, end=control_end, canny=control_canny) for text in controls or ()
-        ]
+        made: PreprocessorName = "canny" if control_canny else "none"
+        led_by = [parse_control(one, start=control_start, end=control_end, preprocessor=made) for one in controls or ()]
         if not led_by and made_before is None and (control_start, control_end, control_canny) != (0.0, 1.0, False):
             raise UsageError("--control-start, --control-end and --control-canny are about a --control; give one")
         fields = picture.fields()

@@ -1,9 +1,12 @@
-// A picture that leads: which one, by which network of the model, how strongly and for how long.
+// A picture that leads: which one or drawn by hand, what is made of it, by which network, how strongly and for how long.
 
+import { paintOver } from "./canvas.js";
+import { FORM } from "./declared.js";
 import { $, make, newest } from "./dom.js";
-import { fitSize, hasPicture, upload } from "./initial.js";
+import { emptySheet, fitSize, hasPicture, upload } from "./initial.js";
 import { t } from "./language.js";
 import { announce, problem } from "./notices.js";
+import { path, query } from "./server.js";
 
 let picture = null;
 let nets = [];
@@ -30,17 +33,17 @@ export function controlFields() {
   return { controls: [control] };
 }
 
-async function choose(file) {
+/** Let a file lead; `drawn` has the steps by which it was drawn, and on what. */
+async function choose(file, name, drawn = null) {
   problem($("control-problem"), "");
   const isNewest = choosing();
   try {
     const { id, width, height } = await upload(file);
     if (!isNewest()) return;
-    forgetControl();
-    picture = { id, url: URL.createObjectURL(file) };
-    $("control-picture").src = picture.url;
+    forgetControl(drawn);
+    picture = { id, width, height, url: URL.createObjectURL(file), drawn };
     if (!hasPicture()) fitSize(width, height);
-    announce(t`${file.name}, ${width} by ${height} pixels, leads.`);
+    announce(t`${name}, ${width} by ${height} pixels, leads.`);
   } catch (error) {
     problem($("control-problem"), error);
   }
@@ -48,15 +51,30 @@ async function choose(file) {
 }
 
 /** Let go of an upload that the server has no more. */
-export function forgetControl() {
+export function forgetControl(drawn = null) {
   if (picture) URL.revokeObjectURL(picture.url);
+  if (picture?.drawn && picture.drawn.sheet !== drawn?.sheet) URL.revokeObjectURL(picture.drawn.sheet.url);
   picture = null;
   $("control-file").value = "";
   show();
 }
 
+/** Draw lines in white on black, as networks of scribbles want them; what was drawn last goes on. */
+async function drawControl() {
+  const sheet = picture?.drawn?.sheet ?? (await emptySheet("#000"));
+  const made = await paintOver(sheet, { steps: picture?.drawn?.steps, tool: "colour", masks: false, colour: "#ffffff" });
+  if (!made?.picture) return;
+  $("control-preprocessor").value = "none";
+  await choose(made.picture.blob, t`the drawing`, { sheet, steps: made.steps });
+}
+
+/** What the network sees: the picture, or what the preprocessor makes of it. */
 function show() {
+  const made = $("control-preprocessor").value;
+  const shown = picture && (made === "none" ? picture.url : query(`${path("uploads", picture.id)}/preprocessed`, { preprocessor: made }));
   $("control-picture").hidden = !picture;
+  $("control-note").hidden = Boolean(picture);
+  if (shown && $("control-picture").getAttribute("src") !== shown) $("control-picture").src = shown;
   $("control-remove").disabled = !picture;
   $("control-badge").textContent = picture ? t`on` : "";
 }
@@ -64,7 +82,13 @@ function show() {
 export function startControls() {
   $("control-file").addEventListener("change", () => {
     const [file] = $("control-file").files;
-    if (file) choose(file);
+    if (file) choose(file, file.name);
   });
-  $("control-remove").addEventListener("click", forgetControl);
+  $("control-preprocessor").append(...FORM.preprocessors.map(({ name, label }) => make("option", { value: name }, t(label))));
+  $("control-preprocessor").addEventListener("input", show);
+  document.addEventListener("form-filled", show);
+  $("control-picture").addEventListener("error", () => problem($("control-problem"), t`The server can’t make this of the picture; choose another preprocessor.`));
+  $("control-picture").addEventListener("load", () => problem($("control-problem"), ""));
+  $("control-draw").addEventListener("click", () => drawControl().catch((error) => problem($("control-problem"), error)));
+  $("control-remove").addEventListener("click", () => forgetControl());
 }

@@ -117,14 +117,19 @@ function setStrength(before) {
   notice(made?.coloured ? t`Denoising strength is ${wanted}: at 1 nothing of the colours would be left.` : t`Denoising strength is 1: what is masked is drawn anew.`);
 }
 
-/** Begin with a white picture of the form's size, to be sketched on. */
-async function drawInitial() {
+/** A picture of one colour and the form's size, to be drawn on. */
+export async function emptySheet(colour) {
   const [width, height] = ["width", "height"].map((id) => Number($(id).value) || 512);
   const sheet = Object.assign(document.createElement("canvas"), { width, height });
   const context = sheet.getContext("2d");
-  context.fillStyle = "#fff";
+  context.fillStyle = colour;
   context.fillRect(0, 0, width, height);
-  await setInitial(await new Promise((resolve) => sheet.toBlob(resolve, "image/png")), { name: t`an empty sheet` });
+  const blob = await new Promise((resolve) => sheet.toBlob(resolve, "image/png"));
+  return { width, height, blob, url: URL.createObjectURL(blob) };
+}
+
+async function drawInitial() {
+  await setInitial((await emptySheet("#fff")).blob, { name: t`an empty sheet` });
   await openCanvas("colour");
 }
 

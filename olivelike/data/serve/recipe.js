@@ -89,7 +89,10 @@ const TEMPLATE = /\{(\w+)(?:\[(\d)\])?(?::g)?\}/g;
 /** A value of a record in words: numbers and texts as they are, files by name and weight, pictures that led by how. */
 function said(value) {
   if (Array.isArray(value)) return value.map(said).join(", ");
-  if (value?.image) return `${value.net} ${value.strength}: ${value.image.name}`;
+  if (value?.image) {
+    const made = FORM.preprocessors.filter(({ name }) => name === value.preprocessor).map(({ label }) => t(label));
+    return [`${value.net} ${value.strength}: ${value.image.name}`, ...made].join(", ");
+  }
   if (value?.name) return value.weight === null || value.weight === undefined ? value.name : `${value.name} ${value.weight}`;
   return String(value);
 }

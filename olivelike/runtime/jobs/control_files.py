@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from olivelike.errors import UsageError
 from olivelike.runtime.pictures.picture_reading import find_used
-from olivelike.runtime.pipeline.request import Control, Pictures
+from olivelike.runtime.pictures.preprocessors import NONE, PREPROCESSORS
+from olivelike.runtime.pipeline.request import Control, Pictures, PreprocessorName
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -25,8 +26,10 @@ Given = TypeVar("Given", bound="Named")
 _WEIGHTS: Final = (".safetensors", ".bin", ".ckpt", ".pt", ".pth")
 
 
-def parse_control(text: str, *, start: float = 0.0, end: float = 1.0, canny: bool = False) -> Control[Path]:
-    """Read `IMAGE`, `NAME=IMAGE`, and either of them with `:STRENGTH`, `:canny`, or both behind it.
+def parse_control(
+    text: str, *, start: float = 0.0, end: float = 1.0, preprocessor: PreprocessorName = "none"
+) -> Control[Path]:
+    """Read `IMAGE`, `NAME=IMAGE`, and either with `:STRENGTH`, a preprocessor such as `:canny`, or both behind it.
 
     Raises `UsageError` if it names no picture.
 
@@ -34,14 +37,14 @@ def parse_control(text: str, *, start: float = 0.0, end: float = 1.0, canny: boo
         text: `NAME` may be the network's file, as a workflow names it.
         start: share of the steps from which it leads.
         end: share of the steps up to which it leads.
-        canny: take the edges of the picture.
+        preprocessor: the one that is not named, of `PREPROCESSORS`, or `none`.
     """
     strength, rest = 1.0, text
     given: set[str] = set()
     while ":" in rest and not Path(rest).exists():
         before, _, last = rest.rpartition(":")
-        if last == "canny" and last not in given:
-            canny = True
+        if last in (NONE, *PREPROCESSORS) and "preprocessor" not in given:
+            preprocessor, last = cast("PreprocessorName", last), "preprocessor"
         elif (number := _number(last)) is not None and "strength" not in given:
             strength, last = number, "strength"
         else:
@@ -56,7 +59,7 @@ def parse_control(text: str, *, start: float = 0.0, end: float = 1.0, canny: boo
             f"--control {text!r}: no picture is named; write IMAGE, NAME=IMAGE or NAME=IMAGE:STRENGTH, such as "
             "edges.png:0.8"
         )
-    return Control(Path(file), _plain(name) or None, strength, start, end, "canny" if canny else "none")
+    return Control(Path(file), _plain(name) or None, strength, start, end, preprocessor)
 
 
 def found_again(given: Pictures[Given], record: PictureRecord, made: Path) -> Pictures[Given | Path]:

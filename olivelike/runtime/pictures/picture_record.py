@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, get_type_hints
 from olivelike._untrusted import Json, parse_json
 from olivelike.errors import SessionError, SourceError, UsageError
 from olivelike.runtime.pictures.ai_mark import XMP_TEXT, source_type, xmp_packet
+from olivelike.runtime.pictures.preprocessors import PREPROCESSORS
 from olivelike.runtime.pipeline.request import (
     LABELS,
     Control,
@@ -184,9 +185,9 @@ def _said(value: Any) -> str:
     """Say a value: a file by name, weight and hash, a picture that led by how it did."""
     if isinstance(value, Control):
         share = f", from {value.start:g} to {value.end:g} of the steps" if (value.start, value.end) != (0, 1) else ""
-        edges = ", its edges" if value.preprocessor == "canny" else ""
+        made = f", {PREPROCESSORS[value.preprocessor].told}" if value.preprocessor in PREPROCESSORS else ""
         net = f", {value.net}" if value.net else ""
-        return f"{_said(value.image)}{net}, strength {value.strength:g}{share}{edges}"
+        return f"{_said(value.image)}{net}, strength {value.strength:g}{share}{made}"
     if isinstance(value, UsedFile):
         weight = f" at {value.weight:g}" if value.weight is not None else ""
         return f"{value.name}{weight}" + (f" ({value.hash})" if value.hash else "")

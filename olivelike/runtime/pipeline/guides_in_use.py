@@ -12,12 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from olivelike._text import did_you_mean
-from olivelike.errors import MissingError, SourceError, UsageError
+from olivelike.errors import SourceError, UsageError
 from olivelike.model.guides import (
     CONTROL_KINDS,
     GUIDES,
@@ -29,6 +28,7 @@ from olivelike.model.guides import (
     GuideKind,
     guide_kind,
 )
+from olivelike.runtime.pictures.preprocessors import check_preprocessor, preprocessed
 from olivelike.runtime.pipeline.safety import Preprocessing
 from olivelike.runtime.pipeline.vae import to_shares, upright
 from olivelike.runtime.sessions.session import put
@@ -45,8 +45,6 @@ _FIRST_SHARE: Final = 0.1
 """Share of the outermost residual in guess mode; the shares grow evenly in logarithm to 1, that of the middle."""
 _MOST_STRENGTH: Final = 10
 """Largest strength of a picture that leads, of either sign."""
-_EDGES: Final = (100, 200)
-"""Thresholds of the Canny detector, as in A1111's extension and diffusers' guide."""
 _SIDE: Final = 224
 _BICUBIC: Final = 3
 _MEAN: Final = (0.48145466, 0.4578275, 0.40821073)
@@ -153,8 +151,7 @@ def _checked(control: Control[Image], names: Mapping[str, str]) -> Control[Image
             f"a control picture leads from {control.start:g} to {control.end:g}: these are no two shares of the steps, "
             "the first below the second, both between 0 and 1"
         )
-    if control.preprocessor == "canny" and find_spec("cv2") is None:
-        raise MissingError("edges (canny) are found by OpenCV; run `pip install 'olivelike[canny]'`")
+    check_preprocessor(control.preprocessor)
     return replace(control, net=net)
 
 
@@ -228,7 +225,7 @@ def _prepared(
     component, (width, height) = folder.leading[control.net], request.size
     kind, network, config = guide_kind(component), networks[component], folder.config(component)
     assert kind is not None
-    image = find_edges(control.image) if control.preprocessor == "canny" else upright(control.image)
+    image = preprocessed(control.image, control.preprocessor)
     mode = "L" if network.input(kind.picture).dims[1] == 1 else "RGB"
     unit = folder.vae_factor if kind.in_each_step else downscale_factor(config)
     pixels = to_shares(image, request.size, unit, mode)
@@ -243,16 +240,6 @@ def _prepared(
     call.run()
     features = {name: call.outputs[name].astype("float32") * control.strength for name in shapes}
     return Guide(kind, control, network, pixels, features=features)
-
-
-def find_edges(image: Image) -> Image:
-    """Return the edges of a picture, white on black, by the Canny detector, in RGB."""
-    import cv2
-    import numpy as np
-    from PIL import Image as Images
-
-    edges = cv2.Canny(np.asarray(upright(image).convert("L")), *_EDGES)
-    return Images.fromarray(edges).convert("RGB")
 
 
 def is_guide_input(name: str) -> bool:

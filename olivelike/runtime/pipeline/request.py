@@ -264,6 +264,10 @@ def _no_emphasis(text: str) -> bool:
     return False
 
 
+PreprocessorName = Literal["none", "canny", "scribble_xdog", "invert", "threshold", "blur_gaussian"]
+"""What `runtime/pictures/preprocessors.py` makes of a picture that leads."""
+
+
 @dataclass(frozen=True)
 class Control(Generic[Image_co]):
     """A control picture: what its network is, how strongly and when it leads."""
@@ -276,8 +280,8 @@ class Control(Generic[Image_co]):
     start: float = 0.0
     end: float = 1.0
     """From which to which share of the steps it leads."""
-    preprocessor: Literal["none", "canny"] = "none"
-    """`canny` takes the edges of the picture, in place of the picture."""
+    preprocessor: PreprocessorName = "none"
+    """What is made of the picture first."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,12 +9,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from olivelike._untrusted import Json
+from olivelike.runtime.pictures.preprocessors import NONE, PREPROCESSORS, check_preprocessor, preprocessed
 from olivelike.serve.api.a1111_state import model_of
 from olivelike.serve.api.drawing import find_model, service_of
-from olivelike.serve.api.images import from_base64, in_turn, png, upright
+from olivelike.serve.api.images import from_base64, in_turn, png, to_base64, upright
 from olivelike.serve.api.refusals import StrictRoute, refused
 from olivelike.serve.orders import MOST_CONTROLS, MOST_IMAGE_PROMPTS, Finite, Name, Strength
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 SCRIPT: Final = "controlnet"
 """Name of the script, in small letters."""
-_MODULES: Final = ("none", "canny")
+_MODULES: Final = (NONE, *PREPROCESSORS)
 _PICTURES: Final = (
     "ip-adapter-auto",
     "ip-adapter_clip_h",
@@ -49,7 +50,7 @@ class Unit(BaseModel):
     image: str | Json = ""
     """Base64, or a map with it as `image`; older clients call it `input_image`."""
     mask: str | None = None
-    module: str = "none"
+    module: str = NONE
     model: Name = "None"
     weight: Strength = 1.0
     guidance_start: Annotated[Finite, Field(ge=0, le=1)] = 0.0
@@ -195,6 +196,35 @@ async def model_list(request: Request) -> dict[str, list[str]]:
 async def module_list(request: Request) -> dict[str, list[str]]:
     """List what can be made of a picture before it leads."""
     return {"module_list": await _modules(request)}
+
+
+class Detection(BaseModel):
+    """Pictures of which control pictures are made."""
+
+    model_config = ConfigDict(extra="ignore")
+    controlnet_module: str = NONE
+    controlnet_input_images: Annotated[list[str], Field(min_length=1, max_length=MOST_CONTROLS)] = Field(
+        validation_alias=AliasChoices("controlnet_input_images", "controlnet_images")
+    )
+    """`webuiapi` calls them `controlnet_images`."""
+
+
+@guides_router.post("/detect")
+async def detect(asked: Detection) -> dict[str, list[str] | str]:
+    """Return what a module makes of pictures, at their own size."""
+    name = asked.controlnet_module.lower()
+    if name not in _MODULES:
+        raise refused(f"controlnet_module: there is no {asked.controlnet_module!r}; there are {', '.join(_MODULES)}")
+    check_preprocessor(name)
+    found = []
+    for text in asked.controlnet_input_images:
+        data = from_base64(text, "controlnet_input_images")
+        found.append(to_base64(await in_turn(partial(_detected, data, name))))
+    return {"images": found, "info": "Success"}
+
+
+def _detected(data: bytes, name: str) -> bytes:
+    return png(preprocessed(upright(data, "controlnet_input_images"), name))
 
 
 @guides_router.get("/control_types")

@@ -9,8 +9,12 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import FileResponse, JSONResponse, StreamingResponse
 
+from olivelike.runtime.pictures.picture_reading import decode_image
+from olivelike.runtime.pictures.preprocessors import NONE, PREPROCESSORS, check_preprocessor, preprocessed
+from olivelike.serve.api.images import in_turn, png
 from olivelike.serve.api.native import TheService, answer
-from olivelike.serve.api.refusals import StrictRoute
+from olivelike.serve.api.refusals import StrictRoute, refused
+from olivelike.serve.orders import UploadId
 from olivelike.serve.recipe_views import RecipeQuestion, read_question, with_upscaler
 
 router = APIRouter(route_class=StrictRoute)
@@ -104,3 +108,16 @@ async def recipe(asked: RecipeQuestion, service: TheService) -> Response:
 async def upload(request: Request, service: TheService) -> Response:
     """Keep a picture for orders that name it: the body is its file."""
     return answer(with_upscaler(await service.upload(await request.body()), service.catalogue.upscalers()), 201)
+
+
+@router.get("/api/uploads/{upload}/preprocessed")
+async def preprocessed_upload(
+    upload: UploadId, service: TheService, preprocessor: Annotated[str, Query(max_length=100)]
+) -> Response:
+    """Return what a picture that was sent leads by, as PNG: `preprocessor` is that of a control of an order."""
+    if preprocessor not in (names := (NONE, *PREPROCESSORS)):
+        raise refused(f"preprocessor: there is no {preprocessor!r}; there are {', '.join(names)}")
+    check_preprocessor(preprocessor)
+    data = await service.library.upload_bytes(upload)
+    made = await in_turn(lambda: png(preprocessed(decode_image(data, "the upload"), preprocessor)))
+    return Response(made, media_type="image/png")

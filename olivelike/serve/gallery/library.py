@@ -199,8 +199,11 @@ class Library:
         self._uploads.close()
 
     async def upload_bytes(self, name: str) -> bytes:
-        """Return an upload as PNG."""
-        return await asyncio.to_thread((self._gallery.folder / UPLOADS / f"{name}.png").read_bytes)
+        """Return an upload as PNG. Raises `SourceError` if it is gone."""
+        try:
+            return await asyncio.to_thread((self._gallery.folder / UPLOADS / f"{name}.png").read_bytes)
+        except OSError:
+            raise SourceError(f"there is no upload {name[:12]}… any more; send the picture again") from None
 
     def _encoded(self, row: PictureRow, suffix: str, quality: int | None) -> bytes:
         with open_file(self._gallery.path(row)) as file:

@@ -16,8 +16,9 @@ from torch_pipelines import SCHEDULERS, assert_alike, psnr, torch_pipeline
 from olivelike.errors import SourceError, UsageError
 from olivelike.model.guides import CONTROL_KINDS, CONTROLNET, GUIDES, IMAGE_TOKENS, guided_file
 from olivelike.runtime import Request, open_pipeline
+from olivelike.runtime.pictures.preprocessors import preprocessed
 from olivelike.runtime.pipeline.denoiser_calls import _size
-from olivelike.runtime.pipeline.guides_in_use import Guide, GuideInputs, Guides, find_edges
+from olivelike.runtime.pipeline.guides_in_use import Guide, GuideInputs, Guides
 from olivelike.runtime.pipeline.request import Control
 from tests.fixtures.little_guides import CONTROL_NAMES, LITTLE, guide_model, little_guide, little_guided, torch_guide
 from tests.fixtures.little_pipeline import little_checkpoint
@@ -402,7 +403,7 @@ def test_a_prompt_of_no_strength_leaves_a_led_picture_as_it_is(guided):
 
 def test_edges_are_found_by_canny(guided):
     pytest.importorskip("cv2")
-    edges = find_edges(drawing())
+    edges = preprocessed(drawing(), "canny")
     assert set(np.unique(np.asarray(edges))) == {0, 255}
     asked = ask(controls=(Control(drawing(), "edges", preprocessor="canny"),), num_images=1, steps=2)
     given = ask(controls=(Control(edges, "edges"),), num_images=1, steps=2)

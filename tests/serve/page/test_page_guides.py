@@ -55,6 +55,34 @@ def test_a_picture_leads_by_the_models_network(visit: Callable[..., Opened], gui
     assert "controls" not in opened.job()["pictures"][0]["record"]
 
 
+def test_a_control_picture_is_drawn_by_hand_and_made_of_another(visit: Callable[..., Opened], guided: Running) -> None:
+    opened = visit(server=guided)
+    page = opened.page
+    opened.fold("control")
+    page.click("#control-draw")
+    page.locator("#mask[open]").wait_for()
+    assert page.is_hidden("#tool-mask")
+    page.fill("#mask-pixels", "8")
+    page.focus("#mask-canvas")
+    page.keyboard.press("Space")
+    page.click("#mask-done")
+    page.locator("#control-picture").wait_for()
+    seen = """(image) => image.decode().then(() => {
+      const sheet = new OffscreenCanvas(image.naturalWidth, image.naturalHeight);
+      const canvas = sheet.getContext("2d", { willReadFrequently: true });
+      canvas.drawImage(image, 0, 0);
+      return [image.naturalWidth / 2, 0].map((at) => canvas.getImageData(at, at, 1, 1).data[0]);
+    })"""
+    assert page.locator("#control-picture").evaluate(seen) == [255, 0]
+    page.select_option("#control-preprocessor", "invert")
+    page.locator("#control-picture[src*=preprocessed]").wait_for()
+    assert page.locator("#control-picture").evaluate(seen) == [0, 255]
+    opened.generate(prompt="a red circle", steps=2, seed=3)
+    assert opened.job()["order"]["controls"][0]["preprocessor"] == "invert"
+    page.click("#stage-open")
+    assert "Invert (black lines on white)" in str(page.text_content("#viewer-recipe"))
+
+
 def test_pictures_are_prompts_by_the_models_adapter(
     visit: Callable[..., Opened], guided: Running, tmp_path: Path
 ) -> None:
