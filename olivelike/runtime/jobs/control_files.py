@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Final, TypeVar, cast, get_args
 
 from olivelike.errors import UsageError
 from olivelike.runtime.pictures.picture_reading import find_used
-from olivelike.runtime.pictures.preprocessors import NONE, PREPROCESSORS
 from olivelike.runtime.pipeline.request import Control, Pictures, PreprocessorName
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ def parse_control(
     given: set[str] = set()
     while ":" in rest and not Path(rest).exists():
         before, _, last = rest.rpartition(":")
-        if last in (NONE, *PREPROCESSORS) and "preprocessor" not in given:
+        if last in get_args(PreprocessorName) and "preprocessor" not in given:
             preprocessor, last = cast("PreprocessorName", last), "preprocessor"
         elif (number := _number(last)) is not None and "strength" not in given:
             strength, last = number, "strength"

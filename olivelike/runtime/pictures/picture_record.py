@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, Final, get_type_hints
 from olivelike._untrusted import Json, parse_json
 from olivelike.errors import SessionError, SourceError, UsageError
 from olivelike.runtime.pictures.ai_mark import XMP_TEXT, source_type, xmp_packet
-from olivelike.runtime.pictures.preprocessors import PREPROCESSORS
 from olivelike.runtime.pipeline.request import (
     LABELS,
     Control,
@@ -184,6 +183,8 @@ def told_in_words(record: PictureRecord) -> Iterator[tuple[str, str, str]]:
 def _said(value: Any) -> str:
     """Say a value: a file by name, weight and hash, a picture that led by how it did."""
     if isinstance(value, Control):
+        from olivelike.runtime.pictures.preprocessors import PREPROCESSORS
+
         share = f", from {value.start:g} to {value.end:g} of the steps" if (value.start, value.end) != (0, 1) else ""
         made = f", {PREPROCESSORS[value.preprocessor].told}" if value.preprocessor in PREPROCESSORS else ""
         net = f", {value.net}" if value.net else ""

@@ -28,7 +28,6 @@ from olivelike.model.guides import (
     GuideKind,
     guide_kind,
 )
-from olivelike.runtime.pictures.preprocessors import check_preprocessor, preprocessed
 from olivelike.runtime.pipeline.safety import Preprocessing
 from olivelike.runtime.pipeline.vae import to_shares, upright
 from olivelike.runtime.sessions.session import put
@@ -151,7 +150,10 @@ def _checked(control: Control[Image], names: Mapping[str, str]) -> Control[Image
             f"a control picture leads from {control.start:g} to {control.end:g}: these are no two shares of the steps, "
             "the first below the second, both between 0 and 1"
         )
-    check_preprocessor(control.preprocessor)
+    if control.preprocessor != "none":
+        from olivelike.runtime.pictures.preprocessors import check_preprocessor
+
+        check_preprocessor(control.preprocessor)
     return replace(control, net=net)
 
 
@@ -220,6 +222,7 @@ def _prepared(
     control: Control[Image], request: ResolvedRequest, folder: PipelineFolder, networks: Mapping[str, Network]
 ) -> Guide:
     from olivelike.model.adapter_features import downscale_factor, given_features
+    from olivelike.runtime.pictures.preprocessors import preprocessed
 
     assert control.net is not None
     component, (width, height) = folder.leading[control.net], request.size
