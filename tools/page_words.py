@@ -1,4 +1,4 @@
-"""Keeps the table of the page's texts, `olivelike/data/serve/words.json`, at what the page says.
+"""Keeps the table of the page's texts, `olivelike/data/serve/words.json`, at what the page and the static one say.
 
     python -m tools.page_words            # what is missing, unused or not translated
     python -m tools.page_words --write    # with a row for each text, and no other
@@ -19,7 +19,9 @@ from typing import Any, Final
 
 from olivelike.serve.form import form
 
-FOLDER = Path(__file__).parents[1] / "olivelike" / "data" / "serve"
+_ROOT = Path(__file__).parents[1] / "olivelike"
+FOLDER = _ROOT / "data" / "serve"
+STATIC = _ROOT / "extras" / "deploy" / "web"
 TABLE = FOLDER / "words.json"
 SPOKEN: Final = ("aria-label", "title", "placeholder", "alt")
 """Attributes that people read or hear."""
@@ -29,8 +31,10 @@ _UNTRANSLATED: Final = {"script", "title", "code", "kbd"}
 
 def texts() -> set[str]:
     """Return every text of the page, in English."""
-    found = set(document_texts((FOLDER / "index.html").read_text(encoding="utf-8")))
-    for path in FOLDER.glob("*.js"):
+    found: set[str] = set()
+    for folder in (FOLDER, STATIC):
+        found.update(document_texts((folder / "index.html").read_text(encoding="utf-8")))
+    for path in (*FOLDER.glob("*.js"), *STATIC.glob("*.js")):
         found.update(module_texts(re.sub(r"(?m)^\s*(//|/?\*).*", "", path.read_text(encoding="utf-8"))))
     return {text for text in found | set(declared_texts()) if re.search(r"[^\W\d_]{2}", text)}
 

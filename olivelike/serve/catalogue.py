@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -25,8 +25,7 @@ from olivelike.runtime.jobs.job_notes import HASH_DIGITS
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
 from olivelike.runtime.pipeline.resolve_defaults import absent_fields
 from olivelike.runtime.prompts.wildcards import Wildcards
-from olivelike.runtime.schedulers.class_settings import scheduler_settings
-from olivelike.runtime.schedulers.scheduler_names import sampler_entries, sampler_of
+from olivelike.runtime.schedulers.class_settings import listed_samplers
 from olivelike.serve.lora_cards import card_of
 from olivelike.serve.settings import ServeSettings
 from olivelike.serve.upscalers import upscaler_files
@@ -37,13 +36,6 @@ from olivelike.sources.files.pickled import read_pickle_table
 
 _PICTURES: Final = (".preview.png", ".png", ".jpg", ".jpeg", ".webp")
 """Endings that make a LoRA's own name that of its thumbnail, as A1111 has it."""
-_DEMOS: Final = ("demo", "demo_transformer")
-_DEMO_SIDE: Final = 64
-_DEMO_PROMPTS: Final = (
-    "a red circle on a blue background", "a small yellow star on a black background, on the left",
-    "a purple triangle on a green background",
-)  # fmt: skip
-"""Captions of the kind that the shipped models were trained on (docs/demo.md)."""
 _MOST_TOKENIZER: Final = 64 << 20
 
 
@@ -148,13 +140,7 @@ class Catalogue:
 
         Raises `SourceError` if none of that name is served.
         """
-        config = open_folder(self.folder(name)).scheduler
-        made_for = config.get("_class_name")
-        own = None
-        with contextlib.suppress(SourceError):  # Its own can't draw; others may.
-            own = " ".join(filter(None, sampler_of(str(made_for), scheduler_settings(None, config).settings)))
-        found = sampler_entries(made_for if isinstance(made_for, str) else None)
-        return {"own": own, "class": made_for, "list": [asdict(one) for one in found]}
+        return listed_samplers(open_folder(self.folder(name)).scheduler)
 
     def upscalers(self) -> dict[str, Path]:
         """Return the files of networks that enlarge pictures, by name without suffix; of two with one, the first."""
@@ -178,7 +164,6 @@ def _model(name: str, folder: Path) -> ModelView:
     except OlivelikeError:
         return view
     short = sha256[:HASH_DIGITS]
-    is_demo = opened.recorded.source_name in _DEMOS and max(opened.default_size) <= _DEMO_SIDE
     return view.model_copy(
         update={
             "title": f"{name} [{short}]" if short else name,
@@ -198,7 +183,7 @@ def _model(name: str, folder: Path) -> ModelView:
             **dict(zip(LISTED_GUIDES, (tuple(opened.leading), opened.prompt_guide), strict=True)),
             "made_for": made_for,
             "size": size,
-            "examples": _DEMO_PROMPTS if is_demo else (),
+            "examples": opened.examples,
             "state": "ready",
         }
     )

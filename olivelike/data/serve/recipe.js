@@ -7,7 +7,6 @@ import { t } from "./language.js";
 import { setLoras } from "./loras.js";
 import { model, modelNames, setModel } from "./models.js";
 import { notice } from "./notices.js";
-import { setScheduler } from "./samplers.js";
 import { ask, path } from "./server.js";
 import { hasUpscaler } from "./upscale.js";
 
@@ -41,7 +40,7 @@ export async function applyRecipe(record, where = t`the picture`, leftOut = unde
     const value = record[name] ?? (always ? undefined : plain ?? "");
     if (value !== undefined) setField(name, value);
   }
-  setScheduler(record.scheduler ?? "");
+  setField("scheduler", record.scheduler ?? "");
   const enlarger = record.upscaler?.name.replace(/\.onnx$/, "") ?? "";
   if (hasUpscaler(enlarger)) setField("upscaler", enlarger);
   else missing.push(t`the upscaler ${enlarger} is not served here`);

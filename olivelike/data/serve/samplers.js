@@ -1,7 +1,6 @@
 // Sampler and schedule type as two lists, which make the one name that orders and recipes have.
 
 import { $, make } from "./dom.js";
-import { setField } from "./form.js";
 import { t } from "./language.js";
 
 let known = [];
@@ -31,9 +30,6 @@ export function takeSamplers(given, changed) {
   show();
 }
 
-/** Show a name of an order or recipe; one that is in no list is put there. */
-export const setScheduler = (name) => setField("scheduler", name);
-
 function parts(name) {
   const plain = name.replace(/Scheduler$/, "");
   if (!name) return ["", ""];
@@ -45,6 +41,7 @@ function parts(name) {
   return own.class && own.class.replace(/Scheduler$/, "") === plain ? ["", ""] : [name, ""];
 }
 
+/** Show the name of an order or recipe that the form has now; one that is in no list is put there. */
 function show() {
   const [name, schedule] = parts($("scheduler").value);
   if (![...$("sampler").options].some((option) => option.value === name)) $("sampler").append(make("option", { value: name }, name));

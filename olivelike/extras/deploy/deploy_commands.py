@@ -19,6 +19,12 @@ def export_page(
             help="npm's onnxruntime-web as a folder or tarball; by default from node_modules, the cache or npm.",
         ),
     ] = None,
+    title: Annotated[
+        str | None, typer.Option(help="Name of the page; by default that of the pipeline's source.", show_default=False)
+    ] = None,
+    example: Annotated[
+        list[str] | None, typer.Option(metavar="PROMPT", help="A prompt to begin with; repeatable.", show_default=False)
+    ] = None,
     overwrite: shared.Overwrite = False,
     json: shared.Json = False,
 ) -> None:
@@ -35,7 +41,10 @@ def export_page(
     def on_fetch(url: str) -> None:
         write_error(f"fetching {url}")
 
-    page = export_web(folder, output, onnxruntime_web=onnxruntime_web, overwrite=overwrite, on_fetch=on_fetch)
+    page = export_web(
+        folder, output, onnxruntime_web=onnxruntime_web, title=title, examples=example or (), overwrite=overwrite,
+        on_fetch=on_fetch,
+    )  # fmt: skip
     lines = [
         f"wrote {page.path}: {page.files} files, {size(page.bytes)}, with onnxruntime-web {page.onnxruntime_web}",
         *(f"left alone, since it was changed: {path}" for path in page.left),

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import fields
 from typing import TYPE_CHECKING, Final
 
 from olivelike.digest import digest_bytes
 from olivelike.engine.output.asset_table import SCHEDULER_MODEL
 from olivelike.engine.output.packages import Package
 from olivelike.engine.output.pipeline_files import to_json
-from olivelike.engine.output.scheduler_model import NAMES_KEY, config_of_schedules, file_of_schedules
+from olivelike.engine.output.scheduler_model import NAMES_KEY, OWN, config_of_schedules, file_of_schedules
 from olivelike.model.records.output import FileFacts
-from olivelike.runtime.schedulers.class_settings import scheduler_settings
+from olivelike.runtime.schedulers.class_settings import listed_samplers, scheduler_settings
 from olivelike.runtime.schedulers.schedule import make_schedule, steps_taken
-from olivelike.runtime.schedulers.scheduler_names import sampler_of
+from olivelike.runtime.schedulers.scheduler_names import PLAIN_SCHEDULES, SamplerEntry
 
 if TYPE_CHECKING:
-    from olivelike._untrusted import JsonView
+    from olivelike._untrusted import Json, JsonView
     from olivelike.engine.output.packages import Packaged
 
 MANIFEST_FILE: Final = "manifest.json"
 MANIFEST_KIND: Final = "web/2"
+SAMPLER_FACTS: Final = frozenset(one.name for one in fields(SamplerEntry))
+"""What `samplers` of a manifest has of each in its `list`."""
 
 
 class WebFolder(Package):
@@ -42,8 +45,9 @@ class WebFolder(Package):
 def manifest(files: Mapping[str, FileFacts], told: JsonView) -> bytes:
     """Return `manifest.json`: size and SHA-256 of each file, and what else a page is told.
 
-    That is the only `size` of pictures if there is but one, `samplers`, and in a page `fused_attention`, whether
-    attention is one operator, which some graphics cards compute wrongly, and the bytes of its `runtime` by device.
+    That is the only `size` of pictures if there is but one, and `samplers`. In a page there are also the `device` that
+    the pipeline was made for, `examples` of prompts, `fused_attention`: whether attention is one operator, which some
+    graphics cards compute wrongly; `colours` of latents, if known; and size and SHA-256 of what the `runtime` loads.
     """
     facts = {path: {"size": file.size, "sha256": file.sha256} for path, file in sorted(files.items())}
     return to_json({"kind": MANIFEST_KIND, **told, "files": facts})
@@ -58,8 +62,8 @@ def names_in(model: bytes) -> list[str]:
     return names
 
 
-def samplers(config: JsonView, names: Iterable[str]) -> dict[str, list[str] | str]:
-    """Return `samplers` of a manifest: the `names`, each scheduler once, what people call its `own`, and `other_noise`.
+def samplers(config: JsonView, names: Collection[str]) -> Json:
+    """Return `samplers` of a manifest: what lists of samplers have, and `other_noise`.
 
     Those draw Brownian motion, for which a page has independent noise of the same law.
 
@@ -67,14 +71,18 @@ def samplers(config: JsonView, names: Iterable[str]) -> dict[str, list[str] | st
         config: `scheduler_config.json`.
         names: All that `scheduler/model.onnx` takes.
     """
-    chosen = {name: scheduler_settings(name or None, config) for name in names}
-    first: dict[str, str] = {}
-    for name, one in chosen.items():
-        first.setdefault(repr(one), name)
-    shown = list(first.values())
-    own = str(config.get("_class_name"))
-    if "" in chosen:
-        own = " ".join(filter(None, sampler_of(own, chosen[""].settings)))
-    schedules = {name: make_schedule(chosen[name], steps_taken(chosen[name])[0]) for name in shown}
-    other = [name for name, schedule in schedules.items() if schedule.spans is not None]
-    return {"names": shown, "own": own, "other_noise": other}
+    listed = listed_samplers(config)
+    found = [
+        {**one, "schedules": [kind for kind in one["schedules"] if named(one, kind) in names]} for one in listed["list"]
+    ]
+    known = [one for one in found if one["schedules"]]
+    offered = [*([OWN] if OWN in names else []), *(named(one, kind) for one in known for kind in one["schedules"])]
+    chosen = {name: scheduler_settings(name or None, config) for name in offered}
+    other = [name for name, one in chosen.items() if make_schedule(one, steps_taken(one)[0]).spans is not None]
+    own = listed["own"] if OWN in names else None
+    return {"list": known, "own": own, "class": str(listed["class"]), "other_noise": other}
+
+
+def named(entry: JsonView, schedule: str) -> str:
+    """Return the one name of a sampler in a list, with a schedule type of its."""
+    return entry["name"] if schedule == PLAIN_SCHEDULES[0] else f"{entry['name']} {schedule}"

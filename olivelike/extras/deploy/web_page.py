@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import html
 import shlex
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from importlib.resources import files as files_in
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -17,18 +19,29 @@ from olivelike.engine.output.output_files import explained, resolved
 from olivelike.engine.output.publication import check_is_ours, publish, recover
 from olivelike.engine.output.staging import discard_staging, staging_folder
 from olivelike.errors import SourceError, UsageError
-from olivelike.extras.deploy.web_files import MANIFEST_FILE, MANIFEST_KIND, manifest
-from olivelike.extras.deploy.web_runtime import VERSION, WASM_FILES, find_runtime
+from olivelike.extras.deploy.web_files import MANIFEST_FILE, MANIFEST_KIND, SAMPLER_FACTS, manifest
+from olivelike.extras.deploy.web_runtime import VERSION, find_runtime
 from olivelike.families import TEXT_ENCODERS, TEXT_TO_PICTURE, TOKENIZER_OF
 from olivelike.graphs.inspect import inspect_model
 from olivelike.model.client_layouts import PAGE
 from olivelike.model.components import INDEX_FILE, SAFETY_CHECKER
 from olivelike.model.records.output import FileFacts, OutputFile, OutputRecord
+from olivelike.runtime.pipeline.pipeline_folder import open_folder
+from olivelike.serve.languages import table, words_module
+from olivelike.workflow.calibration_prompts import PROMPTS
 
 if TYPE_CHECKING:
     from olivelike._untrusted import Json
 
 PAGE_FILES: Final = Path(__file__).with_name("web")
+SHARED: Final = (
+    "dom.js", "icon.svg", "language.js", "notices.js", "samplers.js", "style.css", "theme.js", "translate.js",
+)  # fmt: skip
+"""Files that the page has of the server's."""
+_TITLE: Final = "A model of olivelike"
+"""What stands in `index.html` for the name of the page."""
+_EXAMPLES: Final = (PROMPTS[1], PROMPTS[5], PROMPTS[7])
+_MOST_EXAMPLES: Final = 8
 _ATTENTION: Final = frozenset({"MultiHeadAttention", "Attention"})
 _PIECE_BYTES: Final = 8 << 20
 _TOKENIZER_FILES: Final = ("tokenizer.json", "tokenizer_config.json")
@@ -52,6 +65,8 @@ def export_web(
     output: str | Path,
     *,
     onnxruntime_web: str | Path | None = None,
+    title: str | None = None,
+    examples: Sequence[str] = (),
     overwrite: bool = False,
     on_fetch: Callable[[str], None] | None = None,
 ) -> WebPage:
@@ -61,33 +76,37 @@ def export_web(
         folder: An output in the layout `web`.
         output: Where the page goes: a new folder, an empty one, or an earlier page of ours.
         onnxruntime_web: The npm package as a folder or tarball; by default what is found near by, or fetched.
+        title: Name of the page; by default that of what the pipeline was made from.
+        examples: Prompts to begin with, 8 at most; by default some that fit the pipeline.
         overwrite: Replace the page of another pipeline, and files in the page that were changed since.
         on_fetch: Told the address that something is fetched from, before it is.
 
     Raises:
         SourceError: if the folder has another layout, is not complete or was changed.
         MissingError: if onnxruntime-web is nowhere and can't be fetched.
-        UsageError: if somebody else's files are in the way; the output is as it was.
+        UsageError: if somebody else's files are in the way, or there are too many examples; the output is as it was.
         StoreError: if the disk refuses; the output is as it was.
     """
     folder, output = Path(folder), Path(output)
+    if len(examples) > _MOST_EXAMPLES:
+        raise UsageError(f"{len(examples)} examples are more than the page has room for; give {_MOST_EXAMPLES} at most")
     record = OutputRecord.require(folder)
     needed = _needed(folder, record)
     before = _check_output(folder, output, record, overwrite=overwrite)
+    told = _told(folder, record, [path for path, _ in needed], examples)
     runtime = find_runtime(None if onnxruntime_web is None else Path(onnxruntime_web), Path.cwd(), on_fetch)
     staging = staging_folder(output)
     try:
         files = {f"model/{path}": _copied(folder, path, facts, staging / "model" / path) for path, facts in needed}
-        own = {path.name: path.read_bytes() for path in sorted(PAGE_FILES.iterdir()) if path.is_file()}
+        own = {name: files_in("olivelike.data").joinpath("serve", name).read_bytes() for name in SHARED}
+        own |= {path.name: path.read_bytes() for path in sorted(PAGE_FILES.iterdir()) if path.is_file()}
+        own |= {f"words.{code}.js": words_module(code).encode() for code in table()["languages"]}
+        own["index.html"] = _named(own["index.html"], title or one_line(str(record.source.name)).rpartition("/")[2])
         own |= {f"ort/{name}": data for name, data in runtime.items()}
         own["attention.onnx"] = _attention()
-        networks = [path for path, _ in needed if path.endswith(".onnx") and path != SCHEDULER_MODEL]
-        fused = any(_has_fused_attention(folder / path) for path in networks)
-        sizes = {name: len(data) for name, data in runtime.items()}
-        bytes_of = {"wasm": sum(sizes[name] for name in WASM_FILES), "webgpu": sum(sizes.values())}
-        own[f"model/{MANIFEST_FILE}"] = manifest(
-            dict(needed), {**_told(folder), "fused_attention": fused, "runtime": bytes_of}
-        )
+        binaries = {name: data for name, data in runtime.items() if name.endswith(".wasm")}
+        told["runtime"] = {name: {"size": len(data), "sha256": digest_bytes(data)} for name, data in binaries.items()}
+        own[f"model/{MANIFEST_FILE}"] = manifest(dict(needed), told)
         for path, data in own.items():
             stage(staging, path, data)
             files[path] = OutputFile(len(data), digest_bytes(data))
@@ -144,7 +163,12 @@ def _check_output(folder: Path, output: Path, record: OutputRecord, *, overwrite
     return before
 
 
-def _told(folder: Path) -> Json:
+def _named(document: bytes, title: str) -> bytes:
+    """Put a title where the document has the one that stands for it."""
+    return document.replace(_TITLE.encode(), html.escape(title).encode())
+
+
+def _told(folder: Path, record: OutputRecord, needed: Sequence[str], examples: Sequence[str]) -> Json:
     """Return what the manifest says of the pipeline beside its files."""
     path = folder / MANIFEST_FILE
     try:
@@ -153,19 +177,31 @@ def _told(folder: Path) -> Json:
         right = (
             content["kind"] == MANIFEST_KIND
             and (told["size"] is None or _is_size(told["size"]))
-            and _are_samplers(**told["samplers"])
+            and _are_samplers(told["samplers"])
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise SourceError(f"{path}: can't be read: {error}; run the workflow again") from error
     if not right:
         raise SourceError(f"{path}: is no manifest of kind {MANIFEST_KIND}; run the workflow again")
-    return told
+    opened = open_folder(folder)
+    networks = [path for path in needed if path.endswith(".onnx") and path != SCHEDULER_MODEL]
+    return {
+        **told,
+        "device": "webgpu" if record.target.name == "webgpu" else "wasm",
+        "examples": list(examples or opened.examples or _EXAMPLES),
+        "fused_attention": any(_has_fused_attention(folder / path) for path in networks),
+        "colours": None if opened.colours is None else asdict(opened.colours),
+    }
 
 
-def _are_samplers(names: object, own: object, other_noise: object) -> bool:
-    if not (isinstance(names, list) and names and isinstance(other_noise, list)):
-        return False
-    return all(type(text) is str for text in (*names, own, *other_noise))
+def _are_samplers(samplers: Json) -> bool:
+    """Tell whether `samplers` of a manifest are as `web_files` writes them."""
+    listed, own, texts = samplers["list"], samplers["own"], [samplers["class"], *samplers["other_noise"]]
+    return (
+        all(one.keys() == SAMPLER_FACTS and one["schedules"] for one in listed)
+        and all(type(text) is str for text in [*texts, *([] if own is None else [own])])
+        and bool(listed or own)
+    )
 
 
 def _is_size(size: object) -> bool:

@@ -33,7 +33,6 @@ FILES: Final = {
     "ort-wasm-simd-threaded.asyncify.wasm": "39f9f0894d478800487ed9f7dbe92618498db320cf55c8e3d89adff8dce658da",
 }
 """SHA-256 of what a page loads: the first three for wasm, all of them for WebGPU."""
-WASM_FILES: Final = tuple(FILES)[:3]
 _SHA512: Final = "q0y+JrrtukXSzsBWEMccVfqX25LRmosXHF+CaRJmg8pZClzcV7svNc4rKY3jL02Vb7QmRMDs1SigqR4CXAfKYQ=="
 """Digest of the tarball, as the registry gives it under `integrity`."""
 _PACKAGE: Final = "onnxruntime-web"

@@ -48,6 +48,12 @@ _DECODER_CHANNELS: Final = (128, 256)
 """Widths of the first two levels of a VAE without a config."""
 _FLOAT: Final = 4
 _CONFIGS: Final = ("vae_decoder/config.json", "scheduler/scheduler_config.json")
+_DEMOS: Final = ("demo", "demo_transformer")
+_DEMO_SIDE: Final = 64
+_DEMO_PROMPTS: Final = (
+    "a red circle on a blue background", "a small yellow star on a black background, on the left",
+    "a purple triangle on a green background",
+)  # fmt: skip
 _CHECKPOINTS: Final = frozenset({".safetensors", ".gguf", ".ckpt", ".pt", ".pth"})
 _WEIGHTS: Final = _CHECKPOINTS | {".bin"}
 _AGAIN: Final = "make the folder again with `olivelike run` or `olivelike convert`"
@@ -227,6 +233,12 @@ class PipelineFolder:
         sides = sides or self.family.sizes.default // self.family.latents.factor
         height, width = (sides, sides) if isinstance(sides, int) else sides
         return width * self.vae_factor, height * self.vae_factor
+
+    @property
+    def examples(self) -> tuple[str, ...]:
+        """Captions of the kind that a shipped demo was trained on (docs/demo.md); none of other pipelines."""
+        is_demo = self.recorded.source_name in _DEMOS and max(self.default_size) <= _DEMO_SIDE
+        return _DEMO_PROMPTS if is_demo else ()
 
     @property
     def scaling_factor(self) -> float:

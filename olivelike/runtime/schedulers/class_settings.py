@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError
 from olivelike.model.scheduler_settings import SIGMAS, taken_over
-from olivelike.runtime.schedulers.scheduler_names import CLASSES, EDM, FLOW, SchedulerChoice, find_for, why_not_own
+from olivelike.runtime.schedulers.scheduler_names import (
+    CLASSES,
+    EDM,
+    FLOW,
+    SchedulerChoice,
+    find_for,
+    sampler_entries,
+    sampler_of,
+    why_not_own,
+)
 
 if TYPE_CHECKING:
     from olivelike._untrusted import Json, JsonView
@@ -145,6 +155,19 @@ def scheduler_settings(name: str | None, config: JsonView, *, flow: bool = True)
     settings = {**defaults, **taken_over(class_name, config, defaults, own_defaults)}
     settings |= {key: value for key, value in choice.options if key in defaults} if choice else {}
     return SchedulerSettings(class_name, _with_formulas(class_name, settings))
+
+
+def listed_samplers(config: JsonView) -> Json:
+    """Return what a pipeline is drawn with, for lists of samplers and schedule types.
+
+    That is what people call its `own` sampler, `None` if that can't draw, its own `class`, and the `list` of all.
+    """
+    made_for = config.get("_class_name")
+    own = None
+    with contextlib.suppress(SourceError):  # Others may draw.
+        own = " ".join(filter(None, sampler_of(str(made_for), scheduler_settings(None, config).settings)))
+    found = sampler_entries(made_for if isinstance(made_for, str) else None)
+    return {"own": own, "class": made_for, "list": [asdict(one) for one in found]}
 
 
 _MEANT: Final[Mapping[str, Mapping[str, str]]] = {

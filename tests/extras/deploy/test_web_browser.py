@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
-import io
 import json
 import os
 import re
@@ -30,12 +28,16 @@ from olivelike.extras.deploy.web_page import export_web
 from olivelike.model.client_layouts import LAYOUTS
 from olivelike.runtime import Request
 from olivelike.testing import make_checkpoint
+from tests.serve.page.conftest import DESKTOP, PHONE, WIDE, ZOOMED, barriers
 
 pytestmark = pytest.mark.slow
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-READY = "#paint:not([disabled])"
+READY = "#generate:not([disabled])"
 PROMPT = "a red circle on a blue background"
+NO_ADAPTER = "No available adapters."
+"""What Chromium says where it has WebGPU and no graphics card."""
+USUAL = {"seed": 1, "steps": 20}
 
 
 @dataclass
@@ -131,11 +133,16 @@ class Opened:
     requests: list[str]
 
     def paint(self, seconds: float = 120, **values: object) -> str:
-        """Fill in the form, paint, and return the status."""
-        for name, value in values.items():
+        """Fill in the form, generate as `drawn` does by default, and return the status."""
+        for name, value in {**USUAL, **values}.items():
             self.page.fill(f"#{name}", str(value))
-        self.page.click("#paint")
+        self.page.click("#generate")
         return self.wait(seconds)
+
+    def choose(self, sampler: str, schedule: str = "Uniform") -> None:
+        self.page.select_option("#sampler", sampler)
+        if sampler:
+            self.page.select_option("#schedule", schedule)
 
     def wait(self, seconds: float = 120) -> str:
         self.page.locator(READY).wait_for(timeout=seconds * 1000)
@@ -146,8 +153,21 @@ class Opened:
         return str(self.page.text_content("#problem"))
 
     def picture(self) -> np.ndarray[Any, Any]:
-        data = self.page.evaluate("document.getElementById('picture').toDataURL()").partition(",")[2]
-        return np.asarray(Image.open(io.BytesIO(base64.b64decode(data))).convert("RGB")).astype(float)
+        """Return the picture that is shown, as it would be saved."""
+        data = self.page.evaluate(
+            """document.getElementById("stage-picture").decode().then(() => {
+              const picture = document.getElementById("stage-picture");
+              const canvas = new OffscreenCanvas(picture.naturalWidth, picture.naturalHeight);
+              canvas.getContext("2d").drawImage(picture, 0, 0);
+              const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+              return [canvas.height, canvas.width, [...data]];
+            })"""
+        )
+        height, width, values = data
+        return np.array(values, float).reshape(height, width, 4)[..., :3]
+
+    def pictures(self) -> int:
+        return int(self.page.locator("#strip li").count())
 
 
 @pytest.fixture
@@ -171,7 +191,7 @@ def visit() -> Iterator[Callable[..., Opened]]:
     yield open_site
     for found, site, may_complain in opened:
         found.page.close()
-        assert may_complain or not found.console
+        assert may_complain or not set(found.console) - {NO_ADAPTER}
         assert {url for url in found.requests if not url.startswith((site.url, "data:", "blob:"))} == set()
 
 
@@ -181,10 +201,10 @@ def convert(source: str, folder: Path, store: Path, **more: Any) -> Path:
     return folder
 
 
-def page_of(folder: Path, site: Path) -> Path:
+def page_of(folder: Path, site: Path, **more: Any) -> Path:
     given = os.environ.get("OLIVELIKE_ONNXRUNTIME_WEB")
     try:
-        export_web(folder, site, onnxruntime_web=Path(given) if given else None)
+        export_web(folder, site, onnxruntime_web=Path(given) if given else None, **more)
     except MissingError as error:
         pytest.skip(str(error))
     return site
@@ -213,7 +233,7 @@ def psnr(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> float:
 
 
 def drawn(folder: Path, **request: Any) -> np.ndarray[Any, Any]:
-    request = {"prompts": (PROMPT,), "seed": 1, "steps": 20, **request}
+    request = {"prompts": (PROMPT,), **USUAL, **request}
     picture = open_pipeline(folder).generate(Request(**request)).pictures[0]
     return np.asarray(picture.image.convert("RGB")).astype(float)
 
@@ -226,13 +246,14 @@ def test_the_demo_is_painted_in_a_minute_as_generate_paints_it(
     told = page.page.text_content("#download")
     assert page.paint().startswith("Painted")
     assert monotonic() - began < 60
-    assert page.page.text_content("#download") == ""
     loaded = sum(
         (demo_page / url.removeprefix(page.page.url)).stat().st_size
         for url in set(page.requests)
-        if "ort/" in url or "model/" in url
+        if url.endswith(".wasm") or "model/" in url
     )
-    assert float(told.split()[4]) == pytest.approx(loaded / 1e6, abs=0.1)
+    size = f"{loaded / 1e6:.0f} MB"
+    assert told == f"Downloads {size} before the first picture, once."
+    assert page.page.text_content("#download") == f"Nothing to download: all {size} are here."
     assert psnr(page.picture(), drawn(demo)) >= 50
     assert any("ort-wasm-simd-threaded.wasm" in url for url in page.requests)
     assert not any("asyncify" in url for url in page.requests)  # WebGPU's twice as large files stay where they are.
@@ -241,14 +262,14 @@ def test_the_demo_is_painted_in_a_minute_as_generate_paints_it(
 @pytest.mark.parametrize(
     ("form", "request_"),
     [
-        ({"seed": 2**64 - 1, "steps": 7, "scale": 1}, {"seed": 2**64 - 1, "steps": 7, "guidance_scale": 1}),
+        ({"seed": 2**64 - 1, "steps": 7, "guidance_scale": 1}, {"seed": 2**64 - 1, "steps": 7, "guidance_scale": 1}),
         (
-            {"prompt": "a (green:1.3) [big] square", "negative": "(circle), red", "seed": 7, "width": 128},
+            {"prompt": "a (green:1.3) [big] square", "negative_prompt": "(circle), red", "seed": 7, "width": 128},
             {"prompts": ("a (green:1.3) [big] square",), "negative_prompt": "(circle), red", "seed": 7,
              "size": (128, 64)},
         ),
         (
-            {"prompt": "a red circle, " * 30 + "BREAK a blue square", "height": 192, "steps": 5, "scale": 3.5},
+            {"prompt": "a red circle, " * 30 + "BREAK a blue square", "height": 192, "steps": 5, "guidance_scale": 3.5},
             {
                 "prompts": ("a red circle, " * 30 + "BREAK a blue square",), "size": (64, 192), "steps": 5,
                 "guidance_scale": 3.5,
@@ -271,17 +292,23 @@ def test_what_is_asked_for_gives_the_picture_of_generate(
 
 
 @pytest.mark.parametrize(
-    "sampler", ["PLMS", "DPM++ 2M Karras", "Euler a", "Heun", "DPM++ 2M SDE", "UniPC Beta", "LCM", "SASolver"]
-)
+    ("sampler", "schedule"),
+    [
+        ("PLMS", "Uniform"), ("DPM++ 2M", "Karras"), ("Euler a", "Uniform"), ("Heun", "Uniform"),
+        ("DPM++ 2M SDE", "Uniform"), ("UniPC", "Beta"), ("LCM", "Uniform"), ("SASolver", "Uniform"),
+    ],
+)  # fmt: skip
 def test_a_sampler_gives_the_picture_of_generate(
-    browser: Any, serve: Callable[..., Site], visit: Callable[..., Opened], demo: Path, demo_page: Path, sampler: str
-) -> None:
+    browser: Any, serve: Callable[..., Site], visit: Callable[..., Opened], demo: Path, demo_page: Path, sampler: str,
+    schedule: str,
+) -> None:  # fmt: skip
     page = visit(browser, serve(demo_page))
     assert page.page.input_value("#sampler") == ""
-    page.page.select_option("#sampler", sampler)
+    page.choose(sampler, schedule)
+    name = sampler if schedule == "Uniform" else f"{sampler} {schedule}"
     assert page.paint(steps=7).startswith("Painted"), page.problem
-    assert psnr(page.picture(), drawn(demo, scheduler=sampler, steps=7)) >= 50
-    assert f"--scheduler '{sampler}'" in page.page.text_content("#command")
+    assert psnr(page.picture(), drawn(demo, scheduler=name, steps=7)) >= 50
+    assert f"--scheduler '{name}'" in page.page.text_content("#command")
     assert page.page.text_content("#command-note") == ""
 
 
@@ -289,7 +316,7 @@ def test_brownian_noise_is_drawn_otherwise_which_is_told(
     browser: Any, serve: Callable[..., Site], visit: Callable[..., Opened], demo: Path, demo_page: Path
 ) -> None:
     page = visit(browser, serve(demo_page))
-    page.page.select_option("#sampler", "DPM++ SDE Karras")
+    page.choose("DPM++ SDE", "Karras")
     assert page.paint(steps=10).startswith("Painted"), page.problem
     assert "other details" in page.page.text_content("#command-note")
     expected = drawn(demo, scheduler="DPM++ SDE Karras", steps=10)
@@ -300,19 +327,21 @@ def test_every_sampler_of_the_list_paints(
     browser: Any, serve: Callable[..., Site], visit: Callable[..., Opened], demo_page: Path
 ) -> None:
     page = visit(browser, serve(demo_page))
-    samplers = page.page.evaluate("[...document.getElementById('sampler').options].map((one) => one.value)")
-    assert len(samplers) > 60
-    for sampler in samplers:
-        page.page.select_option("#sampler", sampler)
-        assert page.paint(steps=4).startswith("Painted"), (sampler, page.problem)
+    listed = json.loads((demo_page / "model/manifest.json").read_bytes())["samplers"]["list"]
+    chosen = [(one["name"], schedule) for one in listed for schedule in one["schedules"]]
+    assert len(chosen) > 50
+    for sampler, schedule in [("", ""), *chosen]:
+        page.choose(sampler, schedule)
+        assert page.paint(steps=4).startswith("Painted"), (sampler, schedule, page.problem)
 
 
 def test_steps_that_a_sampler_does_not_take_are_told_before_networks_are_loaded(
     browser: Any, serve: Callable[..., Site], visit: Callable[..., Opened], demo_page: Path
 ) -> None:
     page = visit(browser, serve(demo_page))
-    assert page.paint(steps=1001) == "Stopped."
-    assert page.problem.startswith("Steps must be 1 to 1000")
+    page.choose("LCM")
+    assert page.paint(steps=51) == "Stopped."
+    assert page.problem.startswith("Steps must be ")
     assert not any(url.endswith("weights.pb") for url in page.requests)
     assert page.paint(steps=2).startswith("Painted")
 
@@ -333,11 +362,14 @@ def test_a_folder_whose_own_sampler_is_not_known_has_the_others(
     browser: Any, serve: Callable[..., Site], visit: Callable[..., Opened], demo: Path, demo_page: Path
 ) -> None:
     known = json.loads((demo_page / "model/manifest.json").read_bytes())
-    known["samplers"] |= {"names": ["Euler", "Euler a"], "own": "IPNDMScheduler"}
+    known["samplers"] |= {"own": None, "class": "IPNDMScheduler"}
+    known["samplers"]["list"] = [one for one in known["samplers"]["list"] if one["name"] in ("Euler", "Euler a")]
     page = visit(browser, serve(demo_page, changed={"/model/manifest.json": json.dumps(known).encode()}))
     assert "IPNDMScheduler, the model\u2019s own sampler, is not known here" in page.page.text_content("#status")
     assert page.paint(steps=3).startswith("Painted")
-    assert psnr(page.picture(), drawn(demo, scheduler="Euler", steps=3)) >= 50
+    assert psnr(page.picture(), drawn(demo, scheduler="Euler a", steps=3)) >= 50
+    page.page.click("#form-reset")
+    assert page.page.input_value("#sampler") == "Euler a"
 
 
 def test_an_isolated_page_uses_threads(
@@ -358,11 +390,11 @@ def test_painting_is_cancelled_between_steps_and_begins_again(
     page.page.fill("#steps", "1000")
     page.page.focus("#prompt")
     page.page.keyboard.press("Control+Enter")
-    page.page.get_by_text(re.compile("Step [0-9]+ of 1000, ")).wait_for()
+    page.page.get_by_text(re.compile("Step [0-9]+ of 1000 · ")).wait_for()
     page.page.keyboard.press("Escape")
     assert page.wait(20) == "Cancelled."
     page.page.fill("#steps", "1000")
-    page.page.click("#paint")
+    page.page.click("#generate")
     page.page.click("#cancel")  # at once: while it loads, or before the first step
     assert page.wait(20) == "Cancelled."
     assert page.paint(steps=20).startswith("Painted")
@@ -378,16 +410,47 @@ def test_a_browser_without_webgpu_says_so(
     assert page.paint(steps=2).startswith("Painted")
 
 
-def test_a_refused_adapter_is_told_and_wasm_offered(
+def test_a_browser_that_gives_no_graphics_card_says_so(
     browser: Any, serve: Callable[..., Site], visit: Callable[..., Opened], demo_page: Path
 ) -> None:
     page = visit(browser, serve(demo_page))
-    page.page.check("input[value=webgpu]")
-    page.paint(steps=2)
+    assert page.page.is_disabled("input[value=webgpu]")
+    assert "no graphics card" in page.page.text_content("#device-note")
+
+
+ADAPTER = """
+    Object.defineProperty(navigator, "gpu", {
+      value: { requestAdapter: async () => ({ info: { isFallbackAdapter: false } }) },
+    });"""
+
+
+def test_a_card_that_is_gone_is_told_and_wasm_offered(
+    browser: Any, serve: Callable[..., Site], visit: Callable[..., Opened], demo_page: Path
+) -> None:
+    known = json.loads((demo_page / "model/manifest.json").read_bytes()) | {"device": "webgpu"}
+    changed = {"/model/manifest.json": json.dumps(known).encode()}
+    page = visit(browser, serve(demo_page, changed=changed), ADAPTER)
+    assert page.page.is_checked("input[value=webgpu]")  # It was made for that.
+    assert page.paint(steps=2) == "Stopped."
     assert "no graphics adapter" in page.problem
     page.page.click("#use-wasm")
     assert page.wait().startswith("Painted")
     assert page.page.is_hidden("#problem")
+
+
+@pytest.mark.parametrize("has_card", [False, True])
+def test_a_network_that_wasm_has_no_room_for_is_told_before_anything_is_loaded(
+    browser: Any, serve: Callable[..., Site], visit: Callable[..., Opened], demo_page: Path, has_card: bool
+) -> None:
+    known = json.loads((demo_page / "model/manifest.json").read_bytes())
+    known["files"]["unet/weights.pb"]["size"] = 5 * 10**9
+    changed = {"/model/manifest.json": json.dumps(known).encode()}
+    page = visit(browser, serve(demo_page, changed=changed), ADAPTER if has_card else "")
+    assert page.page.is_disabled("input[value=wasm]")
+    assert "has 5.0 GB, and the processor (wasm) has room for 4.3 GB at most" in page.page.text_content("#device-note")
+    assert page.page.is_enabled("#generate") == has_card
+    assert ("t be painted here" in page.problem) != has_card
+    assert "takes about 20 GB of memory" in page.page.text_content("#memory-note")
 
 
 NO_ROOM = {
@@ -477,21 +540,203 @@ def test_what_the_page_does_not_know_in_a_prompt_is_told(
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_page_fits_a_phone_and_has_a_name_for_everything(
-    browser: Any, serve: Callable[..., Site], visit: Callable[..., Opened], demo_page: Path, scheme: str
+@pytest.mark.parametrize("viewport", [PHONE, DESKTOP, WIDE, ZOOMED], ids=["phone", "desktop", "wide", "zoomed"])
+def test_axe_finds_nothing_serious_and_nothing_is_wider_than_the_window(
+    browser: Any, serve: Callable[..., Site], visit: Callable[..., Opened], demo_page: Path, axe: str,
+    viewport: dict[str, int], scheme: str,
+) -> None:  # fmt: skip
+    opened = visit(browser, serve(demo_page), viewport=viewport, color_scheme=scheme)
+    page = opened.page
+    page.evaluate(axe)
+    found = barriers(page)
+    opened.paint(steps=2, num_images=2)
+    for summary in page.locator("summary:visible").all():
+        if not summary.evaluate("(one) => one.parentElement.open"):
+            summary.click()
+    found |= barriers(page)
+    page.click("#picture-delete")
+    found |= barriers(page)
+    page.click("#confirm-no")
+    page.evaluate("document.getElementById('problem').hidden = false")
+    assert not found | barriers(page)
+    assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
+
+
+def test_keys_alone_paint_and_switch_pictures(
+    browser: Any, serve: Callable[..., Site], visit: Callable[..., Opened], demo_page: Path
 ) -> None:
-    page = visit(browser, serve(demo_page), viewport={"width": 390, "height": 844}, color_scheme=scheme)
-    page.paint(steps=2)
-    assert page.page.evaluate("document.documentElement.scrollWidth") <= 390
-    dark = page.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(23, 26, 24)"
-    assert dark == (scheme == "dark")
-    unnamed = page.page.evaluate(
-        "[...document.querySelectorAll('input, select, textarea')]"
-        ".filter((one) => !one.labels.length).map((one) => one.id)"
+    opened = visit(browser, serve(demo_page))
+    keyboard = opened.page.keyboard
+
+    def tab_to(where: str) -> None:
+        for _ in range(40):
+            if opened.page.evaluate("(where) => document.activeElement.matches(where)", where):
+                return
+            keyboard.press("Tab")
+        raise AssertionError(f"{where} is not reached")
+
+    keyboard.press("Tab")
+    keyboard.press("Enter")  # "Skip to the prompt"
+    tab_to("#prompt")
+    keyboard.press("Control+a")
+    keyboard.type("a blue square")
+    tab_to("#steps")
+    keyboard.press("Control+a")
+    keyboard.type("2")
+    tab_to("#num_images")
+    keyboard.press("ArrowUp")
+    keyboard.press("Control+Enter")
+    assert opened.wait().startswith("2 pictures painted")
+    assert opened.page.get_attribute("#stage-picture", "alt") == "a blue square"
+    keyboard.press("Tab")
+    keyboard.press("Shift+Tab")
+    for _ in range(20):
+        keyboard.press("Shift+Tab")
+        if opened.page.evaluate("document.activeElement.matches('.thumbnail')"):
+            break
+    last = opened.page.get_attribute("#stage-picture", "src")
+    keyboard.press("Shift+Tab")
+    keyboard.press("Enter")
+    assert opened.page.get_attribute("#stage-picture", "src") != last
+
+
+def test_a_batch_has_the_pictures_of_generate_in_a_strip_that_outlives_the_visit(
+    browser: Any, serve: Callable[..., Site], visit: Callable[..., Opened], demo: Path, demo_page: Path
+) -> None:
+    page = visit(browser, serve(demo_page))
+    seed = 2**64 - 2
+    assert page.paint(seed=seed, steps=3, num_images=3).startswith("3 pictures painted in ")
+    assert page.page.text_content("#picture-facts").startswith("Seed 0 · 64\u00d764 · ")
+    for number in range(3):
+        page.page.locator("#strip button").nth(number).click()
+        assert psnr(page.picture(), drawn(demo, seed=(seed + number) % 2**64, steps=3)) >= 50
+    page.page.locator("#strip button").nth(1).click()
+    page.page.click("#picture-seed")
+    assert page.page.input_value("#seed") == str(seed + 1)
+    page.page.fill("#prompt", "another")
+    page.page.click("#picture-use")
+    assert page.page.input_value("#prompt") == PROMPT
+    page.page.click("#picture-delete")
+    page.page.click("#confirm-yes")
+    page.page.locator("#strip li").nth(2).wait_for(state="detached")
+    page.page.reload()
+    page.wait()
+    assert page.pictures() == 2
+    assert page.page.text_content("#picture-facts").startswith("Seed 0")
+    assert page.page.input_value("#steps") == "3"
+    page.page.click("#fold-kept > summary")
+    page.page.click("#forget-pictures")
+    page.page.click("#confirm-yes")
+    page.page.locator("#stage-empty").wait_for()
+    page.page.reload()
+    page.wait()
+    assert page.pictures() == 0
+
+
+def test_steps_show_the_picture_and_files_their_bytes_as_they_come(
+    browser: Any, serve: Callable[..., Site], visit: Callable[..., Opened], demo_page: Path
+) -> None:
+    page = visit(browser, serve(demo_page))
+    page.page.evaluate(
+        """() => {
+          window.said = [];
+          const status = document.getElementById("status");
+          new MutationObserver(() => {
+            const { hidden, width, height } = document.getElementById("preview");
+            window.said.push([status.textContent, document.title, hidden ? null : [width, height]]);
+          }).observe(status, { childList: true });
+        }"""
     )
-    assert not unnamed
-    for name in ("Prompt", "Negative prompt", "Seed", "Sampler", "Steps", "CFG scale", "Width", "Height"):
-        assert page.page.get_by_label(name, exact=True).count() == 1, name
+    page.paint(steps=4, width=128)
+    said = page.page.evaluate("window.said")
+    loads = [re.fullmatch(r"Downloading (.+): ([\d.]+) MB of ([\d.]+) MB", text) for text, _, _ in said]
+    names = list(dict.fromkeys(found[1] for found in loads if found))
+    assert names == ["ONNX Runtime", "scheduler", "text encoder", "unet", "vae decoder", "safety checker"]
+    come = [float(found[2]) for found in loads if found]
+    assert come == sorted(come)
+    assert come[-1] == pytest.approx(float(next(found[3] for found in loads if found)), abs=0.6)
+    steps = [(text, preview) for text, _, preview in said if text.startswith("Step")]
+    assert [text.partition(" · ")[0] for text, _ in steps] == [f"Step {number} of 4" for number in (1, 2, 3, 4)]
+    assert steps[-1][1] == [128, 64]
+    assert any(title == "50 % · demo" for _, title, _ in said)
+    assert page.page.title() == "demo"
+    assert page.page.is_hidden("#preview")
+
+
+def test_what_was_loaded_is_kept_until_it_is_forgotten_or_another_one(
+    browser: Any, serve: Callable[..., Site], visit: Callable[..., Opened], demo: Path, demo_page: Path
+) -> None:
+    site = serve(demo_page)
+    page = visit(browser, site, may_complain=True)
+    page.paint(steps=2)
+
+    def fetched() -> set[str]:
+        found = {url.removeprefix(site.url) for url in page.requests if url.endswith((".onnx", ".pb", ".wasm"))}
+        page.requests.clear()
+        return found
+
+    assert {"model/unet/weights.pb", "ort/ort-wasm-simd-threaded.wasm"} <= fetched()
+    page.page.reload()
+    page.wait()
+    assert page.page.text_content("#download").startswith("Nothing to download")
+    assert page.paint(steps=2).startswith("Painted")
+    assert fetched() == set()
+    # What the browser has lost is fetched again.
+    page.page.evaluate(
+        """async () => {
+          const cache = await caches.open("olivelike files /");
+          const lost = (await cache.keys()).find(({ url }) => url.includes("unet/weights"));
+          await cache.put(lost, new Response("lost"));
+        }"""
+    )
+    page.page.reload()
+    page.wait()
+    assert page.paint(steps=2).startswith("Painted")
+    assert fetched() == {"model/unet/weights.pb"}
+    # Of another page at the same place, what is the same stays.
+    known = json.loads((demo_page / "model/manifest.json").read_bytes())
+    other = b"{}"
+    known["files"]["text_encoder/config.json"] = {"size": len(other), "sha256": hashlib.sha256(other).hexdigest()}
+    known["files"]["unet/weights.pb"]["sha256"] = "0" * 64
+    site.changed = {"/model/manifest.json": json.dumps(known).encode()}
+    page.page.reload()
+    page.wait()
+    assert re.match(r"Downloads \d+ MB .*; \d+ MB are here", page.page.text_content("#download"))
+    site.changed = {}
+    page.page.reload()
+    page.wait()
+    page.page.click("#fold-kept > summary")
+    page.page.click("#forget-files")
+    page.page.locator("#download", has_text="Downloads").wait_for()
+    assert page.page.is_disabled("#forget-files")
+    assert "here" not in page.page.text_content("#download")
+
+
+def test_a_page_that_is_not_from_https_paints_and_keeps_nothing(
+    launch: Callable[..., Any], serve: Callable[..., Site], visit: Callable[..., Opened], demo: Path, demo_page: Path
+) -> None:
+    browser = launch("--host-resolver-rules=MAP olivelike.test 127.0.0.1")
+    site = serve(demo_page)
+    site.url = site.url.replace("127.0.0.1", "olivelike.test")
+    page = visit(browser, site)
+    assert not page.page.evaluate("isSecureContext")
+    assert "from https and from this machine alone" in page.page.text_content("#device-note")
+    assert "once" not in page.page.text_content("#download")
+    assert page.paint(steps=2, num_images=2).startswith("2 pictures")
+    assert psnr(page.picture(), drawn(demo, seed=2, steps=2)) >= 50
+    assert "gone" in page.page.text_content("#kept-note")
+    assert page.page.text_content("#download") == ""
+
+
+def test_a_page_has_the_name_and_examples_that_it_was_given(
+    browser: Any, serve: Callable[..., Site], visit: Callable[..., Opened], demo: Path, place: Path
+) -> None:
+    given = {"title": "Circles & <stars>", "examples": ["a blue star", "a <b>green</b> square"]}
+    page = visit(browser, serve(page_of(demo, place / "named", **given)))
+    assert (page.page.title(), page.page.text_content("h1")) == (given["title"],) * 2
+    assert page.page.input_value("#prompt") == given["examples"][0]
+    page.page.click("#examples >> text=square")
+    assert page.page.input_value("#prompt") == given["examples"][1]
 
 
 def test_values_that_can_not_be_had_are_refused_by_the_form(
@@ -502,14 +747,14 @@ def test_values_that_can_not_be_had_are_refused_by_the_form(
         ("seed", "99999999999999999999"),
         ("seed", "1.5"),
         ("steps", "0"),
-        ("steps", "1000000"),
+        ("steps", "1001"),
         ("steps", "2.5"),
         ("width", "65"),
         ("height", ""),
     ):
         before = page.page.input_value(f"#{name}")
         page.page.fill(f"#{name}", value)
-        page.page.click("#paint")
+        page.page.click("#generate")
         assert page.page.text_content("#status") == "Ready."
         page.page.fill(f"#{name}", before)
 
@@ -520,7 +765,7 @@ def test_the_picture_is_saved(
     page = visit(browser, serve(demo_page))
     page.paint(seed=5, steps=2)
     with page.page.expect_download() as download:
-        page.page.click("#save")
+        page.page.click("#picture-save")
     assert download.value.suggested_filename == "5.png"
     download.value.save_as(tmp_path / "5.png")
     assert psnr(np.asarray(Image.open(tmp_path / "5.png").convert("RGB")).astype(float), page.picture()) > 100
@@ -535,7 +780,7 @@ def test_other_families_give_the_picture_of_generate(
     page = visit(browser, serve(page_of(folder, place / f"{family}_site")))
     form = {"prompt": "a (red:1.2) house", "seed": 3, "steps": 3, "width": 128, "height": 64}
     for negative in ("", "blurry"):
-        status = page.paint(**form, negative=negative)
+        status = page.paint(**form, negative_prompt=negative)
         expected = drawn(
             folder, prompts=("a (red:1.2) house",), negative_prompt=negative or None, seed=3, steps=3, size=(128, 64)
         )
@@ -596,4 +841,4 @@ def test_a_large_pipeline_opens_its_networks_one_after_the_other(
     for _ in range(2):
         assert page.paint().startswith("Painted"), page.problem
         assert psnr(page.picture(), drawn(demo)) >= 50
-    assert sum(url.endswith("unet/weights.pb") for url in page.requests) == 2
+    assert sum(url.endswith("unet/weights.pb") for url in page.requests) == 1  # The browser keeps it.

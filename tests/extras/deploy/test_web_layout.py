@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 from olivelike.errors import PassError
-from olivelike.extras.deploy.web_files import names_in
+from olivelike.extras.deploy.web_files import named, names_in
 from tests.engine.conftest import Project
 from tests.engine.test_layouts import NETWORKS, dtypes
 
@@ -30,7 +30,9 @@ def test_a_layout_for_browsers_has_float32_borders_schedulers_and_a_manifest_of_
     found = {name: {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in files.items()}
     assert manifest["files"] == found
     schedulers = onnx.load_model_from_string(files["scheduler/model.onnx"])
-    assert set(manifest["samplers"]["names"]) <= set(names_in(files["scheduler/model.onnx"]))
+    listed = {named(one, kind) for one in manifest["samplers"]["list"] for kind in one["schedules"]}
+    assert listed <= set(names_in(files["scheduler/model.onnx"]))
+    assert {"Euler a", "DPM++ 2M Karras"} <= listed
     assert [value.name for value in schedulers.graph.input] == ["scheduler", "steps", "strength"]
 
     assert project.run("layout=web").executed == 0

@@ -226,7 +226,7 @@ const answer = await Promise.all(data.asked.map(async ({ table, name, steps, see
   let state = [Float64Array.from(data.latents).map((value) => value * made.initial)];
   made.timesteps.forEach((_, call) => {
     const output = made.scaled(state[0], call).map((value) => Math.sin(value) / 2);
-    state = made.advance(state, output, made.draws(call) ? draw(state[0].length) : null, call);
+    ({ state } = made.advance(state, output, made.draws(call) ? draw(state[0].length) : null, call));
   });
   return [...state[0]];
 }));

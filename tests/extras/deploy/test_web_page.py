@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -13,8 +14,9 @@ import pytest
 from olivelike.engine.output.packages import Packaged
 from olivelike.errors import MissingError, SourceError, UsageError
 from olivelike.extras.deploy import web_runtime
-from olivelike.extras.deploy.web_files import WebFolder
-from olivelike.extras.deploy.web_page import PAGE_FILES, export_web
+from olivelike.extras.deploy.web_files import WebFolder, named
+from olivelike.extras.deploy.web_page import PAGE_FILES, SHARED, export_web
+from olivelike.families.sd1 import LATENTS
 from olivelike.model.records.output import OutputRecord
 from olivelike.model.targets import TargetChoice
 from tests.extras.deploy.web_outputs import (
@@ -26,6 +28,8 @@ from tests.extras.deploy.web_outputs import (
     take_as_release,
     write_output,
 )
+
+SERVED = Path(__file__).parents[3] / "olivelike" / "data" / "serve"
 
 
 @pytest.fixture(autouse=True)
@@ -60,10 +64,13 @@ def test_a_page_has_what_a_picture_takes_and_a_record_of_all(output: Path, packa
     page = export_web(output, tmp_path / "site", onnxruntime_web=package)
     files = contents(tmp_path / "site")
     model = {path.removeprefix("model/") for path in files if path.startswith("model/")}
-    left_behind = {"vae_encoder/model.onnx", "tokenizer/merges.txt"}
+    left_behind = {"vae_encoder/model.onnx", "tokenizer/merges.txt", "scheduler/scheduler_config.json"}
     assert model == files_of_an_output().keys() - left_behind
     assert {f"ort/{name}": data for name, data in RUNTIME.items()}.items() <= files.items()
-    assert {path.name: path.read_bytes() for path in PAGE_FILES.iterdir()}.items() <= files.items()
+    own = {path.name: path.read_bytes() for path in PAGE_FILES.iterdir() if path.suffix == ".js"}
+    assert own.items() <= files.items()
+    assert {name: (SERVED / name).read_bytes() for name in SHARED}.items() <= files.items()
+    assert files["index.html"].count(b">checkpoint<") == 2
     record = OutputRecord.require(tmp_path / "site")
     assert {path: facts.sha256 for path, facts in record.files.items()} == {
         path: sha256(data) for path, data in files.items() if path != "olivelike.json"
@@ -71,10 +78,25 @@ def test_a_page_has_what_a_picture_takes_and_a_record_of_all(output: Path, packa
     assert (page.files, page.bytes) == (len(files) - 1, sum(map(len, files.values())) - len(files["olivelike.json"]))
     manifest = json.loads(files["model/manifest.json"])
     assert manifest["files"].keys() == model - {"manifest.json"}
-    sizes = [len(data) for data in RUNTIME.values()]
-    assert manifest.pop("runtime") == {"wasm": sum(sizes[:3]), "webgpu": sum(sizes)}
-    told = {name: manifest[name] for name in manifest.keys() - {"files"}}
-    assert told == {"kind": "web/2", "size": None, "samplers": SAMPLERS, "fused_attention": False}
+    binaries = {name: data for name, data in RUNTIME.items() if name.endswith(".wasm")}
+    runtime = {name: {"size": len(data), "sha256": sha256(data)} for name, data in binaries.items()}
+    assert len(runtime) == 2
+    assert len(manifest["examples"]) == 3
+    told = {name: manifest[name] for name in manifest.keys() - {"files", "examples"}}
+    assert told == {
+        "kind": "web/2", "size": None, "samplers": SAMPLERS, "fused_attention": False, "runtime": runtime,
+        "device": "wasm", "colours": json.loads(json.dumps(asdict(LATENTS.colours))),
+    }  # fmt: skip
+
+
+def test_a_page_has_the_name_and_the_examples_that_are_given(output: Path, package: Path, tmp_path: Path) -> None:
+    given = ["a cat", "a dog"]
+    export_web(output, tmp_path / "site", onnxruntime_web=package, title="<Cats> & dogs", examples=given)
+    document = (tmp_path / "site/index.html").read_text()
+    assert "<title>&lt;Cats&gt; &amp; dogs</title>" in document
+    assert json.loads((tmp_path / "site/model/manifest.json").read_bytes())["examples"] == given
+    with pytest.raises(UsageError, match="9 examples are more than the page has room for; give 8 at most"):
+        export_web(output, tmp_path / "other", onnxruntime_web=package, examples=["a"] * 9)
 
 
 def test_attention_as_one_operator_is_in_the_manifest(package: Path, tmp_path: Path) -> None:
@@ -86,10 +108,10 @@ def test_attention_as_one_operator_is_in_the_manifest(package: Path, tmp_path: P
 def test_the_modules_of_the_page_are_there_and_ask_for_nothing_elsewhere(output: Path, package: Path) -> None:
     import re
 
-    for path in PAGE_FILES.iterdir():
+    names = {"words.en.js", *SHARED, *(path.name for path in PAGE_FILES.iterdir())}
+    for path in (*PAGE_FILES.iterdir(), *(SERVED / name for name in SHARED if name != "icon.svg")):
         text = path.read_text(encoding="utf-8")
-        for name in re.findall(r'from "\./([\w.]+)"', text):
-            assert (PAGE_FILES / name).is_file()
+        assert set(re.findall(r'from "\./([\w.]+)"', text)) <= names
         addresses = set(
             re.findall(r"https?://[^\s)\"']+", "\n".join(re.sub(r"^\s*//.*", "", line) for line in text.splitlines()))
         )
@@ -127,7 +149,7 @@ def test_what_others_wrote_is_not_touched(output: Path, package: Path, tmp_path:
         export_web(output, site, onnxruntime_web=package)
     assert (site / "style.css").read_text() == "changed"
     export_web(output, site, onnxruntime_web=package, overwrite=True)
-    assert (site / "style.css").read_bytes() == (PAGE_FILES / "style.css").read_bytes()
+    assert (site / "style.css").read_bytes() == (SERVED / "style.css").read_bytes()
     assert (site / "notes.txt").read_text() == "mine"
     with pytest.raises(UsageError, match="is a file"):
         export_web(output, site / "notes.txt", onnxruntime_web=package)
@@ -171,9 +193,10 @@ def _manifest(**change: object) -> dict[str, bytes | None]:
         ({"unet/weights.pb": None}, r"unet/weights\.pb: can't be read"),
         ({"manifest.json": b"[]"}, r"manifest\.json: can't be read"),
         (_manifest(size=["a", 1]), r"manifest\.json: is no manifest"),
-        (_manifest(samplers=SAMPLERS | {"names": []}), "is no manifest"),
+        (_manifest(samplers=SAMPLERS | {"own": None}), "is no manifest"),
         (_manifest(samplers=SAMPLERS | {"own": 1}), "is no manifest"),
-        (_manifest(samplers=SAMPLERS | {"other": 1}), r"manifest\.json: can't be read"),
+        (_manifest(samplers=SAMPLERS | {"list": [{"name": "Euler"}]}), "is no manifest"),
+        (_manifest(samplers={"names": [""]}), r"manifest\.json: can't be read"),
         (_manifest(kind="web/3"), "is no manifest"),
         ({"manifest.json": b'{"kind": "web/1", "size": null}'}, r"manifest\.json: can't be read: 'samplers'"),
         ({"unet/model.onnx": b"\x08\x0a"}, r"unet/model\.onnx"),
@@ -331,9 +354,10 @@ def test_a_scheduler_that_can_not_draw_is_refused(change: dict[str, object]) -> 
 
 def test_samplers_are_there_once_and_the_own_one_by_the_name_that_people_know() -> None:
     told = json.loads(files_for(json.dumps(CONFIG).encode())["manifest.json"])["samplers"]
-    assert (told["names"][0], told["own"]) == ("", "DDIM")
-    assert {"Euler a", "DPM++ 2M Karras", "UniPC", "PNDM"} <= set(told["names"])
-    assert {"DDIM", "DDIMScheduler", "PNDMScheduler"}.isdisjoint(told["names"])
+    assert (told["own"], told["class"]) == ("DDIM", "DDIMScheduler")
+    listed = [named(one, kind) for one in told["list"] for kind in one["schedules"]]
+    assert {"Euler a", "DPM++ 2M Karras", "UniPC", "PLMS"} <= set(listed)
+    assert len(set(listed)) == len(listed)
     kinds = ("", " Karras", " Exponential", " Beta", " SGM Uniform")
     assert told["other_noise"] == [f"DPM++ SDE{kind}" for kind in kinds]
 
@@ -341,4 +365,5 @@ def test_samplers_are_there_once_and_the_own_one_by_the_name_that_people_know() 
 def test_a_pipeline_whose_own_scheduler_can_not_draw_has_the_others() -> None:
     unknown = CONFIG | {"_class_name": "IPNDMScheduler"}
     told = json.loads(files_for(json.dumps(unknown).encode())["manifest.json"])["samplers"]
-    assert (told["names"][0], told["own"]) == ("DPM++ 2M", "IPNDMScheduler")
+    assert (told["own"], told["class"]) == (None, "IPNDMScheduler")
+    assert "DPM++ 2M" in [one["name"] for one in told["list"]]

@@ -1,11 +1,13 @@
 // Networks of the folder as sessions of onnxruntime-web.
 
-import { get, MemoryError } from "./folder.js";
+import { MemoryError } from "./folder.js";
 
 const RUNTIMES = {
   wasm: ["ort.wasm.min.mjs", "ort-wasm-simd-threaded.wasm"],
   webgpu: ["ort.webgpu.min.mjs", "ort-wasm-simd-threaded.asyncify.wasm"],
 };
+/** Files of onnxruntime-web that are loaded for a device: its build for WebGPU can’t compare texts, which names of samplers are. */
+export const BINARIES = { wasm: [RUNTIMES.wasm[1]], webgpu: [RUNTIMES.wasm[1], RUNTIMES.webgpu[1]] };
 const PLACE = new URL("ort/", import.meta.url).href;
 const MOST_THREADS = 8;
 // What goes wrong is thrown and told on the page; the console need not have it, too.
@@ -14,13 +16,13 @@ const QUIET = 4;
 /** The device can't be used; the message says why. */
 export class DeviceError extends Error {}
 
-/** Load onnxruntime-web for a device: `wasm` or `webgpu`. */
-export async function openRuntime(device) {
+/** Load onnxruntime-web for a device: `wasm` or `webgpu`. `onBytes` is told how many more bytes have come. */
+export async function openRuntime(device, folder, onBytes, signal) {
   if (device === "webgpu") await requireWebGpu();
   const [script, binary] = RUNTIMES[device];
   const ort = await import(PLACE + script);
   ort.env.wasm.wasmPaths = PLACE;
-  ort.env.wasm.wasmBinary = await (await get(PLACE, binary)).arrayBuffer();
+  ort.env.wasm.wasmBinary = (await folder.readRuntime(binary, onBytes, signal)).buffer;
   // Threads share memory, which browsers allow to isolated pages alone: those with COOP and COEP headers.
   ort.env.wasm.numThreads = self.crossOriginIsolated ? Math.min(navigator.hardwareConcurrency, MOST_THREADS) : 1;
   ort.env.logLevel = "error";

@@ -1,125 +1,245 @@
-// The form and what it shows; everything heavy is in worker.js.
+// The form, and what it shows while the worker paints; everything heavy is in worker.js.
 
-const $ = (id) => document.getElementById(id);
+import { $, button, inMegabytes, inWords, make, settled } from "./dom.js";
+import { followsBrowser, LANGUAGE, LANGUAGES, setLanguage, t } from "./language.js";
+import { announce, confirmed, problem } from "./notices.js";
+import { addPicture, allPictures, endPreview, readPictures, removePicture, showPreview, shownPicture } from "./pictures.js";
+import { startSamplers, takeSamplers } from "./samplers.js";
+
+const KEY = `olivelike.page ${location.pathname}`;
+const TITLE = document.title;
+const MOST_OF_WASM = 4 * 2 ** 30;
+/** Times as much memory as its largest network a pipeline was seen to take (docs/web.md). */
+const MEMORY = 4;
+/** Bytes that nobody waits for: configs, which are read for facts. */
+const LITTLE = 1e5;
 
 let worker = null;
 let facts = null;
-let painting = false;
+let graphics = null;
+let remembered = {};
+let asked = null;
 let began = 0;
-let saved = "picture";
+let finished = [];
 let loaded = null;
+let total = 0;
 
+const fields = () => [...document.querySelectorAll("[data-field]")];
+const words = new Set(["prompt", "negative_prompt"]);
+const choice = (device) => document.querySelector(`input[value=${device}]`);
 const device = () => document.querySelector("input[name=device]:checked").value;
-const megabytes = (bytes) => `${(bytes / 1e6).toFixed(1)} MB`;
 
-function say(text, share) {
+function say(text, share = null) {
   $("status").textContent = text;
-  if (share !== undefined) $("progress").value = share;
+  $("step-bar").value = share ?? 0;
+  $("step-bar").classList.toggle("idle", share === null);
+  document.title = share ? `${Math.round(share * 100)} % · ${TITLE}` : TITLE;
 }
 
-function setPainting(now) {
-  painting = now;
-  $("paint").disabled = now || !facts;
-  $("cancel").disabled = !now;
+function show(id, text) {
+  $(id).textContent = text;
+  $(id).hidden = !text;
+}
+
+function showProblem(text, offersWasm = false) {
+  problem($("problem"), text);
+  $("use-wasm").hidden = !offersWasm;
+}
+
+function setPainting(request) {
+  asked = request;
+  const idle = !request && facts && !choice(device()).disabled;
+  for (const id of ["generate", "forget-files", "forget-pictures"]) $(id).disabled = !idle;
+  $("cancel").disabled = !request;
+  if (!facts) return;
+  showKept();
+  showDownload();
 }
 
 /** Say how much comes before the first picture on this device. */
 function showDownload() {
-  const isToCome = facts && loaded !== device();
-  $("download").textContent = isToCome ? `The first picture loads ${megabytes(facts.download[device()])}.` : "";
+  const { total: all, kept } = facts.download[device()];
+  const [rest, whole, here] = [all - kept, all, kept].map(inMegabytes);
+  const some = kept > LITTLE ? t`Downloads ${rest} before the first picture; ${here} are here.` : t`Downloads ${rest} before the first picture, once.`;
+  const told = facts.download.keeps ? (all - kept < LITTLE ? t`Nothing to download: all ${whole} are here.` : some) : t`Downloads ${whole} before the first picture.`;
+  show("download", asked || (loaded === device() && !facts.download.keeps) ? "" : told);
 }
 
-function showProblem(text, offersWasm = false) {
-  $("problem").textContent = text;
-  $("problem").hidden = !text;
-  $("use-wasm").hidden = !offersWasm;
+function showKept() {
+  const { keeps, webgpu } = facts.download;
+  const pictures = allPictures();
+  const bytes = pictures.reduce((sum, one) => sum + one.bytes, 0);
+  const why = t`Browsers keep files for pages from https and from this machine alone: when this page is closed, its pictures are gone.`;
+  show("kept-note", keeps ? t`The model and what runs it: ${inMegabytes(webgpu.kept)}. Pictures: ${pictures.length}, ${inMegabytes(bytes)}.` : why);
+  $("forget-files").disabled ||= !webgpu.kept;
+  $("forget-pictures").disabled ||= !pictures.length;
 }
 
-function requestOfForm() {
-  const number = (id) => Number($(id).value);
-  const numbers = Object.fromEntries(["steps", "scale", "width", "height"].map((id) => [id, number(id)]));
-  // A seed stays text: numbers of JavaScript have 53 bits.
-  const texts = Object.fromEntries(["prompt", "negative", "seed", "sampler"].map((id) => [id, $(id).value]));
-  return { ...texts, ...numbers };
+/** Say why the graphics card can't be used; nothing if it can. */
+async function whyNoGraphics() {
+  if (!self.isSecureContext) return t`Browsers offer WebGPU to pages from https and from this machine alone.`;
+  if (!navigator.gpu) return t`This browser has no WebGPU here; current ones of Chrome, Edge and Safari have.`;
+  const adapter = await navigator.gpu.requestAdapter().catch(() => null);
+  if (!adapter) return t`This browser has WebGPU, but gives this page no graphics card.`;
+  graphics = adapter;
+  return "";
 }
 
-function paint() {
-  if (painting || !facts || !$("form").reportValidity()) return;
-  const request = requestOfForm();
+/** Offer the devices that the pipeline can be painted with, and choose one. */
+async function offerDevices() {
+  const why = await whyNoGraphics();
+  const fits = facts.largest <= MOST_OF_WASM;
+  const large = t`Its largest network has ${inMegabytes(facts.largest)}, and the processor (wasm) has room for ${inMegabytes(MOST_OF_WASM)} at most.`;
+  choice("webgpu").disabled = Boolean(why);
+  choice("wasm").disabled = !fits;
+  show("device-note", [why && fits ? `${why} ${t`So the processor paints.`}` : why, fits ? "" : large].filter(Boolean).join(" "));
+  const needed = MEMORY * facts.largest;
+  const has = (navigator.deviceMemory ?? Infinity) * 2 ** 30;
+  show("memory-note", needed > has ? t`Painting takes about ${inMegabytes(needed)} of memory, and this device says that it has ${inMegabytes(has)}: it may not suffice.` : "");
+  const isReal = graphics && !(graphics.info?.isFallbackAdapter ?? graphics.isFallbackAdapter);
+  const best = isReal && (facts.device === "webgpu" || !fits) ? "webgpu" : "wasm";
+  const wanted = [remembered.device, best, "wasm", "webgpu"].find((one) => one && !choice(one).disabled);
+  if (wanted) choice(wanted).checked = true;
+  else showProblem([t`This pipeline can’t be painted here.`, why, large, t`Another browser or device may have room.`].join(" "));
+}
+
+function fill(values) {
+  for (const input of fields()) if (values[input.id] !== undefined) input.value = values[input.id];
+  document.dispatchEvent(new Event("form-filled"));
+  keep();
+}
+
+function keep() {
+  const values = Object.fromEntries(fields().map((input) => [input.id, input.value]));
+  remembered = { ...values, device: device() };
+  try {
+    localStorage.setItem(KEY, JSON.stringify(remembered));
+  } catch {
+    // A browser without room or in private mode: the form lives as long as the page.
+  }
+}
+
+function recall() {
+  try {
+    remembered = JSON.parse(localStorage.getItem(KEY)) ?? {};
+  } catch {
+    remembered = {};
+  }
+}
+
+const usual = () => ({ ...Object.fromEntries(fields().map((input) => [input.id, input.defaultValue])), width: facts.size[0], height: facts.size[1], scheduler: "" });
+
+/** Return the fields as a Request has them; a seed stays text, since numbers of JavaScript have 53 bits. */
+function readForm() {
+  const values = Object.fromEntries(fields().map((input) => [input.id, input.type === "number" && input.id !== "seed" ? Number(input.value) : input.value]));
+  const seed = values.seed === "-1" ? String(crypto.getRandomValues(new Uint32Array(1))[0]) : values.seed;
+  return { ...values, seed };
+}
+
+function generate() {
+  if (asked || $("generate").disabled || !$("form").reportValidity()) return;
+  keep();
   showProblem("");
-  setPainting(true);
-  began = performance.now();
-  say("Beginning…", 0);
-  saved = `${request.seed}`;
-  $("command").textContent = command(request);
-  const isAlike = !facts.samplers.other_noise.includes(request.sampler);
-  $("command-note").textContent = isAlike ? "" : "It draws the noise of this sampler otherwise: its picture has other details.";
-  $("picture").setAttribute("aria-label", `Picture of: ${request.prompt}`);
-  worker.postMessage({ kind: "paint", device: device(), request });
+  finished = [];
+  began = 0;
+  setPainting(readForm());
+  say(t`Beginning…`, 0);
+  announce(t`Painting has begun.`);
+  // Where the picture is above the options, it is brought into sight.
+  if (matchMedia("(max-width: 56rem)").matches) $("frame").scrollIntoView({ block: "center" });
+  worker.postMessage({ kind: "paint", device: device(), request: asked });
 }
 
-/** Return what draws the same picture from the same folder. */
-function command({ prompt, negative, seed, sampler, steps, scale, width, height }) {
-  const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
-  const other = sampler ? ` --scheduler ${quoted(sampler)}` : "";
-  const against = negative ? ` --negative-prompt ${quoted(negative)}` : "";
-  const numbers = `--seed ${seed} --steps ${steps} --guidance-scale ${scale} --size ${width}x${height}`;
-  return `olivelike generate FOLDER ${quoted(prompt)}${against} ${numbers}${other}`;
+/** What comes after the end of a request, whichever it was. */
+function ended(text) {
+  if (!$("preview").hidden) endPreview();
+  say(text);
+  announce(text);
+  setPainting(null);
+  worker.postMessage({ kind: "download" });
 }
 
 const heard = {
-  facts(found) {
+  async facts(found) {
     facts = found;
     for (const [id, side] of [["width", found.size[0]], ["height", found.size[1]]]) {
       Object.assign($(id), { min: found.unit, step: found.unit, value: side, readOnly: found.fixed });
     }
-    const { names, own } = found.samplers;
-    $("sampler").replaceChildren(...names.map((name) => new Option(name || `${own} (the model’s own)`, name)));
-    const other = names.includes("") ? "" : ` ${own}, the model’s own sampler, is not known here; choose another one.`;
-    showDownload();
-    say(`Ready.${other}`);
-    setPainting(false);
+    $("swap").disabled = found.fixed;
+    takeSamplers(found.samplers, false);
+    fill({ ...usual(), prompt: found.examples[0], ...remembered, ...(found.fixed ? { width: found.size[0], height: found.size[1] } : {}) });
+    if (found.samplers.own === null) withoutOwn();
+    const example = (text) => button(text, () => {
+      fill({ prompt: text });
+      $("generate").focus();
+    }, { className: "quiet" });
+    $("examples").replaceChildren(t`Try: `, ...found.examples.map(example));
+    await readPictures();
+    await offerDevices();
+    const other = found.samplers.own === null ? t`${found.samplers.class}, the model’s own sampler, is not known here; choose another one.` : "";
+    say(`${t`Ready.`} ${other}`.trim());
+    setPainting(null);
+    document.documentElement.dataset.ready = "yes";
   },
-  load({ name, bytes, total }) {
-    say(`Loading ${name.replaceAll("_", " ")}: ${megabytes(bytes)} of ${megabytes(total)}`, bytes / total);
+  download({ download }) {
+    facts.download = download;
+    setPainting(null);
   },
-  step({ number, total }) {
-    if (number === 0) began = performance.now();
-    const each = (performance.now() - began) / number / 1000;
-    const left = number ? `, ${Math.ceil(each * (total - number))} s left` : "";
-    say(`Step ${number + 1} of ${total}${left}`, number / total);
+  load({ name, kept, bytes, total: all }) {
+    const [what, come, whole] = [name.replaceAll("_", " "), inMegabytes(bytes), inMegabytes(all)];
+    say(kept ? t`Reading ${what}: ${come} of ${whole}` : t`Downloading ${what}: ${come} of ${whole}`, bytes / all);
   },
+  step({ number, total: all }) {
+    total = all;
+    if (!began) began = performance.now();
+    const each = number ? (performance.now() - began) / number / 1000 : 0;
+    const steps = all / asked.num_images;
+    const [step, picture, pictures] = [(number % steps) + 1, Math.floor(number / steps) + 1, asked.num_images];
+    const left = number ? ` · ${t`${inWords(each * (all - number))} left`}` : "";
+    say((pictures > 1 ? t`Step ${step} of ${steps}, picture ${picture} of ${pictures}` : t`Step ${step} of ${steps}`) + left, number / all);
+  },
+  preview: showPreview,
   decode() {
-    say("Decoding the picture…", 1);
+    say(t`Decoding the picture…`, Math.max($("step-bar").value, 1 / total));
   },
-  picture({ pixels, width, height, seconds, flagged }) {
-    const canvas = $("picture");
-    Object.assign(canvas, { width, height });
-    canvas.style.aspectRatio = `${width} / ${height}`;
-    canvas.getContext("2d").putImageData(new ImageData(pixels, width, height), 0, 0);
-    const checked = flagged ? " The safety checker flagged the picture, so it is black; try another seed." : "";
-    say(`Painted in ${seconds.toFixed(1)} s.${checked}`, 1);
-    $("save").disabled = false;
+  picture({ pixels, seed, flagged, seconds }) {
+    const { num_images: _, ...recipe } = { ...asked, seed };
+    const isAlike = !facts.samplers.other_noise.includes(recipe.scheduler);
+    const note = isAlike ? "" : t`It draws the noise of this sampler otherwise: its picture has other details.`;
+    finished.push(addPicture(pixels, { recipe, flagged, seconds, note }));
+  },
+  async painted({ seconds }) {
+    await Promise.all(finished);
+    const flagged = allPictures().slice(-finished.length).filter((one) => one.flagged).length;
+    const also = flagged ? ` ${t`${flagged} flagged by the safety checker, and black.`}` : "";
     loaded = device();
-    showDownload();
-    setPainting(false);
+    const [number, took] = [finished.length, inWords(seconds)];
+    ended((number === 1 ? t`Painted in ${took}.` : t`${number} pictures painted in ${took}.`) + also);
   },
-  cancelled() {
-    say("Cancelled.", 0);
-    setPainting(false);
+  async cancelled() {
+    await Promise.all(finished);
+    ended(finished.length ? t`Cancelled; ${finished.length} finished.` : t`Cancelled.`);
   },
   failed({ type, message }) {
-    say("Stopped.", 0);
     const onGraphics = device() === "webgpu";
     if (type === "MemoryError") {
       startWorker(); // What the old one holds would be missed by the next attempt.
-      const where = onGraphics ? "the graphics card" : "this browser";
-      const remedy = onGraphics ? "Wasm may have it." : "Close other tabs, or take a smaller picture or pipeline.";
-      showProblem(`There is too little memory in ${where}: ${message}. ${remedy}`, onGraphics);
-    } else showProblem(message + (onGraphics ? " Wasm works without it." : ""), onGraphics && type === "DeviceError");
-    setPainting(false);
+      const card = t`There is too little memory on the graphics card: ${message}. The processor may have it.`;
+      const browser = t`There is too little memory in this browser: ${message}. Close other tabs, or take a smaller picture or pipeline.`;
+      showProblem(onGraphics ? card : browser, onGraphics && !choice("wasm").disabled);
+    } else showProblem(message, onGraphics && type === "DeviceError" && !choice("wasm").disabled);
+    if (facts) ended(t`Stopped.`);
+    else say(t`Stopped.`);
   },
 };
+
+/** Where the model's own sampler is not known, the first of the list is chosen. */
+function withoutOwn() {
+  $("sampler").querySelector('option[value=""]').remove();
+  if ($("scheduler").value) return;
+  $("sampler").selectedIndex = 0;
+  $("sampler").dispatchEvent(new Event("change"));
+}
 
 function startWorker() {
   worker?.terminate();
@@ -130,45 +250,68 @@ function startWorker() {
 
 function onLoadError(event) {
   event.preventDefault();
-  heard.failed({ type: "Error", message: `The page’s own code can’t be loaded: ${event.message ?? "a file is missing"}. Export it again.` });
+  heard.failed({ type: "Error", message: t`The page’s own code can’t be loaded: ${event.message ?? t`a file is missing`}. Export it again.` });
 }
 
-$("form").addEventListener("submit", (event) => {
-  event.preventDefault();
-  paint();
-});
-$("prompt").addEventListener("keydown", (event) => {
-  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) paint();
-});
-document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape" && painting) $("cancel").click();
-});
-$("cancel").addEventListener("click", () => {
-  say("Cancelling: this step ends first.");
-  worker.postMessage({ kind: "cancel" });
-});
-$("draw-seed").addEventListener("click", () => {
-  $("seed").value = crypto.getRandomValues(new Uint32Array(1))[0];
-});
-$("use-wasm").addEventListener("click", () => {
-  document.querySelector("input[value=wasm]").checked = true;
-  showDownload();
-  paint();
-});
-$("save").addEventListener("click", () => {
-  $("picture").toBlob((blob) => {
-    const link = Object.assign(document.createElement("a"), { href: URL.createObjectURL(blob), download: `${saved}.png` });
-    link.click();
-    URL.revokeObjectURL(link.href);
+function startForm() {
+  $("form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    generate();
   });
-});
-
-for (const choice of document.querySelectorAll("input[name=device]")) choice.addEventListener("change", showDownload);
-
-if (!navigator.gpu) {
-  document.querySelector("input[value=webgpu]").disabled = true;
-  $("device-note").textContent = "This browser has no WebGPU here, so wasm paints.";
+  document.addEventListener("keydown", (event) => {
+    if (document.querySelector("dialog[open]")) return;
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
+      event.preventDefault();
+      generate();
+    } else if (event.key === "Escape" && asked) $("cancel").click();
+  });
+  $("cancel").addEventListener("click", () => {
+    say(t`Cancelling: this step ends first.`, $("step-bar").value);
+    worker.postMessage({ kind: "cancel" });
+  });
+  $("use-wasm").addEventListener("click", () => {
+    choice("wasm").checked = true;
+    generate();
+  });
+  $("swap").addEventListener("click", () => fill({ width: $("height").value, height: $("width").value }));
+  $("seed-random").addEventListener("click", () => fill({ seed: -1 }));
+  $("seed-last").addEventListener("click", () => shownPicture() && fill({ seed: shownPicture().recipe.seed }));
+  $("form-reset").addEventListener("click", () => {
+    fill(Object.fromEntries(Object.entries(usual()).filter(([id]) => !words.has(id))));
+    if (facts.samplers.own === null) withoutOwn();
+  });
+  for (const one of ["wasm", "webgpu"]) choice(one).addEventListener("change", showDownload);
+  const later = settled(keep, 300);
+  for (const type of ["input", "change"]) $("form").addEventListener(type, later);
 }
-setPainting(false);
+
+function startPictures() {
+  $("picture-seed").addEventListener("click", () => fill({ seed: shownPicture().recipe.seed }));
+  $("picture-use").addEventListener("click", () => fill(shownPicture().recipe));
+  $("picture-delete").addEventListener("click", async () => {
+    if (!(await confirmed(t`Delete this picture? It is gone for good.`, t`Delete`))) return;
+    await removePicture(shownPicture());
+    showKept();
+  });
+  $("forget-pictures").addEventListener("click", async () => {
+    if (!(await confirmed(t`Delete all pictures? They are gone for good.`, t`Delete`))) return;
+    for (const picture of [...allPictures()]) await removePicture(picture);
+    showKept();
+  });
+  $("forget-files").addEventListener("click", () => worker.postMessage({ kind: "forget" }));
+}
+
+function startLanguage() {
+  const codes = ["", ...Object.keys(LANGUAGES)];
+  $("language").replaceChildren(...codes.map((code) => make("option", { value: code }, LANGUAGES[code] ?? t`As the browser`)));
+  $("language").value = followsBrowser() ? "" : codes.find((code) => code && LANGUAGE.startsWith(code));
+  $("language").addEventListener("change", () => setLanguage($("language").value));
+}
+
+recall();
+startLanguage();
+startSamplers();
+startForm();
+startPictures();
 startWorker();
 worker.postMessage({ kind: "facts" });

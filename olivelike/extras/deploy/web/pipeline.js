@@ -2,7 +2,8 @@
 
 import { requireAttention } from "./attention.js";
 import { FolderError } from "./folder.js";
-import { filesOf, openNetwork, openRuntime, run } from "./networks.js";
+import { keepsFiles } from "./kept.js";
+import { BINARIES, filesOf, openNetwork, openRuntime, run } from "./networks.js";
 import { makeNoise } from "./noise.js";
 import { chunk, padded, parsePrompt, weigh } from "./prompt.js";
 import { makePreprocessing } from "./safety.js";
@@ -15,6 +16,9 @@ const LEVELS = 4;
 const CHECKER = "safety_checker";
 const SCHEDULER = "scheduler";
 const MOST_KEPT = 1e9;
+const SEEDS = 64;
+/** Times as long as a preview that is decoded took, the next one waits. */
+const PATIENCE = 10;
 
 /** Read what the folder says of itself, without its networks. */
 export async function readPipeline(folder, signal) {
@@ -33,27 +37,40 @@ export async function readPipeline(folder, signal) {
   const encoders = ["text_encoder", "text_encoder_2"].filter((name, place) => place === 0 || isXl).filter(has);
   const missing = ["text_encoder", "unet", "vae_decoder", SCHEDULER].filter((name) => !has(name) && !(isXl && name === "text_encoder"));
   if (missing.length) throw new FolderError(`${missing[0]}/model.onnx is missing; convert the whole pipeline.`);
+  const networks = [SCHEDULER, ...encoders, ...(has(CHECKER) ? [CHECKER] : []), "vae_decoder", "unet"];
   return {
     isXl,
     channels,
     factor,
     encoders,
-    networks: [SCHEDULER, ...encoders, ...(has(CHECKER) ? [CHECKER] : []), "vae_decoder", "unet"],
+    networks,
+    bytes: networks.reduce((sum, name) => sum + bytesOf(folder, name), 0),
+    /** Bytes of the largest network, which is in memory as a whole. */
+    largest: Math.max(...networks.map((name) => bytesOf(folder, name))),
     checked: has(CHECKER),
     emptyIsZeros: isXl && index.force_zeros_for_empty_prompt === true,
     unit: factor * 2 ** ((unet.block_out_channels?.length ?? LEVELS) - 1),
     size: folder.size ?? [sides.at(-1) * factor, sides[0] * factor],
     fixed: folder.size !== null,
-    samplers: folder.samplers,
-    download: { wasm: folder.download("wasm"), webgpu: folder.download("webgpu") },
     scaling: vae.scaling_factor ?? SCALING,
     statistics: vae.latents_mean && vae.latents_std ? [vae.latents_mean, vae.latents_std] : null,
   };
 }
 
-/** Open tokenizers and runtime for a device; networks are opened as they are needed. */
-export async function openPipeline(folder, facts, device, signal) {
-  const ort = await openRuntime(device);
+const bytesOf = (folder, network) => filesOf(folder, network).reduce((sum, name) => sum + folder.bytesOf(name), 0);
+
+/** Return how many bytes a picture takes on each device, how many the browser keeps of them, and whether it keeps any. */
+export async function readDownload(folder) {
+  const [wasm, webgpu, keeps] = await Promise.all([folder.download(BINARIES.wasm), folder.download(BINARIES.webgpu), keepsFiles()]);
+  return { wasm, webgpu, keeps };
+}
+
+/** Open tokenizers and runtime for a device; networks are opened as they are needed. `tell` is that of `paint`. */
+export async function openPipeline(folder, facts, device, tell, signal) {
+  const { total } = await folder.download(BINARIES[device]);
+  const pipeline = { device, folder, facts, total, bytes: 0, sessions: {} };
+  const runtime = (one) => openRuntime(one, folder, onBytes(pipeline, "ONNX Runtime", tell), signal);
+  const ort = await runtime(device);
   if (device !== "wasm" && folder.fusedAttention) await requireAttention(ort, device);
   const tokenizers = await Promise.all(
     facts.encoders.map(async (encoder) => {
@@ -65,11 +82,15 @@ export async function openPipeline(folder, facts, device, signal) {
   const preprocessing = facts.checked
     ? makePreprocessing(await folder.json("feature_extractor/preprocessor_config.json", signal))
     : null;
-  const total = facts.networks.flatMap((name) => filesOf(folder, name)).reduce((sum, name) => sum + folder.bytesOf(name), 0);
-  // onnxruntime-web's build for WebGPU can't compare texts, which names of samplers are.
-  const plain = { ort: device === "wasm" ? ort : await openRuntime("wasm"), device: "wasm" };
-  return { ort, device, plain, folder, facts, tokenizers, preprocessing, total, bytes: 0, sessions: {} };
+  const plain = { ort: device === "wasm" ? ort : await runtime("wasm"), device: "wasm" };
+  return Object.assign(pipeline, { ort, plain, tokenizers, preprocessing });
 }
+
+const onBytes = (pipeline, name, tell) => (more, kept) => {
+  const { total, bytes } = pipeline;
+  pipeline.bytes = Math.min(bytes + more, total);
+  tell({ kind: "load", name, kept, bytes: pipeline.bytes, total });
+};
 
 /** Give back the memory of the networks. */
 export async function closePipeline({ sessions }) {
@@ -78,23 +99,22 @@ export async function closePipeline({ sessions }) {
 
 /**
  * Do some `work` with the session of a network, opened if it is not. Small networks stay open for the next picture; of
- * large ones there is room for one at a time. `tell({kind: "load", name, bytes, total})` says how much has come.
+ * large ones there is room for one at a time. `tell({kind: "load", name, kept, bytes, total})` says how much has come.
  */
 async function using(pipeline, name, tell, signal, work) {
-  const { folder, sessions, total } = pipeline;
+  const { folder, sessions, facts } = pipeline;
   const { ort, device } = name === SCHEDULER ? pipeline.plain : pipeline;
   if (!sessions[name]) {
     const before = pipeline.bytes;
-    const onBytes = (more) => tell({ kind: "load", name, bytes: (pipeline.bytes += more), total });
     try {
-      sessions[name] = await openNetwork(ort, device, folder, name, onBytes, signal);
+      sessions[name] = await openNetwork(ort, device, folder, name, onBytes(pipeline, name, tell), signal);
     } catch (error) {
       pipeline.bytes = before;
       throw error;
     }
   }
   const found = await work((inputs, outputs) => run(ort, sessions[name], name, inputs, outputs(sessions[name].outputNames)));
-  if (total > MOST_KEPT) {
+  if (facts.bytes > MOST_KEPT) {
     await sessions[name].release();
     delete sessions[name];
   }
@@ -102,45 +122,93 @@ async function using(pipeline, name, tell, signal, work) {
 }
 
 /**
- * Draw a picture; returns `{pixels, width, height, flagged}` in RGBA: black, if the safety checker flagged it.
+ * Draw pictures; of a batch, each has the seed behind that of the one before.
  *
- * `request` has prompt, negative, sampler, steps, scale, seed, width and height. `tell({kind: "step", number, total})` says how far
- * it is; a `signal` that is aborted ends it with an `AbortError`.
+ * `request` has fields of a Request: prompt, negative_prompt, scheduler, steps, guidance_scale, seed, width, height and
+ * num_images. `tell` hears how far it is, `{kind: "step", number, total}` and `{kind: "decode"}`, how a picture will
+ * look, `{kind: "preview", pixels, width, height}`, and each that is finished,
+ * `{kind: "picture", pixels, width, height, seed, flagged, seconds}`: black, if the safety checker flagged it. Pixels are
+ * RGBA. A `signal` that is aborted ends it with an `AbortError`.
  */
 export async function paint(pipeline, request, tell, signal) {
   const { facts } = pipeline;
-  const { width, height } = request;
-  const shape = [facts.channels, height / facts.factor, width / facts.factor];
-  const guided = request.scale > 1;
-  const texts = guided ? [request.negative, request.prompt] : [request.prompt];
+  const guided = request.guidance_scale > 1;
+  const texts = guided ? [request.negative_prompt, request.prompt] : [request.prompt];
   const use = (name, work) => using(pipeline, name, tell, signal, work);
-  if (pipeline.total > MOST_KEPT) pipeline.bytes = 0;
-  const schedule = await use(SCHEDULER, (scheduler) => makeSchedule(scheduler, request.sampler, request.steps));
+  const schedule = await use(SCHEDULER, (scheduler) => makeSchedule(scheduler, request.scheduler, request.steps));
   const conditions = await encode(pipeline, texts, request, guided, use);
-  const draw = makeNoise(request.seed);
+  for (let number = 0; number < request.num_images; number++) {
+    const seed = BigInt.asUintN(SEEDS, BigInt(request.seed) + BigInt(number)).toString();
+    const began = performance.now();
+    const one = { ...request, seed, done: number * schedule.timesteps.length };
+    const latents = await denoise(pipeline, one, schedule, texts.length, conditions, use, tell, signal);
+    await breathe(signal);
+    tell({ kind: "decode" });
+    const pixels = await use("vae_decoder", (decoder) => decode(facts, latents, shapeOf(facts, one), decoder));
+    const flagged = facts.checked && (await use(CHECKER, (checker) => isFlagged(pipeline.preprocessing, pixels, one, checker)));
+    if (flagged) pixels.forEach((_, i) => (pixels[i] = i % 4 === 3 ? 255 : 0));
+    const seconds = (performance.now() - began) / 1000;
+    tell({ kind: "picture", pixels, width: request.width, height: request.height, seed, flagged, seconds });
+  }
+}
+
+const shapeOf = ({ channels, factor }, { width, height }) => [channels, height / factor, width / factor];
+
+/** Return the latents of a picture. */
+function denoise({ facts, folder }, request, schedule, copies, conditions, use, tell, signal) {
+  const shape = shapeOf(facts, request);
   const count = shape.reduce((one, other) => one * other);
+  const draw = makeNoise(request.seed);
+  const total = schedule.timesteps.length * request.num_images;
+  const look = makeLook(facts, folder.colours, request, use);
   // The latents, and what the schedule keeps beside them.
   let state = [draw(count).map((value) => value * schedule.initial)];
-  await use("unet", async (unet) => {
+  return use("unet", async (unet) => {
     for (const [call, moment] of schedule.timesteps.entries()) {
       await breathe(signal);
-      tell({ kind: "step", number: call, total: schedule.timesteps.length });
+      tell({ kind: "step", number: request.done + call, total });
       const inputs = {
-        sample: ["float32", repeated(schedule.scaled(state[0], call), texts.length), [texts.length, ...shape]],
+        sample: ["float32", repeated(schedule.scaled(state[0], call), copies), [copies, ...shape]],
         timestep: ["float32", new Float32Array([moment]), [1]],
         ...conditions,
       };
       const predicted = (await unet(inputs, () => ["out_sample"])).out_sample.data;
-      const output = guided ? guide(predicted, request.scale) : predicted;
-      state = schedule.advance(state, output, schedule.draws(call) ? draw(count) : null, call);
+      const output = copies > 1 ? guide(predicted, request.guidance_scale) : predicted;
+      const next = schedule.advance(state, output, schedule.draws(call) ? draw(count) : null, call);
+      state = next.state;
+      const preview = await look(next.foretold);
+      if (preview) tell({ kind: "preview", ...preview });
     }
+    return Float32Array.from(state[0]);
   });
-  await breathe(signal);
-  tell({ kind: "decode" });
-  const pixels = await use("vae_decoder", (decoder) => decode(facts, Float32Array.from(state[0]), shape, decoder));
-  const flagged = facts.checked && (await use(CHECKER, (checker) => isFlagged(pipeline.preprocessing, pixels, request, checker)));
-  if (flagged) pixels.forEach((_, i) => (pixels[i] = i % 4 === 3 ? 255 : 0));
-  return { pixels, width, height, flagged };
+}
+
+/**
+ * Return what makes a preview of latents: a pixel for each where their `colours` are known, else what the VAE makes of
+ * them, at most a tenth of the time, where it is open beside the UNet; `null` for none.
+ */
+function makeLook(facts, colours, request, use) {
+  const [channels, height, width] = shapeOf(facts, request);
+  if (colours?.factors.length === channels) return (latents) => ({ pixels: coloured(latents, colours, width * height), width, height });
+  let next = facts.bytes > MOST_KEPT ? Infinity : 0;
+  return async (latents) => {
+    const began = performance.now();
+    if (began < next) return null;
+    const pixels = await use("vae_decoder", (decoder) => decode(facts, Float32Array.from(latents), [channels, height, width], decoder));
+    next = performance.now() + PATIENCE * (performance.now() - began);
+    return { pixels, width: request.width, height: request.height };
+  };
+}
+
+function coloured(latents, { factors, bias }, plane) {
+  const pixels = new Uint8ClampedArray(plane * 4).fill(255);
+  for (let i = 0; i < plane; i++) {
+    for (let colour = 0; colour < 3; colour++) {
+      const value = factors.reduce((sum, row, channel) => sum + row[colour] * latents[channel * plane + i], bias[colour]);
+      pixels[i * 4 + colour] = (value * 0.5 + 0.5) * 255;
+    }
+  }
+  return pixels;
 }
 
 async function isFlagged(preprocessing, pixels, { width, height }, checker) {
@@ -185,7 +253,7 @@ async function encode(pipeline, texts, request, guided, use) {
     }
     column += one.width;
   }
-  const zeros = guided && facts.emptyIsZeros && request.negative === "";
+  const zeros = guided && facts.emptyIsZeros && request.negative_prompt === "";
   if (zeros) states.fill(0, 0, length * width);
   const conditions = { encoder_hidden_states: ["float32", states, [texts.length, length, width]] };
   if (!facts.isXl) return conditions;

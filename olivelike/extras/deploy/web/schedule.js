@@ -25,10 +25,11 @@ export async function makeSchedule(scheduler, name, steps) {
     initial,
     draws: (call) => Boolean(draws[call]),
     scaled: (latents, call) => total([scale[call]], [latents]),
-    /** Return the latents and what is kept after a call, of those before it. */
+    /** Return what the picture's latents are foretold to be, and `state`: the latents and what is kept after a call. */
     advance([latents, ...kept], output, noise, call) {
       const foretold = limited(total(picture.subarray(2 * call, 2 * call + 2), [latents, output]), clip, threshold);
-      return Array.from({ length: values }, (_, value) => total(row(call, value), [latents, foretold, output, noise, ...kept]));
+      const state = Array.from({ length: values }, (_, value) => total(row(call, value), [latents, foretold, output, noise, ...kept]));
+      return { foretold, state };
     },
   };
 }

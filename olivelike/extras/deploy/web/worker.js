@@ -1,9 +1,10 @@
-// Draws apart from the page, which stays alive meanwhile. Messages in: {kind: "facts" | "paint" | "cancel"}; out: what
-// `tell` is given, and {kind: "facts" | "picture" | "cancelled" | "failed"}.
+// Draws apart from the page, which stays alive meanwhile. Messages in: {kind: "facts" | "download" | "forget" | "paint" | "cancel"};
+// out: what `tell` is given, and {kind: "facts" | "download" | "painted" | "cancelled" | "failed"}.
 
 import { FolderError, MemoryError, openFolder } from "./folder.js";
+import { forgetOthers } from "./kept.js";
 import { DeviceError } from "./networks.js";
-import { closePipeline, openPipeline, paint, readPipeline } from "./pipeline.js";
+import { closePipeline, openPipeline, paint, readDownload, readPipeline } from "./pipeline.js";
 
 const MODEL = new URL("model/", import.meta.url).href;
 
@@ -23,7 +24,7 @@ async function open(device, signal) {
   if (opened?.device !== device) {
     await close();
     const { folder, facts } = await read(signal);
-    opened = { device, pipeline: await openPipeline(folder, facts, device, signal) };
+    opened = { device, pipeline: await openPipeline(folder, facts, device, postMessage, signal) };
   }
   return opened.pipeline;
 }
@@ -36,15 +37,22 @@ async function close() {
 
 const answers = {
   async facts(_, signal) {
-    const { facts } = await read(signal);
-    const { size, unit, fixed, samplers, download } = facts;
-    return { kind: "facts", size, unit, fixed, samplers, download };
+    const { folder, facts } = await read(signal);
+    const { size, unit, fixed, bytes, largest } = facts;
+    const { samplers, device, examples } = folder;
+    return { kind: "facts", size, unit, fixed, bytes, largest, samplers, device, examples, download: await readDownload(folder) };
+  },
+  async download(_, signal) {
+    return { kind: "download", download: await readDownload((await read(signal)).folder) };
+  },
+  async forget(_, signal) {
+    await forgetOthers();
+    return answers.download(_, signal);
   },
   async paint({ device, request }, signal) {
-    const pipeline = await open(device, signal);
     const began = performance.now();
-    const picture = await paint(pipeline, request, postMessage, signal);
-    return { kind: "picture", ...picture, seconds: (performance.now() - began) / 1000 };
+    await paint(await open(device, signal), request, postMessage, signal);
+    return { kind: "painted", seconds: (performance.now() - began) / 1000 };
   },
 };
 
