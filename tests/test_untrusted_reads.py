@@ -33,7 +33,7 @@ ALLOWED = {
     "olivelike/engine/kinds/model_node.py": (1, STORE),
     "olivelike/engine/output/fallback_assets.py": (1, OWN),
     "olivelike/engine/output/scheduler_defaults.py": (1, PACKAGE),
-    "olivelike/extras/deploy/web_page.py": (1, PACKAGE),
+    "olivelike/extras/deploy/web_page.py": (2, PACKAGE),
     "olivelike/graphs/shelf/network_forms.py": (1, PACKAGE),
     "olivelike/measure/contest/contest.py": (2, OWN),
     "olivelike/measure/contest/memory.py": (1, SYSTEM),
