@@ -111,7 +111,7 @@ function fill(values) {
 
 function keep() {
   const values = Object.fromEntries(fields().map((input) => [input.id, input.value]));
-  remembered = { ...values, device: device() };
+  remembered = { ...values, device: remembered.device };
   try {
     localStorage.setItem(KEY, JSON.stringify(remembered));
   } catch {
@@ -280,7 +280,12 @@ function startForm() {
     fill(Object.fromEntries(Object.entries(usual()).filter(([id]) => !words.has(id))));
     if (facts.samplers.own === null) withoutOwn();
   });
-  for (const one of ["wasm", "webgpu"]) choice(one).addEventListener("change", showDownload);
+  for (const one of ["wasm", "webgpu"]) {
+    choice(one).addEventListener("change", () => {
+      remembered.device = one;
+      showDownload();
+    });
+  }
   const later = settled(keep, 300);
   for (const type of ["input", "change"]) $("form").addEventListener(type, later);
 }
