@@ -7,6 +7,8 @@ import { t } from "./language.js";
 import { SIDES, WHOLE, canvasOf, colourAt, covered, drawAll, drawStep, frameOf, maskFile, pictureFile, sizeOf } from "./strokes.js";
 
 const LARGEST = 2048;
+/** A picture with what is around it; where the form takes less, it is drawn smaller. */
+const WIDEST = 3072;
 /** What the picture may fill of the board while its frame is dragged. */
 const ROOM = 0.6;
 
@@ -68,7 +70,8 @@ function showBrush(x, y) {
 function placed() {
   if (!drawing) return;
   showBrush(brush.x, brush.y);
-  const blur = (Number($("mask-feather").value) || 0) * viewScale();
+  // A blur of a canvas that is shown large takes long, for each bit of a stroke.
+  const blur = stroke && viewScale() > 2 ? 0 : (Number($("mask-feather").value) || 0) * viewScale();
   canvas().style.filter = blur ? `blur(${blur}px)` : "none";
 }
 
@@ -77,6 +80,7 @@ function beginStroke(point, erase = erasing) {
   stroke = { kind: "stroke", layers: painted(), colour: $("mask-colour").value, erase, radius: radius(), points: [point] };
   add(stroke);
   drawStep(drawing, stroke);
+  placed();
 }
 
 function goOn(points) {
@@ -89,6 +93,7 @@ function endStroke() {
   if (!stroke) return;
   stroke = null;
   tell();
+  placed();
 }
 
 function pickColour(x, y) {
@@ -207,14 +212,14 @@ function setErasing(now) {
   $("mask-erase").setAttribute("aria-pressed", String(now));
 }
 
-/** A side as the model takes it: the whole in steps of its unit, as large as it may be. */
+/** How far a side reaches so that the whole is in steps of the model. */
 function snapped(frame, side, value) {
   const upright = side === "top" || side === "bottom";
   const input = $(upright ? "height" : "width");
-  const [unit, most] = [Number(input.step) || 8, Number(input.max) || LARGEST];
+  const unit = Number(input.step) || 8;
   const opposite = frame[{ left: "right", right: "left", top: "bottom", bottom: "top" }[side]];
   const rest = (upright ? drawing.height : drawing.width) + opposite;
-  const whole = Math.min(Math.max(Math.round((rest + value) / unit), 1), Math.floor(Math.min(most, LARGEST) / unit)) * unit;
+  const whole = Math.min(Math.max(Math.round((rest + value) / unit), 1), Math.floor(WIDEST / unit)) * unit;
   return whole - rest;
 }
 

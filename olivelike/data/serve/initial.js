@@ -62,9 +62,9 @@ export async function setInitial(blob, { sent, name = t`the picture` } = {}) {
 }
 
 /** Set width and height that the model takes, near those of a picture. */
-export function fitSize(width, height) {
+export function fitSize(width, height, largest = 1536) {
   const [across, down] = ["width", "height"].map((id) => $(id));
-  const most = Math.min(Number(across.max) || 2048, Number(down.max) || 2048, 1536);
+  const most = Math.min(Number(across.max) || 2048, Number(down.max) || 2048, largest);
   const share = Math.min(1, most / Math.max(width, height));
   for (const [input, side] of [[across, width], [down, height]]) {
     const unit = Number(input.step) || 8;
@@ -102,7 +102,7 @@ export async function openCanvas(tool = "mask") {
   forgetPainted();
   painted = drawn;
   if (drawn.picture) drawn.picture.url = URL.createObjectURL(drawn.picture.blob);
-  if (drawn.reframed) fitSize(drawn.width, drawn.height);
+  if (drawn.reframed) fitSize(drawn.width, drawn.height, Infinity);
   setStrength(before);
   show();
 }

@@ -26,6 +26,20 @@ def test_names_and_files_may_have_equals_signs(text, net, file, strength, tmp_pa
     assert (found.net, found.image, found.strength) == (net, Path(file), strength)
 
 
+@pytest.mark.parametrize(
+    ("text", "net", "strength", "preprocessor"),
+    [
+        ("a.png:invert", None, 1.0, "invert"),
+        ("edges=a.png:0.5:scribble_xdog", "edges", 0.5, "scribble_xdog"),
+        ("a.png:none:2", None, 2.0, "none"),
+        ("a.png", None, 1.0, "canny"),
+    ],
+)
+def test_what_is_made_of_a_picture_stands_behind_it(text, net, strength, preprocessor):
+    found = parse_control(text, preprocessor="canny")
+    assert (found.net, found.image, found.strength, found.preprocessor) == (net, Path("a.png"), strength, preprocessor)
+
+
 def test_a_strength_that_is_no_number_is_not_taken_for_a_name():
     found = parse_control("edges.png:nan")
     assert found.image == Path("edges.png")
