@@ -30,6 +30,9 @@ export function notice(text, actions = [], { stays = false } = {}) {
 export function problem(element, error) {
   const text = error?.message ?? error ?? "";
   element.textContent = text;
+  // What the server says is English in each language of the page.
+  if (error?.status) element.lang = "en";
+  else element.removeAttribute("lang");
   element.hidden = !text;
 }
 

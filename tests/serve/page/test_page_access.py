@@ -183,4 +183,7 @@ def test_axe_finds_nothing_serious(
     check("upscale")
     page.click("text=Gallery")
     check("gallery")
+    page.click('nav a[href="#settings"]')
+    page.click("#defaults-keep")
+    check("settings")
     assert not found

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from olivelike.serve.languages import table
-from tests.serve.page.conftest import PHONE, WIDE, Opened, holds
+from tests.serve.page.conftest import PHONE, WIDE, Opened, barriers, holds
 
 pytestmark = pytest.mark.slow
 CODES = list(table()["languages"])
@@ -64,6 +64,41 @@ def test_longer_words_fit_on_phones_and_wide_screens(visit: Callable[..., Opened
     script = """[...document.querySelectorAll("button, .button, nav a")].filter((one) =>
         one.offsetParent && one.scrollWidth > one.clientWidth + 1).map((one) => one.textContent)"""
     assert page.evaluate(script) == []
+
+
+@pytest.mark.parametrize("code", CODES[1:])
+def test_axe_finds_nothing_serious_in_another_language(visit: Callable[..., Opened], axe: str, code: str) -> None:
+    opened = visit(locale=code, color_scheme="dark")
+    opened.page.evaluate(axe)
+    for view in ("paint", "upscale", "gallery", "settings"):
+        opened.page.click(f'nav a[href="#{view}"]')
+        assert barriers(opened.page) == {}
+
+
+def test_keys_alone_change_settings(visit: Callable[..., Opened]) -> None:
+    opened = visit()
+    page = opened.page
+
+    def tab_to(name: str) -> None:
+        for _ in range(20):
+            page.keyboard.press("Tab")
+            if page.evaluate("document.activeElement.id || document.activeElement.hash") == name:
+                return
+        raise AssertionError(f"{name} is not reached")
+
+    tab_to("#settings")
+    page.keyboard.press("Enter")
+    tab_to("language")
+    page.keyboard.type("Deu")
+    page.locator("html[data-ready][lang=de]").wait_for(state="attached")
+    tab_to("theme-choice")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    assert page.get_attribute("html", "data-theme") == "dark"
+    tab_to("defaults-keep")
+    page.keyboard.press("Enter")
+    page.locator(".notice").wait_for()
+    tab_to("models-refresh")
 
 
 def test_what_the_form_has_becomes_the_default_of_this_model_or_of_all(visit: Callable[..., Opened]) -> None:
