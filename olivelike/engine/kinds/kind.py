@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from olivelike.engine.plan.inputs import Inputs
     from olivelike.engine.plan.node import Node
     from olivelike.graphs.shelf import Answer
+    from olivelike.model.records.output import OutputRecord
     from olivelike.sources import PipelineSource
     from olivelike.store import Store
 
@@ -220,8 +221,14 @@ class Kind(ABC):
         work = self.work(node, inputs.source)
         return work_key(node.kind, work, self.libraries, self.options(node), facets)
 
-    def surely_runs(self, node: Node, key: Key) -> bool:  # noqa: ARG002
-        """Tell whether the node runs whatever the digests of its files are; those in `key` are stand-ins."""
+    def surely_runs(self, node: Node, key: Key, record: OutputRecord | None) -> bool:  # noqa: ARG002
+        """Tell whether the node runs whatever the digests of its files are.
+
+        Args:
+            node: One with an output.
+            key: Its key, with stand-ins for those digests.
+            record: That of the output.
+        """
         return False
 
     def shelved(self, node: Node, upstream: Upstream, inputs: Inputs) -> Answer | None:  # noqa: ARG002

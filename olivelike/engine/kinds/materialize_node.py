@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from olivelike.engine.kinds.kind import Assignment, Needs, Task, Workbench, Workplace
     from olivelike.engine.plan.node import Node
     from olivelike.model.architecture import Config
+    from olivelike.model.records.output import ComponentRecord
     from olivelike.sources import PipelineSource
     from olivelike.store import Store
 
@@ -124,9 +125,9 @@ class MaterializeNode(ModelNode):
         whole = checkpoint.largest if grows else checkpoint.second_largest
         return Estimate(size, _MEMORY + checkpoint.largest + 3 * _FLOAT_BYTES * whole)
 
-    def surely_runs(self, node: Node, key: Key) -> bool:
+    def surely_runs(self, node: Node, key: Key, record: OutputRecord | None) -> bool:
         """Tell whether the output holds nothing that the same code made of other weights, or of these."""
-        return _recorded(node, key) is None
+        return _recorded(node, key, record) is None
 
     def task(self, place: Workplace, assignment: Assignment) -> Task:
         """Return what a worker is to do."""
@@ -154,21 +155,21 @@ class MaterializeNode(ModelNode):
 def _earlier(assignment: Assignment) -> tuple[str, str, JsonView] | None:
     """Return what lies in the output if the same code made it, of all the same but the weights."""
     output, key, component = assignment.node.output, assignment.key, assignment.node.component
-    before = _recorded(assignment.node, key) if key is not None and assignment.reuse else None
-    if output is None or before is None:
+    before = OutputRecord.read(output.path) if output is not None and assignment.reuse else None
+    record = None if key is None else _recorded(assignment.node, key, before)
+    if output is None or before is None or record is None:
         return None
-    record, model = before.components[component], before.find_model_file(component)
+    model = before.find_model_file(component)
     if model is None or not is_current(output.path, before, before.component_files(component), assignment.inputs.store):
         return None
     lost = {kind: getattr(record, kind) for kind in LOST}
     return str(output.path / model), record.facets["weights"], {"derivations": record.derivations, "lost": lost}
 
 
-def _recorded(node: Node, key: Key) -> OutputRecord | None:
-    """Return the record of the node's output if it has the result of this key, or of one with other weights."""
-    before = OutputRecord.read(node.output.path) if node.output is not None else None
+def _recorded(node: Node, key: Key, before: OutputRecord | None) -> ComponentRecord | None:
+    """Return what a record has of the node's component, if the key made it, or the same one of other weights."""
     record = before.components.get(node.component) if before is not None else None
     if record is None:
         return None
     same_but_weights = replace(key, facets={**key.facets, "weights": record.facets.get("weights", "")})
-    return before if same_but_weights.digest == record.key else None
+    return record if same_but_weights.digest == record.key else None

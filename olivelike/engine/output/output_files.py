@@ -96,14 +96,19 @@ class OutputStates:
     def __call__(self, node: Node, key: str) -> bool:
         """Tell whether the folder of a `materialize` node's output holds the result of `key`."""
         assert node.output is not None
-        path = node.output.path
-        if path not in self._records:
-            self._records[path] = OutputRecord.read(path)
-        record = self._records[path]
+        path, record = node.output.path, self.record(node)
         component = record.components.get(node.component) if record is not None else None
         if record is None or component is None or component.key != key:
             return False
         return is_current(path, record, record.component_files(node.component), self._store)
+
+    def record(self, node: Node) -> OutputRecord | None:
+        """Return the record of a node's output, as it was when it was first asked for."""
+        assert node.output is not None
+        path = node.output.path
+        if path not in self._records:
+            self._records[path] = OutputRecord.read(path)
+        return self._records[path]
 
 
 def is_current(folder: Path, record: OutputRecord, paths: Iterable[str], store: Store) -> bool:

@@ -15,11 +15,12 @@ from olivelike.engine.plan.node import changes_network
 from olivelike.engine.plan.question import Question
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
     from olivelike._untrusted import JsonView
     from olivelike.engine.keys import Key
+    from olivelike.engine.output.output_files import OutputStates
     from olivelike.engine.plan.inputs import Inputs
     from olivelike.engine.plan.node import Node
     from olivelike.store import Action
@@ -57,15 +58,10 @@ class Resolution:
 class Resolver:
     """Keys and results of one workflow's nodes, as they become known; digests are all that it holds."""
 
-    def __init__(self, inputs: Inputs, output_state: Callable[[Node, str], bool]) -> None:
-        """Know nothing yet.
-
-        Args:
-            inputs: The workflow, opened.
-            output_state: Tells whether the output of a node holds the result of a key.
-        """
+    def __init__(self, inputs: Inputs, outputs: OutputStates) -> None:
+        """Know nothing yet; `inputs` is the workflow, opened."""
         self.inputs = inputs
-        self._output_state = output_state
+        self._outputs = outputs
         self._behind: dict[str | None, Upstream] = {None: Upstream()}
         """Digests behind each node that has ended."""
 
@@ -82,7 +78,7 @@ class Resolver:
             return Resolution(None, problem=key)
         key = replace(key, behind=kind_of(node).behind(node, self.inputs))
         if node.output is not None:
-            return Resolution(key, done=self._output_state(node, key.digest))
+            return Resolution(key, done=self._outputs(node, key.digest))
         action, flaw = self.stored(node, key)
         if action is not None:
             return Resolution(key, action, done=True)
@@ -100,7 +96,9 @@ class Resolver:
             return None
         inputs = self.inputs.unhashed
         key = kind.key(node, kind.facets(node, upstream, inputs), inputs)
-        return None if isinstance(key, str) or not kind.surely_runs(node, key) else key
+        if isinstance(key, str) or not kind.surely_runs(node, key, self._outputs.record(node)):
+            return None
+        return key
 
     def stored(self, node: Node, key: Key) -> tuple[Action | None, str]:
         """Return the stored result of a node if it answers the node's question, else what is wrong with it."""
