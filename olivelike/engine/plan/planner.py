@@ -125,8 +125,8 @@ def all_hits(nodes: Sequence[Node], resolver: Resolver) -> Mapping[str, Resoluti
     """
     found: dict[str, Resolution] = {}
     for node in nodes:
-        if node.output is not None and resolver.resolve_ahead(node) is not None:
-            return None  # Its files need not be hashed for that.
+        if node.output is not None and not resolver.has_output(node):
+            return None  # No file need be hashed for that.
         found[node.id] = resolution = resolver.resolve(node)
         if not resolution.done:
             return None

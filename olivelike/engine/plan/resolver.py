@@ -89,6 +89,10 @@ class Resolver:
         upstream = self._upstream(node) or Upstream()
         return any(map(self.inputs.digests.has_begun, kind_of(node).files(node, upstream, self.inputs)))
 
+    def has_output(self, node: Node) -> bool:
+        """Tell whether there is a record where a node writes to."""
+        return self._outputs.record(node) is not None
+
     def resolve_ahead(self, node: Node) -> Key | None:
         """Return a key of stand-ins for files that are not hashed yet, if the node runs whatever they hold."""
         upstream, kind = self._upstream(node), kind_of(node)
