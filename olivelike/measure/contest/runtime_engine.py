@@ -117,6 +117,7 @@ class PipelineEngine:
             size=job.size,
             guidance_scale=self._pipeline.folder.family.guidance,
         )
+        self._pipeline.forget_texts()
         self._stopwatch.start()
         self._pipeline.generate(request, on_step=lambda _: self._stopwatch.step())
         return self._stopwatch.stop()

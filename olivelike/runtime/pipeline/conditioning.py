@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -56,11 +56,43 @@ class Conditioning:
         return self.steps[min(step, len(self.steps) - 1)]
 
 
+_MOST_KEPT: Final = 8
+_MOST_BYTES: Final = 64 << 20
+
+
+@dataclass(frozen=True)
+class KeptTexts:
+    """What batches' texts became: who draws with the same ones again opens no encoder.
+
+    The last `_MOST_KEPT` batches are kept, each of at most `_MOST_BYTES`.
+    """
+
+    _kept: dict[tuple[object, ...], Inputs] = field(default_factory=dict)
+    """The one that was asked for last at the end."""
+
+    def get(self, texts: tuple[object, ...], encode: Callable[[], Inputs]) -> Inputs:
+        """Return what texts are, and encode them if they are not here."""
+        found = self._kept.pop(texts, None)
+        if found is None:
+            found = encode()
+            if sum(value.nbytes for value in found.values()) > _MOST_BYTES:
+                return found
+        self._kept[texts] = found
+        for first in list(self._kept)[:-_MOST_KEPT]:
+            del self._kept[first]
+        return found
+
+    def clear(self) -> None:
+        """Let the next batch encode its texts."""
+        self._kept.clear()
+
+
 def encode(
     prompts: Sequence[str],
     request: ResolvedRequest,
     folder: PipelineFolder,
-    encoders: Sequence[tuple[TextReader, Network]],
+    encoders: Callable[[], Sequence[tuple[TextReader, Network]]],
+    kept: KeptTexts,
     image: ImagePrompt | None = None,
 ) -> Conditioning:
     """Encode the prompts of a batch, each text that a step has once.
@@ -72,7 +104,8 @@ def encode(
     Args:
         prompts: one for each picture.
         request: gives negative prompt, guidance, `clip_skip`, and the size that some denoisers take as an input.
-        encoders: each reader of texts with its network, in the order of `folder.texts`.
+        encoders: returns each reader of texts with its network, in the order of `folder.texts`.
+        kept: texts of batches before, of the same encoders.
         image: tokens of the pictures that are a prompt too.
     """
     found_texts = batch_texts(prompts, request, folder)
@@ -80,13 +113,17 @@ def encode(
     parted, against, guided = found_texts.parts, found_texts.against, found_texts.guided
     terms = terms_of([[term.weight for term in one] for one in parted])
     texts = found_texts.distinct
-    callables = [
-        (reader, _Encoder(network, folder, part, request.clip_skip))
-        for part, (reader, network) in zip(folder.texts, encoders, strict=True)
-    ]
-    encoded = encode_prompts(texts, callables, prompt_weights=request.prompt_weights)
-    names = (part.component for part in folder.texts)
-    found = folder.form.encode(dict(zip(names, encoded, strict=True)), folder.denoiser)
+
+    def encoded() -> Inputs:
+        callables = [
+            (reader, _Encoder(network, folder, part, request.clip_skip))
+            for part, (reader, network) in zip(folder.texts, encoders(), strict=True)
+        ]
+        read = encode_prompts(texts, callables, prompt_weights=request.prompt_weights)
+        names = (part.component for part in folder.texts)
+        return folder.form.encode(dict(zip(names, read, strict=True)), folder.denoiser)
+
+    found = kept.get((*texts, request.clip_skip, request.prompt_weights), encoded)
     places = {text: place for place, text in enumerate(texts)}
     made: dict[tuple[int, ...], Inputs] = {}
 

@@ -14,7 +14,7 @@ from olivelike._files import identity_at
 from olivelike.errors import SourceError, UsageError
 from olivelike.model.components import PREVIEW, SAFETY_CHECKER
 from olivelike.model.guides import IMAGE_ENCODER
-from olivelike.runtime.pipeline.conditioning import encode
+from olivelike.runtime.pipeline.conditioning import KeptTexts, encode
 from olivelike.runtime.pipeline.denoiser_calls import DenoiserNetworks
 from olivelike.runtime.pipeline.denoising import DenoisingCallbacks, Step, denoise
 from olivelike.runtime.pipeline.guides_in_use import encode_image_prompt, guide_names, guide_networks, prepare_guides
@@ -30,7 +30,7 @@ from olivelike.runtime.pipeline.latents import (
     seed_of_attempt,
 )
 from olivelike.runtime.pipeline.masked_area import part_of_picture
-from olivelike.runtime.pipeline.networks import Networks, check_memory_limit, denoiser_name, shallow_name
+from olivelike.runtime.pipeline.networks import Networks, check_memory_limit, denoiser_name, shallow_name, weight_bytes
 from olivelike.runtime.pipeline.pipeline_folder import (
     PipelineFolder,
     check_folder_target,
@@ -44,6 +44,7 @@ from olivelike.runtime.pipeline.resolve_defaults import fitted_into_memory, reso
 from olivelike.runtime.pipeline.safety import Preprocessing, SafetyCheck, black, read_preprocessing
 from olivelike.runtime.pipeline.vae import decode_latents, to_images
 from olivelike.runtime.prompts.text_kinds import open_text
+from olivelike.runtime.sessions.devices import total_memory
 from olivelike.runtime.sessions.engine_errors import memory_errors
 from olivelike.runtime.sessions.session import check_dimensions
 
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from olivelike.families.denoiser_forms import Array
     from olivelike.runtime.pictures.upscaling import Upscaler
     from olivelike.runtime.pipeline.networks import Initializers
+    from olivelike.runtime.prompts.text_kinds import TextReader
     from olivelike.runtime.sessions.session import Network, Session
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
@@ -144,6 +146,7 @@ class Pipeline:
         self._initializers = initializers
         self.checks_safety = safety and folder.is_checked
         """Whether a safety checker looks at each picture."""
+        self._texts = KeptTexts()
         self._open_upscaler: tuple[tuple[Path, tuple[int, ...] | None], Upscaler] | None = None
         # What is cheap to know first, before gigabytes are read.
         self._preprocessing = self._read_preprocessing() if self.checks_safety else None
@@ -155,6 +158,10 @@ class Pipeline:
             check_memory_limit(folder, settings.memory_limit, safety=safety)
         self._networks = Networks(folder, settings, initializers, shared, through)
         self._networks.begin(self._first)
+
+    def forget_texts(self) -> None:
+        """Encode the texts of the next request, though they be those of one before, as for measurements."""
+        self._texts.clear()
 
     @property
     def denoiser(self) -> Network:
@@ -339,23 +346,29 @@ class Pipeline:
         request, beside = state.request, guide_networks(state.request, self.folder)
         shown = IMAGE_ENCODER in beside
         image = encode_image_prompt(request, self.folder, self._networks.get(IMAGE_ENCODER)) if shown else None
-        encoders = [
-            (open_text(self.folder.path, part), self._networks.get(part.component)) for part in self.folder.texts
-        ]
-        conditioning = encode(prompts, request, self.folder, encoders, image)
-        del encoders  # They may be closed for the denoiser.
+        conditioning = encode(prompts, request, self.folder, self._text_encoders, self._texts, image)
         if self.folder.family.most_references and (request.references or request.mask is not None):
             from olivelike.runtime.pipeline.references import encode_references, reference_pixels
 
             pictures = reference_pixels(request, self.folder)
             start = replace(start, references=encode_references(pictures, self._networks.get("vae_encoder"), state))
-        self._networks.close(part.component for part in self.folder.texts if part.closes)
+        self._networks.close(part.component for part in self.folder.texts if part.closes and not self._has_room)
         denoiser = self._networks.denoiser(guide_names(request, self.folder))
         nets = {name: self._networks.get(name) for name in beside if name != IMAGE_ENCODER}
         guides = prepare_guides(request, self.folder, nets)
         shallow = self._networks.shallow() if request.skips_layers else None
         networks = DenoiserNetworks(denoiser, shallow, guides)
         return denoise(start, conditioning, state, networks, self._decoder, callbacks)
+
+    def _text_encoders(self) -> list[tuple[TextReader, Network]]:
+        return [(open_text(self.folder.path, part), self._networks.get(part.component)) for part in self.folder.texts]
+
+    @cached_property
+    def _has_room(self) -> bool:
+        """Whether the device has twice the memory that weights take, so that no network need be closed for another."""
+        memory = total_memory(self._settings.provider, self._settings.asked_device)
+        names = (*self._first, *self._last)
+        return memory is not None and 2 * sum(weight_bytes(self.folder, name) for name in names) <= memory
 
     def _enlarged(self, latents: Array, state: BatchState) -> Array:
         """Return latents at the size of the batch that goes on with them."""

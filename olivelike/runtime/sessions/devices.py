@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from olivelike.errors import SessionError
 from olivelike.runtime.sessions.plugins import provider_devices
@@ -69,18 +69,37 @@ def find_device(asked: int | str | None, provider: Provider, devices: Sequence[D
 
 def _nvidia_devices() -> Iterator[Device]:
     """Yield what the driver lists, numbered as CUDA numbers them: `CUDA_VISIBLE_DEVICES` counts."""
-    try:
-        driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
-    except OSError:
-        return
+    driver = _nvidia_driver()
     count, handle = ctypes.c_int(), ctypes.c_int()
-    if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):
+    if driver is None or driver.cuDeviceGetCount(ctypes.byref(count)):
         return
     for number in range(count.value):
         name = ctypes.create_string_buffer(_NAME_BYTES)
         if not driver.cuDeviceGet(ctypes.byref(handle), number):
             driver.cuDeviceGetName(name, _NAME_BYTES, handle)
         yield Device(number, name.value.decode(errors="replace"))
+
+
+def _nvidia_driver() -> Any:
+    """Return NVIDIA's driver, ready to be asked; `None` without one."""
+    try:
+        driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    except OSError:
+        return None
+    return None if driver.cuInit(0) else driver
+
+
+def total_memory(provider: Provider, asked: int | str | None) -> int | None:
+    """Return the bytes that a device of NVIDIA's has in all; `None` for other providers, and where nothing tells it.
+
+    Raises `SessionError` if there is no such device.
+    """
+    if provider.name not in NVIDIA or (driver := _nvidia_driver()) is None:
+        return None
+    handle, found = ctypes.c_int(), ctypes.c_size_t()
+    if driver.cuDeviceGet(ctypes.byref(handle), find_device(asked, provider) or 0):
+        return None
+    return None if driver.cuDeviceTotalMem_v2(ctypes.byref(found), handle) else found.value
 
 
 def _described_devices(provider: str) -> Iterator[Device]:

@@ -186,7 +186,7 @@ def open_ort_session(
     for choice in settings.providers:
         require_provider(choice.provider)
         require_nvidia(choice.provider)
-    device = find_device(_asked_device(settings), settings.provider)
+    device = find_device(settings.asked_device, settings.provider)
     with mapped_files(settings.kept or path.parent) if settings.is_cpu_alone else nullcontext(MappedFiles()) as mapped:
         session = start_inference(path, settings, initializers, device, content)
     memory = device_memory(settings.provider, device)
@@ -242,14 +242,6 @@ def start_inference(
             f"{', '.join(started)}"
         )
     return session
-
-
-def _asked_device(settings: SessionSettings) -> int | str | None:
-    """Return the device of the settings, or else of the options of the first provider that states one."""
-    if settings.device is not None:
-        return settings.device
-    named = (choice.options.get("device_id", "") for choice in settings.providers)
-    return next((int(number) for number in named if number.isdecimal()), None)
 
 
 def _bound(array: Array) -> tuple[str, int, np.dtype[Any], tuple[int, ...], int]:

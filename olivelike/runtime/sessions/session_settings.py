@@ -82,6 +82,14 @@ class SessionSettings:
         """Options of the provider that is asked first."""
         return self.providers[0].options if self.providers else {}
 
+    @property
+    def asked_device(self) -> int | str | None:
+        """The device, or else what the options of the first provider say that state one."""
+        if self.device is not None:
+            return self.device
+        named = (choice.options.get("device_id", "") for choice in self.providers)
+        return next((int(number) for number in named if number.isdecimal()), None)
+
     def unfused(self) -> SessionSettings:
         """Return settings with which ONNX Runtime fuses nothing around QuantizeLinear, unless they say otherwise."""
         return replace(self, session_config={"session.disable_quant_qdq": "1", **self.session_config})

@@ -20,6 +20,7 @@ from olivelike.engine.run import run
 from olivelike.measure.verify.folder_verification import verify_folder
 from olivelike.runtime.jobs.job_plan import plan_jobs
 from olivelike.runtime.jobs.prompt_lines import PromptLine
+from olivelike.runtime.pipeline.networks import weight_bytes
 from tests.fixtures.inline_executor import InlineExecutor
 from tests.fixtures.no_torch import forbid_torch
 
@@ -119,6 +120,32 @@ def test_the_text_encoder_is_closed_once_prompts_are_known(klein):
     assert "transformer" in klein.pipeline._networks
     assert klein.pipeline.provider == "CPUExecutionProvider"
     assert "text_encoder" not in klein.pipeline._networks
+
+
+def test_texts_of_a_batch_before_are_encoded_once_and_the_picture_is_the_same(klein):
+    klein.pipeline.forget_texts()
+    first = klein.pipeline.generate(klein.ask())
+    opened = []
+    real, klein.pipeline._networks._open = klein.pipeline._networks._open, lambda *args: opened.append(args[1])
+    try:
+        again = klein.pipeline.generate(klein.ask())
+    finally:
+        klein.pipeline._networks._open = real
+    assert opened == []
+    assert again.pictures[0].image.tobytes() == first.pictures[0].image.tobytes()
+    other = klein.pipeline.generate(klein.ask(prompts=("something else",)))
+    assert other.pictures[0].image.tobytes() != first.pictures[0].image.tobytes()
+
+
+@pytest.mark.parametrize(("times", "open_then"), [(None, False), (1.5, False), (2.5, True)])
+def test_the_text_encoder_stays_open_where_the_device_has_twice_the_memory(klein, monkeypatch, times, open_then):
+    folder = klein.pipeline.folder
+    weights = sum(weight_bytes(folder, name) for name in ("text_encoder", "transformer", "vae_decoder"))
+    memory = None if times is None else int(weights * times)
+    monkeypatch.setattr("olivelike.runtime.pipeline.pipeline.total_memory", lambda provider, device: memory)
+    pipeline = klein.pipeline.with_initializers({})
+    pipeline.generate(klein.ask())
+    assert ("text_encoder" in pipeline._networks) is open_then
 
 
 def test_steps_are_shown_by_decoding_where_a_vae_has_other_channels(klein):

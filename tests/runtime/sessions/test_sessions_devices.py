@@ -82,6 +82,35 @@ def test_a_library_that_cuda_lacks_is_named(monkeypatch, capfd):
     assert capfd.readouterr() == ("", "")
 
 
+class Driver:
+    """What the functions of NVIDIA's driver answer, for one device of 24 GiB."""
+
+    def cuInit(self, flags):  # noqa: N802
+        return 0
+
+    def cuDeviceGetCount(self, count):  # noqa: N802
+        count._obj.value = 1
+        return 0
+
+    def cuDeviceGet(self, handle, number):  # noqa: N802
+        return 0 if number == 0 else 101
+
+    def cuDeviceGetName(self, name, size, handle):  # noqa: N802
+        name.value = b"A GPU"
+        return 0
+
+    def cuDeviceTotalMem_v2(self, found, handle):  # noqa: N802
+        found._obj.value = 24 << 30
+        return 0
+
+
+def test_the_memory_of_a_gpu_is_what_its_driver_says(monkeypatch):
+    monkeypatch.setattr(devices.ctypes, "CDLL", lambda name: Driver())
+    assert devices.list_devices(CUDA) == (devices.Device(0, "A GPU"),)
+    assert devices.total_memory(CUDA, None) == devices.total_memory(CUDA, "a gpu") == 24 << 30
+    assert devices.total_memory(find_provider("cpu"), None) is None
+
+
 def test_cuda_without_a_gpu_is_refused_and_not_passed_over(tmp_path):
     path = write_network(tmp_path / "net", PASSTHROUGH.format(dtype="float"))
     code = (

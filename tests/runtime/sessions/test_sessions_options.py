@@ -18,7 +18,7 @@ from olivelike.errors import SessionError, UsageError
 from olivelike.runtime.sessions.devices import device_memory
 from olivelike.runtime.sessions.open_session import open_session
 from olivelike.runtime.sessions.ort_options import provider_list
-from olivelike.runtime.sessions.ort_session import OrtSession, _asked_device
+from olivelike.runtime.sessions.ort_session import OrtSession
 from olivelike.runtime.sessions.providers import find_provider
 from olivelike.runtime.sessions.resident import MappedFiles
 from olivelike.runtime.sessions.session import DeviceArray, Network, put
@@ -72,7 +72,7 @@ def test_an_option_for_another_device_than_the_one_that_is_named_is_refused():
     ],
 )
 def test_the_device_is_that_which_any_of_the_providers_states(asked, device):
-    assert _asked_device(asked) == device
+    assert asked.asked_device == device
 
 
 def test_options_of_the_cpu_provider_are_refused_since_it_ignores_them():
