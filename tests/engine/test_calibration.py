@@ -78,7 +78,10 @@ def drawing(project: Project) -> NodeRecord:
     return next(node for node in record.nodes if node.id == "pipeline.calibrate")
 
 
-def test_pictures_are_drawn_once_and_again_with_the_same_bytes(rounded: Project) -> None:
+def test_pictures_are_drawn_once_and_again_with_the_same_bytes(
+    rounded: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They count the same however many are denoised before the UNet is closed and they are decoded."""
     digest, facts = drawing(rounded).outputs["calibration.unet"], drawing(rounded).facts
     assert facts["pictures"] == 2
     assert facts["runs"] == {"unet": 6}  # PNDM: one more than steps
@@ -87,7 +90,20 @@ def test_pictures_are_drawn_once_and_again_with_the_same_bytes(rounded: Project)
     assert all(one.low <= one.high and sum(one.counts) == 6 * 4096 for one in seen.values())
     before = rounded.files()
     assert rounded.run().executed == 0
+    opened: dict[str, weakref.ref[Session]] = {}
+
+    def opening(path: Path, settings: SessionSettings) -> Session:
+        if path.parent.name == "safety_checker":
+            assert opened["unet"]() is None
+            assert opened["text_encoder"]() is None
+        session = open_session(path, settings)
+        opened[path.parent.name] = weakref.ref(session)
+        return session
+
+    monkeypatch.setattr(observed_pictures, "open_session", opening)
+    monkeypatch.setattr(observed_pictures, "_AT_ONCE", 1)
     assert rounded.run(clean_cache=True).executed > 0
+    assert {"unet", "text_encoder", "safety_checker"} <= opened.keys()
     assert "pipeline.calibrate" in rounded.executed()
     assert drawing(rounded).outputs["calibration.unet"] == digest
     assert rounded.files() == before
@@ -105,27 +121,6 @@ def test_each_step_and_picture_is_told_of(first: tuple[Project, list[Any]]) -> N
     ]
     assert [told[-1][name] for name in ("done", "total", "seconds_left")] == [8, 8, 0.0]
     assert all(data["seconds_left"] is not None for data in told if data["done"] > 0)
-
-
-def test_pictures_count_the_same_however_many_are_denoised_before_the_unet_is_closed_and_they_are_decoded(
-    rounded: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    digest = drawing(rounded).outputs["calibration.unet"]
-    opened: dict[str, weakref.ref[Session]] = {}
-
-    def opening(path: Path, settings: SessionSettings) -> Session:
-        if path.parent.name == "safety_checker":
-            assert opened["unet"]() is None
-            assert opened["text_encoder"]() is None
-        session = open_session(path, settings)
-        opened[path.parent.name] = weakref.ref(session)
-        return session
-
-    monkeypatch.setattr(observed_pictures, "open_session", opening)
-    monkeypatch.setattr(observed_pictures, "_AT_ONCE", 1)
-    rounded.run(clean_cache=True)
-    assert drawing(rounded).outputs["calibration.unet"] == digest
-    assert {"unet", "text_encoder", "safety_checker"} <= opened.keys()
 
 
 @pytest.mark.parametrize(("trained", "size"), [(64, 64), (256, 256), (512, 256), (768, 384), (1024, 512)])
@@ -197,6 +192,7 @@ def test_a_session_takes_a_lora_for_quantised_convolutions(
     assert before != after
 
 
+@pytest.mark.slow  # `ablate` has tests of its own; those of `verify` see what a network is kept in.
 def test_an_ablation_says_what_is_in_which_type(rounded: Project, tmp_path: Path) -> None:
     sweep = "sweep=[{name: plain, components: {unet: [convert, fuse]}}, {name: rounded}]"
     rounded.run(sweep, output=tmp_path / "swept")
