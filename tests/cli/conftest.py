@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 
 import pytest
@@ -51,7 +50,6 @@ def warm_project(tmp_path_factory):
         assert run_command_line(["run", "workflows/little.yaml"]) == 0
     gc.collect()  # A store that is still in memory is claimed, and its copies with it.
     assert not list((folder / "cache" / "locks" / "live").iterdir())
-    time.sleep(2.1)  # Until then the digests of files that were just written are not remembered.
     return folder
 
 

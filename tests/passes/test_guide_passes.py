@@ -182,9 +182,9 @@ ALL, SD, T2I = tuple(GUIDES), ("controlnet", "ip_adapter"), ("t2i_adapter",)
 @pytest.mark.parametrize(
     ("kind", "guides", "target", "half"),
     [
-        ("sd", SD, "cuda", True), ("sd", SD, "directml", False), ("sd", SD, "openvino", False),
-        ("attending", ALL, "cpu", False),
+        ("sd", SD, "cuda", True), ("sd", SD, "openvino", False), ("attending", ALL, "cpu", False),
         *(pytest.param(*one, marks=pytest.mark.slow) for one in (
+            ("sd", SD, "directml", False),
             ("sd", SD, "webgpu", True), ("attending_xl", T2I, "directml", True),
             ("sd", SD, "cuda", False), ("sd", SD, "directml", True), ("sd", SD, "webgpu", False),
             ("sd", SD, "openvino", True), ("sd", SD, "cpu", True), ("attending", T2I, "cuda", True),

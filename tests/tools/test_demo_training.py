@@ -5,14 +5,20 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from transformers import CLIPTokenizer
 
 from tools.train_demo import configs, denoiser, examples, places, safety
+from tools.train_demo.captions.drawing import draw_scenes
 from tools.train_demo.checkpoint import learning_rate
+from tools.train_demo.latents import encode_scenes
 from tools.train_demo.places import PlacesPlan
 from tools.train_demo.sampling import draw_captions
+from tools.train_demo.tokenizer import write_demo_tokenizer
 from tools.train_demo.train import Plan, train
+from tools.train_demo.vae import train_vae
 
 PLAN = Plan(
     seed=0, encoder_steps=1, vae_steps=2, pictures=64, denoiser_steps=2, generated=4, safety_steps=2,
@@ -42,6 +48,22 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+def test_each_network_learns_and_is_saved_for_the_next_stage(tmp_path: Path, one_torch_thread) -> None:
+    made = configs.demo_configs(write_demo_tokenizer(tmp_path / "tokenizer"))
+    vae = train_vae(made["vae"], tmp_path, encoder_steps=1, steps=2, seed=0)
+    latents = encode_scenes(vae, tmp_path, 8, 0)
+    begun = denoiser.make_denoiser(made, 0)
+    before = [weight.detach().clone() for weight in begun.parameters()]
+    tokenizer = CLIPTokenizer.from_pretrained(tmp_path / "tokenizer")
+    denoiser.train_denoiser(begun, tokenizer, latents, configs.DEMO_SCHEDULER, tmp_path, steps=1, seed=0)
+    assert not all(map(torch.equal, begun.parameters(), before))
+    pictures = draw_scenes(latents.scenes, np.random.default_rng(0))
+    drawn = examples.Examples(pictures, np.zeros(8, bool))
+    safety.train_safety_checker(made["safety_checker"], drawn, tmp_path, steps=1, seed=0)
+    assert {"vae.pt", "latents.pt", "denoiser.pt", "safety.pt"} <= {path.name for path in tmp_path.iterdir()}
+
+
+@pytest.mark.slow
 def test_all_stages_make_a_pipeline_that_diffusers_loads(out: Path) -> None:
     from diffusers import StableDiffusionPipeline
 
