@@ -95,7 +95,7 @@ class Drawn:
         return Request(**default | ours | more)
 
     @cache  # noqa: B019
-    def torch_pipeline(self, work: str = ""):
+    def torch_pipeline(self, work: str):
         """Return diffusers' pipeline for texts, or for `Img2Img` or `Inpaint`."""
         import diffusers
 

@@ -57,7 +57,7 @@ def test_any_number_of_steps_and_any_text_give_the_picture_of_torch(base, steps,
 def test_a_picture_gives_the_picture_of_torch(drawn, variant, strength):
     made = drawn("flux2", variant)
     image = drawn("flux2").painted(seed=9)
-    theirs = made.torch_pipeline()
+    theirs = made.torch_pipeline("")
     # It has no option for it, but takes latents and levels of noise, which it bends.
     levels = np.linspace(1.0, 0.25, 4)[round(4 * (1 - strength)) :]
     noise = torch.randn((1, 32, 16, 16), generator=torch.Generator().manual_seed(5))

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from drawn_transformers import assert_alike
 from safetensors.numpy import save_file
+from torch_pipelines import psnr
 
 from olivelike.engine.convert_request import ConvertRequest, draft
 from olivelike.engine.output.initializers import Initializers
@@ -121,3 +123,24 @@ def test_loras_on_top_of_halves_and_bytes_are_merged_into_what_these_stand_for(t
             continue
         error, change = (np.linalg.norm(array.astype(float) - one.astype(float)) for one in (wanted, base))
         assert error <= 2e-2 * change, name
+
+
+@pytest.mark.parametrize("precision", ["w8", "fp16"])
+@pytest.mark.parametrize("family", ["flux2", pytest.param("z_image", marks=pytest.mark.slow)])
+def test_a_lora_on_top_of_pairs_and_divided_layers_draws_what_diffusers_draws(drawn, family, precision, tmp_path):
+    made = drawn(family)
+    shapes = {name: tensor.shape for name, tensor in load_model(made.source, "transformer").weights.items()}
+    file = write(File(family, "PEFT", "transformer."), shapes, tmp_path / "style.safetensors")
+    folder, files = made.converted(precision=precision), LiveLoras()
+    swapped = files.merge([files.named(f"{file}:0.8")], folder)
+    # Layers of 12 bits have the last 4 in a product of their own.
+    assert any(name.endswith(".rest") for name in swapped["transformer"]) == (precision == "w8")
+    made.torch_pipeline("").load_lora_weights(str(file), adapter_name="style")
+    try:
+        made.torch_pipeline("").set_adapters(["style"], [0.8])
+        expected = made.painted()
+    finally:
+        made.torch_pipeline("").unload_lora_weights()
+    assert psnr(open_pipeline(folder).generate(made.ask()).pictures[0].image, expected) < 20
+    result = open_pipeline(folder, initializers=swapped).generate(made.ask())
+    assert_alike(result, expected, least=45 if precision == "w8" else 55)

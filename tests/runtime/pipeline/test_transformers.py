@@ -229,7 +229,7 @@ def enlarged(latents, times=1.5):
 
 def drawn_again(made, side, strength):
     """Return what diffusers' pipelines draw from a text, and then from what is between the latents of that."""
-    text, larger = made.torch_pipeline(), {"width": side * 3 // 2, "height": side * 3 // 2}
+    text, larger = made.torch_pipeline(""), {"width": side * 3 // 2, "height": side * 3 // 2}
     # Z-Image's are without guidance otherwise.
     guided = {"guidance_scale": 2.0} if made.family == "z_image" else {}
     latents = made.painted(output_type="latent", **guided)[None]
