@@ -34,7 +34,7 @@ export function controlFields() {
 }
 
 /** Let a file lead; `drawn` has the steps by which it was drawn, and on what. */
-async function choose(file, name, drawn = null) {
+export async function setControl(file, name, drawn = null) {
   problem($("control-problem"), "");
   const isNewest = choosing();
   try {
@@ -65,7 +65,7 @@ async function drawControl() {
   const made = await paintOver(sheet, { steps: picture?.drawn?.steps, tool: "colour", masks: false, colour: "#ffffff" });
   if (!made?.picture) return;
   $("control-preprocessor").value = "none";
-  await choose(made.picture.blob, t`the drawing`, { sheet, steps: made.steps });
+  await setControl(made.picture.blob, t`the drawing`, { sheet, steps: made.steps });
 }
 
 /** What the network sees: the picture, or what the preprocessor makes of it. */
@@ -82,7 +82,7 @@ function show() {
 export function startControls() {
   $("control-file").addEventListener("change", () => {
     const [file] = $("control-file").files;
-    if (file) choose(file, file.name);
+    if (file) setControl(file, file.name);
   });
   $("control-preprocessor").append(...FORM.preprocessors.map(({ name, label }) => make("option", { value: name }, t(label))));
   $("control-preprocessor").addEventListener("input", show);

@@ -1,12 +1,26 @@
 // Pictures that come from outside: dropped on the page, pasted, or chosen; their recipe goes into the form.
 
 import { $ } from "./dom.js";
+import { setControl } from "./controls.js";
 import { setInitial, upload } from "./initial.js";
 import { t } from "./language.js";
 import { notice } from "./notices.js";
+import { imagePrompts, references } from "./picture_lists.js";
 import { applyRecipe } from "./recipe.js";
 import { ask } from "./server.js";
 import { setUpscale, takesPictures } from "./upscale.js";
+
+/** What a fold does with a picture that falls on it, or is pasted where one is in it; elsewhere its recipe is read. */
+const TAKERS = {
+  "fold-init": (file, name) => setInitial(file, { name }),
+  "fold-control": setControl,
+  "fold-references": (file) => references.add([file]),
+  "fold-image-prompt": (file) => imagePrompts.add([file]),
+};
+function takerAt(element) {
+  const fold = element?.closest("details");
+  return fold?.querySelector(".drop:not([hidden])") && TAKERS[fold.id];
+}
 
 const TYPES = new Set(["image/png", "image/jpeg", "image/webp"]);
 
@@ -46,7 +60,10 @@ async function pasteRecipe(text) {
 export function startIncoming() {
   let depth = 0;
   const hint = (now) => ($("drop-hint").hidden = !now);
-  const overInitial = (event) => $("init-drop").contains(event.target);
+  const zoneOf = (event) => event.target.closest?.("details .drop") ?? null;
+  const mark = (zone) => {
+    for (const one of document.querySelectorAll(".drop")) one.classList.toggle("over", one === zone);
+  };
   addEventListener("dragenter", (event) => {
     if (!hasFiles(event)) return;
     depth += 1;
@@ -60,20 +77,19 @@ export function startIncoming() {
   addEventListener("dragover", (event) => {
     if (!hasFiles(event)) return;
     event.preventDefault();
-    $("init-drop").classList.toggle("over", overInitial(event));
-    hint(!overInitial(event) && !takesPictures());
+    mark(zoneOf(event));
+    hint(!zoneOf(event) && !takesPictures());
   });
   addEventListener("drop", (event) => {
     if (!hasFiles(event)) return;
     event.preventDefault();
     depth = 0;
     hint(false);
-    $("init-drop").classList.remove("over");
+    mark(null);
     const file = pictureIn(event.dataTransfer);
     if (!file) notice(t`This is no PNG, JPEG or WebP.`);
     else if (takesPictures()) setUpscale(file);
-    else if (overInitial(event)) setInitial(file, { name: file.name });
-    else loadRecipe(file);
+    else (takerAt(zoneOf(event)) ?? loadRecipe)(file, file.name);
   });
   addEventListener("paste", (event) => {
     const file = pictureIn(event.clipboardData);
@@ -86,8 +102,7 @@ export function startIncoming() {
     if (!file) return;
     event.preventDefault();
     if (takesPictures()) setUpscale(file);
-    else if ($("fold-init").contains(document.activeElement)) setInitial(file, { name: t`the pasted picture` });
-    else loadRecipe(file);
+    else (takerAt(document.activeElement) ?? loadRecipe)(file, t`the pasted picture`);
   });
   $("recipe-file").addEventListener("change", () => {
     const [file] = $("recipe-file").files;

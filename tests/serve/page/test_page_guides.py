@@ -16,7 +16,7 @@ from tests.fixtures.inline_executor import InlineExecutor
 from tests.fixtures.little_guides import CONTROL_NAMES, little_guided
 from tests.fixtures.little_transformers import little_transformer
 from tests.serve.conftest import Running, running
-from tests.serve.page.conftest import PHONE, Opened, barriers, png
+from tests.serve.page.conftest import PHONE, Opened, barriers, drop, png
 
 pytestmark = pytest.mark.slow
 
@@ -81,6 +81,9 @@ def test_a_control_picture_is_drawn_by_hand_and_made_of_another(visit: Callable[
     assert opened.job()["order"]["controls"][0]["preprocessor"] == "invert"
     page.click("#stage-open")
     assert "Invert (black lines on white)" in str(page.text_content("#viewer-recipe"))
+    page.keyboard.press("Escape")
+    drop(opened, "#control-picture", "other.png", png("white", (48, 32)))
+    page.wait_for_function("document.querySelector('#width').value === '48'")
 
 
 def test_pictures_are_prompts_by_the_models_adapter(
