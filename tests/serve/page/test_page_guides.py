@@ -83,7 +83,8 @@ def test_a_control_picture_is_drawn_by_hand_and_made_of_another(visit: Callable[
     assert "Invert (black lines on white)" in str(page.text_content("#viewer-recipe"))
     page.keyboard.press("Escape")
     drop(opened, "#control-picture", "other.png", png("white", (48, 32)))
-    page.wait_for_function("document.querySelector('#width').value === '48'")
+    page.locator("#announce", has_text="other.png, 48 by 32 pixels").wait_for(state="attached")
+    assert page.input_value("#width") == "48"
 
 
 def test_pictures_are_prompts_by_the_models_adapter(
