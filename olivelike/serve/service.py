@@ -117,9 +117,9 @@ class Service:
         """Return a job as it is now. Raises `SourceError` if there is none of that id."""
         return self._view(self.journal.job(job))
 
-    def jobs(self, state: str | None = None, limit: int = 50) -> list[JobView]:
-        """Return the newest jobs, newest first."""
-        return [self._view(row) for row in self.journal.jobs(state, limit)]
+    def jobs(self, state: str | None = None, limit: int = 50, *, client: str | None = None) -> list[JobView]:
+        """Return the newest jobs, newest first; of one client, or all."""
+        return [self._view(row) for row in self.journal.jobs(state, limit, client=client)]
 
     def cancel(self, job: str) -> JobView:
         """End a job. Raises `SourceError` if there is none of that id, and `JobEnded` if it has ended."""
@@ -151,8 +151,10 @@ class Service:
         first = next(iter(self.dispatcher.running), None)
         return self.job(first) if first is not None else None
 
-    async def events(self, job: str | None = None, *, previews: bool = False) -> AsyncGenerator[Event, None]:
-        """Return what happens from now on; of one job, its present state first, until it has ended.
+    async def events(
+        self, job: str | None = None, *, previews: bool = False, client: str | None = None
+    ) -> AsyncGenerator[Event, None]:
+        """Return what happens from now on, to one client's jobs or all; of one job, its state first, until its end.
 
         Raises `SourceError` if there is none of that id.
         """
@@ -166,6 +168,8 @@ class Service:
                         yield {"type": view.state, "job": job, "view": view.model_dump(mode="json")}
                         return
                 async for event in listener.events():
+                    if client is not None and self._client_of(event) not in (None, client):
+                        continue
                     told = self._with_view(event) if event["type"] == "ended" else event
                     yield told
                     if job is not None and told["type"] in ENDED:
@@ -195,15 +199,15 @@ class Service:
         path, model = find_upscaler(upscaler, self.settings.upscaler_dirs), self.current_model
         found = await self.painter.enlarge(
             seconds=self.settings.time_limit,
-            upload=(await self.upload(data)).id,
+            upload=(await self.upload(data, "")).id,
             upscaler=str(path.absolute()),
             folder=None if model is None else str(self.catalogue.folder(model)),
         )
         return await self.library.upload_bytes(found["upload"])
 
-    async def upload(self, data: bytes) -> UploadView:
+    async def upload(self, data: bytes, client: str) -> UploadView:
         """Keep a picture that a client sent. Raises `UsageError` if it is none, and `StoreError` on a full disk."""
-        return await self.library.upload(data, self.dispatcher.needed_uploads())
+        return await self.library.upload(data, client, self.dispatcher.needed_uploads())
 
     @property
     def current_model(self) -> str | None:
@@ -293,6 +297,11 @@ class Service:
         if row.state in ENDED:
             raise JobEnded(f"job {job} has ended already: {row.state}")
         return row
+
+    def _client_of(self, event: Event) -> str | None:
+        """Return whose job an event is about; `None` of what concerns all."""
+        row = self.journal.find(event["job"]) if event.get("job") is not None else None
+        return None if row is None else row.client
 
     def _with_view(self, event: Event) -> Event:
         """Return the event that a job has ended as listeners get it, with how."""

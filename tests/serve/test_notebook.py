@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
-from olivelike.errors import SourceError, UsageError
+from olivelike._files import held
+from olivelike.errors import SourceError, StoreError, UsageError
 from olivelike.serve.gallery import notebook as module
 from olivelike.serve.gallery.notebook import Notebook, Preset, Style
 
@@ -103,3 +106,46 @@ def test_a_file_that_has_no_styles_or_too_many_loses_none(notebook, tmp_path, mo
     file.write_bytes(b"name,prompt,negative_prompt\na,,\nb,,\nc,,\n")
     notebook.drop_style("b")
     assert [one.name for one in notebook.styles()] == ["a", "c"]
+
+
+def test_letters_of_spreadsheets_are_read_and_written_as_utf8(notebook, tmp_path):
+    file, words = tmp_path / "styles.csv", "Öl auf Leinwand, 50 €, “dick”"
+    for encoding in ("cp1252", "utf-16", "utf-8"):
+        file.write_bytes(f'name,prompt,negative_prompt\r\nÖl,"{words}",ß\r\n'.encode(encoding))
+        notebook.keep_style(Style(name="Ink"))
+        assert notebook.styles() == [Style(name="Öl", prompt=words, negative_prompt="ß"), Style(name="Ink")]
+        assert words in file.read_bytes().decode("utf-8-sig")
+    file.write_bytes(b"name,prompt,negative_prompt\r\n\x81\xe9,a,\r\n")  # 81 is no letter of Windows.
+    assert notebook.styles() == [Style(name="\x81é", prompt="a")]
+
+
+def test_what_another_program_writes_meanwhile_is_kept(notebook, tmp_path, monkeypatch):
+    other = Notebook(tmp_path / "styles.csv", tmp_path / "other.json")
+    read, times = notebook.styles, []
+
+    def meanwhile():
+        found = read()
+        if not times:
+            times.append(1)
+            text = "name,prompt,negative_prompt\r\n" + "".join(
+                f"{one.name},,\r\n" for one in [*found, Style(name="A1111")]
+            )
+            (tmp_path / "styles.csv").write_text(text)
+        return found
+
+    other.keep_style(Style(name="Oil"))
+    monkeypatch.setattr(notebook, "styles", meanwhile)
+    notebook.keep_style(Style(name="Ink"))
+    assert [one.name for one in other.styles()] == ["Oil", "A1111", "Ink"]
+    assert {path.name for path in tmp_path.iterdir()} == {"styles.csv"}
+
+
+def test_two_servers_that_write_styles_at_once_lose_none(tmp_path):
+    ours = [Notebook(tmp_path / "styles.csv", tmp_path / f"{number}.json") for number in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda number: ours[number % 4].keep_style(Style(name=f"style {number}")), range(12)))
+    assert len(ours[0].styles()) == 12
+    with held(tmp_path / ".styles.csv.lock"), pytest.MonkeyPatch.context() as patched:
+        patched.setattr(module, "_PATIENCE", 0.05)
+        with pytest.raises(StoreError, match="another server writes it"):
+            ours[0].keep_style(Style(name="more"))

@@ -54,10 +54,10 @@ def test_the_oldest_upload_that_no_job_needs_goes_when_there_are_too_many_bytes(
         (tmp_path / f"{name}.png").write_bytes(bytes(100))
         os.utime(tmp_path / f"{name}.png", (now - age, now - age))
     monkeypatch.setattr(uploads, "KEPT_BYTES", 300)
-    uploads.prune_uploads(tmp_path, {"needed"})
+    uploads.prune_uploads(tmp_path, {"needed"}, {})
     assert {path.stem for path in tmp_path.iterdir()} == {"new", "middle", "needed"}
     monkeypatch.setattr(uploads, "KEPT_BYTES", 100)
     with pytest.raises(StoreError, match="jobs that wait need 1 others"):
         uploads.require_room(tmp_path, {"needed"})
-    uploads.prune_uploads(tmp_path, {"needed"})
+    uploads.prune_uploads(tmp_path, {"needed"}, {})
     assert {path.stem for path in tmp_path.iterdir()} == {"needed"}

@@ -74,7 +74,7 @@ async def txt2img(request: Request, asked: TextToImage) -> Json:
     ):
         raise refused(f"there is no hr_upscaler {asked.hr_upscaler!r}; there are {', '.join(known)}")
     twice = asked.enable_hr and scale is None
-    led = await controls_of(service, asked.alwayson_scripts, _model(request, asked))
+    led = await controls_of(service, asked.alwayson_scripts, _model(request, asked), client_of(request))
     strength = _strength(asked.second_strength, asked.steps)
     more = led if scale is None else {**led, "hires": scale, "hires_strength": strength}
     order = _order(request, asked, save=asked.save_images and not twice, **more)
@@ -104,15 +104,16 @@ async def img2img(request: Request, asked: ImageToImage) -> Json:
     # What can be refused is, before a picture is decoded.
     service.check_limits(_order(request, asked, strength=strength))
     image, mask, size = await in_turn(lambda: _prepared(asked, service.settings.max_side))
+    client = client_of(request)
     whole = mask is None or not asked.inpaint_full_res
     order = _order(
         request, asked, save=asked.save_images,
         width=size[0], height=size[1],
-        init_image=(await service.upload(image)).id,
-        mask=None if mask is None else (await service.upload(mask)).id,
+        init_image=(await service.upload(image, client)).id,
+        mask=None if mask is None else (await service.upload(mask, client)).id,
         mask_blur=asked.blur if mask is not None else None,
         inpaint_area="whole" if whole else "masked", inpaint_padding=asked.inpaint_full_res_padding,
-        strength=strength, **await controls_of(service, asked.alwayson_scripts, _model(request, asked)),
+        strength=strength, **await controls_of(service, asked.alwayson_scripts, _model(request, asked), client),
     )  # fmt: skip
     job = await _drawn(request, order)
     _keep_model(request, asked, order)
@@ -272,7 +273,9 @@ async def _second_pass(
                 "subseed": (picture.record or {}).get("variation_seed") or -1,
             }
         )  # fmt: skip
-        second = _second_order(request, again, asked, init_image=(await service.upload(large)).id, **led)
+        second = _second_order(
+            request, again, asked, init_image=(await service.upload(large, client_of(request))).id, **led
+        )
         job = await _drawn(request, second)
         found += job.pictures
         if job.state == "cancelled":

@@ -82,7 +82,7 @@ class Unit(BaseModel):
         return None if self.model in ("", "None") else self.model.partition(" [")[0]
 
 
-async def controls_of(service: Service, scripts: Json, model: str | None) -> Json:
+async def controls_of(service: Service, scripts: Json, model: str | None, client: str) -> Json:
     """Return fields of an order for the units of a request that `model` draws.
 
     Raises `RequestRefusedError` for what is not here.
@@ -93,7 +93,7 @@ async def controls_of(service: Service, scripts: Json, model: str | None) -> Jso
     shown: list[str] = []
     for unit in units:
         text = unit.image.get("image") if isinstance(unit.image, dict) else unit.image
-        sent = (await service.upload(await in_turn(partial(_pixels, str(text))))).id
+        sent = (await service.upload(await in_turn(partial(_pixels, str(text))), client)).id
         if unit.is_prompt:
             shown.append(sent)
             continue

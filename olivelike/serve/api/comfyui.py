@@ -9,13 +9,15 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import json
 import re
 import sys
 import uuid
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Annotated, Final
 
 import psutil
-from fastapi import APIRouter, Body, Query, Request, Response, WebSocket
+from fastapi import APIRouter, Depends, Query, Request, Response, WebSocket
 from fastapi.responses import JSONResponse
 
 from olivelike import __version__
@@ -27,23 +29,28 @@ from olivelike.serve.api.comfyui_nodes import SAMPLER_NAMES, SCHEDULER_NAMES, Gr
 from olivelike.serve.api.comfyui_state import ComfyUI, Prompt, history_of, picture_file
 from olivelike.serve.api.drawing import find_model, make_order, service_of
 from olivelike.serve.api.forms import read_named_files
-from olivelike.serve.api.guards import client_of
+from olivelike.serve.api.guards import client_of, visitor_of
 from olivelike.serve.api.images import flat, in_turn, png, require_side, upright
 from olivelike.serve.api.refusals import RequestRefusedError, StrictRoute, refused
 from olivelike.serve.views import ENDED, JobEnded
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from PIL import Image
 
     from olivelike.serve.orders import Order
     from olivelike.serve.service import Service
-    from olivelike.serve.views import ModelView
+    from olivelike.serve.views import JobView, ModelView
 
 _ROOT: Final = APIRouter(route_class=StrictRoute, tags=["ComfyUI"])
 comfyui_router: Final = APIRouter(route_class=StrictRoute)
 _PICTURE: Final = re.compile(r"([0-9a-f]{20})(?:_([1-9]\d{0,4})x([1-9]\d{0,4}))?(?:\.png)?")
+_UNSAFE: Final = re.compile(r"[^\w.\- ]", re.ASCII)
 _ANNOTATED: Final = re.compile(r"\s*\[(input|output|temp)\]$")
 _MOST_NAME: Final = 300
+_MOST_KEPT: Final = 16 << 10
+"""Bytes of a request whose graph is told of again; one with pictures in base64 has more."""
 _VERSION: Final = "0.3.45"
 """Of ComfyUI, from which on prompts may be named by who asks."""
 _FAMILIES: Final = {
@@ -51,6 +58,8 @@ _FAMILIES: Final = {
     "flux2": "flux2", "z_image": "z-image", "qwen_image": "qwen-image",
 }  # fmt: skip
 """Kinds of models as comfyui-tooling-nodes calls them, by our families."""
+_FOLDERS: Final = {"checkpoints": "models", "loras": "loras", "upscale_models": "upscalers"}
+"""Words of `Listed` by ComfyUI's folders of models."""
 
 
 def comfyui_of(request: Request | WebSocket) -> ComfyUI:
@@ -60,6 +69,17 @@ def comfyui_of(request: Request | WebSocket) -> ComfyUI:
         state.comfyui = ComfyUI(state.service)
     found: ComfyUI = state.comfyui
     return found
+
+
+async def _asked(request: Request) -> Json:
+    """Return a body's JSON whatever its `Content-Type`, as ComfyUI does: its own examples send that of a form."""
+    found = await request.json()
+    if not isinstance(found, dict):
+        raise refused("the body is to be a JSON object")
+    return found
+
+
+Asked = Annotated[Json, Depends(_asked)]
 
 
 async def _listed(service: Service) -> Listed:
@@ -94,6 +114,33 @@ async def features() -> Json:
     return {}
 
 
+@_ROOT.get("/extensions")
+async def extensions() -> list[str]:
+    """Return that ComfyUI's own page has none here."""
+    return []
+
+
+@_ROOT.get("/embeddings")
+async def embeddings(request: Request) -> list[str]:
+    """Return the textual inversions that the current folder knows."""
+    service = service_of(request)
+    return [one.name for one in await asyncio.to_thread(service.embeddings, service.current_model)]
+
+
+@_ROOT.get("/models")
+async def model_folders() -> list[str]:
+    """Return the kinds of files that are listed here."""
+    return list(_FOLDERS)
+
+
+@_ROOT.get("/models/{kind}")
+async def models_of(kind: str, request: Request) -> list[str]:
+    """Return the names of one kind."""
+    if kind not in _FOLDERS:
+        raise RequestRefusedError(404, "not_found", f"there are no {kind[:40]!r} here; there are {', '.join(_FOLDERS)}")
+    return list((await _listed(service_of(request)))[_FOLDERS[kind]])
+
+
 @_ROOT.get("/object_info")
 async def all_nodes(request: Request) -> Json:
     """Return the nodes that graphs may have."""
@@ -107,7 +154,7 @@ async def one_node(kind: str, request: Request) -> Json:
 
 
 @_ROOT.post("/prompt")
-async def prompt(request: Request, asked: Annotated[dict[str, Any], Body()]) -> Response:
+async def prompt(request: Request, asked: Asked) -> Response:
     """Draw a graph; what becomes of it is told by the socket and `/history`."""
     service, state = service_of(request), comfyui_of(request)
     try:
@@ -122,8 +169,27 @@ async def prompt(request: Request, asked: Annotated[dict[str, Any], Body()]) -> 
         return JSONResponse(error.answer(), 400)
     state.number += 1
     client = str(asked.get("client_id") or "")[:_MOST_NAME]
-    state.begin(Prompt(name, state.number, job.id, drawing.outline(), (client_of(request), client)))
+    state.begin(
+        Prompt(
+            name, state.number, job.id, drawing.outline(), (client_of(request), client),
+            await _kept(request, asked),
+            shows_previews=_wants_previews(asked, drawing),
+        )
+    )  # fmt: skip
     return JSONResponse({"prompt_id": name, "number": state.number, "node_errors": {}})
+
+
+async def _kept(request: Request, asked: Json) -> bytes:
+    """Return a graph as the queue and the history tell of it, so that programs know theirs; nothing of a large one."""
+    small = len(await request.body()) <= _MOST_KEPT
+    return json.dumps(asked["prompt"], separators=(",", ":")).encode() if small else b"{}"
+
+
+def _wants_previews(asked: Json, drawing: Drawing) -> bool:
+    """Tell whether small pictures of steps are sent: ComfyUI sends none unasked, and programs take them for results."""
+    more = asked.get("extra_data")
+    method = more.get("preview_method") if isinstance(more, dict) else None
+    return drawing.shows_previews or method in ("auto", "latent2rgb", "taesd")
 
 
 def _prompt_id(asked: object, state: ComfyUI) -> str:
@@ -144,22 +210,29 @@ async def waiting(request: Request) -> Json:
     return comfyui_of(request).status()
 
 
+def _unfinished(request: Request) -> Iterator[tuple[Prompt, JobView]]:
+    """Yield the prompts that its sender may see and end, as `ComfyUI.unfinished`."""
+    sees = visitor_of(request).sees
+    return ((one, job) for one, job in comfyui_of(request).unfinished() if sees(one.visitor[0]))
+
+
 @_ROOT.get("/queue")
 async def queue(request: Request) -> Json:
     """Return the graphs that are drawn, and those that wait."""
-    found: dict[str, list[Any]] = {"queue_running": [], "queue_pending": []}
-    for one, job in comfyui_of(request).unfinished():
+    found: dict[str, list[Json | list[object]]] = {"queue_running": [], "queue_pending": []}
+    for one, job in _unfinished(request):
         place = "queue_running" if job.state == "drawing" else "queue_pending"
-        found[place].append([one.number, one.id, {}, {}, [node.id for node in one.drawing.outputs]])
+        outputs = [node.id for node in one.drawing.outputs]
+        found[place].append([one.number, one.id, json.loads(one.graph), {"client_id": one.visitor[1]}, outputs])
     return found
 
 
 @_ROOT.post("/queue")
-async def change_queue(request: Request, asked: Annotated[dict[str, Any], Body()]) -> Response:
+async def change_queue(request: Request, asked: Asked) -> Response:
     """Take graphs out of the queue: those that are named, or all that this client's are and wait."""
     named = asked.get("delete")
     wanted = {str(name) for name in named} if isinstance(named, list) else set()
-    for one, job in comfyui_of(request).unfinished():
+    for one, job in _unfinished(request):
         own = asked.get("clear") is True and one.visitor[0] == client_of(request)
         if job.state == "queued" and (one.id in wanted or own):
             _cancel(request, one)
@@ -171,7 +244,7 @@ async def interrupt(request: Request) -> Response:
     """End the graph that is named, or this client's that is drawn."""
     body = await request.json() if await request.body() else {}
     named = body.get("prompt_id") if isinstance(body, dict) else None
-    for one, job in comfyui_of(request).unfinished():
+    for one, job in _unfinished(request):
         own = named is None and one.visitor[0] == client_of(request)
         if job.state == "drawing" and (own or one.id == named):
             _cancel(request, one)
@@ -188,7 +261,7 @@ def _cancel(request: Request, one: Prompt) -> None:
 @_ROOT.get("/history")
 async def history(request: Request, max_items: Annotated[int, Query(ge=1, le=1000)] = 200) -> Json:
     """Return the graphs that have ended, the latest last."""
-    return _history(request, list(comfyui_of(request).prompts)[-max_items:])
+    return _history(request, list(comfyui_of(request).prompts), max_items)
 
 
 @_ROOT.get("/history/{name}")
@@ -197,19 +270,21 @@ async def history_of_one(name: str, request: Request) -> Json:
     return _history(request, [name] if name in comfyui_of(request).prompts else [])
 
 
-def _history(request: Request, names: list[str]) -> Json:
-    service, state = service_of(request), comfyui_of(request)
-    jobs = {name: service.job(state.prompts[name].job) for name in names}
+def _history(request: Request, names: list[str], most: int = 1) -> Json:
+    service, state, sees = service_of(request), comfyui_of(request), visitor_of(request).sees
+    seen = [name for name in names if sees(state.prompts[name].visitor[0])][-most:]
+    jobs = {name: service.job(state.prompts[name].job) for name in seen}
     return {name: history_of(state.prompts[name], job) for name, job in jobs.items() if job.state in ENDED}
 
 
 @_ROOT.post("/history")
-async def forget(request: Request, asked: Annotated[dict[str, Any], Body()]) -> Response:
+async def forget(request: Request, asked: Asked) -> Response:
     """Forget graphs that have ended; their pictures stay in the gallery."""
     service, state = service_of(request), comfyui_of(request)
     named = asked.get("delete")
     wanted = {str(name) for name in named} if isinstance(named, list) else set()
-    for one in list(state.prompts.values()):
+    sees = visitor_of(request).sees
+    for one in [one for one in state.prompts.values() if sees(one.visitor[0])]:
         own = asked.get("clear") is True and one.visitor[0] == client_of(request)
         if (own or one.id in wanted) and service.job(one.job).state in ENDED:
             del state.prompts[one.id]
@@ -217,7 +292,7 @@ async def forget(request: Request, asked: Annotated[dict[str, Any], Body()]) -> 
 
 
 @_ROOT.post("/free")
-async def free(request: Request, asked: Annotated[dict[str, Any], Body()]) -> Response:
+async def free(request: Request, asked: Asked) -> Response:
     """Close the models, once what is drawn is done."""
     if asked.get("unload_models") or asked.get("free_memory"):
         await service_of(request).unload()
@@ -236,8 +311,14 @@ async def view(
         upload = comfyui_of(request).file(client_of(request), _file_name(filename, subfolder))
         if upload is None:
             raise RequestRefusedError(404, "not_found", "no picture of this name was sent")
-        return Response(await service_of(request).library.upload_bytes(upload), media_type="image/png")
+        return _file(await service_of(request).library.upload_bytes(upload), PurePosixPath(filename).name)
     return await _picture(request, filename)
+
+
+def _file(data: bytes, name: str) -> Response:
+    """Return a picture with the name that programs save it under."""
+    plain = _UNSAFE.sub("_", name)
+    return Response(data, media_type="image/png", headers={"Content-Disposition": f'filename="{plain}"'})
 
 
 async def _picture(request: Request, name: str) -> Response:
@@ -248,7 +329,7 @@ async def _picture(request: Request, name: str) -> Response:
     if match[2]:
         size = int(match[2]), int(match[3])
         require_side(size, service.settings.most_enlarged)
-    return Response(await picture_file(service, match[1], size), media_type="image/png")
+    return _file(await picture_file(service, match[1], size), name)
 
 
 @_ROOT.post("/upload/image")
@@ -261,7 +342,7 @@ async def upload_image(request: Request) -> Json:
     folder = fields.get("subfolder", "")
     if not name or len(name) + len(folder) > _MOST_NAME:
         raise refused("image: give the file a name")
-    upload = await service_of(request).upload(data)
+    upload = await service_of(request).upload(data, client_of(request))
     comfyui_of(request).keep_file(client_of(request), _file_name(name, folder), upload.id)
     return {"name": name, "subfolder": folder, "type": "input"}
 
@@ -318,7 +399,7 @@ async def shared_workflows(what: str) -> Json:
 @_ROOT.put("/etn/image/{name}")
 async def put_image(name: str, request: Request) -> Response:
     """Keep a picture for this client's graphs, a day long."""
-    upload = await service_of(request).upload(await request.body())
+    upload = await service_of(request).upload(await request.body(), client_of(request))
     comfyui_of(request).keep_file(client_of(request), f"etn/{name[:_MOST_NAME]}", upload.id)
     return JSONResponse({"status": "success"}, 201)
 
@@ -392,8 +473,8 @@ async def _sent(request: Request, drawing: Drawing) -> tuple[str | None, str | N
             return png(image), None
         return png(image), png(_read_mask(upright(whole, "mask"), asked, image.size, most))
 
-    image, mask = await in_turn(made)
-    return (await service.upload(image)).id, None if mask is None else (await service.upload(mask)).id
+    (image, mask), client = await in_turn(made), client_of(request)
+    return (await service.upload(image, client)).id, None if mask is None else (await service.upload(mask, client)).id
 
 
 async def _bytes(request: Request, sent: SentPicture) -> bytes:

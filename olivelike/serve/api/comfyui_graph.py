@@ -88,6 +88,8 @@ class Drawing:
     """The shift that flow matching is to have, which a folder has of its own."""
     scaling: Scaling | None = None
     """Of finished pictures."""
+    shows_previews: bool = False
+    """Whether its sampler sends small pictures of steps of itself."""
 
     def outline(self) -> Drawing:
         """Return what is told of it once it is an order, without the graph: that may hold pictures of many MB."""
@@ -112,7 +114,9 @@ def read_graph(graph: object, listed: Listed) -> Drawing:
     for other in others:
         if other.inputs["images"] != first.inputs["images"]:
             raise other.refused(f"it has other pictures than node {first.id}; a graph draws one set of pictures here")
-    return replace(_finished(first), outputs=outputs)
+    drawing = _finished(first)
+    swarms = drawing.sampling.kind == "SwarmKSampler" and drawing.sampling.value("previews") != "none"
+    return replace(drawing, outputs=outputs, shows_previews=swarms)
 
 
 def _require_no_loop(graph: JsonView) -> None:

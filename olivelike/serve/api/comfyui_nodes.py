@@ -98,14 +98,19 @@ _TILES: Final = {
 }  # fmt: skip
 _CHANNEL: Final = _one_of("alpha", "red", "green", "blue")
 _BATCH: Final = {"batch_size": _int(1, 1, 4096)}
+_STEPS: Final = {
+    "steps": _int(20, 1, 10_000), "cfg": _float(8.0, 0, 100), "sampler_name": _listed("samplers"),
+    "scheduler": _listed("schedulers"),
+}  # fmt: skip
 _DRAWN: Final = {
-    "model": _LINK["MODEL"], "positive": _LINK["CONDITIONING"], "negative": _LINK["CONDITIONING"],
-    "latent_image": _LINK["LATENT"], "steps": _int(20, 1, 10_000), "cfg": _float(8.0, 0, 100),
-    "sampler_name": _listed("samplers"), "scheduler": _listed("schedulers"),
+    "positive": _LINK["CONDITIONING"], "negative": _LINK["CONDITIONING"], "latent_image": _LINK["LATENT"],
+}  # fmt: skip
+_END: Final = {
+    "start_at_step": _int(0, 0, 10_000), "end_at_step": _int(10_000, 0, 10_000),
+    "return_with_leftover_noise": _one_of("disable", "enable"),
 }  # fmt: skip
 _FROM_STEP: Final = {
-    "add_noise": _one_of("enable", "disable"), "noise_seed": _SEED, "start_at_step": _int(0, 0, 10_000),
-    "end_at_step": _int(10_000, 0, 10_000), "return_with_leftover_noise": _one_of("disable", "enable"),
+    "model": _LINK["MODEL"], "add_noise": _one_of("enable", "disable"), "noise_seed": _SEED, **_STEPS, **_DRAWN, **_END,
 }  # fmt: skip
 _ENCODED: Final = {"pixels": _LINK["IMAGE"], "vae": _LINK["VAE"]}
 _DECODED: Final = {"samples": _LINK["LATENT"], "vae": _LINK["VAE"]}
@@ -148,8 +153,8 @@ NODES: Final[Mapping[str, NodeClass]] = {
     "CLIPTextEncodeSDXL": NodeClass(
         ("CONDITIONING",),
         {
-            "clip": _LINK["CLIP"], "text_g": _text(), "text_l": _text(), **_SIDES, "crop_w": _int(0), "crop_h": _int(0),
-            "target_width": _int(1024), "target_height": _int(1024),
+            "clip": _LINK["CLIP"], **_SIDES, "crop_w": _int(0), "crop_h": _int(0), "target_width": _int(1024),
+            "target_height": _int(1024), "text_g": _text(), "text_l": _text(),
         },
     ),
     "SwarmClipTextEncodeAdvanced": NodeClass(
@@ -178,11 +183,13 @@ NODES: Final[Mapping[str, NodeClass]] = {
         ("LATENT",), {**_ENCODED, "mask": _LINK["MASK"], "grow_mask_by": _int(6, 0, 64)}
     ),
     "SetLatentNoiseMask": NodeClass(("LATENT",), {"samples": _LINK["LATENT"], "mask": _LINK["MASK"]}),
-    "KSampler": NodeClass(("LATENT",), {**_DRAWN, "seed": _SEED, "denoise": _float(1.0, 0, 1)}),
-    "KSamplerAdvanced": NodeClass(("LATENT",), {**_DRAWN, **_FROM_STEP}),
+    "KSampler": NodeClass(
+        ("LATENT",), {"model": _LINK["MODEL"], "seed": _SEED, **_STEPS, **_DRAWN, "denoise": _float(1.0, 0, 1)}
+    ),
+    "KSamplerAdvanced": NodeClass(("LATENT",), _FROM_STEP),
     "SwarmKSampler": NodeClass(
         ("LATENT",),
-        {**_DRAWN, **_FROM_STEP, "var_seed": _SEED, "var_seed_strength": _float(0.0, 0, 1)},
+        {**_FROM_STEP, "var_seed": _SEED, "var_seed_strength": _float(0.0, 0, 1)},
         {
             "sigma_max": _float(-1, -1), "sigma_min": _float(-1, -1), "rho": _float(7.0, 0, 100), "previews": _text(),
             "tile_sample": ("BOOLEAN", {"default": False}), "tile_size": _int(1024),
@@ -197,7 +204,13 @@ NODES: Final[Mapping[str, NodeClass]] = {
     ),
     "RandomNoise": NodeClass(("NOISE",), {"noise_seed": _SEED}),
     "BasicGuider": NodeClass(("GUIDER",), {"model": _LINK["MODEL"], "conditioning": _LINK["CONDITIONING"]}),
-    "CFGGuider": NodeClass(("GUIDER",), {key: _DRAWN[key] for key in ("model", "positive", "negative", "cfg")}),
+    "CFGGuider": NodeClass(
+        ("GUIDER",),
+        {
+            "model": _LINK["MODEL"], "positive": _LINK["CONDITIONING"], "negative": _LINK["CONDITIONING"],
+            "cfg": _STEPS["cfg"],
+        },
+    ),
     "KSamplerSelect": NodeClass(("SAMPLER",), {"sampler_name": _listed("samplers")}),
     "BasicScheduler": NodeClass(
         ("SIGMAS",), {"model": _LINK["MODEL"], "scheduler": _listed("schedulers"), "steps": _int(20, 1, 10_000),
@@ -226,7 +239,7 @@ NODES: Final[Mapping[str, NodeClass]] = {
     "ETN_SaveImageCache": NodeClass((), {**_SENT, "format": _one_of("PNG", "JPEG", "WEBP")}, is_output=True),
     "SwarmSaveImageWS": NodeClass((), _SENT, {"bit_depth": _text("8bit")}, is_output=True),
 }  # fmt: skip
-"""Kinds of nodes by their names."""
+"""Kinds of nodes by their names. Inputs are in ComfyUI's order: programs give them by their places."""
 
 
 def object_info(listed: Listed, only: str | None = None) -> Json:
@@ -270,10 +283,9 @@ class Node:
             raise GraphError("invalid_prompt", f"node {name[:40]!r} has no class_type", node=name[:40])
         kind, inputs = one["class_type"][:100], one.get("inputs", {})
         if kind not in NODES:
-            near = did_you_mean(kind, NODES, "nodes")
             raise GraphError(
-                "missing_node_type", f"node {kind!r} is not here", f"Node ID '#{name[:40]}'; {near}",
-                node=name[:40], class_type=kind,
+                "missing_node_type", f"node {kind!r} is not here, /object_info has those that are",
+                f"Node ID '#{name[:40]}'", node=name[:40], class_type=kind,
             )  # fmt: skip
         found = cls(graph, listed, name, kind, inputs if isinstance(inputs, dict) else {})
         missing = [key for key in NODES[kind].required if key not in found.inputs]

@@ -9,12 +9,14 @@ import asyncio
 import base64
 import contextlib
 import io
+import json
 import struct
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from starlette.websockets import WebSocketDisconnect
 
@@ -39,6 +41,7 @@ _SWARM_PICTURE: Final = 12345
 """Length of progress that tells SwarmUI that the next binary message is a finished picture."""
 _BY_SOCKET: Final = ("SaveImageWebsocket", "ETN_SendImageWebSocket", "SwarmSaveImageWS")
 _GONE: Final = (WebSocketDisconnect, RuntimeError, OSError)
+Key = TypeVar("Key")
 Visitor = tuple[str, str]
 """Who asks, by key or address, and the id that its program gave itself."""
 
@@ -52,6 +55,9 @@ class Prompt:
     job: str
     drawing: Drawing
     visitor: Visitor
+    graph: bytes = b"{}"
+    """As JSON, of one that is not large."""
+    shows_previews: bool = False
 
 
 class ComfyUI:
@@ -72,7 +78,7 @@ class ComfyUI:
         self._files.pop((client, name), None)
         self._files[client, name] = upload
         if len(self._files) > _MOST_FILES:
-            del self._files[next(iter(self._files))]
+            del self._files[_oldest_of_most(self._files, [one for one, _ in self._files])]
 
     def file(self, client: str, name: str) -> str | None:
         """Return the upload that a client calls so."""
@@ -82,7 +88,7 @@ class ComfyUI:
         """Keep a prompt, and tell its program what becomes of it."""
         self.prompts[prompt.id] = prompt
         while len(self.prompts) > MOST_PROMPTS:
-            del self.prompts[next(iter(self.prompts))]
+            del self.prompts[_oldest_of_most(self.prompts, [one.visitor[0] for one in self.prompts.values()])]
         task = asyncio.create_task(self._follow(prompt), name=f"prompt {prompt.id}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -136,7 +142,9 @@ class ComfyUI:
 
         await self._send(visitor, "status", status=self.status())
         begun = sampling = False
-        async with aclosing(self._service.events(prompt.job, previews=visitor in self._sockets)) as events:
+        async with aclosing(
+            self._service.events(prompt.job, previews=prompt.shows_previews and visitor in self._sockets)
+        ) as events:
             async for event in events:
                 drawn = event["type"] in ("started", "opening", "step", "picture")
                 if not begun and (drawn or event["type"] in ("done", "failed")):
@@ -183,6 +191,12 @@ class ComfyUI:
             await self._send(prompt.visitor, "executed", output=output_of(prompt.drawing, node.kind, job), **about)
 
 
+def _oldest_of_most(keys: Iterable[Key], clients: Sequence[str]) -> Key:
+    """Return the oldest entry of the client that has the most of them."""
+    ((most, _),) = Counter(clients).most_common(1)
+    return next(key for key, client in zip(keys, clients, strict=True) if client == most)
+
+
 def output_of(drawing: Drawing, kind: str, job: JobView) -> Json:
     """Return what an output node is told to have made."""
     if kind.startswith("Swarm"):
@@ -211,7 +225,7 @@ def history_of(prompt: Prompt, job: JobView) -> Json:
         messages.append(["execution_success" if done else "execution_interrupted", {"prompt_id": prompt.id}])
     outputs = {node.id: output_of(prompt.drawing, node.kind, job) for node in prompt.drawing.outputs} if done else {}
     return {
-        "prompt": [prompt.number, prompt.id, {}, {"client_id": prompt.visitor[1]}, list(outputs)],
+        "prompt": [prompt.number, prompt.id, json.loads(prompt.graph), {"client_id": prompt.visitor[1]}, list(outputs)],
         "outputs": outputs,
         "status": {"status_str": "success" if done else "error", "completed": done, "messages": messages},
         "meta": {},

@@ -12,7 +12,7 @@ from fastapi.responses import FileResponse, JSONResponse, StreamingResponse
 from olivelike.runtime.pictures.picture_reading import decode_image
 from olivelike.runtime.pictures.preprocessors import NONE, PREPROCESSORS, check_preprocessor, preprocessed
 from olivelike.serve.api.images import in_turn, png
-from olivelike.serve.api.native import TheService, answer
+from olivelike.serve.api.native import Client, TheService, answer
 from olivelike.serve.api.refusals import StrictRoute, refused
 from olivelike.serve.orders import UploadId
 from olivelike.serve.recipe_views import RecipeQuestion, read_question, with_upscaler
@@ -105,9 +105,9 @@ async def recipe(asked: RecipeQuestion, service: TheService) -> Response:
 
 
 @router.post("/api/uploads", status_code=201)
-async def upload(request: Request, service: TheService) -> Response:
+async def upload(request: Request, service: TheService, client: Client) -> Response:
     """Keep a picture for orders that name it: the body is its file."""
-    return answer(with_upscaler(await service.upload(await request.body()), service.catalogue.upscalers()), 201)
+    return answer(with_upscaler(await service.upload(await request.body(), client), service.catalogue.upscalers()), 201)
 
 
 @router.get("/api/uploads/{upload}/preprocessed")

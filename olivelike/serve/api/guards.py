@@ -79,6 +79,15 @@ class Visitor:
     secret: bytes | None
     """Signs links to files; `None` where none need be."""
 
+    @property
+    def own(self) -> str | None:
+        """Client whose jobs alone it sees, ends and moves; `None` where no keys are wanted."""
+        return None if self.secret is None else self.client
+
+    def sees(self, client: str) -> bool:
+        """Tell whether it sees the jobs of a client."""
+        return self.own in (None, client)
+
     def link(self, path: str) -> str:
         """Return a path that needs no key for an hour: what a chat shows is fetched by who has none."""
         if self.secret is None:

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from olivelike.errors import SourceError
 from olivelike.serve.api.drawing import service_of
-from olivelike.serve.api.guards import client_of
+from olivelike.serve.api.guards import client_of, visitor_of
 from olivelike.serve.api.refusals import StrictRoute
 from olivelike.serve.orders import Order
 from olivelike.serve.service import Service
@@ -35,8 +35,22 @@ async def asked_service(request: Request) -> Service:
     return service_of(request)
 
 
+async def asked_job(job: str, request: Request) -> str:
+    """Return the id of a job that its sender may see. Raises `SourceError` if there is none."""
+    require_seen(request, job)
+    return job
+
+
+def require_seen(request: Request, job: str, kind: str = "job") -> None:
+    """Raise `SourceError` if there is no job of an id, or it is another key's: nobody is told which of the two."""
+    row = service_of(request).journal.find(job)
+    if row is None or not visitor_of(request).sees(row.client):
+        raise SourceError(f"there is no {kind} {job!r}")
+
+
 Client = Annotated[str, Depends(asking_client)]
 TheService = Annotated[Service, Depends(asked_service)]
+SeenJob = Annotated[str, Depends(asked_job)]
 
 
 def answer(view: BaseModel, status: int = 200) -> Response:
@@ -90,26 +104,30 @@ async def submit(order: Order, client: Client, service: TheService) -> Response:
 
 @router.get("/api/jobs")
 async def jobs(
-    service: TheService, state: JobState | None = None, limit: Annotated[int, Query(ge=1, le=500)] = 50
+    request: Request,
+    service: TheService,
+    state: JobState | None = None,
+    limit: Annotated[int, Query(ge=1, le=500)] = 50,
 ) -> Response:
-    """Return the newest jobs."""
-    return JSONResponse({"jobs": [view.model_dump(mode="json") for view in service.jobs(state, limit)]})
+    """Return the newest jobs; where keys are wanted, the sender's."""
+    found = service.jobs(state, limit, client=visitor_of(request).own)
+    return JSONResponse({"jobs": [view.model_dump(mode="json") for view in found]})
 
 
 @router.get("/api/jobs/{job}")
-async def job(job: str, service: TheService) -> Response:
+async def job(job: SeenJob, service: TheService) -> Response:
     """Return a job."""
     return answer(service.job(job))
 
 
 @router.post("/api/jobs/{job}/cancel")
-async def cancel(job: str, service: TheService) -> Response:
+async def cancel(job: SeenJob, service: TheService) -> Response:
     """End a job."""
     return answer(service.cancel(job))
 
 
 @router.post("/api/jobs/{job}/skip")
-async def skip(job: str, service: TheService) -> Response:
+async def skip(job: SeenJob, service: TheService) -> Response:
     """End the batch that a job draws."""
     return answer(service.skip(job))
 
@@ -123,19 +141,18 @@ class Moving(BaseModel):
 
 
 @router.post("/api/jobs/{job}/move")
-async def move(job: str, moving: Moving, service: TheService) -> Response:
+async def move(job: SeenJob, moving: Moving, service: TheService) -> Response:
     """Draw a job earlier or later than others of its client."""
     return answer(service.move(job, moving.places))
 
 
 @router.get("/api/jobs/{job}/events")
-async def job_events(job: str, service: TheService, previews: bool = False) -> StreamingResponse:
+async def job_events(job: SeenJob, service: TheService, previews: bool = False) -> StreamingResponse:
     """Return what happens to a job."""
-    service.journal.job(job)
     return events_of(service.events(job, previews=previews))
 
 
 @router.get("/api/events")
-async def events(service: TheService, previews: bool = False) -> StreamingResponse:
-    """Return what happens to all jobs."""
-    return events_of(service.events(previews=previews))
+async def events(request: Request, service: TheService, previews: bool = False) -> StreamingResponse:
+    """Return what happens to all jobs; where keys are wanted, to the sender's."""
+    return events_of(service.events(previews=previews, client=visitor_of(request).own))

@@ -161,7 +161,7 @@ async def edits(request: Request) -> Json | Response:
     """Draw a picture anew, or what its mask leaves transparent."""
     fields, files = await read_form(request)
     wanted = _read(Prompted, fields)
-    order = await _from_picture(service_of(request), wanted, files)
+    order = await _from_picture(service_of(request), wanted, files, client_of(request))
     return await _answer(request, wanted, order, "image_edit")
 
 
@@ -172,7 +172,7 @@ async def variations(request: Request) -> Json | Response:
     wanted = _read(Wanted, fields)
     if wanted.strength is None:
         wanted = wanted.model_copy(update={"strength": _VARIED})
-    order = await _from_picture(service_of(request), wanted, {**files, "mask": []})
+    order = await _from_picture(service_of(request), wanted, {**files, "mask": []}, client_of(request))
     return await _answer(request, wanted, order, "image_edit")
 
 
@@ -259,7 +259,7 @@ def _event(name: str, wanted: Wanted, **values: Any) -> str:
     return f"event: {name}\ndata: {json.dumps(event)}\n\n"
 
 
-async def _from_picture(service: Service, wanted: Wanted, files: Files) -> Order:
+async def _from_picture(service: Service, wanted: Wanted, files: Files, client: str) -> Order:
     """Return the order to start from the picture that came, with what is transparent in the mask as ours."""
     chosen = _chosen(service, wanted.model)
     pictures = [data for name, sent in files.items() if re.fullmatch(r"image(\[\d*\])?", name) for data in sent]
@@ -287,10 +287,10 @@ async def _from_picture(service: Service, wanted: Wanted, files: Files) -> Order
     size, mask = await in_turn(read)
     asked = wanted.width_and_height
     width, height = _alike(size, chosen) if asked is None else _sensible(service, asked, chosen)
-    sent = [(await service.upload(data)).id for data in pictures]
+    sent = [(await service.upload(data, client)).id for data in pictures]
     # What sees pictures beside the text edits those: it starts from one only to keep what is around a mask.
     starts = masked or wanted.strength == _VARIED
-    mask_id = None if mask is None else (await service.upload(mask)).id
+    mask_id = None if mask is None else (await service.upload(mask, client)).id
     return _order(
         wanted,
         chosen,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import FileResponse, JSONResponse, StreamingResponse
 
 from olivelike._untrusted import Json
 from olivelike.errors import SourceError
 from olivelike.model.targets import TARGETS
-from olivelike.serve.api.native import Client, TheService, events_of
+from olivelike.serve.api.guards import visitor_of
+from olivelike.serve.api.native import Client, TheService, events_of, require_seen
 from olivelike.serve.api.refusals import StrictRoute
 from olivelike.serve.runs.run_orders import RunOrder, description
 from olivelike.serve.runs.workflow_jobs import Runs
@@ -29,6 +30,16 @@ def runs_of(service: TheService) -> Runs:
 
 
 TheRuns = Annotated[Runs, Depends(runs_of)]
+
+
+async def asked_run(run: str, runs: TheRuns, request: Request) -> str:
+    """Return the id of a run that its sender may see. Raises `SourceError` if there is none."""
+    require_seen(request, run, "run")
+    runs.run(run)
+    return run
+
+
+SeenRun = Annotated[str, Depends(asked_run)]
 
 
 @router.get("/api/workflows")
@@ -63,34 +74,33 @@ async def submit(order: RunOrder, runs: TheRuns, client: Client) -> Response:
 
 
 @router.get("/api/runs")
-async def listing(runs: TheRuns, limit: Annotated[int, Query(ge=1, le=500)] = 50) -> Json:
-    """Return the newest runs."""
-    return {"runs": [view.model_dump(mode="json") for view in runs.runs(limit)]}
+async def listing(runs: TheRuns, request: Request, limit: Annotated[int, Query(ge=1, le=500)] = 50) -> Json:
+    """Return the newest runs; where keys are wanted, the sender's."""
+    found = runs.runs(limit, client=visitor_of(request).own)
+    return {"runs": [view.model_dump(mode="json") for view in found]}
 
 
 @router.get("/api/runs/{run}")
-async def run(run: str, runs: TheRuns) -> Json:
+async def run(run: SeenRun, runs: TheRuns) -> Json:
     """Return a run."""
     return runs.run(run).model_dump(mode="json")
 
 
 @router.post("/api/runs/{run}/cancel")
-async def cancel(run: str, runs: TheRuns, service: TheService) -> Json:
+async def cancel(run: SeenRun, runs: TheRuns, service: TheService) -> Json:
     """End a run."""
-    runs.run(run)
     service.cancel(run)
     return runs.run(run).model_dump(mode="json")
 
 
 @router.get("/api/runs/{run}/events")
-async def events(run: str, runs: TheRuns, after: Annotated[int, Query(ge=0)] = 0) -> StreamingResponse:
+async def events(run: SeenRun, runs: TheRuns, after: Annotated[int, Query(ge=0)] = 0) -> StreamingResponse:
     """Return what has happened in a run behind event number `after`, and what happens."""
-    runs.run(run)
     return events_of(runs.events(run, after))
 
 
 @router.get("/api/runs/{run}/report")
-async def report(run: str, runs: TheRuns) -> FileResponse:
+async def report(run: SeenRun, runs: TheRuns) -> FileResponse:
     """Return the report of a run."""
     headers = {"Content-Security-Policy": _REPORT_POLICY, "Cache-Control": "no-store"}
     return FileResponse(runs.report(run), media_type="text/html; charset=utf-8", headers=headers)

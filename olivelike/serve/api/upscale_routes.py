@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse
 from olivelike._installed import own_version
 from olivelike.runtime.pictures.picture_record import PictureRecord, UsedFile, record_from_json
 from olivelike.serve.api.images import UPSCALERS, Size, in_turn, png, require_side, upright, upscaled
-from olivelike.serve.api.native import TheService, answer
+from olivelike.serve.api.native import Client, TheService, answer
 from olivelike.serve.api.refusals import StrictRoute, refused
 from olivelike.serve.gallery.library import picture_view
 
@@ -46,13 +46,14 @@ async def upscalers(service: TheService) -> Response:
 async def upscale(
     request: Request,
     service: TheService,
+    client: Client,
     upscaler: Annotated[str, Query(max_length=300)],
     factor: Annotated[float, Query(gt=0, le=MOST_TIMES, allow_inf_nan=False)],
 ) -> Response:
     """Enlarge a picture, whose file is the body, and keep it in the gallery with the recipe that it had."""
     if upscaler not in (names := upscaler_names(service)):
         raise refused(f"upscaler: there is no {upscaler!r}; there are {', '.join(names)}")
-    upload = await service.upload(await request.body())
+    upload = await service.upload(await request.body(), client)
     width, height = (max(1, round(side * factor)) for side in (upload.width, upload.height))
     require_side((width, height), service.settings.most_enlarged, "factor: ")
     data = await service.library.upload_bytes(upload.id)

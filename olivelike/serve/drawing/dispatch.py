@@ -326,7 +326,7 @@ class Dispatcher:
         """Drop what nobody needs any more."""
         with contextlib.suppress(OSError, sqlite3.Error):
             self._gallery.drop_passing()
-            prune_uploads(Path(self._gallery.folder, UPLOADS), self.needed_uploads())
+            prune_uploads(Path(self._gallery.folder, UPLOADS), self.needed_uploads(), self._gallery.senders)
 
 
 def _cluster(address: str, folder: Path) -> Workers:

@@ -125,6 +125,8 @@ class Gallery:
         if lock is None:
             raise UsageError(f"{folder}: another server has this gallery; name another with --gallery, or end that one")
         self._lock: Lock = lock
+        self.senders: dict[str, str] = {}
+        """Clients by the uploads that they sent last; those of before the start are nobody's."""
         try:
             self.journal = Journal(index / "jobs.sqlite")
             self._database, _ = open_database(index / "pictures.sqlite", _SCHEMA)

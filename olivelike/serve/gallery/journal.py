@@ -102,13 +102,15 @@ class Journal:
             raise SourceError(f"there is no job {job!r}")
         return row
 
-    def jobs(self, state: str | None = None, limit: int = 100, *, kind: str | None = None) -> list[JobRow]:
-        """Return the newest jobs, newest first; of one state or kind, or all."""
+    def jobs(
+        self, state: str | None = None, limit: int = 100, *, kind: str | None = None, client: str | None = None
+    ) -> list[JobRow]:
+        """Return the newest jobs, newest first; of one state, kind or client, or all."""
         query = (
             "SELECT * FROM jobs WHERE state = coalesce(:state, state) AND kind = coalesce(:kind, kind) "
-            "ORDER BY number DESC LIMIT :limit"
+            "AND client = coalesce(:client, client) ORDER BY number DESC LIMIT :limit"
         )
-        values = {"state": state, "kind": kind, "limit": limit}
+        values = {"state": state, "kind": kind, "client": client, "limit": limit}
         return [self._read(row) for row in self._database.execute(query, values)]
 
     def unfinished(self) -> list[JobRow]:

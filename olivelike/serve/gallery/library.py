@@ -9,6 +9,7 @@ import math
 import re
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,6 +38,10 @@ _ON_SHEET: Final = 768
 _QUALITY: Final = 95
 _TERM: Final = re.compile(r'(seed|size|model|steps|job|lora|flagged|favourite|date|kind):("[^"]*"|\S+)')
 _ANSWERS: Final = {"yes": True, "no": False}
+_MOST_RECIPE: Final = 250_000
+"""Characters of one in a page of the gallery; an order's texts have up to 20,000 each, and are in it up to three times."""
+_MOST_PROMPT: Final = 1000
+"""Characters of the prompt of one that has more."""
 _DAY: Final = re.compile(r"\d{4}-\d\d-\d\d")
 _SIZE: Final = re.compile(r"(\d{1,6})x(\d{1,6})")
 
@@ -49,6 +54,8 @@ class Library:
         self._metadata = metadata
         self._decoding = asyncio.Semaphore(1)
         """Pictures are read one at a time: each may take 256 MB. Uploads do not hold them up."""
+        self._senders: dict[str, str] = {}
+        """Clients by the uploads that they sent last; those of before the start are nobody's."""
         self._uploads = UploadReader(gallery.folder / UPLOADS, gallery.folder / INDEX / "uploads.log")
 
     def find(self, picture: str) -> PictureRow:
@@ -92,7 +99,7 @@ class Library:
             else:
                 exact[name] = value
         rows, older = self._gallery.search(words, exact, Filter(**facts), before=before, limit=limit)
-        return self.views(rows), older
+        return self.views([_bounded(row) for row in rows]), older
 
     def views(self, rows: Sequence[PictureRow]) -> list[PictureView]:
         """Return pictures as clients see them."""
@@ -158,8 +165,8 @@ class Library:
         """Delete a picture. Raises `SourceError` if there is none of that id."""
         self._gallery.delete(self.find(picture))
 
-    async def upload(self, data: bytes, needed: Collection[str]) -> UploadView:
-        """Keep a picture that a client sent, in the place of the oldest that no job needs if there is no more room.
+    async def upload(self, data: bytes, client: str, needed: Collection[str]) -> UploadView:
+        """Keep a picture that a client sent, if there is no more room in the place of one of the client with the most.
 
         Raises as `add_upload` and `require_room`, and `UsageError` if reading it takes too long.
         """
@@ -167,7 +174,8 @@ class Library:
         require_room(folder, needed)
         view = await self._uploads.add(data)
         with contextlib.suppress(OSError):
-            await asyncio.to_thread(prune_uploads, folder, {*needed, view.id})
+            self._gallery.senders[view.id] = client
+            await asyncio.to_thread(prune_uploads, folder, {*needed, view.id}, self._gallery.senders)
         return view
 
     async def keep(self, data: bytes, record: PictureRecord) -> PictureRow:
@@ -264,6 +272,13 @@ def _zipped(paths: Mapping[str, Path]) -> Iterator[bytes]:
                         entry.write(data)
                         yield written.taken()
     yield written.taken()
+
+
+def _bounded(row: PictureRow) -> PictureRow:
+    """Return a row without a recipe that is longer than any of an order: `find` has it whole."""
+    if sum(len(text or "") for text in (row.prompt, row.record, row.parameters)) <= _MOST_RECIPE:
+        return row
+    return replace(row, prompt=row.prompt[:_MOST_PROMPT], record=None, parameters=None)
 
 
 def picture_view(row: PictureRow, *, favourite: bool = False) -> PictureView:

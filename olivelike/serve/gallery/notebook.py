@@ -7,17 +7,19 @@ what the page says of its form, as JSON; nothing here looks into it.
 
 from __future__ import annotations
 
+import codecs
+import contextlib
 import csv
 import io
 import json
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
-from olivelike._files import write_whole
+from olivelike._files import held, identity_at, write_whole
 from olivelike._text import did_you_mean
 from olivelike._untrusted import Json, parse_json, read_bytes
 from olivelike.errors import SourceError, StoreError, UsageError
@@ -27,6 +29,9 @@ MOST_PRESETS: Final = 200
 _MOST_BYTES: Final = 8 << 20
 _MOST_PRESET: Final = 64 << 10
 """Bytes of one."""
+_TRIES: Final = 10
+_PATIENCE: Final = 5.0
+"""Seconds to wait for another server."""
 _PLACE: Final = "{prompt}"
 _COLUMNS: Final = ("name", "prompt", "negative_prompt")
 Kept = TypeVar("Kept")
@@ -58,7 +63,7 @@ class Notebook:
 
     def styles(self) -> list[Style]:
         """Return all, in the order of their file. Raises `SourceError` if it can't be read."""
-        rows = csv.DictReader(io.StringIO(_read(self._styles).decode("utf-8-sig", errors="replace"), newline=""))
+        rows = csv.DictReader(io.StringIO(_decoded(_read(self._styles)), newline=""))
         try:
             found = {name: row for row in rows if (name := (row.get("name") or "").strip())}
         except csv.Error as error:
@@ -119,19 +124,52 @@ class Notebook:
     def _keep(
         self, read: Callable[[], list[Kept]], write: Callable[[Sequence[Kept]], None], one: Kept, most: int
     ) -> None:
-        with self._lock:
-            kept = {_name(other): other for other in read()}
+        def with_it(kept: dict[str, Kept]) -> None:
             kept[_name(one)] = one
             if len(kept) > most:
                 raise UsageError(f"there are {most} already, the most that are kept; delete one first")
-            write(list(kept.values()))
+
+        self._change(read, write, with_it)
 
     def _drop(self, read: Callable[[], list[Kept]], write: Callable[[Sequence[Kept]], None], name: str) -> None:
-        with self._lock:
-            kept = {_name(other): other for other in read()}
+        def without_it(kept: dict[str, Kept]) -> None:
             if kept.pop(name, None) is None:
                 raise SourceError(f"there is none of the name {name!r}; it may have been deleted")
-            write(list(kept.values()))
+
+        self._change(read, write, without_it)
+
+    def _change(
+        self,
+        read: Callable[[], list[Kept]],
+        write: Callable[[Sequence[Kept]], None],
+        change: Callable[[dict[str, Kept]], None],
+    ) -> None:
+        """Read, change and write what is kept; what another program wrote meanwhile is read again, and not lost."""
+        with self._lock, self._held():
+            for _ in range(_TRIES):
+                before = self._written()
+                kept = {_name(other): other for other in read()}
+                change(kept)
+                if self._written() == before:
+                    write(list(kept.values()))
+                    return
+        raise StoreError(f"{self._styles.name}: another program writes it all the time; end that one")
+
+    def _written(self) -> tuple[object, ...]:
+        return identity_at(self._styles), identity_at(self._presets)
+
+    @contextlib.contextmanager
+    def _held(self) -> Iterator[None]:
+        """Keep other servers of the same styles from writing meanwhile."""
+        try:
+            with held(self._styles.with_name(f".{self._styles.name}.lock"), timeout=_PATIENCE, leaves_file=False):
+                yield
+        except TimeoutError:
+            raise StoreError(f"{self._styles.name}: another server writes it; try again") from None
+        except OSError as error:
+            raise StoreError(
+                f"{self._styles.name}: can't be written: {error.strerror or error}; free some space"
+            ) from error
 
     def _write_styles(self, styles: Sequence[Style]) -> None:
         text = io.StringIO(newline="")
@@ -153,6 +191,16 @@ def _added(prompt: str, style: str) -> str:
     if _PLACE in style:
         return style.replace(_PLACE, prompt)
     return ", ".join(part for part in (prompt.strip(), style.strip()) if part)
+
+
+def _decoded(data: bytes) -> str:
+    """Return a file's text: UTF-8, or what spreadsheets write, UTF-16 with its mark or Windows' letters."""
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return data.decode("utf-16", errors="replace")
+    for encoding in ("utf-8-sig", "cp1252"):
+        with contextlib.suppress(UnicodeDecodeError):
+            return data.decode(encoding)
+    return data.decode("latin-1")  # Each byte is a letter there.
 
 
 def _read(path: Path) -> bytes:

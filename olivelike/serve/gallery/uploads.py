@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import time
+from collections import defaultdict, deque
 from collections.abc import Collection
 from pathlib import Path
 from typing import Final
@@ -69,21 +70,39 @@ def add_upload(folder: Path, data: bytes) -> UploadView:
     )
 
 
-def prune_uploads(folder: Path, needed: Collection[str]) -> None:
-    """Delete what is old or too much, the oldest first, but for what jobs still need."""
-    kept = 0
-    files = []
-    for path in folder.iterdir():
-        found = path.stat()
+def prune_uploads(folder: Path, needed: Collection[str], senders: dict[str, str]) -> None:
+    """Delete what is old, and of what is too much the oldest of whoever has the most, but for what jobs still need.
+
+    Args:
+        folder: of the files.
+        needed: names that stay.
+        senders: clients by the names of what they sent, all others are one; what is gone is dropped from it.
+    """
+    named = list(senders)
+    kept, files = 0, defaultdict[str, deque[tuple[float, Path, int]]](deque)
+    found = [(path.stat(), path) for path in folder.iterdir()]
+    for stat, path in sorted(found, key=lambda one: one[0].st_mtime):
         if path.stem in needed:
-            kept += found.st_size
-        else:
-            files.append((found.st_mtime, path, found.st_size))
-    for number, (written, path, size) in enumerate(sorted(files, reverse=True)):
-        kept += size
-        if number >= _KEPT or written < time.time() - _KEPT_SECONDS or kept > KEPT_BYTES:
+            kept += stat.st_size
+        elif stat.st_mtime < time.time() - _KEPT_SECONDS:
             path.unlink(missing_ok=True)
-            kept -= size
+        else:
+            kept += stat.st_size
+            files[senders.get(path.stem, "")].append((stat.st_mtime, path, stat.st_size))
+    count = sum(map(len, files.values()))
+    while count and (count > _KEPT or kept > KEPT_BYTES):
+        of_bytes = kept > KEPT_BYTES
+        shares = {who: sum(size for _, _, size in own) if of_bytes else len(own) for who, own in files.items()}
+        most = max(shares, key=lambda who: (shares[who], -files[who][0][0]))
+        _, path, size = files[most].popleft()
+        path.unlink(missing_ok=True)
+        count, kept = count - 1, kept - size
+        if not files[most]:
+            del files[most]
+    there = {path.stem for path in folder.iterdir()}
+    for name in named:
+        if name not in there:
+            senders.pop(name, None)
 
 
 def require_room(folder: Path, needed: Collection[str]) -> None:

@@ -130,9 +130,9 @@ class Runs:
         """Return a run as it is now. Raises `SourceError` if there is none of that id."""
         return self.view(self._row(run))
 
-    def runs(self, limit: int) -> list[RunView]:
-        """Return the newest runs, newest first."""
-        return [self.view(row) for row in self._journal.jobs(limit=limit, kind="run")]
+    def runs(self, limit: int, *, client: str | None = None) -> list[RunView]:
+        """Return the newest runs, newest first; of one client, or all."""
+        return [self.view(row) for row in self._journal.jobs(limit=limit, kind="run", client=client)]
 
     def cancel(self, run: str) -> None:
         """End a run that has not ended; what it has finished is stored."""
