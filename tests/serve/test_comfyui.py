@@ -18,6 +18,7 @@ from PIL import Image, ImageFilter
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
+from olivelike.serve.api import comfyui_state
 from olivelike.serve.api.comfyui import _read_mask
 from olivelike.serve.api.comfyui_graph import SentMask, SentPicture
 from olivelike.serve.api.comfyui_state import picture_file
@@ -297,3 +298,46 @@ def test_a_mask_grows_as_by_one_wide_filter(grown):
     asked = SentMask(SentPicture("file", "cat.png"), "red", grown=grown)
     wide = image.getchannel("R").filter(ImageFilter.MaxFilter(grown | 1))
     assert _read_mask(image, asked, image.size, 64).tobytes() == wide.tobytes()
+
+
+def test_scripts_ask_without_a_content_type_and_get_names_and_no_previews(server, client):
+    """ComfyUI's own example of a client sends what its library says of any body."""
+    graph = changed(little(from_prompt(), server), n3_steps=30)
+    with socket(server) as listening:
+        body = json.dumps({"prompt": graph, "client_id": "a-client"})
+        form = {"Content-Type": "application/x-www-form-urlencoded"}
+        prompt = client.post("/prompt", content=body, headers=form).json()["prompt_id"]
+        told = heard(listening, prompt)
+        assert not {"JPEG", "PNG"} & set(kinds(told))
+        assert client.get(f"/history/{prompt}").json()[prompt]["prompt"][2] == graph
+        wanted = {"prompt": graph, "client_id": "a-client", "extra_data": {"preview_method": "auto"}}
+        told = heard(listening, client.post("/prompt", json=wanted).json()["prompt_id"])
+        assert "JPEG" in kinds(told)
+    (picture, _) = next(data for kind, data in told if kind == "executed")["output"]["images"]
+    assert client.get("/view", params=picture).headers["content-disposition"] == f'filename="{picture["filename"]}"'
+    assert client.post("/prompt", content=b"[]").status_code == 422
+    assert client.post("/prompt", content=b"no JSON").status_code == 400
+
+
+def test_kinds_of_models_are_listed_by_their_folders(server, client):
+    assert client.get("/models").json() == ["checkpoints", "loras", "upscale_models"]
+    assert client.get("/api/models/checkpoints").json() == list(server.service.catalogue.folders())
+    assert client.get("/models/vae").status_code == 404
+    assert client.get("/embeddings").json() == client.get("/extensions").json() == []
+
+
+def test_inputs_are_told_in_the_order_in_which_programs_give_them(client):
+    told = client.get("/object_info/KSampler").json()["KSampler"]
+    order = "model seed steps cfg sampler_name scheduler positive negative latent_image denoise"
+    assert told["input_order"]["required"] == list(told["input"]["required"]) == order.split()
+
+
+def test_many_files_and_prompts_of_one_client_are_in_the_place_of_its_own(service, monkeypatch):
+    monkeypatch.setattr(comfyui_state, "_MOST_FILES", 5)
+    state = comfyui_state.ComfyUI(service)
+    state.keep_file("one", "cat.png", "its cat")
+    for number in range(9):
+        state.keep_file("many", f"{number}.png", str(number))
+    assert state.file("one", "cat.png") == "its cat"
+    assert [state.file("many", f"{number}.png") for number in range(4, 9)] == [None, "5", "6", "7", "8"]
+    assert comfyui_state._oldest_of_most({"a": 1, "b": 2, "c": 3}, ["one", "many", "many"]) == "b"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import shutil
 import threading
 from contextlib import ExitStack
@@ -17,7 +18,8 @@ from PIL import Image
 from olivelike.serve.api.guards import Guards
 from tests.fixtures.late import Late
 from tests.fixtures.little_pipeline import little_checkpoint
-from tests.serve.conftest import running, wait_until
+from tests.serve.conftest import SMALL, running, wait_until
+from tests.serve.test_comfyui_graphs import changed, from_prompt
 
 openai = Late("openai")
 KEYS = {"anna": "key-of-anna", "bert": "key-of-bert"}
@@ -164,3 +166,35 @@ def test_the_model_is_switched_by_title_name_and_for_one_picture(two_folders):
     assert drawn_by() == "second"
     api.set_options({"sd_model_checkpoint": "first"})
     assert drawn_by() == "first"
+
+
+def test_a_key_sees_and_ends_its_own_jobs_alone(keyed):
+    anna, bert = (OPEN.enter_context(keyed.client(headers={"Authorization": f"Bearer {KEYS[name]}"})) for name in KEYS)
+    job = anna.post("/api/jobs", json=LONG).json()["id"]
+    graph = changed(from_prompt(), n4_ckpt_name=keyed.service.current_model, n5_width=32, n5_height=32)
+    prompt = anna.post("/prompt", json={"prompt": graph}).json()["prompt_id"]
+    with bert.stream("GET", "/api/events") as heard:
+        lines = heard.iter_lines()
+        assert next(lines) == ": here"
+        for method, path in (
+            ("GET", ""), ("POST", "/cancel"), ("POST", "/skip"), ("GET", "/events"), ("POST", "/move"),
+        ):  # fmt: skip
+            answers = [bert.request(method, f"/api/jobs/{one}{path}", json={"places": 0}) for one in (job, "0" * 16)]
+            assert [answer.status_code for answer in answers] == [404, 404]
+            assert answers[0].text.replace(job, "0" * 16) == answers[1].text
+        assert bert.get("/api/jobs").json() == {"jobs": []}
+        assert bert.get("/queue").json() == {"queue_running": [], "queue_pending": []}
+        bert.post("/queue", json={"delete": [prompt]})
+        bert.post("/interrupt", json={"prompt_id": prompt})
+        assert len(anna.get("/queue").json()["queue_pending"]) == 1
+        assert anna.post(f"/api/jobs/{job}/cancel").status_code == 200
+        keyed.wait(job)
+        wait_until(lambda: prompt in anna.get("/history").json())
+        assert bert.get(f"/history/{prompt}").json() == bert.get("/history").json() == {}
+        bert.post("/history", json={"delete": [prompt]})
+        assert prompt in anna.get(f"/history/{prompt}").json()
+        mine = bert.post("/api/jobs", json=SMALL).json()["id"]
+        told = next(json.loads(line[6:]) for line in lines if line.startswith("data: "))
+        assert told["job"] == mine
+        keyed.wait(mine)
+    assert [one["id"] for one in bert.get("/api/jobs").json()["jobs"]] == [mine]

@@ -9,6 +9,8 @@ from PIL import Image
 from prometheus_client.parser import text_string_to_metric_families
 
 from olivelike.runtime.pictures.picture_reading import read_picture_data
+from olivelike.runtime.pictures.picture_record import PictureRecord
+from tests.serve.test_native_jobs import png
 
 
 def test_pictures_are_found_by_recipe_page_by_page(server, client):
@@ -213,3 +215,13 @@ def test_a_term_that_no_picture_can_have_is_refused(client, search):
     answer = client.get("/api/pictures", params={"search": search})
     assert answer.status_code == 422
     assert search.partition(":")[0] in answer.text
+
+
+def test_pages_of_the_gallery_leave_out_recipes_that_are_longer_than_an_order_s(server, client):
+    record = PictureRecord("long " * 100_000, seed=77_001)
+    kept = server.call(server.service.library.keep(png((8, 8)), record))
+    (listed,) = client.get("/api/pictures", params={"search": "seed:77001"}).json()["pictures"]
+    assert (listed["id"], listed["record"], listed["parameters"]) == (kept.id, None, None)
+    assert len(listed["prompt"]) == 1000
+    assert client.get(f"/api/pictures/{kept.id}").json()["record"]["prompt"] == record.prompt
+    client.delete(f"/api/pictures/{kept.id}")

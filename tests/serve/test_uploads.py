@@ -61,3 +61,18 @@ def test_the_oldest_upload_that_no_job_needs_goes_when_there_are_too_many_bytes(
         uploads.require_room(tmp_path, {"needed"})
     uploads.prune_uploads(tmp_path, {"needed"}, {})
     assert {path.stem for path in tmp_path.iterdir()} == {"needed"}
+
+
+def test_uploads_of_one_client_are_in_the_place_of_its_own(tmp_path, monkeypatch):
+    now, senders = time.time(), {}
+    for age, (client, name) in enumerate([*(("many", f"many{number}") for number in range(6)), ("one", "single")]):
+        (tmp_path / f"{name}.png").write_bytes(bytes(10))
+        os.utime(tmp_path / f"{name}.png", (now - age, now - age))
+        senders[name] = client
+    monkeypatch.setattr(uploads, "_KEPT", 4)
+    uploads.prune_uploads(tmp_path, {"many5"}, senders)
+    assert {path.stem for path in tmp_path.iterdir()} == {"many0", "many1", "many2", "many5", "single"}
+    assert senders.keys() == {path.stem for path in tmp_path.iterdir()}
+    monkeypatch.setattr(uploads, "KEPT_BYTES", 35)
+    uploads.prune_uploads(tmp_path, {"many5"}, senders)
+    assert {path.stem for path in tmp_path.iterdir()} == {"many0", "many5", "single"}

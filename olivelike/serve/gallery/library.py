@@ -39,7 +39,7 @@ _QUALITY: Final = 95
 _TERM: Final = re.compile(r'(seed|size|model|steps|job|lora|flagged|favourite|date|kind):("[^"]*"|\S+)')
 _ANSWERS: Final = {"yes": True, "no": False}
 _MOST_RECIPE: Final = 250_000
-"""Characters of one in a page of the gallery; an order's texts have up to 20,000 each, and are in it up to three times."""
+"""Characters of one in a page of the gallery; an order has texts of up to 20,000, each told thrice."""
 _MOST_PROMPT: Final = 1000
 """Characters of the prompt of one that has more."""
 _DAY: Final = re.compile(r"\d{4}-\d\d-\d\d")
