@@ -296,6 +296,19 @@ def test_a_weight_that_is_not_finite_is_refused_by_name(form, value):
         Evaluator(lambda _: weight, {"": 21}, 10, place=lambda _: "a.gguf").evaluate(expression)
 
 
+@pytest.mark.parametrize("stored", [np.float16, ml_dtypes.bfloat16])
+def test_half_floats_that_an_output_has_as_stored_are_not_widened(stored):
+    weight = np.array([[1, 1e-7, 2], [np.inf, -0.0, 3]], np.float32).astype(stored)
+    parameter = {"parameter": "weight", "shape": [2, 3]}  # float32 in the graph
+    moved = {"op": "Transpose", "attributes": {"perm": [1, 0]}, "inputs": [parameter]}
+    cast = {"op": "Cast", "attributes": {"to": ir.DataType.FLOAT16.value}, "inputs": [moved]}
+    evaluator = Evaluator(lambda _: weight, {"": 21}, 10)
+    found = evaluator.evaluate(cast)
+    assert np.shares_memory(found, weight) == (stored == np.float16)
+    assert np.array_equal(found, weight.T.astype(np.float32).astype(np.float16))
+    assert found.dtype == np.float16
+
+
 @pytest.mark.parametrize(
     ("derived", "form"),
     [
