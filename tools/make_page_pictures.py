@@ -1,7 +1,10 @@
-"""Makes the pictures of the server's page in `docs/`, of the demo and of the page as it is now.
+"""Makes the pictures of the server's page and of the static one in `docs/`, of the demo and the pages as they are now.
 
     olivelike run workflows/demo.yaml
     python -m tools.make_page_pictures models/demo
+    olivelike convert demo -t cpu --layout web -o models/demo_web
+    olivelike export-web models/demo_web site
+    python -m tools.make_page_pictures --site site
 
 Needs playwright (`pip install playwright`) and Chromium, as `tests/serve/page` does.
 """
@@ -14,6 +17,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,30 +35,55 @@ _AXES: Final = {"x": ("prompt_sr", "red circle, green square, yellow triangle"),
 def main() -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    folder = parser.parse_args().folder
+    parser.add_argument("folder", type=Path, nargs="?", help="What `olivelike serve` serves.")
+    parser.add_argument("--site", type=Path, help="What `olivelike export-web` wrote.")
+    given = parser.parse_args()
     from playwright.sync_api import sync_playwright
 
     with tempfile.TemporaryDirectory() as gallery, sync_playwright() as driver:
-        command = [sys.executable, "-m", "olivelike", "serve", str(folder), "--port", "0", "--gallery", gallery]
-        server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        try:
-            assert server.stdout is not None
-            address = server.stdout.readline().split()[0]
-            browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-            _draw_light(_page(browser, address, "light"))
-            _draw_dark(_page(browser, address, "dark"))
-            browser.close()
-        finally:
-            server.terminate()
-            server.wait()
+        browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        if given.folder:
+            command = [
+                sys.executable,
+                "-m",
+                "olivelike",
+                "serve",
+                str(given.folder),
+                "--port",
+                "0",
+                "--gallery",
+                gallery,
+            ]
+            with _running(command) as address:
+                _draw_light(_page(browser, address, "light"))
+                _draw_dark(_page(browser, address, "dark"))
+        if given.site:
+            command = [sys.executable, "-u", "-m", "http.server", "0", "--bind", "127.0.0.1", "-d", str(given.site)]
+            with _running(command) as address:
+                _draw_site(_page(browser, address, "light"))
+        browser.close()
     return 0
+
+
+@contextmanager
+def _running(command: list[str]) -> Iterator[str]:
+    """Run a server; yield its address, which is in its first line."""
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        assert server.stdout is not None
+        found = re.search(r"http://[\d.]+:\d+", server.stdout.readline())
+        assert found is not None
+        yield found[0]
+    finally:
+        server.terminate()
+        server.wait()
 
 
 def _page(browser: Any, address: str, scheme: str) -> Any:
     page = browser.new_context(viewport=_WIDE, color_scheme=scheme, locale="en").new_page()
     page.goto(address)
-    page.locator("html[data-ready]").wait_for(state="attached")
+    page.locator("#generate:enabled").wait_for(timeout=60_000)
+    page.wait_for_timeout(1000)
     return page
 
 
@@ -82,6 +112,13 @@ def _draw_dark(page: Any) -> None:
     _generate(page, _DARK)
     page.evaluate("scrollTo(0, 0)")
     page.screenshot(path=DOCS / "serve-dark.png")
+
+
+def _draw_site(page: Any) -> None:
+    """A picture that the browser painted."""
+    _generate(page, _DARK)
+    page.evaluate("scrollTo(0, 0)")
+    page.screenshot(path=DOCS / "web.png")
 
 
 if __name__ == "__main__":
