@@ -345,8 +345,21 @@ def test_statistics_of_latents_that_are_none_are_told_before_anything_is_made(na
         check_fit(opened)
 
 
+def bytepairs(tokens, added=()):
+    added = [{"id": number, "content": f"<{number}>"} for number in added]
+    return json.dumps({"model": {"type": "BPE", "vocab": tokens, "merges": []}, "added_tokens": added})
+
+
 @pytest.mark.parametrize(
-    ("content", "said"), [("{", "tokenizer/tokenizer.json"), ('{"model": {"type": "WordPiece"}}', "no byte-pair")]
+    ("content", "said"),
+    [
+        ("{", "tokenizer/tokenizer.json"),
+        ('{"model": {"type": "WordPiece"}}', "no byte-pair"),
+        (bytepairs({"a": 0, "b": 900_000}), "has token 900000, and its text_encoder knows those below [0-9]+; get"),
+        (bytepairs({"a": 0}, [700_000]), "has token 700000, and"),
+        (bytepairs({"a": "b"}), "tokens that are no numbers"),
+        (bytepairs({"a": 0}, ["b"]), "tokens that are no numbers"),
+    ],
 )
 def test_a_damaged_tokenizer_is_told_by_a_plan(content, said, tmp_path) -> None:
     shutil.copytree(maker_folder("z_image"), folder := tmp_path / "folder")

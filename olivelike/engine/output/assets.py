@@ -92,6 +92,8 @@ def normalise_assets(
 def check_tokenizers(source: PipelineSource) -> None:
     """Refuse tokenizers of texts that are no CLIP's as `normalise_assets` does, before anything runs.
 
+    Those of another model are refused, too: they have tokens that the text encoder has no vector for.
+
     Raises `SourceError`. This package's own are not read.
     """
     for text in family_of_folder(source.index, (), {}).texts:
@@ -99,7 +101,15 @@ def check_tokenizers(source: PipelineSource) -> None:
         name = f"{text.tokenizer}/tokenizer.json"
         if text.kind in _MODELS and beside and (name not in beside or beside[name].suffix == ".json"):
             contents = {name: read_extra(beside[name])} if name in beside else {}
-            _check_whole(text.tokenizer, contents, *_MODELS[text.kind])
+            last = _check_whole(text.tokenizer, contents, *_MODELS[text.kind])
+            encoder = source.checkpoints.get(text.component)
+            config = {} if encoder is None else {**encoder.config, **(encoder.config.get("text_config") or {})}
+            known = config.get("vocab_size")
+            if isinstance(known, int) and last >= known:
+                raise SourceError(
+                    f"the source's {name} has token {last}, and its {text.component} knows those below {known}; get "
+                    "both from the same pipeline"
+                )
 
 
 def _scheduler(config: Json, entry: Any) -> Json:
@@ -151,17 +161,27 @@ _MODELS: Final[Mapping[str, tuple[str, type, str]]] = {
 """Kind of text → type of the tokenizer's model, that of its vocabulary, and both in words."""
 
 
-def _check_whole(folder: str, contents: Mapping[str, bytes], kind: str, vocabulary: type, words: str) -> None:
-    """Refuse a folder without a `tokenizer.json` of one kind, which the runtime reads; its other files stay."""
+def _check_whole(folder: str, contents: Mapping[str, bytes], kind: str, vocabulary: type, words: str) -> int:
+    """Refuse a folder without a `tokenizer.json` of one kind, which the runtime reads; its other files stay.
+
+    Returns its last token.
+    """
     name = f"{folder}/tokenizer.json"
     if name not in contents:
         raise SourceError(
             f"the source's {folder} has no tokenizer.json, and its other files alone are not read here; load the "
             "folder with transformers' AutoTokenizer and save it, which writes one"
         )
-    model = _parse(name, contents[name]).get("model")
+    whole = _parse(name, contents[name])
+    model, added = whole.get("model"), whole.get("added_tokens") or []
     if not isinstance(model, dict) or model.get("type") != kind or not isinstance(model.get("vocab"), vocabulary):
         raise SourceError(f"the source's {name} is no {words}; fetch the file again")
+    held = model["vocab"]
+    try:
+        last = max(held.values(), default=-1) if vocabulary is dict else len(held) - 1
+        return max(last, *(int(one["id"]) for one in added), -1)
+    except (KeyError, TypeError, ValueError) as error:
+        raise SourceError(f"the source's {name} has tokens that are no numbers; fetch the file again") from error
 
 
 def _clip_vocabulary(merges: bytes, where: str) -> dict[str, int]:
