@@ -32,14 +32,20 @@ JSON = {"Content-Type": "application/json"}
 
 
 @contextmanager
-def server(folder: Path, gallery: Path, *options: str) -> Iterator[str]:
+def server(folder: Path, gallery: Path, *options: str) -> Iterator[tuple[str, psutil.Process]]:
     command = [sys.executable, "-m", "olivelike", "serve", str(folder), "--port", "0", "--gallery", str(gallery)]
     process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True)
     try:
-        yield process.stdout.readline().split()[0]
+        yield process.stdout.readline().split()[0], psutil.Process(process.pid)
     finally:
         process.terminate()
         process.wait(10)
+
+
+def processor_seconds(process: psutil.Process) -> float:
+    """Return what a process and its children have used."""
+    times = [one.cpu_times() for one in (process, *process.children(recursive=True))]
+    return sum(one.user + one.system for one in times)
 
 
 class Events:
@@ -91,43 +97,61 @@ def what_it_adds(folder: Path, pictures: int, threads: int) -> None:
 
     pipeline = open_pipeline(folder, SessionSettings(intra_threads=threads))
     options = ("--warm", "--threads", str(threads)) if threads else ("--warm",)
-    with tempfile.TemporaryDirectory() as scratch, server(folder, Path(scratch, "gallery"), *options) as url:
-        writer, events = PictureWriter(Path(scratch, "own")), Events(url)
+    print(f"medians of {pictures} pictures of {ORDER['steps']} steps, in turn")
+    print(f"{'':32}   whole  drawing  all but drawing  processor, mean")
+    for variant, previews, saved in (("", False, True), (", not kept", False, False), (", previews", True, True)):
+        with (
+            tempfile.TemporaryDirectory() as scratch,
+            server(folder, Path(scratch, "gallery"), *options) as (url, process),
+        ):
+            writer, events = PictureWriter(Path(scratch, "own")), Events(url, previews)
+            # A large client's own time is not the server's.
+            client = http.client.HTTPConnection(url.removeprefix("http://"))
 
-        def own(seed: int) -> tuple[float, float]:
-            began = time.perf_counter()
-            request = pipeline.resolve_defaults(Request((ORDER["prompt"],), steps=ORDER["steps"], seed=seed))
-            (batch,) = pipeline.batches(request)
-            writer.save(batch.pictures[0].image, picture_record(request, pipeline.folder, NO_PICTURES, ()))
-            return time.perf_counter() - began, batch.seconds
+            def own(seed: int, writer: PictureWriter = writer, saved: bool = saved) -> tuple[float, float, float]:
+                began, used = time.perf_counter(), time.process_time()
+                request = pipeline.resolve_defaults(Request((ORDER["prompt"],), steps=ORDER["steps"], seed=seed))
+                (batch,) = pipeline.batches(request)
+                if saved:
+                    writer.save(batch.pictures[0].image, picture_record(request, pipeline.folder, NO_PICTURES, ()))
+                return time.perf_counter() - began, batch.seconds, time.process_time() - used
 
-        def served(client: http.client.HTTPConnection, seed: int) -> tuple[float, float]:
-            began = time.perf_counter()
-            client.request("POST", "/api/jobs", json.dumps({**ORDER, "seed": seed}), JSON)
-            job = json.loads(client.getresponse().read())["id"]
-            events.wait(job)
-            return events.first[job, "picture"] - began, events.seconds[job]
+            def served(
+                seed: int, events: Events = events, client: http.client.HTTPConnection = client, saved: bool = saved
+            ) -> tuple[float, float]:
+                client.close()  # The server may have done so meanwhile.
+                client.connect()
+                began = time.perf_counter()
+                client.request("POST", "/api/jobs", json.dumps({**ORDER, "seed": seed, "save": saved}), JSON)
+                job = json.loads(client.getresponse().read())["id"]
+                events.wait(job)
+                return events.first[job, "picture"] - began, events.seconds[job]
 
-        client = http.client.HTTPConnection(
-            url.removeprefix("http://")
-        )  # A large client's own time is not the server's.
-        for seed in range(5):
-            own(seed), served(client, seed)
-        times = [(*own(seed), *served(client, seed)) for seed in range(pictures)]
-    alone, drawn, through, drawn_there = (statistics.median(column) * 1000 for column in zip(*times, strict=True))
-    around = statistics.median(one - drawing for one, drawing, _, _ in times) * 1000
-    around_there = statistics.median(one - drawing for _, _, one, drawing in times) * 1000
-    print(f"medians of {pictures} pictures of {ORDER['steps']} steps, in turn      whole   drawing   all but drawing")
-    print(f"one process                                       {alone:8.1f}  {drawn:8.1f}  {around:8.1f} ms")
-    print(
-        f"the server                                        {through:8.1f}  {drawn_there:8.1f}  {around_there:8.1f} ms"
-    )
-    added = through - alone
-    print(f"it adds {added:.1f} ms, {added / alone:.1%}; around the drawing {around_there - around:.1f} ms")
+            for seed in range(5):
+                own(seed), served(seed)
+            before = processor_seconds(process)
+            times = [(*own(seed), *served(seed)) for seed in range(pictures)]
+            there = (processor_seconds(process) - before) / pictures * 1000
+        alone, drawn, _, through, drawn_there = (
+            statistics.median(column) * 1000 for column in zip(*times, strict=True)
+        )
+        here = statistics.mean(used for _, _, used, _, _ in times) * 1000
+        around = statistics.median(one - drawing for one, drawing, *_ in times) * 1000
+        around_there = statistics.median(one - drawing for *_, one, drawing in times) * 1000
+        for name, *row in (
+            ("one process", alone, drawn, around, here),
+            ("the server", through, drawn_there, around_there, there),
+        ):
+            print(f"{name + variant:32}{row[0]:8.1f} {row[1]:8.1f} {row[2]:16.1f} {row[3]:16.1f} ms")
+        added, more = through - alone, there - here
+        print(
+            f"it adds {added:.1f} ms, {added / alone:.1%}; around the drawing {around_there - around:.1f} ms; "
+            f"processor {more:.1f} ms, {more / here:.1%}"
+        )
 
 
 def first_preview(folder: Path, jobs: int = 10) -> None:
-    with tempfile.TemporaryDirectory() as scratch, server(folder, Path(scratch, "gallery"), "--warm") as url:
+    with tempfile.TemporaryDirectory() as scratch, server(folder, Path(scratch, "gallery"), "--warm") as (url, _):
         events, waits = Events(url, previews=True), []
         with httpx.Client(timeout=60) as client:
             for seed in range(jobs):
@@ -138,7 +162,7 @@ def first_preview(folder: Path, jobs: int = 10) -> None:
 
 
 def many_clients(folder: Path, clients: int) -> None:
-    with tempfile.TemporaryDirectory() as scratch, server(folder, Path(scratch, "gallery"), "--warm") as url:
+    with tempfile.TemporaryDirectory() as scratch, server(folder, Path(scratch, "gallery"), "--warm") as (url, _):
         events, answers = Events(url), []
         began = time.perf_counter()
 
@@ -164,13 +188,13 @@ def many_clients(folder: Path, clients: int) -> None:
 
 def memory(folder: Path, pictures: int) -> None:
     early = 0.0
-    with tempfile.TemporaryDirectory() as scratch, server(folder, Path(scratch, "gallery"), "--warm") as url:
+    with tempfile.TemporaryDirectory() as scratch, server(folder, Path(scratch, "gallery"), "--warm") as (url, _):
         events = Events(url)
         with httpx.Client(timeout=60) as client:
             for number in range(1, pictures + 1):
                 job = client.post(f"{url}/api/jobs", json={**ORDER, "steps": 2, "seed": number}).json()["id"]
                 events.wait(job)
-                if number in (100, pictures):
+                if number in (50, 100, 500, pictures):
                     figures = client.get(f"{url}/metrics").text
                     found = re.findall(r"olivelike_memory_bytes\{(.*)\} ([\d.e+]+)", figures)
                     whole = sum(float(value) for _, value in found) / 1e6

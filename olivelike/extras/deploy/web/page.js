@@ -183,7 +183,7 @@ const heard = {
   },
   download({ download }) {
     facts.download = download;
-    setPainting(null);
+    setPainting(asked); // The next picture may have begun.
   },
   load({ name, kept, bytes, total: all }) {
     const [what, come, whole] = [name.replaceAll("_", " "), inMegabytes(bytes), inMegabytes(all)];
