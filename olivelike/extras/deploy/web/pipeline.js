@@ -71,7 +71,7 @@ export async function openPipeline(folder, facts, device, tell, signal) {
   const pipeline = { device, folder, facts, total, bytes: 0, sessions: {} };
   const runtime = (one) => openRuntime(one, folder, onBytes(pipeline, "ONNX Runtime", tell), signal);
   const ort = await runtime(device);
-  if (device !== "wasm" && folder.fusedAttention) await requireAttention(ort, device);
+  if (device !== "wasm" && folder.fused_attention) await requireAttention(ort, device);
   const tokenizers = await Promise.all(
     facts.encoders.map(async (encoder) => {
       const from = encoder.replace("text_encoder", "tokenizer");
