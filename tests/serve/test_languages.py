@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -32,6 +33,12 @@ def test_a_row_has_each_language_with_the_same_values() -> None:
 def test_texts_of_a_module_are_those_that_it_marks() -> None:
     module = 'say(t`Step ${a.b({c: "}"})} of ${t`Inner ${1}`}`); t("Seed"); make(`not ${this}`); object.t`no`;'
     assert list(module_texts(module)) == ["Step {0} of {1}", "Inner {0}", "Seed"]
+
+
+@pytest.mark.parametrize("path", sorted(TABLE.parent.glob("*.js")), ids=lambda path: path.name)
+def test_no_sentence_of_a_module_is_left_unmarked(path: Path) -> None:
+    code = re.sub(r"(?m)^\s*(//|/?\*).*", "", path.read_text(encoding="utf-8"))
+    assert re.findall(r'(?<!t\()"[A-Z][\w\u2019]* [^"\n]+"|(?<!t)`[A-Z][a-z]+ [^`\n]*`', code) == []
 
 
 @pytest.mark.parametrize(("kept", "accepted", "code"), [
