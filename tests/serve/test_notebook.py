@@ -149,3 +149,11 @@ def test_two_servers_that_write_styles_at_once_lose_none(tmp_path):
         patched.setattr(module, "_PATIENCE", 0.05)
         with pytest.raises(StoreError, match="another server writes it"):
             ours[0].keep_style(Style(name="more"))
+
+
+def test_presets_need_no_folder_of_styles(tmp_path):
+    notebook = Notebook(tmp_path / "missing" / "styles.csv", tmp_path / "presets.json")
+    notebook.keep_preset(Preset(name="mine", form={"steps": 3}))
+    assert notebook.presets() == [Preset(name="mine", form={"steps": 3})]
+    with pytest.raises(StoreError, match="styles.csv: can't be written"):
+        notebook.keep_style(Style(name="Ink"))

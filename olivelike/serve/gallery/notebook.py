@@ -77,11 +77,11 @@ class Notebook:
 
     def keep_style(self, style: Style) -> None:
         """Write a style down, in place of one of its name. Raises `UsageError` and `StoreError` if it can't be."""
-        self._keep(self.styles, self._write_styles, style, MOST_STYLES)
+        self._keep(self._styles, self.styles, self._write_styles, style, MOST_STYLES)
 
     def drop_style(self, name: str) -> None:
         """Forget a style. Raises `SourceError` if there is none of that name."""
-        self._drop(self.styles, self._write_styles, name)
+        self._drop(self._styles, self.styles, self._write_styles, name)
 
     def applied(self, names: Sequence[str], prompt: str, negative_prompt: str) -> tuple[str, str]:
         """Return prompts with styles added, one after the other. Raises `UsageError` for one that there is not."""
@@ -115,61 +115,48 @@ class Notebook:
             parse_json(text)
         except ValueError as error:  # As read again it is a level deeper than as it came.
             raise UsageError(f"preset {preset.name!r}: it can't be kept: {error}") from error
-        self._keep(self.presets, self._write_presets, preset, MOST_PRESETS)
+        self._keep(self._presets, self.presets, self._write_presets, preset, MOST_PRESETS)
 
     def drop_preset(self, name: str) -> None:
         """Forget a preset. Raises `SourceError` if there is none of that name."""
-        self._drop(self.presets, self._write_presets, name)
+        self._drop(self._presets, self.presets, self._write_presets, name)
 
     def _keep(
-        self, read: Callable[[], list[Kept]], write: Callable[[Sequence[Kept]], None], one: Kept, most: int
+        self, path: Path, read: Callable[[], list[Kept]], write: Callable[[Sequence[Kept]], None], one: Kept, most: int
     ) -> None:
         def with_it(kept: dict[str, Kept]) -> None:
             kept[_name(one)] = one
             if len(kept) > most:
                 raise UsageError(f"there are {most} already, the most that are kept; delete one first")
 
-        self._change(read, write, with_it)
+        self._change(path, read, write, with_it)
 
-    def _drop(self, read: Callable[[], list[Kept]], write: Callable[[Sequence[Kept]], None], name: str) -> None:
+    def _drop(
+        self, path: Path, read: Callable[[], list[Kept]], write: Callable[[Sequence[Kept]], None], name: str
+    ) -> None:
         def without_it(kept: dict[str, Kept]) -> None:
             if kept.pop(name, None) is None:
                 raise SourceError(f"there is none of the name {name!r}; it may have been deleted")
 
-        self._change(read, write, without_it)
+        self._change(path, read, write, without_it)
 
     def _change(
         self,
+        path: Path,
         read: Callable[[], list[Kept]],
         write: Callable[[Sequence[Kept]], None],
         change: Callable[[dict[str, Kept]], None],
     ) -> None:
         """Read, change and write what is kept; what another program wrote meanwhile is read again, and not lost."""
-        with self._lock, self._held():
+        with self._lock, _held(path):
             for _ in range(_TRIES):
-                before = self._written()
+                before = identity_at(path)
                 kept = {_name(other): other for other in read()}
                 change(kept)
-                if self._written() == before:
+                if identity_at(path) == before:
                     write(list(kept.values()))
                     return
-        raise StoreError(f"{self._styles.name}: another program writes it all the time; end that one")
-
-    def _written(self) -> tuple[object, ...]:
-        return identity_at(self._styles), identity_at(self._presets)
-
-    @contextlib.contextmanager
-    def _held(self) -> Iterator[None]:
-        """Keep other servers of the same styles from writing meanwhile."""
-        try:
-            with held(self._styles.with_name(f".{self._styles.name}.lock"), timeout=_PATIENCE, leaves_file=False):
-                yield
-        except TimeoutError:
-            raise StoreError(f"{self._styles.name}: another server writes it; try again") from None
-        except OSError as error:
-            raise StoreError(
-                f"{self._styles.name}: can't be written: {error.strerror or error}; free some space"
-            ) from error
+        raise StoreError(f"{path.name}: another program writes it all the time; end that one")
 
     def _write_styles(self, styles: Sequence[Style]) -> None:
         text = io.StringIO(newline="")
@@ -181,6 +168,18 @@ class Notebook:
     def _write_presets(self, presets: Sequence[Preset]) -> None:
         forms = {preset.name: preset.form for preset in presets}
         _write(self._presets, json.dumps(forms, ensure_ascii=False).encode())
+
+
+@contextlib.contextmanager
+def _held(path: Path) -> Iterator[None]:
+    """Keep other servers from writing a file meanwhile."""
+    try:
+        with held(path.with_name(f".{path.name}.lock"), timeout=_PATIENCE, leaves_file=False):
+            yield
+    except TimeoutError:
+        raise StoreError(f"{path.name}: another server writes it; try again") from None
+    except OSError as error:
+        raise StoreError(f"{path.name}: can't be written: {error.strerror or error}; free some space") from error
 
 
 def _name(one: object) -> str:
