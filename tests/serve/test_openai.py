@@ -308,13 +308,13 @@ def test_pictures_to_edit_are_seen_by_what_sees_some(monkeypatch, most, sent, ma
     monkeypatch.setattr(openai_api, "_chosen", lambda *_: chosen)
     kept = []
 
-    async def upload(data):
+    async def upload(data, _client):
         kept.append(data)
         return SimpleNamespace(id=f"{len(kept) - 1:064x}")
 
     wanted = openai_api.Prompted(prompt="a cat")
     files = {"image[]": [square()] * sent, "mask": [square("RGBA", (0, 0, 0, 0))] if mask else []}
-    made = openai_api._from_picture(SimpleNamespace(upload=upload), wanted, files)
+    made = openai_api._from_picture(SimpleNamespace(upload=upload), wanted, files, "anna")
     if expected is None:
         with pytest.raises(RequestRefusedError, match=f"{sent} pictures were sent as files; klein starts from one"):
             asyncio.run(made)

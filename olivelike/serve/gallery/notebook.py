@@ -174,6 +174,7 @@ class Notebook:
 def _held(path: Path) -> Iterator[None]:
     """Keep other servers from writing a file meanwhile."""
     try:
+        path.parent.stat()  # The lock would make a folder that is not there.
         with held(path.with_name(f".{path.name}.lock"), timeout=_PATIENCE, leaves_file=False):
             yield
     except TimeoutError:
