@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 HEAD: Final = 128
 CELLS, WORDS = 128, 64
+_WHOLE: Final = 1 << 20
+"""A block that has all of a row."""
 TABLE: Final = "table"
 """Name of the rows of an encoder's table, which no layer has."""
 
@@ -320,6 +322,7 @@ def main() -> None:
     fine, w8, w4 = Rounding(12, 256), Rounding(8, 256), Rounding(4, 64)
     int8 = Rounding(8, 256, activations=True)
     table = Rounding(8, 256, symmetric=True)
+    rows = Rounding(8, _WHOLE, symmetric=True, activations=True)
 
     def way(most: Rounding, finer: Rounding, *, exact: Rounding | None = None, first: bool = True) -> Way:
         """Return how layers compute by a policy, most of them as `most` says."""
@@ -336,6 +339,7 @@ def main() -> None:
     ways: dict[str, Way] = {
         "bfloat16": lambda _: Rounding(), "w8, nothing finer": way(w8, w8, first=False), "w8": way(w8, fine),
         "w8, int8_compute everywhere": way(int8, fine), "w8, int8_compute": way(int8, fine, exact=w8),
+        "w8, int8_rows": way(rows, fine, exact=Rounding(8, _WHOLE, symmetric=True)),
         "w4, nothing finer": way(w4, w4, first=False), "w4": way(w4, Rounding(8, 64)),
     }  # fmt: skip
     with torch.inference_mode():

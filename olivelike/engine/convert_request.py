@@ -26,6 +26,7 @@ from olivelike.families import (
 from olivelike.model.components import HALF_PASSES, PREVIEW, QUANTISING_PASSES, VAES
 from olivelike.model.guides import GUIDES, IMAGE_ENCODER, GuideKind
 from olivelike.model.targets import Target, find_target
+from olivelike.runtime.sessions.devices import processor
 from olivelike.sources import Checkpoint, available_components, open_source
 from olivelike.sources.fit import lacking
 from olivelike.workflow.long_form import parse_lora, parse_parts, require_names, text_guides, text_source
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
 
 _CPUS: Final = ("cpu", "openvino")
 """Targets that most often mean a CPU."""
+_MATRIX_UNITS: Final = "amx_int8"
+"""As Linux names them among the features of a processor."""
 _IN_BLOCKS: Final = frozenset({"weights8", "weights4"})
 _IN_FLOATS: Final = frozenset({*VAES, PREVIEW})
 """Small networks that a picture's last bits come of: their weights have few bits in workflows alone."""
@@ -214,7 +217,10 @@ def draft_workflow(request: ConvertRequest, options: Options, folder: Path) -> s
             return None
         name = quantising or _compact(one, compact)
         whole = name in _IN_BLOCKS and one.component == family.denoiser and family.compact_on_cpu
-        return {name: {"int8_compute": True}} if name and whole and target.name == "cpu" else name
+        if not (name and whole and target.name == "cpu"):
+            return name
+        rows = {"int8_rows": True} if name == QUANTISING_PASSES["w8"] and _MATRIX_UNITS in processor() else {}
+        return {name: {"int8_compute": True, **rows}}
 
     chains = {one.component: _chain(one, target, precision, rounding(one)) for one in checkpoints}
 

@@ -3,9 +3,10 @@
 Matrices that a linear layer multiplies by go into MatMulNBits where the target has a kernel for it, else behind a
 DequantizeLinear, as those of convolutions and of packed attention do. Where the target runs none, and for sensitive
 weights, plain operators spell a weight, which a session folds to a constant as it opens; on the CPU sensitive weights
-may also be two MatMulNBits, whose products are added. Of an embedding, rows are looked up as numbers and widened then.
-The numbers are an `olivelike.QuantizeBlocks` of the weight: derived weights, which the writing of the output evaluates,
-one at a time.
+may also be two MatMulNBits, whose products are added, and a MatMulIntegerToFloat may stand for those of 8 bits: with a
+scale for each column of the weight and each row of what it multiplies. Of an embedding, rows are looked up as numbers
+and widened then. The numbers are an `olivelike.QuantizeBlocks` of the weight: derived weights, which the writing of the
+output evaluates, one at a time.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import onnx_ir as ir
 
 from olivelike.errors import PassError
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
 _OPSET = 21
 """First opset whose DequantizeLinear has `block_size`."""
+_BYTE = 8
 _SPLIT = 12
 """Bits of numbers that come as two."""
 _FINER = {4: 8, 8: _SPLIT}
@@ -39,8 +42,69 @@ _LEAST_VALUES = 4096
 """A smaller weight stays as it is: its scales, and what reads it, would cost what it saves."""
 _MATRIX = 2
 """Axes of what is multiplied by, or of a table."""
+_IN_8_BITS = 4
+"""Accuracy level of MatMulNBits that rounds activations."""
+_MIDDLE = 128
+"""The number that stands for 0: ONNX Runtime is fast at uint8 by int8, not at int8 by int8."""
+_MOST = 127
+_REST = 1 / (2 * _MOST)
+"""Scale of what rounding leaves, at most half a step, as a part of the step."""
+_LEAST_STEP = 2.0**-100
+"""Of a row of zeros."""
 _LEAST_DEPTH = 16
 """Values that are summed over; of fewer, the scales would be a large part."""
+
+
+class _Rounded:
+    """Activations as uint8 with a scale for each row, which all products of them share."""
+
+    def __init__(self, editor: GraphEditor, given: ir.Value, before: ir.Node) -> None:
+        """Add what rounds them in front of a node: the first that reads them."""
+        self._editor, self._given, self._rest = editor, given, None
+        *outer, self._depth = dims_of(given)
+        self._rows: Dims = (None if len(outer) > 1 else outer[0],)
+        last, each = editor.shape_constant(-1), (*outer, 1)
+        size = self._add("Abs", [given], dims_of(given), before)
+        most = self._add("ReduceMax", [size, last], each, before, keepdims=1)
+        step = self._add("Mul", [most, editor.constant(1 / _MOST, np.float32)], each, before)
+        self.scales = self._add("Max", [step, editor.constant(_LEAST_STEP, np.float32)], each, before)
+        """Of each row."""
+        self._flat = self._add("Reshape", [self.scales, last], self._rows, before)
+        shape = self._add("Shape", [self._flat], (1,), before, ir.DataType.INT64)
+        middle = ir.tensor(np.array([_MIDDLE], np.uint8))
+        self._middles = self._add("ConstantOfShape", [shape], self._rows, before, ir.DataType.UINT8, value=middle)
+        self._matrix = self._add(
+            "Reshape", [given, editor.shape_constant(-1, self._depth)], (*self._rows, self._depth), before
+        )
+        self._shape = self._add("Shape", [given], (len(dims_of(given)),), before, ir.DataType.INT64)
+        self._numbers = self._quantised(self._matrix, self._flat, before)
+        self.numbers = self._apart(self._numbers, before)
+        """Of the shape of what is rounded; 128 stands for 0."""
+
+    def rest(self, before: ir.Node) -> ir.Value:
+        """Return what the numbers leave, as numbers of `_REST` of their scale."""
+        if self._rest is None:
+            dims = dims_of(self._matrix)
+            inputs = [self._numbers, self._flat, self._middles]
+            wide = self._add("DequantizeLinear", inputs, dims, before, ir.DataType.FLOAT, axis=0)
+            left = self._add("Sub", [self._matrix, wide], dims, before)
+            finer = self._add("Mul", [self._flat, self._editor.constant(_REST, np.float32)], self._rows, before)
+            self._rest = self._apart(self._quantised(left, finer, before), before)
+        return self._rest
+
+    def _quantised(self, matrix: ir.Value, scales: ir.Value, before: ir.Node) -> ir.Value:
+        inputs = [matrix, scales, self._middles]
+        return self._add("QuantizeLinear", inputs, dims_of(matrix), before, ir.DataType.UINT8, axis=0)
+
+    def _apart(self, numbers: ir.Value, before: ir.Node) -> ir.Value:
+        return self._add("Reshape", [numbers, self._shape], dims_of(self._given), before)
+
+    def _add(
+        self, operator: str, inputs: list[ir.Value], dims: Dims, before: ir.Node, dtype: ir.DataType | None = None,
+        **more: int | ir.TensorProtocol,
+    ) -> ir.Value:  # fmt: skip
+        name = f"{self._given.name}.{operator.lower()}"
+        return self._editor.add(operator, inputs, dims, before=before, name=name, dtype=dtype, attributes=more or None)
 
 
 class BlockQuantisation:
@@ -59,6 +123,7 @@ class BlockQuantisation:
         paired_blocks: Sequence[str] = (),
         exact_blocks: Sequence[str] = (),
         accuracy_level: int = 0,
+        rows: bool = False,
     ) -> None:
         """Set up.
 
@@ -76,6 +141,8 @@ class BlockQuantisation:
             exact_blocks: Paths of modules, likewise, where `accuracy_level` is 0 whatever it says; those in
                 `paired_blocks` are such, too.
             accuracy_level: Of MatMulNBits: 4 computes on activations in 8 bits, 0 on those of the graph's type.
+            rows: Whether float32 is multiplied in whole numbers by rows and columns where `accuracy_level` is 4, and
+                where it is not for `exact_blocks`, in two products, of 16 bits of activations.
         """
         self._editor = GraphEditor(model)
         self._form = form
@@ -88,7 +155,8 @@ class BlockQuantisation:
         self._float_blocks, self._fine_blocks = tuple(float_blocks), tuple(fine_blocks)
         self._paired_blocks = tuple(paired_blocks) if self._rows and {4, 8}.issubset(self._multiplied_bits) else ()
         self._exact_blocks = (*exact_blocks, *self._paired_blocks)
-        self._accuracy_level = accuracy_level
+        self._accuracy_level, self._by_rows = accuracy_level, rows and accuracy_level == _IN_8_BITS
+        self._rounded: dict[ir.Value, _Rounded] = {}
         self._wide: dict[tuple[ir.Value, BlockFormat], ir.Value] = {}
         self._counts: Counter[str] = Counter()
 
@@ -162,6 +230,8 @@ class BlockQuantisation:
         elif fine:
             form = replace(form, bits=_FINER[form.bits])
         form = replace(form, packed=form.bits in self._multiplied_bits and self._multiplies(node, value))
+        if self._is_by_rows(value, form):
+            return replace(form, block_size=shape[axis], symmetric=True, packed=False, method="rtn")
         if not form.packed and self._widened_bits is not None and form.bits not in self._widened_bits:
             form = replace(form, bits=_FINER.get(self._form.bits, form.bits))
         if self._folds(form):
@@ -209,6 +279,8 @@ class BlockQuantisation:
             (self._look_up_both if form.packed else self._look_up)(node, value, form)
         elif form.packed:
             self._multiply(node, value, form)
+        elif self._is_by_rows(value, replace(form, packed=True)):
+            self._multiply_by_rows(node, value, form)
         else:
             if (value, form) not in self._wide:
                 self._wide[value, form] = self._widened(node, value, form)
@@ -313,6 +385,40 @@ class BlockQuantisation:
             product = self._editor.add(
                 "Add", [product, node.inputs[2]], dims_of(result), before=node, name=f"{result.name}.sum"
             )
+        self._editor.replace(result, product)
+        self._counts["multiplied"] += 1
+
+    def _is_by_rows(self, value: ir.Value, form: BlockFormat) -> bool:
+        """Tell whether whole numbers are multiplied, and rows and columns scaled."""
+        return (
+            self._by_rows and form.packed and form.bits == _BYTE and form.axis == 0
+            and value.dtype == ir.DataType.FLOAT and fixed_dims(value)[0] >= _LEAST_DEPTH
+        )  # fmt: skip
+
+    def _multiply_by_rows(self, node: ir.Node, value: ir.Value, form: BlockFormat) -> None:
+        """Put MatMulIntegerToFloat in an operator's place, or two and their sum; and an Add behind it for a bias."""
+        result, given = node.outputs[0], node.inputs[0]
+        assert given is not None
+        numbers, scales = self._numbers(node, value, form)
+        if given not in self._rounded:
+            self._rounded[given] = _Rounded(self._editor, given, node)
+        rounded, dims = self._rounded[given], dims_of(result)
+
+        def add(operator: str, inputs: list[ir.Value], name: str, domain: str = "") -> ir.Value:
+            return self._editor.add(
+                operator, inputs, dims, before=node, name=f"{result.name}.{name}", domain=domain, dtype=result.dtype
+            )
+
+        def multiply(left: ir.Value, scale: float, name: str) -> ir.Value:
+            parts = [left, numbers, self._editor.constant(scale, np.float32), scales]
+            return add("MatMulIntegerToFloat", [*parts, self._editor.constant(_MIDDLE, np.uint8)], name, CONTRIB)
+
+        product = multiply(rounded.numbers, 1.0, "product")
+        if _within(node.metadata_props.get(BLOCK_KEY, ""), self._exact_blocks):
+            product = add("Add", [product, multiply(rounded.rest(node), _REST, "rest")], "both")
+        product = add("Mul", [product, rounded.scales], "scaled")
+        if node.op_type == "Gemm" and len(node.inputs) > 2 and node.inputs[2] is not None:
+            product = add("Add", [product, node.inputs[2]], "sum")
         self._editor.replace(result, product)
         self._counts["multiplied"] += 1
 

@@ -128,12 +128,24 @@ def test_convert_writes_bfloat16_for_openvino_unless_asked_otherwise(cli, projec
 )
 def test_large_networks_of_transformers_have_weights_of_eight_bits_on_cpus(cli, monkeypatch, target, asked, behind):
     monkeypatch.setattr(convert_request, "_LARGE", 100_000)
+    monkeypatch.setattr(convert_request, "processor", lambda: ["x86_64", "avx512_vnni"])
     arguments = ("-t", target, "-o", "x", "--lora", "absent.safetensors", *asked)
     told = cli("convert", str(little_transformer("sd3")), *arguments).out
     chains = yaml.safe_load(told.partition("\n\n")[0])["components"]
     small = {"cuda": ["float16"], "openvino": ["bfloat16"]}.get(target, [])
     assert chains["transformer"] == ["merge_lora", "convert", "fuse", *behind]
     assert chains["vae_decoder"] == ["convert", "fuse", *small]
+
+
+@pytest.mark.parametrize(
+    ("asked", "behind"), [((), {"int8_compute": True, "int8_rows": True}), (("--precision", "w4"), None)]
+)
+def test_denoisers_are_multiplied_by_rows_where_the_processor_has_matrix_units(cli, monkeypatch, asked, behind):
+    monkeypatch.setattr(convert_request, "_LARGE", 100_000)
+    monkeypatch.setattr(convert_request, "processor", lambda: ["x86_64", "amx_int8"])
+    text = cli("convert", str(little_sd3()), "-t", "cpu", "-o", "x", "--lora", "absent.safetensors", *asked).out
+    step = yaml.safe_load(text.partition("\n\n")[0])["components"]["transformer"][-1]
+    assert step == ({"weights8": behind} if behind else {"weights4": {"int8_compute": True}})
 
 
 def test_networks_of_unets_are_as_they_were(cli, project, monkeypatch):

@@ -22,6 +22,8 @@ _MOVES: Final = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Transpose"
 """Operators that a weight passes on its way to what multiplies by it."""
 _MULTIPLY: Final = frozenset({"Attention", "Conv", "Gemm", "MatMul", "NhwcConv"})
 """Operators whose second input may be a weight."""
+_BY_ROWS: Final = "MatMulIntegerToFloat"
+"""Multiplies by weights in 8 bits what is rounded by rows, as it comes."""
 _MATRIX: Final = 2
 _FLOAT_TYPES: Final = {
     ir.DataType.FLOAT: "float32", ir.DataType.FLOAT16: "float16", ir.DataType.BFLOAT16: "bfloat16",
@@ -104,6 +106,8 @@ def _layer(node: ir.Node, stored: set[ir.Value]) -> _Layer | None:
         if (other := _other_bits(node)) > bits:
             return None
         return _Layer(f"{bits + other} bits", node.inputs[1], math.prod(sides), block)
+    if node.op_type == _BY_ROWS and (numbers := node.inputs[1]) is not None:
+        return _Layer("int8", numbers, _elements(numbers))
     if node.op_type == "Gather" and node.inputs[0] in stored:
         return _table(node, node.inputs[0])
     if node.op_type not in _MULTIPLY:
@@ -206,10 +210,16 @@ def quantised_precision(nodes: Collection[ir.Node]) -> str | None:
 def rounded_to(nodes: Iterable[ir.Node]) -> str | None:
     """Return `int8` or `fp8` if activations of a graph are rounded to that, else `None`."""
     for node in nodes:
-        if node.op_type == "QuantizeLinear":
+        if node.op_type == "QuantizeLinear" and not _is_by_rows(node):
             dtype = node.outputs[0].dtype
             return "fp8" if dtype is not None and dtype.is_floating_point() else "int8"
     return None
+
+
+def _is_by_rows(node: ir.Node) -> bool:
+    """Tell whether what is rounded is read as it is, and not widened first."""
+    readers = {user.op_type for reshape, _ in node.outputs[0].uses() for user, _ in reshape.outputs[0].uses()}
+    return _BY_ROWS in readers
 
 
 def weight_bits(node: ir.Node) -> int | None:
@@ -220,7 +230,7 @@ def weight_bits(node: ir.Node) -> int | None:
     if node.op_type == "MatMulNBits":
         bits = node.attributes["bits"].as_int()
         return None if _other_bits(node) > bits else bits
-    if _looks_up_upper(node):
+    if _looks_up_upper(node) or node.op_type == _BY_ROWS:
         return 8
     value = node.inputs[0] if node.op_type in {"Cast", "DequantizeLinear"} else None
     if value is None or value.dtype is None or (node.op_type == "Cast" and value.dtype != ir.DataType.INT8):
