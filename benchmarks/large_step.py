@@ -53,7 +53,8 @@ def main() -> None:
     engines: dict[str, Any] = {}
     groups = {"DYNAMIC_QUANTIZATION_GROUP_SIZE": "256"}
     for name, target, step, settings in (
-        ("olivelike, target cpu, w8, as by default", "cpu", "weights8: {int8_compute: true}", {}),
+        ("olivelike, target cpu, w8 by rows", "cpu", "weights8: {int8_compute: true, int8_rows: true}", {}),
+        ("olivelike, target cpu, w8 by blocks", "cpu", "weights8: {int8_compute: true}", {}),
         ("olivelike, target cpu, w8, float activations", "cpu", "weights8", {}),
         ("olivelike, target openvino, w8 in bfloat16", "openvino", "bfloat16, weights8", {}),
         ("olivelike, target openvino, w8, activations in 8 bits", "openvino", "weights8", groups),

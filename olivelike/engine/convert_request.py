@@ -219,8 +219,9 @@ def draft_workflow(request: ConvertRequest, options: Options, folder: Path) -> s
         whole = name in _IN_BLOCKS and one.component == family.denoiser and family.compact_on_cpu
         if not (name and whole and target.name == "cpu"):
             return name
-        rows = {"int8_rows": True} if name == QUANTISING_PASSES["w8"] and _MATRIX_UNITS in processor() else {}
-        return {name: {"int8_compute": True, **rows}}
+        exact = family.blocks[name].exact if name in family.blocks else ()
+        rows = name == QUANTISING_PASSES["w8"] and not exact and _MATRIX_UNITS in processor()
+        return {name: {"int8_compute": True, **({"int8_rows": True} if rows else {})}}
 
     chains = {one.component: _chain(one, target, precision, rounding(one)) for one in checkpoints}
 

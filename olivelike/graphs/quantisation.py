@@ -58,11 +58,12 @@ _LEAST_DEPTH = 16
 class _Rounded:
     """Activations as uint8 with a scale for each row, which all products of them share."""
 
-    def __init__(self, editor: GraphEditor, given: ir.Value, before: ir.Node) -> None:
-        """Add what rounds them in front of a node: the first that reads them."""
-        self._editor, self._given, self._rest = editor, given, None
-        *outer, self._depth = dims_of(given)
-        self._rows: Dims = (None if len(outer) > 1 else outer[0],)
+    def __init__(self, editor: GraphEditor, given: ir.Value, depth: int, before: ir.Node) -> None:
+        """Add what rounds rows of so many in front of a node: the first that reads them."""
+        self._editor, self._given = editor, given
+        self._rest: ir.Value | None = None
+        outer = dims_of(given)[:-1]
+        self._rows: Dims = (outer[0] if len(outer) == 1 else None,)
         last, each = editor.shape_constant(-1), (*outer, 1)
         size = self._add("Abs", [given], dims_of(given), before)
         most = self._add("ReduceMax", [size, last], each, before, keepdims=1)
@@ -73,9 +74,7 @@ class _Rounded:
         shape = self._add("Shape", [self._flat], (1,), before, ir.DataType.INT64)
         middle = ir.tensor(np.array([_MIDDLE], np.uint8))
         self._middles = self._add("ConstantOfShape", [shape], self._rows, before, ir.DataType.UINT8, value=middle)
-        self._matrix = self._add(
-            "Reshape", [given, editor.shape_constant(-1, self._depth)], (*self._rows, self._depth), before
-        )
+        self._matrix = self._add("Reshape", [given, editor.shape_constant(-1, depth)], (*self._rows, depth), before)
         self._shape = self._add("Shape", [given], (len(dims_of(given)),), before, ir.DataType.INT64)
         self._numbers = self._quantised(self._matrix, self._flat, before)
         self.numbers = self._apart(self._numbers, before)
@@ -401,7 +400,7 @@ class BlockQuantisation:
         assert given is not None
         numbers, scales = self._numbers(node, value, form)
         if given not in self._rounded:
-            self._rounded[given] = _Rounded(self._editor, given, node)
+            self._rounded[given] = _Rounded(self._editor, given, fixed_dims(value)[0], node)
         rounded, dims = self._rounded[given], dims_of(result)
 
         def add(operator: str, inputs: list[ir.Value], name: str, domain: str = "") -> ir.Value:

@@ -106,8 +106,9 @@ def _layer(node: ir.Node, stored: set[ir.Value]) -> _Layer | None:
         if (other := _other_bits(node)) > bits:
             return None
         return _Layer(f"{bits + other} bits", node.inputs[1], math.prod(sides), block)
-    if node.op_type == _BY_ROWS and (numbers := node.inputs[1]) is not None:
-        return _Layer("int8", numbers, _elements(numbers))
+    if node.op_type == _BY_ROWS:
+        columns = required(node, 1)
+        return _Layer("int8", columns, _elements(columns))
     if node.op_type == "Gather" and node.inputs[0] in stored:
         return _table(node, node.inputs[0])
     if node.op_type not in _MULTIPLY:
