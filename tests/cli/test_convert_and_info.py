@@ -143,7 +143,9 @@ def test_large_networks_of_transformers_have_weights_of_eight_bits_on_cpus(cli, 
 def test_denoisers_are_multiplied_by_rows_where_the_processor_has_matrix_units(cli, monkeypatch, asked, behind):
     monkeypatch.setattr(convert_request, "_LARGE", 100_000)
     monkeypatch.setattr(convert_request, "processor", lambda: ["x86_64", "amx_int8"])
-    text = cli("convert", str(little_sd3()), "-t", "cpu", "-o", "x", "--lora", "absent.safetensors", *asked).out
+    text = cli(
+        "convert", str(little_transformer("sd3")), "-t", "cpu", "-o", "x", "--lora", "absent.safetensors", *asked
+    ).out
     step = yaml.safe_load(text.partition("\n\n")[0])["components"]["transformer"][-1]
     assert step == ({"weights8": behind} if behind else {"weights4": {"int8_compute": True}})
 
