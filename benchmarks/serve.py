@@ -207,11 +207,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--pictures", type=int, default=50)
+    parser.add_argument("--steps", type=int, default=ORDER["steps"], help="of a picture; memory is measured with 2")
     parser.add_argument("--threads", type=int, default=0, help="of ONNX Runtime, here and there; 0 takes all cores")
     parser.add_argument("--clients", type=int, default=100)
     parser.add_argument("--memory-pictures", type=int, default=1000)
     parser.add_argument("--only", choices=["adds", "preview", "clients", "memory"])
     options = parser.parse_args()
+    ORDER["steps"] = options.steps
     print(f"{psutil.cpu_count()} cores, {psutil.virtual_memory().total / 1e9:.0f} GB")
     parts = {
         "adds": lambda: what_it_adds(options.folder, options.pictures, options.threads),
