@@ -741,6 +741,19 @@ def test_a_page_has_the_name_and_examples_that_it_was_given(
     assert page.page.input_value("#prompt") == given["examples"][1]
 
 
+def test_the_page_speaks_the_browsers_language_or_the_one_that_is_chosen(
+    browser: Any, serve: Callable[..., Site], visit: Callable[..., Opened], demo_page: Path
+) -> None:
+    page = visit(browser, serve(demo_page), locale="fr-CH")
+    assert page.page.get_attribute("html", "lang") == "fr"
+    assert page.page.input_value("#language") == ""
+    assert [url.rpartition("words")[2] for url in page.requests if "/words." in url] == [".js", ".en.js", ".fr.js"]
+    page.page.eval_on_selector("#language", "(one) => one.closest('details').open = true")
+    page.page.select_option("#language", "de")
+    page.page.locator("html[lang=de][data-ready]").wait_for(state="attached")
+    assert page.page.input_value("#language") == "de"
+
+
 def test_values_that_can_not_be_had_are_refused_by_the_form(
     browser: Any, serve: Callable[..., Site], visit: Callable[..., Opened], demo_page: Path
 ) -> None:

@@ -71,7 +71,7 @@ function showKept() {
   const bytes = pictures.reduce((sum, one) => sum + one.bytes, 0);
   const why = t`Browsers keep files for pages from https and from this machine alone: when this page is closed, its pictures are gone.`;
   show("kept-note", keeps ? t`The model and what runs it: ${inMegabytes(webgpu.kept)}. Pictures: ${pictures.length}, ${inMegabytes(bytes)}.` : why);
-  $("forget-files").disabled ||= !webgpu.kept;
+  $("forget-files").disabled ||= webgpu.kept < LITTLE;
   $("forget-pictures").disabled ||= !pictures.length;
 }
 
