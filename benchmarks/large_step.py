@@ -1,6 +1,6 @@
 """A step of FLUX.2-klein beside stable-diffusion.cpp and diffusers in bfloat16, on the CPU, in turns; medians.
 
-    python -m venv PEER && PEER/bin/pip install stable-diffusion-cpp-python    # builds it for this processor
+    python -m venv PEER && PEER/bin/pip install numpy stable-diffusion-cpp-python    # builds it for this processor
     python benchmarks/large_step.py DIR --peer PEER/bin/python                 # 1 and 4 blocks in place of 5 and 20
     python benchmarks/large_step.py DIR --peer PEER/bin/python --blocks 5 20   # the whole denoiser
 
