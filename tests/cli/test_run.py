@@ -182,7 +182,7 @@ def test_dry_run_shows_the_plan_and_runs_nothing(project, cli):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_a_signal_stops_the_children_and_leaves_no_temporary_file(project, start, number):
     process = start("run", LITTLE, "--json", "--set", chain("convert", "slow"))
     seen = wait_for_progress(process)

@@ -53,8 +53,9 @@ def test_pictures_are_drawn_and_loras_are_put_in(alone, little, tmp_path):
     lora = tmp_path / "style.safetensors"
     make_lora(lora, "kohya", base=little_checkpoint(), modules="attention+ff")
     alone("generate", little, "a red circle", "--steps", "1", "--lora", f"{lora}:0.5", "-o", "drawn.png")
-    assert "drawn.png: a picture, PNG" in alone("info", "drawn.png")
-    assert "style" in alone("info", "drawn.png")
+    told = alone("info", "drawn.png")
+    assert "drawn.png: a picture, PNG" in told
+    assert "style" in told
 
 
 def test_folders_and_files_are_told_of(alone, little):
