@@ -20,7 +20,10 @@ def export_page(
         ),
     ] = None,
     title: Annotated[
-        str | None, typer.Option(help="Name of the page; by default that of the pipeline's source.", show_default=False)
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Name of the page; by default that of the pipeline's source.", show_default=False
+        ),
     ] = None,
     example: Annotated[
         list[str] | None, typer.Option(metavar="PROMPT", help="A prompt to begin with; repeatable.", show_default=False)

@@ -44,7 +44,6 @@ from olivelike.runtime.pipeline.resolve_defaults import fitted_into_memory, reso
 from olivelike.runtime.pipeline.safety import Preprocessing, SafetyCheck, black, read_preprocessing
 from olivelike.runtime.pipeline.vae import decode_latents, to_images
 from olivelike.runtime.prompts.text_kinds import open_text
-from olivelike.runtime.sessions.devices import total_memory
 from olivelike.runtime.sessions.engine_errors import memory_errors
 from olivelike.runtime.sessions.session import check_dimensions
 
@@ -366,6 +365,8 @@ class Pipeline:
     @cached_property
     def _has_room(self) -> bool:
         """Whether the device has twice the memory that weights take, so that no network need be closed for another."""
+        from olivelike.runtime.sessions.devices import total_memory
+
         memory = total_memory(self._settings.provider, self._settings.asked_device)
         names = (*self._first, *self._last)
         return memory is not None and 2 * sum(weight_bytes(self.folder, name) for name in names) <= memory

@@ -142,7 +142,7 @@ def test_the_text_encoder_stays_open_where_the_device_has_twice_the_memory(klein
     folder = klein.pipeline.folder
     weights = sum(weight_bytes(folder, name) for name in ("text_encoder", "transformer", "vae_decoder"))
     memory = None if times is None else int(weights * times)
-    monkeypatch.setattr("olivelike.runtime.pipeline.pipeline.total_memory", lambda provider, device: memory)
+    monkeypatch.setattr("olivelike.runtime.sessions.devices.total_memory", lambda provider, device: memory)
     pipeline = klein.pipeline.with_initializers({})
     pipeline.generate(klein.ask())
     assert ("text_encoder" in pipeline._networks) is open_then
