@@ -8,7 +8,7 @@ import shutil
 import numpy as np
 import pytest
 from drawn_transformers import assert_alike
-from test_transformers import half_mask
+from test_transformer_pictures import half_mask
 
 from olivelike.errors import SourceError
 from olivelike.families import FAMILIES
