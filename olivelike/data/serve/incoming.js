@@ -40,7 +40,7 @@ export async function loadRecipe(file) {
       await applyRecipe(sent.record, name, sent.left_out, [[t`Use as initial picture`, start]]);
     } else notice(sent.unread ? `${name}: ${sent.unread}.` : t`${name} has no recipe.`, [[t`Use as initial picture`, start]]);
   } catch (error) {
-    notice(error.message, [[t`Try again`, () => loadRecipe(file)]]);
+    notice(error.message, [[t`Try again`, () => loadRecipe(file)]], { stays: true });
   }
 }
 

@@ -1,4 +1,4 @@
-// What the page says: politely to screen readers, and as notices that stay until they are closed.
+// What the page says: politely to screen readers, and as notices.
 
 import { $, button, make } from "./dom.js";
 import { t } from "./language.js";
@@ -10,7 +10,10 @@ export function announce(text) {
   setTimeout(() => ($("announce").textContent = text), 50);
 }
 
-/** Show a notice in place of the last one, with actions, `[text, work]` each; without any it goes after a while, unless it `stays`. */
+const SECONDS = 6;
+const SECONDS_TO_CHOOSE = 20;
+
+/** Show a notice in place of the last one, with actions, `[text, work]` each; it goes after a while, unless it `stays`, or a pointer or the focus is on it. */
 export function notice(text, actions = [], { stays = false } = {}) {
   const shown = make("li", { className: "notice" }, make("p", {}, text));
   const close = () => shown.remove();
@@ -23,7 +26,8 @@ export function notice(text, actions = [], { stays = false } = {}) {
   shown.append(button("×", close, { "aria-label": t`Close this notice`, className: "quiet" }));
   $("notices").replaceChildren(shown);
   announce(text);
-  if (!actions.length && !stays) setTimeout(close, 6000);
+  const wait = (seconds) => setTimeout(() => (shown.matches(":hover, :focus-within") ? wait(SECONDS) : close()), 1000 * seconds);
+  if (!stays) wait(actions.length ? SECONDS_TO_CHOOSE : SECONDS);
 }
 
 /** Show what went wrong where it belongs; an empty text takes it away. */

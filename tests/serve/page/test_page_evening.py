@@ -100,6 +100,11 @@ class Painter:
         record: dict[str, Any] = self.job()["pictures"][-1]["record"]
         return record
 
+    def close_canvas(self) -> None:
+        self.click("#mask-done")
+        self.page.locator("#mask[open]").wait_for(state="detached")
+        self.page.locator("#init-badge", has_text="with mask").wait_for()
+
     def notice(self, text: str) -> None:
         self.page.locator(".notice", has_text=text).wait_for()
 
@@ -291,7 +296,7 @@ def _(her: Painter) -> None:
     her.click("#picture-inpaint")
     her.page.locator("#mask[open]").wait_for()
     her.drag((0.3, 0.3), (0.7, 0.3))
-    her.click("#mask-done")
+    her.close_canvas()
     her.made("#generate")
     assert her.opened.job()["order"]["mask"]
 
@@ -317,7 +322,7 @@ def _(her: Painter) -> None:
     her.page.fill("#mask-colour", "#ff0000")
     her.clicks += 2
     her.drag((0.2, 0.5), (0.8, 0.5))
-    her.click("#mask-done")
+    her.close_canvas()
     her.generate()
 
 
@@ -327,7 +332,7 @@ def _(her: Painter) -> None:
     her.page.locator("#mask[open]").wait_for()
     her.type("frame-right", 32)
     her.page.press("#frame-right", "Tab")
-    her.click("#mask-done")
+    her.close_canvas()
     her.generate()
     assert her.opened.job()["pictures"][0]["width"] == 64
     her.page.click("#init-remove")
@@ -412,6 +417,7 @@ def _(her: Painter) -> None:
     drop(her.opened, "body", "lighthouse.png", data)
     her.clicks += 1
     her.notice("Recipe of lighthouse.png loaded")
+    her.click("[aria-label='Close this notice']")
     holds(her.page, "#prompt", "a drawn lighthouse")
 
 
@@ -499,7 +505,7 @@ def _(her: Painter) -> None:
 
 @task("All of an older picture into the form", 3, sure=False)
 def _(her: Painter) -> None:
-    her.click("#gallery-days .thumbnail[title*=lighthouse] >> nth=0")
+    her.click("#gallery-days .thumbnail[title*=lighthouse] >> nth=-1")
     her.click("#viewer-use")
     holds(her.page, "#prompt", "a drawn lighthouse")
     assert her.page.is_visible("#view-paint")
