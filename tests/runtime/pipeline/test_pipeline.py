@@ -48,6 +48,7 @@ def test_without_guidance_the_batch_is_not_doubled(pipeline, prepared):
 
 
 def test_equal_prompts_are_encoded_once(pipeline, prepared):
+    pipeline.forget_texts()
     pipeline.generate(ask(num_images=3, batch_size=3, negative_prompt="dark"))
     assert shapes_of(prepared, "text_encoder", "input_ids") == [(2, 77)]
 
