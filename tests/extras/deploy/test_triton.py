@@ -80,7 +80,7 @@ def test_the_loop_draws_what_generate_draws(served: Project, monkeypatch: pytest
     model = server.load(monkeypatch)
     pipeline = open_pipeline(served.folder / "models" / "plain")
     for scheduler, guidance, size in ((None, 7.5, None), ("Euler a", 3.0, (64, 128)), ("DPM++ 2M Karras", 1.0, None)):
-        prompts = ["a (red:1.3) circle", "a square"]
+        prompts = [f"a (red:1.3) circle of {guidance}", "a square"]  # Texts of a batch before are not encoded again.
         request = Request(
             tuple(prompts), negative_prompt="blue", steps=3, guidance_scale=guidance, scheduler=scheduler, seed=9,
             size=size, batch_size=2,
