@@ -107,10 +107,8 @@ class Driver:
         """Take the executor, which is closed at the end of the run."""
         self._settings, self._resolver, self._executor = settings, resolver, executor
         self._store = resolver.inputs.store
-        checkpoints = resolver.inputs.source.checkpoints
-        sizes = {name: checkpoint.elements for name, checkpoint in checkpoints.items()}
-        self._nodes = sorted(settings.nodes, key=lambda node: -sizes.get(node.component, 0))
-        """The largest component first."""
+        self._nodes = sorted(settings.nodes, key=lambda node: resolver.inputs.work(node.component), reverse=True)
+        """Those of the component that takes longest first."""
         self._teller = Teller([node.id for node in self._nodes], settings.forecast, settings.listener)
         self._running: dict[str, _Running] = {}
         self._resolutions: dict[str, tuple[Resolution, str]] = {}

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 
 _POLL_SECONDS = 0.1
+_FINER = 1.4
+"""Of FLUX.2-klein in 8 bits, 3.9 billion weights of the denoiser took 28.7 s, 4.0 of the text encoder 21.7."""
 
 
 @dataclass(frozen=True)
@@ -79,10 +81,15 @@ class Inputs:
         files |= {embedding.path for embedding in self.adapters.embeddings_of(component)}
         return {self.digests[path]: self.digests.stamps[path][0] for path in files}
 
+    def work(self, component: str) -> float:
+        """Return how long a component's weights take, in those of others: a denoiser's are rounded finer."""
+        checkpoint = self.source.checkpoints.get(component)
+        return (_FINER if component in DENOISERS else 1) * checkpoint.elements if checkpoint is not None else 0
+
     def prefetch(self) -> None:
-        """Begin to hash every file that holds weights in the background: those of the largest component first."""
-        sizes = {name: checkpoint.elements for name, checkpoint in self.source.checkpoints.items()}
-        paths = [path for name in sorted(sizes, key=lambda name: -sizes[name]) for path in self.weight_files(name)]
+        """Begin to hash every file that holds weights in the background: what takes longest first."""
+        names = sorted(self.source.checkpoints, key=self.work, reverse=True)
+        paths = [path for name in names for path in self.weight_files(name)]
         paths += [path for opened in self.adapters.loras for path in opened.files]
         paths += [opened.path for opened in self.adapters.embeddings]
         paths += self.guide_files(DENOISERS[0]).values()
