@@ -19,6 +19,7 @@ from olivelike.runtime.sessions.providers import CPU, CUDA, DIRECTML, TENSORRT, 
 NVIDIA: Final = frozenset({CUDA, TENSORRT})
 _LIBRARIES: Final = {CUDA: "cuda", TENSORRT: "tensorrt"}
 _NAME_BYTES: Final = 256
+_EXACT_BYTES: Final = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})
 
 
 @dataclass(frozen=True)
@@ -149,6 +150,15 @@ def require_nvidia(provider: Provider) -> None:
             f"{provider.short_name}: a library that it needs can't be loaded: {error}; install the CUDA and cuDNN "
             "that this ONNX Runtime was built for (`olivelike doctor` tries each provider)"
         ) from error
+
+
+def adds_bytes_exactly() -> bool:
+    """Say whether products of uint8 by int8 are right here; yes where the system does not tell, as on Windows.
+
+    ONNX Runtime adds pairs of them in 16 bits on x86 processors without VNNI, which overflow.
+    """
+    machine, *features = processor()
+    return machine != "x86_64" or "sse2" not in features or not _EXACT_BYTES.isdisjoint(features)
 
 
 def processor() -> list[str]:

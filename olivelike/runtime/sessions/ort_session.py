@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import Interrupted, SessionError
-from olivelike.runtime.sessions.devices import Memory, device_memory, find_device, require_nvidia
+from olivelike.runtime.sessions.devices import Memory, adds_bytes_exactly, device_memory, find_device, require_nvidia
 from olivelike.runtime.sessions.engine_errors import onnxruntime_errors, run_failure
 from olivelike.runtime.sessions.ort_options import add_providers, provider_list, session_options
 from olivelike.runtime.sessions.providers import CPU, WINDOWS_ML, require_provider
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _DTYPES: Final = {"float": "float32", "double": "float64"}
 _GRAPH_IDS: Final = count(1)
+_BY_ROWS: Final = b"MatMulIntegerToFloat"
 """Recorded CUDA graphs are distinguished by number; 0 is what runs without a number share."""
 
 
@@ -186,6 +187,11 @@ def open_ort_session(
     for choice in settings.providers:
         require_provider(choice.provider)
         require_nvidia(choice.provider)
+    if settings.provider.name == CPU and not adds_bytes_exactly() and _BY_ROWS in (content or path.read_bytes()):
+        raise SessionError(
+            f"{path}: multiplies in 8 bits by rows, which overflows on a processor without VNNI, so that pictures "
+            "would be wrong; convert it again on this one, or with the option int8_rows of weights8 false"
+        )
     device = find_device(settings.asked_device, settings.provider)
     with mapped_files(settings.kept or path.parent) if settings.is_cpu_alone else nullcontext(MappedFiles()) as mapped:
         session = start_inference(path, settings, initializers, device, content)

@@ -111,6 +111,25 @@ def test_the_memory_of_a_gpu_is_what_its_driver_says(monkeypatch):
     assert devices.total_memory(find_provider("cpu"), None) is None
 
 
+@pytest.mark.parametrize(
+    ("told", "exactly"),
+    [
+        (["x86_64", "sse2", "avx2"], False),
+        (["x86_64", "sse2", "avx2", "avx_vnni"], True),
+        (["AMD64", "Intel64 Family 6"], True),
+        (["aarch64", "asimddp"], True),
+    ],
+)
+def test_products_by_rows_are_opened_where_the_processor_adds_them_right(tmp_path, monkeypatch, told, exactly):
+    monkeypatch.setattr(devices, "processor", lambda: told)
+    assert devices.adds_bytes_exactly() is exactly
+    path = write_network(tmp_path / "net", PASSTHROUGH.format(dtype="float"))
+    open_session(path, SessionSettings())
+    path.write_bytes(path.read_bytes().replace(b"Identity", b"MatMulIntegerToFloat"))
+    with pytest.raises(SessionError, match="can't be opened" if exactly else "without VNNI.*int8_rows"):
+        open_session(path, SessionSettings())
+
+
 def test_cuda_without_a_gpu_is_refused_and_not_passed_over(tmp_path):
     path = write_network(tmp_path / "net", PASSTHROUGH.format(dtype="float"))
     code = (
