@@ -10,7 +10,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from olivelike.errors import Interrupted, SessionError
+from olivelike.errors import Interrupted, SessionError, SourceError
 from olivelike.runtime.sessions.devices import Memory, adds_bytes_exactly, device_memory, find_device, require_nvidia
 from olivelike.runtime.sessions.engine_errors import onnxruntime_errors, run_failure
 from olivelike.runtime.sessions.ort_options import add_providers, provider_list, session_options
@@ -187,7 +187,7 @@ def open_ort_session(
     for choice in settings.providers:
         require_provider(choice.provider)
         require_nvidia(choice.provider)
-    if settings.provider.name == CPU and not adds_bytes_exactly() and _BY_ROWS in (content or path.read_bytes()):
+    if settings.provider.name == CPU and not adds_bytes_exactly() and _is_by_rows(path, content):
         raise SessionError(
             f"{path}: multiplies in 8 bits by rows, which overflows on a processor without VNNI, so that pictures "
             "would be wrong; convert it again on this one, or with the option int8_rows of weights8 false"
@@ -197,6 +197,16 @@ def open_ort_session(
         session = start_inference(path, settings, initializers, device, content)
     memory = device_memory(settings.provider, device)
     return OrtSession(path.parent.name or path.name, session, settings, memory, mapped)
+
+
+def _is_by_rows(path: Path, content: bytes | None) -> bool:
+    """Tell whether a network multiplies in 8 bits by rows; what can't be read is for ONNX Runtime to refuse."""
+    from olivelike.graphs.inspect.skeleton import read_skeleton
+
+    try:
+        return _BY_ROWS in (content or read_skeleton(path))
+    except SourceError:
+        return False
 
 
 def start_inference(

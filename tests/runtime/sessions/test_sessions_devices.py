@@ -123,9 +123,9 @@ def test_the_memory_of_a_gpu_is_what_its_driver_says(monkeypatch):
 def test_products_by_rows_are_opened_where_the_processor_adds_them_right(tmp_path, monkeypatch, told, exactly):
     monkeypatch.setattr(devices, "processor", lambda: told)
     assert devices.adds_bytes_exactly() is exactly
-    path = write_network(tmp_path / "net", PASSTHROUGH.format(dtype="float"))
-    open_session(path, SessionSettings())
-    path.write_bytes(path.read_bytes().replace(b"Identity", b"MatMulIntegerToFloat"))
+    plain = PASSTHROUGH.format(dtype="float")
+    open_session(write_network(tmp_path / "plain", plain), SessionSettings())
+    path = write_network(tmp_path / "rows", plain.replace("Identity", "com.microsoft.MatMulIntegerToFloat"))
     with pytest.raises(SessionError, match="can't be opened" if exactly else "without VNNI.*int8_rows"):
         open_session(path, SessionSettings())
 
