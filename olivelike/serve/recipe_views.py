@@ -13,15 +13,14 @@ from olivelike._untrusted import Json
 from olivelike.errors import SourceError, UsageError
 from olivelike.runtime.pictures.left_out import left_out
 from olivelike.runtime.pictures.picture_record import PictureRecord, UsedFile, record_from_json
+from olivelike.runtime.pictures.recipe_text import take_hires
 from olivelike.runtime.pictures.recipes import read_recipe_text
-from olivelike.runtime.pipeline.request import Recorded, read_number
+from olivelike.runtime.pipeline.request import Recorded
 from olivelike.serve.upscalers import named_upscaler
 from olivelike.serve.views import RecipeView, UploadView, record_of
 
 _UNABLE: Final = tuple(one.name for one in fields(Recorded) if one.metadata["entered"] is None)
 """Fields of a record that the page's form has no place for."""
-_HIRES: Final = ("Hires upscale", "Hires upscaler", "Denoising strength")
-"""A1111's settings of a second pass after an upscaler."""
 _View = TypeVar("_View", RecipeView, UploadView)
 
 
@@ -66,20 +65,16 @@ def with_upscaler(view: _View, upscalers: Iterable[str]) -> _View:
 
     A recipe of a network that is not here stays as it is, and says so beside what else is left out.
     """
-    settings = (view.record or {}).get("other") or {}
-    if view.record is None or not all(name in settings for name in _HIRES):
+    settings = dict((view.record or {}).get("other") or {})
+    upscaler, hires = settings.get("Hires upscaler", ""), take_hires(settings)
+    if view.record is None or not hires:
         return view
-    name = named_upscaler(settings["Hires upscaler"], upscalers)
+    name = named_upscaler(upscaler, upscalers)
     if name is None:
         more = "no file of the server's --upscaler-dir is that upscaler"
         return view.model_copy(update={"left_out": f"{view.left_out}; {more}" if view.left_out else more})
-    try:
-        hires, strength = (read_number(settings[one]) for one in ("Hires upscale", "Denoising strength"))
-    except ValueError:
-        return view
     record = replace(
         record_from_json(json.dumps(view.record), "the record"),
-        hires=hires, hires_strength=strength, upscaler=UsedFile(f"{name}.onnx"),
-        other={one: text for one, text in settings.items() if one not in _HIRES},
+        **hires, upscaler=UsedFile(f"{name}.onnx"), other=settings,
     )  # fmt: skip
     return view.model_copy(update={"record": record_of(record.to_json()), "left_out": left_out_on_the_page(record)})

@@ -2,7 +2,6 @@
 
 import { fit, pan, reveal, setContent, startView, viewScale, zoom } from "./canvas_view.js";
 import { $ } from "./dom.js";
-import { setField } from "./form.js";
 import { t } from "./language.js";
 import { SIDES, WHOLE, canvasOf, colourAt, covered, drawAll, drawStep, frameOf, maskFile, pictureFile, sizeOf } from "./strokes.js";
 
@@ -289,7 +288,6 @@ export async function paintOver(picture, { steps = [], tool: first = "mask", mas
   $("rect-width").value = Math.round(width / 2);
   $("rect-height").value = Math.round(height / 2);
   for (const side of SIDES) $(`frame-${side}`).step = $(side === "top" || side === "bottom" ? "height" : "width").step || 8;
-  $("mask-feather").value = $("mask_blur").value;
   setErasing(false);
   $("mask").showModal();
   draw();
@@ -336,10 +334,7 @@ export function startCanvas() {
   $("mask-tools").addEventListener("change", (event) => choose(event.target.value));
   $("mask-size").addEventListener("input", takeSlider);
   $("mask-pixels").addEventListener("input", takePixels);
-  $("mask-feather").addEventListener("input", () => {
-    setField("mask_blur", $("mask-feather").value);
-    placed();
-  });
+  $("mask-feather").addEventListener("input", placed);
   for (const side of SIDES) $(`frame-${side}`).addEventListener("change", () => setFrame({ [side]: Number($(`frame-${side}`).value) || 0 }));
   on("mask-erase", () => setErasing(!erasing));
   on("mask-undo", undo);

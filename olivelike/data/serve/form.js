@@ -42,6 +42,23 @@ function inputOf({ name, label, type, min, max, step, value, enum: choices, word
 
 buildFields();
 
+/** Give an input elsewhere label, bounds and value of the field that it is one with, both ways. */
+function joinTwin(twin) {
+  const { name, label } = FORM.fields.find((one) => one.name === twin.dataset.twin);
+  const follow = () => {
+    const { min, max, value } = $(name);
+    Object.assign(twin, { min, max });
+    if (twin.value !== value) twin.value = value;
+  };
+  twin.before(`${t(label)} `);
+  twin.addEventListener("input", () => setField(name, twin.value));
+  $("form").addEventListener("input", follow);
+  document.addEventListener("form-filled", follow);
+  follow();
+}
+
+document.querySelectorAll("[data-twin]").forEach(joinTwin);
+
 const get = (input) => (input.type === "checkbox" ? input.checked : input.value);
 
 function set(input, value) {
@@ -60,6 +77,12 @@ export function setField(name, value) {
   if (input.tagName === "TEXTAREA") return typeOver(input, value ?? "");
   set(input, value);
   input.dispatchEvent(new Event("input", { bubbles: true }));
+}
+
+/** Return the fields of a group of the form that hold something. */
+export function readGroup(group) {
+  const names = new Set(FORM.fields.filter((one) => one.group === group).map((one) => one.name));
+  return Object.fromEntries(Object.entries(readFields()).filter(([name]) => names.has(name)));
 }
 
 /** Return the fields as the server takes them; an empty one is left to its default. */

@@ -1,7 +1,7 @@
 // What can be done with a picture, as buttons: below the one on the stage, and in the large view.
 
 import { $, button, make } from "./dom.js";
-import { setField } from "./form.js";
+import { readGroup, setField } from "./form.js";
 import { openCanvas, setInitial } from "./initial.js";
 import { submit } from "./jobs.js";
 import { t } from "./language.js";
@@ -76,7 +76,7 @@ const ACTIONS = [
   { name: "refer", label: t`Use as a reference`, hint: t`Work after this picture`, fits: () => references.allowed(), work: refer },
   { name: "upscale", label: t`Upscale`, hint: t`Enlarge it, by a network or without one`, work: (picture) => sendToUpscale(picture) },
   { name: "vary", label: t`Vary`, hint: t`Draw one like it: a share of ${VARIED} of another seed’s noise`, fits: made, work: (picture) => again(picture, { variation_strength: VARIED, variation_seed: -1 }) },
-  { name: "hires", label: t`Hires fix`, hint: t`Enlarge this one and draw it again, as the fold Hires fix says, or by 2`, fits: fromPrompt, work: (picture) => again(picture, { hires: Number($("hires").value) || ENLARGED, hires_strength: Number($("hires_strength").value) }) },
+  { name: "hires", label: t`Hires fix`, hint: t`Enlarge this one and draw it again, as the fold Hires fix says, or by 2`, fits: fromPrompt, work: (picture) => again(picture, { hires: ENLARGED, ...readGroup("hires") }) },
   { name: "retry", label: t`Draw again`, hint: t`With another seed, and up to three more where it is flagged again`, fits: (picture) => picture.flagged && made(picture), work: (picture) => again(picture, { seed: -1, retry_unsafe: 3 }) },
   { name: "seed", label: t`Reuse seed`, hint: t`Put its seed into the form`, fits: ({ seed }) => seed !== null && seed !== undefined, work: (picture) => reuseSeed(picture) },
   { name: "use", label: t`Reuse all`, hint: t`Put its whole recipe into the form`, fits: made, work: (picture) => applyRecipe(picture.record) },

@@ -27,6 +27,7 @@ from olivelike.runtime.pipeline.request import (
     Request,
     ResolvedRequest,
     asked_fields,
+    fields_that_need,
     with_image,
     with_meaning,
 )
@@ -40,8 +41,6 @@ if TYPE_CHECKING:
 
 HASH_DIGITS: Final = 10
 """Digits of a checkpoint's SHA-256, as A1111 prints it."""
-_OF_GUIDANCE: Final = ("guidance_rescale", "guidance_calls")
-"""Fields without effect where nothing leads away from a negative prompt; an interval is refused there."""
 _OTHERWISE: Final = frozenset({"seed", "scheduler", "upscaler", *PICTURE_FIELDS})
 _ALIKE: Final = tuple(
     one.name for one in fields(Request) if one.name in PictureRecord.__dataclass_fields__ and one.name not in _OTHERWISE
@@ -198,7 +197,8 @@ def guidance_notes(requests: Iterable[ResolvedRequest], folder: PipelineFolder) 
     if not folder.takes_negative_prompt and not folder.takes_guidance and any(one.guided for one in requests):
         yield f"the guidance scale is not used: this {folder.family.title} was distilled to draw without"
     unled = [one for one in requests if not batch_texts(one.prompts, one, folder).guided]
-    idle = [name for name in _OF_GUIDANCE if any(getattr(one, name) != getattr(Request, name) for one in unled)]
+    about = fields_that_need("guidance")
+    idle = [name for name in about if any(getattr(one, name) != getattr(Request, name) for one in unled)]
     negative = any(one.negative_prompt for one in (requests if folder.takes_guidance else unled))
     named = [*(["the negative prompt"] if negative else []), *idle]
     if not named:

@@ -291,7 +291,7 @@ def _settings(record: PictureRecord) -> Iterator[tuple[str, str]]:
     together = {
         "Schedule type": (record.schedule or _PLAIN_SCHEDULE) if record.sampler else None,
         "Size": f"{record.width}x{record.height}" if record.width and record.height else None,
-        "Denoising strength": record.strength if record.hires is None else record.hires_strength,
+        "Denoising strength": record.denoising_strength(record.strength),
         "Hires upscale": record.hires,
         "Hires upscaler": (enlarged or LATENT) if record.hires else None,
         "Postprocess upscaler": None if record.hires else enlarged,

@@ -17,7 +17,7 @@ from typing import Final
 from olivelike._untrusted import Json, JsonView, one_line
 from olivelike.errors import SourceError
 from olivelike.runtime.pictures.picture_record import LATENT, NEGATIVE, PictureRecord, told_of
-from olivelike.runtime.pipeline.request import read_number
+from olivelike.runtime.pipeline.request import RequestFields, hires_fields, read_number
 from olivelike.runtime.schedulers.scheduler_names import written_schedule
 
 _LONGEST: Final = 65_536
@@ -219,17 +219,18 @@ def record_of_settings(record: PictureRecord, settings: Mapping[str, str]) -> Pi
         found["width"], found["height"] = int(size[1]), int(size[2])
         del rest["Size"]
     if rest.get("Hires upscaler") == LATENT and "Hires steps" not in rest:
-        try:
-            found |= {
-                "hires": read_number(rest["Hires upscale"]),
-                "hires_strength": read_number(rest["Denoising strength"]),
-            }
-        except (ValueError, KeyError):
-            pass
-        else:
-            for name in ("Hires upscale", "Hires upscaler", "Denoising strength"):
-                del rest[name]
+        found |= take_hires(rest)
     return replace(record, other=rest, **{**found, **_sampling(found)})
+
+
+def take_hires(settings: dict[str, str]) -> RequestFields:
+    """Take a second pass out of A1111's settings; nothing, if one is not there or no number."""
+    try:
+        found = hires_fields(read_number(settings["Hires upscale"]), read_number(settings["Denoising strength"]))
+        del settings["Hires upscale"], settings["Hires upscaler"], settings["Denoising strength"]
+    except (ValueError, KeyError):
+        return {}
+    return found
 
 
 def _enlarged(settings: Mapping[str, str]) -> bool:

@@ -186,6 +186,10 @@ class Entered(NamedTuple):
     """What it does, in words of nobody's trade."""
 
 
+Need = Literal["guidance", "fresh noise", "caches"]
+"""Ability of a family or a folder that a field is about; `resolve_defaults` refuses the field where it is not there."""
+
+
 class Elsewhere(NamedTuple):
     """Names of a field in other programs' APIs, or words for how it comes of theirs; empty for its own name."""
 
@@ -202,6 +206,7 @@ def choice(
     entered: Entered | None = None,
     about: str | None = None,
     noun: str | None = None,
+    needs: Need | None = None,
     axis: bool = False,
     elsewhere: Elsewhere | None = None,
     most: int | None = None,
@@ -216,6 +221,7 @@ def choice(
         entered: how the server's page asks for it, if it does.
         about: the field without which it means nothing.
         noun: what the field is, in messages on those that are about it.
+        needs: the ability of a family or folder without which it means nothing.
         axis: whether it may change along a side of a plot.
         elsewhere: what other programs call it, beside the aliases of lines, whose first is A1111's name.
         most: the largest value that a pipeline takes, where a server takes less, or nothing says.
@@ -227,6 +233,7 @@ def choice(
         "entered": entered,
         "about": about,
         "noun": noun,
+        "needs": needs,
         "axis": axis,
     }
     return field(default=default, metadata={**told_so, "elsewhere": elsewhere or Elsewhere(), "most": most})
@@ -350,6 +357,7 @@ class Recorded:
         label="CFG rescale",
         told=Told(written=Written("CFG Rescale", read_number), always=True),
         entered=Entered("more", step=0.05),
+        needs="guidance",
         axis=True,
     )
     """Share of section 3.4 of https://arxiv.org/abs/2305.08891, against overexposure."""
@@ -359,6 +367,7 @@ class Recorded:
         label="Eta",
         told=Told(written=Written("Eta", read_number), always=True),
         entered=Entered("more", step=0.05, hint="Share of fresh noise in each step, with DDIM."),
+        needs="fresh noise",
         axis=True,
     )
     """Share of fresh noise in each step of the DDIM scheduler."""
@@ -394,6 +403,7 @@ class Recorded:
             "more",
             hint="Guidance interval: shares of the steps between which CFG leads, such as 0:0.6; the others cost half.",
         ),
+        needs="guidance",
         axis=True,
     )
     """From which to which share of the steps guidance leads; the prompt alone does before and behind."""
@@ -408,6 +418,7 @@ class Recorded:
         label="DeepCache interval",
         told=Told("the whole UNet each {cache_interval} steps", Written("Cache interval", read_whole)),
         entered=Entered("more", hint="DeepCache runs the whole UNet each so many steps, a small part between."),
+        needs="caches",
         axis=True,
     )
     """Each so many steps the whole UNet runs; between them its shallow part, which the pass `deepcache` writes."""
@@ -567,6 +578,10 @@ class Recorded:
     )
     """Strength of pictures that are a prompt beside the text."""
 
+    def denoising_strength(self, first: float | None) -> float | None:
+        """Return what A1111 calls so: of the last pass, `first` without a second one."""
+        return first if self.hires is None else self.hires_strength
+
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class Choices(Recorded):
@@ -662,6 +677,7 @@ class Choices(Recorded):
             "Both halves of guidance at once, or in two calls, for less memory; faster finds out. One.",
             group="Time and memory",
         ),
+        needs="guidance",
     )
     """Whether the denoiser runs on negative prompts and prompts at once, or one after the other, which takes less
     memory; `faster` finds out which is, once per folder."""
@@ -834,6 +850,16 @@ def shares() -> tuple[str, ...]:
     return tuple(name for name, (kind, one) in _bounds().items() if kind is float and (one.ge, one.le) == (0, 1))
 
 
+def fields_about(name: str) -> tuple[str, ...]:
+    """Return a field, and those that mean nothing without it."""
+    return name, *(one.name for one in fields(Request) if one.metadata.get("about") == name)
+
+
+def fields_that_need(ability: Need) -> tuple[str, ...]:
+    """Return the fields that mean nothing to a family or folder without an ability."""
+    return tuple(one.name for one in fields(Request) if one.metadata.get("needs") == ability)
+
+
 def axes() -> Iterator[str]:
     """Yield the fields that may change along a side of a plot."""
     return (one.name for one in fields(Request) if one.metadata.get("axis"))
@@ -866,12 +892,14 @@ def names_elsewhere(api: Literal["a1111", "openai"]) -> dict[str, str]:
     return {**aliases, **{name: theirs for name, theirs in declared.items() if theirs}}
 
 
+def hires_fields(times: float, strength: float | None) -> RequestFields:
+    """Return the fields of Hires fix; a strength of `None` is left open."""
+    return {"hires": times, **({} if strength is None else {"hires_strength": strength})}
+
+
 def with_hires(given: RequestFields) -> RequestFields:
     """Return fields that were asked for in words, `hires` without the strength that was said with it."""
-    if "hires" in given:
-        given["hires"], strength = given["hires"]
-        given |= {} if strength is None else {"hires_strength": strength}
-    return given
+    return {**given, **hires_fields(*given["hires"])} if "hires" in given else given
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)

@@ -19,6 +19,8 @@ from olivelike.runtime.pipeline.request import (
     Request,
     ResolvedRequest,
     check_meaning,
+    fields_about,
+    fields_that_need,
     least_values,
     most_values,
     shares,
@@ -32,8 +34,6 @@ if TYPE_CHECKING:
     from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
 
 _STRENGTH: Final = 0.8
-_GUIDANCE: Final = ("guidance_rescale", "guidance_interval", "guidance_calls")
-"""Fields about guidance that runs in steps of its own."""
 _PROMPT: Final = tuple(kind.name for kind in GUIDES.values() if kind.is_prompt)
 
 
@@ -130,24 +130,21 @@ def refused_fields(folder: PipelineFolder) -> Mapping[str, str]:
     family = folder.family
     found = dict(family.refused)
     if not family.takes_negatives:
-        found |= dict.fromkeys(_GUIDANCE, "there is no guidance that runs in steps of its own")
+        found |= dict.fromkeys(fields_that_need("guidance"), "there is no guidance that runs in steps of its own")
     if folder.is_of_flow:
-        found["eta"] = "its scheduler draws no fresh noise"
+        found |= dict.fromkeys(fields_that_need("fresh noise"), "its scheduler draws no fresh noise")
     if not family.caches:
-        found["cache_interval"] = "its denoiser has no part that steps between whole ones could do without"
+        why = "its denoiser has no part that steps between whole ones could do without"
+        found |= dict.fromkeys(fields_that_need("caches"), why)
     if family.guides.isdisjoint(kind.name for kind in CONTROL_KINDS):
         titles = " or ".join(kind.title for kind in CONTROL_KINDS)
-        found |= dict.fromkeys(_with_those_about("controls"), f"there is no {titles} for it here")
+        found |= dict.fromkeys(fields_about("controls"), f"there is no {titles} for it here")
     if family.guides.isdisjoint(_PROMPT):
         titles = " or ".join(GUIDES[name].title for name in _PROMPT)
-        found |= dict.fromkeys(_with_those_about("ip_adapter_images"), f"there is no {titles} for it here")
+        found |= dict.fromkeys(fields_about("ip_adapter_images"), f"there is no {titles} for it here")
     if not family.most_references:
         found["references"] = "its denoiser sees no pictures beside the text"
     return found
-
-
-def _with_those_about(name: str) -> list[str]:
-    return [name, *(one.name for one in fields(Request) if one.metadata.get("about") == name)]
 
 
 def _check_absent(request: Request, folder: PipelineFolder) -> None:

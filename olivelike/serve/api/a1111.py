@@ -14,7 +14,7 @@ from fastapi import APIRouter, Request
 from olivelike._untrusted import Json, JsonView
 from olivelike.errors import UsageError
 from olivelike.families import FAMILIES
-from olivelike.runtime.pipeline.request import names_elsewhere
+from olivelike.runtime.pipeline.request import hires_fields, names_elsewhere
 from olivelike.runtime.schedulers.scheduler_names import find_scheduler
 from olivelike.serve.api.a1111_guides import controls_of
 from olivelike.serve.api.a1111_lists import lists_router
@@ -53,6 +53,12 @@ a1111_router.include_router(lists_router)
 _UNIT: Final = 8
 _THEIRS: Final = names_elsewhere("a1111")
 """A1111's names by those of an order."""
+_SHARED: Final = {
+    name: theirs
+    for name, theirs in _THEIRS.items()
+    if theirs in Drawing.model_fields and list(_THEIRS.values()).count(theirs) == 1
+}
+"""Those that mean the same of every drawing: not `denoising_strength`, which is of one pass or the other."""
 _SD: Final = FAMILIES["sd1"].usual
 _OURS: Final = re.compile(rf"\b({'|'.join(_THEIRS)})\b")
 
@@ -76,7 +82,7 @@ async def txt2img(request: Request, asked: TextToImage) -> Json:
     twice = asked.enable_hr and scale is None
     led = await controls_of(service, asked.alwayson_scripts, _model(request, asked), client_of(request))
     strength = _strength(asked.second_strength, asked.steps)
-    more = led if scale is None else {**led, "hires": scale, "hires_strength": strength}
+    more = led if scale is None else {**led, **hires_fields(scale, strength)}
     order = _order(request, asked, save=asked.save_images and not twice, **more)
     if twice:
         found = find_model(service, order.model)
@@ -105,15 +111,13 @@ async def img2img(request: Request, asked: ImageToImage) -> Json:
     service.check_limits(_order(request, asked, strength=strength))
     image, mask, size = await in_turn(lambda: _prepared(asked, service.settings.max_side))
     client = client_of(request)
-    whole = mask is None or not asked.inpaint_full_res
     order = _order(
         request, asked, save=asked.save_images,
         width=size[0], height=size[1],
         init_image=(await service.upload(image, client)).id,
         mask=None if mask is None else (await service.upload(mask, client)).id,
-        mask_blur=asked.blur if mask is not None else None,
-        inpaint_area="whole" if whole else "masked", inpaint_padding=asked.inpaint_full_res_padding,
-        strength=strength, **await controls_of(service, asked.alwayson_scripts, _model(request, asked), client),
+        strength=strength, **asked.mask_fields,
+        **await controls_of(service, asked.alwayson_scripts, _model(request, asked), client),
     )  # fmt: skip
     job = await _drawn(request, order)
     _keep_model(request, asked, order)
@@ -220,7 +224,7 @@ def _order(request: Request, asked: Drawing, **more: Any) -> Order:
     return make_order(
         _THEIRS,
         **{
-            **{name: getattr(asked, theirs) for name, theirs in _THEIRS.items() if theirs in Drawing.model_fields},
+            **{name: getattr(asked, theirs) for name, theirs in _SHARED.items()},
             "model": _model(request, asked), "prompt": asked.prompt, "negative_prompt": asked.negative_prompt,
             "num_images": asked.n_iter * asked.batch_size, "batch_size": asked.batch_size, "steps": asked.steps,
             "scheduler": scheduler, "seed": max(asked.seed, -1),
@@ -228,7 +232,7 @@ def _order(request: Request, asked: Drawing, **more: Any) -> Order:
             "clip_skip": max(skipped, 1) - 1, "width": width,
             "height": height, "fit": True,
             "variation_seed": max(asked.subseed, -1) if asked.subseed_strength else None,
-            "strength": None, "hires_strength": None, **more,
+            **more,
         },
     )  # fmt: skip
 
@@ -337,7 +341,7 @@ def _info(service: Service, asked: Drawing, order: Order, pictures: list[Picture
         "sd_vae_hash": None,
         "seed_resize_from_w": -1,
         "seed_resize_from_h": -1,
-        "denoising_strength": order.hires_strength if order.hires else record.get("strength"),
+        "denoising_strength": order.denoising_strength(record.get("strength")),
         "extra_generation_params": {"Schedule type": record["schedule"]} if record.get("schedule") else {},
         "index_of_first_image": 0,
         "infotexts": [one.parameters or "" for one in pictures] or [""],

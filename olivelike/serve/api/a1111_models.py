@@ -275,9 +275,14 @@ class ImageToImage(Drawing):
         return super().situations | here
 
     @property
-    def blur(self) -> int:
-        """Softness of the mask's edge, in pixels."""
-        return self.mask_blur_x if self.mask_blur is None else self.mask_blur
+    def mask_fields(self) -> Json:
+        """Fields of an order about the mask; softness of its edge counts in pixels."""
+        blur = self.mask_blur_x if self.mask_blur is None else self.mask_blur
+        return {
+            "mask_blur": blur if self.mask else None,
+            "inpaint_area": "masked" if self.mask and self.inpaint_full_res else "whole",
+            "inpaint_padding": self.inpaint_full_res_padding,
+        }
 
     def settled(self, *, lenient: bool) -> tuple[Self, list[str]]:
         """Return what is to be drawn, and warnings, as of any drawing."""

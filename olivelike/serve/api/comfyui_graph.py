@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from olivelike._untrusted import Json, JsonView
+from olivelike.runtime.pipeline.request import hires_fields
 from olivelike.serve.api.comfyui_nodes import (
     MOST_NODES,
     NODES,
@@ -272,7 +273,7 @@ def _second_pass(drawing: Drawing, second: _Sampling, latents: Node) -> Drawing:
         across, down = (int(enlarging.value(side)) for side in ("width", "height"))
         times = (across or down * width / int(whole.fields["height"])) / width
     more = {} if upscaler is None else {"upscaler": upscaler}
-    found = _with_fields(whole, hires=times, hires_strength=second.strength, **more)
+    found = _with_fields(whole, **hires_fields(times, second.strength), **more)
     return replace(found, sampling=second.node, loader=drawing.loader)
 
 

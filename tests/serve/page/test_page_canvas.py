@@ -79,11 +79,13 @@ def test_the_canvas_zooms_pans_undoes_and_redoes(visit: Callable[..., Opened]) -
     assert covered(opened) == pytest.approx(once, abs=1)
     page.keyboard.press("0")
     assert canvas.bounding_box() == pytest.approx(before, abs=1)
-    page.fill("#mask-feather", "7")
+    page.get_by_label("Mask blur").and_(page.locator("#mask-feather")).fill("7")
     page.click("#mask-done")
     assert page.input_value("#mask_blur") == "7"
     page.locator(".notice", has_text="Denoising strength is 1").wait_for()
+    page.fill("#mask_blur", "5")
     page.click("#mask-open")
+    assert page.input_value("#mask-feather") == "5"
     page.click("#mask-undo")
     assert covered(opened) == 0
 

@@ -45,11 +45,14 @@ def test_a_picture_has_its_facts_and_its_buttons_below_it(visit: Callable[..., O
 
 def test_a_picture_is_enlarged_by_hires_fix_with_what_it_was_made_from(visit: Callable[..., Opened]) -> None:
     opened = visit()
+    opened.page.evaluate("document.querySelector('#fold-hires').open = true")
     opened.generate(prompt="a red circle", steps=4, seed=5)
+    opened.page.fill("#hires_strength", "0.5")
     opened.page.click("#picture-hires")
     opened.page.locator("#picture-facts", has_text="64\u00d764").wait_for()
     record = opened.job()["pictures"][0]["record"]
-    assert (record["seed"], record["hires"], record["prompt"]) == (5, 2, "a red circle")
+    assert (record["seed"], record["hires"], record["hires_strength"]) == (5, 2, 0.5)
+    assert record["prompt"] == "a red circle"
     assert opened.page.locator("#picture-hires").count() == 0  # It is enlarged already.
 
 
