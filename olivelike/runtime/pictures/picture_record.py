@@ -1,25 +1,23 @@
-"""Record of what made a picture, as a value, and as the two texts that are kept in the picture: JSON, and A1111's.
+"""Record of what made a picture, as a value, and as the two texts that are kept in its file: JSON, and A1111's.
 
 A1111's has prompt, negative prompt, and a last line of settings, as `create_infotext` of its `modules/processing.py`
 writes them; `recipe_text` reads it.
 
-Pictures as the bytes of a file, with what made them inside.
-
-PNG: A1111's text under `parameters`, the JSON record under `olivelike`. JPEG and WebP: A1111's text as EXIF
-`UserComment`, the record as `ImageDescription`. All: the mark of AI as XMP.
+In a PNG, A1111's text is under `parameters` and the JSON record under `olivelike`; in JPEG and WebP, the text is EXIF's
+`UserComment` and the record its `ImageDescription`. All have the mark of AI as XMP.
 """
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, get_type_hints
 
 from olivelike._untrusted import Json, parse_json
-from olivelike.errors import SessionError, SourceError, UsageError
+from olivelike.errors import SourceError, UsageError
 from olivelike.runtime.pictures.ai_mark import XMP_TEXT, source_type, xmp_packet
 from olivelike.runtime.pipeline.request import (
     LABELS,
@@ -33,7 +31,6 @@ from olivelike.runtime.pipeline.request import (
 )
 
 if TYPE_CHECKING:
-    import numpy as np
     from PIL import Image
     from pydantic import BaseModel
 
@@ -389,17 +386,3 @@ def encode_picture(
             f"a picture of {image.width}x{image.height} can't be written as {form}: {error}; write a .png"
         ) from error
     return buffer.getvalue()
-
-
-def to_pictures(pixels: np.ndarray, refuse: Callable[[], SessionError]) -> list[Image.Image]:
-    """Return pictures for what a network made, rounded as diffusers' `VaeImageProcessor.numpy_to_pil` does.
-
-    Raises what `refuse` returns if there are values that are no numbers, which networks in half precision can give.
-    `pixels` are float32 of shape (n, height, width, 3), from 0 to 1.
-    """
-    import numpy as np
-    from PIL import Image
-
-    if not np.isfinite(pixels).all():
-        raise refuse()
-    return [Image.fromarray(picture) for picture in (pixels * 255).round().astype(np.uint8)]

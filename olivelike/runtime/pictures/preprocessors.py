@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from olivelike.errors import MissingError
+from olivelike.runtime.pictures.pixels import upright
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -92,7 +93,5 @@ def check_preprocessor(name: str) -> None:
 
 def preprocessed(image: Image, name: str) -> Image:
     """Return what a picture leads by, in RGB, turned as its EXIF says."""
-    from olivelike.runtime.pipeline.vae import upright
-
     seen = upright(image)
     return seen if name == NONE else PREPROCESSORS[name].make(seen).convert("RGB")

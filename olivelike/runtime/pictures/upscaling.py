@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SessionError, UsageError
 from olivelike.runtime.pictures.picture_reading import MOST_PIXELS
-from olivelike.runtime.pictures.picture_record import to_pictures
+from olivelike.runtime.pictures.pixels import to_pictures
 from olivelike.runtime.pictures.upscaler_trial import try_upscaler
 from olivelike.runtime.sessions.open_session import open_session
 from olivelike.runtime.sessions.session import Network, ValueSpec, read_model_file, value_specs

@@ -28,8 +28,8 @@ from olivelike.model.guides import (
     GuideKind,
     guide_kind,
 )
+from olivelike.runtime.pictures.pixels import to_shares, upright
 from olivelike.runtime.pipeline.safety import Preprocessing
-from olivelike.runtime.pipeline.vae import to_shares, upright
 from olivelike.runtime.sessions.session import put
 
 if TYPE_CHECKING:

@@ -14,8 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from olivelike.runtime.pictures.pixels import to_shares, upright
 from olivelike.runtime.pipeline.request import DRAWN_SEEDS, ResolvedRequest
-from olivelike.runtime.pipeline.vae import encode_picture, to_pixels, to_shares, upright
+from olivelike.runtime.pipeline.vae import encode_picture, to_pixels
 from olivelike.runtime.schedulers.class_settings import scheduler_settings
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import UsageError
-from olivelike.runtime.pipeline.vae import seen_size, upright
+from olivelike.runtime.pictures.pixels import seen_size, upright
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import UsageError
-from olivelike.runtime.pipeline.vae import encode_picture, seen_size, to_pixels, upright
+from olivelike.runtime.pictures.pixels import seen_size, upright
+from olivelike.runtime.pipeline.vae import encode_picture, to_pixels
 
 if TYPE_CHECKING:
     from PIL.Image import Image

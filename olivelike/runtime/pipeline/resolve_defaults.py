@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import UsageError
 from olivelike.model.guides import CONTROL_KINDS, GUIDES
+from olivelike.runtime.pictures.pixels import seen_size
 from olivelike.runtime.pipeline.cheap_steps import check_cheap_steps
 from olivelike.runtime.pipeline.guides_in_use import check_control_sizes, check_guides
 from olivelike.runtime.pipeline.hires import check_hires, hires_size
@@ -25,7 +26,6 @@ from olivelike.runtime.pipeline.request import (
     most_values,
     shares,
 )
-from olivelike.runtime.pipeline.vae import seen_size
 from olivelike.runtime.schedulers.class_settings import check_scheduler
 
 if TYPE_CHECKING:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from olivelike.model.components import PREVIEW, latents_in_square
-from olivelike.runtime.pictures.picture_record import to_pictures
+from olivelike.runtime.pictures.pixels import to_pictures, to_shares, upright
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -17,10 +17,6 @@ if TYPE_CHECKING:
     from olivelike.runtime.pipeline.noise import Noise
     from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
     from olivelike.runtime.sessions.session import Network
-
-_ORIENTATION: Final = 0x0112
-_ON_ITS_SIDE: Final = frozenset({5, 6, 7, 8})
-"""Values of EXIF's orientation with width and height swapped."""
 
 
 def encode_picture(
@@ -247,40 +243,6 @@ def to_images(pixels: Array, latents: Array, folder: PipelineFolder) -> list[Ima
 def to_pixels(image: Image, size: tuple[int, int], folder: PipelineFolder) -> Array:
     """Return a picture as pixels of shape (1, 3, height, width) in [-1, 1], resized as diffusers resizes."""
     return 2 * to_shares(upright(image), size, folder.vae_factor) - 1
-
-
-def to_shares(image: Image, size: tuple[int, int], unit: int, mode: str = "RGB") -> Array:
-    """Return a picture as shares of full brightness, with the pixels of diffusers' `VaeImageProcessor`.
-
-    Args:
-        image: in RGB.
-        size: width and height that it is resized to, once they are multiples of `unit`.
-        unit: pixels of a side that are one further on.
-        mode: Pillow's name of the channels: `RGB`, or `L` for grey.
-
-    Returns:
-        Numbers from 0 to 1 of shape (1, channels, height, width), float32.
-    """
-    import numpy as np
-    from PIL.Image import Resampling
-
-    width, height = (side - side % unit for side in size)
-    resized = image.resize((width, height), Resampling.LANCZOS).convert(mode)
-    values = np.asarray(resized, np.float32) / 255
-    return values.reshape(1, height, width, -1).transpose(0, 3, 1, 2)
-
-
-def upright(image: Image) -> Image:
-    """Return a picture in RGB, turned as its EXIF says: what diffusers' `load_image` does."""
-    from PIL import ImageOps
-
-    return ImageOps.exif_transpose(image).convert("RGB")
-
-
-def seen_size(image: Image) -> tuple[int, int]:
-    """Return width and height of a picture as it is seen, without turning it."""
-    across = image.getexif().get(_ORIENTATION) in _ON_ITS_SIDE
-    return (image.height, image.width) if across else image.size
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,8 @@ from PIL import Image, ImageFont
 
 from olivelike.errors import SessionError, UsageError
 from olivelike.runtime.pictures import PictureWriter, is_picture, read_picture, read_picture_record, sheets
-from olivelike.runtime.pictures.picture_record import a1111_text, to_pictures
+from olivelike.runtime.pictures.picture_record import a1111_text
+from olivelike.runtime.pictures.pixels import to_pictures
 from olivelike.runtime.pictures.sheets import PlotHeads, SheetPicture, picture_sheet, plot_sheet
 from olivelike.runtime.pictures.writer import parse_output, slug
 

@@ -8,7 +8,7 @@ from PIL import Image
 
 from olivelike.errors import SourceError
 from olivelike.runtime.pictures.picture_reading import open_image
-from olivelike.runtime.pipeline.vae import upright
+from olivelike.runtime.pictures.pixels import upright
 
 _TURNED = {0x112: 6}
 """EXIF's orientation: on its right side."""

@@ -9,8 +9,9 @@ import pytest
 from diffusers.image_processor import VaeImageProcessor
 from PIL import Image
 
+from olivelike.runtime.pictures.pixels import to_shares
 from olivelike.runtime.pipeline.latents import to_mask
-from olivelike.runtime.pipeline.vae import to_pixels, to_shares
+from olivelike.runtime.pipeline.vae import to_pixels
 
 SIZES = [(32, 32), (40, 24), (136, 200), (67, 45)]
 
