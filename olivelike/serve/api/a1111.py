@@ -67,10 +67,7 @@ _OURS: Final = re.compile(rf"\b({'|'.join(_THEIRS)})\b")
 async def txt2img(request: Request, asked: TextToImage) -> Json:
     """Draw pictures for a prompt; with `enable_hr`, each again at a larger size, from its enlarged form."""
     service = service_of(request)
-    asked, warnings = asked.settled(lenient=service.settings.ignore_unsupported)
-    asked = await _with_styles(service, asked)
-    asked, left_out = _without_negatives(request, _with_usual(request, asked))
-    warnings += left_out
+    asked, warnings = await _settled(request, asked)
     scale, files = asked.latent_scale(), service.catalogue.upscalers()
     known = (*LATENT_MODES, *UPSCALERS, *files)
     if (
@@ -102,10 +99,7 @@ async def txt2img(request: Request, asked: TextToImage) -> Json:
 async def img2img(request: Request, asked: ImageToImage) -> Json:
     """Draw pictures that start from one, all of it or where a mask is white."""
     service = service_of(request)
-    asked, warnings = asked.settled(lenient=service.settings.ignore_unsupported)
-    asked = await _with_styles(service, asked)
-    asked, left_out = _without_negatives(request, _with_usual(request, asked))
-    warnings += left_out
+    asked, warnings = await _settled(request, asked)
     strength = _strength(0.75 if asked.denoising_strength is None else asked.denoising_strength, asked.steps)
     # What can be refused is, before a picture is decoded.
     service.check_limits(_order(request, asked, strength=strength))
@@ -144,6 +138,14 @@ def _told(request: Request, asked: Extras) -> str:
     """Return the warnings of a request as A1111 has what it tells of pictures: as HTML."""
     warnings = asked.warnings(lenient=service_of(request).settings.ignore_unsupported)
     return "".join(f"<p>{html.escape(warning)}</p>" for warning in warnings)
+
+
+async def _settled(request: Request, asked: Form) -> tuple[Form, list[str]]:
+    """Return what is to be drawn, with styles and defaults filled in, and warnings. Raises as `Drawing.settled`."""
+    service = service_of(request)
+    asked, warnings = asked.settled(lenient=service.settings.ignore_unsupported)
+    asked, left_out = _without_negatives(request, _with_usual(request, await _with_styles(service, asked)))
+    return asked, warnings + left_out
 
 
 async def _drawn(request: Request, order: Order) -> JobView:

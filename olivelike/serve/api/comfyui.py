@@ -7,8 +7,6 @@ plugin for Krita asks.
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import json
 import re
 import sys
@@ -30,12 +28,12 @@ from olivelike.serve.api.comfyui_state import ComfyUI, Prompt, history_of, pictu
 from olivelike.serve.api.drawing import find_model, make_order, service_of
 from olivelike.serve.api.forms import read_named_files
 from olivelike.serve.api.guards import client_of, visitor_of
-from olivelike.serve.api.images import flat, in_turn, png, require_side, upright
+from olivelike.serve.api.images import flat, from_base64, in_turn, png, require_side, upright
 from olivelike.serve.api.refusals import RequestRefusedError, StrictRoute, refused
 from olivelike.serve.views import ENDED, JobEnded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from PIL import Image
 
@@ -230,13 +228,18 @@ async def queue(request: Request) -> Json:
 @_ROOT.post("/queue")
 async def change_queue(request: Request, asked: Asked) -> Response:
     """Take graphs out of the queue: those that are named, or all that this client's are and wait."""
-    named = asked.get("delete")
-    wanted = {str(name) for name in named} if isinstance(named, list) else set()
+    is_meant = _meant(request, asked)
     for one, job in _unfinished(request):
-        own = asked.get("clear") is True and one.visitor[0] == client_of(request)
-        if job.state == "queued" and (one.id in wanted or own):
+        if job.state == "queued" and is_meant(one):
             _cancel(request, one)
     return Response()
+
+
+def _meant(request: Request, asked: Json) -> Callable[[Prompt], bool]:
+    """Return what tells the graphs that a body means: those to `delete`, and with `clear` all of its sender."""
+    named, own = asked.get("delete"), client_of(request) if asked.get("clear") is True else None
+    wanted = {str(name) for name in named} if isinstance(named, list) else set()
+    return lambda one: one.id in wanted or one.visitor[0] == own
 
 
 @_ROOT.post("/interrupt")
@@ -281,12 +284,9 @@ def _history(request: Request, names: list[str], most: int = 1) -> Json:
 async def forget(request: Request, asked: Asked) -> Response:
     """Forget graphs that have ended; their pictures stay in the gallery."""
     service, state = service_of(request), comfyui_of(request)
-    named = asked.get("delete")
-    wanted = {str(name) for name in named} if isinstance(named, list) else set()
-    sees = visitor_of(request).sees
+    sees, is_meant = visitor_of(request).sees, _meant(request, asked)
     for one in [one for one in state.prompts.values() if sees(one.visitor[0])]:
-        own = asked.get("clear") is True and one.visitor[0] == client_of(request)
-        if (own or one.id in wanted) and service.job(one.job).state in ENDED:
+        if is_meant(one) and service.job(one.job).state in ENDED:
             del state.prompts[one.id]
     return Response()
 
@@ -479,10 +479,7 @@ async def _sent(request: Request, drawing: Drawing) -> tuple[str | None, str | N
 
 async def _bytes(request: Request, sent: SentPicture) -> bytes:
     if sent.how == "base64":
-        try:
-            return base64.b64decode(sent.name.rpartition(",")[2])
-        except (binascii.Error, ValueError):
-            raise refused("the picture is no base64") from None
+        return from_base64(sent.name, "the picture")
     if len(sent.name) > _MOST_NAME:
         raise refused(f"a picture's name has more than {_MOST_NAME} characters")
     name = f"etn/{sent.name}" if sent.how == "cache" else _file_name(sent.name)
@@ -496,13 +493,12 @@ def _scaled(image: Image.Image, scalings: tuple[Scaling, ...], most: int) -> Ima
     from PIL import Image, ImageOps
 
     for one in scalings:
-        width = one.width or round(image.width * one.height / image.height)
-        height = one.height or round(image.height * one.width / image.width)
-        if max(width, height) > most:
+        size = one.of(*image.size)
+        if max(size) > most:
             raise refused(f"a side of more than {most} pixels")
         method = Image.Resampling.NEAREST if one.nearest else Image.Resampling.LANCZOS
-        if min(width, height) > 0:
-            image = ImageOps.fit(image, (width, height), method) if one.crop else image.resize((width, height), method)
+        if min(size) > 0:
+            image = ImageOps.fit(image, size, method) if one.crop else image.resize(size, method)
     return image
 
 

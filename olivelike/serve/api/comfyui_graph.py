@@ -22,6 +22,7 @@ from olivelike.serve.api.comfyui_nodes import (
     Node,
 )
 
+_EMPTY: Final = ("EmptyLatentImage", "EmptySD3LatentImage", "EmptyFlux2LatentImage")
 _LOADERS: Final = {"CheckpointLoaderSimple": "ckpt_name", "UNETLoader": "unet_name"}
 _TEXT_LOADERS: Final = ("CLIPLoader", "DualCLIPLoader", "TripleCLIPLoader")
 _TEXTS: Final = {"CLIPTextEncode": "text", "CLIPTextEncodeSDXL": "text_g", "SwarmClipTextEncodeAdvanced": "prompt"}
@@ -45,6 +46,10 @@ class Scaling:
     height: int
     crop: bool
     nearest: bool
+
+    def of(self, width: int, height: int) -> tuple[int, int]:
+        """Return what a picture of a size is brought to."""
+        return self.width or round(width * self.height / height), self.height or round(height * self.width / width)
 
 
 @dataclass(frozen=True)
@@ -196,11 +201,10 @@ def _sampled(decoder: Node) -> Drawing:
     latents, amount = sampling.latents, 1
     if latents.kind == "RepeatLatentBatch":
         amount, latents = int(latents.value("amount")), latents.follow("samples")[0]
-    if latents.kind in ("EmptyLatentImage", "EmptySD3LatentImage", "EmptyFlux2LatentImage"):
+    if latents.kind in _EMPTY:
         if sampling.strength < 1:
             raise node.refused(f"it draws {sampling.strength:g} of the steps on nothing (node {latents.id})")
-        size = {side: int(latents.value(side)) for side in ("width", "height")}
-        return _with_fields(drawing, **size, num_images=amount * int(latents.value("batch_size")))
+        return _from_nothing(drawing, latents, amount)
     mask = None
     if latents.kind == "SetLatentNoiseMask":
         mask, latents = _mask(latents.follow("mask")), latents.follow("samples")[0]
@@ -216,6 +220,11 @@ def _sampled(decoder: Node) -> Drawing:
     init = _picture(latents.follow("pixels")[0])
     strength = {} if mask is not None and sampling.strength == 1 else {"strength": sampling.strength}
     return replace(_with_fields(drawing, **strength, num_images=amount), init=init, mask=mask)
+
+
+def _from_nothing(drawing: Drawing, latents: Node, amount: int = 1) -> Drawing:
+    size = {side: int(latents.value(side)) for side in ("width", "height")}
+    return _with_fields(drawing, **size, num_images=amount * int(latents.value("batch_size")))
 
 
 def _with_fields(drawing: Drawing, **fields: Any) -> Drawing:
@@ -264,10 +273,10 @@ def _second_pass(drawing: Drawing, second: _Sampling, latents: Node) -> Drawing:
             raise second.node.refused(f"its {name} are to be those of the first pass (node {below.id})")
     if second.strength >= 1:
         raise second.node.refused("a second pass draws a share of the steps: denoise below 1")
-    whole = _sampled_below(_conditions(first), first)
-    width = whole.fields.get("width")
-    if not isinstance(width, int) or whole.init is not None:
-        raise below.refused("a second pass enlarges what is drawn from a prompt alone")
+    if first.latents.kind not in _EMPTY or first.strength < 1:
+        raise first.node.refused("a second pass enlarges what is drawn from a prompt alone")
+    whole = _from_nothing(_conditions(first), first.latents)
+    width = whole.fields["width"]
     times = float(enlarging.value("scale_by")) if enlarging.kind == "LatentUpscaleBy" else 0.0
     if not times:
         across, down = (int(enlarging.value(side)) for side in ("width", "height"))
@@ -275,14 +284,6 @@ def _second_pass(drawing: Drawing, second: _Sampling, latents: Node) -> Drawing:
     more = {} if upscaler is None else {"upscaler": upscaler}
     found = _with_fields(whole, **hires_fields(times, second.strength), **more)
     return replace(found, sampling=second.node, loader=drawing.loader)
-
-
-def _sampled_below(drawing: Drawing, first: _Sampling) -> Drawing:
-    latents = first.latents
-    if latents.kind not in ("EmptyLatentImage", "EmptySD3LatentImage", "EmptyFlux2LatentImage") or first.strength < 1:
-        raise first.node.refused("a second pass enlarges what is drawn from a prompt alone")
-    size = {side: int(latents.value(side)) for side in ("width", "height")}
-    return _with_fields(drawing, **size, num_images=int(latents.value("batch_size")))
 
 
 def _sampling_of(node: Node) -> _Sampling:

@@ -245,8 +245,7 @@ def size_of(drawing: Drawing, picture: PictureView) -> tuple[int, int] | None:
     scaling = drawing.scaling
     if scaling is None:
         return None
-    width = scaling.width or round(picture.width * scaling.height / picture.height)
-    height = scaling.height or round(picture.height * scaling.width / picture.width)
+    width, height = scaling.of(picture.width, picture.height)
     return None if (width, height) in ((0, 0), (picture.width, picture.height)) else (max(width, 1), max(height, 1))
 
 

@@ -28,6 +28,7 @@ PHONE = {"width": 390, "height": 844}
 WIDE = {"width": 1440, "height": 900}
 ZOOMED = {"width": 720, "height": 450}
 """The wide one at 200 %."""
+UPSCALER = "R-ESRGAN 4x+"
 AXE = "OLIVELIKE_AXE_CORE"
 
 
@@ -52,20 +53,18 @@ def studio(little: Path, base_settings: ServeSettings, tmp_path_factory: pytest.
     first, second = place / "first", place / "second"
     for folder in (first, second):
         shutil.copytree(little, folder)
-    loras = place / "loras"
-    make_lora(loras / "wild.safetensors", "kohya", base=little_checkpoint(), alpha=64.0)
-    Image.new("RGB", (64, 64), "orange").save(loras / "wild.png")
-    upscalers = place / "upscalers"
-    network(upscalers, scale=4).rename(upscalers / "R-ESRGAN 4x+.onnx")
-    settings = replace(
-        base_settings,
-        folders=(first, second),
-        lora_dirs=(loras,),
-        upscaler_dirs=(upscalers,),
-        gallery=place / "gallery",
-    )
+    settings = equipped(base_settings, place, first, second)
+    Image.new("RGB", (64, 64), "orange").save(place / "loras/wild.png")
     with running(settings) as server:
         yield server
+
+
+def equipped(settings: ServeSettings, place: Path, *folders: Path) -> ServeSettings:
+    """Return settings of a server of folders, a LoRA and an upscaler."""
+    loras, upscalers = place / "loras", place / "upscalers"
+    make_lora(loras / "wild.safetensors", "kohya", base=little_checkpoint(), alpha=64.0)
+    network(upscalers, scale=4).rename(upscalers / f"{UPSCALER}.onnx")
+    return replace(settings, folders=folders, lora_dirs=(loras,), upscaler_dirs=(upscalers,), gallery=place / "gallery")
 
 
 @dataclass

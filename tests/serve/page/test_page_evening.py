@@ -13,41 +13,29 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from olivelike.serve import ServeSettings
-from olivelike.testing.lora_files import make_lora
 from tests.fixtures.little_guides import little_guided
-from tests.fixtures.little_pipeline import little_checkpoint, little_pipeline
-from tests.runtime.pictures.test_upscaling import network
+from tests.fixtures.little_pipeline import little_pipeline
 from tests.serve.conftest import Running, running
-from tests.serve.page.conftest import Opened, drop, holds, png
+from tests.serve.page.conftest import UPSCALER, Opened, drop, equipped, holds, png
 from tests.serve.page.test_page_canvas import drag, use
 from tests.serve.page.test_page_pictures import paste
 
 pytestmark = pytest.mark.slow
 
 MOST_MORE = 3
-UPSCALER = "R-ESRGAN 4x+"
 
 
 @pytest.fixture(scope="module")
 def home(base_settings: ServeSettings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """Return a server of two models, one with guides, a LoRA and an upscaler."""
     place = tmp_path_factory.mktemp("home")
-    make_lora(place / "loras/wild.safetensors", "kohya", base=little_checkpoint(), alpha=64.0)
-    network(place / "upscalers", scale=4).rename(place / "upscalers" / f"{UPSCALER}.onnx")
-    settings = replace(
-        base_settings,
-        folders=(little_guided(), little_pipeline()),
-        lora_dirs=(place / "loras",),
-        upscaler_dirs=(place / "upscalers",),
-        gallery=place / "gallery",
-    )
-    with running(settings) as server:
+    with running(equipped(base_settings, place, little_guided(), little_pipeline())) as server:
         yield server
 
 
