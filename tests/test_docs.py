@@ -65,11 +65,14 @@ def test_each_decision_says_why_what_and_what_follows_and_is_listed() -> None:
         assert index.count(f"* {number:03d} [{title}]({page.name}){replaced}\n") == 1, page
 
 
-def test_every_page_has_a_place_in_the_site() -> None:
+def test_every_page_has_a_place_in_the_site_and_in_its_index() -> None:
     navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     pages = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")}
     listed = set(re.findall(r"- ([\w/-]+\.md)$", navigation, re.MULTILINE))
     assert listed == {page for page in pages if not re.match(r"decisions/\d", page)}
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    linked = set(re.findall(r"\]\(([\w/-]+\.md)", index)) | {"index.md"}
+    assert sorted(page for page in listed - linked if not page.startswith("plugin-example")) == []
 
 
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
