@@ -15,7 +15,7 @@ import fnmatch
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,7 +23,19 @@ import onnx_ir as ir
 
 from olivelike.errors import PassError
 from olivelike.graphs.editing.editor import CONTRIB, GraphEditor
-from olivelike.graphs.editing.values import Dims, attribute, dims_of, fixed_dims, node_of
+from olivelike.graphs.editing.values import (
+    Dims,
+    attribute,
+    constant_array,
+    dims_of,
+    fixed_dims,
+    input_of,
+    is_used_once,
+    node_of,
+    producer,
+    required,
+    width_of,
+)
 from olivelike.model.graph import BLOCK_KEY, QUANTISE_DOMAIN
 from olivelike.model.quantised_values import QUANTISE, BlockFormat
 
@@ -55,48 +67,87 @@ _LEAST_DEPTH = 16
 """Values that are summed over; of fewer, the scales would be a large part."""
 
 
+@dataclass(frozen=True)
+class _Piece:
+    """Columns of what is rounded by rows."""
+
+    value: ir.Value
+    width: int
+    factor: ir.Value | None = None
+    """Of each row, that the values are yet to be multiplied by."""
+
+
 class _Rounded:
     """Activations as uint8 with a scale for each row, which all products of them share."""
 
-    def __init__(self, editor: GraphEditor, given: ir.Value, depth: int, before: ir.Node) -> None:
-        """Add what rounds rows of so many in front of a node: the first that reads them."""
-        self._editor, self._given = editor, given
+    def __init__(self, editor: GraphEditor, given: ir.Value, pieces: Sequence[_Piece], before: ir.Node) -> None:
+        """Add what rounds rows of a value, which its columns are given of, in front of the first node that reads them.
+
+        Columns are rounded apart, and put beside each other as bytes.
+        """
+        self._editor, self._given, self._pieces = editor, given, pieces
         self._rest: ir.Value | None = None
         outer = dims_of(given)[:-1]
         self._rows: Dims = (outer[0] if len(outer) == 1 else None,)
         last, each = editor.shape_constant(-1), (*outer, 1)
-        size = self._add("Abs", [given], dims_of(given), before)
-        most = self._add("ReduceMax", [size, last], each, before, keepdims=1)
-        step = self._add("Mul", [most, editor.constant(1 / _MOST, np.float32)], each, before)
-        self.scales = self._add("Max", [step, editor.constant(_LEAST_STEP, np.float32)], each, before)
+
+        def spread(operator: str, *inputs: ir.Value) -> ir.Value:
+            return self._add(operator, list(inputs), each, before)
+
+        sizes = []
+        for piece in pieces:  # Two readings are faster than a copy by Abs.
+            most, least = (
+                self._add(operator, [piece.value, last], each, before, keepdims=1)
+                for operator in ("ReduceMax", "ReduceMin")
+            )
+            size = spread("Max", most, spread("Neg", least))
+            sizes.append(size if piece.factor is None else spread("Mul", size, piece.factor))
+        size = spread("Max", *sizes) if len(sizes) > 1 else sizes[0]
+        step = spread("Mul", size, editor.constant(1 / _MOST, np.float32))
+        self.scales = spread("Max", step, editor.constant(_LEAST_STEP, np.float32))
         """Of each row."""
-        self._flat = self._add("Reshape", [self.scales, last], self._rows, before)
-        shape = self._add("Shape", [self._flat], (1,), before, ir.DataType.INT64)
+        steps = [self.scales if one.factor is None else spread("Div", self.scales, one.factor) for one in pieces]
+        self._steps = [self._add("Reshape", [step, last], self._rows, before) for step in steps]
+        shape = self._add("Shape", [self._steps[0]], (1,), before, ir.DataType.INT64)
         middle = ir.tensor(np.array([_MIDDLE], np.uint8))
         self._middles = self._add("ConstantOfShape", [shape], self._rows, before, ir.DataType.UINT8, value=middle)
-        self._matrix = self._add("Reshape", [given, editor.shape_constant(-1, depth)], (*self._rows, depth), before)
-        self._shape = self._add("Shape", [given], (len(dims_of(given)),), before, ir.DataType.INT64)
-        self._numbers = self._quantised(self._matrix, self._flat, before)
-        self.numbers = self._apart(self._numbers, before)
+        self._matrices, self._shapes = [], []
+        for piece in pieces:
+            value, places = piece.value, editor.shape_constant(-1, piece.width)
+            self._matrices.append(self._add("Reshape", [value, places], (*self._rows, piece.width), before))
+            self._shapes.append(self._add("Shape", [value], (len(outer) + 1,), before, ir.DataType.INT64))
+        self._numbers = [
+            self._quantised(matrix, step, before) for matrix, step in zip(self._matrices, self._steps, strict=True)
+        ]
+        self.numbers = self._together(self._numbers, before)
         """Of the shape of what is rounded; 128 stands for 0."""
 
     def rest(self, before: ir.Node) -> ir.Value:
         """Return what the numbers leave, as numbers of `_REST` of their scale."""
         if self._rest is None:
-            dims = dims_of(self._matrix)
-            inputs = [self._numbers, self._flat, self._middles]
-            wide = self._add("DequantizeLinear", inputs, dims, before, ir.DataType.FLOAT, axis=0)
-            left = self._add("Sub", [self._matrix, wide], dims, before)
-            finer = self._add("Mul", [self._flat, self._editor.constant(_REST, np.float32)], self._rows, before)
-            self._rest = self._apart(self._quantised(left, finer, before), before)
+            found = []
+            for matrix, numbers, step in zip(self._matrices, self._numbers, self._steps, strict=True):
+                dims = dims_of(matrix)
+                inputs = [numbers, step, self._middles]
+                wide = self._add("DequantizeLinear", inputs, dims, before, ir.DataType.FLOAT, axis=0)
+                left = self._add("Sub", [matrix, wide], dims, before)
+                finer = self._add("Mul", [step, self._editor.constant(_REST, np.float32)], self._rows, before)
+                found.append(self._quantised(left, finer, before))
+            self._rest = self._together(found, before)
         return self._rest
 
     def _quantised(self, matrix: ir.Value, scales: ir.Value, before: ir.Node) -> ir.Value:
         inputs = [matrix, scales, self._middles]
         return self._add("QuantizeLinear", inputs, dims_of(matrix), before, ir.DataType.UINT8, axis=0)
 
-    def _apart(self, numbers: ir.Value, before: ir.Node) -> ir.Value:
-        return self._add("Reshape", [numbers, self._shape], dims_of(self._given), before)
+    def _together(self, pieces: Sequence[ir.Value], before: ir.Node) -> ir.Value:
+        """Return numbers of pieces in the shape of what is rounded."""
+        dims = dims_of(self._given)
+        found = [
+            self._add("Reshape", [numbers, shape], (*dims[:-1], piece.width), before)
+            for numbers, shape, piece in zip(pieces, self._shapes, self._pieces, strict=True)
+        ]
+        return self._add("Concat", found, dims, before, axis=-1) if len(found) > 1 else found[0]
 
     def _add(
         self, operator: str, inputs: list[ir.Value], dims: Dims, before: ir.Node, dtype: ir.DataType | None = None,
@@ -156,6 +207,9 @@ class BlockQuantisation:
         self._exact_blocks = (*exact_blocks, *self._paired_blocks)
         self._accuracy_level, self._by_rows = accuracy_level, rows and accuracy_level == _IN_8_BITS
         self._rounded: dict[ir.Value, _Rounded] = {}
+        self._scaled: dict[ir.Value, tuple[ir.Value, ir.Value]] = {}
+        """Products by rows, as what they are without the scales of rows, and these."""
+        self._halves: dict[tuple[ir.Value, int], ir.Value] = {}
         self._wide: dict[tuple[ir.Value, BlockFormat], ir.Value] = {}
         self._counts: Counter[str] = Counter()
 
@@ -315,10 +369,13 @@ class BlockQuantisation:
         if paired:
             made.append(self._editor.value(f"{value.name}.rest", shapes[-2], ir.DataType.UINT8))
             made.append(self._editor.value(f"{value.name}.rest_scales", shapes[-1], value.dtype))
-        producer = node_of(first)
-        self._editor.add_outputs(producer, *made)
-        self._editor.weights.update(producer.outputs)
-        return list(producer.outputs)
+        for place, shape in enumerate(shapes[2:] if form.columns else ()):  # Those of the next pieces.
+            kind, dtype = (("int8", first.dtype), ("scales", value.dtype))[place % 2]
+            made.append(self._editor.value(f"{value.name}.{kind}", shape, dtype))
+        maker = node_of(first)
+        self._editor.add_outputs(maker, *made)
+        self._editor.weights.update(maker.outputs)
+        return list(maker.outputs)
 
     def _widened(self, node: ir.Node, value: ir.Value, form: BlockFormat) -> ir.Value:
         if self._folds(form):
@@ -360,32 +417,68 @@ class BlockQuantisation:
 
     def _multiply(self, node: ir.Node, value: ir.Value, form: BlockFormat) -> None:
         """Put MatMulNBits in an operator's place, or two and their sum; and an Add behind it for a Gemm's bias."""
-        result, given = node.outputs[0], node.inputs[0]
-        depth, width = dims_of(value)[form.axis], dims_of(value)[1 - form.axis]
+        result, left = node.outputs[0], required(node, 0)
+        depth, width = fixed_dims(value)[form.axis], fixed_dims(value)[1 - form.axis]
         exact = _within(node.metadata_props.get(BLOCK_KEY, ""), self._exact_blocks)
-        level = 0 if exact else self._accuracy_level
+        level, dims = 0 if exact else self._accuracy_level, dims_of(result)
+        in_two = self._by_rows and form.bits == _SPLIT and depth % form.block_size == 0
+        if in_two:
+            left, level, dims = self._in_two(left, form.block_size, node), self._accuracy_level, (2, *dims)
+
+        def add(operator: str, inputs: list[ir.Value], name: str, domain: str = "", **more: int) -> ir.Value:
+            return self._editor.add(
+                operator, inputs, dims, before=node, name=f"{result.name}.{name}", domain=domain, dtype=result.dtype,
+                attributes=more or None,
+            )  # fmt: skip
 
         def multiply(bits: int, parts: list[ir.Value], name: str) -> ir.Value:
-            return self._editor.add(
-                "MatMulNBits", [given, *parts], dims_of(result), before=node, name=f"{result.name}.{name}",
-                domain=CONTRIB, dtype=result.dtype,
-                attributes={
-                    "K": depth, "N": width, "bits": bits, "block_size": form.block_size, "accuracy_level": level,
-                },
+            return add(
+                "MatMulNBits", [left, *parts], name, CONTRIB, K=depth, N=width, bits=bits, block_size=form.block_size,
+                accuracy_level=level,
             )  # fmt: skip
 
         parts = self._numbers(node, value, form)
         if form.bits == _SPLIT:
-            both = [multiply(8, parts[:-2], "product"), multiply(4, parts[-2:], "rest")]
-            product = self._editor.add("Add", both, dims_of(result), before=node, name=f"{result.name}.both")
+            product = add("Add", [multiply(8, parts[:-2], "product"), multiply(4, parts[-2:], "rest")], "both")
         else:
             product = multiply(form.bits, parts, "product")
-        if node.op_type == "Gemm" and len(node.inputs) > 2 and node.inputs[2] is not None:
-            product = self._editor.add(
-                "Add", [product, node.inputs[2]], dims_of(result), before=node, name=f"{result.name}.sum"
-            )
+        if in_two:
+            dims = dims_of(result)
+            product = add("ReduceSum", [product, self._editor.shape_constant(0)], "whole", keepdims=0)
+        if node.op_type == "Gemm" and (bias := input_of(node, 2)) is not None:
+            product = add("Add", [product, bias], "sum")
         self._editor.replace(result, product)
         self._counts["multiplied"] += 1
+
+    def _in_two(self, given: ir.Value, size: int, node: ir.Node) -> ir.Value:
+        """Return blocks of a value as MatMulNBits rounds them to 8 bits and what that leaves, one behind the other.
+
+        So two products that round are of 16 bits of what they multiply, and read the weights once.
+        """
+        if (known := self._halves.get((given, size))) is not None:
+            return known
+        dims = dims_of(given)
+        outer, depth = dims[:-1], width_of(given)
+        blocks = None if depth is None else depth // size
+        each, all_ = (*outer, blocks, 1), (*outer, blocks, size)
+        last = self._editor.shape_constant(-1)
+
+        def add(operator: str, inputs: list[ir.Value], shape: Dims, **more: int) -> ir.Value:
+            name = f"{given.name}.{operator.lower()}"
+            return self._editor.add(operator, inputs, shape, before=node, name=name, attributes=more or None)
+
+        apart = add("Reshape", [given, self._editor.shape_constant(*[0] * len(outer), -1, size)], all_)
+        most = add("ReduceMax", [add("Abs", [apart], all_), last], each, keepdims=1)
+        step = add("Mul", [most, self._editor.constant(1 / _MOST, np.float32)], each)
+        step = add("Max", [step, self._editor.constant(_LEAST_STEP, np.float32)], each)
+        upper = add("Mul", [add("Round", [add("Div", [apart, step], all_)], all_), step], all_)
+        axis = self._editor.shape_constant(0)
+        both = [add("Unsqueeze", [one, axis], (1, *all_)) for one in (upper, add("Sub", [apart, upper], all_))]
+        stacked = add("Concat", both, (2, *all_), axis=0)
+        shape = self._editor.shape_constant(*[0] * (len(outer) + 1), -1)
+        joined = add("Reshape", [stacked, shape], (2, *dims))
+        self._halves[given, size] = joined
+        return joined
 
     def _is_by_rows(self, value: ir.Value, form: BlockFormat) -> bool:
         """Tell whether whole numbers are multiplied, and rows and columns scaled."""
@@ -395,31 +488,62 @@ class BlockQuantisation:
         )  # fmt: skip
 
     def _multiply_by_rows(self, node: ir.Node, value: ir.Value, form: BlockFormat) -> None:
-        """Put MatMulIntegerToFloat in an operator's place, or two and their sum; and an Add behind it for a bias."""
-        result, given = node.outputs[0], node.inputs[0]
-        assert given is not None
-        numbers, scales = self._numbers(node, value, form)
-        if given not in self._rounded:
-            self._rounded[given] = _Rounded(self._editor, given, fixed_dims(value)[0], node)
-        rounded, dims = self._rounded[given], dims_of(result)
+        """Put MatMulIntegerToFloat in an operator's place, or two and their sum; and an Add behind it for a bias.
 
-        def add(operator: str, inputs: list[ir.Value], name: str, domain: str = "") -> ir.Value:
+        Columns that are read apart are products of their own, so that nobody copies them.
+        """
+        result, given = node.outputs[0], required(node, 0)
+        if given not in self._rounded:
+            pieces = self._pieces(given, fixed_dims(value)[0])
+            self._rounded[given] = _Rounded(self._editor, given, pieces, node)
+        rounded = self._rounded[given]
+        bias = input_of(node, 2) if node.op_type == "Gemm" else None
+        width = fixed_dims(value)[1]
+        parts = [(result, width)] if bias is not None else _columns(result, width)
+        columns = tuple(width for _, width in parts) if len(parts) > 1 else ()
+        weights = self._numbers(node, value, replace(form, columns=columns))
+        exact = _within(node.metadata_props.get(BLOCK_KEY, ""), self._exact_blocks)
+
+        def add(operator: str, inputs: list[ir.Value], to: ir.Value, name: str, domain: str = "") -> ir.Value:
             return self._editor.add(
-                operator, inputs, dims, before=node, name=f"{result.name}.{name}", domain=domain, dtype=result.dtype
+                operator, inputs, dims_of(to), before=node, name=f"{to.name}.{name}", domain=domain, dtype=to.dtype
             )
 
-        def multiply(left: ir.Value, scale: float, name: str) -> ir.Value:
-            parts = [left, numbers, self._editor.constant(scale, np.float32), scales]
-            return add("MatMulIntegerToFloat", [*parts, self._editor.constant(_MIDDLE, np.uint8)], name, CONTRIB)
-
-        product = multiply(rounded.numbers, 1.0, "product")
-        if _within(node.metadata_props.get(BLOCK_KEY, ""), self._exact_blocks):
-            product = add("Add", [product, multiply(rounded.rest(node), _REST, "rest")], "both")
-        product = add("Mul", [product, rounded.scales], "scaled")
-        if node.op_type == "Gemm" and len(node.inputs) > 2 and node.inputs[2] is not None:
-            product = add("Add", [product, node.inputs[2]], "sum")
-        self._editor.replace(result, product)
+        for (found, _), *weight in zip(parts, weights[::2], weights[1::2], strict=True):
+            rows = [(rounded.numbers, 1.0, "product"), *([(rounded.rest(node), _REST, "rest")] if exact else [])]
+            products = []
+            for left, scale, name in rows:
+                inputs = [left, weight[0], self._editor.constant(scale, np.float32), weight[1]]
+                inputs.append(self._editor.constant(_MIDDLE, np.uint8))
+                products.append(add("MatMulIntegerToFloat", inputs, found, name, CONTRIB))
+            product = add("Add", products, found, "both") if exact else products[0]
+            scaled = add("Mul", [product, rounded.scales], found, "scaled")
+            self._scaled[scaled] = product, rounded.scales
+            self._editor.replace(found, scaled if bias is None else add("Add", [scaled, bias], found, "sum"))
         self._counts["multiplied"] += 1
+
+    def _pieces(self, given: ir.Value, depth: int) -> list[_Piece]:
+        """Return columns of what is multiplied, each as it is before a Concat, and before it was scaled by rows."""
+        concat, rank = producer(given, "Concat"), len(dims_of(given))
+        if concat is not None and is_used_once(given) and attribute(concat, "axis", 0) in (-1, rank - 1):
+            values = [required(concat, place) for place in range(len(concat.inputs))]
+            widths = [width for value in values if (width := width_of(value)) is not None]
+            if len(widths) == len(values):
+                return [self._unscaled(value, width) for value, width in zip(values, widths, strict=True)]
+        return [self._unscaled(given, depth)]
+
+    def _unscaled(self, value: ir.Value, width: int) -> _Piece:
+        """Return a product with what is scaled by rows as the product with what isn't, which saves a reading."""
+        product = producer(value, "Mul")
+        if product is not None and is_used_once(value):
+            for place in (0, 1):
+                factor, other = required(product, place), required(product, 1 - place)
+                if factor in self._scaled and is_used_once(factor):
+                    plain, scales = self._scaled[factor]
+                    inputs, dims = [other, plain], dims_of(value)
+                    name = f"{value.name}.plain"
+                    return _Piece(self._editor.add("Mul", inputs, dims, before=product, name=name), width, scales)
+        return _Piece(value, width)
 
     def _look_up(self, node: ir.Node, value: ir.Value, form: BlockFormat) -> None:
         """Look up rows of numbers, and of scales, and widen them."""
@@ -485,6 +609,58 @@ class BlockQuantisation:
         joined = add("Reshape", [add("Add", widened, whole), shape], dims_of(result))
         self._editor.replace(result, cast(joined, value.dtype))
         self._counts["looked_up"] += 1
+
+
+def _columns(value: ir.Value, width: int) -> list[tuple[ir.Value, int]]:
+    """Return values that hold all columns of a value, in order, and how many: itself, if it is read as a whole."""
+    whole = [(value, width)]
+    found: dict[tuple[int, int], ir.Value] = {}
+    pieces = _pieces_of(value, 0, width)
+    for one, start, stop in pieces:
+        found[start, stop] = one
+    if len(found) < len(pieces):  # Columns that are read twice, by nodes of their own.
+        return whole
+    bounds = sorted(found)
+    ends = [start for start, _ in bounds[1:]] + [width]
+    if bounds[0][0] != 0 or [stop for _, stop in bounds] != ends:
+        return whole
+    return [(found[one], one[1] - one[0]) for one in bounds]
+
+
+def _pieces_of(value: ir.Value, start: int, stop: int) -> list[tuple[ir.Value, int, int]]:
+    """Return what holds columns of a value that nothing reads as a whole, and which; else itself."""
+    whole, found = [(value, start, stop)], []
+    if value.is_graph_output() or not value.uses():
+        return whole
+    for user, place in value.uses():
+        if place or user.domain:
+            return whole
+        bounds = _split_at(user, len(dims_of(value)), stop - start)
+        if bounds is None:
+            return whole
+        for output, (first, last) in zip(user.outputs, bounds, strict=True):
+            found += _pieces_of(output, start + first, start + last)
+    return found
+
+
+def _split_at(node: ir.Node, rank: int, width: int) -> list[tuple[int, int]] | None:
+    """Return which columns the outputs of a Split or a Slice along the last axis are; `None` for what is neither."""
+    if node.op_type == "Split" and attribute(node, "axis", 0) in (-1, rank - 1):
+        sizes = constant_array(input_of(node, 1))
+        count = len(node.outputs)
+        if sizes is None and width % count:
+            return None
+        ends = np.cumsum([width // count] * count if sizes is None else sizes).tolist()
+        return list(zip([0, *ends[:-1]], ends, strict=True)) if ends[-1] == width else None
+    if node.op_type != "Slice":
+        return None
+    given = [constant_array(input_of(node, place)) for place in range(1, 5)]
+    if any(one is None or one.size != 1 for one in given):
+        return None
+    start, stop, axis, step = (int(one.item()) for one in given if one is not None)
+    if axis not in (-1, rank - 1) or step != 1 or not 0 <= start < stop:
+        return None
+    return [(start, min(stop, width))]
 
 
 def _within(path: str, blocks: Sequence[str]) -> bool:

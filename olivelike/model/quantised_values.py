@@ -61,18 +61,21 @@ class BlockFormat:
     the lower ones of the second half of the weight, along its first axis, are in the bytes of those of the first half,
     above them."""
     method: Method = "rtn"
+    columns: tuple[int, ...] = ()
+    """Widths of pieces along the last axis, each of which has numbers and scales of its own: of matrices in 8 bits that
+    are symmetric, not packed, and have blocks along the first axis. None for a matrix in one piece."""
 
     @classmethod
     def of(cls, attributes: JsonView) -> BlockFormat:
         """Return the format that an operator's attributes say."""
         flags = {name: bool(attributes[name]) for name in ("symmetric", "packed")}
-        return cls(**{**attributes, **flags})
+        return cls(**{**attributes, **flags, "columns": tuple(attributes.get("columns", ()))})
 
-    def attributes(self) -> dict[str, int | str]:
+    def attributes(self) -> dict[str, int | str | list[int]]:
         """Return it as attributes of an operator."""
         return {
             "bits": self.bits, "block_size": self.block_size, "axis": self.axis, "symmetric": int(self.symmetric),
-            "packed": int(self.packed), "method": self.method,
+            "packed": int(self.packed), "method": self.method, **({"columns": [*self.columns]} if self.columns else {}),
         }  # fmt: skip
 
     @property
@@ -94,8 +97,11 @@ class BlockFormat:
     def shapes(self, shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
         """Return the shapes of numbers, scales, and zero points or lower bits of a weight of this shape.
 
-        Of 12 bits that are packed, numbers and scales of the rest follow.
+        Of 12 bits that are packed, numbers and scales of the rest follow; of pieces, those of the next.
         """
+        if self.columns:
+            whole = replace(self, columns=())
+            return tuple(one for width in self.columns for one in whole.shapes((*shape[:-1], width))[:2])
         if self.packed and self.bits == _SPLIT:
             first, rest = (form.shapes(shape) for form in self.in_two())
             return (*first, *rest[:2])
@@ -163,6 +169,10 @@ def quantise(weight: Array, form: BlockFormat, dtype: np.dtype[Any] | None = Non
     if form.packed:
         return [array for one, parts in zip(forms, made, strict=True) for array in _packed(one, *parts)]
     numbers, scales, zeros = (np.moveaxis(part.reshape(*outer, -1), -1, form.axis) for part in made[0])
+    if form.columns:
+        ends = np.cumsum(form.columns)[:-1]
+        both = zip(np.split(numbers.view(np.int8), ends, axis=-1), np.split(scales, ends, axis=-1), strict=True)
+        return [in_row_order(one) for piece in both for one in piece]
     numbers = in_row_order(numbers)
     if form.bits == _SPLIT:
         first, second = np.split(numbers.astype(np.uint8) & 15, 2)
@@ -195,6 +205,8 @@ def dequantise(parts: list[Array], form: BlockFormat, shape: tuple[int, ...]) ->
         form: How they are written.
         shape: Of the weight.
     """
+    if form.columns:
+        parts = [np.concatenate(parts[kind::2], axis=-1) for kind in (0, 1)]
     if form.packed and form.bits == _SPLIT:
         first, rest = form.in_two()
         return dequantise(parts[:-2], first, shape) + dequantise(parts[-2:], rest, shape)

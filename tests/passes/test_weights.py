@@ -6,6 +6,7 @@ from collections import Counter
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import onnxruntime
 import pytest
 
@@ -14,9 +15,12 @@ from olivelike.engine.output.materialize import materialize
 from olivelike.errors import PassError
 from olivelike.graphs.inspect import inspect_model, left_to_cpu
 from olivelike.graphs.inspect.quantised import quantised_precision
+from olivelike.graphs.quantisation import BlockQuantisation
+from olivelike.model import Graph
+from olivelike.model.graph import PARAMETER_KEY
 from olivelike.model.quantised_values import BlockFormat
 from olivelike.model.targets import TARGETS
-from olivelike.testing import run_pass
+from olivelike.testing import LocalTensors, run_pass
 from olivelike.workflow.passes import Registry
 from tests.fixtures.little_pipeline import little_model
 
@@ -273,3 +277,78 @@ def test_products_by_rows_are_of_whole_numbers_on_the_cpu(tiny, tmp_path):
     name = next(name for name in held.derivations if name.endswith("fc1.weight"))
     parts = dict(held.parts(name, held.read(name) + 1))
     assert sorted(array.dtype.name for array in parts.values()) == ["float32", "int8"]
+
+
+GATED = """
+<ir_version: 11, opset_import: ["": 23]>
+block (float[1,rows,32] x, float[32,160] packed, float[96,64] out) => (float[1,rows,64] y)
+<int64[2] sizes = {32, 128}, int64[1] first = {0}, int64[1] half = {64}, int64[1] end = {128}, int64[1] axis = {2},
+ int64[1] step = {1}> {
+    all = MatMul(x, packed)
+    values, both = Split<axis = 2>(all, sizes)
+    gate = Slice(both, first, half, axis, step)
+    up = Slice(both, half, end, axis, step)
+    open = Sigmoid(gate)
+    opened = Mul(gate, open)
+    inner = Mul(opened, up)
+    joined = Concat<axis = -1>(values, inner)
+    y = MatMul(joined, out)
+}
+"""
+
+
+@pytest.mark.parametrize("exact", [(), ("*",)])
+def test_columns_that_are_read_apart_are_multiplied_apart_and_rounded_before_they_are_joined(exact, tmp_path):
+    random = np.random.default_rng(0)
+    values = {"packed": random.standard_normal((32, 160)), "out": random.standard_normal((96, 64))}
+    weights = {name: array.astype(np.float32) for name, array in values.items()}
+    x = random.standard_normal((1, 7, 32)).astype(np.float32) * np.logspace(-6, 6, 7, dtype=np.float32)[:, None]
+    x[0, 3] = 0
+    model = ir.from_proto(onnx.shape_inference.infer_shapes(onnx.parser.parse_model(GATED)))
+    for value in model.graph.inputs[1:]:
+        value.metadata_props[PARAMETER_KEY] = value.name
+    tensors, found = LocalTensors(), []
+    table = tensors.table(weights)
+    for number in range(2):
+        if number:
+            form = BlockFormat(8, 256, 0, symmetric=False, packed=False)
+            rows = {"accuracy_level": 4, "rows": True, "exact_blocks": exact}
+            quantised = BlockQuantisation(model, form, TARGETS["cpu"], **rows)
+            assert quantised.quantise() == {"weights_multiplied": 2}
+            assert quantised_precision(list(model.graph)) == "w8"
+        path = tmp_path / f"{number}.onnx"
+        names = {"model_file": path.name, "data_file": f"{number}.pb"}
+        written = materialize(Graph.from_ir(model), table, tensors.files, tmp_path, lambda _, __: None, **names)
+        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        found.append(session.run(None, {"x": x})[0])
+    ran = Counter(node.op_type for node in model.graph)
+    assert ran["MatMulIntegerToFloat"] == 4 * (2 if exact else 1)
+    assert {"Split", "Slice", "Abs"}.isdisjoint(ran)
+    assert next(node for node in model.graph if node.op_type == "Concat").outputs[0].dtype == ir.DataType.UINT8
+    off = np.linalg.norm(found[1] - found[0], axis=-1) / np.maximum(np.linalg.norm(found[0], axis=-1), 1e-30)
+    assert off.max() < 2e-2
+    assert off[0, 3] == 0
+    held = QuantisedInitializers(Initializers(path), written.derivations)
+    assert np.abs(held.read("packed") - weights["packed"]).max() < 2e-2
+    parts = dict(held.parts("packed", weights["packed"]))
+    assert [array.shape for array in parts.values()] == [(32, 32), (1, 32), (32, 64), (1, 64), (32, 64), (1, 64)]
+    assert all(np.array_equal(array, held.file.read(name)) for name, array in parts.items())
+
+
+def test_paired_weights_beside_products_by_rows_multiply_both_halves_of_sixteen_bits(tiny, tmp_path):
+    model = run_pass(FUSE, tiny("text_encoder"), target="cpu")
+    chosen = {"fine_blocks": (), "int8_compute": True, "paired_blocks": ("*mlp", "*self_attn")}
+    outputs, ids = [], {"input_ids": np.arange(154, dtype=np.int32).reshape(2, 77)}
+    for rows in (False, True):
+        one = run_pass(EIGHT, model, target="cpu", **chosen, int8_rows=rows)
+        kept = {found["form"]: found["layers"] for found in one.facts["kept_weights"]}
+        levels = Counter(
+            (node.attributes["bits"].as_int(), node.attributes["accuracy_level"].as_int())
+            for node in one.graph.to_ir().graph if node.op_type == "MatMulNBits"
+        )  # fmt: skip
+        assert levels == {(bits, 4 if rows else 0): kept["12 bits"] for bits in (8, 4)}
+        names = {"model_file": f"{rows}.onnx", "data_file": f"{rows}.pb"}
+        materialize(one.graph, one.weights, one.tensors.files, tmp_path, lambda _, __: None, **names)
+        session = onnxruntime.InferenceSession(tmp_path / f"{rows}.onnx", providers=["CPUExecutionProvider"])
+        outputs.append(session.run(["last_hidden_state"], ids)[0])
+    assert 0 < np.linalg.norm(outputs[1] - outputs[0]) < 5e-4 * np.linalg.norm(outputs[0])

@@ -97,7 +97,7 @@ class Evaluator:
         weight, dtype = self._narrow(expression["inputs"][0])
         with np.errstate(invalid="ignore"):  # What NaN becomes as a whole number is refused below.
             found = quantised_format(expression).quantise(weight, dtype)
-        if count_not_finite(found[1]):
+        if any(map(count_not_finite, found[1:])):
             reason = "too large for its scales; put its block into `float_blocks`"
             if count := count_not_finite(weight):
                 reason = (

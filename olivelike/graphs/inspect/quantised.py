@@ -24,6 +24,8 @@ _MULTIPLY: Final = frozenset({"Attention", "Conv", "Gemm", "MatMul", "NhwcConv"}
 """Operators whose second input may be a weight."""
 _BY_ROWS: Final = "MatMulIntegerToFloat"
 """Multiplies by weights in 8 bits what is rounded by rows, as it comes."""
+_BESIDE: Final = frozenset({"Concat", "Reshape"})
+"""Operators that such a one's numbers pass."""
 _MATRIX: Final = 2
 _FLOAT_TYPES: Final = {
     ir.DataType.FLOAT: "float32", ir.DataType.FLOAT16: "float16", ir.DataType.BFLOAT16: "bfloat16",
@@ -218,9 +220,11 @@ def rounded_to(nodes: Iterable[ir.Node]) -> str | None:
 
 
 def _is_by_rows(node: ir.Node) -> bool:
-    """Tell whether what is rounded is read as it is, and not widened first."""
-    readers = {user.op_type for reshape, _ in node.outputs[0].uses() for user, _ in reshape.outputs[0].uses()}
-    return _BY_ROWS in readers
+    """Tell whether what is rounded is read as it is, alone or beside other columns, and not widened first."""
+    readers = [user for user, _ in node.outputs[0].uses()]
+    while passed := [user for user in readers if user.op_type in _BESIDE]:
+        readers = [user for one in passed for user, _ in one.outputs[0].uses()]
+    return _BY_ROWS in {user.op_type for user in readers}
 
 
 def weight_bits(node: ir.Node) -> int | None:
