@@ -204,6 +204,11 @@ export function resetFields() {
     const name = input.dataset.field;
     if (!WORDS.includes(name) && name in defaults) set(input, defaults[name]);
   }
+  for (const input of kept().filter((one) => !one.dataset.field)) {
+    if (input.tagName === "SELECT") input.selectedIndex = 0;
+    else if (input.type === "checkbox") input.checked = input.defaultChecked;
+    else input.value = input.defaultValue;
+  }
   $("form").dispatchEvent(new Event("input", { bubbles: true }));
   document.dispatchEvent(new Event("form-filled"));
 }
@@ -286,8 +291,8 @@ export function startSizes() {
   document.addEventListener("form-filled", snapSize);
 }
 
-/** Show at which field the server or the browser finds fault, and open what it is folded in. */
-export function markField(name) {
+/** Show at which field the server or the browser finds fault, and open what it is folded in; `mended` is called once it is changed. */
+export function markField(name, mended = () => {}) {
   for (const input of [...fields(), $("sampler")]) input.removeAttribute("aria-invalid");
   const input = name && fields().find((one) => one.dataset.field === name);
   if (!input) return;
@@ -297,6 +302,10 @@ export function markField(name) {
   const fold = seen.closest("details");
   if (fold) fold.open = true;
   seen.focus();
+  seen.addEventListener("input", () => {
+    markField(null);
+    mended();
+  }, { once: true });
 }
 
 /** The first field whose value its own bounds refuse, with a sentence about it. */

@@ -96,9 +96,12 @@ export function forgetInitial() {
 /** Paint over the initial picture: a mask, colours, or what is to be around it. */
 export async function openCanvas(tool = "mask") {
   if (!picture) return;
-  const before = painted;
   const drawn = await paintOver(picture, { steps: painted?.steps, tool });
-  if (!drawn) return;
+  if (drawn) takePainted(drawn);
+}
+
+function takePainted(drawn) {
+  const before = painted;
   forgetPainted();
   painted = drawn;
   if (drawn.picture) drawn.picture.url = URL.createObjectURL(drawn.picture.blob);
@@ -129,8 +132,13 @@ export async function emptySheet(colour) {
 }
 
 async function drawInitial() {
-  await setInitial((await emptySheet("#fff")).blob, { name: t`an empty sheet` });
-  await openCanvas("colour");
+  const sheet = await emptySheet("#fff");
+  const drawn = await paintOver(sheet, { tool: "colour" });
+  URL.revokeObjectURL(sheet.url);
+  if (!drawn) return;
+  // It is sent when it is drawn from: who generates now, generates with what is on it.
+  setInitial(sheet.blob, { sent: { width: sheet.width, height: sheet.height }, name: t`an empty sheet` });
+  takePainted(drawn);
 }
 
 function show() {

@@ -124,7 +124,7 @@ export const readQueue = spaced(async () => {
 function differences(order, other) {
   const size = (one) => (one?.width && one?.height ? `${one.width}×${one.height}` : "");
   const parts = order.num_images > 1 ? [t`${order.num_images} pictures`] : [];
-  if (order.x || order.y) parts.push(t`X/Y/Z plot`);
+  if (order.x || order.y || order.z) parts.push(t`X/Y/Z plot`);
   if (order.model !== other?.model) parts.push(order.model);
   if (size(order) !== size(other)) parts.push(size(order));
   for (const { name, label } of FORM.fields) {

@@ -37,6 +37,7 @@ export function problem(element, error) {
   // What the server says is English in each language of the page.
   if (error?.status) element.lang = "en";
   else element.removeAttribute("lang");
+  element.dataset.code = error?.code ?? "";
   element.hidden = !text;
 }
 

@@ -45,10 +45,8 @@ async function order() {
     missing.add(name);
     delete found[name];
   }
-  const { x, y } = axes();
   if (found.num_images < 2) found.sheet = false;
-  if (x) found.x = x;
-  if (y) found.y = y;
+  for (const [side, axis] of Object.entries(axes())) if (axis) found[side] = axis;
   return found;
 }
 
@@ -64,7 +62,7 @@ function fault(error) {
   problem($(place), error);
   if (error.plot) $(place).scrollIntoView({ block: "nearest" });
   const named = /^(?:body\.)?([a-z_]+)\b/.exec(error.message)?.[1];
-  markField(error.field ?? named);
+  markField(error.field ?? named, () => problem($(place), ""));
   if (error.code === "source" && /upload|picture/.test(error.message)) {
     if (hasPicture()) forgetInitial();
     forgetControl();
@@ -177,8 +175,9 @@ function startForm() {
     notice(t`All options are as the model has them.`);
   });
   document.addEventListener("keydown", shortcuts);
-  const tellHires = () => ($("hires-badge").textContent = $("hires").value ? `×${$("hires").value}` : "");
-  $("hires").addEventListener("input", tellHires);
+  // An upscaler works without Hires fix, too.
+  const tellHires = () => ($("hires-badge").textContent = [$("hires").value && `×${$("hires").value}`, $("upscaler").value].filter(Boolean).join(" · "));
+  for (const id of ["hires", "upscaler"]) $(id).addEventListener("input", tellHires);
   document.addEventListener("form-filled", tellHires);
 }
 
@@ -264,6 +263,7 @@ async function start() {
   addEventListener("hashchange", route);
   route();
   onReturn(async () => {
+    if ($("order-problem").dataset.code === "unreachable") problem($("order-problem"), "");
     await readAll().catch(() => {});
     readNewest();
     readQueue();

@@ -96,6 +96,9 @@ function said(value) {
   return String(value);
 }
 
+/** What a field has that a record says nothing of. */
+const plainOf = (field) => FORM.fields.find(({ name }) => name === field)?.default;
+
 const isSaid = (value, plain) => value !== undefined && value !== null && value !== "" && JSON.stringify(value) !== JSON.stringify(plain);
 
 /** The recipe as pairs of a label and a value in words. */
@@ -104,7 +107,7 @@ export function recipeFacts(record) {
   const told = FORM.record.filter(({ name, default: plain }) => isSaid(whole[name], plain));
   const rows = told.map(({ name, label, text }) => [
     t(label),
-    text ? t(text).replace(TEMPLATE, (_, field, place) => (place ? record[field][place] : record[field])) : said(whole[name]),
+    text ? t(text).replace(TEMPLATE, (_, field, place) => (place ? record[field][place] : record[field] ?? plainOf(field))) : said(whole[name]),
   ]);
   rows.push(...Object.entries(record.other ?? {}));
   return rows;

@@ -13,12 +13,17 @@ const TITLE = "olivelike";
 /** The job and the picture that were shown last, for the next time. */
 const KEY = "olivelike.stage";
 
+/** How many pictures the strip has at most. */
+const MOST = 60;
+
 let pictures = [];
 let shown = null;
 let said = "";
 let begun = null;
 let position = null;
-let took = "";
+/** By job: how long it took, and the prompt that was asked for. */
+const took = new Map();
+const asked = new Map();
 
 export const shownPicture = () => shown;
 
@@ -61,12 +66,15 @@ export function display(picture) {
 
 /** Below the picture: what it is, and what can be done with it. */
 function showBar(picture) {
-  const facts = [picture.sheet ? t`Grid` : picture.seed === null || picture.seed === undefined ? "" : t`Seed ${picture.seed}`, `${picture.width}×${picture.height}`, took];
-  $("picture-facts").textContent = facts.filter(Boolean).join(" · ");
-  $("picture-facts").classList.toggle("problem", Boolean(picture.flagged));
-  if (picture.flagged) $("picture-facts").append(make("br"), FLAGGED);
+  const facts = [picture.sheet ? t`Grid` : picture.seed === null || picture.seed === undefined ? "" : t`Seed ${picture.seed}`, `${picture.width}×${picture.height}`, took.get(picture.job)];
+  const parts = [facts.filter(Boolean).join(" · ")];
+  // What wildcards and the like came to.
+  if (asked.has(picture.job) && !picture.sheet && picture.prompt !== asked.get(picture.job)) parts.push(make("br"), picture.prompt);
+  if (picture.flagged) parts.push(make("span", { className: "problem" }, FLAGGED));
+  $("picture-facts").replaceChildren(...parts);
   showActions("picture", picture, { failed: (error) => problem($("job-problem"), error), before: () => problem($("job-problem"), "") });
   $("picture-bar").hidden = false;
+  $("picture-bar").classList.remove("away");
 }
 
 function keep() {
@@ -91,14 +99,20 @@ export async function restoreStage() {
   const job = await ask(path("jobs", before.job)).catch(() => null);
   if (!job || current() || begun) return;
   begun = job.id;
-  took = duration(job);
+  know(job);
   for (const picture of [...job.pictures, ...(job.sheet ? [job.sheet] : [])]) add(picture, { stored: false, show: false });
   const last = pictures.find((one) => one.id === before.picture) ?? pictures.at(-1);
   if (last) display(last);
 }
 
+function know(job) {
+  took.set(job.id, duration(job));
+  if (job.order) asked.set(job.id, job.order.prompt);
+}
+
 function showPreview(source) {
-  $("picture-bar").hidden = true;
+  // Its room stays, so that nothing moves.
+  $("picture-bar").classList.add("away");
   $("preview").src = source;
   $("preview").hidden = false;
   $("stage-open").hidden = true;
@@ -107,23 +121,27 @@ function showPreview(source) {
 
 function add(picture, { stored = true, show = true } = {}) {
   if (!pictures.some((one) => one.id === picture.id)) {
+    const apart = picture.sheet || (pictures.length && pictures.at(-1).job !== picture.job);
     pictures.push(picture);
-    $("strip").append(make("li", { className: picture.sheet ? "apart" : "", data: { picture: picture.id } }, thumbnail(picture, display)));
+    $("strip").append(make("li", { className: apart ? "apart" : "", data: { picture: picture.id } }, thumbnail(picture, display)));
+    if (pictures.length > MOST) dropFirst();
     if (stored) addToGallery(picture);
   }
   $("strip").hidden = pictures.length < 2;
   if (show) display(picture);
 }
 
+function dropFirst() {
+  pictures.shift();
+  $("strip").firstChild.remove();
+}
+
 /** A job from its beginning, or as it is when the page comes back to it. */
 function begin(job) {
-  pictures = [];
   if (job.id !== begun) said = "";
   begun = job.id;
   position = null;
-  took = "";
-  $("strip").replaceChildren();
-  $("strip").hidden = true;
+  know(job);
   $("job-notes").replaceChildren();
   problem($("job-problem"), "");
   showNotes(job.notes);
@@ -148,7 +166,10 @@ function told(state, data) {
 }
 
 const heard = {
-  sending: () => say(t`Sending…`, 0),
+  sending() {
+    $("job-notes").replaceChildren();
+    say(t`Sending…`, 0);
+  },
   refused: () => say(t`Ready.`),
   follow: begin,
   queued: (data) => told("queued", data.view ?? data),
@@ -175,11 +196,11 @@ const heard = {
     enable(false);
     showNotes(job.notes);
     for (const picture of job.pictures) add(picture, { show: false });
-    took = duration(job);
+    know(job);
     // A plot is its sheet; of a batch the pictures are what counts.
     if (job.sheet) add(job.sheet, { show: false });
-    const last = job.order?.x || job.order?.y ? job.sheet : job.pictures.filter((one) => !one.flagged).at(-1) ?? job.pictures.at(-1);
-    if (last ?? pictures.length) display(last ?? pictures.at(-1));
+    const last = job.order?.x || job.order?.y || job.order?.z ? job.sheet : job.pictures.filter((one) => !one.flagged).at(-1) ?? job.pictures.at(-1);
+    if (last) display(last);
     else if (!$("preview").hidden) clear();
     const flagged = job.pictures.filter((one) => one.flagged).length;
     const also = flagged ? ` ${t`${flagged} flagged by the safety checker, and black.`}` : "";
@@ -187,7 +208,8 @@ const heard = {
     if ($("view-paint").hidden && job.state === "done") notice(t`Painted: ${job.order?.prompt || t`Picture without a prompt`}`, open);
     const count = job.pictures.length;
     if (job.state === "done") {
-      say((count === 1 ? t`Painted in ${took}.` : t`${count} pictures painted in ${took}.`) + also);
+      const time = took.get(job.id);
+      say((count === 1 ? t`Painted in ${time}.` : t`${count} pictures painted in ${time}.`) + also);
       announce($("status").textContent);
     } else if (job.state === "cancelled") {
       say(count ? t`Cancelled; ${count} finished.` : t`Cancelled.`);

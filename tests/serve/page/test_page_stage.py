@@ -39,6 +39,9 @@ def test_a_picture_has_its_facts_and_its_buttons_below_it(visit: Callable[..., O
     page.keyboard.press("Escape")
     page.click("#picture-delete")
     page.click("#confirm-yes")
+    page.locator("#strip").wait_for(state="hidden")  # One picture is left of two.
+    page.click("#picture-delete")
+    page.click("#confirm-yes")
     page.locator("#picture-bar").wait_for(state="hidden")
     assert page.is_visible("#stage-empty")
 

@@ -1,0 +1,116 @@
+"""What somebody from A1111 missed in a first evening at the page, each as a test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.serve.page.conftest import WIDE, Opened
+
+pytestmark = pytest.mark.slow
+
+
+def test_the_third_axis_is_drawn(visit: Callable[..., Opened]) -> None:
+    opened = visit()
+    opened.fold("plot")
+    for side, field, values in (("x", "steps", "1, 2"), ("z", "guidance_scale", "1, 3")):
+        opened.page.select_option(f"#{side}-field", field)
+        opened.page.fill(f"#{side}-values", values)
+    opened.generate("^4 pictures", prompt="a red circle")
+    job = opened.job()
+    assert [(one["record"]["steps"], one["record"]["guidance_scale"]) for one in job["pictures"]] == [
+        (1, 1), (2, 1), (1, 3), (2, 3),
+    ]  # fmt: skip
+    assert opened.page.get_attribute("#stage-picture", "src") == job["sheet"]["url"]  # A plot is its sheet.
+
+
+def test_the_large_view_says_what_a_record_leaves_out(visit: Callable[..., Opened]) -> None:
+    opened = visit()
+    opened.generate(prompt="a red circle", steps=2)
+    opened.page.click("#picture-hires")
+    opened.page.locator("#picture-facts", has_text="64\u00d764").wait_for()
+    opened.page.click("#stage-open")
+    recipe = str(opened.page.text_content("#viewer-recipe"))
+    assert "upscale by 2, denoising strength 0.7" in recipe
+
+
+def test_what_was_painted_before_stays_in_the_strip_with_its_own_facts(visit: Callable[..., Opened]) -> None:
+    opened = visit(viewport=WIDE)
+    page = opened.page
+    opened.generate("^2 pictures", prompt="the first", steps=2, num_images=2, seed=5)
+    page.fill("#num_images", "1")
+    page.click("#picture-vary")
+    page.locator("#strip li").nth(2).wait_for()
+    box = page.locator("#frame").bounding_box()
+    opened.generate("^Step ", prompt="{one|one} that is ended", steps=500)
+    assert page.locator("#frame").bounding_box() == box  # Nothing moves while it is painted.
+    page.click("#cancel")
+    opened.status("^Cancelled")
+    page.locator("#strip button").first.click()
+    assert str(page.text_content("#picture-facts")).startswith("Seed 5 ")
+    page.click("#stage-open")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    page.locator("#viewer-recipe", has_text="Variation strength").wait_for()
+
+
+def test_what_wildcards_came_to_is_said_below_the_picture(visit: Callable[..., Opened]) -> None:
+    opened = visit()
+    opened.generate(prompt="a {red|red} circle", steps=1)
+    opened.page.locator("#picture-facts", has_text="a red circle").wait_for()
+
+
+def test_a_fault_is_gone_once_it_is_mended(visit: Callable[..., Opened]) -> None:
+    opened = visit(viewport=WIDE)
+    page = opened.page
+    place = page.locator("#generate").bounding_box()
+    page.fill("#steps", "9999")
+    page.click("#generate")
+    assert "500" in str(page.text_content("#order-problem"))
+    assert page.locator("#generate").bounding_box() == place
+    page.fill("#steps", "5")
+    page.locator("#order-problem").wait_for(state="hidden")
+    assert page.get_attribute("#steps", "aria-invalid") is None
+
+
+def test_an_empty_sheet_that_is_left_is_no_initial_picture(visit: Callable[..., Opened]) -> None:
+    opened = visit()
+    opened.fold("init")
+    opened.page.click("#init-draw")
+    opened.page.locator("#mask[open]").wait_for()
+    opened.page.keyboard.press("Escape")
+    opened.page.locator("#mask:not([open])").wait_for(state="attached")
+    assert opened.page.is_hidden("#init-picture")
+    assert opened.page.text_content("#init-badge") == ""
+
+
+def test_reset_takes_plot_control_and_lines_back_too(visit: Callable[..., Opened]) -> None:
+    opened = visit()
+    page = opened.page
+    opened.fold("plot")
+    opened.fold("rare")
+    page.select_option("#x-field", "steps")
+    page.fill("#x-values", "1, 2")
+    page.check("#lines")
+    page.click("#form-reset")
+    assert (page.input_value("#x-field"), page.input_value("#x-values"), page.is_checked("#lines")) == ("", "", False)
+    assert page.text_content("#plot-badge") == ""
+
+
+def test_an_upscaler_that_is_chosen_says_so_on_its_fold(visit: Callable[..., Opened]) -> None:
+    opened = visit()
+    opened.fold("hires")
+    opened.page.select_option("#upscaler", "R-ESRGAN 4x+")
+    assert opened.page.text_content("#hires-badge") == "R-ESRGAN 4x+"
+
+
+def test_a_pressed_button_stays_readable_under_the_pointer(visit: Callable[..., Opened]) -> None:
+    opened = visit()
+    opened.generate(prompt="a red circle", steps=1)
+    opened.page.click("#picture-like")
+    opened.page.locator("#picture-like[aria-pressed=true]").wait_for()
+    colours = opened.page.locator("#picture-like").evaluate(
+        "(one) => [getComputedStyle(one).backgroundColor, getComputedStyle(one).color]"
+    )
+    assert colours == ["rgb(45, 106, 62)", "rgb(255, 255, 255)"]
