@@ -119,6 +119,14 @@ def read_object(path: Path, most: int = CONFIG_BYTES) -> Json:
     return parse_object(read_bytes(path, most))
 
 
+def object_or_empty(path: Path, most: int = CONFIG_BYTES) -> Json:
+    """Return the object of a regular file of JSON; an empty one if there is none that can be read."""
+    try:
+        return read_object(path, most)
+    except (OSError, ValueError):
+        return {}
+
+
 def parse_object(data: bytes | str, *, unbounded: bool = False) -> Json:
     """Return the object of a JSON text; raises `ValueError` as `parse_json`, also for JSON that is no object."""
     value = parse_json(data, unbounded=unbounded)

@@ -106,6 +106,10 @@ def swapped(layer: str) -> tuple[Rows, Rows]:
     return Rows(layer, 1, 2, of=2), Rows(layer, 0, 1, of=2)
 
 
+DENOISER_PREFIXES: Final = ("model.diffusion_model.", "diffusion_model.")
+"""Beginnings of a denoiser's names in a single file, as the original code and what trains after it write them."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Stored:
     """A way in which files of the original code hold a network; readers, LoRAs and writers of files share it."""

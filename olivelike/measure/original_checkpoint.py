@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from olivelike._untrusted import Json, read_object
+from olivelike._untrusted import object_or_empty
 from olivelike.data import demo_folder
 from olivelike.errors import SourceError, UsageError
 from olivelike.families import denoiser_among
@@ -87,13 +87,5 @@ def _is_original(place: Path, folder: Path) -> bool:
     if not (place / INDEX_FILE).is_file() or (place / RECORD_FILE).exists():
         return False
     denoiser = denoiser_among([one.name for one in folder.glob("*")]) or ""
-    built, wanted = (_read(path / denoiser / "config.json") for path in (place, folder))
+    built, wanted = (object_or_empty(path / denoiser / "config.json") for path in (place, folder))
     return all(built.get(key) == wanted[key] for key in _BUILD if key in wanted)
-
-
-def _read(path: Path) -> Json:
-    """Return a JSON object; empty if there is none that can be read."""
-    try:
-        return read_object(path)
-    except (OSError, ValueError):
-        return {}

@@ -12,11 +12,11 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from pydantic import BaseModel, ConfigDict
 
-from olivelike._untrusted import parse_json, read_json
+from olivelike._untrusted import object_or_empty, parse_json
 
 _MOST_NOTES: Final = 1 << 20
 _MOST_TAGS: Final = 8 << 20
@@ -40,7 +40,7 @@ class LoraCard(BaseModel):
 
 def card_of(path: Path, metadata: Mapping[str, str]) -> LoraCard:
     """Return the card of a file, of its metadata and what lies beside it."""
-    notes = _notes(path.with_suffix(".json"))
+    notes = object_or_empty(path.with_suffix(".json"), _MOST_NOTES)
     told = {key: value for key, value in metadata.items() if value not in ("", "None")}
     words = notes.get("activation text") or told.get("modelspec.trigger_phrase") or ""
     return LoraCard(
@@ -87,11 +87,3 @@ def _frequent(metadata: Mapping[str, str]) -> list[str]:
         return []
     del counts[""]
     return [tag for tag, _ in counts.most_common(_MOST_WORDS // 2)]
-
-
-def _notes(path: Path) -> Mapping[str, Any]:
-    try:
-        found = read_json(path, _MOST_NOTES)
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}

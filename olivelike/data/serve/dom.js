@@ -18,6 +18,17 @@ export function make(tag, { on = {}, data = {}, ...rest } = {}, ...children) {
 /** A button that submits nothing. */
 export const button = (text, click, more = {}) => make("button", { type: "button", on: { click }, ...more }, text);
 
+/** Mark the picture that is shown in the strip of all, and bring it into sight there. */
+export function markInStrip({ id }) {
+  const strip = $("strip");
+  for (const item of strip.children) {
+    const isShown = item.dataset.picture === id;
+    item.firstChild.setAttribute("aria-current", String(isShown));
+    // The strip alone is moved: scrollIntoView would move the page too.
+    if (isShown) strip.scrollLeft = item.offsetLeft - strip.offsetLeft - strip.clientWidth / 2 + item.clientWidth / 2;
+  }
+}
+
 /** Return a function that each asking calls: its result tells whether none began since, as a late answer may not replace a newer one. */
 export function newest() {
   let last = 0;

@@ -10,6 +10,16 @@ export function announce(text) {
   setTimeout(() => ($("announce").textContent = text), 50);
 }
 
+const TITLE = document.title;
+
+/** Say what is being painted, and how far it is, below the button and in the title of the tab. */
+export function say(text, share = null) {
+  $("status").textContent = text;
+  $("step-bar").value = share ?? 0;
+  $("step-bar").classList.toggle("idle", share === null);
+  document.title = share ? `${Math.round(share * 100)} % · ${TITLE}` : TITLE;
+}
+
 const SECONDS = 6;
 const SECONDS_TO_CHOOSE = 20;
 

@@ -1,15 +1,14 @@
 // What is painted now: preview, steps, time left, and the pictures of the job.
 
-import { $, inWords, make } from "./dom.js";
+import { $, inWords, make, markInStrip } from "./dom.js";
 import { addToGallery, thumbnail } from "./gallery.js";
 import { current } from "./jobs.js";
 import { t } from "./language.js";
-import { announce, notice, problem } from "./notices.js";
+import { announce, notice, problem, say } from "./notices.js";
 import { showActions } from "./picture_actions.js";
 import { ask, path } from "./server.js";
 import { FLAGGED, view } from "./viewer.js";
 
-const TITLE = "olivelike";
 /** The job and the picture that were shown last, for the next time. */
 const KEY = "olivelike.stage";
 
@@ -26,13 +25,6 @@ const took = new Map();
 const asked = new Map();
 
 export const shownPicture = () => shown;
-
-function say(text, share = null) {
-  $("status").textContent = text;
-  $("step-bar").value = share ?? 0;
-  $("step-bar").classList.toggle("idle", share === null);
-  document.title = share ? `${Math.round(share * 100)} % · ${TITLE}` : TITLE;
-}
 
 /** Tell screen readers of a moment, once. */
 function sayOnce(moment, text = moment) {
@@ -56,12 +48,7 @@ export function display(picture) {
   $("stage-picture").classList.toggle("tiny", picture.width <= 128);
   showBar(picture);
   keep();
-  for (const item of $("strip").children) {
-    const isShown = item.dataset.picture === picture.id;
-    item.firstChild.setAttribute("aria-current", String(isShown));
-    // The strip alone is moved: scrollIntoView would move the page too.
-    if (isShown) $("strip").scrollLeft = item.offsetLeft - $("strip").offsetLeft - $("strip").clientWidth / 2 + item.clientWidth / 2;
-  }
+  markInStrip(picture);
 }
 
 /** Below the picture: what it is, and what can be done with it. */

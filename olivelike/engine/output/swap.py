@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from olivelike._files import file_identity
 from olivelike._text import count, did_you_mean
-from olivelike._untrusted import JsonView, open_file, read_object
+from olivelike._untrusted import object_or_empty, open_file
 from olivelike.errors import SourceError, UsageError
 from olivelike.families import DENOISERS, TEXT_ENCODERS, denoiser_among, family_of_folder
 from olivelike.model.client_layouts import is_package
@@ -86,20 +86,13 @@ def _check(lora: LoraFile, wanted: set[str], folder: Path, record: OutputRecord)
     from olivelike.sources.adapters.lora_file import check_denoiser, check_family
 
     # An output without a denoiser tells nothing of the family.
-    if config := _object(folder / (denoiser_among(record.components) or DENOISERS[0]) / "config.json"):
-        index = _object(folder / "model_index.json")
+    if config := object_or_empty(folder / (denoiser_among(record.components) or DENOISERS[0]) / "config.json"):
+        index = object_or_empty(folder / "model_index.json")
         check_denoiser(lora, family_of_folder(index, record.components, config), str(folder))
     if missing := sorted((lora.components & wanted) - record.components.keys()):
         raise SourceError(f"{lora.path}: changes {missing[0]}, which {folder} does not have")
     if isinstance(width := config.get("cross_attention_dim"), int):
         check_family(lora, width, str(folder))
-
-
-def _object(path: Path) -> JsonView:
-    try:
-        return read_object(path)
-    except (OSError, ValueError):
-        return {}
 
 
 def _swap(

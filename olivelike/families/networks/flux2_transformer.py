@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from olivelike._text import size as size_in_words
 from olivelike.errors import SourceError
 from olivelike.families.network import (
+    DENOISER_PREFIXES,
     Input,
     Interface,
     Network,
@@ -172,7 +173,7 @@ STORED: Final = with_own_names(
     Stored(
         name="flux2",
         to_library=by_diffusers("convert_flux2_transformer_checkpoint_to_diffusers"),
-        prefixes=("model.diffusion_model.", "diffusion_model."),
+        prefixes=DENOISER_PREFIXES,
         marks=("single_stream_modulation.lin.weight", "double_blocks.0.img_attn.qkv.weight"),
         config=_config,
         tell=lambda shapes, of_texts: Told("flux2", "one modulation for all of its single blocks"),  # noqa: ARG005

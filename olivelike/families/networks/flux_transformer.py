@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError
 from olivelike.families.network import (
+    DENOISER_PREFIXES,
     Input,
     Interface,
     Network,
@@ -168,7 +169,7 @@ STORED: Final = with_own_names(
     Stored(
         name="flux",
         to_library=_to_diffusers,
-        prefixes=("model.diffusion_model.", "diffusion_model."),
+        prefixes=DENOISER_PREFIXES,
         marks=(
             "double_blocks.0.img_mod.lin.weight", "single_blocks.0.modulation.lin.weight", "vector_in.in_layer.weight",
         ),

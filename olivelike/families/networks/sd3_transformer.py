@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError
 from olivelike.families.network import (
+    DENOISER_PREFIXES,
     MOST_PATCHES,
     Input,
     Interface,
@@ -159,7 +160,7 @@ STORED: Final = with_own_names(
     Stored(
         name="sd3",
         to_library=by_diffusers("convert_sd3_transformer_checkpoint_to_diffusers"),
-        prefixes=("model.diffusion_model.", "diffusion_model."),
+        prefixes=DENOISER_PREFIXES,
         marks=("joint_blocks.0.context_block.attn.qkv.weight", "x_embedder.proj.weight", "pos_embed"),
         config=_config,
         tell=lambda shapes, of_texts: Told("sd3", "blocks that pictures and texts go through together"),  # noqa: ARG005

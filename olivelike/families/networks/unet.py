@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from olivelike.errors import SourceError
 from olivelike.families import FAMILIES, family_of_text_width
 from olivelike.families.network import (
+    DENOISER_PREFIXES,
     Input,
     Interface,
     Network,
@@ -501,7 +502,7 @@ def _read_levels(shapes: Shapes) -> _UnetLevels:
 STORED: Final = Stored(
     name="unet",
     to_library=_to_diffusers,
-    prefixes=("model.diffusion_model.", "diffusion_model."),
+    prefixes=DENOISER_PREFIXES,
     expected="model.diffusion_model.",
     marks=(_MARK,),
     whole=("out.2.weight",),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError
 from olivelike.families.network import (
+    DENOISER_PREFIXES,
     Input,
     Interface,
     Network,
@@ -225,7 +226,7 @@ STORED: Final = with_own_names(
     Stored(
         name="z_image",
         to_library=by_diffusers("convert_z_image_transformer_checkpoint_to_diffusers"),
-        prefixes=("model.diffusion_model.", "diffusion_model."),
+        prefixes=DENOISER_PREFIXES,
         marks=("layers.0.attention.qkv.weight", *_MARKS),
         config=_config,
         tell=lambda shapes, of_texts: Told("z_image", "refiners, and tokens that fill pictures and texts"),  # noqa: ARG005

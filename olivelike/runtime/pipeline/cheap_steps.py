@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from olivelike._files import file_identity, write_whole
-from olivelike._untrusted import Json, read_json
+from olivelike._untrusted import Json, object_or_empty
 from olivelike.errors import UsageError
 from olivelike.model.guides import CONTROL_KINDS
 
@@ -149,10 +149,7 @@ def _notes() -> Path:
 
 
 def _remembered() -> Json:
-    with contextlib.suppress(OSError, ValueError):
-        found = read_json(_notes())
-        return found if isinstance(found, dict) else {}
-    return {}
+    return object_or_empty(_notes())
 
 
 def _remember(answers: Json) -> None:

@@ -58,7 +58,7 @@ _SHARED: Final = {
     for name, theirs in _THEIRS.items()
     if theirs in Drawing.model_fields and list(_THEIRS.values()).count(theirs) == 1
 }
-"""Those that mean the same of every drawing: not `denoising_strength`, which is of one pass or the other."""
+"""Names that mean the same of every drawing: not `denoising_strength`, which is of one pass or the other."""
 _SD: Final = FAMILIES["sd1"].usual
 _OURS: Final = re.compile(rf"\b({'|'.join(_THEIRS)})\b")
 

@@ -2,12 +2,11 @@
 
 import { $, button, inMegabytes, inWords, make, settled } from "./dom.js";
 import { followsBrowser, LANGUAGE, LANGUAGES, setLanguage, t } from "./language.js";
-import { announce, confirmed, problem } from "./notices.js";
+import { announce, confirmed, problem, say } from "./notices.js";
 import { addPicture, allPictures, endPreview, readPictures, removePicture, showPreview, shownPicture } from "./pictures.js";
 import { startSamplers, takeSamplers } from "./samplers.js";
 
 const KEY = `olivelike.page ${location.pathname}`;
-const TITLE = document.title;
 const MOST_OF_WASM = 4 * 2 ** 30;
 /** Times as much memory as its largest network a pipeline was seen to take (docs/web.md). */
 const MEMORY = 4;
@@ -28,13 +27,6 @@ const fields = () => [...document.querySelectorAll("[data-field]")];
 const words = new Set(["prompt", "negative_prompt"]);
 const choice = (device) => document.querySelector(`input[value=${device}]`);
 const device = () => document.querySelector("input[name=device]:checked").value;
-
-function say(text, share = null) {
-  $("status").textContent = text;
-  $("step-bar").value = share ?? 0;
-  $("step-bar").classList.toggle("idle", share === null);
-  document.title = share ? `${Math.round(share * 100)} % · ${TITLE}` : TITLE;
-}
 
 function show(id, text) {
   $(id).textContent = text;

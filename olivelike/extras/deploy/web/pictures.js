@@ -1,6 +1,6 @@
 // Pictures that were painted: the one that is shown, the strip of all, and what the browser keeps of them for the next visit.
 
-import { $, inWords, make } from "./dom.js";
+import { $, inWords, make, markInStrip } from "./dom.js";
 import { t } from "./language.js";
 
 const NAME = `olivelike pictures ${location.pathname}`;
@@ -42,12 +42,7 @@ export function display(picture) {
   $("command-note").textContent = note;
   $("command-note").hidden = !note;
   $("picture-bar").hidden = false;
-  for (const item of $("strip").children) {
-    const isShown = item.dataset.picture === picture.id;
-    item.firstChild.setAttribute("aria-current", String(isShown));
-    // The strip alone is moved: scrollIntoView would move the page too.
-    if (isShown) $("strip").scrollLeft = item.offsetLeft - $("strip").offsetLeft - $("strip").clientWidth / 2 + item.clientWidth / 2;
-  }
+  markInStrip(picture);
 }
 
 /** Show how the picture will look. */
