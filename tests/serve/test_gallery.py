@@ -222,6 +222,16 @@ def test_deleting_takes_file_and_thumbnail(gallery):
     assert not gallery.thumb(row.id).exists()
 
 
+def test_who_had_a_picture_drawn_is_known_until_the_index_is_lost(tmp_path):
+    with closing(Gallery(tmp_path / "gallery")) as gallery:
+        row, other = draw(gallery), draw(gallery, 2)
+        gallery.add(row, "anna")
+    with closing(Gallery(tmp_path / "gallery")) as gallery:
+        assert [gallery.maker(one) for one in (row, other)] == ["anna", None]
+        gallery.delete(row)
+        assert gallery.maker(draw(gallery)) is None
+
+
 def test_pictures_that_are_not_saved_pass(gallery):
     row = draw(gallery, folder=PASSING)
     assert gallery.find(row.id) == row

@@ -100,6 +100,29 @@ def test_links_work_where_a_key_is_wanted_for_all_else(keyed):
     assert httpx.get(bare, headers={"Authorization": f"Bearer {KEYS['bert']}"}).status_code == 200
 
 
+def test_a_key_deletes_its_own_pictures_and_no_others(keyed, monkeypatch):
+    def drawn():
+        client = openai_of(keyed, KEYS["anna"])
+        asked = {"prompt": "a", "response_format": "url", "extra_body": {"num_inference_steps": 1}}
+        url = client.images.generate(**asked).data[0].url
+        return f"{keyed.url}/api/pictures/" + url.partition("/files/")[2].partition(".")[0]
+
+    def deleted(picture, name):
+        return httpx.delete(picture, headers={"Authorization": f"Bearer {KEYS[name]}"})
+
+    first, second = drawn(), drawn()
+    refused = deleted(first, "bert")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (403, "not_yours")
+    assert deleted(first, "anna").status_code == 204
+    assert deleted(first, "bert").status_code == 404
+    layer = keyed.app.middleware_stack
+    while not isinstance(layer, Guards):
+        layer = layer.app
+    # The only key there is has all.
+    monkeypatch.setattr(layer, "_clients", {"bert": KEYS["bert"]})
+    assert deleted(second, "bert").status_code == 204
+
+
 def test_a_client_interrupts_and_follows_its_own_pictures_alone(serve):
     server = serve(basic={"anna": "a", "bert": "b"})
     anna, bert = (

@@ -36,6 +36,16 @@ def test_a1111s_styles_are_read_and_written(notebook, tmp_path):
         notebook.drop_style("None")
 
 
+def test_columns_of_other_programs_stay_in_the_file_of_styles(notebook, tmp_path):
+    file = tmp_path / "styles.csv"
+    file.write_bytes(b"name,prompt,category,negative_prompt\r\nOil,oil,art,blurry,more\r\nbare,,,\r\n")
+    notebook.keep_style(Style(name="Oil", prompt="thick oil"))
+    notebook.keep_style(Style(name="Ink", prompt="ink"))
+    assert file.read_bytes().decode("utf-8-sig") == (
+        "name,prompt,category,negative_prompt\r\nOil,thick oil,art,\r\nbare,,,\r\nInk,ink,,\r\n"
+    )
+
+
 def test_styles_are_added_as_a1111_adds_them(notebook):
     notebook.keep_style(Style(name="Oil", prompt="painting of {prompt}, oil", negative_prompt="blurry"))
     notebook.keep_style(Style(name="Ink", prompt="ink"))

@@ -11,9 +11,10 @@ from fastapi.responses import FileResponse, JSONResponse, StreamingResponse
 
 from olivelike.runtime.pictures.picture_reading import decode_image
 from olivelike.runtime.pictures.preprocessors import NONE, PREPROCESSORS, check_preprocessor, preprocessed
+from olivelike.serve.api.guards import visitor_of
 from olivelike.serve.api.images import in_turn, png
 from olivelike.serve.api.native import Client, TheService, answer
-from olivelike.serve.api.refusals import StrictRoute, refused
+from olivelike.serve.api.refusals import RequestRefusedError, StrictRoute, refused
 from olivelike.serve.orders import UploadId
 from olivelike.serve.recipe_views import RecipeQuestion, read_question, with_upscaler
 
@@ -60,8 +61,16 @@ async def picture(picture: str, service: TheService) -> Response:
 
 
 @router.delete("/api/pictures/{picture}", status_code=204)
-async def delete(picture: str, service: TheService) -> Response:
-    """Delete a picture."""
+async def delete(picture: str, request: Request, service: TheService) -> Response:
+    """Delete a picture of one's own; where no keys are wanted, any."""
+    maker = service.library.maker(picture)
+    if not visitor_of(request).may_delete(maker):
+        whose = "another key's" if maker else "of nobody who is known here"
+        raise RequestRefusedError(
+            403,
+            "not_yours",
+            f"this picture is {whose}: a key deletes its own, and the operator any file of the gallery",
+        )
     service.library.delete(picture)
     return Response(status_code=204)
 

@@ -78,6 +78,8 @@ class Visitor:
     """Name of the key or the user; without any, the address."""
     secret: bytes | None
     """Signs links to files; `None` where none need be."""
+    alone: bool = False
+    """Whether no other key or user is known."""
 
     @property
     def own(self) -> str | None:
@@ -87,6 +89,10 @@ class Visitor:
     def sees(self, client: str) -> bool:
         """Tell whether it sees the jobs of a client."""
         return self.own in (None, client)
+
+    def may_delete(self, maker: str | None) -> bool:
+        """Tell whether it may delete a picture of a maker, or of one that is not known."""
+        return self.own in (None, maker) or self.alone
 
     def link(self, path: str) -> str:
         """Return a path that needs no key for an hour: what a chat shows is fetched by who has none."""
@@ -211,7 +217,7 @@ class Guards:
             return Visitor(address, None)
         name = self._named(headers.get("authorization", ""))
         if name is not None:
-            return Visitor(name, self._secret)
+            return Visitor(name, self._secret, len(self._clients) == 1)
         if scope["path"] in _FREE or self._is_signed(scope):
             return Visitor(address, self._secret)
         raise RequestRefusedError(

@@ -60,7 +60,7 @@ async def upscale(
     whole = await in_turn(lambda: upright(data, "picture").size)
     size = (width, height) if whole == (upload.width, upload.height) else (height, width)
     large = await enlarged(service, data, size, upscaler)
-    row = await service.library.keep(large, _record(upload, upscaler, factor))
+    row = await service.library.keep(large, _record(upload, upscaler, factor), client)
     view = picture_view(row)
     service.feed.publish({"type": "picture", "job": None, "number": None, "picture": view.model_dump(mode="json")})
     return answer(view, 201)

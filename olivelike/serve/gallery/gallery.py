@@ -38,6 +38,7 @@ CREATE TABLE IF NOT EXISTS pictures (
 );
 CREATE INDEX IF NOT EXISTS pictures_job ON pictures (job);
 CREATE TABLE IF NOT EXISTS favourites (path TEXT PRIMARY KEY);
+CREATE TABLE IF NOT EXISTS makers (path TEXT PRIMARY KEY, client TEXT NOT NULL);
 """
 _DAY: Final = re.compile(r"\d{4}-\d\d-\d\d")
 _NUMBERED: Final = re.compile(r"(\d{5,9})-(?:\d+|(sheet))(?:-\d+)?\.png")
@@ -155,16 +156,25 @@ class Gallery:
         numbers = [int(match[1]) for name in names if (match := _NUMBERED.fullmatch(name))]
         return folder, max([*numbers, *self.journal.reserved(folder)], default=0) + 1
 
-    def add(self, row: PictureRow) -> None:
-        """Put a picture whose file is there into the index."""
+    def add(self, row: PictureRow, maker: str | None = None) -> None:
+        """Put a picture whose file is there into the index; its maker is the client of its job, if none is named."""
         words = f"{row.parameters or row.prompt}\n{row.model or ''}".casefold()
         marks = ", ".join("?" * (len(_COLUMNS) + 1))
         statement = f"INSERT OR REPLACE INTO pictures ({', '.join(_COLUMNS)}, words) VALUES ({marks})"  # noqa: S608
         self._database.execute(statement, (*(_stored(name, getattr(row, name)) for name in _COLUMNS), words))
+        if maker is None and row.job is not None and (job := self.journal.find(row.job)) is not None:
+            maker = job.client
+        if maker is not None:
+            self._database.execute("INSERT OR REPLACE INTO makers VALUES (?, ?)", (row.path, maker))
 
     def find(self, picture: str) -> PictureRow | None:
         """Return a picture; `None` if there is none of that id."""
         return next(self._rows("id = ?", picture), None)
+
+    def maker(self, row: PictureRow) -> str | None:
+        """Return the client that had a picture drawn; `None` if that is not known any more."""
+        found = self._database.execute("SELECT client FROM makers WHERE path = ?", (row.path,)).fetchone()
+        return found["client"] if found is not None else None
 
     def of_job(self, job: str) -> list[PictureRow]:
         """Return what a job has drawn, its sheet last."""
@@ -227,6 +237,7 @@ class Gallery:
         if self.favourites([row]):  # The next one of this name is another picture.
             self.mark_favourite(row, liked=False)
         self._database.execute("DELETE FROM pictures WHERE id = ?", (row.id,))
+        self._database.execute("DELETE FROM makers WHERE path = ?", (row.path,))
 
     def favourites(self, pictures: Sequence[PictureRow]) -> set[str]:
         """Return the ids of those among pictures that are favourites."""
@@ -291,6 +302,7 @@ class Gallery:
                 elif _NUMBERED.fullmatch(entry.name):
                     there[f"{folder}/{entry.name}"] = entry.stat()
         self._database.executemany("DELETE FROM pictures WHERE path = ?", [(path,) for path in known - there.keys()])
+        self._database.execute("DELETE FROM makers WHERE path NOT IN (SELECT path FROM pictures)")
         self._set_favourites(self._read_favourites())
         for path in sorted(there.keys() - known, key=lambda path: there[path].st_mtime):
             # Damaged by others, or with a number that SQLite has none for: it stays there, and is not shown.

@@ -161,6 +161,10 @@ class Library:
                 await asyncio.to_thread(self._make_thumb, row, path)
         return path
 
+    def maker(self, picture: str) -> str | None:
+        """Return who had a picture drawn, where it is known. Raises `SourceError` if there is none of that id."""
+        return self._gallery.maker(self.find(picture))
+
     def delete(self, picture: str) -> None:
         """Delete a picture. Raises `SourceError` if there is none of that id."""
         self._gallery.delete(self.find(picture))
@@ -178,8 +182,8 @@ class Library:
             await asyncio.to_thread(prune_uploads, folder, {*needed, view.id}, self._gallery.senders)
         return view
 
-    async def keep(self, data: bytes, record: PictureRecord) -> PictureRow:
-        """Put a picture that no job drew into the gallery. Raises `StoreError` if it can't be written."""
+    async def keep(self, data: bytes, record: PictureRecord, maker: str) -> PictureRow:
+        """Put a picture that a client made without a job there. Raises `StoreError` if it can't be written."""
         async with self._decoding:
             file, size = await asyncio.to_thread(self._with_record, data, record)
         folder, number = self._gallery.reserve(passing=False)
@@ -195,7 +199,7 @@ class Library:
             picture_id(path, file), path, None, None, False, time.time(), *size, seed, seed, 1,
             record.prompt, record.model, None, record.to_json(), a1111_text(record),
         )  # fmt: skip
-        self._gallery.add(row)
+        self._gallery.add(row, maker)
         return row
 
     def _with_record(self, data: bytes, record: PictureRecord) -> tuple[bytes, tuple[int, int]]:

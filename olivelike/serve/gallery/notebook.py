@@ -63,6 +63,14 @@ class Notebook:
 
     def styles(self) -> list[Style]:
         """Return all, in the order of their file. Raises `SourceError` if it can't be read."""
+        _, found = self._rows()
+        return [
+            Style(name=name, prompt=row.get("prompt") or "", negative_prompt=row.get("negative_prompt") or "")
+            for name, row in found.items()
+        ]
+
+    def _rows(self) -> tuple[Sequence[str], dict[str, dict[str, str]]]:
+        """Return the columns of the file of styles, and its rows by name."""
         rows = csv.DictReader(io.StringIO(_decoded(_read(self._styles)), newline=""))
         try:
             found = {name: row for row in rows if (name := (row.get("name") or "").strip())}
@@ -70,10 +78,7 @@ class Notebook:
             raise SourceError(f"{self._styles.name}: can't be read as A1111's styles: {error}") from error
         if rows.fieldnames and "name" not in rows.fieldnames:
             raise SourceError(f"{self._styles.name}: can't be read as A1111's styles: it has no column `name`")
-        return [
-            Style(name=name, prompt=row.get("prompt") or "", negative_prompt=row.get("negative_prompt") or "")
-            for name, row in found.items()
-        ]
+        return rows.fieldnames or _COLUMNS, found
 
     def keep_style(self, style: Style) -> None:
         """Write a style down, in place of one of its name. Raises `UsageError` and `StoreError` if it can't be."""
@@ -159,10 +164,13 @@ class Notebook:
         raise StoreError(f"{path.name}: another program writes it all the time; end that one")
 
     def _write_styles(self, styles: Sequence[Style]) -> None:
+        columns, before = self._rows()  # Columns of other programs stay.
+        columns = (*columns, *(name for name in _COLUMNS if name not in columns))
         text = io.StringIO(newline="")
-        rows = csv.DictWriter(text, _COLUMNS)  # Its ends of lines let it quote a lone carriage return.
+        # Its ends of lines let it quote a lone carriage return; cells without a column have no place.
+        rows = csv.DictWriter(text, columns, extrasaction="ignore")
         rows.writeheader()
-        rows.writerows(style.model_dump() for style in styles)
+        rows.writerows({**before.get(style.name, {}), **style.model_dump()} for style in styles)
         _write(self._styles, text.getvalue().encode("utf-8-sig"))
 
     def _write_presets(self, presets: Sequence[Preset]) -> None:
