@@ -32,6 +32,7 @@ _STRONGER: Final = 1.1
 _SHOWN: Final = 12
 """Characters of a bracket that is never closed."""
 _MOST_LEFT: Final = 3
+_ABSENT: Final = "there is no such wildcard"
 
 Span = Json
 """`start`, `end` in characters, `kind`, and `weight` of a bracket."""
@@ -54,8 +55,12 @@ def read_tokens(folder: Path, text: str, *, negative: bool, wildcards: Sequence[
         encoders.append({"count": max(one.tokens for one in read), "limit": longest * reader.room, "chunks": longest})
         names |= set(reader.words)
     files = Wildcards(wildcards or [Path("wildcards")])
-    words_alone = unread_words(text, files, negative=negative, no_file="there is no such wildcard")
-    notes = [f"{word} is taken as words: {why}." for word, why in words_alone]
+    words_alone = unread_words(text, files, negative=negative, no_file=_ABSENT)
+    refused = wildcards and not negative  # Where folders are named, a name that none has is a mistake.
+    notes = [
+        f"{word}: {why}, so nothing is drawn." if refused and why == _ABSENT else f"{word} is taken as words: {why}."
+        for word, why in words_alone
+    ]
     unread = [
         {"start": match.start(), "end": match.end(), "kind": "unread"}
         for word, _ in words_alone

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from olivelike._untrusted import Json
 from olivelike.errors import SourceError, UsageError
 from olivelike.runtime.pictures.left_out import left_out
-from olivelike.runtime.pictures.picture_record import PictureRecord, UsedFile, record_from_json
+from olivelike.runtime.pictures.picture_record import LATENT, PictureRecord, UsedFile, record_from_json
 from olivelike.runtime.pictures.recipe_text import take_hires
 from olivelike.runtime.pictures.recipes import read_recipe_text
 from olivelike.runtime.pipeline.request import Recorded
@@ -61,20 +61,22 @@ def read_question(asked: RecipeQuestion) -> RecipeView:
 
 
 def with_upscaler(view: _View, upscalers: Iterable[str]) -> _View:
-    """Return a recipe with A1111's Hires fix, where the network that enlarged there is one of `upscalers` here.
+    """Return a recipe with A1111's Hires fix, by the network that enlarged there if it is one of `upscalers`.
 
-    A recipe of a network that is not here stays as it is, and says so beside what else is left out.
+    If it is not, the latents are enlarged in its place, and what is left out says so.
     """
     settings = dict((view.record or {}).get("other") or {})
     upscaler, hires = settings.get("Hires upscaler", ""), take_hires(settings)
     if view.record is None or not hires:
         return view
     name = named_upscaler(upscaler, upscalers)
-    if name is None:
-        more = "no file of the server's --upscaler-dir is that upscaler"
-        return view.model_copy(update={"left_out": f"{view.left_out}; {more}" if view.left_out else more})
+    if name is None and upscaler != LATENT:
+        settings["Hires upscaler"] = upscaler
     record = replace(
         record_from_json(json.dumps(view.record), "the record"),
-        **hires, upscaler=UsedFile(f"{name}.onnx"), other=settings,
+        **hires, upscaler=UsedFile(f"{name}.onnx") if name else None, other=settings,
     )  # fmt: skip
-    return view.model_copy(update={"record": record_of(record.to_json()), "left_out": left_out_on_the_page(record)})
+    without = left_out_on_the_page(record)
+    if "Hires upscaler" in settings:
+        without = f"{without}; no file of the server's --upscaler-dir is that upscaler, so the latents are enlarged"
+    return view.model_copy(update={"record": record_of(record.to_json()), "left_out": without})

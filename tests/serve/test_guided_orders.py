@@ -196,6 +196,23 @@ def test_a_unit_has_a_mode_and_leads_a_picture_of_a_picture(api, without_units, 
     assert not alike(api.img2img(images=[without_units], **ASKED, **more).image, without_units)
 
 
+def test_thresholds_of_a_unit_lead_as_the_picture_that_they_make(api, guided, drawing):
+    pytest.importorskip("cv2")
+    faint = drawing.point(lambda value: value // 6)  # It has no edges of the usual thresholds.
+    edges = api.controlnet_detect([faint], module="canny", threshold_a=20, threshold_b=60).images[0]
+    canny = {"image": faint, "model": "edges", "module": "canny"}
+    given = [{**canny, "threshold_a": 20, "threshold_b": 60}, {"image": edges, "model": "edges"}]
+    given.append({**canny, "threshold_a": -1, "threshold_b": -1})  # The client has 64 by default.
+    units = [webuiapi.ControlNetUnit(**one) for one in given]
+    for unit in units:
+        api.txt2img(**ASKED, controlnet_units=[unit], alwayson_scripts={})
+    with guided.client() as client:
+        jobs = client.get("/api/jobs?limit=3").json()["jobs"]
+    (usual, by_hand, made) = (job["order"]["controls"][0] for job in jobs)
+    assert (usual["preprocessor"], made["preprocessor"]) == ("canny", "none")
+    assert made["image"] == by_hand["image"] != usual["image"]  # Uploads are named by their content.
+
+
 @pytest.mark.parametrize(
     ("unit", "words"),
     [
@@ -204,6 +221,7 @@ def test_a_unit_has_a_mode_and_leads_a_picture_of_a_picture(api, without_units, 
         ({"image": "!", "control_mode": "ControlNet is more important"}, "is not done here"),
         ({"image": "!", "weight": "much"}, "args.0.weight"),
         ({"image": "!", "weight": 11}, "args.0.weight"),
+        ({"image": "!", "threshold_a": 256}, "args.0.threshold_a"),
         ({"image": "!", "mask": "!"}, "masks of ControlNet units"),
         (True, "args.0"),
         ({"image": "!", "module": "ip-adapter_face_id"}, "there is no ControlNet module 'ip-adapter_face_id'"),

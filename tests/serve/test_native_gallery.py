@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from olivelike.runtime.pictures.picture_reading import read_picture_data
 from olivelike.runtime.pictures.picture_record import PictureRecord
+from olivelike.serve.highlighting import read_tokens
 from tests.serve.test_native_jobs import png
 
 
@@ -171,6 +172,13 @@ def test_a_prompts_tokens_and_syntax_are_told(client):
     assert words["spans"] == [{"start": 2, "end": 12, "kind": "unread"}]
     assert client.post("/api/tokens", json={"text": "(a:99999999)"}).status_code == 422
     assert client.post("/api/tokens", json={"text": "a", "model": "none"}).status_code == 404
+
+
+def test_a_wildcard_that_no_named_folder_has_is_told_as_a_mistake(little, tmp_path):
+    found = read_tokens(little, "a __colour__", negative=False, wildcards=[tmp_path])
+    assert found["notes"] == ["__colour__: there is no such wildcard, so nothing is drawn."]
+    found = read_tokens(little, "a __colour__", negative=True, wildcards=[tmp_path])
+    assert found["notes"] == ["__colour__ is taken as words: choices are made in prompts alone."]
 
 
 def test_health_and_figures_are_told(server, client):

@@ -171,7 +171,15 @@ def test_a_recipe_of_a1111_has_its_hires_fix_where_the_upscaler_is_here(client):
     assert (record["hires"], record["hires_strength"], record["upscaler"]["name"]) == (2, 0.4, f"{NAME}.onnx")
     assert found["left_out"] is None
     missing = client.post("/api/recipes", json={"text": text.format("4x-UltraSharp")}).json()
-    assert "hires" not in missing["record"]
-    assert missing["left_out"].endswith("no file of the server's --upscaler-dir is that upscaler")
+    assert (missing["record"]["hires"], missing["record"]["hires_strength"]) == (2, 0.4)
+    assert "upscaler" not in missing["record"]
+    assert missing["left_out"].endswith(
+        "another: Hires upscaler 4x-UltraSharp; no file of the server's --upscaler-dir is that upscaler, so the "
+        "latents are enlarged"
+    )
+    latent = text.format("Latent") + ", Hires steps: 10"
+    latent = client.post("/api/recipes", json={"text": latent}).json()
+    assert latent["record"]["hires"] == 2
+    assert latent["left_out"].endswith("another: Hires steps 10")
     odd = client.post("/api/recipes", json={"text": text.replace("0.4", "some").format(NAME)}).json()
     assert "Hires upscaler R-ESRGAN 4x+" in odd["left_out"]

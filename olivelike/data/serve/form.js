@@ -191,6 +191,22 @@ function labelOf(name) {
   return words.map((node) => node.data.trim()).join("") || name;
 }
 
+/** A sentence of the server in words of the page: options of the command line that are fields here by their labels. */
+export const inWordsOfThePage = (text) => text.replace(/--([a-z]+(?:-[a-z]+)*)(?:, \w+=True)?/g, (whole, option) => {
+  const name = option.replaceAll("-", "_");
+  const label = labelOf(name);
+  return label === name ? whole : `“${label}”`;
+});
+
+/** Pixels that the model was trained on; unknown before its options are. */
+export const ownArea = () => Number(standard.width) * Number(standard.height) || Infinity;
+
+/** Say something about width and height, until they are changed. */
+export function noteSize(text) {
+  $("size-note").textContent = text;
+  $("size-note").hidden = !text;
+}
+
 /** What is kept, in words. */
 export function defaultsKept() {
   return Object.entries(keptDefaults()).map(([model, values]) => ({
@@ -277,14 +293,13 @@ function snapSize() {
     return t`${value} became ${input.value}: sides are multiples of ${unit} with this model.`;
   }).filter(Boolean);
   if (!told.length) return;
-  $("size-note").textContent = [...new Set(told)].join(" ");
-  $("size-note").hidden = false;
+  noteSize([...new Set(told)].join(" "));
   keep();
 }
 
 export function startSizes() {
   for (const id of ["width", "height"]) {
-    $(id).addEventListener("input", () => ($("size-note").hidden = true));
+    $(id).addEventListener("input", () => noteSize(""));
     $(id).addEventListener("change", snapSize);
   }
   $("fit").addEventListener("change", snapSize);

@@ -2,7 +2,7 @@
 
 import { paintOver } from "./canvas.js";
 import { $, newest } from "./dom.js";
-import { setField } from "./form.js";
+import { noteSize, ownArea, setField } from "./form.js";
 import { t } from "./language.js";
 import { announce, notice, problem } from "./notices.js";
 import { ask } from "./server.js";
@@ -41,17 +41,18 @@ const idOf = async (one) => (one.id ??= (await upload(one.blob)).id);
 export const hasPicture = () => picture !== null;
 export const hasMask = () => Boolean(painted?.mask);
 
-/** Start from `blob`; `sent` is what the server answered if it has it already. */
-export async function setInitial(blob, { sent, name = t`the picture` } = {}) {
+/** Start from `blob`; `sent` is what the server answered if it has it already, `own` says that it was drawn here. */
+export async function setInitial(blob, { sent, name = t`the picture`, own = false } = {}) {
   problem($("init-problem"), "");
   const isNewest = choosing();
   try {
     const { id, width, height } = sent ?? (await upload(blob));
     if (!isNewest()) return;
+    lowerStrength();
     forgetPainted();
     if (picture) URL.revokeObjectURL(picture.url);
     picture = { id, width, height, blob, url: URL.createObjectURL(blob) };
-    fitSize(width, height);
+    fitSize(width, height, own);
     $("fold-init").open = true;
     announce(t`Picture to picture starts from ${name}, ${width} by ${height} pixels.`);
   } catch (error) {
@@ -61,22 +62,37 @@ export async function setInitial(blob, { sent, name = t`the picture` } = {}) {
   show();
 }
 
-/** Set width and height that the model takes, near those of a picture. */
-export function fitSize(width, height, largest = 1536) {
+/** How many times the area that a model was trained on a picture of somebody may have: more takes long, and repeats what is shown. */
+const LARGE = 4;
+
+/** Set width and height that the model takes, near those of a picture; one that is much too large lends its shape alone, unless it is drawn `whole`. */
+export function fitSize(width, height, whole = false) {
   const [across, down] = ["width", "height"].map((id) => $(id));
-  const most = Math.min(Number(across.max) || 2048, Number(down.max) || 2048, largest);
-  const share = Math.min(1, most / Math.max(width, height));
+  const most = Math.min(Number(across.max) || 2048, Number(down.max) || 2048);
+  const times = (width * height) / ownArea();
+  const shrunk = !whole && times > LARGE;
+  const share = Math.min(1, most / Math.max(width, height), shrunk ? 1 / Math.sqrt(times) : 1);
   for (const [input, side] of [[across, width], [down, height]]) {
     const unit = Number(input.step) || 8;
     setField(input.id, Math.max(unit, Math.round((side * share) / unit) * unit));
   }
+  if (shrunk) noteSize(t`${width}×${height} is ${Math.round(times)} times the area that this model was trained on, so the picture is drawn smaller.`);
 }
 
 /** Leave the mask out; the canvas has its strokes, to be had back. */
 function removeMask() {
+  lowerStrength();
   painted.steps.push({ kind: "clear", layers: ["mask"] });
   painted.mask = null;
   show();
+}
+
+/** Whether the strength is 1 because a mask was painted. */
+let raised = false;
+
+function lowerStrength() {
+  if (raised && $("strength").value === "1") setField("strength", $("strength").defaultValue);
+  raised = false;
 }
 
 function forgetPainted() {
@@ -86,6 +102,7 @@ function forgetPainted() {
 
 /** Let go of uploads that the server has no more. */
 export function forgetInitial() {
+  lowerStrength();
   forgetPainted();
   if (picture) URL.revokeObjectURL(picture.url);
   picture = null;
@@ -105,7 +122,7 @@ function takePainted(drawn) {
   forgetPainted();
   painted = drawn;
   if (drawn.picture) drawn.picture.url = URL.createObjectURL(drawn.picture.blob);
-  if (drawn.reframed) fitSize(drawn.width, drawn.height, Infinity);
+  if (drawn.reframed) fitSize(drawn.width, drawn.height, true);
   setStrength(before);
   show();
 }
@@ -117,6 +134,7 @@ function setStrength(before) {
   const wanted = made?.coloured ? (now === "1" ? plain : now) : mask && !before?.mask && now === plain ? "1" : now;
   if (wanted === now) return;
   setField("strength", wanted);
+  raised = wanted === "1";
   notice(made?.coloured ? t`Denoising strength is ${wanted}: at 1 nothing of the colours would be left.` : t`Denoising strength is 1: what is masked is drawn anew.`);
 }
 

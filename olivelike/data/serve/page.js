@@ -6,7 +6,7 @@ import { $, button } from "./dom.js";
 import { startCompare } from "./compare.js";
 import { readNames, startOffers } from "./complete.js";
 import { controlFields, forgetControl, startControls } from "./controls.js";
-import { firstFault, markField, readFields, rememberForm, resetFields, setField, startSizes } from "./form.js";
+import { firstFault, inWordsOfThePage, markField, readFields, rememberForm, resetFields, setField, startSizes } from "./form.js";
 import { addToGallery, listed, readNewest, removeFromGallery, startGallery } from "./gallery.js";
 import { startIncoming } from "./incoming.js";
 import { forgetInitial, hasMask, hasPicture, initialFields, limitUploads, startInitial } from "./initial.js";
@@ -41,7 +41,7 @@ async function order() {
   const given = { init_image: hasPicture(), mask: hasMask(), controls: found.controls, ip_adapter_images: found.ip_adapter_images, references: found.references };
   const missing = new Set(Object.keys(given).filter((name) => !given[name]));
   for (const { name, about, group } of FORM.fields) {
-    if (!missing.has(about) && !(group === "picture" && missing.has("init_image"))) continue;
+    if (!missing.has(about) && !(group === "picture" && !given.init_image && !given.controls)) continue;
     missing.add(name);
     delete found[name];
   }
@@ -59,6 +59,7 @@ function prompts(text) {
 function fault(error) {
   const place = error.plot ? "plot-problem" : "order-problem";
   if (error.plot) $("fold-plot").open = true;
+  error.message = inWordsOfThePage(error.message);
   problem($(place), error);
   if (error.plot) $(place).scrollIntoView({ block: "nearest" });
   const named = /^(?:body\.)?([a-z_]+)\b/.exec(error.message)?.[1];

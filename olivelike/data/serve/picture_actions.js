@@ -25,7 +25,7 @@ async function taken(picture) {
 }
 
 async function sendToInitial(picture) {
-  await setInitial(await taken(picture), { name: t`this picture` });
+  await setInitial(await taken(picture), { name: t`this picture`, own: true });
   $("fold-init").scrollIntoView({ block: "nearest" });
 }
 

@@ -1,6 +1,7 @@
 // What is painted now: preview, steps, time left, and the pictures of the job.
 
 import { $, inWords, make, markInStrip } from "./dom.js";
+import { inWordsOfThePage } from "./form.js";
 import { addToGallery, thumbnail } from "./gallery.js";
 import { current } from "./jobs.js";
 import { t } from "./language.js";
@@ -137,10 +138,13 @@ function begin(job) {
   told(job.state, job);
 }
 
+/** What is said below the prompts already, in other words. */
+const AT_PROMPTS = /^the (?:negative prompt|prompt '.*'): taken as words: /s;
+
 // What is said below the prompts already is not said again.
 function showNotes(notes) {
   const said = $("prompt-notes").textContent + $("negative-notes").textContent;
-  $("job-notes").replaceChildren(...notes.filter((text) => !said.includes(text)).map((text) => make("li", {}, text)));
+  $("job-notes").replaceChildren(...notes.filter((text) => !said.includes(text) && !AT_PROMPTS.test(text)).map((text) => make("li", {}, inWordsOfThePage(text))));
 }
 
 function told(state, data) {
@@ -203,7 +207,7 @@ const heard = {
       announce(t`Cancelled.`);
     } else {
       say(t`Failed.`);
-      problem($("job-problem"), job.error?.message ?? t`The server does not say why.`);
+      problem($("job-problem"), job.error ? inWordsOfThePage(job.error.message) : t`The server does not say why.`);
     }
   },
 };

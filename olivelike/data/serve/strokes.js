@@ -1,6 +1,7 @@
 // What is painted over a picture, as a list of steps: drawn anew for each undo, so that no copy of a picture is kept.
 
-const INK = "#e8352e";
+/** The two colours of a mask, in squares: one of them is seen on any picture. */
+const INKS = ["#e8352e", "#fff3d6"];
 /** How far the mask of what is added reaches into the picture, in pixels, so that no seam stays. */
 const OVERLAP = 16;
 /** What is added begins as the picture mirrored and so many times smaller: blurred. */
@@ -58,7 +59,7 @@ export function drawStep(drawing, one) {
     const context = drawing.layers[layer].getContext("2d");
     const { width, height } = context.canvas;
     context.save();
-    context.fillStyle = context.strokeStyle = layer === "mask" ? INK : one.colour;
+    context.fillStyle = context.strokeStyle = layer === "mask" ? squares(context) : one.colour;
     if (one.erase) context.globalCompositeOperation = "destination-out";
     if (one.kind === "invert") context.globalCompositeOperation = "xor";
     if (one.kind === "clear") context.clearRect(0, 0, width, height);
@@ -71,6 +72,17 @@ export function drawStep(drawing, one) {
     }
     context.restore();
   }
+}
+
+function squares(context) {
+  const side = Math.max(1, Math.round(Math.max(context.canvas.width, context.canvas.height) / 40));
+  const tile = canvasOf(2 * side, 2 * side);
+  const to = tile.getContext("2d");
+  to.fillStyle = INKS[0];
+  to.fillRect(0, 0, 2 * side, 2 * side);
+  to.fillStyle = INKS[1];
+  for (const place of [0, side]) to.fillRect(place, place, side, side);
+  return context.createPattern(tile, "repeat");
 }
 
 function drawLine(context, { points, radius }) {

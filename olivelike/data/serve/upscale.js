@@ -5,6 +5,7 @@ import { addToGallery } from "./gallery.js";
 import { checkSize } from "./initial.js";
 import { t } from "./language.js";
 import { announce, problem } from "./notices.js";
+import { showActions } from "./picture_actions.js";
 import { ask, query } from "./server.js";
 import { view } from "./viewer.js";
 
@@ -95,6 +96,8 @@ async function start(event) {
     $("upscale-result").src = result.url;
     $("upscale-result").alt = t`Upscaled to ${result.width} by ${result.height} pixels`;
     $("upscale-open").hidden = false;
+    $("upscaled-actions").hidden = false;
+    showActions("upscaled", result, { failed: (error) => problem($("upscale-problem"), error), before: () => problem($("upscale-problem"), "") });
     $("upscale-status").textContent = t`${result.width}×${result.height}, after ${Math.max(1, Math.round((Date.now() - began) / 1000))} s. It is in the gallery.`;
     announce($("upscale-status").textContent);
   } catch (error) {
@@ -110,7 +113,7 @@ async function start(event) {
 export function removeFromUpscale(gone) {
   if (result?.id !== gone.id) return;
   result = null;
-  $("upscale-open").hidden = true;
+  $("upscale-open").hidden = $("upscaled-actions").hidden = true;
   $("upscale-status").textContent = "";
 }
 

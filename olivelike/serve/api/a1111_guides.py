@@ -5,6 +5,7 @@ Names are those of https://github.com/Mikubill/sd-webui-controlnet (`scripts/ext
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -12,7 +13,13 @@ from fastapi import APIRouter, Request
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from olivelike._untrusted import Json
-from olivelike.runtime.pictures.preprocessors import NONE, PREPROCESSORS, check_preprocessor, preprocessed
+from olivelike.runtime.pictures.preprocessors import (
+    NONE,
+    PREPROCESSORS,
+    check_preprocessor,
+    preprocessed,
+    thresholds_of,
+)
 from olivelike.serve.api.a1111_state import model_of
 from olivelike.serve.api.drawing import find_model, service_of
 from olivelike.serve.api.images import from_base64, in_turn, png, to_base64, upright
@@ -42,6 +49,10 @@ _VERSION: Final = 2
 guides_router: Final = APIRouter(prefix="/controlnet", route_class=StrictRoute, tags=["A1111"])
 
 
+Threshold = Annotated[Finite, Field(le=255)]
+"""Of a module; below 0 it is the module's own."""
+
+
 class Unit(BaseModel):
     """One picture that leads."""
 
@@ -53,6 +64,8 @@ class Unit(BaseModel):
     module: str = NONE
     model: Name = "None"
     weight: Strength = 1.0
+    threshold_a: Threshold = -1
+    threshold_b: Threshold = -1
     guidance_start: Annotated[Finite, Field(ge=0, le=1)] = 0.0
     guidance_end: Annotated[Finite, Field(ge=0, le=1)] = 1.0
     control_mode: int | str = 0
@@ -93,7 +106,13 @@ async def controls_of(service: Service, scripts: Json, model: str | None, client
     shown: list[str] = []
     for unit in units:
         text = unit.image.get("image") if isinstance(unit.image, dict) else unit.image
-        sent = (await service.upload(await in_turn(partial(_pixels, str(text))), client)).id
+        module = unit.module.lower()
+        thresholds = () if unit.is_prompt else thresholds_of(module, (unit.threshold_a, unit.threshold_b))
+        usual = not thresholds or thresholds == PREPROCESSORS[module].thresholds
+        if not usual:
+            check_preprocessor(module)
+        made = await in_turn(partial(_pixels, str(text), NONE if usual else module, thresholds))
+        sent = (await service.upload(made, client)).id
         if unit.is_prompt:
             shown.append(sent)
             continue
@@ -104,7 +123,8 @@ async def controls_of(service: Service, scripts: Json, model: str | None, client
                 "strength": unit.weight,
                 "start": unit.guidance_start,
                 "end": unit.guidance_end,
-                "preprocessor": unit.module.lower(),
+                # With thresholds of its own the picture was made already: orders have the usual ones.
+                "preprocessor": module if usual else NONE,
             }
         )
     found: Json = {}
@@ -115,9 +135,9 @@ async def controls_of(service: Service, scripts: Json, model: str | None, client
     return found
 
 
-def _pixels(text: str) -> bytes:
-    """Return a picture in base64 as a PNG in RGB."""
-    return png(upright(from_base64(text, "image"), "image").convert("RGB"))
+def _pixels(text: str, module: str, thresholds: Sequence[float]) -> bytes:
+    """Return what a module makes of a picture in base64, as a PNG in RGB."""
+    return png(preprocessed(upright(from_base64(text, "image"), "image").convert("RGB"), module, thresholds))
 
 
 def check_units(scripts: Json) -> None:
@@ -207,6 +227,8 @@ class Detection(BaseModel):
         validation_alias=AliasChoices("controlnet_input_images", "controlnet_images")
     )
     """`webuiapi` calls them `controlnet_images`."""
+    controlnet_threshold_a: Threshold = -1
+    controlnet_threshold_b: Threshold = -1
 
 
 @guides_router.post("/detect")
@@ -216,15 +238,16 @@ async def detect(asked: Detection) -> dict[str, list[str] | str]:
     if name not in _MODULES:
         raise refused(f"controlnet_module: there is no {asked.controlnet_module!r}; there are {', '.join(_MODULES)}")
     check_preprocessor(name)
+    thresholds = (asked.controlnet_threshold_a, asked.controlnet_threshold_b)
     found = []
     for text in asked.controlnet_input_images:
         data = from_base64(text, "controlnet_input_images")
-        found.append(to_base64(await in_turn(partial(_detected, data, name))))
+        found.append(to_base64(await in_turn(partial(_detected, data, name, thresholds))))
     return {"images": found, "info": "Success"}
 
 
-def _detected(data: bytes, name: str) -> bytes:
-    return png(preprocessed(upright(data, "controlnet_input_images"), name))
+def _detected(data: bytes, name: str, thresholds: Sequence[float]) -> bytes:
+    return png(preprocessed(upright(data, "controlnet_input_images"), name, thresholds))
 
 
 @guides_router.get("/control_types")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
-from olivelike.runtime.pictures.preprocessors import NONE, PREPROCESSORS, preprocessed
+from olivelike.runtime.pictures.preprocessors import NONE, PREPROCESSORS, preprocessed, thresholds_of
 from olivelike.runtime.pipeline.request import Control
 
 Pixels = np.ndarray[Any, Any]
@@ -53,3 +53,16 @@ def test_a_preprocessor_makes_what_the_extension_makes(name: str) -> None:
 def test_orders_know_each_preprocessor() -> None:
     assert get_args(get_type_hints(Control)["preprocessor"]) == (NONE, *PREPROCESSORS)
     assert np.array_equal(np.asarray(preprocessed(photo(), NONE)), np.asarray(photo()))
+
+
+def test_thresholds_that_are_asked_for_are_taken_and_those_below_0_are_the_usual_ones() -> None:
+    cv2 = pytest.importorskip("cv2")
+    grey = cv2.cvtColor(np.asarray(photo()), cv2.COLOR_RGB2GRAY)
+    for asked, wanted in (((20, 60), (20, 60)), ((-1, 60), (100, 60)), ((20, -1), (20, 200)), ((), (100, 200))):
+        made = np.asarray(preprocessed(photo(), "canny", asked))[..., 0]
+        assert np.array_equal(made, cv2.Canny(grey, *wanted))
+    assert thresholds_of("threshold", (200, 64)) == (200,)
+    assert thresholds_of("invert", (1, 2)) == ()
+    assert thresholds_of(NONE, (1, 2)) == ()
+    white = [(np.asarray(preprocessed(photo(), "threshold", (level,))) == 255).mean() for level in (50, 200)]
+    assert white[0] > white[1]

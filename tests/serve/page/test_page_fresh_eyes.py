@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.serve.page.conftest import WIDE, Opened
+from tests.serve.page.conftest import WIDE, Opened, holds, png
+from tests.serve.page.test_page_canvas import drag, on_canvas
 
 pytestmark = pytest.mark.slow
 
@@ -114,3 +115,73 @@ def test_a_pressed_button_stays_readable_under_the_pointer(visit: Callable[..., 
         "(one) => [getComputedStyle(one).backgroundColor, getComputedStyle(one).color]"
     )
     assert colours == ["rgb(45, 106, 62)", "rgb(255, 255, 255)"]
+
+
+def photo(opened: Opened, fold: str, size: tuple[int, int]) -> None:
+    opened.page.set_input_files(
+        f"#{fold}-file", {"name": "photo.png", "mimeType": "image/png", "buffer": png("teal", size)}
+    )
+    opened.page.locator(f"#{fold}-picture").wait_for()
+
+
+def test_a_photo_lends_its_shape_where_it_is_much_larger_than_what_the_model_draws(
+    visit: Callable[..., Opened],
+) -> None:
+    opened = visit()
+    page = opened.page
+    opened.fold("init")
+    photo(opened, "init", (400, 200))
+    assert page.get_attribute("#width", "step") == "4"
+    assert (page.input_value("#width"), page.input_value("#height")) == ("44", "24")
+    assert "400\u00d7200 is 78 times the area" in str(page.text_content("#size-note"))
+    photo(opened, "init", (64, 64))  # Four times is what is asked for on purpose.
+    holds(page, "#width", "64")
+    assert page.is_hidden("#size-note")
+
+
+def test_the_server_speaks_of_fields_by_their_labels(visit: Callable[..., Opened]) -> None:
+    opened = visit(may_complain=True)
+    words = opened.page.evaluate(
+        """async () => {
+          const { inWordsOfThePage } = await import("/page/form.js");
+          return inWordsOfThePage("crop it (--fit, fit=True takes its middle); --fast, --wildcard-dir and --mask");
+        }"""
+    )
+    assert words == (
+        "crop it (\u201cCrop and resize\u201d takes its middle); \u201cFew steps (LCM, Turbo, Lightning)\u201d, "
+        "--wildcard-dir and --mask"
+    )
+
+
+def test_a_mask_is_seen_on_a_picture_of_its_own_colour(visit: Callable[..., Opened]) -> None:
+    opened = on_canvas(visit, "#e8352e")
+    opened.page.fill("#mask-pixels", "16")
+    drag(opened, (0.25, 0.5), (0.75, 0.5))
+    colours = opened.page.evaluate(
+        """() => {
+          const { data } = document.querySelector("#mask-canvas").getContext("2d").getImageData(24, 28, 8, 8);
+          return new Set(new Uint32Array(data.buffer)).size;
+        }"""
+    )
+    assert colours > 1
+
+
+def test_the_strength_that_a_mask_raised_goes_back_with_it(visit: Callable[..., Opened]) -> None:
+    opened = on_canvas(visit)
+    page = opened.page
+    usual = page.input_value("#strength")
+    drag(opened, (0.25, 0.5), (0.75, 0.5))
+    page.click("#mask-done")
+    holds(page, "#strength", "1")
+    page.click("#mask-remove")
+    holds(page, "#strength", usual)
+
+
+def test_work_goes_on_at_an_upscaled_picture(visit: Callable[..., Opened]) -> None:
+    opened = visit("#upscale")
+    page = opened.page
+    page.set_input_files("#upscale-file", {"name": "one.png", "mimeType": "image/png", "buffer": png()})
+    page.click("#upscale-start")
+    page.click("#upscaled-img2img")
+    page.locator("#init-picture").wait_for()
+    holds(page, "#width", "128")

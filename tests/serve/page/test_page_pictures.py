@@ -225,8 +225,8 @@ HIRES = (
     "Seed: 18446744073709551615, Size: 64x64, Denoising strength: 0.5, Hires upscale: 2, Hires upscaler: 4x-UltraSharp"
 )
 LEFT_OUT = (
-    "Not taken over, so that the picture may be another: Denoising strength 0.5, Hires upscale 2, Hires upscaler "
-    "4x-UltraSharp; no file of the server's --upscaler-dir is that upscaler."
+    "Not taken over, so that the picture may be another: Hires upscaler 4x-UltraSharp; no file of the server's "
+    "--upscaler-dir is that upscaler, so the latents are enlarged."
 )
 
 
@@ -253,6 +253,7 @@ def test_what_the_form_can_not_take_of_a_recipe_is_named(visit: Callable[..., Op
     opened.page.locator(".notice", has_text=f"Recipe of x.png loaded. {LEFT_OUT}").wait_for()
     assert opened.page.input_value("#seed") == str(2**64 - 1)
     assert opened.page.input_value("#scheduler") == "DPM++ 2M Karras"
+    assert (opened.page.input_value("#hires"), opened.page.input_value("#hires_strength")) == ("2", "0.5")
 
 
 def test_a_pasted_recipe_fills_the_form_and_one_that_is_not_read_changes_nothing(visit: Callable[..., Opened]) -> None:
