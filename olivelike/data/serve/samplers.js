@@ -41,6 +41,13 @@ function parts(name) {
   return own.class && own.class.replace(/Scheduler$/, "") === plain ? ["", ""] : [name, ""];
 }
 
+/** What a recipe has of a name: A1111's sampler and schedule type, none for the plain one; the model's own class for "". */
+export function namedSampler(name) {
+  const [sampler, schedule] = name ? parts(name) : [own.sampler, own.schedule];
+  const one = entry(sampler);
+  return { scheduler: name || own.class, sampler: one ? sampler : null, schedule: one && schedule && schedule !== one.schedules[0] ? schedule : null };
+}
+
 /** Show the name of an order or recipe that the form has now; one that is in no list is put there. */
 function show() {
   const [name, schedule] = parts($("scheduler").value);

@@ -11,6 +11,7 @@ from importlib.resources import files as files_in
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from olivelike._installed import own_version
 from olivelike._untrusted import one_line, open_file, read_json
 from olivelike.digest import digest_bytes
 from olivelike.engine.output.asset_table import SCHEDULER_MODEL
@@ -101,7 +102,9 @@ def export_web(
         own = {name: files_in("olivelike.data").joinpath("serve", name).read_bytes() for name in SHARED}
         own |= {path.name: path.read_bytes() for path in sorted(PAGE_FILES.iterdir()) if path.is_file()}
         own |= {f"words.{code}.js": words_module(code).encode() for code in table()["languages"]}
-        own["index.html"] = _named(own["index.html"], title or one_line(str(record.source.name)).rpartition("/")[2])
+        model = one_line(str(record.source.name)).rpartition("/")[2]
+        own["index.html"] = _named(own["index.html"], title or model)
+        told["made"] = {"model": model, "version": f"olivelike {own_version()}"}
         own |= {f"ort/{name}": data for name, data in runtime.items()}
         own["attention.onnx"] = _attention()
         binaries = {name: data for name, data in runtime.items() if name.endswith(".wasm")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import random
 import shutil
@@ -21,6 +22,9 @@ from olivelike.engine.output.fallback_assets import scheduler_with_defaults
 from olivelike.engine.output.scheduler_model import scheduler_model
 from olivelike.errors import UsageError
 from olivelike.extras.deploy.web_page import PAGE_FILES
+from olivelike.runtime.pictures.ai_mark import said_source_type
+from olivelike.runtime.pictures.picture_reading import read_picture_data
+from olivelike.runtime.pictures.picture_record import PictureRecord, a1111_text
 from olivelike.runtime.pipeline.noise import Noise
 from olivelike.runtime.pipeline.safety import read_preprocessing
 from olivelike.runtime.prompts.clip_text import chunk_prompt, open_tokenizer, weighted
@@ -170,6 +174,35 @@ def test_what_the_page_does_not_know_in_prompts_is_refused(compute: Compute) -> 
     for prompt in prompts[-2:]:
         with pytest.raises(UsageError):
             parse_prompt(prompt)
+
+
+def test_a_saved_picture_has_the_recipe_that_the_server_writes(compute: Compute, tmp_path: Path) -> None:
+    for prompt, negative, sampler, schedule, model in (
+        ('a "red" circle, (blue:1.2)\nwell', "green, dull", "Euler a", None, "demo"),
+        ("öl auf 画布", "", "DPM++ 2M", "Karras", "a model: old, good"),
+    ):
+        name = f"{sampler} {schedule}" if schedule else sampler
+        recipe = {
+            "prompt": prompt, "negative_prompt": negative, "steps": 8, "guidance_scale": 7.5, "seed": str(2**63 + 1),
+            "width": 64, "height": 32, "scheduler": name, "sampler": sampler, "schedule": schedule, "model": model,
+            "version": "olivelike 0.2.0",
+        }  # fmt: skip
+        plain = io.BytesIO()
+        Image.new("RGB", (64, 32), "red").save(plain, "PNG")
+        script = (
+            'import { withRecipe } from "./recipe_file.js";\n'
+            "const parts = withRecipe(Uint8Array.from(data.png), data.recipe);\n"
+            "const answer = parts.flatMap((part) => [...part]);"
+        )
+        data = bytes(compute(script, {"png": list(plain.getvalue()), "recipe": recipe}))
+        found = read_picture_data(data, "saved.png")
+        values = recipe | {"seed": 2**63 + 1, "negative_prompt": negative or None}
+        assert found.record == PictureRecord(**values)
+        assert found.own
+        assert found.parameters == a1111_text(PictureRecord(**values))
+        with Image.open(io.BytesIO(data)) as image:
+            image.load()
+            assert said_source_type(image.info["XML:com.adobe.xmp"]) == "trainedAlgorithmicMedia"
 
 
 def test_weighted_states_are_those_of_generate(compute: Compute) -> None:

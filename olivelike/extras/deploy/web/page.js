@@ -4,7 +4,7 @@ import { $, button, inMegabytes, inWords, make, settled } from "./dom.js";
 import { followsBrowser, LANGUAGE, LANGUAGES, setLanguage, t } from "./language.js";
 import { announce, confirmed, problem, say } from "./notices.js";
 import { addPicture, allPictures, endPreview, readPictures, removePicture, showPreview, shownPicture } from "./pictures.js";
-import { startSamplers, takeSamplers } from "./samplers.js";
+import { namedSampler, startSamplers, takeSamplers } from "./samplers.js";
 
 const KEY = `olivelike.page ${location.pathname}`;
 const MOST_OF_WASM = 4 * 2 ** 30;
@@ -196,9 +196,10 @@ const heard = {
   },
   picture({ pixels, seed, flagged, seconds }) {
     const { num_images: _, ...recipe } = { ...asked, seed };
+    const told = { ...recipe, ...facts.made, ...namedSampler(recipe.scheduler) };
     const isAlike = !facts.samplers.other_noise.includes(recipe.scheduler);
     const note = isAlike ? "" : t`It draws the noise of this sampler otherwise: its picture has other details.`;
-    finished.push(addPicture(pixels, { recipe, flagged, seconds, note }));
+    finished.push(addPicture(pixels, { recipe, told, flagged, seconds, note }));
   },
   async painted({ seconds }) {
     await Promise.all(finished);

@@ -2,6 +2,7 @@
 
 import { $, inWords, make, markInStrip } from "./dom.js";
 import { t } from "./language.js";
+import { withRecipe } from "./recipe_file.js";
 
 const NAME = `olivelike pictures ${location.pathname}`;
 const RECIPE = "X-Recipe";
@@ -64,11 +65,12 @@ function put(canvas, pixels, width, height) {
   canvas.getContext("2d").putImageData(new ImageData(pixels, width, height), 0, 0);
 }
 
-/** Take a picture that is finished: its pixels, the recipe that draws it again, and what else there is to say. */
-export async function addPicture(pixels, { recipe, flagged, seconds, note }) {
+/** Take a picture that is finished: its pixels, the recipe that draws it again, what its file tells, and what else there is to say. */
+export async function addPicture(pixels, { recipe, told, flagged, seconds, note }) {
   const canvas = document.createElement("canvas");
   put(canvas, pixels, recipe.width, recipe.height);
-  const blob = await new Promise((resolve) => canvas.toBlob(resolve));
+  const plain = await new Promise((resolve) => canvas.toBlob(resolve));
+  const blob = new Blob(withRecipe(new Uint8Array(await plain.arrayBuffer()), told), { type: plain.type });
   const facts = { id: `${Date.now()}.${recipe.seed}`, recipe, flagged, seconds, note };
   const headers = { "Content-Type": "image/png", [RECIPE]: encodeURIComponent(JSON.stringify(facts)) };
   await (await kept)?.put(address(facts), new Response(blob, { headers })).catch(() => {});

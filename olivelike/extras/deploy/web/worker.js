@@ -39,8 +39,8 @@ const answers = {
   async facts(_, signal) {
     const { folder, facts } = await read(signal);
     const { size, unit, fixed, bytes, largest } = facts;
-    const { samplers, device, examples } = folder;
-    return { kind: "facts", size, unit, fixed, bytes, largest, samplers, device, examples, download: await readDownload(folder) };
+    const { samplers, device, examples, made } = folder;
+    return { kind: "facts", size, unit, fixed, bytes, largest, samplers, device, examples, made, download: await readDownload(folder) };
   },
   async download(_, signal) {
     return { kind: "download", download: await readDownload((await read(signal)).folder) };
