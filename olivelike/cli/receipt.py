@@ -15,6 +15,7 @@ import stat
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -68,19 +69,19 @@ class Witness:
         self._began = 0.0
         self._blind = False
         """Whether something happened that can't be noted, or that is no mere look."""
-        self._active = False
         self._stat, self._lstat, self._utime = os.stat, os.lstat, os.utime
 
     def __enter__(self) -> Self:
-        self._active, self._began = True, time.time()
+        self._began = time.time()
         _answers.clear()
-        sys.addaudithook(self._hear)
+        _listen()
+        _witnesses.append(self)
         for name, how in (("stat", "followed"), ("lstat", "unfollowed"), ("utime", "used")):
             setattr(os, name, self._noting(getattr(os, name), how))
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._active = False
+        _witnesses.remove(self)
         os.stat, os.lstat, os.utime = self._stat, self._lstat, self._utime
 
     def keep(self, arguments: Sequence[str]) -> None:
@@ -110,9 +111,8 @@ class Witness:
         with contextlib.suppress(OSError):
             _write(_path(arguments), json.dumps(content).encode())
 
-    def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if not self._active:
-            return
+    def hear(self, event: str, arguments: tuple[Any, ...]) -> None:
+        """Note what Python says that it does."""
         if event == "open":
             path, _, flags = arguments
             if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
@@ -142,6 +142,21 @@ class Witness:
                 self._seen[how][text] = _state(how, text)
         except (OSError, TypeError):
             self._blind = True
+
+
+_witnesses: list[Witness] = []
+"""Those within their block."""
+
+
+@cache
+def _listen() -> None:
+    """Let Python tell them what it does: once in a process, for what it tells stays to its end."""
+
+    def hear(event: str, arguments: tuple[Any, ...]) -> None:
+        for witness in _witnesses:
+            witness.hear(event, arguments)
+
+    sys.addaudithook(hear)
 
 
 def _state(how: str, path: str) -> list[int] | None:

@@ -69,6 +69,16 @@ def test_a_process_that_has_a_receipt_imports_no_library(told):
     assert start().splitlines()[-1] == "[]"
 
 
+def test_a_process_listens_once_however_many_commands_it_runs(monkeypatch):
+    """What listens stays to the end of a process, and is told of all that happens in it."""
+    with receipt.Witness():
+        pass
+    monkeypatch.setattr(sys, "addaudithook", lambda _: pytest.fail("listens again"))
+    with receipt.Witness():
+        pass
+    assert not receipt._witnesses
+
+
 def rewrite(path: Path, old: str, new: str) -> None:
     text = path.read_text()
     assert old in text
