@@ -42,7 +42,8 @@ def form() -> Json:
     about = {one.name: one.metadata["about"] for one in fields(Request) if one.name in entered}
     chosen = [
         {
-            **known.get(name, {}), "name": name, "label": LABELS[name], "group": one.group, "step": one.step,
+            **known.get(name, {}), "name": name, "label": one.label or LABELS[name],
+            "group": one.group, "step": one.step,
             "value": known.get(name, {}).get("default") if one.value is None else one.value, "words": one.words,
             "hint": one.hint, "about": about[name], "recorded": name in told,
             "always": name in told and told[name].always,

@@ -103,6 +103,7 @@ function forgetPainted() {
 /** Let go of uploads that the server has no more. */
 export function forgetInitial() {
   lowerStrength();
+  noteSize("");
   forgetPainted();
   if (picture) URL.revokeObjectURL(picture.url);
   picture = null;

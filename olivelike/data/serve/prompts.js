@@ -83,7 +83,7 @@ class Editor {
   }
 
   tell(encoders) {
-    const most = encoders.reduce((a, b) => (b.count > a.count ? b : a), { count: 0, limit: 75, chunks: 1 });
+    const most = encoders.reduce((a, b) => (b.count >= a.count ? b : a), { count: 0, limit: 75, chunks: 1 });
     this.count.textContent = most.chunks > 1 ? t`${most.count} / ${most.limit} tokens in ${most.chunks} chunks` : t`${most.count} / ${most.limit} tokens`;
   }
 

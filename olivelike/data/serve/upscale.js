@@ -22,7 +22,7 @@ export async function readUpscalers() {
   const [chosen, hires] = [$("upscale-by").value, $("upscaler").value];
   $("upscale-by").replaceChildren(...options([...networks, ...found.filter((one) => !one.network).map((one) => one.name)]));
   if (found.some((one) => one.name === chosen)) $("upscale-by").value = chosen;
-  $("upscaler").replaceChildren(make("option", { value: "" }, t`None`), ...options(networks));
+  $("upscaler").replaceChildren(make("option", { value: "" }, t`None (Latent)`), ...options(networks));
   $("upscaler").value = networks.includes(hires) ? hires : "";
   $("upscale-none").hidden = networks.length > 0;
 }

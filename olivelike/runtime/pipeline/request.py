@@ -184,6 +184,8 @@ class Entered(NamedTuple):
     """For people, of the words that there are to choose from."""
     hint: str = ""
     """What it does, in words of nobody's trade."""
+    label: str = ""
+    """What it is called there, where its group has the field's own label."""
 
 
 Need = Literal["guidance", "fresh noise", "caches"]
@@ -485,7 +487,10 @@ class Recorded:
         label="Hires fix",
         told=Told("upscale by {hires:g}, denoising strength {hires_strength:g}"),
         entered=Entered(
-            "hires", step=0.25, hint="Upscale by so many times: draws, enlarges, and draws again. Empty is off."
+            "hires",
+            step=0.25,
+            hint="So many times as large: draws, enlarges, and draws again. Empty is off.",
+            label="Upscale by",
         ),
         elsewhere=Elsewhere(a1111="hr_scale"),
         axis=True,

@@ -102,6 +102,7 @@ def test_reset_takes_plot_control_and_lines_back_too(visit: Callable[..., Opened
 def test_an_upscaler_that_is_chosen_says_so_on_its_fold(visit: Callable[..., Opened]) -> None:
     opened = visit()
     opened.fold("hires")
+    assert opened.page.get_by_label("Upscale by").get_attribute("id") == "hires"
     opened.page.select_option("#upscaler", "R-ESRGAN 4x+")
     assert opened.page.text_content("#hires-badge") == "R-ESRGAN 4x+"
 
@@ -134,6 +135,9 @@ def test_a_photo_lends_its_shape_where_it_is_much_larger_than_what_the_model_dra
     assert page.get_attribute("#width", "step") == "4"
     assert (page.input_value("#width"), page.input_value("#height")) == ("44", "24")
     assert "400\u00d7200 is 78 times the area" in str(page.text_content("#size-note"))
+    page.click("#init-remove")
+    assert page.is_hidden("#size-note")
+    photo(opened, "init", (400, 200))
     photo(opened, "init", (64, 64))  # Four times is what is asked for on purpose.
     holds(page, "#width", "64")
     assert page.is_hidden("#size-note")
