@@ -21,13 +21,14 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
 
 from olivelike.graphs.inspect.placement import REGISTRIES
-from olivelike.model.targets import TARGETS, Kernel, Target
+from olivelike.model.plugin_targets import claims
+from olivelike.model.targets import TARGETS, Target
 from tools.kernel_registries import Found, Kernels, ask_registry, read_directml, read_names
 
 PAGE = Path(__file__).parents[1] / "docs" / "claims.md"
@@ -36,35 +37,6 @@ _STANDARD = frozenset({"ArgMax", "LayerNormalization", "RMSNormalization", "Grou
 
 
 # Claims and their sources
-
-
-def claims(target: Target) -> dict[str, str]:
-    """Return what a table claims, in words, by what it claims it of."""
-    found = {"opset": str(target.opset), "IR version": str(target.ir_version)}
-    for field in fields(Target):
-        value = getattr(target, field.name)
-        if field.name not in _NO_CLAIM and value != field.default:
-            words = " ".join(sorted(value)) if isinstance(value, frozenset) else str(value)
-            found[field.name] = "yes" if value is True else words
-    found |= {operator: _words(kernel) for operator, kernel in target.kernels.items()}
-    return found | {f"avoided: {operator}": reason for operator, reason in target.avoided.items()}
-
-
-_NO_CLAIM = frozenset(
-    {"name", "provider", "precision", "opset", "ir_version", "kernels", "avoided"}
-    | {"device_id", "options", "session_options", "run_options"}
-)
-"""Fields that are choices, or have rows of their own."""
-
-
-def _words(kernel: Kernel) -> str:
-    parts = [" ".join(letter for letter in "fhbd" if letter in kernel.dtypes), *sorted(kernel.layouts)]
-    if kernel.channels is not None:
-        parts.append("widths " + " ".join(map(str, sorted(kernel.channels))))
-    parts += ["packed"] * kernel.packed
-    if kernel.float32_inputs:
-        parts.append("float32 inputs " + " ".join(map(str, kernel.float32_inputs)))
-    return ", ".join(parts)
 
 
 def sources() -> dict[str, dict[str, tuple[str, str]]]:

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Literal
 
 from olivelike._text import did_you_mean
-from olivelike.errors import UsageError
+from olivelike.digest import digest_json
+from olivelike.errors import PluginError, UsageError
 
 if TYPE_CHECKING:
     from olivelike._untrusted import Json, JsonView
@@ -61,6 +62,8 @@ class TargetChoice:
     """ONNX Runtime's configuration entries of sessions."""
     run_options: Mapping[str, object] = field(default_factory=dict)
     """Configuration entries of runs."""
+    plugin: str = ""
+    """The distribution that brings the target, with its version; empty for ours."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,8 @@ class Target:
     """ONNX Runtime's session configuration entries."""
     run_options: JsonView = field(default_factory=dict)
     """ONNX Runtime's run configuration entries."""
+    plugin: str = ""
+    """The distribution that brings it, with its version; empty for ours."""
 
     def kernel(self, op_type: str) -> Kernel | None:
         """Return the kernel that fusion may aim at, or `None`: there is none, or it is better avoided."""
@@ -140,14 +145,33 @@ class Target:
             dict(self.options),
             dict(self.session_options),
             dict(self.run_options),
+            self.plugin,
         )
 
     def lowering(self) -> Json:
-        """Return what passes may see of the choice, as JSON: what is in their keys, and nothing of sessions."""
-        return {"name": self.name, "precision": self.precision}
+        """Return what another process finds the target by, as passes may see it: nothing of sessions."""
+        choice: Json = {"name": self.name, "precision": self.precision}
+        return choice | ({"table": digest_json(["target/1", self.facts()])} if self.plugin else {})
+
+    @classmethod
+    def lowered(cls, choice: JsonView) -> Target:
+        """Return the target of a `lowering`.
+
+        Raises:
+            UsageError: if it is not known here.
+            PluginError: if its plugin can't be loaded here, or offers another table here.
+        """
+        own = replace(find_target(choice["name"]), device_id=0, options={})
+        found = replace(own, precision=choice["precision"])
+        if found.lowering() != dict(choice):
+            raise PluginError(
+                f"target {found.name!r} ({found.plugin or 'built-in'}) has another table here than where the run was "
+                "planned; install one version of its plugin everywhere, and start again"
+            )
+        return found
 
     def facts(self) -> Json:
-        """Return what may change a pass's result, as JSON: everything but device and options of sessions."""
+        """Return what may change a pass's result, as JSON: everything but origin, device, options of sessions."""
         return {
             "name": self.name,
             "provider": self.provider,
@@ -425,7 +449,7 @@ WEBGPU: Final = Target(
 _ALL: Final = (CPU, OPENVINO, OPENVINO_EP, CUDA, TENSORRT, TENSORRT_RTX, DIRECTML, WINDOWSML, MIGRAPHX, WEBGPU)
 
 TARGETS: Final[Mapping[str, Target]] = {target.name: target for target in _ALL}
-"""All targets by name."""
+"""Our targets by name; those of plugins are in `plugin_targets`."""
 
 ALIASES: Final[Mapping[str, str]] = {
     "dml": "directml", "trt": "tensorrt", "nvidia": "cuda", "intel": "openvino", "rocm": "migraphx",
@@ -451,13 +475,28 @@ def find_target(name: str) -> Target:
 
     Raises:
         UsageError: for an unknown name; the message has the nearest known one.
+        PluginError: if a plugin offers it and can't be loaded.
     """
-    target = TARGETS.get(ALIASES.get(name, name))
-    if target is not None:
+    if (target := known_target(name)) is not None:
         return target
     if several := _SEVERAL.get(name.lower()):
         raise UsageError(f"{name!r} may mean several targets; say which: {several}")
-    raise UsageError(f"unknown target {name!r}; {did_you_mean(name, [*TARGETS, *ALIASES], 'targets')}")
+    from olivelike.model.plugin_targets import target_names
+
+    raise UsageError(f"unknown target {name!r}; {did_you_mean(name, [*target_names(), *ALIASES], 'targets')}")
+
+
+def known_target(name: str) -> Target | None:
+    """Return the target called `name`, or by another name of it, ours or a plugin's; `None` if there is none.
+
+    Raises `PluginError` if a plugin offers it and can't be loaded.
+    """
+    if (ours := TARGETS.get(ALIASES.get(name, name))) is not None:
+        return ours
+    from olivelike.model.plugin_targets import find_plugin_target
+
+    found = find_plugin_target(name)
+    return None if found is None else found.target
 
 
 def float32_inputs(target: Target | None, op_type: str) -> frozenset[int]:

@@ -12,6 +12,7 @@ from olivelike._text import did_you_mean
 from olivelike.errors import PluginError, UsageError
 from olivelike.families import denoisers_with
 from olivelike.model.guides import GUIDES, IMAGE_ENCODER, GuideKind
+from olivelike.model.plugin_targets import target_names
 from olivelike.model.targets import Target, find_target
 from olivelike.workflow.calibration_prompts import resolve_calibration
 from olivelike.workflow.extends import PIPELINE_KEYS, apply_overrides
@@ -210,8 +211,9 @@ def _target(root: Mapping, findings: Findings) -> Target | None:
     if not isinstance(node, Scalar) or not isinstance(node.value, str):
         return None
     try:
+        target_names()  # A plugin that takes a name of ours is refused, whoever's target is asked for.
         target = find_target(node.value)
-    except UsageError as error:
+    except (UsageError, PluginError) as error:
         findings.add(node.position, str(error))
         return None
     precision = _inner(root, "target", "precision")

@@ -451,9 +451,10 @@ def _either(short: Json, described: Json) -> Json:
 
 
 def _target_names() -> Json:
-    from olivelike.model.targets import ALIASES, TARGETS
+    from olivelike.model.plugin_targets import target_names
+    from olivelike.model.targets import ALIASES
 
-    return {"enum": [*TARGETS, *ALIASES], "description": "Name of the target."}
+    return {"enum": [*target_names(), *ALIASES], "description": "Name of the target."}
 
 
 def _step(registry: Registry, definitions: Json) -> Json:

@@ -23,7 +23,10 @@ def convert(
         ),
     ],
     target: Annotated[
-        str, typer.Option("-t", "--target", metavar="TARGET", help=f"Execution provider: {', '.join(TARGETS)}.")
+        str,
+        typer.Option(
+            "-t", "--target", metavar="TARGET", help=f"Execution provider: {', '.join(TARGETS)}, or a plugin's."
+        ),
     ],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Where to write.")],
     limits: shared.LimitOptions,

@@ -35,12 +35,13 @@ def inspect(
 
     require_onnx_model(model)  # What needs no library is told before one is imported.
     from olivelike.graphs.inspect import inspect_model
+    from olivelike.model.plugin_targets import all_targets
     from olivelike.model.targets import find_target
     from olivelike.runtime.sessions.load_failure import version_problems
     from olivelike.runtime.sessions.providers import installed_offers
     from olivelike.runtime.sessions.session_settings import SessionSettings, parse_provider
 
-    asked = [find_target(name) for name in targets] if targets else None
+    asked = [find_target(name) for name in targets] if targets else all_targets()
     if (weights or custom_operators) and not opened:
         raise UsageError("--weights and --custom-operators say how --open opens the file; give that, too")
     operators = tuple(custom_operators or ())

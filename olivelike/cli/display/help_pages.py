@@ -15,7 +15,7 @@ _GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "Measure": ("verify", "profile"),
     "Understand": ("plan", "explain", "graph", "report"),
     "Look at files": ("info", "inspect", "check-client"),
-    "Write workflows and passes": ("init", "validate", "schema", "passes"),
+    "Write workflows and passes": ("init", "validate", "schema", "passes", "targets"),
     "Look after the machine": ("cache", "shelf", "doctor"),
 }
 """Titles of the groups, and the names of the core's commands."""
@@ -42,6 +42,7 @@ _EXAMPLES: Final = {
     "passes list": "olivelike passes list --plugin my_passes.py",
     "passes show": "olivelike passes show float16",
     "passes new": "olivelike passes new sharpen",
+    "targets": "olivelike targets directml",
     "cache": "olivelike cache size",
     "cache ls": "olivelike cache ls --cache-dir my-project/cache",
     "cache size": "olivelike cache size",

@@ -101,12 +101,10 @@ class StepTask(ModelTask):
     def _context(
         self, bench: Workbench, instance: Pass, model: Model, scratch: Path, tensors: StoredTensors
     ) -> Context:
-        from olivelike.model.targets import find_target
+        from olivelike.model.targets import Target
         from olivelike.pass_api import Context, EmbeddingInput, LoraInput, PrecisionPlan
 
-        target = None
-        if self.target is not None:
-            target = replace(find_target(self.target["name"]), **self.target)
+        target = None if self.target is None else Target.lowered(self.target)
         plan = self.precision or {}
         return Context(
             scratch,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from olivelike._extras import commands, load, place_of
 from olivelike._text import listed, moment
-from olivelike._untrusted import Json, JsonView, read_settings
+from olivelike._untrusted import Json, JsonView, one_line, read_settings
 from olivelike.engine.output.lost_values import lost_values
 from olivelike.errors import SourceError
 from olivelike.families import missing_networks
@@ -124,7 +124,8 @@ def _output(path: Path, record: OutputRecord) -> FolderInfo:
 
 def told_target(record: OutputRecord) -> str:
     """Return what a folder is made for, with the networks of fewer bits: `cpu in fp32, w8 in unet`."""
-    return ", ".join([f"{record.target.name} in {record.target.precision}", *_rounded(record)])
+    brought = f" ({one_line(record.target.plugin)})" if record.target.plugin else ""
+    return ", ".join([f"{record.target.name}{brought} in {record.target.precision}", *_rounded(record)])
 
 
 def _rounded(record: OutputRecord) -> Iterator[str]:

@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from olivelike.engine.run_result import host, versions
+from olivelike.errors import PluginError
 from olivelike.measure.doctor.starts import Start, measure_starts
+from olivelike.model.plugin_targets import find_plugin_target, target_names
 from olivelike.model.targets import TARGETS
 
 if TYPE_CHECKING:
@@ -230,14 +232,25 @@ def diagnose(store: str | Path, timeout: float = TIMEOUT_SECONDS, optimised: str
         findings.append(Finding("broken", f"onnxruntime can't run on the CPU: {providers[_CPU].detail}"))
     if find_spec("openvino") is not None:
         providers[_OPENVINO] = check_provider(_OPENVINO, timeout)
-    targets = tuple(_check_target(target.name, target.provider, providers) for target in TARGETS.values())
+    targets = [_check_target(target.name, target.provider, providers) for target in TARGETS.values()]
+    names: list[str] = []
+    try:
+        names = [name for name in target_names() if name not in TARGETS]
+    except PluginError as error:
+        findings.append(Finding("broken", str(error)))
+    for name in names:
+        try:
+            if (offered := find_plugin_target(name)) is not None:
+                targets.append(_check_target(name, offered.target.provider, providers, offered.package))
+        except PluginError as error:
+            findings.append(Finding("broken", str(error)))
     usable = [target.name for target in targets if target.usable]
     return Diagnosis(
         versions=versions(),
         host=host(),
         memory_available_bytes=psutil.virtual_memory().available,
         providers=tuple(providers.values()),
-        targets=targets,
+        targets=tuple(targets),
         folders=(
             _folder("store", store),
             _folder("current folder", Path.cwd()),
@@ -248,11 +261,12 @@ def diagnose(store: str | Path, timeout: float = TIMEOUT_SECONDS, optimised: str
     )
 
 
-def _check_target(name: str, provider: str, providers: dict[str, ProviderCheck]) -> TargetCheck:
+def _check_target(name: str, provider: str, providers: dict[str, ProviderCheck], package: str = "") -> TargetCheck:
     check = providers.get(provider)
     if check is not None:
         return TargetCheck(name, check.status == "usable", check.detail)
-    remedy = f"; install {_WHEELS[provider]}" if provider in _WHEELS else ""
+    wheel = _WHEELS.get(provider, package)
+    remedy = f"; install {wheel}" if wheel else ""
     return TargetCheck(name, usable=False, detail=f"{provider} is not installed{remedy}")
 
 

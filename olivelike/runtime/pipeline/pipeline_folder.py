@@ -35,9 +35,9 @@ from olivelike.model.components import (
 from olivelike.model.few_steps import ENOUGH, FewSteps
 from olivelike.model.guides import CONTROL_KINDS, GUIDE_COMPONENTS, GUIDES, guided_file
 from olivelike.model.records.output import RECORD_FILE, OutputRecord
-from olivelike.model.targets import TARGETS, TargetChoice
+from olivelike.model.targets import TargetChoice, known_target
 from olivelike.runtime.schedulers.scheduler_names import FLOW
-from olivelike.runtime.sessions.providers import CPU, find_provider, require_provider
+from olivelike.runtime.sessions.providers import CPU, Provider, find_provider, require_provider
 from olivelike.runtime.sessions.session_settings import ProviderChoice, SessionSettings, with_fallback
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def _read_facts(folder: Path, _identity: tuple[int, ...] | None) -> RecordedFact
     distilled = (one.origin.few_steps for one, weight in merged if weight >= ENOUGH)
     adapter = next(iter(record.source.guide_files.values()), None)
     return RecordedFacts(
-        record.target if record.target.name in TARGETS else None,
+        record.target if record.target.plugin or known_target(record.target.name) else None,
         record.source.sha256 or "",
         next((found for found in distilled if found is not None), record.source.few_steps),
         frozenset(
@@ -458,11 +458,18 @@ def target_settings(target: TargetChoice | None) -> SessionSettings:
     if target is None:
         return SessionSettings()
     return SessionSettings(
-        with_fallback([ProviderChoice(find_provider(target.name), _texts(target.options))]),
+        with_fallback([ProviderChoice(_own_provider(target), _texts(target.options))]),
         device=target.device_id or None,
         session_config=_entries(target.session_options),
         run_config=_entries(target.run_options),
     )
+
+
+def _own_provider(target: TargetChoice) -> Provider:
+    """Return a target's provider; where its plugin is not installed, one that says so as it is opened."""
+    if target.plugin and known_target(target.name) is None:
+        return Provider(target.name, target.plugin.partition(" ")[0])
+    return find_provider(target.name)
 
 
 def _texts(options: Mapping[str, object]) -> dict[str, str]:
@@ -486,7 +493,7 @@ def check_folder(path: Path, settings: SessionSettings) -> None:
         try:
             require_provider(choice.provider)
         except SessionError as error:
-            if target is None or choice.provider.target != target.name:
+            if target is None or choice.provider != _own_provider(target):
                 raise
             raise SessionError(f"{error}; to use the folder on this machine, {_other_way(models)}") from error
     if target is not None:
@@ -503,7 +510,7 @@ def check_folder_target(target: str, settings: SessionSettings, models: Mapping[
     Raises:
         SessionError: if an operator has no kernel; the message says which, and what to do.
     """
-    if settings.provider.target == target:
+    if settings.provider.target == target or settings.provider == _known_provider(target):
         return
     from olivelike.runtime.sessions.load_failure import operators_without_kernel
 
@@ -516,13 +523,19 @@ def check_folder_target(target: str, settings: SessionSettings, models: Mapping[
         )
 
 
+def _known_provider(target: str) -> Provider | None:
+    known = known_target(target)
+    return None if known is None else find_provider(known.name)
+
+
 def with_float8(target: str, settings: SessionSettings) -> SessionSettings:
     """Return settings with which the CPU runs a folder of a target: float8 as it is written.
 
     ONNX Runtime would fuse what is rounded to it into operators that take none.
     """
     on_cpu = settings.provider.name == CPU
-    return settings.unfused() if on_cpu and TARGETS[target].rounded == "fp8" else settings
+    known = known_target(target) if on_cpu else None
+    return settings.unfused() if on_cpu and (known is None or known.rounded == "fp8") else settings
 
 
 def _other_way(models: Mapping[str, Path]) -> str:

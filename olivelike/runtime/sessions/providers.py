@@ -90,6 +90,7 @@ def find_provider(name: str) -> Provider:
     Raises:
         UsageError: for an unknown name; the message has the nearest known ones.
         SessionError: for a plugin that is not there, is none, or is broken.
+        PluginError: for the target of a plugin that can't be loaded.
     """
     if name.startswith(PLUGIN):
         return _plugin_provider(name.removeprefix(PLUGIN))
@@ -98,7 +99,12 @@ def find_provider(name: str) -> Provider:
     found = known.get(name.lower())
     if found is not None:
         return _PROVIDERS[found]
-    hint = did_you_mean(name, [*_SHORT, *_PROVIDERS], "providers")
+    from olivelike.model.plugin_targets import find_plugin_target, target_names
+
+    if (offered := find_plugin_target(name.lower())) is not None:
+        brought = offered.target.provider
+        return _PROVIDERS.get(brought) or Provider(brought, offered.package)
+    hint = did_you_mean(name, [*target_names(), *ALIASES, *_PROVIDERS], "providers")
     raise UsageError(f"unknown provider {name!r}; {hint}, and plugin:NAME for what an installed plugin brings")
 
 

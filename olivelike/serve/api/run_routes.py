@@ -9,7 +9,7 @@ from fastapi.responses import FileResponse, JSONResponse, StreamingResponse
 
 from olivelike._untrusted import Json
 from olivelike.errors import SourceError
-from olivelike.model.targets import TARGETS
+from olivelike.model.plugin_targets import target_names
 from olivelike.serve.api.guards import visitor_of
 from olivelike.serve.api.native import Client, TheService, events_of, require_seen
 from olivelike.serve.api.refusals import StrictRoute
@@ -45,12 +45,12 @@ SeenRun = Annotated[str, Depends(asked_run)]
 @router.get("/api/workflows")
 def workflows(runs: TheRuns) -> Json:
     """Return the workflows that may be run, and what a conversion may say."""
-    listed = runs.listings.workflows()
+    listed, targets = runs.listings.workflows(), target_names()
     settings = [
-        {"name": "target", "type": "choice", "default": None, "choices": list(TARGETS)},
+        {"name": "target", "type": "choice", "default": None, "choices": targets},
         {"name": "precision", "type": "choice", "default": None, "choices": list(_PRECISIONS)},
     ]
-    convert = {"targets": list(TARGETS), "precisions": list(_PRECISIONS), "loras": sorted(runs.listings.loras())}
+    convert = {"targets": targets, "precisions": list(_PRECISIONS), "loras": sorted(runs.listings.loras())}
     found = [{"name": name, "description": description(listed[name]), "settings": settings} for name in sorted(listed)]
     return {"workflows": found, "convert": convert if runs.listings.checkpoints() else None}
 

@@ -13,7 +13,8 @@ from olivelike._text import did_you_mean
 from olivelike._untrusted import Json, read_bytes
 from olivelike.errors import SourceError, UsageError, WorkflowError
 from olivelike.model.components import INDEX_FILE
-from olivelike.model.targets import TARGETS, Precision
+from olivelike.model.plugin_targets import target_names
+from olivelike.model.targets import Precision  # noqa: TC001  (pydantic reads it)
 from olivelike.runtime.pictures.writer import slug
 from olivelike.serve.orders import Finite, Name
 from olivelike.serve.settings import ServeSettings
@@ -35,14 +36,14 @@ class RunSettings(_Value):
     """Settings of a workflow that a client may override: no paths, no sources, no plugins, no options of passes."""
 
     target: Name | None = None
-    """An execution provider, of `olivelike.model.targets`."""
+    """An execution provider, or a plugin's."""
     precision: Precision | None = None
 
     @field_validator("target")
     @classmethod
     def _is_target(cls, target: str | None) -> str | None:
-        if target is not None and target not in TARGETS:
-            raise ValueError(f"there is no target {target!r}; {did_you_mean(target, TARGETS, 'targets')}")
+        if target is not None and target not in (known := target_names()):
+            raise ValueError(f"there is no target {target!r}; {did_you_mean(target, known, 'targets')}")
         return target
 
 
