@@ -3,7 +3,7 @@
 from olivelike.model.plugin_targets import PluginTarget
 from olivelike.model.targets import Kernel, Target
 
-_RUN = "run on onnxruntime 1.18.1: the demo's networks open and give the numbers of 1.31.1"
+_RUN = "run on onnxruntime 1.18.1: the demo's networks, at most 7.3e-7 from 1.31.1"
 
 TARGET = PluginTarget(
     Target(
@@ -15,8 +15,8 @@ TARGET = PluginTarget(
         kernels={"MultiHeadAttention": Kernel(frozenset("f")), "QuickGelu": Kernel(frozenset("f"))},
     ),
     sources={
-        "opset": "its message for a file of opset 22, of onnxruntime 1.18.1",
-        "IR version": "its message for a file of IR version 11, of onnxruntime 1.18.1",
+        "opset": "run on onnxruntime 1.18.1: it opens a file of opset 21 and refuses one of 22",
+        "IR version": "run on onnxruntime 1.18.1: it opens a file of IR version 10 and refuses one of 11",
         "MultiHeadAttention": _RUN,
         "QuickGelu": _RUN,
     },

@@ -41,7 +41,7 @@ def test_importing_targets_imports_no_heavy_library():
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 def test_facts_are_json_and_hold_everything_but_the_session(target):
     facts = json.loads(json.dumps(target.facts()))
-    session = {"device_id", "options", "session_options", "run_options"}
+    session = {"device_id", "options", "session_options", "run_options", "plugin"}
     assert set(facts) == set(Target.__dataclass_fields__) - session
     assert set(target.lowering()) == {"name", "precision"}
     assert set(facts["kernels"]) == set(target.kernels)
