@@ -33,8 +33,8 @@ def test_what_pages_name_of_the_tree_exists() -> None:
     rooms = {path.name for path in (ROOT / "olivelike").iterdir() if path.is_dir()}
     missing = []
     for page in PAGES:
-        if page in DECISIONS or "plugin-example" in page.parts:
-            continue  # Decisions are history, and the example is a tree of its own.
+        if page in DECISIONS or EXAMPLES & {*page.parts}:
+            continue  # Decisions are history, and each example is a tree of its own.
         for path in NAMED.findall(page.read_text(encoding="utf-8")):
             first, *rest = path.split("/")
             if rest[0] == "extras" and not (ROOT / "olivelike" / "extras" / rest[1]).is_dir():
@@ -72,7 +72,7 @@ def test_every_page_has_a_place_in_the_site_and_in_its_index() -> None:
     assert listed == {page for page in pages if not re.match(r"decisions/\d", page)}
     index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     linked = set(re.findall(r"\]\(([\w/-]+\.md)", index)) | {"index.md"}
-    assert sorted(page for page in listed - linked if not page.startswith("plugin-example")) == []
+    assert sorted(page for page in listed - linked if page.split("/")[0] not in EXAMPLES) == []
 
 
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:

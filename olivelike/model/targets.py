@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Literal
 
 from olivelike._text import did_you_mean
-from olivelike.digest import digest_json
 from olivelike.errors import PluginError, UsageError
 
 if TYPE_CHECKING:
@@ -151,7 +150,11 @@ class Target:
     def lowering(self) -> Json:
         """Return what another process finds the target by, as passes may see it: nothing of sessions."""
         choice: Json = {"name": self.name, "precision": self.precision}
-        return choice | ({"table": digest_json(["target/1", self.facts()])} if self.plugin else {})
+        if not self.plugin:
+            return choice
+        from olivelike.digest import digest_json
+
+        return choice | {"table": digest_json(["target/1", self.facts()])}
 
     @classmethod
     def lowered(cls, choice: JsonView) -> Target:

@@ -62,8 +62,8 @@ def test_a_package_imports_nothing_by_itself(package):
 
 
 def test_help():
-    """Each command tells its purpose, so that their 26 files are among these."""
-    check(COMMAND_LINE.format(arguments=["--help"]), 48, {"typer"})
+    """Each command tells its purpose, so that their 27 files are among these."""
+    check(COMMAND_LINE.format(arguments=["--help"]), 49, {"typer"})
 
 
 def test_info_of_a_folder(little):
