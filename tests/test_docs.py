@@ -16,6 +16,8 @@ from olivelike.testing import make_checkpoint, make_lora, make_single_file
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+EXAMPLES = {"plugin-example", "target-example"}
+"""Folders of pages that are distributions."""
 DECISIONS = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
 
 
@@ -96,7 +98,7 @@ def commands_of(page: Path) -> list[str]:
     return [line for line in lines if line.startswith(COMMANDS) and not ELSEWHERE.search(line)]
 
 
-PAGES_WITH_COMMANDS = [page for page in PAGES if commands_of(page) and "plugin-example" not in page.parts]
+PAGES_WITH_COMMANDS = [page for page in PAGES if commands_of(page) and not EXAMPLES & {*page.parts}]
 
 
 @pytest.fixture(scope="module")

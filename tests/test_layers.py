@@ -64,6 +64,9 @@ NO_MODULES = {
 BY_SCAN = {"olivelike.extras"}
 """Packages that the ground looks for, and the name of an entry-point group."""
 
+GROUPS = {"olivelike.targets"}
+"""Names of entry-point groups that are no packages."""
+
 LOOKED_UP = {"olivelike.passes", "olivelike.workflows"}
 """Found by the registry and by name, in `olivelike.workflow` alone."""
 
@@ -128,6 +131,7 @@ def test_a_room_uses_only_what_lies_below_it() -> None:
                 used == room
                 or used in GROUND
                 or (used in MAY_USE.get(room, set()) and f"{name}.".startswith(f"{part}."))
+                or name in GROUPS
                 or (name in LOOKED_UP and room == "workflow")
             )
             if not allowed:
