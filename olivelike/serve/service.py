@@ -68,7 +68,7 @@ class Service:
         self.gallery = Gallery(settings.gallery)
         self.library = Library(self.gallery, metadata=settings.metadata)
         kept = self.gallery.folder
-        self.notebook = Notebook(settings.styles or kept / "styles.csv", kept / "presets.json")
+        self.notebook = Notebook(settings.styles_file, kept / "presets.json")
         self.journal = self.gallery.journal
         self.feed = Feed()
         self.dispatcher = Dispatcher(settings, self.catalogue, self.gallery, self.feed)

@@ -94,11 +94,16 @@ class ServeSettings:
         """Pixels of a side that finished pictures may be enlarged to."""
         return 4 * self.max_side
 
+    @property
+    def styles_file(self) -> Path:
+        """Where styles of prompts are kept."""
+        return self.styles or self.gallery / "styles.csv"
+
     def places(self) -> dict[str, list[str]]:
         """Return folders and files by their option, in the operator's own words, those that were not given empty."""
         given: dict[str, Path | Sequence[Path] | None] = {
             "--gallery": self.gallery, "--models": (*self.folders, *self.models_dirs), "--lora-dir": self.lora_dirs,
-            "--styles": self.styles, "--wildcard-dir": self.wildcard_dirs, "--upscaler-dir": self.upscaler_dirs,
+            "--styles": self.styles_file, "--wildcard-dir": self.wildcard_dirs, "--upscaler-dir": self.upscaler_dirs,
             "--workflows": self.workflows_dir, "--checkpoints": self.checkpoints_dir,
         }  # fmt: skip
         lists = {option: [one] if isinstance(one, Path) else one or () for option, one in given.items()}

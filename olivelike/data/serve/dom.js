@@ -84,7 +84,7 @@ export function typeOver(input, text, from = 0, to = input.value.length) {
 /** Seconds as people say them. */
 export function inWords(seconds) {
   const whole = Math.max(1, Math.round(seconds));
-  return whole < 90 ? `${whole} s` : `${Math.floor(whole / 60)} min ${whole % 60} s`;
+  return whole < 90 ? `${whole} s` : `${Math.floor(whole / 60)} min${whole % 60 ? ` ${whole % 60} s` : ""}`;
 }
 
 /** A number, or its text where JavaScript has no such whole number: a seed may have 64 bits. */

@@ -138,6 +138,25 @@ export function removeFromGallery(picture) {
   tell();
 }
 
+/** Arrows go from picture to picture, up and down to the one that is nearest across. */
+function walk(event) {
+  const all = [...$("gallery-days").querySelectorAll(".thumbnail")];
+  const place = all.indexOf(document.activeElement);
+  const sides = { ArrowLeft: -1, ArrowRight: 1, Home: -all.length, End: all.length };
+  const rows = { ArrowUp: -1, ArrowDown: 1 };
+  if (place < 0 || event.altKey || event.ctrlKey || event.metaKey || !(event.key in sides || event.key in rows)) return;
+  event.preventDefault();
+  let next = all[Math.min(Math.max(place + sides[event.key], 0), all.length - 1)];
+  if (event.key in rows) {
+    const [here, way] = [all[place].getBoundingClientRect(), rows[event.key]];
+    const beyond = all.map((one) => [one, one.getBoundingClientRect()]).filter(([, { top }]) => (top - here.top) * way > 1);
+    const nearest = Math.min(...beyond.map(([, { top }]) => Math.abs(top - here.top)));
+    const across = ([, { top, left }]) => (Math.abs(top - here.top) - nearest) * 1e4 + Math.abs(left - here.left);
+    next = beyond.sort((one, other) => across(one) - across(other))[0]?.[0];
+  }
+  next?.focus();
+}
+
 /** The pictures that are listed, as they are shown. */
 export const listed = () => pictures;
 
@@ -145,5 +164,6 @@ export function startGallery() {
   $("search").addEventListener("input", settled(search, 250));
   for (const id of ["search-kind", "search-model", "search-lora", "search-day"]) $(id).addEventListener("change", search);
   $("gallery-more").addEventListener("click", readMore);
+  $("gallery-days").addEventListener("keydown", walk);
   new IntersectionObserver(([end]) => end.isIntersecting && visible() && readMore(), { rootMargin: "600px" }).observe($("gallery-more"));
 }

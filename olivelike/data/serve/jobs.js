@@ -9,15 +9,34 @@ import { ask, listen, path, query } from "./server.js";
 const KEY = "olivelike.jobs";
 export const ENDED = new Set(["done", "failed", "cancelled"]);
 
+const SENT = "olivelike.sent";
+const MOST_SENT = 200;
+
 const own = new Map();
 let stream = null;
 let followed = null;
 let show = () => {};
 
+/** Ids of what this browser sent, from whichever tab: its jobs are ended and moved in each. */
+function sent() {
+  try {
+    return JSON.parse(localStorage.getItem(SENT) ?? "[]");
+  } catch {
+    return [];
+  }
+}
+
+const isMine = (id) => own.has(id) || sent().includes(id);
+
 /** Send an order; the job is followed from now on. */
 export async function submit(order) {
   const job = await ask("/api/jobs", { method: "POST", json: order });
   take(job);
+  try {
+    localStorage.setItem(SENT, JSON.stringify([...sent(), job.id].slice(-MOST_SENT)));
+  } catch {
+    // A browser without room: this tab has it still.
+  }
   if (followed) readQueue();
   else follow();
   return job;
@@ -111,7 +130,7 @@ export const readQueue = spaced(async () => {
     const jobs = [...drawing, ...waiting].filter((job) => job.id !== followed);
     const focused = document.activeElement?.id;
     $("queue").hidden = jobs.length === 0;
-    $("queue-clear").hidden = !jobs.some((job) => own.has(job.id));
+    $("queue-clear").hidden = !jobs.some((job) => job.state === "queued" && isMine(job.id));
     $("queue-list").replaceChildren(...jobs.map((job) => row(job, before)));
     if (focused?.startsWith("queue-")) $(focused)?.focus();
     tellLeft();
@@ -138,7 +157,7 @@ function differences(order, other) {
 
 function row(job, before) {
   const words = job.order?.prompt || t`Without a prompt`;
-  const mine = own.has(job.id);
+  const mine = isMine(job.id);
   const name = words.slice(0, 60);
   const act = (how, json) => () => ask(path("jobs", job.id, how), { method: "POST", json }).catch((error) => problem($("job-problem"), error)).then(readQueue);
   const actions = !mine ? [] : [
@@ -153,7 +172,7 @@ function row(job, before) {
 
 /** Cancel all of ours that wait. */
 async function clear() {
-  const ours = waiting.filter((job) => own.has(job.id) && job.id !== followed);
+  const ours = waiting.filter((job) => isMine(job.id) && job.id !== followed);
   await Promise.all(ours.map(({ id }) => end(id, "cancel").then(() => own.delete(id)))).catch((error) => problem($("job-problem"), error));
   readQueue();
 }

@@ -15,7 +15,7 @@ import { t } from "./language.js";
 import { chosenLoras, loraNames, readLoras, setLoras, startLoras } from "./loras.js";
 import { examples, model, modelNames, readModels, setModel, startModels } from "./models.js";
 import { startNotebook } from "./notebook.js";
-import { notice, problem } from "./notices.js";
+import { notice, problem, say } from "./notices.js";
 import { startPicker } from "./picker.js";
 import { onRemoved } from "./picture_actions.js";
 import { PICTURE_LISTS } from "./picture_lists.js";
@@ -278,7 +278,10 @@ async function start() {
     onStage(type, data);
     if (type === "ended") again(data);
   });
-  if (!current()) await restoreStage();
+  if (!current()) {
+    say(t`Ready.`);
+    await restoreStage();
+  }
   document.addEventListener("visibilitychange", attend);
   attend();
   if (!$("view-settings").hidden) showSettings();

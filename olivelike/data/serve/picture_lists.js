@@ -4,26 +4,46 @@ import { $, button, make } from "./dom.js";
 import { upload } from "./initial.js";
 import { t } from "./language.js";
 import { announce, problem } from "./notices.js";
+import { query } from "./server.js";
 
 /** A list in the fold `fold-NAME`: `field` is the order's, `told` what they are, in words. */
 function pictureList(name, field, told) {
   let pictures = [];
   let most = 0;
+  const key = `olivelike.${name}`;
 
   function show() {
     $(`${name}-pictures`).replaceChildren(...pictures.map((one, place) => make(
-      "li", {}, make("img", { src: one.url, alt: `${place + 1}: ${one.name}` }),
-      button("×", () => remove(one), { className: "icon quiet", "aria-label": t`Remove ${one.name}` }),
+      "li", {}, make("img", { src: one.url, alt: `${place + 1}: ${one.name}`, on: { error: () => remove(one) } }),
+      make("span", { className: "of-picture", "aria-hidden": "true" }, String(place + 1)),
+      button("×", () => {
+        remove(one);
+        $(`${name}-file`).focus();
+      }, { className: "icon quiet", "aria-label": t`Remove ${one.name}` }),
     )));
     $(`${name}-remove`).disabled = pictures.length === 0;
     $(`${name}-badge`).textContent = pictures.length ? String(pictures.length) : "";
+    try {
+      localStorage.setItem(key, JSON.stringify(pictures.map((one) => ({ id: one.id, name: one.name }))));
+    } catch {
+      // A browser without room: they live as long as the page.
+    }
   }
 
   function remove(one) {
     URL.revokeObjectURL(one.url);
     pictures = pictures.filter((other) => other !== one);
     show();
-    $(`${name}-file`).focus();
+  }
+
+  /** Those of before a reload; one that the server has no more can't be shown, and is left out. */
+  function restore() {
+    try {
+      pictures = JSON.parse(localStorage.getItem(key) ?? "[]").map((one) => ({ ...one, url: query(`/api/uploads/${one.id}/preprocessed`, { preprocessor: "none" }) }));
+      show();
+    } catch {
+      localStorage.removeItem(key);
+    }
   }
 
   async function add(files) {
@@ -45,6 +65,8 @@ function pictureList(name, field, told) {
   return {
     /** Let a model have so many; where it takes none, there is nothing to choose. */
     allow(count) {
+      // What only some models take is open with those.
+      if (count && !most && !$(`${name}-none`)) $(`fold-${name}`).open = true;
       most = count;
       const none = $(`${name}-none`);
       $(`fold-${name}`).hidden = !most && !none;
@@ -68,6 +90,7 @@ function pictureList(name, field, told) {
         add(files);
       });
       $(`${name}-remove`).addEventListener("click", this.forget);
+      restore();
     },
   };
 }

@@ -92,10 +92,16 @@ async function forEach(work) {
 
 async function removeAll() {
   const words = chosen.size === 1 ? t`Delete this picture? Its file is gone for good.` : t`Delete ${chosen.size} pictures? Their files are gone for good.`;
-  if (!(await confirmed(words, t`Delete`))) return;
-  const gone = await forEach((picture) => ask(path("pictures", picture.id), { method: "DELETE" }).catch((error) => {
-    if (error.status !== 404) throw error;
+  const liked = [...chosen.values()].filter((one) => one.favourite).length;
+  const also = !liked ? "" : liked === 1 ? ` ${t`1 of them is a favourite.`}` : ` ${t`${liked} of them are favourites.`}`;
+  if (!(await confirmed(words + (chosen.size > 1 ? also : ""), t`Delete`))) return;
+  const refused = new Map();
+  const done = await forEach((picture) => ask(path("pictures", picture.id), { method: "DELETE" }).catch((error) => {
+    if (error.status === 403) refused.set(picture, error);
+    else if (error.status !== 404) throw error;
   }));
+  const gone = done.filter((one) => !refused.has(one));
+  for (const error of refused.values()) problem($("gallery-problem"), error);
   for (const picture of gone) removed(picture);
   notice(gone.length === 1 ? t`Picture deleted.` : t`${gone.length} pictures deleted.`);
   show();

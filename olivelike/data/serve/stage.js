@@ -244,7 +244,6 @@ export function removeFromStage(picture) {
 }
 
 export function startStage() {
-  say(t`Ready.`);
   $("stage-open").addEventListener("click", () => shown && view(shown, neighbours));
   $("stage-picture").addEventListener("error", () => notice(t`This picture is gone from the gallery.`));
 }

@@ -6,6 +6,9 @@ import { notice, problem } from "./notices.js";
 import { removePicture, showActions } from "./picture_actions.js";
 import { recipeRows } from "./recipe.js";
 
+/** Pixels that a finger goes across for the next picture. */
+const SWIPE = 50;
+
 let shown = null;
 let around = () => [null, null];
 
@@ -53,6 +56,12 @@ export function startViewer() {
   $("viewer-close").addEventListener("click", () => $("viewer").close());
   $("viewer-before").addEventListener("click", () => turn(0));
   $("viewer-after").addEventListener("click", () => turn(1));
+  let touched = null;
+  $("viewer-link").addEventListener("touchstart", ({ touches }) => (touched = touches.length === 1 ? touches[0] : null), { passive: true });
+  $("viewer-link").addEventListener("touchend", ({ changedTouches: [end] }) => {
+    const [across, along] = touched ? [end.clientX - touched.clientX, end.clientY - touched.clientY] : [0, 0];
+    if (Math.abs(across) > SWIPE && Math.abs(across) > 2 * Math.abs(along)) turn(across > 0 ? 0 : 1);
+  });
   $("viewer").addEventListener("keydown", (event) => {
     if (event.key === "ArrowLeft") turn(0);
     else if (event.key === "ArrowRight") turn(1);

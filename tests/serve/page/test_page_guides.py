@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -126,7 +127,8 @@ def shown_references(base_settings: ServeSettings, tmp_path_factory: pytest.Temp
 def test_pictures_are_worked_after(visit: Callable[..., Opened], shown_references: Running, tmp_path: Path) -> None:
     assert visit().page.is_hidden("#fold-references")
     opened = visit(server=shown_references)
-    opened.fold("references")
+    opened.page.locator("#fold-references[open]").wait_for()  # What the model is for is not folded away.
+    opened.page.locator("#prompt-count", has_text=re.compile("^0 / (?!75)")).wait_for()  # Its own bound.
     files = [tmp_path / f"{name}.png" for name in ("cat", "sofa", "lamp")]
     for file, colour in zip(files, ("white", "navy", "red"), strict=True):
         file.write_bytes(png(colour, (64, 64)))
@@ -136,6 +138,9 @@ def test_pictures_are_worked_after(visit: Callable[..., Opened], shown_reference
     opened.page.locator("#references-pictures img").nth(2).wait_for()
     opened.page.get_by_label("Remove sofa.png").click()
     assert opened.page.text_content("#references-badge") == "2"
+    opened.open()
+    opened.page.locator("#references-pictures img").nth(1).wait_for()
+    assert opened.page.locator("#references-pictures .of-picture").all_text_contents() == ["1", "2"]
     opened.generate(prompt="the cat of image 1 beside the lamp of image 2", steps=2, seed=3)
     (picture,) = opened.job()["pictures"]
     assert len(picture["record"]["references"]) == 2
