@@ -227,7 +227,7 @@ def test_a_term_that_no_picture_can_have_is_refused(client, search):
 
 def test_pages_of_the_gallery_leave_out_recipes_that_are_longer_than_an_order_s(server, client):
     record = PictureRecord("long " * 100_000, seed=77_001)
-    kept = server.call(server.service.library.keep(png((8, 8)), record))
+    kept = server.call(server.service.library.keep(png((8, 8)), record, "anna"))
     (listed,) = client.get("/api/pictures", params={"search": "seed:77001"}).json()["pictures"]
     assert (listed["id"], listed["record"], listed["parameters"]) == (kept.id, None, None)
     assert len(listed["prompt"]) == 1000
