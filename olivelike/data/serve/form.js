@@ -323,12 +323,19 @@ export function markField(name, mended = () => {}) {
   }, { once: true });
 }
 
+/** Why a field's bounds refuse its value, in the page's language where the browser has its own. */
+export function whyInvalid(input) {
+  const { rangeOverflow, rangeUnderflow } = input.validity;
+  if (rangeUnderflow) return t`at least ${input.min}.`;
+  return rangeOverflow ? t`at most ${input.max}.` : input.validationMessage;
+}
+
 /** The first field whose value its own bounds refuse, with a sentence about it. */
 export function firstFault() {
   snapSize();
   const input = fields().find((one) => !one.checkValidity() && !mayStandBetween(one));
   if (!input) return null;
-  return { field: input.dataset.field, message: `${labelOf(input.id)}: ${input.validationMessage}` };
+  return { field: input.dataset.field, message: `${labelOf(input.id)}: ${whyInvalid(input)}` };
 }
 
 // Spinners go in steps, but any number between is one; a size may be between those that there are if it is to be fit.

@@ -71,7 +71,9 @@ function fault(error) {
   }
 }
 
-async function generate() {
+/** Ask for what the form says; `repeated` where *Generate forever* does, which may have been ended meanwhile. */
+async function generate(repeated = false) {
+  const ended = () => repeated && !$("forever").checked;
   problem($("order-problem"), "");
   problem($("plot-problem"), "");
   markField(null);
@@ -88,7 +90,9 @@ async function generate() {
   if (!current()) onStage("sending");
   try {
     const asked = await order();
-    for (const prompt of prompts(asked.prompt)) await submit({ ...asked, prompt });
+    for (const prompt of prompts(asked.prompt)) if (!ended()) await submit({ ...asked, prompt });
+    if (ended()) await stop("cancel");
+    if (!current()) onStage("refused");
   } catch (error) {
     if (!current()) onStage("refused");
     fault(error);
@@ -99,6 +103,7 @@ async function generate() {
 
 async function stop(how) {
   const job = current();
+  if (how === "cancel") $("forever").checked = false;
   if (!job) return;
   try {
     await end(job.id, how);
@@ -112,7 +117,7 @@ function again(job) {
   if (!$("forever").checked) return;
   if (job.state !== "done") $("forever").checked = false;
   // The next job of ours, if one waits, is followed by then.
-  else setTimeout(() => current() ?? generate());
+  else setTimeout(() => current() ?? generate(true));
 }
 
 let named = null;
@@ -149,7 +154,7 @@ function shortcuts(event) {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
     event.preventDefault();
     generate();
-  } else if (event.key === "Escape" && current()) stop("cancel");
+  } else if (event.key === "Escape" && (current() || $("forever").checked)) stop("cancel");
 }
 
 function startForm() {

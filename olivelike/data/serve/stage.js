@@ -35,7 +35,8 @@ function sayOnce(moment, text = moment) {
 }
 
 function enable(going) {
-  $("cancel").disabled = !going;
+  // Between two jobs that are generated forever, too.
+  $("cancel").disabled = !going && !$("forever").checked;
   $("skip").disabled = !going || (current()?.batches ?? 1) < 2;
 }
 
@@ -161,7 +162,10 @@ const heard = {
     $("job-notes").replaceChildren();
     say(t`Sending…`, 0);
   },
-  refused: () => say(t`Ready.`),
+  refused() {
+    enable(false);
+    say(t`Ready.`);
+  },
   follow: begin,
   queued: (data) => told("queued", data.view ?? data),
   queue: (data) => told("queued", data),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -28,7 +29,7 @@ def test_arrows_go_from_picture_to_picture_in_the_gallery(visit: Callable[..., O
     page.click("text=Gallery")
     page.fill("#search", "stork")
     page.locator("#gallery-status", has_text="12 pictures").wait_for()
-    page.wait_for_function("document.querySelectorAll('#gallery-days .thumbnail').length === 12")
+    page.locator("#gallery-days .thumbnail").nth(11).wait_for()
     tiles = "[...document.querySelectorAll('#gallery-days .thumbnail')]"
     top = "one.getBoundingClientRect().top"
     across = page.evaluate(f"{tiles}.map((one) => {top}).filter((top, _, all) => top === all[0]).length")
@@ -109,3 +110,39 @@ def test_settings_name_the_file_of_styles(visit: Callable[..., Opened]) -> None:
     with opened.server.client() as client:
         (file,) = json.loads(client.get("/api/server").content)["folders"]["--styles"]
     assert file.endswith("/styles.csv")
+
+
+def test_generating_forever_is_ended_between_two_jobs(visit: Callable[..., Opened]) -> None:
+    opened = visit()
+    page = opened.page
+    page.fill("#prompt", "again")
+    page.fill("#steps", "1")
+    page.check("#forever")
+    # The second order is held back: the first job has ended then, and there is none to cancel.
+    asked: list[Any] = []
+
+    def hold_the_second(route: Any) -> None:
+        if route.request.method == "POST":
+            asked.append(route)
+        if len(asked) < 2 or route.request.method != "POST":
+            route.continue_()
+
+    page.route("**/api/jobs*", hold_the_second)
+    page.click("#generate")
+    page.locator("#picture-bar").wait_for()
+    while len(asked) < 2:
+        page.wait_for_timeout(50)
+    page.click("#cancel")
+    assert not page.is_checked("#forever")
+    asked[1].continue_()
+    opened.status("^(Cancelled|Ready|Painted)")
+    page.wait_for_timeout(500)
+    assert len(asked) == 2
+    assert opened.unfinished() == 0
+
+
+def test_bounds_of_fields_are_told_in_the_pages_language(visit: Callable[..., Opened]) -> None:
+    opened = visit(locale="fr-FR")
+    opened.page.fill("#steps", "0")
+    opened.page.click("#generate")
+    opened.page.locator("#order-problem", has_text="Étapes: au moins 1.").wait_for()
