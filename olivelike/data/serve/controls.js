@@ -30,7 +30,10 @@ export function controlFields() {
     start: Number($("control-start").value), end: Number($("control-end").value),
     preprocessor: $("control-preprocessor").value,
   };
-  return { controls: [control] };
+  const [width, height] = ["width", "height"].map((id) => Number($(id).value));
+  // A picture of another shape is cropped, as in A1111, unless the initial picture would be, too.
+  const crops = !hasPicture() && Math.abs((picture.width / picture.height) * (height / width) - 1) > 0.01;
+  return { controls: [control], ...(crops ? { fit: true } : {}) };
 }
 
 /** Let a file lead; `drawn` has the steps by which it was drawn, and on what. */

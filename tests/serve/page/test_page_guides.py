@@ -51,6 +51,9 @@ def test_a_picture_leads_by_the_models_network(visit: Callable[..., Opened], gui
     (control,) = picture["record"]["controls"]
     assert (control["net"], control["strength"], control["end"]) == ("depth", 0.6, 0.8)
     assert picture["record"]["control_guess"] is True
+    assert not picture["record"]["fit"]
+    opened.generate(prompt="a red circle", steps=1, height=32)  # Of another shape it is cropped, as in A1111.
+    assert opened.job()["pictures"][0]["record"]["fit"] is True
     opened.page.click("#control-remove")
     opened.generate(prompt="a red circle", steps=4, seed=4)
     assert "controls" not in opened.job()["pictures"][0]["record"]
