@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 from olivelike.model.guides import GUIDED_FILES
+from olivelike.model.low_rank_inputs import LORA_INPUTS_FILE
 
 INDEX_FILE: Final = "model_index.json"
 """Name that diffusers has for a pipeline's index."""
@@ -27,8 +28,8 @@ ONNX_SUFFIXES: Final = (".onnx", ".onnx.data", ".onnx_data", ".pb")
 """Ends of the names of ONNX models and of the files with their weights."""
 WEIGHT_FILE_SUFFIXES: Final = (".safetensors", ".gguf", ".ckpt", ".pt", ".pth", ".bin")
 """Ends of the names of weight files that are read, pickled ones included."""
-DERIVED_FILES: Final = frozenset({SHALLOW_FILE, *GUIDED_FILES})
-"""Graphs that are made of a UNet's, over its weights."""
+DERIVED_FILES: Final = frozenset({SHALLOW_FILE, LORA_INPUTS_FILE, *GUIDED_FILES})
+"""Graphs that are made of a network's, over its weights."""
 
 VAES: Final[tuple[str, ...]] = ("vae_encoder", "vae_decoder")
 """The halves of one network, which torch pipelines keep in one folder."""

@@ -23,16 +23,19 @@ from onnx_ir.traversal import RecursiveGraphIterator
 from olivelike.engine.output.data_files import DataFiles, HashedFile, Place
 from olivelike.engine.output.derivation import derive
 from olivelike.engine.output.expressions import Array, Evaluator, Expression, parameters
+from olivelike.engine.output.low_rank_factors import take_factors
 from olivelike.engine.output.work_ahead import ahead
 from olivelike.errors import PassError
 from olivelike.graphs.editing.values import fixed_dims
 from olivelike.graphs.guided_graphs import guided_graphs
 from olivelike.graphs.image_attention import is_image_parameter
-from olivelike.graphs.shallow import cut_shallow, has_cached_features
+from olivelike.graphs.low_rank import take_mark
+from olivelike.graphs.shallow import cut_shallow, has_cached_features, remove_cached_features
 from olivelike.model.components import MODEL_FILE, SHALLOW_FILE
 from olivelike.model.finite_values import count_not_finite
 from olivelike.model.graph import BLOCK_KEY, PARAMETER_KEY, QUANTISE_DOMAIN, weight_values
 from olivelike.model.half_values import HALVES, in_row_order
+from olivelike.model.low_rank_inputs import LORA_INPUTS_FILE
 from olivelike.model.quantised_values import QUANTISE, BlockFormat
 from olivelike.model.tensor_file import block_rows, read_part, read_tensor
 
@@ -162,11 +165,16 @@ def materialize(
             _replace(model.graph, value, whole.tensor(), derived)
     _drop_parameters(model.graph)
     model.opset_imports.pop(QUANTISE_DOMAIN, None)
+    low_rank = take_mark(model)
     guided = guided_graphs(model)
     result.files = {model_file: _write(model, folder / model_file), **data.facts()}
     result.files |= {name: _write(graph, folder / name) for name, graph in guided}
     if has_cached_features(model):
         result.files[SHALLOW_FILE] = _write(cut_shallow(model), folder / SHALLOW_FILE)
+    if low_rank is not None:
+        remove_cached_features(model)
+        take_factors(model, result.derivations, *low_rank)
+        result.files[LORA_INPUTS_FILE] = _write(model, folder / LORA_INPUTS_FILE)
     return result
 
 

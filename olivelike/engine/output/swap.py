@@ -70,16 +70,24 @@ def swap_loras(
             f"{folder}: is laid out for {record.layout}, which takes no other LoRA; merge it with `loras:` in the "
             "workflow"
         )
-    wanted = {name for weighted in loras if weighted.weight for name in weighted.file.components}
-    wanted &= set(only) or wanted
-    for weighted in loras:
-        _check(weighted.file, wanted, folder, record)
+    wanted = check_loras(folder, record, loras, only)
     return {
         component: _swap(
             folder / record.model_file(component), component, record.components[component].derivations, loras
         )
         for component in sorted(wanted)
     }
+
+
+def check_loras(
+    folder: Path, record: OutputRecord, loras: Sequence[WeightedLora], only: Collection[str] = ()
+) -> set[str]:
+    """Return the components that LoRAs change, of some or all. Raises `SourceError` if one does not fit the folder."""
+    wanted = {name for weighted in loras if weighted.weight for name in weighted.file.components}
+    wanted &= set(only) or wanted
+    for weighted in loras:
+        _check(weighted.file, wanted, folder, record)
+    return wanted
 
 
 def _check(lora: LoraFile, wanted: set[str], folder: Path, record: OutputRecord) -> None:
