@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, StringConstraints
 
@@ -30,12 +30,16 @@ class LoraInputs(Pass):
     layers: Annotated[tuple[Annotated[str, StringConstraints(pattern=r"^[^\n]+$")], ...], Field(min_length=1)] = ("*",)
     """Patterns of parameters, such as `*attn*`; each product by one that fits takes factors, others take none."""
 
+    convolutions: Literal["none", "points", "all"] = "points"
+    """Convolutions that take factors, too: those of one pixel, or all. ONNX Runtime rounds beside them otherwise than in
+    `model.onnx`; with `none` the network without LoRAs is the same to the bit."""
+
     def run(self, model: Model, context: Context) -> Model:
         """Mark the graph."""
-        from olivelike.graphs.low_rank import mark
+        from olivelike.graphs.low_rank import Choice, mark
         from olivelike.model import Graph
 
         graph = model.require("graph").to_ir()
-        mark(graph, self.slots, self.layers)
+        mark(graph, Choice(self.slots, self.layers, self.convolutions))
         context.report(slots=self.slots)
         return model.replace(graph=Graph.from_ir(graph))

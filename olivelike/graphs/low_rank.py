@@ -8,7 +8,8 @@ feeds none gets the plain network; ONNX Runtime calls them overridable initializ
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,12 +25,14 @@ if TYPE_CHECKING:
     from olivelike.graphs.editing.values import Attributes, Dims
 
 MARK: Final = "olivelike.lora_inputs"
-"""Metadata key of a graph that is to have such a one beside it: how many LoRAs at once, and patterns of layers."""
+"""Metadata key of a graph that is to have such a one beside it; its value is a `Choice`, as JSON."""
 _PRODUCTS: Final = frozenset({
     ("", "MatMul"), ("", "Gemm"), ("", "Conv"), (CONTRIB, "MatMulNBits"), (CONTRIB, "NhwcConv"), (CONTRIB, "Attention"),
 })  # fmt: skip
 """Operators that multiply what they take first by a weight that they take second."""
 _CONVOLUTIONS: Final = ("Conv", "NhwcConv")
+_MATRIX, _FILTERS = 2, 4
+"""Axes of weights."""
 
 
 @dataclass(frozen=True)
@@ -39,43 +42,58 @@ class LowRankLayer:
     initializer: str
     """Name of its weight; of one in several parts, the first."""
     node: ir.Node
-    parameters: tuple[str, ...]
-    """Parameters that the weight was made of."""
 
 
-def mark(model: ir.Model, slots: int, layers: Sequence[str]) -> None:
-    """Have a graph with the factors of so many LoRAs written beside this one; `layers` are patterns of parameters."""
-    model.metadata_props[MARK] = "\n".join([str(slots), *layers])
+@dataclass(frozen=True)
+class Choice:
+    """What a graph takes LoRAs for."""
+
+    slots: int
+    """LoRAs at once."""
+    layers: tuple[str, ...] = ("*",)
+    """Patterns of names of parameters, as `fnmatch` knows them; a layer is taken if one of its parameters fits one."""
+    convolutions: str = "points"
+    """Which take factors: `none`, `points` (of one pixel), `all`."""
+
+    def takes(self, parameters: Sequence[tuple[str, Sequence[int]]]) -> bool:
+        """Tell whether the layer of a weight takes factors, by the parameters of the weight and their shapes."""
+        fits = any(fnmatch.fnmatchcase(one, pattern) for one, _ in parameters for pattern in self.layers)
+        if len(parameters[0][1]) == _MATRIX or self.convolutions == "all":
+            return fits
+        return fits and self.convolutions == "points" and tuple(parameters[0][1][2:]) == (1, 1)
 
 
-def take_mark(model: ir.Model) -> tuple[int, tuple[str, ...]] | None:
-    """Take the mark off a graph, in place, and return slots and patterns; `None` if it has none."""
+def mark(model: ir.Model, choice: Choice) -> None:
+    """Have a graph whose layers take factors written beside this one."""
+    model.metadata_props[MARK] = json.dumps([choice.slots, choice.layers, choice.convolutions])
+
+
+def take_mark(model: ir.Model) -> Choice | None:
+    """Take the mark off a graph, in place, and return what it says; `None` if it has none."""
     words = model.metadata_props.pop(MARK, None)
     if words is None:
         return None
-    slots, *layers = words.split("\n")
-    return int(slots), tuple(layers)
+    slots, layers, convolutions = json.loads(words)
+    return Choice(slots, tuple(layers), convolutions)
 
 
 def low_rank_layers(
-    model: ir.Model, made_of: Mapping[str, Sequence[tuple[str, Sequence[int]]]], patterns: Iterable[str] = ("*",)
+    model: ir.Model, made_of: Mapping[str, Sequence[tuple[str, Sequence[int]]]], choice: Choice
 ) -> list[LowRankLayer]:
     """Return the layers of a written graph that can take factors, in order; none that makes an output of the network.
 
     Args:
         model: Weights are initializers in it.
         made_of: Per initializer, name and shape of each parameter that it was derived from.
-        patterns: Of names of parameters, as `fnmatch` knows them; a layer is taken if one of its parameters fits one.
+        choice: Says which.
     """
     found: dict[str, LowRankLayer] = {}
-    chosen = tuple(patterns)
     for node in model.graph:
         name = _weight_of(node, made_of)
         if name is None or name in found or any(output.is_graph_output() for output in node.outputs):
             continue
-        parameters = made_of[name]
-        if any(fnmatch.fnmatchcase(one, pattern) for one, _ in parameters for pattern in chosen):
-            found[name] = LowRankLayer(name, node, tuple(one for one, _ in parameters))
+        if choice.takes(made_of[name]):
+            found[name] = LowRankLayer(name, node)
     return list(found.values())
 
 
@@ -88,7 +106,9 @@ def _weight_of(node: ir.Node, made_of: Mapping[str, Sequence[tuple[str, Sequence
     if is_convolution and "group" in node.attributes and node.attributes["group"].as_int() != 1:
         return None
     name = next((one for one in _sources(weight) if one in made_of), None)
-    fits = name is not None and all(len(shape) == (4 if is_convolution else 2) for _, shape in made_of[name])
+    fits = name is not None and all(
+        len(shape) == (_FILTERS if is_convolution else _MATRIX) for _, shape in made_of[name]
+    )
     return name if fits and not (is_convolution and len(made_of[str(name)]) > 1) else None
 
 

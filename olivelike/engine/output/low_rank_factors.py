@@ -27,6 +27,7 @@ from olivelike.model.records.output import OutputRecord
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+    from olivelike.graphs.low_rank import Choice
     from olivelike.sources.adapters.lora_file import WeightedLora
 
 _FILTER_RANK: Final = 4
@@ -40,11 +41,11 @@ def made_of(derivations: Mapping[str, Expression]) -> dict[str, list[tuple[str, 
     }
 
 
-def take_factors(model: ir.Model, derivations: Mapping[str, Expression], slots: int, layers: Sequence[str]) -> None:
+def take_factors(model: ir.Model, derivations: Mapping[str, Expression], choice: Choice) -> None:
     """Make a written graph, in place, the one whose layers take factors. Raises as `add_low_rank_inputs`."""
     from olivelike.graphs.low_rank import add_low_rank_inputs, low_rank_layers
 
-    add_low_rank_inputs(model, low_rank_layers(model, made_of(derivations), layers), slots)
+    add_low_rank_inputs(model, low_rank_layers(model, made_of(derivations), choice), choice.slots)
 
 
 @dataclass(frozen=True)

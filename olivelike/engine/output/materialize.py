@@ -173,7 +173,7 @@ def materialize(
         result.files[SHALLOW_FILE] = _write(cut_shallow(model), folder / SHALLOW_FILE)
     if low_rank is not None:
         remove_cached_features(model)
-        take_factors(model, result.derivations, *low_rank)
+        take_factors(model, result.derivations, low_rank)
         result.files[LORA_INPUTS_FILE] = _write(model, folder / LORA_INPUTS_FILE)
     return result
 
