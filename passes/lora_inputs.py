@@ -31,8 +31,8 @@ class LoraInputs(Pass):
     """Patterns of parameters, such as `*attn*`; each product by one that fits takes factors, others take none."""
 
     convolutions: Literal["none", "points", "all"] = "points"
-    """Convolutions that take factors, too: those of one pixel, or all. ONNX Runtime rounds beside them otherwise than in
-    `model.onnx`; with `none` the network without LoRAs is the same to the bit."""
+    """Convolutions that take factors, too: those of one pixel, or all. ONNX Runtime rounds beside them otherwise than
+    in `model.onnx`; with `none` the network without LoRAs is the same to the bit."""
 
     def run(self, model: Model, context: Context) -> Model:
         """Mark the graph."""

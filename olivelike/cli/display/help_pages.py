@@ -11,7 +11,7 @@ from typer.core import TyperCommand, TyperGroup
 from olivelike._extras import commands, imported
 
 _GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
-    "Make": ("run", "convert", "generate", "serve"),
+    "Make": ("run", "convert", "adapters", "generate", "serve"),
     "Measure": ("verify", "profile"),
     "Understand": ("plan", "explain", "graph", "report"),
     "Look at files": ("info", "inspect", "check-client"),
@@ -34,6 +34,7 @@ _EXAMPLES: Final = {
     "report": "olivelike report --open",
     "info": "olivelike info painter.safetensors",
     "inspect": "olivelike inspect models/painter/unet/model.onnx --target directml",
+    "adapters": "olivelike adapters models/painter ink.safetensors -o adapters",
     "check-client": "olivelike check-client models/painter --client csharp",
     "init": "olivelike init my-project",
     "validate": "olivelike validate workflows/mine.yaml",

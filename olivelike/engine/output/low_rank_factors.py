@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from itertools import count as count_up
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,14 +20,15 @@ import numpy as np
 from olivelike._files import explained, write_whole
 from olivelike._text import count
 from olivelike.engine.output.expressions import Array, Evaluator, Expression, operators, parameters
-from olivelike.errors import SourceError
+from olivelike.errors import SourceError, UsageError
 from olivelike.model.graph import QUANTISE_DOMAIN
-from olivelike.model.low_rank_inputs import DOWN, LORA_INPUTS_FILE, UP, factor_input
+from olivelike.model.low_rank_inputs import ADAPTER_SUFFIX, DOWN, LORA_INPUTS_FILE, UP, factor_input, strength_input
 from olivelike.model.records.output import OutputRecord
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+    from olivelike._untrusted import Json
     from olivelike.graphs.low_rank import Choice
     from olivelike.sources.adapters.lora_file import WeightedLora
 
@@ -52,18 +54,17 @@ def take_factors(model: ir.Model, derivations: Mapping[str, Expression], choice:
 class Factors:
     """What a network's graph takes for LoRAs."""
 
-    arrays: Mapping[str, Array]
-    """Factors by the names of inputs."""
+    arrays: Mapping[tuple[str, str], Array]
+    """Factors by weight, and `DOWN` or `UP`."""
     rank: int
     """Largest of a layer."""
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all factors."""
-        return sum(array.nbytes for array in self.arrays.values())
+    def for_slot(self, slot: int) -> Mapping[str, Array]:
+        """Return the factors by the names of inputs, to be one of the LoRAs at once; the first is 0."""
+        return {factor_input(slot, *key): array for key, array in self.arrays.items()}
 
 
-def lora_factors(folder: Path, loras: Sequence[WeightedLora], slot: int = 0) -> dict[str, Factors]:
+def lora_factors(folder: Path, loras: Sequence[WeightedLora]) -> dict[str, Factors]:
     """Return what LoRAs together feed to the networks of a folder, by component; strengths are in the factors.
 
     Raises `SourceError` if a LoRA does not fit the folder, changes more than products of two factors do, or changes a
@@ -77,35 +78,36 @@ def lora_factors(folder: Path, loras: Sequence[WeightedLora], slot: int = 0) -> 
     found = {}
     for component in sorted(wanted):
         derivations = record.components[component].derivations
-        taken = _inputs_of(folder / component / LORA_INPUTS_FILE, component, slot)
+        taken = _layers_of(folder / component / LORA_INPUTS_FILE)
         shapes = {name: shape for expression in derivations.values() for name, shape in parameters(expression)}
         mine = [one for one in loras if component in one.file.components]
         changed = changes(component, shapes, mine)
-        found[component] = _factors(component, changed, derivations, taken, slot)
+        found[component] = _factors(component, changed, derivations, taken)
     return found
 
 
-def _inputs_of(path: Path, component: str, slot: int) -> dict[str, np.dtype[Any]]:
-    """Return the weights whose layers take factors, each with the type of these."""
+def _input_types(path: Path) -> dict[str, np.dtype[Any]]:
+    """Return the inputs of a graph that takes factors, with their types."""
     from olivelike.graphs.inspect.skeleton import read_skeleton
     from olivelike.model.onnx_messages import ModelProto, numpy_dtype
 
     if not path.is_file():
         raise SourceError(
-            f"{path}: is not there, so {component} takes no factors; put `lora_inputs` at the end of its chain and run "
-            "the workflow again"
+            f"{path}: is not there, so {path.parent.name} takes no factors; put `lora_inputs` at the end of its chain "
+            "and run the workflow again"
         )
     model = ModelProto.FromString(read_skeleton(path))
-    ends = factor_input(slot, "|", DOWN).split("|")
-    names = {one.name: numpy_dtype(one.type.tensor_type.elem_type) for one in model.graph.input}
-    found = {
-        name.removeprefix(ends[0]).removesuffix(ends[1]): dtype
-        for name, dtype in names.items()
-        if name.startswith(ends[0]) and name.endswith(ends[1])
+    return {one.name: numpy_dtype(one.type.tensor_type.elem_type) for one in model.graph.input}
+
+
+def _layers_of(path: Path) -> dict[str, np.dtype[Any]]:
+    """Return the weights whose layers take factors, each with the type of these."""
+    begin, end = factor_input(0, "|", DOWN).split("|")
+    return {
+        name.removeprefix(begin).removesuffix(end): dtype
+        for name, dtype in _input_types(path).items()
+        if name.startswith(begin) and name.endswith(end)
     }
-    if not found:
-        raise SourceError(f"{path}: takes fewer LoRAs at once; there is no number {slot}, the first one is 0")
-    return found
 
 
 def _factors(
@@ -113,10 +115,9 @@ def _factors(
     changed: Mapping[str, Any],
     derivations: Mapping[str, Expression],
     taken: Mapping[str, np.dtype[Any]],
-    slot: int,
 ) -> Factors:
     left = dict(changed)
-    arrays: dict[str, Array] = {}
+    arrays: dict[tuple[str, str], Array] = {}
     largest = 0
     for initializer, dtype in taken.items():
         expression = _unquantised(derivations[initializer])
@@ -135,7 +136,7 @@ def _factors(
         for factor, array in ((DOWN, down), (UP, up)):
             if not np.isfinite(limited := array.astype(dtype)).all():
                 raise SourceError(f"{named[0]} of {component}: a factor is too large for half precision")
-            arrays[factor_input(slot, initializer, factor)] = np.ascontiguousarray(limited)
+            arrays[initializer, factor] = np.ascontiguousarray(limited)
     if left:
         names = ", ".join(list(left)[:_MOST_NAMED])
         raise SourceError(
@@ -205,16 +206,77 @@ def _reshape_to(operands: Sequence[Expression], before: Sequence[Expression]) ->
     return {**before[1], "constant": wanted}
 
 
-def write_adapter(path: Path, factors: Factors, model_version: int = 1) -> int:
-    """Write factors as ONNX Runtime's adapter file; return its bytes. Raises `StoreError` if it can't be written."""
+@dataclass(frozen=True)
+class WrittenAdapter:
+    """An adapter that was written, for the first of the LoRAs at once; those for others are as large."""
+
+    name: str
+    component: str
+    rank: int
+    """Largest of a layer."""
+    layers: int
+    nbytes: int
+    """Bytes of one file."""
+    files: tuple[str, ...]
+    """Below the folder, one for each of the LoRAs at once."""
+
+    def to_json(self) -> Json:
+        """Return it as a JSON value."""
+        return asdict(self)
+
+
+def write_adapters(
+    folder: Path, groups: Sequence[Sequence[WeightedLora]], output: Path, name: str | None = None
+) -> list[WrittenAdapter]:
+    """Write adapters for the networks of a folder, each of LoRAs whose weights it has, for every place that takes one.
+
+    Raises as `lora_factors`, `UsageError` if two have one name, and `StoreError` if one can't be written. All are
+    computed before the first is written.
+
+    Args:
+        folder: An output folder, as a run left it.
+        groups: LoRAs of each adapter.
+        output: Gets `NETWORK/NAME.onnx_adapter`, and `NETWORK/NAME.1.onnx_adapter` and so on.
+        name: Of a single adapter; others are named as their LoRA's file.
+    """
+    names = [name or group[0].file.path.stem for group in groups]
+    if twice := next((one for one in names if names.count(one) > 1), None):
+        raise UsageError(f"two LoRAs are called {twice!r}, and so would be their adapters; rename one of the files")
+    if bad := next((one for one in names if Path(one).name != one or one in ("", ".", "..")), None):
+        raise UsageError(f"{bad!r} is no name of a file")
+    found = [(one, lora_factors(folder, group)) for one, group in zip(names, groups, strict=True)]
+    written = []
+    for one, by_component in found:
+        for component, factors in by_component.items():
+            place = output / component
+            with explained("writing adapters", output, "name another --output"):
+                place.mkdir(parents=True, exist_ok=True)
+            files = []
+            for slot in range(_slots(folder / component / LORA_INPUTS_FILE)):
+                path = place / f"{one}{f'.{slot}' if slot else ''}{ADAPTER_SUFFIX}"
+                nbytes = write_adapter(path, factors.for_slot(slot))
+                files.append(f"{component}/{path.name}")
+            layers = len(factors.arrays) // 2
+            written.append(WrittenAdapter(one, component, factors.rank, layers, nbytes, tuple(files)))
+    return written
+
+
+def _slots(path: Path) -> int:
+    names = _input_types(path)
+    return next(slot for slot in count_up() if strength_input(slot) not in names)
+
+
+def write_adapter(path: Path, factors: Mapping[str, Array]) -> int:
+    """Write factors by inputs as ONNX Runtime's adapter file; return its bytes.
+
+    Raises `StoreError` if it can't be written.
+    """
     import onnxruntime
 
     adapter = onnxruntime.AdapterFormat()
     adapter.set_adapter_version(1)
-    adapter.set_model_version(model_version)
-    adapter.set_parameters(
-        {name: onnxruntime.OrtValue.ortvalue_from_numpy(array) for name, array in factors.arrays.items()}
-    )
+    adapter.set_model_version(1)
+    adapter.set_parameters({name: onnxruntime.OrtValue.ortvalue_from_numpy(array) for name, array in factors.items()})
     with tempfile.TemporaryDirectory() as scratch:  # It writes to a path alone.
         made = Path(scratch, path.name)
         adapter.export_adapter(str(made))

@@ -354,6 +354,12 @@ class LiveLoras:
             return swap_loras(folder, unet)
         return {**swap_loras(folder, text, only=TEXT_ENCODERS), **swap_loras(folder, unet, only=DENOISERS)}
 
+    def weighted(self, lora: LiveLora) -> WeightedLora:
+        """Return the opened file of a LoRA that `named` opened, with its weight."""
+        from olivelike.sources.adapters.lora_file import WeightedLora
+
+        return WeightedLora(self._read(lora.path)[0], lora.unet_weight)
+
     def _open(self, path: Path, text_weight: float, unet_weight: float) -> LiveLora:
         file, digest = self._read(path)
         return LiveLora(path, file.path.stem, digest, text_weight, unet_weight, file.few_steps)
