@@ -178,23 +178,34 @@ def _taken(node: ir.Node) -> ir.Value:
 
 
 def _add_products(editor: GraphEditor, layer: LowRankLayer, scales: Sequence[ir.Value]) -> None:
-    """Add to what a layer makes the products of the factors, all of them in one sum."""
-    node = layer.node
-    output = node.outputs[0]
-    users = output.uses()
-    before = _first_user(node)
-    product = _convolved if node.op_type in _CONVOLUTIONS else _multiplied
-    changes = [product(editor, layer, slot, scale, before) for slot, scale in enumerate(scales)]
-    total = changes[0]
-    for change in changes[1:]:  # Of factors that are not fed, a column alone: their sum costs nothing.
-        total = editor.add("Add", [total, change], _unknown(output), before=before, name=f"{output.name}.changes")
-    changed = editor.add("Add", [output, total], dims_of(output), before=before, name=f"{output.name}.changed")
+    """Add to what a layer makes, with its bias, the products of the factors."""
+    made = _with_bias(layer.node)
+    users, before = made.uses(), _first_user(made)
+    if layer.node.op_type in _CONVOLUTIONS:
+        changed = made
+        for slot, scale in enumerate(scales):
+            change = _convolved(editor, layer, slot, scale, before)
+            changed = editor.add("Add", [changed, change], dims_of(made), before=before, name=f"{made.name}.changed")
+    else:
+        changed = _multiplied(editor, layer, scales, made, before)
     for user, index in users:
         user.replace_input_with(index, changed)
 
 
-def _first_user(node: ir.Node) -> ir.Node:
-    users = {id(user) for value in node.outputs for user, _ in value.uses()}
+def _with_bias(node: ir.Node) -> ir.Value:
+    """Return what a layer makes, behind the sum with its bias: ONNX Runtime makes one operator of the two."""
+    made = node.outputs[0]
+    user, index = next(iter(made.uses()))
+    if len(made.uses()) != 1 or user.op_type != "Add" or user.outputs[0].is_graph_output():
+        return made
+    other = user.inputs[1 - index]
+    return user.outputs[0] if other is not None and _sources(other) and user.outputs[0].uses() else made
+
+
+def _first_user(value: ir.Value) -> ir.Node:
+    users = {id(user) for user, _ in value.uses()}
+    node = value.producer()
+    assert node is not None
     assert node.graph is not None
     return next(other for other in node.graph if id(other) in users)
 
@@ -204,39 +215,72 @@ def _unknown(value: ir.Value) -> Dims:
     return (None,) * len(dims_of(value))
 
 
-def _scaled_down(
-    editor: GraphEditor, layer: LowRankLayer, slot: int, scale: ir.Value, before: ir.Node, width: int
-) -> ir.Value:
-    """Return strength · (x·down), of the rank of a LoRA."""
-    taken, dtype = _taken(layer.node), _dtype(layer.node)
-    down = _input(
-        editor, factor_input(slot, layer.initializer, DOWN), (width, None), np.zeros((width, 0), dtype.numpy())
+def _joined(
+    editor: GraphEditor, layer: LowRankLayer, scales: Sequence[ir.Value], before: ir.Node
+) -> tuple[ir.Value, ir.Value]:
+    """Return the factors of all LoRAs as one pair, (features in, ranks) and (ranks, features out), by strength."""
+    (taken, made), dtype = _features(layer.node), _dtype(layer.node)
+    downs, ups = list[ir.Value](), list[ir.Value]()
+    for slot, scale in enumerate(scales):
+        down, up = (
+            _input(editor, factor_input(slot, layer.initializer, factor), shape, np.zeros(default, dtype.numpy()))
+            for factor, shape, default in ((DOWN, (taken, None), (taken, 0)), (UP, (None, made), (0, made)))
+        )
+        downs.append(down)
+        ups.append(editor.add("Mul", [up, scale], (None, made), before=before, name=f"{up.name}.scaled"))
+    if len(scales) == 1:
+        return downs[0], ups[0]
+    name = layer.initializer
+    return (
+        editor.add("Concat", downs, (taken, None), before=before, name=f"{name}.{DOWN}", attributes={"axis": 1}),
+        editor.add("Concat", ups, (None, made), before=before, name=f"{name}.{UP}", attributes={"axis": 0}),
     )
-    low = editor.add("MatMul", [taken, down], _unknown(taken), before=before, name=f"{down.name}.product", dtype=dtype)
-    return editor.add("Mul", [low, scale], _unknown(taken), before=before, name=f"{down.name}.scaled")
 
 
-def _multiplied(editor: GraphEditor, layer: LowRankLayer, slot: int, scale: ir.Value, before: ir.Node) -> ir.Value:
-    low = _scaled_down(editor, layer, slot, scale, before, _width(layer.node))
-    # One column for all features: the sum with it is cheap, and rank 0 makes it zeros.
-    up = _input(
-        editor, factor_input(slot, layer.initializer, UP), (None, None), np.zeros((0, 1), _dtype(layer.node).numpy())
-    )
-    return editor.add("MatMul", [low, up], _unknown(low), before=before, name=f"{up.name}.product")
-
-
-def _width(node: ir.Node) -> int:
-    """Return the features that a product takes."""
+def _features(node: ir.Node) -> tuple[int, int]:
+    """Return the features that a product takes and makes."""
     if node.op_type == "MatMulNBits":
-        return node.attributes["K"].as_int()
+        return node.attributes["K"].as_int(), node.attributes["N"].as_int()
     weight = node.inputs[1]
     assert weight is not None
     dims = dims_of(weight)
-    axis = 1 if node.op_type == "Gemm" and "transB" in node.attributes and node.attributes["transB"].as_int() else 0
-    width = dims[axis] if dims else dims_of(_taken(node))[-1]
-    if not isinstance(width, int):
-        raise PassError(f"the layer {weight.name!r} takes features whose number is not known; leave it out of `layers`")
-    return width
+    if len(dims) != _MATRIX or not all(isinstance(dim, int) for dim in dims):
+        raise PassError(f"the layer {weight.name!r} has a weight of unknown size; leave it out of `layers`")
+    taken, made = (int(dim) for dim in dims if isinstance(dim, int))
+    is_turned = "transB" in node.attributes and node.attributes["transB"].as_int() == 1
+    return (made, taken) if is_turned else (taken, made)
+
+
+def _multiplied(
+    editor: GraphEditor, layer: LowRankLayer, scales: Sequence[ir.Value], made: ir.Value, before: ir.Node
+) -> ir.Value:
+    """Return x·down·up + what is made: `Gemm` adds where it multiplies, and without ranks copies."""
+    taken, dims = _taken(layer.node), dims_of(made)
+    down, up = _joined(editor, layer, scales, before)
+    name = f"{made.name}.changed"
+    is_flat = len(dims) == _MATRIX
+
+    def flat(value: ir.Value, features: int) -> ir.Value:
+        if is_flat:
+            return value
+        shape = editor.shape_constant(-1, features)
+        return editor.add("Reshape", [value, shape], (None, features), before=before, name=f"{value.name}.flat")
+
+    features, others = _features(layer.node)
+    low = editor.add(
+        "MatMul", [flat(taken, features), down], (None, None), before=before, name=f"{name}.low", dtype=made.dtype
+    )
+    product = editor.add(
+        "Gemm",
+        [low, up, flat(made, others)],
+        (None, others),
+        before=before,
+        name=f"{name}.product" if not is_flat else name,
+    )
+    if is_flat:
+        return product
+    shape = editor.add("Shape", [made], (len(dims),), before=before, name=f"{name}.shape", dtype=ir.DataType.INT64)
+    return editor.add("Reshape", [product, shape], dims, before=before, name=name)
 
 
 def _convolved(editor: GraphEditor, layer: LowRankLayer, slot: int, scale: ir.Value, before: ir.Node) -> ir.Value:
@@ -269,22 +313,14 @@ def _widen(editor: GraphEditor, layer: LowRankLayer, scales: Sequence[ir.Value])
     node = layer.node
     taken, weight = _taken(node), node.inputs[1]
     assert weight is not None
-    width, made = dims_of(weight)
-    lows, ups = list[ir.Value](), list[ir.Value]()
-    for slot, scale in enumerate(scales):
-        lows.append(_scaled_down(editor, layer, slot, scale, node, int(width)))  # type: ignore[arg-type]
-        ups.append(
-            _input(
-                editor, factor_input(slot, layer.initializer, UP), (None, made),
-                np.zeros((0, int(made)), _dtype(node).numpy()),  # type: ignore[arg-type]
-            )
-        )  # fmt: skip
-    dims = dims_of(taken)
+    down, up = _joined(editor, layer, scales, node)
+    dims, name = dims_of(taken), layer.initializer
+    low = editor.add("MatMul", [taken, down], _unknown(taken), before=node, name=f"{name}.low")
     wide = editor.add(
-        "Concat", [taken, *lows], (*dims[:-1], None), before=node, name=f"{taken.name}.wide", attributes={"axis": -1}
+        "Concat", [taken, low], (*dims[:-1], None), before=node, name=f"{name}.taken", attributes={"axis": -1}
     )
     weights = editor.add(
-        "Concat", [weight, *ups], (None, made), before=node, name=f"{weight.name}.wide", attributes={"axis": 0}
+        "Concat", [weight, up], (None, dims_of(weight)[1]), before=node, name=f"{name}.wide", attributes={"axis": 0}
     )
     node.replace_input_with(0, wide)
     node.replace_input_with(1, weights)
