@@ -128,8 +128,8 @@ def _factors(
         for name, change in mine.items():
             if not change.is_low_rank:
                 raise SourceError(
-                    f"{name} of {component}: is changed by a DoRA, LoHa, LoKr or a Tucker decomposition, which is no "
-                    "product of two factors; merge that LoRA with `loras:` in the workflow"
+                    f"{name} of {component}: is changed by a DoRA, LoHa, LoKr or a Tucker decomposition, or in some of "
+                    "its rows, which is no product of two factors; merge that LoRA with `loras:` in the workflow"
                 )
         down, up, rank = _stacked(mine, expression)
         largest = max(largest, rank)
