@@ -26,28 +26,11 @@ from olivelike.model.low_rank_inputs import ADAPTER_SUFFIX, DOWN, LORA_INPUTS_FI
 from olivelike.model.records.output import OutputRecord
 
 if TYPE_CHECKING:
-    import onnx_ir as ir
-
     from olivelike._untrusted import Json
-    from olivelike.graphs.low_rank import Choice
     from olivelike.sources.adapters.lora_file import WeightedLora
 
 _FILTER_RANK: Final = 4
 _MOST_NAMED: Final = 3
-
-
-def made_of(derivations: Mapping[str, Expression]) -> dict[str, list[tuple[str, tuple[int, ...]]]]:
-    """Return what parameters each float weight was derived from, by initializer; of quantised ones, their numbers."""
-    return {
-        name: list(parameters(expression)) for name, expression in derivations.items() if "output" not in expression
-    }
-
-
-def take_factors(model: ir.Model, derivations: Mapping[str, Expression], choice: Choice) -> None:
-    """Make a written graph, in place, the one whose layers take factors. Raises as `add_low_rank_inputs`."""
-    from olivelike.graphs.low_rank import add_low_rank_inputs, low_rank_layers
-
-    add_low_rank_inputs(model, low_rank_layers(model, made_of(derivations), choice), choice.slots)
 
 
 @dataclass(frozen=True)

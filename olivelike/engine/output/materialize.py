@@ -23,13 +23,12 @@ from onnx_ir.traversal import RecursiveGraphIterator
 from olivelike.engine.output.data_files import DataFiles, HashedFile, Place
 from olivelike.engine.output.derivation import derive
 from olivelike.engine.output.expressions import Array, Evaluator, Expression, parameters
-from olivelike.engine.output.low_rank_factors import take_factors
 from olivelike.engine.output.work_ahead import ahead
 from olivelike.errors import PassError
 from olivelike.graphs.editing.values import fixed_dims
 from olivelike.graphs.guided_graphs import guided_graphs
 from olivelike.graphs.image_attention import is_image_parameter
-from olivelike.graphs.low_rank import take_mark
+from olivelike.graphs.low_rank import add_low_rank_inputs, low_rank_layers, take_mark
 from olivelike.graphs.shallow import cut_shallow, has_cached_features, remove_cached_features
 from olivelike.model.components import MODEL_FILE, SHALLOW_FILE
 from olivelike.model.finite_values import count_not_finite
@@ -173,7 +172,12 @@ def materialize(
         result.files[SHALLOW_FILE] = _write(cut_shallow(model), folder / SHALLOW_FILE)
     if low_rank is not None:
         remove_cached_features(model)
-        take_factors(model, result.derivations, low_rank)
+        made_of = {
+            name: list(parameters(expression))
+            for name, expression in result.derivations.items()
+            if "output" not in expression  # Scales and the like.
+        }
+        add_low_rank_inputs(model, low_rank_layers(model, made_of, low_rank), low_rank.slots)
         result.files[LORA_INPUTS_FILE] = _write(model, folder / LORA_INPUTS_FILE)
     return result
 
