@@ -50,6 +50,7 @@ NO_MODULES = {
         "components",
         "controlnet_inputs",
         "json",
+        "lora_inputs",
         "operator",
         "parameter",
         "pixels_per_latent",
