@@ -19,6 +19,7 @@ import numpy as np
 
 from olivelike._files import explained, write_whole
 from olivelike._text import count
+from olivelike._untrusted import read_bytes
 from olivelike.engine.output.expressions import Array, Evaluator, Expression, operators, parameters
 from olivelike.errors import SourceError, UsageError
 from olivelike.model.graph import QUANTISE_DOMAIN
@@ -263,7 +264,7 @@ def write_adapter(path: Path, factors: Mapping[str, Array]) -> int:
     with tempfile.TemporaryDirectory() as scratch:  # It writes to a path alone.
         made = Path(scratch, path.name)
         adapter.export_adapter(str(made))
-        data = made.read_bytes()
+        data = read_bytes(made)
     with explained("writing the adapter", path.parent, "name another --output"):
         write_whole(path, data)
     return len(data)
