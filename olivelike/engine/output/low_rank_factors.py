@@ -264,7 +264,7 @@ def write_adapter(path: Path, factors: Mapping[str, Array]) -> int:
     with tempfile.TemporaryDirectory() as scratch:  # It writes to a path alone.
         made = Path(scratch, path.name)
         adapter.export_adapter(str(made))
-        data = read_bytes(made)
+        data = read_bytes(made, made.stat().st_size)
     with explained("writing the adapter", path.parent, "name another --output"):
         write_whole(path, data)
     return len(data)
