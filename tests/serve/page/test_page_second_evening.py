@@ -27,8 +27,10 @@ def test_arrows_go_from_picture_to_picture_in_the_gallery(visit: Callable[..., O
     opened.server.draw(prompt="a stork", num_images=12, steps=1)
     page = opened.page
     page.click("text=Gallery")
-    page.fill("#search", "stork")
+    with page.expect_response("**/api/pictures?search=stork*"):
+        page.fill("#search", "stork")
     page.locator("#gallery-status", has_text="12 pictures").wait_for()
+    page.wait_for_timeout(200)
     page.locator("#gallery-days .thumbnail").nth(11).wait_for()
     tiles = "[...document.querySelectorAll('#gallery-days .thumbnail')]"
     top = "one.getBoundingClientRect().top"

@@ -53,7 +53,9 @@ function showDownload() {
   const { total: all, kept } = facts.download[device()];
   const [rest, whole, here] = [all - kept, all, kept].map(inMegabytes);
   const some = kept > LITTLE ? t`Downloads ${rest} before the first picture; ${here} are here.` : t`Downloads ${rest} before the first picture, once.`;
-  const told = facts.download.keeps ? (all - kept < LITTLE ? t`Nothing to download: all ${whole} are here.` : some) : t`Downloads ${whole} before the first picture.`;
+  const complete = facts.download.keeps && all - kept < LITTLE;
+  $("download").classList.toggle("complete", complete);
+  const told = facts.download.keeps ? (complete ? t`Nothing to download: all ${whole} are here.` : some) : t`Downloads ${whole} before the first picture.`;
   show("download", asked || (loaded === device() && !facts.download.keeps) ? "" : told);
 }
 
