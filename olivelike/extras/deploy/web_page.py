@@ -27,6 +27,7 @@ from olivelike.graphs.inspect import inspect_model
 from olivelike.model.client_layouts import PAGE
 from olivelike.model.components import INDEX_FILE, SAFETY_CHECKER
 from olivelike.model.records.output import FileFacts, OutputFile, OutputRecord
+from olivelike.runtime.pictures.ai_mark import source_type, xmp_packet
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
 from olivelike.serve.languages import table, words_module
 from olivelike.workflow.calibration_prompts import PROMPTS
@@ -104,7 +105,8 @@ def export_web(
         own |= {f"words.{code}.js": words_module(code).encode() for code in table()["languages"]}
         model = one_line(str(record.source.name)).rpartition("/")[2]
         own["index.html"] = _named(own["index.html"], title or model)
-        told["made"] = {"model": model, "version": f"olivelike {own_version()}"}
+        xmp = xmp_packet(source_type(masked=False)).decode()
+        told["made"] = {"model": model, "version": f"olivelike {own_version()}", "xmp": xmp}
         own |= {f"ort/{name}": data for name, data in runtime.items()}
         own["attention.onnx"] = _attention()
         binaries = {name: data for name, data in runtime.items() if name.endswith(".wasm")}

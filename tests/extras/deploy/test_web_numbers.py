@@ -22,7 +22,7 @@ from olivelike.engine.output.fallback_assets import scheduler_with_defaults
 from olivelike.engine.output.scheduler_model import scheduler_model
 from olivelike.errors import UsageError
 from olivelike.extras.deploy.web_page import PAGE_FILES
-from olivelike.runtime.pictures.ai_mark import said_source_type
+from olivelike.runtime.pictures.ai_mark import MADE, said_source_type, xmp_packet
 from olivelike.runtime.pictures.picture_reading import read_picture_data
 from olivelike.runtime.pictures.picture_record import PictureRecord, a1111_text
 from olivelike.runtime.pipeline.noise import Noise
@@ -194,7 +194,9 @@ def test_a_saved_picture_has_the_recipe_that_the_server_writes(compute: Compute,
             "const parts = withRecipe(Uint8Array.from(data.png), data.recipe);\n"
             "const answer = parts.flatMap((part) => [...part]);"
         )
-        data = bytes(compute(script, {"png": list(plain.getvalue()), "recipe": recipe}))
+        data = bytes(
+            compute(script, {"png": list(plain.getvalue()), "recipe": recipe | {"xmp": xmp_packet(MADE).decode()}})
+        )
         found = read_picture_data(data, "saved.png")
         values = recipe | {"seed": 2**63 + 1, "negative_prompt": negative or None}
         assert found.record == PictureRecord(**values)
@@ -202,7 +204,7 @@ def test_a_saved_picture_has_the_recipe_that_the_server_writes(compute: Compute,
         assert found.parameters == a1111_text(PictureRecord(**values))
         with Image.open(io.BytesIO(data)) as image:
             image.load()
-            assert said_source_type(image.info["XML:com.adobe.xmp"]) == "trainedAlgorithmicMedia"
+            assert said_source_type(image.info["XML:com.adobe.xmp"]) == MADE
 
 
 def test_weighted_states_are_those_of_generate(compute: Compute) -> None:

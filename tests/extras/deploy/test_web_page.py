@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from olivelike._installed import own_version
 from olivelike.engine.output.packages import Packaged
 from olivelike.errors import MissingError, SourceError, UsageError
 from olivelike.extras.deploy import web_runtime
@@ -19,6 +20,7 @@ from olivelike.extras.deploy.web_page import PAGE_FILES, SHARED, export_web
 from olivelike.families.sd1 import LATENTS
 from olivelike.model.records.output import OutputRecord
 from olivelike.model.targets import TargetChoice
+from olivelike.runtime.pictures.ai_mark import MADE, xmp_packet
 from tests.extras.deploy.web_outputs import (
     RUNTIME,
     SAMPLERS,
@@ -86,6 +88,7 @@ def test_a_page_has_what_a_picture_takes_and_a_record_of_all(output: Path, packa
     assert told == {
         "kind": "web/2", "size": None, "samplers": SAMPLERS, "fused_attention": False, "runtime": runtime,
         "device": "wasm", "colours": json.loads(json.dumps(asdict(LATENTS.colours))),
+        "made": {"model": "checkpoint", "version": f"olivelike {own_version()}", "xmp": xmp_packet(MADE).decode()},
     }  # fmt: skip
 
 

@@ -1,9 +1,7 @@
 // What made a picture, in its PNG: A1111's text, our record, and the mark of AI, as olivelike/runtime/pictures/picture_record.py writes them.
 
 const RECORD = "olivelike/picture/1";
-/** IPTC's digital source type in XMP: https://iptc.org/std/photometadata/specification. */
-const XMP = '<?xpacket begin="\ufeff" id="W5M0MpCehiHzreSzNTczkc9d"?><x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#"><rdf:Description rdf:about="" xmlns:Iptc4xmpExt="http://iptc.org/std/Iptc4xmpExt/2008-02-29/"><Iptc4xmpExt:DigitalSourceType>http://cv.iptc.org/newscodes/digitalsourcetype/trainedAlgorithmicMedia</Iptc4xmpExt:DigitalSourceType></rdf:Description></rdf:RDF></x:xmpmeta><?xpacket end="w"?>';
-/** Bytes of a PNG's signature and its first chunk, IHDR: https://www.w3.org/TR/png-3. */
+// Bytes of a PNG's signature and its first chunk, IHDR: https://www.w3.org/TR/png-3.
 const HEAD = 8 + 25;
 
 const quoted = (text) => (/[,:\n\r]/.test(text) || text.startsWith('"') || text !== text.trim() ? JSON.stringify(text) : text);
@@ -50,8 +48,8 @@ function chunk(keyword, text) {
   return made;
 }
 
-/** Return the parts of a PNG file with what made it. */
+/** Return the parts of a PNG file with what made it; `xmp` is the mark of AI. */
 export function withRecipe(png, recipe) {
-  const texts = { parameters: parameters(recipe), olivelike: record(recipe), "XML:com.adobe.xmp": XMP };
+  const texts = { parameters: parameters(recipe), olivelike: record(recipe), "XML:com.adobe.xmp": recipe.xmp };
   return [png.subarray(0, HEAD), ...Object.entries(texts).map((one) => chunk(...one)), png.subarray(HEAD)];
 }
