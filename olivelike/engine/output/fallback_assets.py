@@ -22,9 +22,10 @@ def scheduler_with_defaults(class_name: str, config: Json) -> Json:
         import diffusers
 
         scheduler = getattr(diffusers, class_name, None)
-    if scheduler is None:
-        return config
-    filled: Json = json.loads(scheduler.from_config(config).to_json_string())
+        if scheduler is None:
+            return config
+        made = scheduler.from_config(config)  # It imports all classes that take the config, too.
+    filled: Json = json.loads(made.to_json_string())
     return filled
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import torch
 
+from olivelike._light_diffusers import light_diffusers
 from olivelike._untrusted import Json, read_settings
 from olivelike.errors import SourceError
 from olivelike.families import family_of_folder
@@ -206,17 +207,19 @@ def _taken_layers(originals: Originals, taken: Collection[str]) -> Json:
 
 
 def _scheduler(originals: Originals) -> Any:
-    import diffusers
-
     path, entry = (
         originals.source.extras.get("scheduler/scheduler_config.json"),
         originals.source.index.get("scheduler"),
     )
-    cls = getattr(diffusers, entry[1], None) if isinstance(entry, list) else None
-    if path is None or cls is None:
-        raise SourceError("the source names no scheduler of diffusers, so its pictures can't be made")
-    config, few_steps = read_settings(path, "get the file again", unbounded=True), originals.source.few_steps
-    return cls.from_config(config if few_steps is None else few_steps.scheduler_config(config))
+    with light_diffusers():
+        import diffusers
+
+        cls = getattr(diffusers, entry[1], None) if isinstance(entry, list) else None
+        if path is None or cls is None:
+            raise SourceError("the source names no scheduler of diffusers, so its pictures can't be made")
+        config, few_steps = read_settings(path, "get the file again", unbounded=True), originals.source.few_steps
+        # It imports all classes that take the config, too.
+        return cls.from_config(config if few_steps is None else few_steps.scheduler_config(config))
 
 
 _TOKENIZERS: Final = {"clip": "CLIPTokenizer", "t5": "T5Tokenizer", "chat": "Qwen2Tokenizer"}
