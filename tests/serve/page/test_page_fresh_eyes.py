@@ -56,6 +56,20 @@ def test_what_was_painted_before_stays_in_the_strip_with_its_own_facts(visit: Ca
     page.locator("#viewer-recipe", has_text="Variation strength").wait_for()
 
 
+def test_a_long_queue_leaves_the_picture_its_room(visit: Callable[..., Opened]) -> None:
+    opened = visit(viewport=WIDE)
+    page = opened.page
+    opened.generate("^Step ", prompt="one of many", steps=500, num_images=50)
+    for _ in range(8):
+        page.click("#generate")
+    page.locator("#queue-list li").nth(7).wait_for()
+    assert page.locator("#frame").bounding_box()["height"] > WIDE["height"] / 3
+    page.click("#queue-clear")
+    page.locator("#queue").wait_for(state="hidden")
+    page.click("#cancel")
+    opened.status("^Cancelled")
+
+
 def test_what_wildcards_came_to_is_said_below_the_picture(visit: Callable[..., Opened]) -> None:
     opened = visit()
     opened.generate(prompt="a {red|red} circle", steps=1)
