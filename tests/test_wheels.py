@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from PIL import Image
 
 from olivelike._installed import DISTRIBUTIONS
 from tools import wheels
+from tools.install import settings
 from tools.wheels import NEEDS, OPTIONS, ROOT, RUNTIMES, build, is_runtime, requirement_name
 
 ELSEWHERE = {
@@ -27,6 +29,7 @@ ELSEWHERE = {
     "olivelike.serve.runs.run_orders": {"olivelike.workflow.extends", "olivelike.workflow.findings"},
 }  # fmt: skip
 """Modules of `olivelike` that those of `olivelike-runtime` use where `lacking` tells of them, or no command asks."""
+SCRIPTS = "Scripts" if sys.platform == "win32" else "bin"
 LARGE = {"diffusers", "onnx", "onnx-ir", "torch", "transformers"}
 """Distributions that some of its functions still import."""
 
@@ -123,12 +126,82 @@ def test_olivelike_needs_the_same_olivelike_runtime(built: list[Path]) -> None:
     assert not re.search(r"Requires-Dist: (torch|diffusers|transformers|onnx|onnx-ir|peft|accelerate)\b[^-]", texts[0])
 
 
+def test_both_wheels_name_the_command(built: list[Path]) -> None:
+    points = []
+    for wheel in built:
+        archive = zipfile.ZipFile(wheel)
+        (name,) = (one for one in archive.namelist() if one.endswith(".dist-info/entry_points.txt"))
+        points.append(archive.read(name).decode())
+    assert points[0] == points[1] == "[console_scripts]\nolivelike = olivelike.cli:main\n", "pipx shows no other"
+
+
+@pytest.fixture(scope="module")
+def packaging_tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of programs of an environment with what people install and check wheels with."""
+    home = tmp_path_factory.mktemp("packaging_tools")
+    venv.create(home, with_pip=True)
+    folder = home / SCRIPTS
+    names = ("uv", "pipx", "twine", "check-wheel-contents")
+    subprocess.run([folder / "python", "-m", "pip", "install", "-q", *names], check=True)
+    return folder
+
+
+@pytest.mark.slow
+def test_the_wheels_are_what_an_index_takes(built: list[Path], packaging_tools: Path) -> None:
+    subprocess.run([packaging_tools / "twine", "check", "--strict", *built], check=True)
+    subprocess.run([packaging_tools / "check-wheel-contents", *built], check=True)
+
+
+def installed_with(program: str, tools: Path, built: list[Path], home: Path) -> tuple[Path, Path]:
+    """Install both wheels into an environment of their own; return its `olivelike` and its Python."""
+    if program == "pipx":
+        places = {"PIPX_HOME": str(home), "PIPX_BIN_DIR": str(home / SCRIPTS), "PIPX_MAN_DIR": str(home / "man")}
+        found = f"--pip-args=--find-links={built[0].parent}"
+        command = [tools / "pipx", "install", "--quiet", found, built[1]]
+        subprocess.run(command, check=True, env={**os.environ, **places})
+        return home / SCRIPTS / "olivelike", home / "venvs" / "olivelike" / SCRIPTS / "python"
+    venv.create(home, with_pip=program == "pip")
+    python = home / SCRIPTS / "python"
+    if program == "pip":
+        subprocess.run([python, "-m", "pip", "install", "-q", "--no-compile", *built], check=True)
+    else:
+        command = [tools / "uv", "pip", "install", "--quiet", "--python", python, *built]
+        subprocess.run(command, check=True, env={**settings(), **os.environ})
+    return home / SCRIPTS / "olivelike", python
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", ["pip", "uv", "pipx"])
+def test_the_wheels_alone_optimise_and_draw(
+    program: str, packaging_tools: Path, built: list[Path], tmp_path: Path
+) -> None:
+    olivelike, python = installed_with(program, packaging_tools, built, tmp_path / "home")
+    work = tmp_path / "work"
+    work.mkdir()
+    bare = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "OLIVELIKE_CACHE_DIR"}}
+
+    def told(*command: str | Path) -> str:
+        return subprocess.run(command, check=True, cwd=work, env=bare, capture_output=True, text=True).stdout
+
+    places = told(
+        python, "-c", "import olivelike, olivelike.passes as p; print(olivelike.__file__, p.__file__, sep='\\n')"
+    )
+    assert all(Path(place).is_relative_to(tmp_path / "home") for place in places.splitlines())
+    # What `make demo` does, and then the README's `convert`.
+    told(olivelike, "run", "demo")
+    told(olivelike, "generate", "models/demo", "a red circle on a blue background", "--seed", "1", "-o", "circle.png")
+    told(olivelike, "convert", "demo", "-t", "directml", "-o", "models/painter")
+    with Image.open(work / "circle.png") as picture:
+        red, green, blue = picture.convert("RGB").getpixel((picture.width // 2, picture.height // 2))
+    assert red > 2 * max(green, blue)
+
+
 @pytest.fixture(scope="module")
 def alone(built: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The command line of an environment with `olivelike-runtime` and what its extras `cpu` and `serve` bring."""
     home = tmp_path_factory.mktemp("alone")
     venv.create(home, with_pip=True)
-    folder = home / ("Scripts" if sys.platform == "win32" else "bin")
+    folder = home / SCRIPTS
     subprocess.run([folder / "python", "-m", "pip", "install", "-q", f"{built[0]}[cpu,serve]"], check=True)
     return folder / "olivelike"
 

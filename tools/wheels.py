@@ -3,7 +3,8 @@
     python -m tools.wheels        # into dist/
     python -m tools.wheels DIR
 
-No file is in both, so that either is removed cleanly. `pip install .` makes one distribution of all, as ever.
+No file is in both, so that either is removed cleanly; both name the command `olivelike`, since pipx and `uv tool` give
+a person the commands of what was asked for alone. `pip install .` makes one distribution of all, as ever.
 
 `olivelike-runtime` brings no ONNX Runtime by itself, since its distributions replace one another: its extras `cpu`,
 `cuda` and `directml` name one each.
@@ -119,16 +120,14 @@ def project(title: str, settings: Mapping[str, Any], names: Sequence[str]) -> di
     if title == "olivelike":
         own = {"dependencies": [f"olivelike-runtime=={whole['version']}", *whole["dependencies"]]}
     else:
-        own = {"dependencies": [by_name[name] for name in NEEDS], "scripts": whole["scripts"]}
+        own = {"dependencies": [by_name[name] for name in NEEDS]}
         extras = {name: texts for name, texts in extras.items() if name in OPTIONS}
         extras |= {name: [by_name[runtime]] for name, runtime in RUNTIMES.items()}
     places = {Path(name).parent.as_posix() for name in names}
     homes = {
         package: setuptools["package-dir"].get(package, package.replace(".", "/")) for package in setuptools["packages"]
     }
-    kept = {
-        key: value for key, value in whole.items() if key not in {"dependencies", "optional-dependencies", "scripts"}
-    }
+    kept = {key: value for key, value in whole.items() if key not in {"dependencies", "optional-dependencies"}}
     return {
         "build-system": settings["build-system"],
         "project": {**kept, **own, "name": title, "optional-dependencies": extras},

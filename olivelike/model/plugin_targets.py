@@ -165,7 +165,7 @@ def _mistakes(name: str, offered: PluginTarget) -> Iterator[str]:
         if not kernel.layouts <= {"NHWC", "NCHW"}:
             yield f"kernels[{operator!r}] has layouts {sorted(kernel.layouts)}; they are NHWC and NCHW"
     claimed = claims(target)
-    for claim in claimed.keys() - {one for one, source in offered.sources.items() if source.strip()}:
+    for claim in sorted(claimed.keys() - {one for one, source in offered.sources.items() if source.strip()}):
         yield f"its claim of {claim!r} ({claimed[claim]}) has no source; say in `sources` how it is known"
-    for claim in offered.sources.keys() - claimed.keys():
+    for claim in sorted(offered.sources.keys() - claimed.keys()):
         yield f"`sources` has {claim!r}, which it does not claim; {did_you_mean(claim, list(claimed), 'claims')}"
