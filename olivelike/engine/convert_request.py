@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from olivelike.sources import PipelineSource, SourceSpec
     from olivelike.workflow import Guide
 
-    Step = str | dict[str, dict[str, bool]]
+    Step = str | dict[str, dict[str, bool | list[str]]]
     """A pass by name, or with options."""
 
 _CPUS: Final = ("cpu", "openvino")
@@ -219,9 +219,12 @@ def draft_workflow(request: ConvertRequest, options: Options, folder: Path) -> s
         whole = name in _IN_BLOCKS and one.component == family.denoiser and family.compact_on_cpu
         if not (name and whole and target.name == "cpu"):
             return name
-        exact = family.blocks[name].exact if name in family.blocks else ()
-        rows = name == QUANTISING_PASSES["w8"] and not exact and _MATRIX_UNITS in processor()
-        return {name: {"int8_compute": True, **({"int8_rows": True} if rows else {})}}
+        rounded: dict[str, bool | list[str]] = {"int8_compute": True}
+        if name == QUANTISING_PASSES["w8"] and _MATRIX_UNITS in processor():
+            rounded["int8_rows"] = True
+            if name in family.blocks and (further := family.blocks[name].exact_by_rows):
+                rounded["exact_blocks"] = [*family.blocks[name].exact, *further]
+        return {name: rounded}
 
     chains = {one.component: _chain(one, target, precision, rounding(one)) for one in checkpoints}
 

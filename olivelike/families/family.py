@@ -178,6 +178,8 @@ class Blocks:
     """Blocks whose weights have more bits where that takes no float copy of them."""
     exact: tuple[str, ...] = ()
     """Blocks that multiply activations as they are, where others round them."""
+    exact_by_rows: tuple[str, ...] = ()
+    """Further such blocks where what is rounded has a scale for each row alone."""
 
 
 def blocks_of_transformer(
@@ -187,6 +189,7 @@ def blocks_of_transformer(
     first: tuple[str, ...] = (),
     tables: tuple[str, ...] = (),
     exact: tuple[str, ...] = (),
+    exact_by_rows: tuple[str, ...] = (),
 ) -> dict[str, Blocks]:
     """Return the blocks that `weights8` and `weights4` treat apart in a transformer and its text encoder.
 
@@ -198,10 +201,11 @@ def blocks_of_transformer(
         first: what all that follows reads from, as first layers and what works on texts before the blocks do.
         tables: what rows of the first states are looked up in.
         exact: what multiplies values that lie far apart, as those behind a gate do, so that 8 bits are few.
+        exact_by_rows: further such layers where a whole row has one scale.
     """
     few = (*shared, *values)
     return {
-        "weights8": Blocks(fine=few, paired=(*few, *first, *tables), exact=exact),
+        "weights8": Blocks(fine=few, paired=(*few, *first, *tables), exact=exact, exact_by_rows=exact_by_rows),
         "weights4": Blocks(fine=(*few, *outputs, *first)),
     }
 

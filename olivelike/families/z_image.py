@@ -110,6 +110,7 @@ FAMILY: Final = Family(
         (*QWEN3_FIRST, "cap_embedder", "context_refiner"),
         QWEN3_TABLES,
         ("noise_refiner", "layers.*.feed_forward.w2"),
+        ("layers.*.attention.to_out",),
     ),
     unread=("noise_refiner.0.", "noise_refiner_0_", "context_refiner.0.", "context_refiner_0_"),
     lora_names={"transformer": sd1.TRANSFORMER_NAMES},

@@ -138,16 +138,30 @@ def test_large_networks_of_transformers_have_weights_of_eight_bits_on_cpus(cli, 
 
 
 @pytest.mark.parametrize(
-    ("asked", "behind"), [((), {"int8_compute": True, "int8_rows": True}), (("--precision", "w4"), None)]
+    ("family", "asked", "behind"),
+    [
+        ("sd3", (), {"weights8": {"int8_compute": True, "int8_rows": True}}),
+        ("sd3", ("--precision", "w4"), {"weights4": {"int8_compute": True}}),
+        (
+            "z_image",
+            (),
+            {
+                "weights8": {
+                    "int8_compute": True,
+                    "int8_rows": True,
+                    "exact_blocks": ["noise_refiner", "layers.*.feed_forward.w2", "layers.*.attention.to_out"],
+                }
+            },
+        ),
+    ],
 )
-def test_denoisers_are_multiplied_by_rows_where_the_processor_has_matrix_units(cli, monkeypatch, asked, behind):
+def test_denoisers_are_multiplied_by_rows_where_the_processor_has_matrix_units(cli, monkeypatch, family, asked, behind):
     monkeypatch.setattr(convert_request, "_LARGE", 100_000)
     monkeypatch.setattr(convert_request, "processor", lambda: ["x86_64", "amx_int8"])
     text = cli(
-        "convert", str(little_transformer("sd3")), "-t", "cpu", "-o", "x", "--lora", "absent.safetensors", *asked
+        "convert", str(little_transformer(family)), "-t", "cpu", "-o", "x", "--lora", "absent.safetensors", *asked
     ).out
-    step = yaml.safe_load(text.partition("\n\n")[0])["components"]["transformer"][-1]
-    assert step == ({"weights8": behind} if behind else {"weights4": {"int8_compute": True}})
+    assert yaml.safe_load(text.partition("\n\n")[0])["components"]["transformer"][-1] == behind
 
 
 def test_networks_of_unets_are_as_they_were(cli, project, monkeypatch):

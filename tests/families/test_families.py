@@ -80,11 +80,12 @@ def test_quantising_treats_the_blocks_of_all_families_apart(monkeypatch) -> None
     assert {"layers.[0-5].mlp", "embed_tokens", "context_refiner"} <= set(own.paired) - set(own.fine)
     assert "embed_tokens" not in blocks_for("weights4").fine
     assert "layers.*.self_attn.o_proj" in set(blocks_for("weights4").fine) - set(own.fine)
-    added = Blocks(("pool", "conv_in"), ("norm",), ("first",), ("last",))
+    added = Blocks(("pool", "conv_in"), ("norm",), ("first",), ("last",), ("out",))
     other = replace(FAMILIES["sd1"], blocks={"weights8": added})
     monkeypatch.setitem(FAMILIES, "other", other)
     assert blocks_for("weights8") == Blocks(
-        (*own.in_float, "pool"), (*own.fine, "norm"), (*own.paired, "first"), (*own.exact, "last")
+        (*own.in_float, "pool"), (*own.fine, "norm"), (*own.paired, "first"), (*own.exact, "last"),
+        (*own.exact_by_rows, "out"),
     )  # fmt: skip
     assert blocks_for("float16") == Blocks()
 
