@@ -36,6 +36,8 @@ class Policy:
     more_bits: str
     not_int8: str = "$"
     """Of those that take activations as they are."""
+    not_by_rows: str = "$"
+    """Of further such ones where a row has one scale."""
     more_of_4: str = "$"
     """Of those that have more bits in `weights4` alone."""
 
@@ -43,15 +45,15 @@ class Policy:
         """Tell whether a layer's weights have more bits than most, which have so many."""
         return re.fullmatch(self.more_bits if bits > 4 else f"{self.more_bits}|{self.more_of_4}", name) is not None
 
-    def exact(self, name: str) -> bool:
-        """Tell whether activations are not rounded for a layer."""
-        return re.fullmatch(self.not_int8, name) is not None
+    def exact(self, name: str, *, rows: bool) -> bool:
+        """Tell whether activations are not rounded for a layer, or to 16 bits, where a row has one scale."""
+        return re.fullmatch(f"{self.not_int8}|{self.not_by_rows}" if rows else self.not_int8, name) is not None
 
 
 POLICIES: Final = {
     "klein": Policy(r"time\..|mod\..*|pixels|out"),
     "z_image": Policy(
-        r"time\..|mod\.out|.*(main|noise)\.mod|pixels|out|text|.*context\..*", r".*noise\..*|.*main\.down"
+        r"time\..|mod\.out|.*(main|noise)\.mod|pixels|out|text|.*context\..*", r".*noise\..*|.*main\.down", r".*main\.o"
     ),
     "qwen3": Policy(r"[0-5]layer\..*|.*layer\.v", more_of_4=r".*layer\.o"),
 }
@@ -332,7 +334,7 @@ def main() -> None:
                 return fine if first and finer is fine else table
             if first and policy.fine(name, most.bits):
                 return finer
-            return exact if exact and policy.exact(name) else most
+            return exact if exact and policy.exact(name, rows=most is rows) else most
 
         return choose
 
