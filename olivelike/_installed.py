@@ -14,11 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 DISTRIBUTIONS: Final[Mapping[str, str]] = {
+    "OpenSSL": "pyopenssl",
     "PIL": "pillow",
     "accelerate": "accelerate",
     "aiohttp": "aiohttp",
     "annotated_types": "annotated-types",
     "anyio": "anyio",
+    "cryptography": "cryptography",
     "cv2": "opencv-python-headless",
     "diffusers": "diffusers",
     "diskcache": "diskcache",
@@ -32,6 +34,7 @@ DISTRIBUTIONS: Final[Mapping[str, str]] = {
     "huggingface_hub": "huggingface_hub",
     "jinja2": "jinja2",
     "ml_dtypes": "ml_dtypes",
+    "model_signing": "model-signing",
     "msgpack": "msgpack",
     "numpy": "numpy",
     "onnx": "onnx",

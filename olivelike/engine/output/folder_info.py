@@ -19,6 +19,7 @@ from olivelike.model.client_layouts import PACKAGE
 from olivelike.model.components import INDEX_FILE, ONNX_SUFFIXES, PIPELINE, QUANTISING_PASSES, WEIGHT_FILE_SUFFIXES
 from olivelike.model.records.card_marks import CARD_FILE, is_outdated, read_card
 from olivelike.model.records.output import RECORD_FILE, OutputRecord
+from olivelike.model.records.signature_marks import SIGNATURE_FILE, is_outdated_signature
 
 if TYPE_CHECKING:
     from olivelike.model.records.origin import LoraRecord, Origin
@@ -99,6 +100,8 @@ def _output(path: Path, record: OutputRecord) -> FolderInfo:
     if record.embeddings:
         facts["embeddings"] = [f"{entry.token} ({_origin(entry.origin)})" for entry in record.embeddings]
     facts["written"] = moment(dt.datetime.fromtimestamp((path / RECORD_FILE).stat().st_mtime, dt.UTC))
+    if (path / SIGNATURE_FILE).exists():
+        facts["signature"] = f"{SIGNATURE_FILE}, not checked here: olivelike verify-signature {path}"
     if clamped := list(_lost(record, "saturated")):
         facts["clamped"] = clamped
     components = {name: ", ".join(step.name for step in entry.passes) for name, entry in record.components.items()}
@@ -161,6 +164,8 @@ def _damages(path: Path, record: OutputRecord) -> Iterator[str]:
             continue
         if found != entry.size:
             yield f"{name} has {found:,} bytes in place of {entry.size:,}; run the workflow again"
+    if is_outdated_signature(path):
+        yield f"{SIGNATURE_FILE} signs what was here before, or is damaged; olivelike sign {path}"
     with contextlib.suppress(OSError, ValueError):  # A card that can't be read is not ours.
         card = read_card(path)
         if card is not None and is_outdated(card, record):

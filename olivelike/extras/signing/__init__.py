@@ -1,0 +1,1 @@
+"""Signatures of folders, by OpenSSF Model Signing."""

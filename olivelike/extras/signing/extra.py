@@ -1,0 +1,18 @@
+"""Declaration of signatures: two commands."""
+
+from olivelike._extras import Command
+
+COMMANDS = {
+    "sign": Command(
+        "olivelike.extras.signing.signing_commands:sign",
+        "olivelike sign models/painter --key painter.key",
+        group="Make",
+        after="package",
+    ),
+    "verify-signature": Command(
+        "olivelike.extras.signing.signing_commands:verify_signature",
+        "olivelike verify-signature models/painter --key painter.pub",
+        group="Measure",
+        after="verify",
+    ),
+}
