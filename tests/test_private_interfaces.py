@@ -35,7 +35,10 @@ Each of these three sets has its tests below, or in an extra's folder.
 """
 
 DOCUMENTED_MODULES = {
-    "PIL.Image", "PIL.PngImagePlugin", "anyio.to_thread", "diffusers.image_processor",
+    "OpenSSL.crypto", "PIL.Image", "PIL.PngImagePlugin", "anyio.to_thread", "cryptography.exceptions",
+    "cryptography.hazmat.primitives.asymmetric.ec", "cryptography.hazmat.primitives.hashes",
+    "cryptography.hazmat.primitives.serialization", "cryptography.x509", "cryptography.x509.oid",
+    "model_signing.hashing", "model_signing.signing", "model_signing.verifying", "diffusers.image_processor",
     "diffusers.models.attention_processor", "diffusers.pipelines", "diffusers.utils", "fastapi.exceptions",
     "fastapi.responses", "fastapi.routing", "fsspec.callbacks", "google.protobuf", "google.protobuf.message",
     "packaging.requirements",
