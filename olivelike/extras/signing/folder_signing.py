@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike._files import write_whole
-from olivelike._untrusted import one_line
+from olivelike._untrusted import one_line, read_bytes
 from olivelike.errors import SourceError, UsageError
 from olivelike.extras.signing.folder_signature import (
     FolderSignature,
@@ -69,7 +69,7 @@ def sign_folder(
             raise SourceError(
                 f"{folder}: can't be signed: {one_line(str(error))}; sign it once no run writes"
             ) from error
-        signature = made.read_bytes()
+        signature = read_bytes(made)
     if certificates:
         signature = _with_certificates(signature, certificates)
     path = folder / SIGNATURE_FILE
