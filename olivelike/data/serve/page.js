@@ -71,9 +71,12 @@ function fault(error) {
   }
 }
 
-/** Ask for what the form says; `repeated` where *Generate forever* does, which may have been ended meanwhile. */
+let halted = false;
+
+/** Ask for what the form says; `repeated` where *Generate forever* does, which may be cancelled meanwhile. */
 async function generate(repeated = false) {
-  const ended = () => repeated && !$("forever").checked;
+  halted = false;
+  const ended = () => repeated && halted;
   problem($("order-problem"), "");
   problem($("plot-problem"), "");
   markField(null);
@@ -92,7 +95,7 @@ async function generate(repeated = false) {
     const asked = await order();
     for (const prompt of prompts(asked.prompt)) if (!ended()) await submit({ ...asked, prompt });
     if (ended()) await stop("cancel");
-    if (!current()) onStage("refused");
+    if (ended() && !current()) onStage("refused");
   } catch (error) {
     if (!current()) onStage("refused");
     fault(error);
@@ -103,7 +106,10 @@ async function generate(repeated = false) {
 
 async function stop(how) {
   const job = current();
-  if (how === "cancel") $("forever").checked = false;
+  if (how === "cancel") {
+    halted = true;
+    $("forever").checked = false;
+  }
   if (!job) return;
   try {
     await end(job.id, how);
