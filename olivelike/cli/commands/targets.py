@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def targets(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[NAME]", help="Show what this target claims of its provider.", show_default=False),
+        typer.Argument(metavar="NAME", help="Show what this target claims of its provider.", show_default=False),
     ] = None,
     json: shared.Json = False,
 ) -> None:
