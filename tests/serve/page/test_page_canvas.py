@@ -116,8 +116,8 @@ def test_keys_alone_paint_a_mask_and_draw_it(visit: Callable[..., Opened]) -> No
     tab_to("mask-done")
     keyboard.press("Enter")
     page.locator("#mask[open]").wait_for(state="detached")
-    keyboard.press("Control+Enter")
-    opened.status("^(Queued|Step|Beginning|Opening)")
+    with page.expect_response("**/api/jobs"):
+        keyboard.press("Control+Enter")
     opened.status("^Painted")
     assert opened.job()["order"]["mask"]
 
