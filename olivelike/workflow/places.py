@@ -5,16 +5,21 @@ Paths come from text that people wrote. Unlike pathlib, nothing here raises for 
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import os.path
 import re
 from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
+from typing import TYPE_CHECKING
 
 from olivelike._text import did_you_mean, did_you_mean_path
 from olivelike.errors import UsageError, WorkflowError
 from olivelike.model.components import WEIGHT_FILE_SUFFIXES
+
+if TYPE_CHECKING:
+    from olivelike._untrusted import Json
 
 SUFFIXES = (".yaml", ".yml")
 _FOLDER = "workflows"
@@ -70,6 +75,12 @@ def find_workflow(ref: str | Path | Place, folder: Path | None = None) -> Place:
 def shipped_names() -> list[str]:
     """Return the names of the shipped workflows, sorted."""
     return sorted(file.stem for file in _shipped_folder().iterdir() if file.suffix in SUFFIXES)
+
+
+def shipped_index() -> list[Json]:
+    """Return what the index says of each shipped workflow: model, target, precision, chains, measured figures."""
+    found: list[Json] = json.loads((_shipped_folder() / "index.json").read_bytes())
+    return found
 
 
 def _shipped_folder() -> Path:

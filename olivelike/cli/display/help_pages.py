@@ -15,7 +15,7 @@ _GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "Measure": ("verify", "profile"),
     "Understand": ("plan", "explain", "graph", "report"),
     "Look at files": ("info", "inspect", "check-client"),
-    "Write workflows and passes": ("init", "validate", "schema", "passes", "targets"),
+    "Write workflows and passes": ("init", "workflows", "validate", "schema", "passes", "targets"),
     "Look after the machine": ("cache", "shelf", "doctor"),
 }
 """Titles of the groups, and the names of the core's commands."""
@@ -37,6 +37,7 @@ _EXAMPLES: Final = {
     "adapters": "olivelike adapters models/painter ink.safetensors -o adapters",
     "check-client": "olivelike check-client models/painter --client csharp",
     "init": "olivelike init my-project",
+    "workflows": "olivelike workflows sd15_cpu",
     "validate": "olivelike validate workflows/mine.yaml",
     "schema": "olivelike schema --output workflow.schema.json",
     "passes": "olivelike passes list",
