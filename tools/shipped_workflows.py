@@ -123,12 +123,12 @@ FIGURES: Final = {
 _INTRODUCTION = """# Shipped workflows
 
 `olivelike run NAME` runs one in the current folder, `extends: NAME` begins [a workflow](workflows.md#extends) of your
-own with it. `olivelike workflows` lists them, `olivelike workflows NAME` says more of one, and `--json` writes the index
+own with it. `olivelike workflows` lists them, `olivelike workflows NAME` shows one, and `--json` writes the index
 that the package brings as `workflows/index.json`. `python -m tools.shipped_workflows` writes that and this page.
 """
 _FIGURES_INTRODUCTION = """## Figures
 
-The page that each row names has the machine, and what it was measured beside. What no table of the docs has is not here.
+The page that a row names has the machine, and what it was measured beside. What no table of the docs has is not here.
 """
 
 
