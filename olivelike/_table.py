@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import csv
+import html
 import io
+import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
+
+from olivelike._untrusted import one_line
 
 T = TypeVar("T", bound="Table")
 
@@ -70,3 +74,11 @@ class Table:
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows([*([self.header] if header else []), *self.rows])
         return text.getvalue()
+
+
+_STEERING: Final = re.compile(r"([\\`*_{}\[\]#|~])")
+
+
+def markdown_text(value: object) -> str:
+    """Return text without what would steer Markdown or HTML: it may come from anyone."""
+    return _STEERING.sub(r"\\\1", html.escape(one_line(str(value)), quote=False))

@@ -93,7 +93,7 @@ def test_commands_list_and_describe_it(example, cli):
 
 def test_keys_hold_its_table_and_nothing_of_sessions(example):
     target = find_target(NAME)
-    newer = dataclasses.replace(target, plugin="olivelike-cpu-1-18 9")
+    newer = dataclasses.replace(target, plugin="olivelike-target-cpu-1-18 9")
     assert target.facts() == newer.facts()
     assert Target.lowered(json.loads(json.dumps(target.lowering()))) == target
     other = dataclasses.replace(target, kernels={})

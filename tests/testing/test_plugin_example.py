@@ -41,7 +41,7 @@ print(Registry.load_pass(entry.name, entry.plugin).cls.__name__)
 """
     done = run(site, "-c", code, cwd=tmp_path)
     assert done.stdout.splitlines() == [
-        "entry point of distribution olivelike-shorten | olivelike_shorten.shorten_names:ShortenNames | v",
+        "entry point of distribution olivelike-pass-shorten-names | olivelike_shorten.shorten_names:ShortenNames | v",
         "ShortenNames",
     ], done.stderr
 

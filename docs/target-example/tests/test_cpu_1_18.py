@@ -19,7 +19,7 @@ network (float[N, 4] x, float[4] scale) => (float[N, 4] y) {
 def test_olivelike_finds_it_with_all_claims_sourced():
     found = find_plugin_target("cpu_1_18")
     assert found is not None
-    assert (found.origin, found.sources) == ("olivelike-cpu-1-18 0.1.0", TARGET.sources)
+    assert (found.origin, found.sources) == ("olivelike-target-cpu-1-18 0.1.0", TARGET.sources)
 
 
 def test_fuse_writes_what_it_reads():

@@ -15,7 +15,7 @@ _GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "Measure": ("verify", "profile"),
     "Understand": ("plan", "explain", "graph", "report"),
     "Look at files": ("info", "inspect", "check-client"),
-    "Write workflows and passes": ("init", "workflows", "validate", "schema", "passes", "targets"),
+    "Write workflows and passes": ("init", "workflows", "validate", "schema", "passes", "targets", "plugins"),
     "Look after the machine": ("cache", "shelf", "doctor"),
 }
 """Titles of the groups, and the names of the core's commands."""
@@ -45,6 +45,7 @@ _EXAMPLES: Final = {
     "passes show": "olivelike passes show float16",
     "passes new": "olivelike passes new sharpen",
     "targets": "olivelike targets directml",
+    "plugins": "olivelike plugins --markdown > plugins.md",
     "cache": "olivelike cache size",
     "cache ls": "olivelike cache ls --cache-dir my-project/cache",
     "cache size": "olivelike cache size",

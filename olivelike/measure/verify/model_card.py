@@ -6,7 +6,6 @@ keeps all but what lies between two comments of ours. Source of the keys: the hu
 
 from __future__ import annotations
 
-import html
 import json
 import math
 import re
@@ -15,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from olivelike._files import write_whole
-from olivelike._table import Table
+from olivelike._table import Table, markdown_text
 from olivelike._text import count, size
-from olivelike._untrusted import JsonView, one_line, read_bytes, read_settings
+from olivelike._untrusted import JsonView, read_bytes, read_settings
 from olivelike.errors import UsageError
 from olivelike.families import DENOISERS, TEXT_ENCODERS, family_of_folder, missing_networks
 from olivelike.graphs.inspect.inspection import inspect_model
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 
 _FRONT: Final = re.compile(r"\A---\r?\n(.*?)^---\s*$", re.DOTALL | re.MULTILINE)
 _LICENSE: Final = re.compile(r"^(license(?:_name|_link)?): *['\"]?([\w.:/+-]+)['\"]?\s*$", re.MULTILINE)
-_STEERING: Final = re.compile(r"([\\`*_{}\[\]#|~])")
 _FULL: Final = "fp32"
 _TAGS: Final = {"sd3": "stable-diffusion-3", "flux": "flux", "flux2": "flux2", "z_image": "z-image"}
 """Family → the hub's tag, where it is not of SD 1.x, 2.x or XL."""
@@ -117,14 +115,14 @@ def _license(against: JsonView, record: OutputRecord) -> dict[str, str]:
 
 
 def _opening(folder: Path, record: OutputRecord) -> Iterator[str]:
-    merged = [f"{_plain(lora.origin)} at {lora.weight:g}" for lora in record.loras]
-    merged += [f"{_plain(one.origin)} as {_plain(one.token)}" for one in record.embeddings]
+    merged = [f"{markdown_text(lora.origin)} at {lora.weight:g}" for lora in record.loras]
+    merged += [f"{markdown_text(one.origin)} as {markdown_text(one.token)}" for one in record.embeddings]
     added = f" With it: {', '.join(merged)}." if merged else ""
     runtime = "OpenVINO" if record.target.name == "openvino" else "ONNX Runtime"
-    yield f"# {_plain(folder.resolve().name)}"
+    yield f"# {markdown_text(folder.resolve().name)}"
     yield ""
     yield (
-        f"{_plain(record.source)} as ONNX networks, for {runtime}, made by olivelike for target "
+        f"{markdown_text(record.source)} as ONNX networks, for {runtime}, made by olivelike for target "
         f"`{record.target.name}`.{added}"
     )
 
@@ -140,8 +138,8 @@ def _figures(found: FolderVerification, record: OutputRecord) -> Iterator[str]:
         figures = verdict.to_json() if verdict is not None else {}
         error, limit = "not compared" if verdict is None else _number(figures["relative_error"]), figures.get("limit")
         cells = (
-            _plain(name),
-            ", ".join(_plain(step.name) for step in entry.passes),
+            markdown_text(name),
+            ", ".join(markdown_text(step.name) for step in entry.passes),
             size(sum(file.size for file in record.component_files(name).values())) if held else f"in {PIPELINE}",
             kept or precision,
             error if verdict is None or verdict.passed else f"{error}, **too far off**",
@@ -163,7 +161,7 @@ def _figures(found: FolderVerification, record: OutputRecord) -> Iterator[str]:
 def _pictures(found: FolderVerification) -> Iterator[str]:
     rows = [
         (
-            f"{_plain(one.prompt)}, seed {one.seed}",
+            f"{markdown_text(one.prompt)}, seed {one.seed}",
             f"{one.psnr:.1f} dB" if math.isfinite(one.psnr) else "equal",
             f"{one.ssim:.4f}",
         )
@@ -174,14 +172,9 @@ def _pictures(found: FolderVerification) -> Iterator[str]:
 
 def _use(record: OutputRecord) -> Sequence[str]:
     if record.layout != "diffusers":
-        return (f"The folder is laid out for {_plain(record.layout)}.",)
+        return (f"The folder is laid out for {markdown_text(record.layout)}.",)
     return ("```", 'olivelike generate FOLDER "a prompt"', "```")
 
 
 def _number(value: float | None) -> str:
     return "not finite" if value is None else f"{value:.1e}"
-
-
-def _plain(value: object) -> str:
-    """Return text without what would steer Markdown or HTML: a folder may come from anyone."""
-    return _STEERING.sub(r"\\\1", html.escape(one_line(str(value)), quote=False))
