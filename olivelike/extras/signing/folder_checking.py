@@ -23,12 +23,11 @@ from olivelike.extras.signing.folder_signature import (
     certificate_name,
     covered_files,
     hashing,
-    key_name,
     may_sign,
     not_valid_now,
     read_certificates,
-    read_pem,
 )
+from olivelike.extras.signing.signing_keys import key_name, public_pem, read_public_keys
 from olivelike.model.records.signature_marks import SIGNATURE_FILE, claimed_digests, claimed_statement
 
 if TYPE_CHECKING:
@@ -91,23 +90,15 @@ def _read_signature(folder: Path) -> bytes:
 
 
 def _by_key(folder: Path, path: Path, bundle: Json) -> tuple[Config, str]:
-    from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key
     from model_signing.verifying import Config
 
-    data = read_pem(path, "a public key")
-    if b"PRIVATE KEY" in data:
-        raise UsageError(
-            f"{path}: is a private key; make its public one with `openssl pkey -in KEY -pubout -out PUBLIC`"
-        )
-    try:
-        public = load_pem_public_key(data).public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-        config = Config().use_elliptic_key_verifier(public_key=path)
-    except (ValueError, TypeError, AttributeError, UnsupportedAlgorithm):
-        raise UsageError(f"{path}: is no public key of the curve P-256, P-384 or P-521 in PEM form") from None
+    first, *more = read_public_keys(path)
+    if more:
+        raise UsageError(f"{path}: holds several keys; name the file of the signer's alone")
+    config = Config().use_elliptic_key_verifier(public_key=path)
     if "x509CertificateChain" in _material(bundle):
         raise _wrong(folder, "it is signed with a certificate; name its root with --certificate")
-    return config, key_name(public)
+    return config, key_name(public_pem(first))
 
 
 def _by_certificates(folder: Path, roots: Sequence[Path], bundle: Json) -> tuple[Config, str]:

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from olivelike._text import did_you_mean_path, listed
-from olivelike._untrusted import one_line, read_bytes
+from olivelike._untrusted import one_line
 from olivelike.engine.output.output_files import is_link
 from olivelike.errors import SourceError, UsageError
+from olivelike.extras.signing.signing_keys import read_pem
 from olivelike.model.records.output import JOURNAL_FILE
 from olivelike.model.records.signature_marks import SIGNATURE_FILE
 
@@ -81,16 +82,6 @@ def hashing(algorithm: str = "sha256") -> Config:
     )
 
 
-def read_pem(path: Path, what: str) -> bytes:
-    """Return the bytes of a key or certificate. Raises `UsageError` if they can't be read."""
-    try:
-        return read_bytes(path)
-    except FileNotFoundError:
-        raise UsageError(f"{path}: no such file, and {what} is needed; check the path") from None
-    except OSError as error:
-        raise UsageError(f"{path}: {what} can't be read: {error.strerror or error}") from None
-
-
 def read_certificates(path: Path) -> list[Certificate]:
     """Return the certificates of a PEM file. Raises `UsageError` if it has none."""
     from cryptography.x509 import load_pem_x509_certificates
@@ -99,13 +90,6 @@ def read_certificates(path: Path) -> list[Certificate]:
         return load_pem_x509_certificates(read_pem(path, "a certificate"))
     except ValueError as error:
         raise UsageError(f"{path}: is no certificate in PEM form: {one_line(str(error))}") from None
-
-
-def key_name(public_pem: bytes) -> str:
-    """Return how a public key is named: as signatures hint at it, by the digest of its PEM form."""
-    from olivelike.digest import digest_bytes
-
-    return f"key {digest_bytes(public_pem)}"
 
 
 def certificate_name(certificate: Certificate) -> str:

@@ -10,7 +10,7 @@ import base64
 import json
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from olivelike._files import write_whole
 from olivelike._untrusted import one_line, read_bytes
@@ -20,22 +20,17 @@ from olivelike.extras.signing.folder_signature import (
     certificate_name,
     covered_files,
     hashing,
-    key_name,
     may_sign,
     not_valid_now,
     read_certificates,
-    read_pem,
 )
+from olivelike.extras.signing.signing_keys import key_name, public_pem, read_private_key
 from olivelike.model.records.signature_marks import SIGNATURE_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cryptography.x509 import Certificate
-
-PASSWORD: Final = "OLIVELIKE_KEY_PASSWORD"  # noqa: S105  (the variable's name)
-_MAKE_KEY = "openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out KEY"
-_CURVES = ("secp256r1", "secp384r1", "secp521r1")
 
 
 def sign_folder(
@@ -56,7 +51,7 @@ def sign_folder(
     """
     from model_signing.signing import Config
 
-    public = _public_key(key, password)
+    public = public_pem(read_private_key(key, password).public_key())
     certificates = _certificates(certificate, chain, public)
     if not (files := covered_files(folder)):
         raise SourceError(f"{folder}: has no file to sign")
@@ -78,26 +73,6 @@ def sign_folder(
     except OSError as error:
         raise SourceError(f"{path}: can't be written: {error.strerror}; sign a copy that you may write") from error
     return FolderSignature(path, len(files), certificate_name(certificates[0]) if certificates else key_name(public))
-
-
-def _public_key(path: Path, password: str | None) -> bytes:
-    """Return the public half of a private key, as PEM; nothing of the private one is ever told."""
-    from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
-    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
-
-    data = read_pem(path, "a private key")
-    encrypted = b"ENCRYPTED" in data
-    if encrypted and not password:
-        raise UsageError(f"{path}: the key is encrypted; put its password into the environment variable {PASSWORD}")
-    try:
-        key = load_pem_private_key(data, password.encode() if encrypted and password else None)
-    except (ValueError, TypeError, UnsupportedAlgorithm):  # Their texts may quote the file.
-        reason = f"or {PASSWORD} is not its password" if encrypted else f"make one with `{_MAKE_KEY}`"
-        raise UsageError(f"{path}: is no private key in PEM form that can be read, {reason}") from None
-    if not isinstance(key, EllipticCurvePrivateKey) or key.curve.name not in _CURVES:
-        raise UsageError(f"{path}: signatures need a key of the curve P-256, P-384 or P-521; `{_MAKE_KEY}` makes one")
-    return key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
 
 def _certificates(path: Path | None, chain: Sequence[Path], public: bytes) -> list[Certificate]:

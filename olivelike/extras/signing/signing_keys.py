@@ -1,0 +1,90 @@
+"""Keys of signers: private and public ones of the curves that signatures take, read from PEM files."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from olivelike._untrusted import read_bytes
+from olivelike.errors import UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey, EllipticCurvePublicKey
+
+PASSWORD: Final = "OLIVELIKE_KEY_PASSWORD"  # noqa: S105  (the variable's name)
+_MAKE_KEY: Final = "openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out KEY"
+_CURVES: Final = ("secp256r1", "secp384r1", "secp521r1")
+_BEGIN: Final = re.compile(rb"^-----BEGIN (.+?)-----", re.MULTILINE)
+
+
+def read_pem(path: Path, what: str) -> bytes:
+    """Return the bytes of a key or certificate. Raises `UsageError` if they can't be read."""
+    try:
+        return read_bytes(path)
+    except FileNotFoundError:
+        raise UsageError(f"{path}: no such file, and {what} is needed; check the path") from None
+    except OSError as error:
+        raise UsageError(f"{path}: {what} can't be read: {error.strerror or error}") from None
+
+
+def read_private_key(path: Path, password: str | None) -> EllipticCurvePrivateKey:
+    """Return a private key. Raises `UsageError` if it can't be used; nothing of it is ever told."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    data = read_pem(path, "a private key")
+    encrypted = b"ENCRYPTED" in data
+    if encrypted and not password:
+        raise UsageError(f"{path}: the key is encrypted; put its password into the environment variable {PASSWORD}")
+    try:
+        key = load_pem_private_key(data, password.encode() if encrypted and password else None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):  # Their texts may quote the file.
+        reason = f"or {PASSWORD} is not its password" if encrypted else f"make one with `{_MAKE_KEY}`"
+        raise UsageError(f"{path}: is no private key in PEM form that can be read, {reason}") from None
+    if not isinstance(key, EllipticCurvePrivateKey) or key.curve.name not in _CURVES:
+        raise UsageError(f"{path}: signatures need a key of the curve P-256, P-384 or P-521; `{_MAKE_KEY}` makes one")
+    return key
+
+
+def read_public_keys(path: Path) -> list[EllipticCurvePublicKey]:
+    """Return the public keys of a PEM file, at least one. Raises `UsageError` if anything else is in it."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+    data = read_pem(path, "a public key")
+    if b"PRIVATE KEY" in data:
+        raise UsageError(
+            f"{path}: is a private key; make its public one with `openssl pkey -in KEY -pubout -out PUBLIC`"
+        )
+    starts = [found.start() for found in _BEGIN.finditer(data)]
+    keys = []
+    for start, end in zip(starts, [*starts[1:], len(data)], strict=True):
+        try:
+            key = load_pem_public_key(data[start:end])
+        except (ValueError, UnsupportedAlgorithm):
+            key = None
+        if not isinstance(key, EllipticCurvePublicKey) or key.curve.name not in _CURVES:
+            keys.clear()
+            break
+        keys.append(key)
+    if not keys:
+        raise UsageError(f"{path}: is no public key of the curve P-256, P-384 or P-521 in PEM form")
+    return keys
+
+
+def public_pem(key: EllipticCurvePublicKey) -> bytes:
+    """Return a public key as PEM."""
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+    return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+
+def key_name(public: bytes) -> str:
+    """Return how a public key is named: as signatures hint at it, by the digest of its PEM form."""
+    from olivelike.digest import digest_bytes
+
+    return f"key {digest_bytes(public)}"
