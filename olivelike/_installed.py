@@ -52,6 +52,7 @@ DISTRIBUTIONS: Final[Mapping[str, str]] = {
     "rich": "rich",
     "safetensors": "safetensors",
     "scipy": "scipy",
+    "securesystemslib": "securesystemslib",
     "starlette": "starlette",
     "tokenizers": "tokenizers",
     "torch": "torch",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from olivelike.extras.shared_store.leases import read_leases, remote_now
 from olivelike.extras.shared_store.pins import read_pins
-from olivelike.store import actions
+from olivelike.extras.shared_store.record_signatures import SIGNERS, RecordSignatures, decoded
 from olivelike.store.folder import is_digest
 from olivelike.store.runs import new_run_id
 
@@ -98,7 +98,7 @@ class _Collection:
         self._folder, self._now = folder, now
         # Objects first: one that a later record refers to was put before that record.
         self._objects = {Path(file.name).name: file for file in folder.files("objects")}
-        records = _read_records(folder)
+        records = [(file, action) for file, action, _ in _read_records(folder)]
         self._leases = list(read_leases(folder))
         known = [lease for _, lease in self._leases if lease is not None]
         self.live = [lease for lease in known if lease.is_live(now)]
@@ -161,7 +161,10 @@ class _Collection:
 def verify(
     shared: SharedStore, *, repair: bool, progress: Callable[[int, int], None] | None = None
 ) -> SharedVerifyReport:
-    """Read every byte and compare with its digest; with `repair`, remove what is wrong."""
+    """Read every byte, compare with its digest, and check signatures that are asked for.
+
+    With `repair`, what is wrong is removed.
+    """
     import tempfile
 
     folder = shared.folder
@@ -182,9 +185,11 @@ def verify(
             if progress is not None:
                 progress(done, total)
     sizes = {Path(file.name).name: file.bytes for file in objects if file.name not in problems}
-    for file, action in _read_records(folder):
+    for file, action, flaw in _read_records(folder, shared.signatures):
         if action is None:
             problems[file.name] = "is damaged"
+        elif flaw is not None:
+            problems[file.name] = f"is not taken (${SIGNERS}): {flaw}"
         elif lacks := next((part for part, size in action.parts.items() if sizes.get(part) != size), None):
             problems[file.name] = f"needs the object {lacks}, which is missing or damaged"
     if repair and problems:
@@ -193,9 +198,15 @@ def verify(
     return SharedVerifyReport(len(objects), total, problems)
 
 
-def _read_records(folder: RemoteFolder) -> list[tuple[RemoteFile, Action | None]]:
-    def read(file: RemoteFile) -> tuple[RemoteFile, Action | None]:
-        return file, actions.decoded(folder.read(file.name), Path(file.name).stem)
+def _read_records(
+    folder: RemoteFolder, signatures: RecordSignatures | None = None
+) -> list[tuple[RemoteFile, Action | None, str | None]]:
+    """Return each record's file, what it holds, and why its signature does not do, as far as one is asked for."""
+
+    def read(file: RemoteFile) -> tuple[RemoteFile, Action | None, str | None]:
+        data = folder.read(file.name)
+        flaw = signatures.flaw(data) if signatures is not None and data is not None else None
+        return file, decoded(data, Path(file.name).stem), flaw
 
     with ThreadPoolExecutor(_AT_ONCE) as threads:
         return list(threads.map(read, folder.files("actions")))

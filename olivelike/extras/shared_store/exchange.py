@@ -7,8 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from olivelike._text import count
 from olivelike.errors import DamagedError
 from olivelike.extras.shared_store.leases import HeldLease
+from olivelike.extras.shared_store.record_signatures import SIGNERS
 from olivelike.store.runs import new_run_id
 
 if TYPE_CHECKING:
@@ -69,16 +71,23 @@ def exchange(
         except DamagedError as error:
             problems.append(str(error))
 
+    not_taken: list[str] = []
+
     def fetch(key: str) -> None:
         action = shared.find(key)
-        if action is None or not shared.fetch(action, store):
+        if action is None and (why := shared.not_taken(key)) is not None:
+            not_taken.append(why)
+        elif action is None or not shared.fetch(action, store):
             damage = f"the result {key[:12]} is damaged or not whole in {shared.address}"
             problems.append(f"{damage}; `cache verify --repair` removes it")
 
     lacking = sorted(there - here.keys()) if fetches else []
-    surplus = [here[key] for key in sorted(here.keys() - there)] if gives else []
     with ThreadPoolExecutor(_AT_ONCE) as threads:
         try:
+            if gives and shared.signatures.signers is not None:  # What has no signature that counts is replaced.
+                list(threads.map(shared.find, sorted(here.keys() & there)))
+                there -= {key for key in here if shared.not_taken(key) is not None}
+            surplus = [here[key] for key in sorted(here.keys() - there)] if gives else []
             for done in (threads.map(give, surplus), threads.map(fetch, lacking)):
                 list(done)
         except BaseException:
@@ -87,6 +96,10 @@ def exchange(
             raise
     if gives:
         lease.end()
+    if not_taken:
+        problems.append(
+            f"{count(len(not_taken), 'result')} of {shared.address} are not taken (${SIGNERS}): {not_taken[0]}"
+        )
     both = len(here.keys() & there)
     return Exchange(_exchanged(shared.sent, both), _exchanged(shared.fetched, both), problems)
 

@@ -17,14 +17,13 @@ from olivelike.engine.execute.events import Event
 from olivelike.engine.execute.sharing import Found, Unshared
 from olivelike.errors import DamagedError, StoreError
 from olivelike.extras.shared_store.leases import HeldLease
+from olivelike.extras.shared_store.record_signatures import SIGNERS
 from olivelike.extras.shared_store.requests import LateError
-from olivelike.extras.shared_store.shared_store import SharedStore
 
 if TYPE_CHECKING:
     from olivelike.engine.execute.events import Listener
     from olivelike.engine.plan.question import Question
-    from olivelike.extras.shared_store.address import Address
-    from olivelike.extras.shared_store.shared_store import Traffic
+    from olivelike.extras.shared_store.shared_store import SharedStore, Traffic
     from olivelike.store import Action, Store
 
 _PATIENCE_SECONDS: Final = 5.0
@@ -45,13 +44,9 @@ _LONG_BYTES: Final = 16 << 20
 class Sharing(Unshared):
     """A shared store behind a local one; `fetched` and the like are called by one thread of each run."""
 
-    def __init__(self, address: Address, store: Store, listener: Listener, run_id: str) -> None:
-        """Connect to nothing yet.
-
-        Raises:
-            MissingError: if the packages for such an address are not installed.
-        """
-        self._shared = SharedStore(address)
+    def __init__(self, shared: SharedStore, store: Store, listener: Listener, run_id: str) -> None:
+        """Connect to nothing yet; the shared store is this run's alone."""
+        self._shared = shared
         self._store, self._listener = store, listener
         self._lease = HeldLease(self._shared.folder, run_id)
         self._threads = ThreadPoolExecutor(4, "fetch")
@@ -65,10 +60,11 @@ class Sharing(Unshared):
         self._guard, self._opening = threading.Lock(), threading.Lock()
         self._is_open = self._is_closed = False
         self._asks, self._gives = True, self._shared.writable
-        self._has_told_wrong = False
+        self._told: set[str] = set()
+        """Ways in which a record did not hold that the user was told of."""
         self._problems: list[str] = []
         """Problems that the user is told of at the end."""
-        known = store.recall_json(_SPEED, str(address))
+        known = store.recall_json(_SPEED, str(shared))
         self._known_speed = float(known) if isinstance(known, (int, float)) and known > 0 else None
 
     def fetched(self, question: Question, expected_seconds: float | None) -> Found | None:
@@ -127,7 +123,7 @@ class Sharing(Unshared):
         self._say()
         self._lease.use(action.key)
         with self._guard:
-            if self._gives and action.key not in self._given:
+            if self._gives and self._shared.may_give and action.key not in self._given:
                 self._worth += action.seconds
                 self._given[action.key] = self._givers.submit(self._give, action, anew)
 
@@ -182,6 +178,8 @@ class Sharing(Unshared):
         """Return the record that is there, if it is one of such a result, and else what came of looking."""
         key = question.key.digest
         action = self._shared.find(key, ends)
+        if action is None and (why := self._shared.not_taken(key)) is not None:
+            return None, self._not_taken(question, why)
         if action is None:
             damaged = self._shared.is_damaged(key)
             return None, self._wrong(question, "it is damaged, or of another result") if damaged else Found()
@@ -191,12 +189,18 @@ class Sharing(Unshared):
     def _wrong(self, question: Question, flaw: str) -> Found:
         """Tell of the first record that does not hold; who makes its result puts that in its place."""
         self._shared.set_damaged(question.key.digest)
-        what = f"what {self._shared.address} has of it is wrong: {flaw}"
+        return self._tell_once(question, f"what {self._shared.address} has of it is wrong", flaw)
+
+    def _not_taken(self, question: Question, why: str) -> Found:
+        """Tell of the first record that is not signed as it has to be."""
+        return self._tell_once(question, f"what {self._shared.address} has of it is not taken (${SIGNERS})", why)
+
+    def _tell_once(self, question: Question, what: str, why: str) -> Found:
         with self._guard:
-            if not self._has_told_wrong:
-                self._problems.append(f"{question.node.id}: {what}; such results are made anew")
-            self._has_told_wrong = True
-        return Found(None, what)
+            if what not in self._told:
+                self._problems.append(f"{question.node.id}: {what}: {why}; such results are made anew")
+            self._told.add(what)
+        return Found(None, f"{what}: {why}")
 
     def _fetch(self, question: Question, action: Action, seconds_to_make: float) -> Found:
         start, address = time.monotonic(), self._shared.address

@@ -47,6 +47,7 @@ def _exchange(
 ) -> None:
     from olivelike.engine.execute.sharing import shared_backend
     from olivelike.extras.shared_store import exchange as exchanging
+    from olivelike.extras.shared_store.record_signatures import KEY, SIGNERS
     from olivelike.extras.shared_store.shared_store import SharedStore
 
     there = shared_backend(url, "URL")
@@ -54,6 +55,8 @@ def _exchange(
         raise UsageError("name the shared store, such as s3://BUCKET/FOLDER, or set $OLIVELIKE_SHARED_CACHE")
     if gives and not there.writable:
         raise UsageError(f"{there} may only be read; take `cache pull`, or another URL")
+    if gives and not there.may_give:
+        raise UsageError(f"${SIGNERS} asks for signed results; name your private key in ${KEY}, or take `cache pull`")
     store = shared.open_store(cache_dir, writes=True, create=fetches)
     keys = None
     if workflows:

@@ -7,14 +7,14 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import DamagedError, UnreachableError
 from olivelike.extras.shared_store.address import Address, parse_address
+from olivelike.extras.shared_store.record_signatures import RecordSignatures, decoded, read_signatures
 from olivelike.extras.shared_store.remote_folder import RemoteFolder
-from olivelike.store import actions
 from olivelike.store.folder import checked_digest, is_digest, seal, unseal
 
 if TYPE_CHECKING:
@@ -70,29 +70,36 @@ class Traffic:
 
 
 def open_shared_store(url: str, where: str) -> SharedStore:
-    """Return the store behind a URL, unconnected; raises as `parse_address` and the class."""
-    return SharedStore(parse_address(url, where))
+    """Return the store behind a URL, unconnected; raises as `parse_address`, `read_signatures` and the class."""
+    return SharedStore(parse_address(url, where), read_signatures())
 
 
 class SharedStore:
     """Objects and action records behind a URL.
 
-    A result that is damaged, misplaced or not whole counts as absent, and who makes it then puts it anew. Nothing is
-    removed here: another machine may have mended it meanwhile. Methods raise `UnreachableError` if the other side
-    fails.
+    A result that is damaged, misplaced or not whole counts as absent, and who makes it then puts it anew; so does one
+    without a signature that is asked for. Nothing is removed here: another machine may have mended it meanwhile.
+    Methods raise `UnreachableError` if the other side fails.
     """
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, signatures: RecordSignatures | None = None) -> None:
         """Connect to nothing yet; `check` does.
+
+        Args:
+            address: Its place.
+            signatures: Which records are taken, and who signs; by default all, and nobody.
 
         Raises:
             MissingError: if the packages for such a URL are not installed.
         """
         self.address = address
+        self.signatures = signatures or RecordSignatures()
         self.folder = RemoteFolder(address)
         self.fetched, self.sent = Traffic(), Traffic()
         self._damaged: set[str] = set()
         """Keys of results that were found so."""
+        self._not_taken: dict[str, str] = {}
+        """By key, why the signature of a result did not do."""
 
     def __str__(self) -> str:
         """Return the address as people may see it."""
@@ -100,8 +107,13 @@ class SharedStore:
 
     @property
     def writable(self) -> bool:
-        """Whether results are given to it."""
+        """Whether anything is written there."""
         return not self.address.read_only
+
+    @property
+    def may_give(self) -> bool:
+        """Whether results are given to it."""
+        return self.writable and self.signatures.may_give
 
     def check(self, ends: float | None = None) -> None:
         """Make sure that there is a shared store, or begin one; at least one request.
@@ -135,13 +147,14 @@ class SharedStore:
         """Return what a run asks, fetches from, and gives what it made."""
         from olivelike.extras.shared_store.run_sharing import Sharing
 
-        return Sharing(self.address, store, listener, run_id)
+        return Sharing(SharedStore(self.address, self.signatures), store, listener, run_id)
 
     def look(self, store: Store) -> Unshared:
         """Return what a plan asks; it changes nothing anywhere."""
         from olivelike.extras.shared_store.run_sharing import Sharing
 
-        return Sharing(replace(self.address, read_only=True), store, lambda _: None, "plan")
+        reader = SharedStore(replace(self.address, read_only=True), self.signatures)
+        return Sharing(reader, store, lambda _: None, "plan")
 
     def pin(self, name: str, keys: Iterable[str]) -> None:
         """Keep results until the pin is removed; another one of this name is replaced."""
@@ -154,10 +167,17 @@ class SharedStore:
         data = self.folder.read(_action(key), ends)
         if data is None:
             return None
-        action = actions.decoded(data, key)
+        action = decoded(data, key)
         if action is None:
             self._damaged.add(key)
+        elif (flaw := self.signatures.flaw(data)) is not None:
+            self._not_taken[key] = flaw
+            return None
         return action
+
+    def not_taken(self, key: str) -> str | None:
+        """Return why the signature of what is there of a result did not do, if it was found so."""
+        return self._not_taken.get(key)
 
     def is_damaged(self, key: str) -> bool:
         """Tell whether what is there of a result was found to be damaged."""
@@ -229,7 +249,8 @@ class SharedStore:
         Raises:
             DamagedError: if the local store lost an object.
         """
-        data, anew = seal(actions.KIND, asdict(action)), anew or action.key in self._damaged
+        data, anew = self.signatures.encoded(action), anew or action.key in self._damaged
+        anew = anew or (action.key in self._not_taken and self.signatures.may_replace)
         with self.sent.moving(), ThreadPoolExecutor(_AT_ONCE) as threads:
 
             def put(part: str) -> None:

@@ -1,4 +1,4 @@
-"""Declaration of signatures: two commands."""
+"""Declaration of signatures: two commands, and what signs and checks the records of shared stores."""
 
 from olivelike._extras import Command
 
@@ -15,4 +15,8 @@ COMMANDS = {
         group="Measure",
         after="verify",
     ),
+}
+SIGNATURES = {
+    "signer": "olivelike.extras.signing.signed_payloads:PayloadSigner",
+    "signers": "olivelike.extras.signing.signed_payloads:PayloadSigners",
 }

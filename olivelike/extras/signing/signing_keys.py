@@ -61,7 +61,7 @@ def read_public_keys(path: Path) -> list[EllipticCurvePublicKey]:
             f"{path}: is a private key; make its public one with `openssl pkey -in KEY -pubout -out PUBLIC`"
         )
     starts = [found.start() for found in _BEGIN.finditer(data)]
-    keys = []
+    keys: list[EllipticCurvePublicKey] = []
     for start, end in zip(starts, [*starts[1:], len(data)], strict=True):
         try:
             key = load_pem_public_key(data[start:end])

@@ -289,6 +289,27 @@ def test_the_environment_names_a_shared_store(first, machine, bucket, monkeypatc
         second.run()
 
 
+def test_what_nobody_signed_is_made_anew_signed_and_fetched(first, machine, bucket, monkeypatch, tmp_path):
+    pytest.importorskip("securesystemslib")
+    write_key = pytest.importorskip("tests.extras.signing.signers", exc_type=ImportError).write_key
+    private, public, _ = write_key(tmp_path, "team")
+    monkeypatch.setenv("OLIVELIKE_SHARED_SIGNERS", str(public))
+    _, found = plan(str(machine("planner").workflow), Options(shared_cache=url(bucket)))
+    (warning,) = found.warnings
+    assert warning.endswith("not taken ($OLIVELIKE_SHARED_SIGNERS): nobody signed it; such results are made anew")
+    monkeypatch.setenv("OLIVELIKE_SHARED_KEY", str(private))
+    second = machine("second")
+    second.run(shared_cache=url(bucket))
+    assert second.executed() == KEPT | WRITTEN
+    assert len(warnings(second)) == 1
+    monkeypatch.delenv("OLIVELIKE_SHARED_KEY")
+    third = machine("third")
+    third.run(shared_cache=url(bucket))
+    assert third.executed() == WRITTEN
+    assert warnings(third) == []
+    assert third.files() == first.files()
+
+
 @pytest.mark.parametrize("refused", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_all_runs_of_a_fleet_share_one_connection_and_one_warning(first, machine, bucket, refused):
     from olivelike.engine.fleet import plan_fleet, run_fleet
