@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from olivelike._text import size
 from olivelike.engine.execute.sharing import Unshared, open_for_looking, shared_backend
 from olivelike.engine.output.admission import check_apart
+from olivelike.engine.output.license_notes import passing_on
 from olivelike.engine.output.output_files import OutputStates
 from olivelike.engine.output.pipeline_files import has_onnx_pipeline
 from olivelike.engine.plan.adapters import check_adapters, open_adapters
@@ -102,7 +103,7 @@ def warnings_of(prepared: Prepared) -> tuple[str, ...]:
     told = f"{source.origin.place}: it has no {' and no '.join(absent)}, so its output alone draws no pictures"
     layouts = _layout_warnings(prepared)
     found = [stale, *source.left_out, source.guess, told if absent else None]
-    return (*filter(None, found), *layouts)
+    return (*filter(None, found), *layouts, *_license_warnings(prepared))
 
 
 def _layout_warnings(prepared: Prepared) -> Iterator[str]:
@@ -115,6 +116,20 @@ def _layout_warnings(prepared: Prepared) -> Iterator[str]:
                     f"{output.path.name} will have no {name}, and {output.layout} can't load a folder without one; "
                     f"use a source that has it, with {name} in `components`, or another layout"
                 )
+
+
+def _license_warnings(prepared: Prepared) -> Iterator[str]:
+    """Yield what licences say against what the workflow states, and against layouts that are made to be passed on."""
+    origins = [origin for _, origin in prepared.origins]
+    for origin in origins:
+        if origin.license is not None and origin.license.otherwise is not None:
+            yield (
+                f"{origin.place}: its files say that it is under {origin.license.otherwise}, and the workflow says "
+                f"{origin.license.name}, which is recorded; take out `license:` if you were given no other"
+            )
+    layouts = dict.fromkeys(output.layout for output in prepared.outputs if LAYOUTS[output.layout].package)
+    if layouts and prepared.options.until is None:
+        yield from passing_on(origins, f"layout {' and '.join(layouts)}")
 
 
 def forecast(prepared: Prepared) -> Forecast:

@@ -10,6 +10,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final
 
 from olivelike._files import hold_paths
+from olivelike.model.records.origin import all_origins
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from olivelike.engine.execute.sharing import Backend, Unshared
     from olivelike.engine.plan.adapters import Adapters
     from olivelike.engine.plan.node import Node
+    from olivelike.model.records.origin import Origin
     from olivelike.model.records.run_record import RunRecord
     from olivelike.sources import PipelineSource
     from olivelike.store import Store
@@ -145,3 +147,9 @@ class Prepared:
     options: Options = field(default_factory=Options)
     shared: Backend | None = None
     """The store that several machines share."""
+
+    @property
+    def origins(self) -> tuple[tuple[str, Origin], ...]:
+        """Origins of all that outputs are made of, each with what it is in them."""
+        loras, embeddings = self.adapters.loras, self.adapters.embeddings
+        return all_origins(self.source.origin, (one.origin for one in loras), (one.origin for one in embeddings))

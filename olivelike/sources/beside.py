@@ -29,6 +29,7 @@ from olivelike.sources.checkpoint import Checkpoint, FolderFiles, SourceFiles, r
 from olivelike.sources.files.weight_table import read_weight_table
 from olivelike.sources.hub import fetch_hub_file, open_hub
 from olivelike.sources.identify.identify import identify
+from olivelike.sources.licenses import licensed, origin_of
 
 if TYPE_CHECKING:
     from olivelike._untrusted import Json
@@ -89,7 +90,7 @@ def open_beside(
         lambda path: _from_file(path, kind, component, host, read_pickle),
         lambda files: _from_files(files, kind, component, spec.variant, host, read_pickle),
     )
-    return OpenedGuide(found, origin)
+    return OpenedGuide(found, licensed(origin, spec.license))
 
 
 def _from_files(
@@ -108,7 +109,7 @@ def _from_files(
     if kind.enters in _CHECKS:
         _CHECKS[kind.enters](kind, files.where, config, host)
     read = read_checkpoint(files, component, folder, library, class_name, variant=variant, read_pickle=read_pickle)
-    return read, files.origin
+    return read, origin_of(files)
 
 
 def _from_file(
@@ -126,7 +127,7 @@ def _from_file(
     config = _CONFIGS[kind.name](path, shapes, host, original)
     _CHECKS[kind.enters](kind, str(path), config, host)
     checkpoint = Checkpoint(component, *kind.network, config, table, original=kind.name if original else None)
-    return checkpoint, Origin.local("file", path)
+    return checkpoint, licensed(Origin.local("file", path), metadata=header.metadata)
 
 
 def _title(width: int) -> str:
@@ -319,6 +320,7 @@ def _with_encoder(
     """Open an IP-Adapter and its image encoder, which has the projection in the adapter's file then."""
     path, origin = _fetch(spec)
     file = read_ip_adapter(path, read_pickle)
+    origin = licensed(origin, spec.license, file.metadata)
     file.check_family(host.unet.get("cross_attention_dim"), host.where)
 
     def read(folders: list[str]) -> Callable[[SourceFiles], tuple[Checkpoint, Origin]]:
@@ -326,6 +328,7 @@ def _with_encoder(
 
     if spec.network is not None:
         encoder, encoder_origin = spec.network.open(_refuse_file, read([component, ""]))
+        encoder_origin = licensed(encoder_origin, spec.network.license)
     elif spec.hub is not None and origin.file is not None:
         beside = origin.file.rpartition("/")[0]
         encoder, encoder_origin = open_hub(spec.hub, spec.revision, read(_near(beside, component)))
@@ -377,7 +380,7 @@ def _open_encoder(
         found[folder or "the folder itself"] = width = config.get(key, _DEFAULTS[key])
         if width == file.encoder_width:
             read = read_checkpoint(files, component, folder, *kind.network, variant=None, read_pickle=read_pickle)
-            return read, files.origin
+            return read, origin_of(files)
     wanted = f"one whose {key} is {file.encoder_width}"
     if found:
         there = ", ".join(f"{folder} has {width}" for folder, width in found.items())

@@ -21,6 +21,7 @@ from olivelike.errors import SourceError
 from olivelike.model.components import INDEX_FILE
 from olivelike.model.records.origin import Origin
 from olivelike.sources.checkpoint import FolderFiles, SourceFiles
+from olivelike.sources.licenses import origin_of
 
 if TYPE_CHECKING:
     from huggingface_hub.errors import HfHubHTTPError
@@ -87,7 +88,7 @@ def fetch_hub_file(repository: str, name: str | None = None, revision: str | Non
             raise SourceError(f"{files.where}: {relative} is missing; that folder has {there}; {files.remedy}")
         if _ADAPTER_CONFIG in files.names(folder):
             files.path("/".join(filter(None, (folder, _ADAPTER_CONFIG))))
-        return files.path(relative), replace(files.origin, file=relative)
+        return files.path(relative), replace(origin_of(files), file=relative)
 
     return open_hub(repository, revision, read)
 

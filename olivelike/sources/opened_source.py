@@ -30,6 +30,7 @@ from olivelike.sources.checkpoint import (
     read_json,
 )
 from olivelike.sources.files.pickled import read_pickle_table
+from olivelike.sources.licenses import licensed, origin_of
 from olivelike.sources.single_file import SingleFile
 from olivelike.sources.vae_override import open_preview, open_vae, vae_halves
 
@@ -114,11 +115,15 @@ def open_source(
     source, configs = spec.open(
         lambda path: _open_file(path, spec, own, pickles), lambda files: _read_folder(files, spec, own, pickles)
     )
+    source = replace(source, origin=licensed(source.origin, spec.license))
     vae_config = configs["vae"]
     source = _with_guides(source, spec, configs, wanted, pickles)
     if spec.preview is not None and PREVIEW in wanted:
+        preview, preview_origin = open_preview(spec.preview, vae_config, pickles)
         source = replace(
-            source, checkpoints={**source.checkpoints, PREVIEW: open_preview(spec.preview, vae_config, pickles)}
+            source,
+            origin=replace(source.origin, preview=preview_origin),
+            checkpoints={**source.checkpoints, PREVIEW: preview},
         )
     if spec.vae is None:
         return source
@@ -237,7 +242,7 @@ def _read_folder(
         )
         for name in wanted
     }
-    return PipelineSource(files.origin, index, checkpoints, extras), configs
+    return PipelineSource(origin_of(files), index, checkpoints, extras), configs
 
 
 def _read_onnx_folder(files: SourceFiles, index: Config, wanted: list[str]) -> PipelineSource:
@@ -245,7 +250,7 @@ def _read_onnx_folder(files: SourceFiles, index: Config, wanted: list[str]) -> P
     extras = {relative: files.path(relative) for relative in _extra_files(files, index)}
     read = needed("SOURCES", "onnx", f"{files.where}, which holds ONNX models of another exporter,")
     checkpoints = {name: read(files, name) for name in wanted}
-    return PipelineSource(replace(files.origin, exported=True), index, checkpoints, extras)
+    return PipelineSource(replace(origin_of(files), exported=True), index, checkpoints, extras)
 
 
 def _read_index(files: SourceFiles) -> Config:

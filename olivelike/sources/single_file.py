@@ -18,7 +18,7 @@ from olivelike.model.components import Prediction, torch_folder
 from olivelike.model.few_steps import FewSteps, few_steps_of_path
 from olivelike.model.records.origin import Identification, Origin
 from olivelike.model.weights import IDENTITY
-from olivelike.sources.checkpoint import TOKENIZER_SUFFIXES, Checkpoint
+from olivelike.sources.checkpoint import TOKENIZER_SUFFIXES, Checkpoint, FolderFiles
 from olivelike.sources.files.scaled import apart
 from olivelike.sources.files.weight_header import Header, RawTensor, read_numbers
 from olivelike.sources.files.weight_table import ReadPickle, read_weight_table
@@ -32,6 +32,7 @@ from olivelike.sources.identify.published import (
     tokenizer_classes,
     tokenizer_files,
 )  # fmt: skip
+from olivelike.sources.licenses import licensed, origin_of
 
 if TYPE_CHECKING:
     from olivelike.families.family import Family
@@ -134,9 +135,13 @@ class SingleFile:
         identified = Identification(
             found.family, found.inpainting, self.prediction or "flow", self.zero_snr, tuple(found.reasons)
         )
-        others = {**{folder: held.path for folder, held in self.beside.items()}, **self.tokenizers}
-        parts = {folder: Origin.local("file" if path.is_file() else "folder", path) for folder, path in others.items()}
-        return replace(Origin.local("file", self.path, identified), few_steps=self.few_steps, parts=parts or None)
+        parts = {
+            folder: licensed(Origin.local("file", held.path), metadata=held.header.metadata)
+            for folder, held in self.beside.items()
+        }
+        parts |= {folder: origin_of(FolderFiles.local(path)) for folder, path in self.tokenizers.items()}
+        own = licensed(Origin.local("file", self.path, identified), metadata=self.header.metadata)
+        return replace(own, few_steps=self.few_steps, parts=parts or None)
 
     @property
     def index(self) -> Config:

@@ -45,6 +45,8 @@ class SourceSpec:
     """File within the repository, for a guide that is a file."""
     network: SourceSpec | None = None
     """Network of a guide that is a file; `None` looks near it."""
+    license: str | None = None
+    """Name of its licence, where the workflow states it."""
 
     @property
     def needs_unet(self) -> bool:

@@ -18,6 +18,7 @@ from olivelike.sources.hub import known_digest
 from olivelike.sources.identify.identify import identify
 from olivelike.sources.identify.identity import Part
 from olivelike.sources.identify.tiny_vae import TINY_CLASS, published_tiny, tiny_config, tiny_halves
+from olivelike.sources.licenses import licensed, origin_of
 
 if TYPE_CHECKING:
     from olivelike.model.architecture import Config
@@ -56,7 +57,7 @@ def open_vae(
             _check_tiny(files.where, checkpoint, own, files.origin)
         elif own is not None:
             _check_scaling(files.where, checkpoint.config.get("scaling_factor", _USUAL_SCALING), own)
-        return dict.fromkeys(VAES, checkpoint), files.origin
+        return dict.fromkeys(VAES, checkpoint), origin_of(files)
 
     found, origin = spec.open(lambda path: _from_file(path, own, read_pickle), read)
     wanted = list(components)
@@ -66,18 +67,18 @@ def open_vae(
             f"{origin.place}: this file is a {held} alone, and the workflow has {missing[0]}; put its other half "
             f"beside it ({_other_half(Path(origin.name)).name}), or drop {missing[0]} from `components:`"
         )
-    return {name: replace(found[name], component=name) for name in wanted}, origin
+    return {name: replace(found[name], component=name) for name in wanted}, licensed(origin, spec.license)
 
 
-def open_preview(spec: SourceSpec, own: Config | None, read_pickle: ReadPickle | None) -> Checkpoint:
-    """Open the decoder of a tiny VAE for previews; arguments and errors as of `open_vae`."""
+def open_preview(spec: SourceSpec, own: Config | None, read_pickle: ReadPickle | None) -> tuple[Checkpoint, Origin]:
+    """Open the decoder of a tiny VAE for previews; arguments, errors and results as of `open_vae`."""
     found, origin = open_vae(spec, ["vae_decoder"], own, read_pickle)
     if found["vae_decoder"].class_name != TINY_CLASS[1]:
         raise SourceError(
             f"{origin.place}: this is no tiny VAE, and as slow as the pipeline's own; `preview:` takes TAESD or "
             "TAESDXL, `vae:` any VAE"
         )
-    return replace(found["vae_decoder"], component=PREVIEW)
+    return replace(found["vae_decoder"], component=PREVIEW), origin
 
 
 def vae_halves(spec: SourceSpec, read_pickle: ReadPickle | None) -> frozenset[str]:
@@ -99,7 +100,7 @@ def _from_files(files: SourceFiles, variant: str | None, read_pickle: ReadPickle
 
 def _from_file(path: Path, own: Config | None, read_pickle: ReadPickle | None) -> tuple[dict[str, Checkpoint], Origin]:
     header = read_weight_table(path, read_pickle)
-    origin = Origin.local("file", path)
+    origin = licensed(Origin.local("file", path), metadata=header.metadata)
     if tiny := _tiny_halves_at(path, header, read_pickle):
         for checkpoint in tiny.values():
             _check_tiny(str(path), checkpoint, own, origin)

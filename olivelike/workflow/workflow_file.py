@@ -48,6 +48,15 @@ def _named_in_project(kind: type, resolve: Callable[[str, Path], object]) -> Get
 
 SourcePath = Annotated[Path, _named_in_project(Path, source_path)]
 """Absolute; relative ones start at the project's folder."""
+LicenseName = Annotated[
+    str | None,
+    Field(
+        min_length=1,
+        max_length=120,
+        pattern=r"^[^\x00-\x1f\x7f]*$",
+        description="Name of its licence, such as `openrail++`, where its files say none, or you were given another.",
+    ),
+]
 WeightFile = Annotated[FileRef, _named_in_project(FileRef, file_ref)]
 
 
@@ -65,12 +74,13 @@ class Vae(_Section):
     )
     revision: str | None = Field(default=None, min_length=1, description="Branch, tag or commit on the hub.")
     variant: str | None = Field(default=None, min_length=1, description="Variant of the weight files, such as `fp16`.")
+    license: LicenseName = None
 
     def spec(self) -> SourceSpec:
         """Return what `open_source` wants to know of it."""
         from olivelike.sources import SourceSpec
 
-        return SourceSpec(self.path, self.hub, self.revision, self.variant)
+        return SourceSpec(self.path, self.hub, self.revision, self.variant, license=self.license)
 
 
 PARTS: Final = (*TEXT_ENCODERS, "vae", *TOKENIZERS)
@@ -136,13 +146,15 @@ class GuideFile(_Section):
         default=None, description="Folder or hub id of its image encoder; by default looked for near the file."
     )
     revision: str | None = Field(default=None, min_length=1, description="Branch, tag or commit on the hub.")
+    license: LicenseName = None
 
     def spec(self) -> SourceSpec:
         """Return what `open_source` wants to know of it."""
         from olivelike.sources import SourceSpec
 
         encoder = None if self.image_encoder is None else self.image_encoder.spec()
-        return SourceSpec(self.file.path, self.file.hub, self.revision, file=self.file.name, network=encoder)
+        own = SourceSpec(self.file.path, self.file.hub, self.revision, file=self.file.name, network=encoder)
+        return replace(own, license=self.license)
 
 
 Guide = Vae | GuideFile
@@ -161,6 +173,7 @@ class Lora(_Section):
     )
     adapter: str | None = Field(default=None, min_length=1, description="Which adapter, where the file holds several.")
     revision: str | None = Field(default=None, min_length=1, description="Branch, tag or commit on the hub.")
+    license: LicenseName = None
 
     def weight_of(self, component: str) -> float:
         """Return the weight that the LoRA has in a component; 0 leaves it out."""
@@ -180,6 +193,7 @@ class Embedding(_Section):
         description="What prompts call it; by default the token in the file, or the file's name.",
     )
     revision: str | None = Field(default=None, min_length=1, description="Branch, tag or commit on the hub.")
+    license: LicenseName = None
 
 
 @dataclass(frozen=True)

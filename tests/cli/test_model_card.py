@@ -14,7 +14,7 @@ from olivelike.measure.network_sizes import Case
 from olivelike.measure.verify.folder_verification import ComponentVerdict, FolderVerification
 from olivelike.measure.verify.model_card import check_card
 from olivelike.measure.verify.original import Figures, Sample, Verification
-from olivelike.model.records.origin import LoraRecord, Origin
+from olivelike.model.records.origin import License, LoraRecord, Origin
 from olivelike.model.records.output import ComponentRecord, OutputFile, OutputRecord, StepRecord
 from olivelike.model.targets import TargetChoice
 from tests.fixtures.little_pipeline import little_pipeline
@@ -44,11 +44,11 @@ def recorded(folder, source=None, **changes):
     return folder
 
 
-def verified(folder, error=0.013, against=None, precision="w8"):
+def verified(folder, error=0.013, precision="w8"):
     figures = Figures(error, 1.0, (0,), 0.999, 0, 0)
     sample = Sample(Case(1, 8, 8), 0, {"sample": figures})
     verdicts = tuple(ComponentVerdict(name, Verification(precision, (sample,)), 0.05) for name in NETWORKS[:2])
-    return FolderVerification(folder, against or {}, verdicts, (), None, ())
+    return FolderVerification(folder, {}, verdicts, (), None, ())
 
 
 def front(card):
@@ -122,19 +122,23 @@ def test_names_of_strangers_are_text(folder):
     assert "<script>" not in card.split("---\n", 2)[2]
 
 
-def test_a_license_is_that_of_the_source_alone(folder, tmp_path):
-    source = tmp_path / "source"
-    source.mkdir()
-    (source / "README.md").write_text("---\nlicense: other\nlicense_name: owls\ntags: []\n---\nlicense: none\n")
-    recorded(folder, Origin("folder", "source"))
-    against = {"kind": "folder", "path": str(source)}
-    verified(folder, against=against).write_card()
-    found = front((folder / "README.md").read_text(encoding="utf-8"))
-    assert (found["license"], found["license_name"]) == ("other", "owls")
-    assert "base_model" not in found
+def test_a_license_is_that_of_all_parts(folder):
+    owls = License("owls", "LICENSE.md", "https://owls.org/license")
+    recorded(folder, Origin("folder", "source", license=owls))
+    verified(folder).write_card()
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    said = ("other", "owls", "https://owls.org/license")
+    assert tuple(front(card)[key] for key in ("license", "license_name", "license_link")) == said
+    assert "base_model" not in front(card)
+    assert "| source | source | owls | LICENSE.md |" in card
     (folder / "README.md").unlink()
-    recorded(folder, Origin("folder", "source"), loras=(LoraRecord(Origin("file", "night.safetensors"), 0.5),))
-    verified(folder, against=against).write_card()
+    recorded(folder, Origin("folder", "source", license=License("mit", "README.md")))
+    verified(folder).write_card()
+    assert front((folder / "README.md").read_text(encoding="utf-8"))["license"] == "mit"
+    (folder / "README.md").unlink()
+    lora = LoraRecord(Origin("file", "night.safetensors"), 0.5)
+    recorded(folder, Origin("folder", "source", license=owls), loras=(lora,))
+    verified(folder).write_card()
     card = (folder / "README.md").read_text(encoding="utf-8")
     assert "license" not in front(card)
     assert "With it: night.safetensors at 0.5." in card

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from olivelike.engine.plan.node import Node
     from olivelike.engine.plan.resolver import Resolver
     from olivelike.engine.prepared import Prepared
+    from olivelike.model.records.origin import License
     from olivelike.workflow import Output
 
 
@@ -73,7 +74,7 @@ def assets_are_current(prepared: Prepared, assets: str, output: Output) -> bool:
     record = OutputRecord.read(output.path)
     if record is None or record.target != prepared.workflow.workflow.target.choice():
         return False
-    if other_sources(prepared, output, record) is not None:
+    if other_sources(prepared, output, record) is not None or _licenses(prepared) != _licenses(record):
         return False
     made = {path: output.path / path for path in record.files}
     wanted = _assets(prepared, assets, record.components, record.files, output, made)
@@ -152,6 +153,7 @@ def publish_output(
         stage(staging, path, data)
         written[path] = sha256
     same = before is not None and before.files.keys() == files.keys() and before.target == target
+    same = same and before is not None and _licenses(before) == _licenses(prepared)
     if before is not None and same and not written and other_sources(prepared, output, before) is None:
         return None
     adapters, digests = prepared.adapters, resolver.inputs.digests
@@ -171,6 +173,10 @@ def publish_output(
         remember(output.path / path, prepared.store, sha256)
     remember_pipeline(prepared, output)
     return kept
+
+
+def _licenses(made: Prepared | OutputRecord) -> list[License | None]:
+    return [origin.license for _, origin in made.origins]
 
 
 def _assets(

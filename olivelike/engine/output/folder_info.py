@@ -99,6 +99,12 @@ def _output(path: Path, record: OutputRecord) -> FolderInfo:
         facts["LoRAs"] = [_lora(entry) for entry in record.loras]
     if record.embeddings:
         facts["embeddings"] = [f"{entry.token} ({_origin(entry.origin)})" for entry in record.embeddings]
+    facts["licences"] = [
+        f"{role}: {origin.license or 'unknown'}"
+        if role == "source" or origin.name == record.source.name
+        else f"{role} {origin.stem}: {origin.license or 'unknown'}"
+        for role, origin in record.origins
+    ]
     facts["written"] = moment(dt.datetime.fromtimestamp((path / RECORD_FILE).stat().st_mtime, dt.UTC))
     if (path / SIGNATURE_FILE).exists():
         facts["signature"] = f"{SIGNATURE_FILE}, not checked here: olivelike verify-signature {path}"

@@ -10,6 +10,8 @@ from olivelike.errors import SourceError
 from olivelike.families import TOKENIZER_OF, denoiser_among, family_of_folder
 from olivelike.model.few_steps import ENOUGH, FewSteps
 from olivelike.model.records.origin import EmbeddingRecord, LoraRecord, Origin
+from olivelike.sources.checkpoint import FolderFiles
+from olivelike.sources.licenses import licensed, origin_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -167,6 +169,8 @@ def fetch(ref: FileRef, revision: str | None = None) -> tuple[Path, Origin]:
     if not ref.path.exists():
         remedy = did_you_mean_path(ref.path, "check the path, or name a hub id as `OWNER/NAME/FILE`")
         raise SourceError(f"{ref.path}: no such file; {remedy}")
+    if ref.path.is_dir():
+        return ref.path, replace(origin_of(FolderFiles.local(ref.path)), kind="file", path=str(ref.path))
     return ref.path, Origin("file", ref.path.name, str(ref.path))
 
 
@@ -175,6 +179,7 @@ def _open_lora(lora: Lora, read_pickle: ReadPickle | None) -> OpenedLora:
 
     path, origin = fetch(lora.file, lora.revision)
     file = open_lora(path, adapter=lora.adapter, read_pickle=read_pickle)
+    origin = licensed(origin, lora.license, file.metadata)
     return OpenedLora(lora, file, replace(origin, few_steps=file.few_steps))
 
 
@@ -183,6 +188,7 @@ def _open_embedding(embedding: Embedding, read_pickle: ReadPickle | None) -> Ope
 
     path, origin = fetch(embedding.file, embedding.revision)
     table = read_embedding_table(path, read_pickle)
+    origin = licensed(origin, embedding.license, table.metadata)
     return OpenedEmbedding(path, embedding.token or table.token or path.stem, table.shapes, origin)
 
 

@@ -16,20 +16,19 @@ from typing import TYPE_CHECKING, Final
 from olivelike._files import write_whole
 from olivelike._table import Table, markdown_text
 from olivelike._text import count, size
-from olivelike._untrusted import JsonView, read_bytes, read_settings
+from olivelike._untrusted import read_settings
 from olivelike.errors import UsageError
 from olivelike.families import DENOISERS, TEXT_ENCODERS, family_of_folder, missing_networks
 from olivelike.graphs.inspect.inspection import inspect_model
 from olivelike.graphs.inspect.quantised import shares
 from olivelike.model.components import INDEX_FILE, PIPELINE
+from olivelike.model.licenses import HUB_IDS
 from olivelike.model.records.card_marks import CARD_FILE, END, begin, read_card, with_part
 from olivelike.model.records.output import OutputRecord
 
 if TYPE_CHECKING:
     from olivelike.measure.verify.folder_verification import FolderVerification
 
-_FRONT: Final = re.compile(r"\A---\r?\n(.*?)^---\s*$", re.DOTALL | re.MULTILINE)
-_LICENSE: Final = re.compile(r"^(license(?:_name|_link)?): *['\"]?([\w.:/+-]+)['\"]?\s*$", re.MULTILINE)
 _FULL: Final = "fp32"
 _TAGS: Final = {"sd3": "stable-diffusion-3", "flux": "flux", "flux2": "flux2", "z_image": "z-image"}
 """Family → the hub's tag, where it is not of SD 1.x, 2.x or XL."""
@@ -80,7 +79,7 @@ def _front(found: FolderVerification, record: OutputRecord) -> Iterator[str]:
         yield f"base_model: {json.dumps(record.source.repository)}"
         if precisions.keys() - {_FULL}:
             yield "base_model_relation: quantized"
-    for key, value in _license(found.against, record).items():
+    for key, value in _license(record).items():
         yield f"{key}: {json.dumps(value)}"
     yield "library_name: onnx"
     if not missing_networks(record.components) and record.components.keys() & {*TEXT_ENCODERS}:
@@ -102,16 +101,24 @@ def _family_tag(folder: Path, record: OutputRecord) -> str:
     return _TAGS.get(family_of_folder(index, record.components, config).name, other)
 
 
-def _license(against: JsonView, record: OutputRecord) -> dict[str, str]:
-    """Return what the source's own card says of its license, if all weights are the source's and it is near."""
-    alone = not (record.loras or record.embeddings or record.source.vae or record.source.guide_files)
-    if not alone or against.get("kind") != "folder" or not against.get("path"):
+def _license(record: OutputRecord) -> dict[str, str]:
+    """Return the hub's keys for the licence, if all that it is made of has one and the same."""
+    licenses = [origin.license for _, origin in record.origins]
+    first = licenses[0]
+    if first is None or any(one is None or one.name != first.name for one in licenses):
         return {}
-    try:
-        front = _FRONT.match(read_bytes(Path(against["path"]) / CARD_FILE).decode())
-    except (OSError, ValueError):
-        return {}
-    return dict(_LICENSE.findall(front[1])) if front else {}
+    if first.name in HUB_IDS:
+        return {"license": first.name}
+    return {"license": "other", "license_name": first.name, **({"license_link": first.link} if first.link else {})}
+
+
+def _licenses(record: OutputRecord) -> Iterator[str]:
+    rows = dict[tuple[str, ...], None]()
+    for role, origin in record.origins:
+        said = origin.license
+        told = ("unknown", "") if said is None else (markdown_text(said.name), markdown_text(said.said_by))
+        rows[(role, markdown_text(origin), *told)] = None
+    yield from Table(("part", "from", "licence", "said by"), list(rows)).markdown()
 
 
 def _opening(folder: Path, record: OutputRecord) -> Iterator[str]:
@@ -156,6 +163,8 @@ def _figures(found: FolderVerification, record: OutputRecord) -> Iterator[str]:
     if found.pictures:
         yield ""
         yield from _pictures(found)
+    yield ""
+    yield from _licenses(record)
 
 
 def _pictures(found: FolderVerification) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path, PurePath, PureWindowsPath
 from typing import Any, Literal, TypeVar
@@ -32,6 +32,25 @@ class Identification:
     """Whether the schedule ends at a signal-to-noise ratio of zero."""
     reasons: tuple[str, ...] = ()
     """Evidence, such as the metadata key that says it."""
+
+
+@dataclass(frozen=True)
+class License:
+    """The licence of some weights, as far as it is said anywhere."""
+
+    name: str
+    """The hub's id, such as `openrail++`; of others the name that people gave it."""
+    said_by: str
+    """What says so: a file's name, a key of a weight file's metadata, or `workflow`."""
+    link: str | None = None
+    """Page of its text."""
+    otherwise: str | None = None
+    """Name that the files say, if the workflow says another."""
+
+    def __str__(self) -> str:
+        """Return the name and who says it."""
+        but = f", where its files say {self.otherwise}" if self.otherwise else ""
+        return f"{self.name} ({self.said_by} says it{but})"
 
 
 def _with_guides(cls: type[T]) -> type[T]:
@@ -72,6 +91,10 @@ class Origin:
     """Folder → origin of a network, or of a tokenizer, that is no part of its file."""
     few_steps: FewSteps | None = None
     """Kind of few-step model of a distilled checkpoint or LoRA."""
+    license: License | None = None
+    """Its licence; `None` if nothing says it."""
+    preview: Origin | None = None
+    """Origin of the tiny VAE for previews."""
 
     def __post_init__(self) -> None:
         """Refuse what has no name, and a place elsewhere than near an output."""
@@ -104,6 +127,12 @@ class Origin:
             named = getattr(self, kind.components[0] if kind.is_file else kind.key)
             found |= {kind.components[0]: named} if isinstance(named, Origin) else named or {}
         return found
+
+    @property
+    def everything(self) -> dict[str, Origin]:
+        """Origins of all weights, by what they are in a pipeline: `source`, `vae`, a part's folder, a guide's name."""
+        beside = {"vae": self.vae, "preview": self.preview, **(self.parts or {}), **self.guides, **self.guide_files}
+        return {"source": self, **{name: one for name, one in beside.items() if one is not None}}
 
     @property
     def guide_files(self) -> dict[str, Origin]:
@@ -157,6 +186,14 @@ class Origin:
     def __str__(self) -> str:
         """Return the place, and the commit of a repository, shortened."""
         return f"{self.place} at {self.commit[:_COMMIT_DIGITS]}" if self.commit else self.place
+
+
+def all_origins(
+    source: Origin, loras: Iterable[Origin] = (), embeddings: Iterable[Origin] = ()
+) -> tuple[tuple[str, Origin], ...]:
+    """Return the origins of all that went into an output, each with what it is in it."""
+    added = [("LoRA", one) for one in loras] + [("embedding", one) for one in embeddings]
+    return (*source.everything.items(), *added)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,14 @@ from olivelike._untrusted import read_json
 from olivelike.errors import SourceError
 from olivelike.model.client_layouts import DEFAULT
 from olivelike.model.components import DERIVED_FILES, PIPELINE, PIPELINE_FILE
-from olivelike.model.records.origin import EmbeddingRecord, LoraRecord, Origin, adapter_from_1, origin_from_1
+from olivelike.model.records.origin import (
+    EmbeddingRecord,
+    LoraRecord,
+    Origin,
+    adapter_from_1,
+    all_origins,
+    origin_from_1,
+)
 from olivelike.model.records.reading import NewerRecordError, RecordError, read_version, to_json
 from olivelike.model.targets import TargetChoice  # noqa: TC001 - the reader looks types up
 
@@ -156,6 +163,11 @@ class OutputRecord:
             if not is_plain(path) or path.casefold() in {RECORD_FILE, JOURNAL_FILE}:
                 raise RecordError(f"files: {ascii(path)[:60]} is no path of a file in an output")
         return record
+
+    @property
+    def origins(self) -> tuple[tuple[str, Origin], ...]:
+        """Origins of all that went into it, each with what it is in it: `source`, `vae`, `LoRA` and so on."""
+        return all_origins(self.source, (one.origin for one in self.loras), (one.origin for one in self.embeddings))
 
     def model_file(self, component: str) -> str:
         """Return the path of a component's model file, relative to the folder.

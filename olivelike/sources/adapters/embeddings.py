@@ -7,7 +7,7 @@ diffusers' one tensor under the token itself.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from olivelike.errors import SourceError
@@ -30,6 +30,8 @@ class EmbeddingTable:
     """The token, where the file stores it; most formats mean the file's own name."""
     vectors: Mapping[str, RawTensor]
     """Text encoder (`text_encoder`, `text_encoder_2`) → its vectors, of shape (count, width) or (width,)."""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    """The header's own metadata."""
 
     @property
     def shapes(self) -> dict[str, tuple[int, int]]:
@@ -71,4 +73,4 @@ def read_embedding_table(path: Path, read_pickle: ReadPickle | None = None) -> E
                 "floating-point vectors"
             )
         vectors[encoder] = tensor
-    return EmbeddingTable(path, token, vectors)
+    return EmbeddingTable(path, token, vectors, header.metadata)

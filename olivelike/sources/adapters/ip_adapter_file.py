@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -45,6 +45,8 @@ class IpAdapterFile:
     """For each cross-attention its weights of keys, `k`, and values, `v`."""
     projection: Config
     """Class of diffusers and its arguments, as `class_name` and `arguments`."""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    """The header's own metadata."""
 
     @property
     def class_name(self) -> ProjectionClass:
@@ -132,7 +134,7 @@ def read_ip_adapter(path: Path, read_pickle: ReadPickle | None) -> IpAdapterFile
             f"{path}: its projection (image_proj.*) is of no form that is known: {error}; known are those of "
             "ip-adapter, -light, -plus, -plus-face and -full-face: get the file again"
         ) from error
-    found = IpAdapterFile(path, own, layers, projection)
+    found = IpAdapterFile(path, own, layers, projection, header.metadata)
     if (made := _made_width(projection)) != found.width:
         raise SourceError(
             f"{path}: its projection makes tokens of width {made}, and its keys and values take {found.width}; the "
