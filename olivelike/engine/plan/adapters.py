@@ -10,8 +10,6 @@ from olivelike.errors import SourceError
 from olivelike.families import TOKENIZER_OF, denoiser_among, family_of_folder
 from olivelike.model.few_steps import ENOUGH, FewSteps
 from olivelike.model.records.origin import EmbeddingRecord, LoraRecord, Origin
-from olivelike.sources.checkpoint import FolderFiles
-from olivelike.sources.licenses import licensed, origin_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -170,12 +168,16 @@ def fetch(ref: FileRef, revision: str | None = None) -> tuple[Path, Origin]:
         remedy = did_you_mean_path(ref.path, "check the path, or name a hub id as `OWNER/NAME/FILE`")
         raise SourceError(f"{ref.path}: no such file; {remedy}")
     if ref.path.is_dir():
+        from olivelike.sources.checkpoint import FolderFiles
+        from olivelike.sources.licenses import origin_of
+
         return ref.path, replace(origin_of(FolderFiles.local(ref.path)), kind="file", path=str(ref.path))
     return ref.path, Origin("file", ref.path.name, str(ref.path))
 
 
 def _open_lora(lora: Lora, read_pickle: ReadPickle | None) -> OpenedLora:
     from olivelike.sources.adapters.open_lora import open_lora
+    from olivelike.sources.licenses import licensed
 
     path, origin = fetch(lora.file, lora.revision)
     file = open_lora(path, adapter=lora.adapter, read_pickle=read_pickle)
@@ -185,6 +187,7 @@ def _open_lora(lora: Lora, read_pickle: ReadPickle | None) -> OpenedLora:
 
 def _open_embedding(embedding: Embedding, read_pickle: ReadPickle | None) -> OpenedEmbedding:
     from olivelike.sources.adapters.embeddings import read_embedding_table
+    from olivelike.sources.licenses import licensed
 
     path, origin = fetch(embedding.file, embedding.revision)
     table = read_embedding_table(path, read_pickle)
