@@ -60,9 +60,7 @@ def test_each_licence_is_told_once_and_what_is_not_known_is_not_judged():
 
 
 def test_info_names_the_licence_of_each_part(cli, empty_folder):
-    source = replace(
-        Origin("hub", "a/one", license=License("mit", "README.md")), vae=Origin("file", "vae.safetensors")
-    )
+    source = replace(Origin("hub", "a/one", license=License("mit", "README.md")), vae=Origin("file", "vae.safetensors"))
     lora = Origin("file", "night.safetensors", license=License("openrail++", "modelspec.license"))
     write_output_record(empty_folder, source=source, loras=(LoraRecord(lora, 1.0),))
     assert json.loads(cli("info", ".", "--json").out)["licences"] == [
