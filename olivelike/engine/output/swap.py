@@ -10,6 +10,7 @@ LoRAs for a folder that is optimised already: its initializers change in memory,
 from __future__ import annotations
 
 import logging
+import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -414,9 +415,9 @@ def lora_folders(named: Sequence[Path], pipeline: Path) -> list[Path]:
     for folder in named:
         if not folder.is_dir():
             raise SourceError(f"--lora-dir {folder}: no such folder")
-    usual = (Path("loras"), pipeline.resolve().parent / "loras")
+    usual = (Path("loras"), Path(os.path.realpath(pipeline)).parent / "loras")
     there = [folder for folder in usual if folder.is_dir()]
-    return list({folder.resolve(): folder for folder in (*there[::-1], *named[::-1])}.values())[::-1]
+    return list({os.path.realpath(folder): folder for folder in (*there[::-1], *named[::-1])}.values())[::-1]
 
 
 def _data_start(path: Path) -> int | None:

@@ -68,11 +68,8 @@ def check_cost(texts: BatchTexts, folder: PipelineFolder, *, prompt_weights: boo
     pictures, rows = len(texts.parts), sum(map(len, texts.parts))
     if (most := max(map(len, texts.parts))) > MOST_PARTS:
         raise UsageError(f"prompt: it has {most:,} parts, and at most {MOST_PARTS} are drawn with; leave out some AND")
-    steps = max(len(part.texts) for one in texts.parts for part in one)
-    moments = {
-        (*(part.texts[step] for one in texts.parts for part in one), *texts.against[step : step + 1])
-        for step in range(steps)
-    }
+    stepped = [part.texts for one in texts.parts for part in one]
+    moments = set(zip(*stepped, *([texts.against] if texts.against else ()), strict=True))
     held = len(moments) * (rows + pictures * texts.guided)
     singly = ", or draw fewer pictures at once (batch_size)" if pictures > 1 else ""
     readers = [open_text(folder.path, part) for part in folder.texts]

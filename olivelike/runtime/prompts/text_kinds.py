@@ -6,12 +6,11 @@ A family says the kind of each of its texts; whoever draws asks `open_text` and 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from olivelike._files import file_identity
+from olivelike._files import identity_at
 from olivelike.errors import UsageError
 from olivelike.runtime.prompts.clip_text import open_tokenizer
 
@@ -77,15 +76,12 @@ def open_text(folder: Path, part: TextPart) -> TextReader:
 
     Raises `SourceError` if it is damaged.
     """
-    stamps = []
-    for name in _FILES:
-        with suppress(OSError):
-            stamps.append((name, file_identity((folder / part.tokenizer / name).stat())))
-    return _kept_reader(folder / part.tokenizer, part, tuple(stamps))
+    place = folder / part.tokenizer
+    return _kept_reader(place, part, tuple(identity_at(f"{place}/{name}") for name in _FILES))
 
 
 @lru_cache(maxsize=8)
-def _kept_reader(folder: Path, part: TextPart, stamps: object) -> TextReader:  # noqa: ARG001  (they are what it is kept by)
+def _kept_reader(folder: Path, part: TextPart, _stamps: object) -> TextReader:
     return KINDS[part.kind](folder, part)
 
 

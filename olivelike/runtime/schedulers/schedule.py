@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -120,7 +122,7 @@ def make_schedule(
     shift: float = 0.0,
     even: bool = False,
 ) -> Schedule:
-    """Return the table of a scheduler.
+    """Return the table of a scheduler; the same one again for a while, so that nobody may write into it.
 
     Args:
         chosen: The scheduler.
@@ -135,9 +137,9 @@ def make_schedule(
         SourceError: if its config leads to no numbers.
     """
     _check_steps(chosen, steps)
+    skipped = _skipped(chosen, steps, strength)
     try:
-        with np.errstate(all="ignore"):
-            return _made(chosen, Asked(np, chosen.settings, steps, _skipped(chosen, steps, strength), eta, shift, even))
+        return _made(chosen.class_name, json.dumps(chosen.settings), steps, skipped, eta, shift, even)
     except (KeyError, ValueError, TypeError, IndexError, OverflowError, ZeroDivisionError) as error:
         raise SourceError(
             f"scheduler_config.json makes no {chosen.class_name}: {error}; repair the file, or make the folder again"
@@ -151,9 +153,16 @@ def _skipped(chosen: SchedulerSettings, steps: int, strength: float | None) -> i
     return int(max(steps - steps * strength, 0)) if chosen.class_name in FLOW else max(steps - int(steps * strength), 0)
 
 
-def _made(chosen: SchedulerSettings, asked: Asked) -> Schedule:
-    own = chosen.settings
-    columns = FORMULAS[chosen.class_name](asked)
+@lru_cache(maxsize=8)
+def _made(class_name: str, settings: str, steps: int, skipped: int, eta: float, shift: float, even: bool) -> Schedule:
+    """Make a table; `settings` are JSON, so that it is kept by values."""
+    with np.errstate(all="ignore"):
+        return _table(class_name, Asked(np, json.loads(settings), steps, skipped, eta, shift, even))
+
+
+def _table(class_name: str, asked: Asked) -> Schedule:
+    own = asked.settings
+    columns = FORMULAS[class_name](asked)
     timesteps = np.asarray(columns.timesteps, np.float64)
     begin = asked.skipped * columns.order
 
@@ -164,7 +173,7 @@ def _made(chosen: SchedulerSettings, asked: Asked) -> Schedule:
     terms = (X, PICTURE, OUTPUT, NOISE, *values[1:])
     sums = [[column(columns.following[value].get(term, 0.0)) for term in terms] for value in values]
     schedule = Schedule(
-        chosen.class_name,
+        class_name,
         timesteps,
         column(columns.scale),
         np.stack([column(one) for one in columns.picture], axis=-1),
@@ -179,8 +188,10 @@ def _made(chosen: SchedulerSettings, asked: Asked) -> Schedule:
         threshold_of(columns, own),
     )
     for name in ("timesteps", "scale", "picture", "following", "mixed", "first"):
-        if not np.isfinite(np.asarray(getattr(schedule, name))[begin:] if name != "first" else schedule.first).all():
+        found = np.asarray(getattr(schedule, name))
+        if not np.isfinite(found[begin:] if name != "first" else found).all():
             raise ValueError(f"with {asked.steps} steps its table of {name} holds what is no number")
+        found.flags.writeable = False
     return schedule
 
 

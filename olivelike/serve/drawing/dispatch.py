@@ -271,7 +271,7 @@ class Dispatcher:
             "reads": [*row.plan.get("reads", ()), *self._also_read(order)] if self._cluster is not None else [],
         }  # fmt: skip
         async for answer in painter.draw(message):
-            self._heard(job, answer)
+            self._heard(job, row.client, answer)
 
     def _also_read(self, order: Order) -> list[str]:
         """Return the uploads that an order names, and all wildcards: which of them it takes is known as it is drawn."""
@@ -285,8 +285,8 @@ class Dispatcher:
             running.why = {"code": "session", "message": message}
             running.painter.stop(job)
 
-    def _heard(self, job: str, answer: JsonView) -> None:
-        """Write down and tell what is said of the running job."""
+    def _heard(self, job: str, client: str, answer: JsonView) -> None:
+        """Write down and tell what is said of a client's running job."""
         told: Event = {"type": answer["answer"], **{key: answer[key] for key in answer if key not in _INSIDE}}
         match answer["answer"]:
             case "step":
@@ -297,7 +297,7 @@ class Dispatcher:
             case "picture" | "sheet" as kind:
                 more = {key: answer[key] for key in _PICTURE}
                 row = PictureRow(job=job, sheet=kind == "sheet", created=time.time(), **more)
-                self._gallery.add(row)
+                self._gallery.add(row, client)
                 self.counts["pictures"] += kind == "picture"
                 view = picture_view(row).model_dump(mode="json")
                 self._feed.publish({"type": kind, "job": job, "number": row.number, "picture": view})

@@ -128,6 +128,8 @@ class Gallery:
         self._lock: Lock = lock
         self.senders: dict[str, str] = {}
         """Clients by the uploads that they sent last; those of before the start are nobody's."""
+        self._highest: dict[str, int] = {}
+        """The highest number of a file that was found, by folder."""
         try:
             self.journal = Journal(index / "jobs.sqlite")
             self._database, _ = open_database(index / "pictures.sqlite", _SCHEMA)
@@ -152,18 +154,20 @@ class Gallery:
         """
         folder = PASSING if passing else f"{datetime.now().astimezone():%Y-%m-%d}"
         (self.folder / folder).mkdir(parents=True, exist_ok=True)
-        names = os.listdir(self.folder / folder)  # noqa: PTH208  (names are all that is needed)
-        numbers = [int(match[1]) for name in names if (match := _NUMBERED.fullmatch(name))]
-        return folder, max([*numbers, *self.journal.reserved(folder)], default=0) + 1
+        known = self._highest.get(folder, 0)
+        least = f"{known:05}"
+        # Most of thousands were seen before: names of five digits are in the order of their numbers.
+        new = (name for name in os.listdir(self.folder / folder) if name > least or name[5:6] != "-")  # noqa: PTH208
+        numbers = [int(match[1]) for name in new if (match := _NUMBERED.fullmatch(name))]
+        known = self._highest[folder] = max([known, *numbers])
+        return folder, max([known, *self.journal.reserved(folder)]) + 1
 
     def add(self, row: PictureRow, maker: str | None = None) -> None:
-        """Put a picture whose file is there into the index; its maker is the client of its job, if none is named."""
+        """Put a picture whose file is there into the index, and who had it made, if that is known."""
         words = f"{row.parameters or row.prompt}\n{row.model or ''}".casefold()
         marks = ", ".join("?" * (len(_COLUMNS) + 1))
         statement = f"INSERT OR REPLACE INTO pictures ({', '.join(_COLUMNS)}, words) VALUES ({marks})"  # noqa: S608
         self._database.execute(statement, (*(_stored(name, getattr(row, name)) for name in _COLUMNS), words))
-        if maker is None and row.job is not None and (job := self.journal.find(row.job)) is not None:
-            maker = job.client
         if maker is not None:
             self._database.execute("INSERT OR REPLACE INTO makers VALUES (?, ?)", (row.path, maker))
 
@@ -328,7 +332,7 @@ class Gallery:
             found.height, seed, seed, 1, record.prompt if record else "", record.model if record else None, None,
             record.to_json() if record and found.own else None, found.parameters,
         )  # fmt: skip
-        self.add(made)
+        self.add(made, None if row is None else row.client)
 
 
 def _stored(column: str, value: Any) -> Any:
