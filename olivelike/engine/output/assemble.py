@@ -20,8 +20,9 @@ from olivelike.engine.plan.planner import ancestors
 from olivelike.errors import MissingError, PassError
 from olivelike.families import TOKENIZER_OF
 from olivelike.model.client_layouts import LAYOUTS
-from olivelike.model.components import INDEX_FILE, MODEL_FILE, PIPELINE
+from olivelike.model.components import INDEX_FILE, MODEL_FILE, PIPELINE, torch_folder
 from olivelike.model.records.output import LOST, ComponentRecord, FileFacts, OutputFile, OutputRecord, StepRecord
+from olivelike.pass_api.pass_class import GUIDES_READ
 
 if TYPE_CHECKING:
     from olivelike._untrusted import JsonView
@@ -131,11 +132,12 @@ def publish_output(
             files[path] = file
             written[path] = file.sha256
         found = {name: facts[name] for name in ("derivations", *LOST)}
-        components[node.component] = ComponentRecord(result.key, facets, _passes(node, prepared.nodes), **found)
-        components |= {
-            name: ComponentRecord(result.key, _facets_of(name, facets), _passes(node, prepared.nodes, end))
-            for name, end in node.components.items()
-        }
+        components[node.component] = ComponentRecord(
+            result.key, facets, _passes(node, prepared.nodes), **found, made_of=_made_of(node.component, resolver)
+        )
+        for name, end in node.components.items():
+            mine, steps = _facets_of(name, facets), _passes(node, prepared.nodes, end)
+            components[name] = ComponentRecord(result.key, mine, steps, made_of=_made_of(name, resolver))
     assets = execution.results[f"{PIPELINE}.assets"].outputs["assets"]
     made = {path: (staging if path in written else output.path) / path for path in files}
     for path, data in _assets(prepared, assets, components, files, output, made).items():
@@ -219,6 +221,16 @@ def _size(components: Mapping[str, ComponentRecord]) -> tuple[int, int] | None:
 def _facets_of(component: str, facets: Mapping[str, str]) -> dict[str, str]:
     start = f"{component}."
     return {name.removeprefix(start): digest for name, digest in facets.items() if name.startswith(start)}
+
+
+def _made_of(component: str, resolver: Resolver) -> dict[str, str]:
+    """Return the digests of a component's files of weights, and of what was merged into it."""
+    inputs = resolver.inputs
+    files = [*inputs.weight_files(component), *inputs.adapter_files(component, ("loras", "embeddings", GUIDES_READ))]
+    folder = torch_folder(component)
+    return {
+        f"{folder}/{path.name}" if path.parent.name == folder else path.name: inputs.digests[path] for path in files
+    }
 
 
 def _passes(node: Node, nodes: Sequence[Node], end: str | None = None) -> tuple[StepRecord, ...]:

@@ -15,9 +15,8 @@ from olivelike._text import listed
 from olivelike._untrusted import one_line
 from olivelike.engine.output.output_files import is_file, is_link, obstacle, write_file
 from olivelike.errors import PassError
-from olivelike.model.records.card_marks import CARD_FILE
 from olivelike.model.records.output import JOURNAL_FILE, RECORD_FILE, FileFacts, is_plain
-from olivelike.model.records.signature_marks import SIGNATURE_FILE
+from olivelike.model.records.users_files import USERS_FILES
 
 _OURS = ".olivelike-"
 """How names of what we keep beside an output's files begin."""
@@ -36,7 +35,7 @@ def wrong_name(names: Iterable[str]) -> str | None:
         if not is_plain(name) or any(len(part.encode()) > _LONGEST_PART for part in name.split("/")):
             return f"{_shown(name)} is no plain path below the output"
         folded = _folded(name)
-        if folded in (_folded(CARD_FILE), SIGNATURE_FILE):
+        if folded in map(_folded, USERS_FILES):
             return f"{_shown(name)} is the user's own"
         if folded in (RECORD_FILE, JOURNAL_FILE) or any(part.startswith(_OURS) for part in folded.split("/")):
             return f"{_shown(name)} is kept for olivelike's own records"

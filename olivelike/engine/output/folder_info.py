@@ -20,6 +20,7 @@ from olivelike.model.components import INDEX_FILE, ONNX_SUFFIXES, PIPELINE, QUAN
 from olivelike.model.records.card_marks import CARD_FILE, is_outdated, read_card
 from olivelike.model.records.output import RECORD_FILE, OutputRecord
 from olivelike.model.records.signature_marks import SIGNATURE_FILE, is_outdated_signature
+from olivelike.model.records.users_files import BOM_FILE, is_outdated_bom
 
 if TYPE_CHECKING:
     from olivelike.model.records.origin import LoraRecord, Origin
@@ -172,6 +173,8 @@ def _damages(path: Path, record: OutputRecord) -> Iterator[str]:
             yield f"{name} has {found:,} bytes in place of {entry.size:,}; run the workflow again"
     if is_outdated_signature(path):
         yield f"{SIGNATURE_FILE} signs what was here before, or is damaged; olivelike sign {path}"
+    if is_outdated_bom(path):
+        yield f"{BOM_FILE} is of what was here before, or is damaged; olivelike bom {path}"
     with contextlib.suppress(OSError, ValueError):  # A card that can't be read is not ours.
         card = read_card(path)
         if card is not None and is_outdated(card, record):

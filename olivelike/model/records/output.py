@@ -94,6 +94,8 @@ class ComponentRecord:
     """Per initializer, how many were too small."""
     not_finite: Mapping[str, int] = field(default_factory=dict)
     """Per initializer, how many are infinite or NaN."""
+    made_of: Mapping[str, str] = field(default_factory=dict)
+    """SHA-256 of each file of weights that it was made of, by name; none in records of earlier versions."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""Bills of materials of outputs, by CycloneDX."""

@@ -1,0 +1,38 @@
+"""`olivelike bom`: what a folder is made of, file by file, for programs that check such lists."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from olivelike.cli import options as shared
+
+
+def bom(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="An output of olivelike.", show_default=False)],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="File to write; by default bom.cdx.json in the folder.",
+            show_default=False,
+        ),
+    ] = None,
+    json: shared.Json = False,
+) -> None:  # fmt: skip
+    """Write the bill of materials of a folder: networks, files, sources, hashes and licences, as CycloneDX 1.6.
+
+    Each file is read and held against the folder's record; the exit status is 5 if one was changed.
+    """
+    from olivelike._text import count
+    from olivelike._untrusted import one_line
+    from olivelike.cli.stdout import write_found
+    from olivelike.extras.bom.bill_of_materials import write_bom
+
+    made = write_bom(folder, output)
+    sources = count(len(made.licenses) + len(made.unknown), "source")
+    lines = [
+        f"wrote {made.path}: {count(made.networks, 'network')}, {count(made.files, 'file')}, {sources}",
+        *(f"{name} is under {said}" for name, said in made.licenses.items()),
+        *(f"no file says the licence of {name}" for name in made.unknown),
+    ]
+    write_found(made.to_json(), map(one_line, lines), json=json)
