@@ -136,8 +136,8 @@ def publish_output(
             result.key, facets, _passes(node, prepared.nodes), **found, made_of=_made_of(node.component, resolver)
         )
         for name, end in node.components.items():
-            mine, steps = _facets_of(name, facets), _passes(node, prepared.nodes, end)
-            components[name] = ComponentRecord(result.key, mine, steps, made_of=_made_of(name, resolver))
+            own, steps = _facets_of(name, facets), _passes(node, prepared.nodes, end)
+            components[name] = ComponentRecord(result.key, own, steps, made_of=_made_of(name, resolver))
     assets = execution.results[f"{PIPELINE}.assets"].outputs["assets"]
     made = {path: (staging if path in written else output.path) / path for path in files}
     for path, data in _assets(prepared, assets, components, files, output, made).items():

@@ -30,4 +30,4 @@ def is_outdated_bom(folder: Path) -> bool:
         return False
     except (OSError, ValueError, LookupError, TypeError, StopIteration):
         return True
-    return told != digest_file(folder / RECORD_FILE)
+    return bool(told != digest_file(folder / RECORD_FILE))
