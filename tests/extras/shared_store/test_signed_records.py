@@ -12,9 +12,6 @@ from types import SimpleNamespace
 
 import pytest
 
-pytest.importorskip("securesystemslib")
-pytest.importorskip("tests.extras.signing.signers", reason="the extra is gone", exc_type=ImportError)
-
 from olivelike.errors import OlivelikeError, UsageError
 from olivelike.extras.shared_store.collection import collect, verify
 from olivelike.extras.shared_store.exchange import exchange
@@ -22,7 +19,8 @@ from olivelike.extras.shared_store.run_sharing import Sharing
 from olivelike.extras.shared_store.shared_store import SharedStore, open_shared_store
 from olivelike.store import Store
 from tests.extras.shared_store.shared_results import KEY, made
-from tests.extras.signing import signers
+
+signers = pytest.importorskip("tests.extras.signing.signers", reason="the extra is gone", exc_type=ImportError)
 
 OTHER = "c" * 64
 GRAPH, TENSOR = b"graph" * 400, b"tensor" * 900
