@@ -15,7 +15,7 @@ PACKAGE = ROOT / "olivelike"
 
 GROUND = {
     "errors", "digest", "_extras", "_files", "_installed", "_json_child", "_lazy", "_light_diffusers",
-    "_light_onnx_ir", "_memory", "_table", "_text", "_untrusted", "__version__",
+    "_light_onnx_ir", "_memory", "_signing_keys", "_table", "_text", "_untrusted", "__version__",
 }  # fmt: skip
 """Modules that any room may use; each uses those of this set alone."""
 

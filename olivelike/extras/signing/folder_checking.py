@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from olivelike._signing_keys import key_name, public_pem, read_public_keys
 from olivelike._text import listed
 from olivelike._untrusted import one_line, parse_object, read_bytes
 from olivelike.digest import digest_file
@@ -27,7 +28,6 @@ from olivelike.extras.signing.folder_signature import (
     not_valid_now,
     read_certificates,
 )
-from olivelike.extras.signing.signing_keys import key_name, public_pem, read_public_keys
 from olivelike.model.records.signature_marks import SIGNATURE_FILE, claimed_digests, claimed_statement
 
 if TYPE_CHECKING:

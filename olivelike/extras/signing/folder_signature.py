@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from olivelike._signing_keys import read_pem
 from olivelike._text import did_you_mean_path, listed
 from olivelike._untrusted import one_line
 from olivelike.engine.output.output_files import is_link
 from olivelike.errors import SourceError, UsageError
-from olivelike.extras.signing.signing_keys import read_pem
 from olivelike.model.records.output import JOURNAL_FILE
 from olivelike.model.records.signature_marks import SIGNATURE_FILE
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from olivelike._files import write_whole
+from olivelike._signing_keys import key_name, public_pem, read_private_key
 from olivelike._untrusted import one_line, read_bytes
 from olivelike.errors import SourceError, UsageError
 from olivelike.extras.signing.folder_signature import (
@@ -24,7 +25,6 @@ from olivelike.extras.signing.folder_signature import (
     not_valid_now,
     read_certificates,
 )
-from olivelike.extras.signing.signing_keys import key_name, public_pem, read_private_key
 from olivelike.model.records.signature_marks import SIGNATURE_FILE
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import binascii
 import os
 from typing import TYPE_CHECKING, Any
 
+from olivelike._signing_keys import PASSWORD, read_private_key, read_public_keys
 from olivelike.errors import UsageError
-from olivelike.extras.signing.signing_keys import PASSWORD, read_private_key, read_public_keys
 
 if TYPE_CHECKING:
     from pathlib import Path

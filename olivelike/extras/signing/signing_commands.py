@@ -36,10 +36,10 @@ def sign(
     """
     import os
 
+    from olivelike._signing_keys import PASSWORD
     from olivelike._text import count
     from olivelike.cli.stdout import write_found
     from olivelike.extras.signing.folder_signing import sign_folder
-    from olivelike.extras.signing.signing_keys import PASSWORD
 
     signed = sign_folder(
         folder, key, password=os.environ.get(PASSWORD), certificate=certificate, chain=tuple(chain or ())
