@@ -1,11 +1,14 @@
-"""A step of FLUX.2-klein beside stable-diffusion.cpp and diffusers in bfloat16, on the CPU, in turns; medians.
+"""A step of klein or Z-Image beside stable-diffusion.cpp and diffusers in bfloat16, on the CPU, in turns; medians.
 
     python -m venv PEER && PEER/bin/pip install numpy stable-diffusion-cpp-python    # builds it for this processor
     python benchmarks/large_step.py DIR --peer PEER/bin/python                 # 1 and 4 blocks in place of 5 and 20
     python benchmarks/large_step.py DIR --peer PEER/bin/python --blocks 5 20   # the whole denoiser
+    python benchmarks/large_step.py DIR --pipeline z_image --tokens 64         # 3 blocks and 1 of each refiner
 
-All widths are klein's, and 512 tokens of text lead it. Blocks of a kind are alike, so a denoiser of fewer has the
-same ratios. The peer's files are holes that read as zeros, as speed does not depend on values; it ends before its VAE.
+All widths are the published ones, and 512 tokens of text lead klein. Blocks of a kind are alike, so a denoiser of fewer
+has the same ratios. Z-Image's first step, which has the blocks that read the text alone, is the one that warms up. The
+peer is there for klein; its files are holes that read as zeros, as speed does not depend on values; it ends before its
+VAE.
 Processor seconds are those of all threads; they say more than seconds on a machine with other work.
 """
 
@@ -25,6 +28,8 @@ from typing import Any, Final
 import numpy as np
 
 WIDTH, MLP, TEXT, CELL = 3072, 9216, 7680, 16
+BLOCKS: Final = {"klein": (1, 4), "z_image": (3, 1)}
+DEPTHS: Final = {"klein": ("num_layers", "num_single_layers"), "z_image": ("n_layers", "n_refiner_layers")}
 _PROMPT: Final = "a lighthouse on a cliff at dusk"
 _QWEN: Final = {"hidden": 2560, "inner": 256, "layers": 36, "vocabulary": 151936}
 """Its text encoder, with narrow feed-forward networks: no step waits for it."""
@@ -41,15 +46,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="where networks go (kept)")
     parser.add_argument("--peer", help="Python with stable-diffusion-cpp-python")
-    parser.add_argument("--blocks", type=int, nargs=2, default=(1, 4), help="double and single ones")
+    parser.add_argument("--pipeline", choices=BLOCKS, default="klein")
+    parser.add_argument("--blocks", type=int, nargs=2, help="double and single ones; Z-Image's, and of each refiner")
+    parser.add_argument("--tokens", type=int, default=512, help="of the text")
     parser.add_argument("--side", type=int, default=512, help="of the picture, in pixels")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", nargs="*", help="ours whose names have one of these in them, beside diffusers")
     options = parser.parse_args()
-    folder: Path = options.folder / "x".join(map(str, options.blocks))
+    pipeline: str = options.pipeline
+    if options.peer and (pipeline, options.tokens) != ("klein", 512):
+        parser.error("--peer has no files but klein's, and 512 tokens of text")
+    blocks = options.blocks or BLOCKS[pipeline]
+    folder: Path = options.folder / "-".join((pipeline, *map(str, blocks)))
     source = folder / "source"
     if not source.exists():
-        write_source(source, *options.blocks)
-        write_holes(folder, *options.blocks)
+        write_source(source, pipeline, *blocks)
+        if options.peer:
+            write_holes(folder, *blocks)
+    feeds = inputs(pipeline, options.side, options.tokens)
     engines: dict[str, Any] = {}
     groups = {"DYNAMIC_QUANTIZATION_GROUP_SIZE": "256"}
     for name, target, step, settings in (
@@ -59,8 +73,9 @@ def main() -> None:
         ("olivelike, target openvino, w8 in bfloat16", "openvino", "bfloat16, weights8", {}),
         ("olivelike, target openvino, w8, activations in 8 bits", "openvino", "weights8", groups),
     ):
-        engines[name] = own(folder, source, target, step, options.side, settings)
-    engines["diffusers, bfloat16"] = diffusers_step(source, options.side)
+        if not options.only or any(part in name for part in options.only):
+            engines[name] = own(folder, source, target, step, feeds, settings)
+    engines["diffusers, bfloat16"] = diffusers_step(source, pipeline, feeds)
     turns: dict[str, list[Turn]] = {name: [] for name in engines}
     for number in range(options.rounds + 1):
         for name, step in engines.items():
@@ -70,10 +85,7 @@ def main() -> None:
                 turns[name].append((time.perf_counter() - start, processor_seconds() - before))
         if options.peer and number:
             turns.setdefault("stable-diffusion.cpp, q8_0", []).append(peer(options.peer, folder, options.side))
-    tokens = (options.side // CELL) ** 2 + 512
-    double, single = options.blocks
-    weights = double * 2 * (4 * WIDTH + 3 * MLP) * WIDTH / 2 + single * (4 * WIDTH + 3 * MLP) * WIDTH
-    operations = 2 * tokens * weights + (double + single) * 4 * tokens**2 * WIDTH
+    operations = operations_of(pipeline, blocks, (options.side // CELL) ** 2, options.tokens)
     print("| engine | seconds per step | processor seconds | GFLOP per processor second |\n| --- | --- | --- | --- |")
     for name, found in turns.items():
         seconds, processor = (statistics.median(part) for part in zip(*found, strict=True))
@@ -86,14 +98,25 @@ def processor_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def write_source(folder: Path, double: int, single: int) -> None:
-    """Write a denoiser of klein's widths."""
+def operations_of(pipeline: str, blocks: tuple[int, int], cells: int, words: int) -> int:
+    """Return the operations of a step of all blocks; klein's double ones have weights for texts and for pictures."""
+    tokens, (first, second) = cells + words, blocks
+    if pipeline == "klein":
+        block = (4 * WIDTH + 3 * MLP) * WIDTH
+        return (first + second) * (2 * tokens * block + 4 * tokens**2 * WIDTH)
+    width, refined = 3840, cells**2 + words**2
+    block = (4 * width + 3 * (width // 3 * 8)) * width
+    return (first + second) * 2 * tokens * block + 4 * (first * tokens**2 + second * refined) * width
+
+
+def write_source(folder: Path, pipeline: str, first: int, second: int) -> None:
+    """Write a denoiser of the published widths."""
     from large_folders import PIPELINES, write_component, write_json
 
-    library, class_name, config = PIPELINES["klein"]["transformer"]
-    config = {**config, "num_layers": double, "num_single_layers": single}
+    library, class_name, config = PIPELINES[pipeline]["transformer"]
+    config = {**config, **dict(zip(DEPTHS[pipeline], (first, second), strict=True))}
     write_component(folder / "transformer", library, class_name, config, 0)
-    write_json(folder / "model_index.json", {**PIPELINES["klein"]["index"], "transformer": [library, class_name]})
+    write_json(folder / "model_index.json", {**PIPELINES[pipeline]["index"], "transformer": [library, class_name]})
 
 
 def write_holes(folder: Path, double: int, single: int) -> None:
@@ -135,21 +158,27 @@ def write_holes(folder: Path, double: int, single: int) -> None:
     write_component(folder / "vae", *PIPELINES["klein"]["vae"], 0)
 
 
-def inputs(side: int) -> dict[str, np.ndarray[Any, Any]]:
+def inputs(pipeline: str, side: int, words: int) -> dict[str, np.ndarray[Any, Any]]:
     """Return what a step takes."""
     random, cells = np.random.default_rng(0), side // CELL
+    if pipeline == "z_image":
+        return {
+            "sample": random.standard_normal((1, 16, 2 * cells, 2 * cells), np.float32),
+            "timestep": np.array([0.3], np.float32),
+            "encoder_hidden_states": random.standard_normal((1, words, 2560), np.float32),
+        }
     places = np.zeros((cells * cells, 4), np.int64)
     places[:, 1], places[:, 2] = np.divmod(np.arange(cells * cells), cells)
-    words = np.zeros((512, 4), np.int64)
-    words[:, 3] = np.arange(512)
+    of_words = np.zeros((words, 4), np.int64)
+    of_words[:, 3] = np.arange(words)
     return {
         "hidden_states": random.standard_normal((1, cells * cells, 128), np.float32),
-        "encoder_hidden_states": random.standard_normal((1, 512, TEXT), np.float32),
-        "timestep": np.array([0.7], np.float32), "img_ids": places, "txt_ids": words,
+        "encoder_hidden_states": random.standard_normal((1, words, TEXT), np.float32),
+        "timestep": np.array([0.7], np.float32), "img_ids": places, "txt_ids": of_words,
     }  # fmt: skip
 
 
-def own(folder: Path, source: Path, target: str, step: str, side: int, more: dict[str, str]) -> Any:
+def own(folder: Path, source: Path, target: str, step: str, feeds: Any, more: dict[str, str]) -> Any:
     """Optimise the denoiser, unless it is there, and return what runs it once; OpenVINO with `more` settings."""
     name = "".join(letter if letter.isalnum() else "_" for letter in f"{target}_{step}")
     output = folder / name
@@ -161,7 +190,7 @@ def own(folder: Path, source: Path, target: str, step: str, side: int, more: dic
         )
         command = (sys.executable, "-m", "olivelike", "run", str(workflow), "--cache-dir", str(folder / "cache"))
         subprocess.run(command, check=True)
-    path, feeds = output / "transformer/model.onnx", inputs(side)
+    path = output / "transformer/model.onnx"
     if target == "openvino":
         import openvino
 
@@ -169,23 +198,29 @@ def own(folder: Path, source: Path, target: str, step: str, side: int, more: dic
         settings = {"INFERENCE_NUM_THREADS": "2", "INFERENCE_PRECISION_HINT": "f32", **more}
         request = openvino.Core().compile_model(path, "CPU", settings).create_infer_request()
         return lambda: request.infer(feeds)
-    import onnxruntime
+    from olivelike.runtime.sessions.session_settings import SessionSettings
+    from olivelike.runtime.sessions.text_part import open_in_two
 
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 2
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    return lambda: session.run(None, feeds)
+    session = open_in_two(path, SessionSettings(intra_threads=2), {})
+    name, *_ = session.outputs
+    call = session.bind(feeds, {name: np.empty_like(next(iter(feeds.values())))})
+    return call.run
 
 
-def diffusers_step(source: Path, side: int) -> Any:
+def diffusers_step(source: Path, pipeline: str, feeds: Any) -> Any:
     """Return what runs diffusers' denoiser in bfloat16 once."""
+    import diffusers
     import torch
-    from diffusers import Flux2Transformer2DModel
+    from large_folders import PIPELINES
 
     torch.set_num_threads(2)
-    network: Any = Flux2Transformer2DModel.from_pretrained(source / "transformer", torch_dtype=torch.bfloat16).eval()
-    feeds = {name: torch.from_numpy(array) for name, array in inputs(side).items()}
-    taken = {name: one.bfloat16() if one.is_floating_point() else one for name, one in feeds.items()}
+    made: Any = getattr(diffusers, PIPELINES[pipeline]["transformer"][1])
+    network = made.from_pretrained(source / "transformer", torch_dtype=torch.bfloat16).eval()
+    tensors = {name: torch.from_numpy(array) for name, array in feeds.items()}
+    taken = {name: one.bfloat16() if one.is_floating_point() else one for name, one in tensors.items()}
+    if pipeline == "z_image":  # Lists of pictures, each with an axis of frames, and of texts.
+        sample, moment, text = taken.values()
+        taken = {"x": [*sample[:, :, None]], "t": moment, "cap_feats": [*text]}
 
     def step() -> None:
         with torch.inference_mode():

@@ -283,6 +283,8 @@ class Family:
     """Most pictures that its denoiser may be shown beside the text."""
     shows_masked: bool = False
     """Whether the picture behind a mask is shown to it, too, as diffusers' pipeline does."""
+    refines_texts: bool = False
+    """Whether its denoiser has blocks that read the text alone, so that they need not run in each step."""
     takes_negatives: bool = True
     """Whether guidance leads away from a negative prompt."""
     refused: Mapping[str, str] = field(default_factory=dict)

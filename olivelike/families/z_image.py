@@ -96,6 +96,7 @@ FAMILY: Final = Family(
     refused={"clip_skip": "its text encoder is no CLIP"},
     prompt_syntax=False,
     even_sigmas=True,
+    refines_texts=True,
     text_key="cap_feat_dim",
     timestep="1 - sigma",
     # https://github.com/Tongyi-MAI/Z-Image/issues/14: pictures are black where numbers leave float16's range.

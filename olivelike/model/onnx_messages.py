@@ -178,9 +178,9 @@ def dtype_of(tensor: TensorProto) -> np.dtype[Any]:
     return numpy_dtype(tensor.data_type)
 
 
-def type_number(dtype: np.dtype[Any]) -> int:
-    """Return ONNX's number of a type of NumPy's."""
-    return _DTYPE_NAMES.index(dtype.name) + 1
+def type_number(dtype: np.dtype[Any] | str) -> int:
+    """Return ONNX's number of a type of NumPy's, or of its name."""
+    return _DTYPE_NAMES.index(dtype if isinstance(dtype, str) else dtype.name) + 1
 
 
 def load_model(path: Path) -> ModelProto:

@@ -170,10 +170,17 @@ class Networks:
             if name == shallow_name(self._denoiser) and arrays:
                 own = {tensor.name for tensor in read_model_file(path).graph.initializer}
                 arrays = {name: array for name, array in arrays.items() if name in own}
-            session = self._through(component, open_session(path, self._settings, arrays))
+            session = self._through(component, self._session(name, path, arrays))
             entry.network.set_result(Network(component, session))
         except BaseException as error:  # noqa: BLE001  (raised to who asks for the network)
             entry.network.set_exception(error)
+
+    def _session(self, name: str, path: Path, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Session:
+        if name not in self._whole or not self._folder.family.refines_texts:
+            return open_session(path, self._settings, arrays)
+        from olivelike.runtime.sessions.text_part import open_in_two
+
+        return open_in_two(path, self._settings, arrays)
 
     def _result(self, name: str, entry: _Entry) -> Network:
         try:

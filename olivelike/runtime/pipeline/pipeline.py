@@ -161,6 +161,8 @@ class Pipeline:
     def forget_texts(self) -> None:
         """Encode the texts of the next request, though they be those of one before, as for measurements."""
         self._texts.clear()
+        if self.folder.family.refines_texts:
+            self.denoiser.forget_calls()
 
     @property
     def denoiser(self) -> Network:

@@ -59,7 +59,9 @@ def compiled_folder() -> Path:
     return user_cache_path("olivelike", appauthor=False) / "compiled"
 
 
-def open_keeping(path: Path, settings: SessionSettings, open_with: Callable[[SessionSettings], Session]) -> Session:
+def open_keeping(
+    path: Path, settings: SessionSettings, open_with: Callable[[SessionSettings], Session], part: str = ""
+) -> Session:
     """Open a network with what was compiled of it before, and keep what is compiled now.
 
     Whatever is wrong with what was kept, or with its folder, costs no more than that and one warning.
@@ -68,13 +70,14 @@ def open_keeping(path: Path, settings: SessionSettings, open_with: Callable[[Ses
         path: The network's file.
         settings: They name the folder.
         open_with: Opens the network with other options.
+        part: What is opened of it, if not the whole.
     """
     is_ours, device = is_kept_by_sessions(settings), _device_that_keeps(settings)
     identities = None if device is None else _identities(path)
     if device is None or identities is None or settings.compiled is None:
         return open_with(settings)
     source = {"path": str(path.absolute()), "identities": identities}
-    key = digest_json(["compiled/2", path.name, identities, device, _version(settings), _choices(settings)])
+    key = digest_json(["compiled/2", path.name + part, identities, device, _version(settings), _choices(settings)])
     try:
         if is_ours:
             _require_room(settings.compiled, key, path.parent)

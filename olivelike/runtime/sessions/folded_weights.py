@@ -70,7 +70,7 @@ class _Weight:
     """Values between them."""
 
 
-def fold(path: Path, given: Mapping[str, Array]) -> FoldedModel | None:
+def fold(path: Path, given: Mapping[str, Array], content: bytes | None = None) -> FoldedModel | None:
     """Widen a model's weights of 12 bits; `None` where there are none, or where they can't be told.
 
     Raises `SessionError` if a data file can't be read.
@@ -78,9 +78,10 @@ def fold(path: Path, given: Mapping[str, Array]) -> FoldedModel | None:
     Args:
         path: The model, beside its data files.
         given: Arrays in place of its initializers, by name.
+        content: What is opened in its place.
     """
     try:
-        content = read_bytes(path, _MOST_BYTES)
+        content = read_bytes(path, _MOST_BYTES) if content is None else content
     except OSError:
         return None
     if _MARK not in content:

@@ -23,13 +23,15 @@ def open_session(
     initializers: Mapping[str, Array] | None = None,
     *,
     content: bytes | None = None,
+    part: str = "",
 ) -> Session:
     """Open a network.
 
     Args:
         model_path: An ONNX file; its data files are read from its folder.
         initializers: Arrays in place of initializers of the model, in their dtype and shape, by name.
-        content: A part of the model, with its weights, to open in place of the whole.
+        content: A part of the model to open in place of the whole; its weights are in it, or in the model's data files.
+        part: Its name, if it is the same each time that the model is opened, so that what is compiled of it is kept.
 
     Raises:
         SessionError: if the network can't be opened here as asked; the message says what the file asks for
@@ -37,10 +39,11 @@ def open_session(
     """
     if not model_path.is_file():
         raise SessionError(f"{model_path}: there is no such model file")
-    if settings.compiled is not None and not initializers and content is None and settings.weights is None:
+    stays = content is None or part
+    if settings.compiled is not None and not initializers and stays and settings.weights is None:
         from olivelike.runtime.sessions.compiled import open_keeping
 
-        session = open_keeping(model_path, settings, lambda chosen: _open(model_path, chosen, {}, None))
+        session = open_keeping(model_path, settings, lambda chosen: _open(model_path, chosen, {}, content), part)
     else:
         session = _open(model_path, settings, initializers or {}, content)
     session.opened = Opened(model_path, settings, initializers or {}) if content is None else None

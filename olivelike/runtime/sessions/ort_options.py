@@ -143,19 +143,15 @@ def session_options(
     Args:
         path: The model; its folder's name is in the names of profiles.
         initializers: Arrays in place of the model's, by name.
-        content: What is opened in place of the model.
+        content: What is opened in place of the model; `initializers` are its own then.
     """
     if settings.kept is not None:
-        yield _kept(path, settings, settings.kept)
+        yield _kept(path, settings, settings.kept, content)
         return
-    folded: FoldedModel | None = None
-    model: str | bytes = str(path) if content is None else content
-    external: dict[str, Array] = {}
-    if content is None:
-        known = _known(path, initializers)
-        if settings.is_cpu_alone and settings.weights is None:
-            folded = fold(path, initializers)
-        model, external = _exchange(path, known, initializers, folded)
+    known, folded = _known(path, initializers), None
+    if settings.is_cpu_alone and settings.weights is None:
+        folded = fold(path, initializers, content)
+    model, external = _exchange(path, content, known, initializers, folded)
     rewritten = None
     if content is None and folded is None and _is_reordered(settings):
         twin = _options(path, replace(settings, profile=None))
@@ -188,7 +184,7 @@ def _is_reordered(settings: SessionSettings) -> bool:
     return settings.is_cpu_alone and settings.optimization in ("layout", "all") and settings.weights is None
 
 
-def _kept(path: Path, settings: SessionSettings, folder: Path) -> Opening:
+def _kept(path: Path, settings: SessionSettings, folder: Path, content: bytes | None) -> Opening:
     """Return how a network opens as it is kept: rewritten, and with packed weights; or so that it is put there."""
     model = folder / path.name
     if model.is_file():
@@ -197,7 +193,9 @@ def _kept(path: Path, settings: SessionSettings, folder: Path) -> Opening:
     options.optimized_model_filepath = str(model)
     for key, value in _KEEPING.items():
         options.add_session_config_entry(key, value)
-    return Opening(str(path), options)
+    if content is not None:
+        options.add_session_config_entry(_DATA_FOLDER, str(path.parent))
+    return Opening(str(path) if content is None else content, options)
 
 
 def _options(path: Path, settings: SessionSettings) -> Any:
@@ -338,24 +336,29 @@ def _known(path: Path, initializers: Mapping[str, Array]) -> Mapping[str, Tensor
 
 
 def _exchange(
-    path: Path, known: Mapping[str, TensorProto], initializers: Mapping[str, Array], folded: FoldedModel | None
+    path: Path,
+    content: bytes | None,
+    known: Mapping[str, TensorProto],
+    initializers: Mapping[str, Array],
+    folded: FoldedModel | None,
 ) -> tuple[str | bytes, dict[str, Array]]:
-    """Return a model, and what `SessionOptions.add_external_initializers` takes to change its initializers.
+    """Return a model, or its content, and what `SessionOptions.add_external_initializers` takes to change initializers.
 
     ONNX Runtime replaces tensors of data files alone. Small ones are inside the model, which is edited for them
     in memory. (`SessionOptions.add_initializer` takes any, but comes after constants were folded, which then have
     the old values.)
     """
-    model: str | bytes = str(path) if folded is None else folded.content
+    if folded is not None:
+        content = folded.content
     external = {} if folded is None else dict(folded.arrays)
     left = {name: array for name, array in initializers.items() if folded is None or name not in folded.parts}
     inside = {name for name in left if not known[name].external_data}
     external |= {name: array for name, array in left.items() if name not in inside}
     if not inside:
-        return model, external
+        return str(path) if content is None else content, external
     from olivelike.model.onnx_messages import ModelProto, from_array, load_model
 
-    proto = load_model(path) if folded is None else ModelProto.FromString(folded.content)
+    proto = load_model(path) if content is None else ModelProto.FromString(content)
     for tensor in proto.graph.initializer:
         if tensor.name in inside:
             tensor.CopyFrom(from_array(initializers[tensor.name], tensor.name))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -108,6 +108,24 @@ class OrtSession(Session):
             self, binding, self._session, self._run_options(), dict(inputs), dict(outputs), before, after
         )
 
+    def compute(self, inputs: Mapping[str, Array]) -> dict[str, DeviceArray]:
+        """Return all outputs, of the sizes that the network gives them; they stay with ONNX Runtime.
+
+        Raises what a call's `run` raises.
+        """
+        import onnxruntime
+
+        from olivelike.model.onnx_messages import numpy_dtype
+
+        options, session = self._run_options(), self._session
+        values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(array) for name, array in inputs.items()}
+        with _run(self, options, inputs):
+            made = session.run_with_ort_values([*self.outputs], values, options)
+        return {
+            name: DeviceArray(value, numpy_dtype(value.element_type()), tuple(value.shape()))
+            for name, value in zip(self.outputs, made, strict=True)
+        }
+
     def release(self) -> None:
         """Give back pages of data files that the CPU reads weights from in each run: those that are widened then."""
         self._mapped.give_back()
@@ -150,27 +168,32 @@ class OrtBoundCall:
         Raises `SessionError` if ONNX Runtime fails, out of memory included, and `Interrupted` if it was asked to end
         early.
         """
-        take_turn(self.owner)
-        try:
-            self._compute()
-        except onnxruntime_errors() as error:
-            if self.run_options is not None and self.run_options.terminate:
-                self.run_options.terminate = False
-                raise Interrupted(f"{self.owner.network}: interrupted while it ran") from None
-            raise run_failure(self.owner.network, error, self.inputs, self.session.get_providers()[0]) from error
-
-    def _compute(self) -> None:
-        for copy in self.before:
-            copy()
-        if self.run_options is not None:
-            self.run_options.terminate = False  # It may have been asked to end as it returned.
-        with ENGINE_CALLS.in_progress(self._terminate) if self.run_options is not None else nullcontext():
+        with _run(self.owner, self.run_options, self.inputs):
+            for copy in self.before:
+                copy()
             self.session.run_with_iobinding(self.binding, self.run_options)
-        for copy in self.after:
-            copy()
+            for copy in self.after:
+                copy()
 
-    def _terminate(self) -> None:
-        self.run_options.terminate = True
+
+@contextmanager
+def _run(owner: OrtSession, options: Any, inputs: Mapping[str, Buffer]) -> Iterator[None]:
+    """Let a network run in the block, so that it can be ended early, and raise what it fails with as our errors."""
+
+    def terminate() -> None:
+        options.terminate = True
+
+    take_turn(owner)
+    if options is not None:
+        options.terminate = False  # It may have been asked to end as it returned.
+    try:
+        with ENGINE_CALLS.in_progress(terminate) if options is not None else nullcontext():
+            yield
+    except onnxruntime_errors() as error:
+        if options is not None and options.terminate:
+            options.terminate = False
+            raise Interrupted(f"{owner.network}: interrupted while it ran") from None
+        raise run_failure(owner.network, error, inputs, owner.provider) from error
 
 
 def open_ort_session(

@@ -310,6 +310,10 @@ class Network:
         inputs, outputs = {**call.inputs, **call.shared}, {**call.outputs, **call.into}
         return replace(call, bound=self.session.bind(inputs, outputs, constant))
 
+    def forget_calls(self) -> None:
+        """Let the next call have buffers of its own, and know nothing of what was in others."""
+        self._calls.clear()
+
     def _call(self, inputs: Shapes, outputs: Shapes, shared: Collection[str], into: Mapping[str, Buffer]) -> Call:
         specs = {name: self.input(name) for name in inputs}
         arrays = {name: empty(specs[name].dtype, shape) for name, shape in inputs.items() if name not in shared}
