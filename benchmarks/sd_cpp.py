@@ -71,7 +71,9 @@ class Peer:
         """Return the most that was resident."""
         import psutil
 
-        status = Path(f"/proc/{self._process.pid}/status").read_text() if sys.platform == "linux" else ""
+        status = (
+            Path(f"/proc/{self._process.pid}/status").read_text("ascii", "replace") if sys.platform == "linux" else ""
+        )
         peak = next((line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")), None)
         return int(peak) * 1024 if peak else psutil.Process(self._process.pid).memory_info().rss
 

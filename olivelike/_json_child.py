@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import io
 import json
 import os
 import queue
@@ -102,6 +103,9 @@ def serve(handle: Callable[[Json, Callable[[JsonView], None]], None]) -> NoRetur
     gc.set_threshold(*_COLLECTING)
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # Logs are UTF-8, whatever the user's terminal is.
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     messages: queue.SimpleQueue[str] = queue.SimpleQueue()
     threading.Thread(target=_read_messages, args=(messages,), daemon=True).start()
 

@@ -57,7 +57,13 @@ BESIDE = {
         "testing/test_traced.py",
         "tools/test_make_shelf.py",
     ),
-    "own code": ("test_dependencies.py", "test_layers.py", "test_private_interfaces.py", "test_untrusted_reads.py"),
+    "own code": (
+        "test_dependencies.py",
+        "test_layers.py",
+        "test_platforms.py",
+        "test_private_interfaces.py",
+        "test_untrusted_reads.py",
+    ),
 }
 """Files that run in one process: what the exporter imports takes seconds in each, and so does parsing our own code."""
 

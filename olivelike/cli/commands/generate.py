@@ -211,7 +211,7 @@ def generate(
     from olivelike.runtime.jobs.control_files import parse_control, parse_image_prompt
     from olivelike.runtime.jobs.job_drawing import Opening
     from olivelike.runtime.jobs.job_plan import read_asked
-    from olivelike.runtime.jobs.prompt_lines import STDIN
+    from olivelike.runtime.jobs.prompt_lines import STDIN, argument_text
     from olivelike.runtime.pictures import PictureWriter
     from olivelike.runtime.pipeline.pipeline import begin_pipeline
     from olivelike.runtime.pipeline.pipeline_folder import check_folder
@@ -247,6 +247,8 @@ def generate(
         if not led_by and made_before is None and (control_start, control_end, control_canny) != (0.0, 1.0, False):
             raise UsageError("--control-start, --control-end and --control-canny are about a --control; give one")
         fields = picture.fields()
+        if "negative_prompt" in fields:
+            fields["negative_prompt"] = argument_text(fields["negative_prompt"])
         shown, scale = parse_image_prompt(ip_adapter or ())
         if scale is not None:
             fields["ip_adapter_scale"] = scale

@@ -37,13 +37,20 @@ _RESERVED = re.compile(r"(con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³]|conin\$|
 _UNUSABLE = re.compile(r'[\x00-\x1f\x7f\\:*?"<>|]|[. ]$')
 
 
+def is_device(name: str) -> bool:
+    """Tell whether Windows keeps a name for a device, whatever its suffix and case.
+
+    Source: https://learn.microsoft.com/en-us/windows/win32/fileio/naming-a-file.
+    """
+    return _RESERVED.match(name) is not None
+
+
 def is_plain(relative: object) -> bool:
     """Tell whether a text is the path of a file below some folder, and the same one on every system."""
     if not isinstance(relative, str) or any(0xD800 <= ord(letter) <= 0xDFFF for letter in relative):
         return False
     return all(
-        part and part != ".." and not _UNUSABLE.search(part) and not _RESERVED.match(part)
-        for part in relative.split("/")
+        part and part != ".." and not _UNUSABLE.search(part) and not is_device(part) for part in relative.split("/")
     )
 
 

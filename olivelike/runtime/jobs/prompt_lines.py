@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import sys
@@ -42,14 +43,32 @@ def read_prompts(arguments: Sequence[str], *, literal: bool = False) -> list[Pro
     lines: list[PromptLine] = []
     for argument in arguments:
         if literal:
-            lines.append(PromptLine(argument))
+            lines.append(PromptLine(argument_text(argument)))
         elif argument == STDIN:
             lines += _lines(_text(sys.stdin.buffer, "standard input"), "standard input")
         elif argument.startswith("@") and (_is_file(argument[1:]) or _FILE_NAME.fullmatch(argument)):
             lines += _lines(_file(argument), argument[1:])
         else:
-            lines.append(PromptLine(argument))
+            lines.append(PromptLine(argument_text(argument)))
     return lines
+
+
+def argument_text(argument: str) -> str:
+    """Return an argument of a command line as text, also where the locale has no letters for it.
+
+    Python keeps bytes that the locale does not know as halves of surrogate pairs (PEP 383); they are read as UTF-8.
+
+    Raises:
+        UsageError: if they are none.
+    """
+    try:
+        argument.encode()
+    except UnicodeEncodeError:
+        try:
+            return os.fsencode(argument).decode()
+        except UnicodeError:
+            raise UsageError(f"{argument!a} is no text in UTF-8; write it in a file, and name that by @FILE") from None
+    return argument
 
 
 def _is_file(name: str) -> bool:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from olivelike._files import write_whole
 from olivelike._text import did_you_mean
 from olivelike.errors import UsageError
+from olivelike.model.records.output import is_device
 from olivelike.runtime.pictures.picture_record import FORMATS, PictureRecord, encode_picture
 from olivelike.runtime.pictures.sheets import SheetPicture, picture_sheet
 
@@ -137,8 +138,6 @@ _OTHER_FORMATS = frozenset({".avif", ".bmp", ".gif", ".heic", ".ico", ".jxl", ".
 _NUMBER_FORMAT = re.compile(r"0?\d{0,2}")
 _LONGEST = 60
 _LONGEST_BYTES = 120
-_DEVICES = frozenset({"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(1, 10))})
-"""Names that Windows keeps for devices, whatever the suffix."""
 
 Piece = tuple[str, str | None, str]
 """Literal text, then a field with its format."""
@@ -257,4 +256,4 @@ def _expressions(part: tuple[Piece, ...]) -> Iterator[str]:
 
 def _safe(name: str) -> str:
     stem, dot, rest = name.partition(".")
-    return f"{stem}_{dot}{rest}" if stem.lower() in _DEVICES else name
+    return f"{stem}_{dot}{rest}" if is_device(stem) else name

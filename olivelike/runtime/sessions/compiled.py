@@ -206,7 +206,8 @@ class _Kept:
         shutil.rmtree(self.folder, ignore_errors=True)
         if self._lock is not None:
             self._lock.release()
-            self.folder.with_suffix(".lock").unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # Windows removes no file that another process looks at.
+                self.folder.with_suffix(".lock").unlink(missing_ok=True)
 
 
 def _sweep(work: Path) -> None:
@@ -216,7 +217,8 @@ def _sweep(work: Path) -> None:
             for folder in (path.with_suffix(suffix) for suffix in ("", ".new", ".old")):
                 shutil.rmtree(folder, ignore_errors=True)
             lock.release()
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # Windows removes no file that another process looks at.
+                path.unlink(missing_ok=True)
 
 
 def _states(folder: Path) -> dict[str, list[int]]:

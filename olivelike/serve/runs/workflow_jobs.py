@@ -338,9 +338,10 @@ def _said(event: JsonView) -> str:
 async def _start(words: Sequence[str], errors: Any) -> Process:
     """Start `olivelike` with words of the command line, without the server's secrets."""
     environment = {name: value for name, value in os.environ.items() if name != "OLIVELIKE_API_KEY"}
+    environment |= {"COLUMNS": "160", "PYTHONIOENCODING": "utf-8"}
     return await asyncio.create_subprocess_exec(
         sys.executable, "-P", "-m", "olivelike", *words,
-        stdin=DEVNULL, stdout=PIPE, stderr=errors, limit=_LONGEST_LINE, env={**environment, "COLUMNS": "160"},
+        stdin=DEVNULL, stdout=PIPE, stderr=errors, limit=_LONGEST_LINE, env=environment,
         start_new_session=True,
     )  # fmt: skip
 

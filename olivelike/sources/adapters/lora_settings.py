@@ -234,7 +234,9 @@ def _match(where: str, patterns: Mapping[str, int], paths: list[str]) -> dict[st
     command = [sys.executable, "-I", "-S", "-c", _CHILD]
     first = next(iter(patterns))[:80]
     try:
-        child = subprocess.run(command, input=given, capture_output=True, text=True, check=False, timeout=_SECONDS)
+        child = subprocess.run(
+            command, input=given, capture_output=True, encoding="utf-8", check=False, timeout=_SECONDS
+        )
     except subprocess.TimeoutExpired as error:
         what = f"its patterns ({first!r} and others) take too long to match"
         raise SourceError(f"{where}: {what}; {_REMEDY}") from error

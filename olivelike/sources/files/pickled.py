@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import gc
+import io
 import json
 import struct
 import subprocess
@@ -36,7 +37,7 @@ def read_pickle_table(path: Path) -> dict[str, RawTensor]:
     """
     # -P: a module in the current folder, such as json.py, is not taken for the library's.
     command = [sys.executable, "-P", "-m", "olivelike.sources.files.pickled", str(path)]
-    child = subprocess.run(command, capture_output=True, text=True, check=False)
+    child = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", check=False)
     if child.returncode == SourceError.exit_code:
         raise SourceError(child.stdout)
     if child.returncode:
@@ -164,6 +165,9 @@ def _check_span(path: Path, name: str, entries: Sequence[_Entry], start: int, si
 
 if __name__ == "__main__":
     gc.disable()  # All that it makes stays to the end, most of it torch's modules.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     try:
         sys.stdout.write(json.dumps(describe_pickle(Path(sys.argv[1]))))
     except SourceError as error:

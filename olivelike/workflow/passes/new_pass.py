@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from olivelike.errors import UsageError
+from olivelike.model.records.output import is_device
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z][a-z0-9]*)*")
 
@@ -130,7 +131,7 @@ def new_pass(name: str, folder: str | Path, writes: Facet = "graph") -> tuple[Pa
         UsageError: for a name that no pass can have, or if one of the files exists.
     """
     folder = Path(folder)
-    if not _NAME.fullmatch(name) or keyword.iskeyword(name):
+    if not _NAME.fullmatch(name) or keyword.iskeyword(name) or is_device(name):
         raise UsageError(
             f"{name!r} can't be the name of a pass; use lower-case words joined by `_`, each beginning "
             "with a letter, such as prune_heads"
