@@ -24,7 +24,7 @@ def test_the_make_targets_of_the_readme_exist() -> None:
         assert done.returncode == 0, done.stderr
 
 
-GONE = {"ablate", "bench", "export-web", "package", "sign"} - set(app.COMMANDS)
+GONE = {"ablate", "bench", "bom", "export-web", "package", "sign"} - set(app.COMMANDS)
 """Commands of extras whose folders are gone."""
 
 

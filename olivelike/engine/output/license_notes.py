@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from olivelike._text import listed
 from olivelike.model.licenses import terms_of
+from olivelike.model.records.output import OutputRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
     from olivelike.model.licenses import Terms
     from olivelike.model.records.origin import Origin
+
+_SHOWN = 5
 
 
 def passing_on(origins: Iterable[Origin], what: str) -> Iterator[str]:
@@ -30,6 +35,20 @@ def passing_on(origins: Iterable[Origin], what: str) -> Iterator[str]:
         if terms is not None and (says := "; ".join(_says(terms))):
             are = "is" if len(places) == 1 else "are"
             yield f"{what} is for others to use, and {', '.join(places)} {are} under {name}: {says}"
+
+
+def folder_notes(folder: Path, what: str) -> Iterator[str]:
+    """Yield the same for a folder, with what nothing says the licence of; nothing for what is no output."""
+    record = OutputRecord.read(folder)
+    if record is None:
+        return
+    origins = [origin for _, origin in record.origins]
+    yield from passing_on(origins, what)
+    if unknown := unknown_licenses(origins):
+        yield (
+            f"no file says the licence of {listed(unknown, _SHOWN)}; say it with `license:` in the workflow, and run "
+            "that again"
+        )
 
 
 def _says(terms: Terms) -> Iterator[str]:

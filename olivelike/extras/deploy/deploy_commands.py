@@ -39,6 +39,7 @@ def export_page(
 
     from olivelike._text import size
     from olivelike.cli.stdout import write_error, write_found
+    from olivelike.engine.output.license_notes import folder_notes
     from olivelike.extras.deploy.web_page import export_web
 
     def on_fetch(url: str) -> None:
@@ -57,6 +58,8 @@ def export_page(
         "path": str(page.path), "files": page.files, "bytes": page.bytes, "onnxruntime_web": page.onnxruntime_web,
         "left": list(page.left),
     }  # fmt: skip
+    for warning in folder_notes(folder, "a page"):
+        write_error(f"warning: {warning}")
     write_found(found, lines, json=json)
 
 
@@ -73,7 +76,8 @@ def package(
     Weights that they have alike are stored once.
     """
     from olivelike._text import size
-    from olivelike.cli.stdout import write_found
+    from olivelike.cli.stdout import write_error, write_found
+    from olivelike.engine.output.license_notes import folder_notes
     from olivelike.extras.deploy.joined_package import package_outputs
 
     made = package_outputs(folders, output, overwrite=overwrite)
@@ -86,4 +90,6 @@ def package(
         "path": str(made.path), "targets": list(made.targets), "files": made.files, "bytes": made.bytes,
         "shared_bytes": made.shared_bytes, "left": list(made.left),
     }  # fmt: skip
+    for warning in dict.fromkeys(warning for folder in folders for warning in folder_notes(folder, "a package")):
+        write_error(f"warning: {warning}")
     write_found(found, lines, json=json)

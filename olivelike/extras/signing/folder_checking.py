@@ -1,4 +1,4 @@
-"""A folder held against its signature: by a public key, or by certificates that the signer's descends from.
+"""A folder held against its signature: by a public key, by certificates that the signer's descends from, or by a login.
 
 model-signing checks the signature and the digests. What it lets pass is refused here: files that a signature
 leaves out, such as git's, links, empty folders, and certificates that have ended, since nothing proves when the folder
@@ -11,13 +11,14 @@ import base64
 import contextlib
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from olivelike._signing_keys import key_name, public_pem, read_public_keys
 from olivelike._text import listed
 from olivelike._untrusted import one_line, parse_object, read_bytes
-from olivelike.digest import digest_file
+from olivelike.digest import digest_bytes, digest_file
 from olivelike.errors import MissingError, UsageError, VerificationError
 from olivelike.extras.signing.folder_signature import (
     FolderSignature,
@@ -28,35 +29,70 @@ from olivelike.extras.signing.folder_signature import (
     not_valid_now,
     read_certificates,
 )
+from olivelike.extras.signing.provenance import MEDIA_TYPE, products
+from olivelike.extras.signing.signed_payloads import payload_of
+from olivelike.extras.signing.signers import identity_name, read_trust, sigstore_reached
+from olivelike.model.records.output import OutputRecord
 from olivelike.model.records.signature_marks import SIGNATURE_FILE, claimed_digests, claimed_statement
+from olivelike.model.records.users_files import PROVENANCE_FILE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from model_signing.verifying import Config
 
     from olivelike._untrusted import Json
 
 _PREDICATE = "https://model_signing/signature/v1.0"
+_LOGIN = "it is signed by a login; name that with --identity and --issuer"
 _SHOWN = 5
+_MOST_BYTES = 64 << 20
 
 
-def check_folder(folder: Path, *, key: Path | None = None, roots: Sequence[Path] = ()) -> FolderSignature:
-    """Check that a folder is as its signer left it.
+@dataclass(frozen=True)
+class Login:
+    """Somebody who signed with a login in place of a key."""
+
+    identity: str
+    """Mail address, or the address of a CI's workflow."""
+    issuer: str
+    """Address of who vouched for that login."""
+    trust: Path | None = None
+    """Client trust config of a Sigstore of one's own; by default the public one's."""
+
+
+@dataclass(frozen=True)
+class _Expected:
+    """Who is expected to have signed."""
+
+    name: str
+    config: Config
+    statement: Callable[[bytes], bytes]
+    """Returns what the bundle of a statement says. Raises `ValueError` if that one did not sign it."""
+
+
+def check_folder(
+    folder: Path, *, key: Path | None = None, roots: Sequence[Path] = (), login: Login | None = None
+) -> FolderSignature:
+    """Check that a folder is as its signer left it, and what the statement about it says, if it has one.
 
     Args:
         folder: It, with its `model.sig`.
         key: The signer's public key as PEM; or
-        roots: certificates as PEM, one of which the signer's descends from.
+        roots: certificates as PEM, one of which the signer's descends from; or
+        login: whom Sigstore has seen sign.
 
     Raises:
-        UsageError: if neither or both are named, or can't be used.
+        UsageError: if none of them or several are named, or can't be used.
         SourceError: if there is no such folder, or it holds what no signature covers.
-        MissingError: if it is not signed.
+        MissingError: if it is not signed, or Sigstore's roots can't be had.
         VerificationError: if another has signed it, or anything was changed since.
     """
-    if (key is None) == (not roots):
-        raise UsageError("name the signer: --key FILE with a public key, or --certificate FILE with a root certificate")
+    if (key is not None) + bool(roots) + (login is not None) != 1:
+        raise UsageError(
+            "name the signer: --key FILE with a public key, --certificate FILE with a root certificate, or --identity "
+            "and --issuer of a login"
+        )
     files = covered_files(folder)
     signature = _read_signature(folder)
     try:
@@ -68,13 +104,38 @@ def check_folder(folder: Path, *, key: Path | None = None, roots: Sequence[Path]
         raise _wrong(folder, f"its {SIGNATURE_FILE} is damaged: {one_line(str(error))}") from None
     if statement.get("predicateType") != _PREDICATE or how.get("method") != "files":
         raise _wrong(folder, f"its {SIGNATURE_FILE} is of another form than OMS 1.0 with a digest for each file")
-    config, signer = _by_key(folder, key, bundle) if key is not None else _by_certificates(folder, roots, bundle)
-    _check(folder, config, signature, algorithm, digests)
+    if key is not None:
+        expected = _by_key(folder, key, bundle)
+    elif login is not None:
+        expected = _by_login(folder, login, bundle)
+    else:
+        expected = _by_certificates(folder, roots, bundle)
+    _check(folder, expected, signature, algorithm, digests)
     if bare := sorted(name for name in files if any(Path(name).is_relative_to(one) for one in left_out)):
         raise _wrong(folder, f"the signer left out {one_line(listed(bare, _SHOWN))}; remove it")
     if digests.keys() != files:
         raise _wrong(folder, "files came or went while it was read")
-    return FolderSignature(folder, len(files), signer)
+    told = PROVENANCE_FILE in files
+    if told:
+        _check_provenance(folder, expected, algorithm, digests)
+    return FolderSignature(folder, len(files), expected.name, provenance=told)
+
+
+def _check_provenance(folder: Path, expected: _Expected, algorithm: str, digests: dict[str, str]) -> None:
+    """Check that the same one signed the statement, and that it is about these files."""
+    try:
+        data = read_bytes(folder / PROVENANCE_FILE, _MOST_BYTES)
+        if digest_bytes(data) != digests[PROVENANCE_FILE] or algorithm != "sha256":
+            raise ValueError("it changed while it was read, or was signed by another digest than SHA-256")
+        made = products(expected.statement(data))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise _wrong(folder, f"its {PROVENANCE_FILE} does not hold: {one_line(str(error))}") from None
+    record = OutputRecord.require(folder)
+    unlike = [name for name, digest in made.items() if digests.get(name) != digest]
+    unlike += record.files.keys() - made.keys()
+    if unlike:
+        shown = one_line(listed(sorted(unlike), _SHOWN))
+        raise _wrong(folder, f"its {PROVENANCE_FILE} is of another run, by {shown}")
 
 
 def _read_signature(folder: Path) -> bytes:
@@ -89,19 +150,56 @@ def _read_signature(folder: Path) -> bytes:
         raise MissingError(f"{path}: can't be read: {error.strerror or error}") from error
 
 
-def _by_key(folder: Path, path: Path, bundle: Json) -> tuple[Config, str]:
+def _by_key(folder: Path, path: Path, bundle: Json) -> _Expected:
     from model_signing.verifying import Config
 
     first, *more = read_public_keys(path)
     if more:
         raise UsageError(f"{path}: holds several keys; name the file of the signer's alone")
     config = Config().use_elliptic_key_verifier(public_key=path)
-    if "x509CertificateChain" in _material(bundle):
+    material = _material(bundle)
+    if "x509CertificateChain" in material:
         raise _wrong(folder, "it is signed with a certificate; name its root with --certificate")
-    return config, key_name(public_pem(first))
+    if "certificate" in material:
+        raise _wrong(folder, _LOGIN)
+
+    def statement(data: bytes) -> bytes:
+        return payload_of(parse_object(data)["dsseEnvelope"], first, MEDIA_TYPE)
+
+    return _Expected(key_name(public_pem(first)), config, statement)
 
 
-def _by_certificates(folder: Path, roots: Sequence[Path], bundle: Json) -> tuple[Config, str]:
+def _by_login(folder: Path, login: Login, bundle: Json) -> _Expected:
+    from model_signing.verifying import Config
+    from sigstore.errors import Error
+    from sigstore.models import Bundle
+    from sigstore.verify import Verifier
+    from sigstore.verify.policy import Identity
+
+    if "certificate" not in _material(bundle):
+        raise _wrong(folder, "it is signed with a key; name its public one with --key, or a root with --certificate")
+    trust = read_trust(login.trust)
+    with sigstore_reached():
+        verifier = Verifier(trusted_root=trust.trusted_root)
+        config = Config().use_sigstore_verifier(
+            identity=login.identity, oidc_issuer=login.issuer, trust_config=login.trust
+        )
+
+    def statement(data: bytes) -> bytes:
+        policy = Identity(identity=login.identity, issuer=login.issuer)
+        try:
+            kind, payload = verifier.verify_dsse(Bundle.from_json(data), policy)
+        except Error as error:
+            raise ValueError(str(error)) from error
+        if kind != MEDIA_TYPE:
+            raise ValueError("something else was signed")
+        return bytes(payload)
+
+    return _Expected(identity_name(login.identity, login.issuer), config, statement)
+
+
+def _by_certificates(folder: Path, roots: Sequence[Path], bundle: Json) -> _Expected:
+    from cryptography.hazmat.primitives.serialization import Encoding
     from cryptography.x509 import load_der_x509_certificate
     from model_signing.verifying import Config
 
@@ -110,13 +208,12 @@ def _by_certificates(folder: Path, roots: Sequence[Path], bundle: Json) -> tuple
             if reason := not_valid_now(one):
                 raise UsageError(f"{root}: the certificate is not valid now: {reason}")
     material = _material(bundle)
+    if "certificate" in material:
+        raise _wrong(folder, _LOGIN)
     if "x509CertificateChain" not in material:
         raise _wrong(folder, "it is signed with a key, without a certificate; name the public key with --key")
     try:
-        chain = [
-            load_der_x509_certificate(base64.b64decode(one["rawBytes"]))
-            for one in material["x509CertificateChain"]["certificates"]
-        ]
+        chain = [load_der_x509_certificate(one) for one in _chain(bundle)]
         name = certificate_name(chain[0])
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise _wrong(folder, f"its certificate is damaged: {one_line(str(error))}") from None
@@ -128,7 +225,21 @@ def _by_certificates(folder: Path, roots: Sequence[Path], bundle: Json) -> tuple
             )
     if not may_sign(chain[0]):
         raise _wrong(folder, f"the certificate of {name} is not for signing")
-    return Config().use_certificate_verifier(certificate_chain=list(roots)), name
+    key: Any = chain[0].public_key()
+
+    def statement(data: bytes) -> bytes:
+        found = parse_object(data)
+        if _chain(found)[0] != chain[0].public_bytes(Encoding.DER):
+            raise ValueError("another certificate has signed it")
+        return payload_of(found["dsseEnvelope"], key, MEDIA_TYPE)
+
+    return _Expected(name, Config().use_certificate_verifier(certificate_chain=list(roots)), statement)
+
+
+def _chain(bundle: Json) -> list[bytes]:
+    """Return the certificates of a bundle, the signer's first."""
+    certificates = _material(bundle)["x509CertificateChain"]["certificates"]
+    return [base64.b64decode(one["rawBytes"]) for one in certificates]
 
 
 def _material(bundle: Json) -> dict[str, Any]:
@@ -136,22 +247,25 @@ def _material(bundle: Json) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _check(folder: Path, config: Config, signature: bytes, algorithm: str, digests: dict[str, str]) -> None:
+def _check(folder: Path, expected: _Expected, signature: bytes, algorithm: str, digests: dict[str, str]) -> None:
     """Check the signature, and the folder against it; what was read is checked, not what lies there by then."""
     from cryptography.exceptions import InvalidSignature
     from OpenSSL.crypto import Error, X509StoreContextError
+    from sigstore.errors import Error as SigstoreError
 
     with tempfile.TemporaryDirectory() as place, contextlib.redirect_stdout(sys.stderr):
         read = Path(place) / SIGNATURE_FILE
         read.write_bytes(signature)
         try:
-            config.set_hashing_config(hashing(algorithm)).verify(folder.resolve(), read)
+            expected.config.set_hashing_config(hashing(algorithm)).verify(folder.resolve(), read)
         except InvalidSignature:
             raise _wrong(folder, f"the key did not sign it, or its {SIGNATURE_FILE} was changed") from None
         except (Error, X509StoreContextError) as error:
             raise _wrong(
                 folder, f"its signer's certificate does not descend from yours: {one_line(str(error))}"
             ) from None
+        except SigstoreError as error:
+            raise _wrong(folder, f"{expected.name} did not sign it: {one_line(str(error))}") from None
         except (ValueError, KeyError, TypeError, AttributeError, IndexError, OSError) as error:
             if str(error).startswith("Signature mismatch"):
                 raise _wrong(folder, _differences(folder, algorithm, digests)) from None

@@ -32,11 +32,13 @@ class FolderSignature:
     path: Path
     files: int
     signer: str
-    """Subject of a certificate, or the digest of a public key."""
+    """Subject of a certificate, the digest of a public key, or a login."""
+    provenance: bool = False
+    """Whether a signed statement says what the folder was made of."""
 
     def to_json(self) -> Json:
         """Return the fields as JSON values."""
-        return {"path": str(self.path), "files": self.files, "signer": self.signer}
+        return {"path": str(self.path), "files": self.files, "signer": self.signer, "provenance": self.provenance}
 
 
 def covered_files(folder: Path) -> set[str]:

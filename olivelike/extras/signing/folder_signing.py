@@ -1,106 +1,91 @@
-"""A folder's signature made with a private key, and with its certificate inside if there is one.
-
-The bundle is model-signing's. A certificate is put into it here: model-signing itself takes no password
-for its key.
-"""
+"""A folder's signature, and the signed statement of where it came from."""
 
 from __future__ import annotations
 
-import base64
-import json
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from olivelike._files import write_whole
-from olivelike._signing_keys import key_name, public_pem, read_private_key
+from olivelike._text import listed
 from olivelike._untrusted import one_line, read_bytes
-from olivelike.errors import SourceError, UsageError
-from olivelike.extras.signing.folder_signature import (
-    FolderSignature,
-    certificate_name,
-    covered_files,
-    hashing,
-    may_sign,
-    not_valid_now,
-    read_certificates,
-)
-from olivelike.model.records.signature_marks import SIGNATURE_FILE
+from olivelike.digest import digest_file
+from olivelike.errors import SourceError, UsageError, VerificationError
+from olivelike.extras.signing.folder_signature import FolderSignature, covered_files, hashing
+from olivelike.extras.signing.provenance import provenance_of
+from olivelike.model.records.output import RECORD_FILE, OutputRecord
+from olivelike.model.records.signature_marks import SIGNATURE_FILE, claimed_digests, claimed_statement
+from olivelike.model.records.users_files import PROVENANCE_FILE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from olivelike.extras.signing.signers import FolderSigner
+    from olivelike.model.records.run_record import RunRecord
 
-    from cryptography.x509 import Certificate
+_SHOWN = 5
 
 
 def sign_folder(
-    folder: Path, key: Path, *, password: str | None = None, certificate: Path | None = None, chain: Sequence[Path] = ()
+    folder: Path, signer: FolderSigner, *, provenance: bool = False, run: RunRecord | None = None
 ) -> FolderSignature:
     """Sign all files of a folder, and write the signature as its `model.sig`, in place of an earlier one.
 
     Args:
         folder: It; links and empty folders are refused.
-        key: Private key as PEM.
-        password: Of the key, if it is encrypted.
-        certificate: Certificate of the key as PEM.
-        chain: Certificates between that one and the root.
+        signer: Who signs.
+        provenance: Also write and sign the statement of what the folder was made of, and how.
+        run: The record of the run that made it, whose times and versions go into that statement.
 
     Raises:
-        UsageError: if the key or a certificate can't be used.
+        UsageError: if there is a statement already, and none is asked for.
         SourceError: if the folder has no files, or can't be signed.
+        VerificationError: if a file was changed since the run that the statement would be about.
+        MissingError: if somebody who has to be asked for the signature can't be reached.
     """
-    from model_signing.signing import Config
-
-    public = public_pem(read_private_key(key, password).public_key())
-    certificates = _certificates(certificate, chain, public)
-    if not (files := covered_files(folder)):
+    files = covered_files(folder)
+    if not files:
         raise SourceError(f"{folder}: has no file to sign")
-    config = Config().use_elliptic_key_signer(private_key=key, password=password.encode() if password else None)
+    if not provenance:
+        if PROVENANCE_FILE in files:
+            raise UsageError(f"{folder}: has a {PROVENANCE_FILE}; renew it with --provenance, or remove it")
+        return _signed(folder, signer, files, {})
+    record = OutputRecord.require(folder)
+    products = {name: file.sha256 for name, file in record.files.items()}
+    products[RECORD_FILE] = digest_file(folder / RECORD_FILE)
+    path = folder / PROVENANCE_FILE
+    before = read_bytes(path) if path.exists() else None
+    _write(path, signer.signed(provenance_of(record, products, run)))
+    try:
+        return _signed(folder, signer, files | {PROVENANCE_FILE}, products)
+    except BaseException:  # Also if somebody interrupts it: no statement without the folder's signature.
+        path.unlink() if before is None else _write(path, before)
+        raise
+
+
+def _signed(folder: Path, signer: FolderSigner, files: set[str], products: dict[str, str]) -> FolderSignature:
+    """Sign what lies in a folder, of which the products have to be as their run left them."""
+    config = signer.config().set_hashing_config(hashing())
     with tempfile.TemporaryDirectory() as place:
         made = Path(place) / SIGNATURE_FILE
         try:
-            config.set_hashing_config(hashing()).sign(folder.resolve(), made)
+            config.sign(folder.resolve(), made)
         except (OSError, ValueError) as error:
             raise SourceError(
                 f"{folder}: can't be signed: {one_line(str(error))}; sign it once no run writes"
             ) from error
         signature = read_bytes(made)
-    if certificates:
-        signature = _with_certificates(signature, certificates)
+    digests = claimed_digests(claimed_statement(signature))
+    if changed := sorted(name for name, digest in products.items() if digests.get(name) != digest):
+        raise VerificationError(
+            f"{folder}: is not as its {RECORD_FILE} says: {one_line(listed(changed, _SHOWN))}; run the workflow that "
+            "made it again, or sign without --provenance"
+        )
     path = folder / SIGNATURE_FILE
+    _write(path, signer.finished(signature))
+    return FolderSignature(path, len(files), signer.name, provenance=bool(products))
+
+
+def _write(path: Path, data: bytes) -> None:
     try:
-        write_whole(path, signature)
+        write_whole(path, data)
     except OSError as error:
         raise SourceError(f"{path}: can't be written: {error.strerror}; sign a copy that you may write") from error
-    return FolderSignature(path, len(files), certificate_name(certificates[0]) if certificates else key_name(public))
-
-
-def _certificates(path: Path | None, chain: Sequence[Path], public: bytes) -> list[Certificate]:
-    """Return the signer's certificate and those above it; none without one."""
-    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-
-    if path is None:
-        if chain:
-            raise UsageError(f"--chain {chain[0]}: is above a certificate; name that with --certificate")
-        return []
-    own, *above = read_certificates(path)
-    if own.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo) != public:
-        raise UsageError(f"{path}: is the certificate of another key; name that of --key")
-    if reason := not_valid_now(own):
-        raise UsageError(f"{path}: the certificate is not valid now: {reason}; have it renewed")
-    if not may_sign(own):
-        raise UsageError(
-            f"{path}: the certificate is not for signing; get one whose key usage has digitalSignature, or whose "
-            "extended key usage has codeSigning"
-        )
-    return [own, *above, *(one for other in chain for one in read_certificates(other))]
-
-
-def _with_certificates(signature: bytes, certificates: Sequence[Certificate]) -> bytes:
-    """Return a bundle with certificates in place of the hint at a key; what is signed does not depend on either."""
-    from cryptography.hazmat.primitives.serialization import Encoding
-
-    bundle: dict[str, Any] = json.loads(signature)
-    chain = [{"rawBytes": base64.b64encode(one.public_bytes(Encoding.DER)).decode()} for one in certificates]
-    bundle["verificationMaterial"] = {"x509CertificateChain": {"certificates": chain}, "tlogEntries": []}
-    return json.dumps(bundle).encode()

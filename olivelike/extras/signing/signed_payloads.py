@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import binascii
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from olivelike._signing_keys import PASSWORD, read_private_key, read_public_keys
 from olivelike.errors import UsageError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey, EllipticCurvePublicKey
     from securesystemslib.signer import Key, Signer
 
     from olivelike._untrusted import Json
@@ -23,15 +23,17 @@ if TYPE_CHECKING:
 class PayloadSigner:
     """Somebody with a private key."""
 
-    def __init__(self, path: Path) -> None:
-        """Read the key; its password is in `$OLIVELIKE_KEY_PASSWORD`.
+    def __init__(self, key: Path | EllipticCurvePrivateKey) -> None:
+        """Take a key, or read it; its password is in `$OLIVELIKE_KEY_PASSWORD` then.
 
         Raises:
             UsageError: if it can't be used.
         """
         from securesystemslib.signer import CryptoSigner
 
-        self._signer: Signer = CryptoSigner(read_private_key(path, os.environ.get(PASSWORD)))
+        self._signer: Signer = CryptoSigner(
+            read_private_key(key, os.environ.get(PASSWORD)) if isinstance(key, Path) else key
+        )
 
     @property
     def id(self) -> str:
@@ -82,3 +84,22 @@ class PayloadSigners:
         except (ValueError, TypeError, KeyError, AttributeError, binascii.Error):
             return "its signature is damaged"
         return None
+
+
+def payload_of(envelope: Any, key: EllipticCurvePublicKey, kind: str) -> bytes:
+    """Return what a key has signed as a kind of payload. Raises `ValueError` if it did not."""
+    from securesystemslib.dsse import Envelope
+    from securesystemslib.exceptions import Error
+    from securesystemslib.signer import SSlibKey
+
+    try:
+        read = Envelope.from_dict(envelope)
+        read.verify([SSlibKey.from_crypto(key)], 1)
+    except Error as error:
+        raise ValueError("the signer did not sign it, or it was changed") from error
+    except (TypeError, KeyError, AttributeError, binascii.Error) as error:
+        raise ValueError("its signature is damaged") from error
+    if read.payload_type != kind:
+        raise ValueError("something else was signed")
+    found: bytes = read.payload
+    return found

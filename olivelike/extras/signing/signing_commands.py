@@ -1,23 +1,33 @@
 """`olivelike sign` and `olivelike verify-signature`: who made a folder, and whether it is as they left it."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from olivelike.cli import options as shared
+from olivelike.model.records.users_files import PROVENANCE_FILE
+
+if TYPE_CHECKING:
+    from olivelike.model.records.run_record import RunRecord
 
 _Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of a model.", show_default=False)]
+
+
+_Trust = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Client trust config of a Sigstore of your own, as JSON.", show_default=False),
+]
 
 
 def sign(
     folder: _Folder,
     key: Annotated[
-        Path,
+        Path | None,
         typer.Option(
             metavar="FILE", help="Private key as PEM, of the curve P-256, P-384 or P-521.", show_default=False
         ),
-    ],
+    ] = None,
     certificate: Annotated[
         Path | None,
         typer.Option(
@@ -28,24 +38,73 @@ def sign(
         list[Path] | None,
         typer.Option(metavar="FILE", help="Certificates between it and the root; repeatable.", show_default=False),
     ] = None,
+    keyless: Annotated[
+        bool, typer.Option("--keyless", help="Sign by a login in place of a key, with Sigstore; a public log names it.")
+    ] = False,
+    trust_config: _Trust = None,
+    provenance: Annotated[
+        bool,
+        typer.Option(
+            "--provenance", help="Also write and sign what the folder was made of, by which steps (in-toto, SLSA)."
+        ),
+    ] = False,
+    cache_dir: shared.StoreDir = None,
     json: shared.Json = False,
 ) -> None:
     """Sign every file of a folder; the signature is its `model.sig`.
 
-    The password of an encrypted key is read from $OLIVELIKE_KEY_PASSWORD.
+    The password of an encrypted key is read from $OLIVELIKE_KEY_PASSWORD, a token for --keyless from
+    $OLIVELIKE_IDENTITY_TOKEN; without one that of a CI is taken, or a browser asks you to log in.
     """
     import os
 
     from olivelike._signing_keys import PASSWORD
     from olivelike._text import count
-    from olivelike.cli.stdout import write_found
+    from olivelike._untrusted import one_line
+    from olivelike.cli.stdout import write_error, write_found
+    from olivelike.engine.output.license_notes import folder_notes
+    from olivelike.errors import UsageError
     from olivelike.extras.signing.folder_signing import sign_folder
+    from olivelike.extras.signing.signers import TOKEN, FolderSigner, KeylessSigner, KeySigner
 
-    signed = sign_folder(
-        folder, key, password=os.environ.get(PASSWORD), certificate=certificate, chain=tuple(chain or ())
-    )
+    if keyless == (key is not None):
+        raise UsageError("name who signs: --key FILE with a private key, or --keyless for a login")
+    if keyless and (certificate or chain):
+        raise UsageError("--keyless gets a certificate for the login; leave out --certificate and --chain")
+    if trust_config is not None and not keyless:
+        raise UsageError("--trust-config is for --keyless")
+    signer: FolderSigner
+    if key is not None:
+        password = os.environ.get(PASSWORD)
+        signer = KeySigner(key, password=password, certificate=certificate, chain=tuple(chain or ()))
+    else:
+        signer = KeylessSigner(os.environ.get(TOKEN) or None, trust_config)
+    run = _run_of(folder, cache_dir) if provenance else None
+    signed = sign_folder(folder, signer, provenance=provenance, run=run)
     lines = [f"wrote {signed.path}: {count(signed.files, 'file')}", f"signed by {signed.signer}"]
-    write_found(signed.to_json(), lines, json=json)
+    if provenance:
+        lacks = "" if run else ", without times and versions: no record of its run here"
+        lines.append(f"wrote {folder / PROVENANCE_FILE}{lacks}")
+    for warning in folder_notes(folder, "a signed folder"):
+        write_error(f"warning: {warning}")
+    write_found(signed.to_json(), map(one_line, lines), json=json)
+
+
+def _run_of(folder: Path, cache_dir: str | None) -> "RunRecord | None":
+    """Return the record of the run that made a folder, if the store has it."""
+    from olivelike.errors import StoreError, UsageError
+    from olivelike.measure.report.recorded_runs import last_writer
+    from olivelike.model.records.output import OutputRecord
+
+    try:
+        run = last_writer(shared.open_store(cache_dir), folder).record
+    except (StoreError, UsageError):
+        if cache_dir is not None:
+            raise
+        return None
+    keys = {node.key for node in run.nodes}
+    made_it = all(entry.key in keys for entry in OutputRecord.require(folder).components.values())
+    return run if made_it else None
 
 
 def verify_signature(
@@ -61,17 +120,37 @@ def verify_signature(
             show_default=False,
         ),
     ] = None,
+    identity: Annotated[
+        str | None,
+        typer.Option(metavar="WHO", help="Login that signed: a mail address, or a CI's workflow.", show_default=False),
+    ] = None,
+    issuer: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", help="Who vouched for it, such as https://github.com/login/oauth.", show_default=False
+        ),
+    ] = None,
+    trust_config: _Trust = None,
     json: shared.Json = False,
 ) -> None:
     """Check who signed a folder, and that each file is as it was then.
 
-    The exit status is 5 if another key signed it, or a file was changed, added or removed.
+    The exit status is 5 if another signed it, or a file was changed, added or removed; also if a statement of where it
+    came from is of another signer, or of other files.
     """
     from olivelike._text import count
     from olivelike._untrusted import one_line
     from olivelike.cli.stdout import write_found
-    from olivelike.extras.signing.folder_checking import check_folder
+    from olivelike.errors import UsageError
+    from olivelike.extras.signing.folder_checking import Login, check_folder
 
-    found = check_folder(folder, key=key, roots=tuple(certificate or ()))
+    if (identity is None) != (issuer is None):
+        raise UsageError("--identity and --issuer belong together: anybody can log in somewhere under any name")
+    if trust_config is not None and identity is None:
+        raise UsageError("--trust-config is for --identity and --issuer")
+    login = Login(identity, issuer, trust_config) if identity is not None and issuer is not None else None
+    found = check_folder(folder, key=key, roots=tuple(certificate or ()), login=login)
     lines = [f"{found.path}: {count(found.files, 'file')} as they were signed", f"signed by {found.signer}"]
+    if found.provenance:
+        lines.append(f"{PROVENANCE_FILE}: signed by the same, about these files")
     write_found(found.to_json(), map(one_line, lines), json=json)
