@@ -55,6 +55,7 @@ DISTRIBUTIONS: Final[Mapping[str, str]] = {
     "safetensors": "safetensors",
     "scipy": "scipy",
     "securesystemslib": "securesystemslib",
+    "sigstore": "sigstore",
     "starlette": "starlette",
     "tokenizers": "tokenizers",
     "torch": "torch",
