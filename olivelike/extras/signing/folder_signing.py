@@ -11,7 +11,7 @@ from olivelike._text import listed
 from olivelike._untrusted import one_line, read_bytes
 from olivelike.digest import digest_file
 from olivelike.errors import SourceError, UsageError, VerificationError
-from olivelike.extras.signing.folder_signature import FolderSignature, covered_files, hashing
+from olivelike.extras.signing.folder_signature import FolderSignature, covered_files
 from olivelike.extras.signing.provenance import provenance_of
 from olivelike.model.records.output import RECORD_FILE, OutputRecord
 from olivelike.model.records.signature_marks import SIGNATURE_FILE, claimed_digests, claimed_statement
@@ -63,11 +63,10 @@ def sign_folder(
 
 def _signed(folder: Path, signer: FolderSigner, files: set[str], products: dict[str, str]) -> FolderSignature:
     """Sign what lies in a folder, of which the products have to be as their run left them."""
-    config = signer.config().set_hashing_config(hashing())
     with tempfile.TemporaryDirectory() as place:
         made = Path(place) / SIGNATURE_FILE
         try:
-            config.sign(folder.resolve(), made)
+            signer.sign(folder.resolve(), made)
         except (OSError, ValueError) as error:
             raise SourceError(
                 f"{folder}: can't be signed: {one_line(str(error))}; sign it once no run writes"

@@ -16,8 +16,14 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from olivelike._signing_keys import key_name, public_pem, read_pem, read_private_key
 from olivelike._untrusted import one_line
 from olivelike.digest import digest_bytes
-from olivelike.errors import MissingError, UsageError
-from olivelike.extras.signing.folder_signature import certificate_name, may_sign, not_valid_now, read_certificates
+from olivelike.errors import MissingError, OlivelikeError, UsageError
+from olivelike.extras.signing.folder_signature import (
+    certificate_name,
+    hashing,
+    may_sign,
+    not_valid_now,
+    read_certificates,
+)
 from olivelike.extras.signing.provenance import MEDIA_TYPE
 from olivelike.extras.signing.signed_payloads import PayloadSigner
 
@@ -25,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from cryptography.x509 import Certificate
-    from model_signing.signing import Config
     from sigstore.models import ClientTrustConfig
     from sigstore.oidc import IdentityToken
 
@@ -42,8 +47,8 @@ class FolderSigner(Protocol):
     def name(self) -> str:
         """How checks name the signer."""
 
-    def config(self) -> Config:
-        """Return model-signing's configuration."""
+    def sign(self, folder: Path, bundle: Path) -> None:
+        """Write the bundle of a folder. Raises `OSError` or `ValueError` if it can't be read."""
 
     def finished(self, bundle: bytes) -> bytes:
         """Return the bundle of a folder with all that the signer puts into it."""
@@ -83,12 +88,13 @@ class KeySigner:
         """Subject of the certificate, or digest of the public key."""
         return certificate_name(self._certificates[0]) if self._certificates else key_name(self._public)
 
-    def config(self) -> Config:
-        """Return model-signing's configuration."""
+    def sign(self, folder: Path, bundle: Path) -> None:
+        """Write the bundle of a folder."""
         from model_signing.signing import Config
 
         password: Any = self._password.encode() if self._password else None
-        return Config().use_elliptic_key_signer(private_key=self._path, password=password)
+        config = Config().use_elliptic_key_signer(private_key=self._path, password=password)
+        config.set_hashing_config(hashing()).sign(folder, bundle)
 
     def finished(self, bundle: bytes) -> bytes:
         """Return the bundle of a folder with the certificates in place of the hint at a key."""
@@ -129,13 +135,14 @@ class KeylessSigner:
         """Login, and who vouches for it."""
         return identity_name(self._identity.identity, self._identity.federated_issuer)
 
-    def config(self) -> Config:
-        """Return model-signing's configuration."""
+    def sign(self, folder: Path, bundle: Path) -> None:
+        """Write the bundle of a folder."""
         from model_signing.signing import Config
 
         token = str(self._identity)
         with sigstore_reached():
-            return Config().use_sigstore_signer(identity_token=token, trust_config=self.trust)
+            config = Config().use_sigstore_signer(identity_token=token, trust_config=self.trust)
+            config.set_hashing_config(hashing()).sign(folder, bundle)
 
     def finished(self, bundle: bytes) -> bytes:
         """Return the bundle as it is."""
@@ -158,6 +165,7 @@ class KeylessSigner:
         from sigstore.errors import Error
         from sigstore.oidc import IdentityToken, Issuer, detect_credential
 
+        trusted = self._trusted  # It is read first, so that a wrong file is told before anybody logs in.
         if self.token is not None:
             try:
                 return IdentityToken(self.token)
@@ -169,7 +177,7 @@ class KeylessSigner:
             found = detect_credential()
             if found is not None:
                 return IdentityToken(found)
-            return Issuer(self._trusted.signing_config.get_oidc_url()).identity_token()
+            return Issuer(trusted.signing_config.get_oidc_url()).identity_token()
 
 
 def read_trust(path: Path | None) -> ClientTrustConfig:
@@ -195,6 +203,8 @@ def sigstore_reached() -> Iterator[None]:
     """Tell what goes wrong with Sigstore's servers as `MissingError`; nothing was written then."""
     try:
         yield
+    except OlivelikeError:
+        raise
     except Exception as error:
         causes = [error, error.__cause__, error.__context__]
         told = next((text for cause in causes if cause is not None and (text := one_line(str(cause)))), "")
