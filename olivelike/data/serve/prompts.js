@@ -69,7 +69,7 @@ class Editor {
       this.paint();
       this.tell(found.encoders);
       const unknown = this.spans.map(({ start, end, kind }) => (isUnknown(kind, text.slice(start, end)) ? loraOf(text.slice(start, end)) : null)).filter(Boolean);
-      this.note([...found.notes, ...unknown.map((name) => t`There is no LoRA “${name}” here.`)].join(" "), unknown.length > 0);
+      this.note([...found.notes, ...unknown.map((name) => t`There is no LoRA “${name}” here.`)].join("\n"), unknown.length > 0);
     } catch (error) {
       if (!isNewest()) return;
       if (error.status === 422 || error.status === 400) this.note(error.message, true);
