@@ -290,7 +290,7 @@ function snapSize() {
     if (!input.value || value % unit === 0) return "";
     const most = Math.floor(Number(input.max) / unit) * unit;
     set(input, Math.min(Math.max(Math.round(value / unit), 1) * unit, most));
-    return t`${value} became ${input.value}: sides are multiples of ${unit} with this model.`;
+    return t`${value} became ${input.value}: sides are multiples of ${unit} with this model, at most ${most}.`;
   }).filter(Boolean);
   if (!told.length) return;
   noteSize([...new Set(told)].join(" "));

@@ -71,4 +71,9 @@ export function startPicker() {
     for (const item of $("picker-list").children) item.hidden = !words.every((word) => item.dataset.words.includes(word));
     tell();
   });
+  $("picker-filter").addEventListener("keydown", (event) => {
+    if (event.key !== "Enter") return;
+    event.preventDefault(); // It would open the dialog again, whose button has the focus then.
+    $("picker-list").querySelector("li:not([hidden]) > :enabled")?.click();
+  });
 }

@@ -7,7 +7,7 @@ import { t } from "./language.js";
 const SIDES = ["x", "y", "z"];
 const AXES = Object.fromEntries(FORM.axes.map((one) => [one.name, one]));
 
-/** Values parted by commas; one with a comma in it stands in double quotes. */
+/** Values separated by commas; one with a comma in it stands in double quotes. */
 export function splitValues(text) {
   const found = text.match(/\s*"(?:[^"]|"")*"\s*|[^,]+/g) ?? [];
   return found
@@ -48,7 +48,7 @@ export function numbersOf(value, whole = false) {
 export function axisOf(field, text) {
   if (!field) return null;
   const values = splitValues(text);
-  if (!values.length) throw new Error(t`${t(AXES[field].label)}: write the values, parted by commas`);
+  if (!values.length) throw new Error(t`${t(AXES[field].label)}: write the values, separated by commas`);
   if (AXES[field].type === "string") return { field, values };
   return { field, values: values.flatMap((value) => numbersOf(value, AXES[field].type === "integer")) };
 }

@@ -49,7 +49,7 @@ export async function applyRecipe(record, where = t`the picture`, leftOut = unde
   setLoras((record.loras ?? []).filter((lora) => !named.has(lora.name)));
   // It is the recipe of one picture.
   for (const name of ["num_images", "batch_size"]) setField(name, 1);
-  setField("sheet", false);
+  for (const name of ["sheet", "fast", "lines"]) setField(name, false);
   for (const [used, name] of [[record.init_image, t`an initial picture`], [record.mask, t`a mask`], ...(record.controls ?? []).map((one) => [one.image, t`a picture that led`]), ...(record.ip_adapter_images ?? []).map((one) => [one, t`a picture that was a prompt`]), ...(record.references ?? []).map((one) => [one, t`a reference`])]) {
     if (used) missing.push(t`it was made from ${name} (${used.name}), which you have to choose again`);
   }

@@ -156,7 +156,8 @@ def test_a_side_that_the_model_does_not_draw_becomes_the_nearest_in_sight(visit:
     page.fill("#width", str(3 * unit + 1))
     page.keyboard.press("Tab")
     assert page.input_value("#width") == str(3 * unit)
-    note = f"{3 * unit + 1} became {3 * unit}: sides are multiples of {unit} with this model."
+    most = int(page.get_attribute("#width", "max")) // unit * unit
+    note = f"{3 * unit + 1} became {3 * unit}: sides are multiples of {unit} with this model, at most {most}."
     assert page.text_content("#size-note") == note
     page.fill("#width", str(2 * unit - 1))
     assert page.is_hidden("#size-note")
