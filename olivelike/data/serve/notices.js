@@ -35,9 +35,19 @@ export function notice(text, actions = [], { stays = false } = {}) {
   }
   shown.append(button("×", close, { "aria-label": t`Close this notice`, className: "quiet" }));
   $("notices").replaceChildren(shown);
+  raise();
   announce(text);
   const wait = (seconds) => setTimeout(() => (shown.matches(":hover, :focus-within") ? wait(SECONDS) : close()), 1000 * seconds);
   if (!stays) wait(actions.length ? SECONDS_TO_CHOOSE : SECONDS);
+}
+
+/** Bring notices into the open dialog, which covers the rest, and back once it closes. */
+function raise() {
+  const dialog = [...document.querySelectorAll("dialog[open]")].at(-1);
+  if (!dialog || dialog.contains($("notices"))) return;
+  const home = $("notices").parentElement;
+  dialog.append($("notices"));
+  dialog.addEventListener("close", () => home.append($("notices")), { once: true });
 }
 
 /** Show what went wrong where it belongs; an empty text takes it away. */

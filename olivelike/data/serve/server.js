@@ -67,6 +67,8 @@ function found() {
   $("connection").textContent = "";
   if (before !== false) return;
   announce(t`Connected again.`);
+  // Pictures that could not be had meanwhile.
+  for (const image of document.images) if (image.complete && !image.naturalWidth && image.src) image.src = image.src;
   for (const work of returned) work();
 }
 

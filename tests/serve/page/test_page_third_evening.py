@@ -1,0 +1,81 @@
+"""What somebody from Fooocus missed in an evening at the page, on a desk, in six languages, without a server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.serve.page.conftest import WIDE, Opened, holds
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_long_queue_leaves_the_picture_and_generate_in_sight(visit: Callable[..., Opened]) -> None:
+    opened = visit(viewport=WIDE)
+    page = opened.page
+    opened.generate(prompt="a red circle", steps=2)
+    page.fill("#steps", "300")
+    for number in range(5):
+        page.fill("#prompt", f"the long one {number}")
+        page.click("#generate")
+        opened.status("^(Step|Queued|Waiting)")
+    page.locator("#queue-list li").nth(3).wait_for()
+    frame = page.locator("#frame").bounding_box()
+    assert frame["height"] >= 0.38 * WIDE["height"] - 1
+    page.locator("#queue-list li").last.scroll_into_view_if_needed()
+    button = page.locator("#generate").bounding_box()
+    assert button["y"] >= 0
+    assert page.evaluate(
+        "([x, y]) => document.elementFromPoint(x, y).closest('button')?.id", [button["x"] + 9, button["y"] + 9]
+    )
+    page.click("#queue-clear")
+    page.click("#cancel")
+    opened.status("^Cancelled")
+
+
+def test_each_note_of_a_prompt_has_a_line(visit: Callable[..., Opened]) -> None:
+    page = visit().page
+    page.fill("#prompt", "a (red circle <lora:nobody:1>")
+    page.locator("#prompt-notes", has_text="There is no LoRA").wait_for()
+    assert len(page.locator("#prompt-notes").inner_text().splitlines()) == 2
+
+
+def test_enter_takes_the_first_model_that_the_filter_leaves(visit: Callable[..., Opened]) -> None:
+    page = visit().page
+    page.click("#model-button")
+    page.fill("#picker-filter", "second")
+    page.keyboard.press("Enter")
+    page.locator("#model-button", has_text="second").wait_for()
+    page.wait_for_timeout(200)
+    assert not page.locator("#picker[open]").count()
+
+
+def test_a_recipe_is_of_one_prompt_and_of_its_own_steps(visit: Callable[..., Opened]) -> None:
+    opened = visit()
+    opened.generate(prompt="a red circle", steps=2)
+    page = opened.page
+    opened.fold("rare")
+    page.check("#fast")
+    page.check("#lines")
+    page.click("#picture-actions >> text=Reuse all")
+    page.locator(".notice", has_text="loaded").wait_for()
+    assert not page.is_checked("#fast")
+    assert not page.is_checked("#lines")
+    holds(page, "#steps", "2")
+
+
+def test_a_notice_is_seen_in_front_of_the_large_view(visit: Callable[..., Opened]) -> None:
+    opened = visit()
+    opened.generate(prompt="a red circle", steps=2)
+    page = opened.page
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.click("#stage-open")
+    page.click("#viewer >> text=Copy as text")
+    found = page.locator(".notice", has_text="Copied.")
+    found.wait_for()
+    box = found.bounding_box()
+    on_top = "([x, y]) => Boolean(document.elementFromPoint(x, y)?.closest('.notice'))"
+    assert page.evaluate(on_top, [box["x"] + 9, box["y"] + 9])
+    page.keyboard.press("Escape")
+    assert page.evaluate(on_top, [box["x"] + 9, box["y"] + 9])
