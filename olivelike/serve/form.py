@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import MISSING, fields
+from functools import cache
 
 from olivelike._untrusted import Json
 from olivelike.runtime.pictures.picture_record import fields_of_files, label_of, told_of
@@ -29,6 +30,7 @@ def _number(bounds_of: Json) -> str | None:
     return kind if kind in ("integer", "number") else None
 
 
+@cache
 def form() -> Json:
     """Return what the page makes its form, its plots and its recipes of, as JSON.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+import weakref
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
@@ -209,10 +210,11 @@ class JobDrawing:
         """Set it up.
 
         Args:
+            host: for whom they are drawn. It is not kept alive, since it may keep this.
             safety: whether a safety checker is asked for.
             there: numbers of pictures that are not to be drawn again.
         """
-        self._host, self._safety = host, safety
+        self._host, self._safety = weakref.proxy(host), safety
         self._there = set(there)
         self._stopped = threading.Event()
         self._skips = False

@@ -13,6 +13,8 @@ from typing import Final
 from olivelike._files import FULL
 
 _LOG: Final = logging.getLogger(__name__)
+_CACHE: Final = 512
+"""KiB of pages that a connection keeps; a quarter of SQLite's, since what is looked for is mostly the newest."""
 _WAL_MAGIC: Final = (0x377F0682, 0x377F0683)
 _WAL_HEADER: Final = struct.Struct(">IIIIIIII")
 """Magic, version, bytes of a page, number, two salts, two checksums: https://www.sqlite.org/fileformat2.html#walformat."""
@@ -91,6 +93,7 @@ def _open(
         connection.row_factory = sqlite3.Row
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=NORMAL")
+        connection.execute(f"PRAGMA cache_size=-{_CACHE}")
         has_lost = _has_lost(connection, log)  # Before anything is written.
         if connection.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
             raise sqlite3.DatabaseError(f"{path}: is damaged")
