@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from types import SimpleNamespace
 
 from olivelike.serve.drawing import painter, painting
 from olivelike.serve.drawing.painter import Painter
-from olivelike.serve.drawing.painting import OrderDrawing, Painting
+from olivelike.serve.drawing.painting import DrawMessage, OrderDrawing, Painting
 
 SETTINGS = {
     "uploads": "uploads", "loras": [], "wildcards": [], "upscalers": [], "allow_pickle": False, "metadata": True,
@@ -63,3 +65,13 @@ def test_a_child_has_grown_when_it_has_far_more_than_its_libraries_and_open_fold
     for memory[0] in (1900 << 20, 2000 << 20):
         child._end(job, "done")
     assert [answer["grown"] for answer in answers] == [False, True]
+
+
+def test_an_order_that_was_drawn_is_freed_without_a_search_for_garbage():
+    message = DrawMessage("a", {}, {}, "gallery", "day", 1, {}, [], safety=False)
+    gc.disable()
+    try:
+        drawing = weakref.ref(OrderDrawing(message, SimpleNamespace()))
+        assert drawing() is None, "it waits for the collector, and pictures' memory grows meanwhile"
+    finally:
+        gc.enable()
