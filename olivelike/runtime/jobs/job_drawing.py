@@ -214,7 +214,8 @@ class JobDrawing:
             safety: whether a safety checker is asked for.
             there: numbers of pictures that are not to be drawn again.
         """
-        self._host, self._safety = weakref.proxy(host), safety
+        self._host: Host = weakref.proxy(host)
+        self._safety = safety
         self._there = set(there)
         self._stopped = threading.Event()
         self._skips = False

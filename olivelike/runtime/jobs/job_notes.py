@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import fields
@@ -71,7 +72,7 @@ def picture_record(
         width=request.size[0],
         height=request.size[1],
         upscaler=None if request.upscaler is None else used_upscaler(request.upscaler),
-        model=folder.path.resolve().name,
+        model=os.path.basename(os.path.realpath(folder.path)),  # noqa: PTH119  (a server asks for each picture)
         model_hash=folder.recorded.sha256[:HASH_DIGITS] or None,
         loras=tuple(loras),
         version=_program(),

@@ -224,7 +224,7 @@ def plan_jobs(
     pipeline = open_folder(folder)
     family = pipeline.family
     usual: RequestFields = {**family.usual, "prompt_weights": family.prompt_syntax}
-    asked = replace(Request(()), **{**usual, **given.fields, **given.images.given()})
+    asked = Request((), **{**usual, **given.fields, **given.images.given()})
     wildcards = wildcards or Wildcards([Path("wildcards")])
     planner = _Planner(
         pipeline, wildcards, lora_files, tuple(loras), used, frozenset(fields or ()) if fast else None, once_checked,
@@ -277,13 +277,12 @@ class _Planner:
     def jobs(self, asked: Request, lines: Sequence[PromptLine]) -> Iterator[Job]:
         if not lines:
             resolve_defaults(asked, self.folder)  # It says that there is no prompt.
-        base = replace(asked, **asked.drawn_seeds())
-        own = [replace(base, **line.fields, prompts=(line.prompt,)) for line in lines]
-        own = [replace(request, **request.drawn_seeds()) for request in own]
+        base = asked.with_seeds()
+        own = [replace(base, **line.fields, prompts=(line.prompt,)).with_seeds() for line in lines]
         for place, (line, request) in enumerate(zip(lines, own, strict=True)):
             with _told_where(line):
                 check_values(request)
-            for picture in self._pictures(0, line, replace(request, num_images=1)):
+            for picture in self._pictures(0, line, request, once=True):
                 loras = (*self.always, *self._tagged(picture.tags))
                 if self.given is not None:
                     own[place], note = sped_up(request, self.given | line.fields.keys(), self.folder, loras)
@@ -324,8 +323,8 @@ class _Planner:
         opened = self.lora_files
         return [opened.tagged(t.written, t.name, t.text_weight, t.unet_weight) for t in tags if opened]
 
-    def _pictures(self, number: int, line: PromptLine, request: Request) -> Iterator[_Picture]:
-        for more in range(request.num_images):
+    def _pictures(self, number: int, line: PromptLine, request: Request, *, once: bool = False) -> Iterator[_Picture]:
+        for more in range(1 if once else request.num_images):
             seed, varied = request.seeds_of(more, request.seed, request.variation_seed)
             prompt = written = line.prompt
             tags: tuple[LoraTag, ...] = ()

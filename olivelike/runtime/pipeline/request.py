@@ -772,6 +772,13 @@ class Request(Choices):
 
         hold_paths(self, "upscaler")
 
+    def with_seeds(self) -> Request:
+        """Return it with both seeds, drawn where they are open."""
+        drawn = self.drawn_seeds()
+        if (drawn["seed"], drawn["variation_seed"]) == (self.seed, self.variation_seed):
+            return self
+        return replace(self, **drawn)
+
     @property
     def seeded_prompts(self) -> list[tuple[str, int]]:
         """Prompt and seed of each picture; a request without `seed` has none yet."""

@@ -62,7 +62,7 @@ def resolve_defaults(
     request = check_guides(request, folder)
     size = _size(request, folder)
     _check_shapes(request, size)
-    for drawn in {size, hires_size(replace(request, size=size), folder)}:
+    for drawn in {size, hires_size(replace(request, size=size), folder)} if request.controls else ():
         check_control_sizes(drawn, request, folder)
     strength = request.strength
     if strength is None and request.init_image is not None:
@@ -74,7 +74,9 @@ def resolve_defaults(
         )
     seed, *_ = request.seeds or (request.seed,)
     varied, *_ = request.variation_seeds or (request.variation_seed,)
-    seeds = replace(request, seed=seed, variation_seed=varied).drawn_seeds()
+    if (seed, varied) != (request.seed, request.variation_seed):
+        request = replace(request, seed=seed, variation_seed=varied)
+    seeds = request.drawn_seeds()
     syntax = request.prompt_weights and folder.family.prompt_syntax
     found = {**seeds, "size": size, "strength": strength, "prompt_weights": syntax}
     cropped = _cropped(request, size)

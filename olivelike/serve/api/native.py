@@ -93,9 +93,10 @@ async def _lines(events: AsyncGenerator[Event, None], written: Callable[[Event],
 
 
 @router.post("/api/jobs", status_code=202)
-async def submit(order: Order, client: Client, service: TheService) -> Response:
+async def submit(order: Order, request: Request) -> Response:
     """Queue an order; its model is the current one from now on."""
-    view = await service.submit(order, client)
+    service = service_of(request)
+    view = await service.submit(order, client_of(request))
     if view.order is not None and view.order.model is not None:
         with contextlib.suppress(SourceError):  # Its folder may be gone already.
             service.set_model(view.order.model)

@@ -13,8 +13,8 @@ from typing import Final
 from olivelike._files import FULL
 
 _LOG: Final = logging.getLogger(__name__)
-_CACHE: Final = 512
-"""KiB of pages that a connection keeps; a quarter of SQLite's, since what is looked for is mostly the newest."""
+_CACHE: Final = 256
+"""KiB of pages that a connection keeps; an eighth of SQLite's, since what is looked for is mostly the newest."""
 _WAL_MAGIC: Final = (0x377F0682, 0x377F0683)
 _WAL_HEADER: Final = struct.Struct(">IIIIIIII")
 """Magic, version, bytes of a page, number, two salts, two checksums: https://www.sqlite.org/fileformat2.html#walformat."""
