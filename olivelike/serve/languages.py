@@ -48,8 +48,9 @@ def words_module(code: str) -> str:
     rows = found["texts"].items() if column >= 0 else ()
     texts = {text: row[column] for text, row in rows if row[column] not in (None, text)}
     given = {"LANGUAGE": TAGS.get(code, code), "LANGUAGES": found["languages"], "WORDS": texts}
-    return "".join(f"export const {name} = {_compact(one)};\n" for name, one in given.items())
+    return "".join(f"export const {name} = {compact(one)};\n" for name, one in given.items())
 
 
-def _compact(value: object) -> str:
+def compact(value: object) -> str:
+    """Return JSON without spaces."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from importlib.resources import files
 from typing import Final
 
@@ -11,7 +10,7 @@ from fastapi import APIRouter, Request, Response
 
 from olivelike.serve.api.refusals import RequestRefusedError
 from olivelike.serve.form import form
-from olivelike.serve.languages import COOKIE, language_of, words_module
+from olivelike.serve.languages import COOKIE, compact, language_of, words_module
 
 router = APIRouter(include_in_schema=False)
 _TYPES: Final = {
@@ -45,7 +44,7 @@ def _file(request: Request, name: str) -> Response:
         data = words_module(language).encode()
         headers["Vary"] = "Cookie, Accept-Language"
     elif name == _FORM:
-        data = f"export const FORM = {json.dumps(form())};\n".encode()
+        data = f"export const FORM = {compact(form())};\n".encode()
     elif name not in known or name.rpartition(".")[2] not in _TYPES:
         raise RequestRefusedError(404, "not_found", "the page has no such file")
     else:

@@ -87,7 +87,7 @@ def test_a_policy_without_inline_code_or_styles_holds(elements: Elements) -> Non
 def test_what_the_document_names_is_there(elements: Elements) -> None:
     ids = [attributes["id"] for _, attributes, _, _ in elements.found if "id" in attributes]
     assert len(set(ids)) == len(ids)
-    files = {path.name for path in FILES}
+    files = {path.name for path in FILES} | {name.removeprefix("./") for name in MADE}
     for _, attributes, _, _ in elements.found:
         for name in ("src", "href"):
             address = attributes.get(name) or ""
