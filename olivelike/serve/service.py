@@ -108,7 +108,7 @@ class Service:
         row = JobRow(job, "pictures", client, "queued", time.time(), asked, plan)
         self.journal.add(row)
         self.dispatcher.push(job, client)
-        view = self._view(row)
+        view = self._view(row, order)
         self.feed.publish({"type": "queued", "job": job, "position": view.position})
         await asyncio.sleep(0)  # If nothing is drawn, this is now, while the answer is written.
         return view
@@ -308,7 +308,8 @@ class Service:
         view = self.job(event["job"])
         return {"type": view.state, "job": view.id, "view": view.model_dump(mode="json")}
 
-    def _view(self, row: JobRow) -> JobView:
+    def _view(self, row: JobRow, order: Order | None = None) -> JobView:
+        """Return a job as clients see it; `order` is what it asks for, where that was read already."""
         waits = self.dispatcher.waiting.order() if row.state == "queued" else []
         rows = self.gallery.of_job(row.id) if row.started else []
         views = self.library.views(rows)
@@ -326,7 +327,7 @@ class Service:
             created=iso(row.created) or "",
             started=iso(row.started),
             finished=iso(row.finished),
-            order=Order.model_validate(row.asked) if row.kind == "pictures" else None,
+            order=order or (Order.model_validate(row.asked) if row.kind == "pictures" else None),
             run={**row.asked, **(row.found or {})} if row.kind == "run" else None,
             step=progress.step if progress else done[0],
             steps_total=progress.steps_total if progress else steps,

@@ -153,11 +153,13 @@ class Gallery:
         Neither a file nor a job that is still drawn has it: several are drawn at once where there are several workers.
         """
         folder = PASSING if passing else f"{datetime.now().astimezone():%Y-%m-%d}"
-        (self.folder / folder).mkdir(parents=True, exist_ok=True)
+        place = self.folder / folder
+        if not place.is_dir():
+            place.mkdir(parents=True, exist_ok=True)
         known = self._highest.get(folder, 0)
         least = f"{known:05}"
         # Most of thousands were seen before: names of five digits are in the order of their numbers.
-        new = (name for name in os.listdir(self.folder / folder) if name > least or name[5:6] != "-")  # noqa: PTH208
+        new = (name for name in os.listdir(place) if name > least or name[5:6] != "-")  # noqa: PTH208
         numbers = [int(match[1]) for name in new if (match := _NUMBERED.fullmatch(name))]
         known = self._highest[folder] = max([known, *numbers])
         return folder, max([known, *self.journal.reserved(folder)]) + 1
