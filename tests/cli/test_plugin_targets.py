@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -80,6 +81,18 @@ def test_its_tests_pass(example):
     spec.loader.exec_module(tests)
     for test in [value for name, value in vars(tests).items() if name.startswith("test_")]:
         test()
+
+
+def test_the_two_files_of_the_guide_are_a_target(install, tmp_path, cli):
+    guide = (EXAMPLE.parent / "targets.md").read_text(encoding="utf-8").split("## A target of your own")[1]
+    settings = tomllib.loads(re.search(r"```toml\n(.*?)```", guide, re.DOTALL)[1])
+    code = re.search(r"```python\n(.*?)```", guide, re.DOTALL)[1]
+    project, (module,) = settings["project"], settings["tool"]["setuptools"]["py-modules"]
+    install(project["name"], project["entry-points"]["olivelike.targets"], version=project["version"])
+    (tmp_path / f"site-{project['name']}-{project['version']}" / f"{module}.py").write_text(code, encoding="utf-8")
+    shown = cli("targets", "brand_npu").out
+    assert "run on brand 2.1" in shown
+    assert f"brand_npu ({project['name']} {project['version']})" in shown
 
 
 def test_commands_list_and_describe_it(example, cli):
