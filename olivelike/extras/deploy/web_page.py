@@ -115,7 +115,10 @@ def export_web(
         for path, data in own.items():
             stage(staging, path, data)
             files[path] = OutputFile(len(data), digest_bytes(data))
-        made = OutputRecord(record.workflow, record.target, record.source, files=files, layout=PAGE)
+        made = OutputRecord(
+            record.workflow, record.target, record.source, files=files, loras=record.loras,
+            embeddings=record.embeddings, layout=PAGE,
+        )  # fmt: skip
         left = publish(staging, output, made, before, overwrite=overwrite)
     finally:
         discard_staging(staging)

@@ -91,20 +91,21 @@ def sign(
 
 
 def _run_of(folder: Path, cache_dir: str | None) -> "RunRecord | None":
-    """Return the record of the run that made a folder, if the store has it."""
-    from olivelike.errors import StoreError, UsageError
-    from olivelike.measure.report.recorded_runs import last_writer
+    """Return the record of the run that made a folder, wherever that lies by now, if the store has it."""
+    from olivelike.engine.run_result import readable_runs
+    from olivelike.errors import StoreError
     from olivelike.model.records.output import OutputRecord
 
     try:
-        run = last_writer(shared.open_store(cache_dir), folder).record
-    except (StoreError, UsageError):
+        store = shared.open_store(cache_dir)
+    except StoreError:
         if cache_dir is not None:
             raise
         return None
-    keys = {node.key for node in run.nodes}
-    made_it = all(entry.key in keys for entry in OutputRecord.require(folder).components.values())
-    return run if made_it else None
+    keys = {entry.key for entry in OutputRecord.require(folder).components.values()}
+    had = [run for run in readable_runs(store) if run.status == "ok" and keys <= {node.key for node in run.nodes}]
+    wrote = (run for run in had if keys <= {node.key for node in run.nodes if node.status == "executed"})
+    return next(wrote, had[0] if had else None)
 
 
 def verify_signature(

@@ -108,13 +108,19 @@ def test_it_says_materials_steps_and_times():
 
 
 def test_a_run_that_is_known_gives_its_times(cli, output, monkeypatch):
-    made = run_record(run_id="42", nodes=(NodeRecord("a", "unet", "materialize", "executed", key="key"),))
-    monkeypatch.setattr(signing_commands.shared, "open_store", lambda named: None)
-    found = type("Found", (), {"record": made})
-    monkeypatch.setattr("olivelike.measure.report.recorded_runs.last_writer", lambda store, folder: found)
-    assert cli(*SIGN).out.endswith("wrote out/provenance.sigstore.json\n")
-    assert statement_of(output)["predicate"]["runDetails"]["metadata"]["invocationId"] == "42"
-    found.record = replace(made, nodes=())
+    wrote = NodeRecord("a", "unet", "materialize", "executed", key="key")
+    runs = [
+        run_record(run_id="3", nodes=(replace(wrote, key="other"),)),
+        run_record(run_id="2", nodes=(replace(wrote, status="hit"),)),
+        run_record(run_id="1", nodes=(wrote,)),
+    ]
+    monkeypatch.setattr(signing_commands.shared, "open_store", lambda named: runs)
+    monkeypatch.setattr("olivelike.engine.run_result.readable_runs", iter)
+    for known, expected in ((runs, "1"), (runs[:2], "2")):
+        runs[:] = known
+        assert cli(*SIGN).out.endswith("wrote out/provenance.sigstore.json\n")
+        assert statement_of(output)["predicate"]["runDetails"]["metadata"]["invocationId"] == expected
+    del runs[1:]
     assert "no record of its run here" in cli(*SIGN).out
 
 
