@@ -20,6 +20,7 @@ DISTRIBUTIONS: Final[Mapping[str, str]] = {
     "aiohttp": "aiohttp",
     "annotated_types": "annotated-types",
     "anyio": "anyio",
+    "c2pa": "c2pa-python",
     "cryptography": "cryptography",
     "cyclonedx": "cyclonedx-python-lib",
     "cv2": "opencv-python-headless",

@@ -27,8 +27,8 @@ from typing import Any, Final
 ROOT = Path(__file__).parents[1]
 
 ROOMS: Final = (
-    "data/published/", "data/serve/", "extras/strips/", "families/", "model/", "runtime/", "serve/",
-    "sources/adapters/", "sources/files/", "sources/identify/",
+    "data/published/", "data/serve/", "extras/credentials/", "extras/strips/", "families/", "model/", "runtime/",
+    "serve/", "sources/adapters/", "sources/files/", "sources/identify/",
 )  # fmt: skip
 """Folders of `olivelike/` that are in `olivelike-runtime` whole; so are the modules beside the rooms."""
 PARTS: Final = {
@@ -51,6 +51,7 @@ NEEDS: Final = (
 RUNTIMES: Final = {"cpu": "onnxruntime", "cuda": "onnxruntime-gpu", "directml": "onnxruntime-directml"}
 """Its extras that bring ONNX Runtime."""
 OPTIONS: Final = (
+    "c2pa",
     "canny",
     "gguf",
     "openvino",

@@ -47,6 +47,17 @@ Plugins = Annotated[
     list[str] | None,
     typer.Option("--plugin", metavar="PLUGIN", help="File, folder or module with more passes; may be repeated."),
 ]
+SignPictures = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="CERT",
+        help="Sign pictures, as C2PA has it, with this certificate: a PEM file, with those between it and its root.",
+    ),
+]
+SignKey = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Private key of that certificate; its password is in $OLIVELIKE_KEY_PASSWORD."),
+]
 StoreDir = Annotated[
     str | None,
     typer.Option(

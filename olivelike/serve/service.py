@@ -14,6 +14,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from olivelike.errors import SourceError, UsageError
+from olivelike.runtime.pictures.picture_signature import open_picture_signer
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
 from olivelike.runtime.pipeline.request import CHOICES, RANDOM, seed_or_drawn
 from olivelike.serve.catalogue import Catalogue, Embedding
@@ -64,9 +65,10 @@ class Service:
         if not settings.folders and not settings.models_dirs:
             raise UsageError("nothing is served; name folders that `olivelike run` wrote, or --models DIR")
         settings.check()
+        signer = open_picture_signer(settings.sign_pictures, settings.sign_key)
         self._current = next(iter(self.catalogue.folders()), None)
         self.gallery = Gallery(settings.gallery)
-        self.library = Library(self.gallery, metadata=settings.metadata)
+        self.library = Library(self.gallery, metadata=settings.metadata, signer=signer)
         kept = self.gallery.folder
         self.notebook = Notebook(settings.styles_file, kept / "presets.json")
         self.journal = self.gallery.journal

@@ -44,6 +44,10 @@ class ServeSettings:
     """Whether the safety checker looks at each picture; a request can't switch it off."""
     metadata: bool = True
     """Whether what made a picture is in its file."""
+    sign_pictures: Path | None = None
+    """Certificate that pictures are signed with, as PEM."""
+    sign_key: Path | None = None
+    """Its private key."""
 
     providers: tuple[str, ...] = ()
     """As `--provider` has them; by default those of each folder's target."""
@@ -121,6 +125,8 @@ class ServeSettings:
             raise UsageError(f"--max-body {self.max_body}: an order alone may have more; take at least {_LEAST_BODY}")
         for text in self.providers:
             parse_provider(text)
+        if self.cluster is not None and self.sign_pictures is not None:
+            raise UsageError("--sign-pictures: workers of a cluster have no key; serve without --cluster, or unsigned")
         places = [
             ("--lora-dir", self.lora_dirs), ("--wildcard-dir", self.wildcard_dirs),
             ("--upscaler-dir", self.upscaler_dirs),

@@ -194,6 +194,8 @@ def generate(
     metadata: Annotated[
         bool, typer.Option(help="Write what made a picture into its file; that AI made it is always written.")
     ] = True,
+    sign_pictures: shared.SignPictures = None,
+    sign_key: shared.SignKey = None,
     at: ServerOptions,
     allow_pickle: shared.AllowPickle = False,
     json: shared.JsonLines = False,
@@ -213,6 +215,7 @@ def generate(
     from olivelike.runtime.jobs.job_plan import read_asked
     from olivelike.runtime.jobs.prompt_lines import STDIN, argument_text
     from olivelike.runtime.pictures import PictureWriter
+    from olivelike.runtime.pictures.picture_signature import open_picture_signer
     from olivelike.runtime.pipeline.pipeline import begin_pipeline
     from olivelike.runtime.pipeline.pipeline_folder import check_folder
     from olivelike.runtime.pipeline.request import Pictures, in_options
@@ -221,7 +224,9 @@ def generate(
 
     with JsonLines() if json else Lines(live=sys.stdout.isatty()) as display, _naming_options():
         name = folder.resolve().name
-        writer = PictureWriter(output, name, overwrite=overwrite, metadata=metadata)
+        writer = PictureWriter(
+            output, name, overwrite=overwrite, metadata=metadata, signer=open_picture_signer(sign_pictures, sign_key)
+        )
         if at.server is not None and at.cluster is not None:
             raise UsageError("--server and --cluster are two places to draw; name one")
         if at.cluster is not None:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from olivelike.engine.output.folder_info import FolderInfo
     from olivelike.runtime.pictures import PictureFile
+    from olivelike.runtime.pictures.picture_signature import PictureSignature
     from olivelike.sources.identify.weight_file import FileHashes
 
 
@@ -33,6 +34,14 @@ def info(
     hashes: Annotated[
         bool, typer.Option("--hash/--no-hash", help="Also read the whole file, for the hashes of model sites.")
     ] = True,
+    certificate: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="Root certificate to trust for a signed picture, as PEM; repeatable.",
+            show_default=False,
+        ),
+    ] = None,
     allow_pickle: shared.AllowPickle = False,
     json: shared.Json = False,
 ) -> None:
@@ -53,9 +62,16 @@ def info(
     from olivelike.runtime.pictures.picture_reading import is_picture, read_picture
 
     if is_picture(file):
-        picture = read_picture(file)
-        write_found(picture_json(picture), picture_lines(picture), json=json)
+        from olivelike.runtime.pictures.picture_signature import read_signature
+
+        picture, signature = read_picture(file), read_signature(file, certificate or ())
+        lines = (*picture_lines(picture), *_signature_lines(signature, roots=len(certificate or ())))
+        write_found({**picture_json(picture), "signature": signature.to_json()}, lines, json=json)
         return
+    if certificate:
+        from olivelike.errors import UsageError
+
+        raise UsageError("--certificate: that is for signed pictures; `verify-signature` checks folders")
     from olivelike.sources.files.pickled import read_pickle_table
     from olivelike.sources.identify.weight_file import describe_weight_file, hash_file
 
@@ -140,6 +156,27 @@ def picture_lines(picture: "PictureFile") -> "Iterator[str]":
     yield from _columns({**told, **record.other})
     if sentence := left_out(record):
         yield sentence
+
+
+def _signature_lines(signature: "PictureSignature", *, roots: int) -> "Iterator[str]":
+    """Return what came of checking a signature; nothing if there is none and nobody asked."""
+    if signature.state == "none":
+        if roots:
+            yield f"{'Signature':<14}none"
+        return
+    reason = "; ".join(signature.problems)
+    words = {"invalid": "does not hold", "unchecked": "was not checked"}
+    yield f"{'Signature':<14}{words.get(signature.state, 'holds: nothing was changed since')}{reason and f': {reason}'}"
+    if signature.signer is not None:
+        serial = f" (certificate {signature.serial})" if signature.serial else ""
+        yield f"{'Signed by':<14}{signature.signer}{serial}"
+    if signature.made_by is not None:
+        yield f"{'Signed with':<14}{signature.made_by}"
+    if signature.state == "trusted":
+        yield f"{'Trusted':<14}by {', '.join(map(one_line, signature.trusted_by))}"
+    elif signature.state == "valid":
+        why = "it descends from no root that you named" if roots else "name its root with --certificate"
+        yield f"{'Trusted':<14}no: anybody can make a certificate of that name; {why}"
 
 
 def _columns(facts: dict[str, str]) -> "Iterator[str]":

@@ -76,6 +76,8 @@ class PlaceOptions:
     warm: Annotated[bool, typer.Option("--warm", help="Open the first folder at once.")] = False
     safety: Annotated[bool, typer.Option(help="Check pictures; flagged ones are black.")] = True
     metadata: Annotated[bool, typer.Option(help="Write into each file what made the picture.")] = True
+    sign_pictures: shared.SignPictures = None
+    sign_key: shared.SignKey = None
     lora_dirs: Annotated[
         list[Path] | None,
         typer.Option(

@@ -66,7 +66,9 @@ _EXAMPLES: Final = {
 _OPTION_GROUPS: Final = {
     "generate": {
         "Picture": ("--width", "--height", "--fast", "--from", "--safety"),
-        "Files": ("--output", "--overwrite", "--sheet", "--preview", "--metadata", "--json"),
+        "Files": (
+            "--output", "--overwrite", "--sheet", "--preview", "--metadata", "--sign-pictures", "--sign-key", "--json",
+        ),
         "From pictures": ("--init-image", "--mask", "--reference"),
         "LoRAs and control": (
             "--lora", "--lora-dir", "--allow-pickle", "--control", "--control-start", "--control-end",

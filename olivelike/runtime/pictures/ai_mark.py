@@ -31,6 +31,11 @@ def source_type(*, masked: bool) -> str:
     return COMPOSITE if masked else MADE
 
 
+def source_url(kind: str) -> str:
+    """Return the term that a digital source type is in IPTC's vocabulary."""
+    return _VOCABULARY + kind
+
+
 def xmp_packet(kind: str) -> bytes:
     """Return the XMP that says a digital source type."""
     return (
@@ -38,7 +43,7 @@ def xmp_packet(kind: str) -> bytes:
         '<x:xmpmeta xmlns:x="adobe:ns:meta/">'
         '<rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#">'
         '<rdf:Description rdf:about="" xmlns:Iptc4xmpExt="http://iptc.org/std/Iptc4xmpExt/2008-02-29/">'
-        f"<Iptc4xmpExt:DigitalSourceType>{_VOCABULARY}{kind}</Iptc4xmpExt:DigitalSourceType>"
+        f"<Iptc4xmpExt:DigitalSourceType>{source_url(kind)}</Iptc4xmpExt:DigitalSourceType>"
         '</rdf:Description></rdf:RDF></x:xmpmeta><?xpacket end="w"?>'
     ).encode()
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, get_type_hints
 
 from olivelike._untrusted import Json, parse_json
 from olivelike.errors import SourceError, UsageError
-from olivelike.runtime.pictures.ai_mark import XMP_TEXT, source_type, xmp_packet
+from olivelike.runtime.pictures.ai_mark import XMP_TEXT, source_type, source_url, xmp_packet
 from olivelike.runtime.pipeline.request import (
     LABELS,
     Control,
@@ -33,6 +33,8 @@ from olivelike.runtime.pipeline.request import (
 if TYPE_CHECKING:
     from PIL import Image
     from pydantic import BaseModel
+
+    from olivelike.runtime.pictures.picture_signature import PictureSigner
 
 _FORMAT = "olivelike/picture/1"
 
@@ -350,6 +352,7 @@ def encode_picture(
     sheet: bool = False,
     metadata: bool = True,
     quality: int = _QUALITY,
+    signer: PictureSigner | None = None,
 ) -> bytes:
     """Return the bytes of a picture file. Raises `UsageError` if the format can't hold the picture or its text.
 
@@ -359,11 +362,13 @@ def encode_picture(
         sheet: write A1111's text alone, as for a sheet of pictures, which no record remakes.
         quality: of JPEG and WebP, up to 100.
         metadata: write what made it; the mark that AI did is written in any case.
+        signer: signs the file, with the same record.
     """
     from PIL import Image
     from PIL.PngImagePlugin import PngInfo
 
-    form, xmp = FORMATS[suffix.lower()], xmp_packet(source_type(masked=record.mask is not None))
+    form, kind = FORMATS[suffix.lower()], source_type(masked=record.mask is not None)
+    xmp = xmp_packet(kind)
     buffer = io.BytesIO()
     try:
         if form == "PNG":
@@ -385,4 +390,7 @@ def encode_picture(
         raise UsageError(
             f"a picture of {image.width}x{image.height} can't be written as {form}: {error}; write a .png"
         ) from error
-    return buffer.getvalue()
+    if signer is None:
+        return buffer.getvalue()
+    told = json.loads(record.to_json()) if metadata and not sheet else None
+    return signer.signed(buffer.getvalue(), form, source_url(kind), told)

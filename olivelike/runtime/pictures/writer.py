@@ -23,6 +23,8 @@ from olivelike.runtime.pictures.sheets import SheetPicture, picture_sheet
 if TYPE_CHECKING:
     from PIL import Image
 
+    from olivelike.runtime.pictures.picture_signature import PictureSigner
+
 _MOST_TRIES = 100_000
 
 
@@ -36,13 +38,23 @@ class PictureWriter:
         folder: name of the pipeline's folder, for `{folder}`.
         overwrite: replace files that were there before and have the names.
         metadata: write what made the pictures into them; the mark that AI did is written in any case.
+        signer: signs them.
     """
 
-    def __init__(self, output: str | Path, folder: str = "", *, overwrite: bool = False, metadata: bool = True) -> None:
+    def __init__(
+        self,
+        output: str | Path,
+        folder: str = "",
+        *,
+        overwrite: bool = False,
+        metadata: bool = True,
+        signer: PictureSigner | None = None,
+    ) -> None:
         self._pattern = parse_output(output)
         self._folder = folder
         self._overwrite = overwrite
         self._metadata = metadata
+        self._signer = signer
         self._index: dict[Path, int] = {}
         self._written: set[Path] = set()
 
@@ -63,7 +75,7 @@ class PictureWriter:
 
     def save(self, image: Image.Image, record: PictureRecord) -> Path:
         """Write a picture with its record; return its file. Raises `UsageError` if it can't be written."""
-        data = encode_picture(image, self._pattern.suffix, record, metadata=self._metadata)
+        data = encode_picture(image, self._pattern.suffix, record, metadata=self._metadata, signer=self._signer)
         return self._write(data, self._names(record), overwrite=self._overwrite)
 
     def save_sheet(self, pictures: Sequence[SheetPicture], record: PictureRecord, columns: int = 4) -> Path:
@@ -73,7 +85,9 @@ class PictureWriter:
         A1111's text.
         """
         sheet = picture_sheet(pictures, columns)
-        data = encode_picture(sheet, self._pattern.suffix, record, sheet=True, metadata=self._metadata)
+        data = encode_picture(
+            sheet, self._pattern.suffix, record, sheet=True, metadata=self._metadata, signer=self._signer
+        )
         folder = self._folder_of(self._values(record))
         return self._write(data, _numbered(folder / f"sheet{self._pattern.suffix}"), overwrite=False)
 

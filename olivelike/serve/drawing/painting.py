@@ -36,6 +36,7 @@ from olivelike.runtime.jobs.job_drawing import (
 )
 from olivelike.runtime.pictures.picture_reading import open_image
 from olivelike.runtime.pictures.picture_record import PictureRecord, a1111_text, encode_picture
+from olivelike.runtime.pictures.picture_signature import open_picture_signer
 from olivelike.runtime.pictures.preview_file import Pace, side_by_side
 from olivelike.runtime.pictures.sheets import SheetPicture, picture_sheet, plot_sheet
 from olivelike.runtime.pipeline.request import LABELS
@@ -102,6 +103,8 @@ class Painting:
             "allow_pickle": settings["allow_pickle"],
         }
         self.metadata: bool = settings["metadata"]
+        certificate, key = (one and Path(one) for one in settings["signing"])
+        self.signer = open_picture_signer(certificate, key)
         self.warm = WarmPipelines(SessionChoice(**_tuples(settings["sessions"])), settings["memory_limit"])
         self._upscaler: tuple[tuple[Path, tuple[int, ...] | None], Upscaler] | None = None
         """The one that was used last, by its file."""
@@ -331,7 +334,9 @@ class OrderDrawing:
     def _write(self, name: str, image: Image, record: PictureRecord, *, sheet: bool = False) -> tuple[str, Json]:
         """Write a picture; return its path below the gallery, and what the gallery holds of it."""
         path = f"{self.message.folder}/{name}"
-        data = encode_picture(image, ".png", record, sheet=sheet, metadata=self._painting.metadata)
+        data = encode_picture(
+            image, ".png", record, sheet=sheet, metadata=self._painting.metadata, signer=self._painting.signer
+        )
         try:
             write_whole(Path(self.message.gallery, path), data, durable=False)
         except OSError as error:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from olivelike._files import write_whole
 from olivelike._untrusted import open_file, read_bytes
@@ -31,6 +31,9 @@ from olivelike.serve.gallery.upload_reader import UploadReader
 from olivelike.serve.gallery.uploads import prune_uploads, require_room
 from olivelike.serve.views import PictureView, UploadView, iso, record_of
 
+if TYPE_CHECKING:
+    from olivelike.runtime.pictures.picture_signature import PictureSigner
+
 _THUMB: Final = 320
 """Pixels of a small form's longer side."""
 _ON_SHEET: Final = 768
@@ -49,9 +52,11 @@ _SIZE: Final = re.compile(r"(\d{1,6})x(\d{1,6})")
 class Library:
     """The pictures of a gallery, as views and bytes."""
 
-    def __init__(self, gallery: Gallery, *, metadata: bool) -> None:
+    def __init__(self, gallery: Gallery, *, metadata: bool, signer: PictureSigner | None = None) -> None:
         self._gallery = gallery
         self._metadata = metadata
+        self._signer = signer
+        """Signs what jobs here have drawn, and nothing that clients have sent."""
         self._decoding = asyncio.Semaphore(1)
         """Pictures are read one at a time: each may take 256 MB. Uploads do not hold them up."""
         self._senders: dict[str, str] = {}
@@ -228,7 +233,10 @@ class Library:
             image.save(kept, FORMATS[suffix], quality=quality or _QUALITY)
             return kept.getvalue()
         record = record_from_json(row.record, row.id)
-        return encode_picture(image, suffix, record, metadata=self._metadata, quality=quality or _QUALITY)
+        signer = self._signer if row.job is not None else None
+        return encode_picture(
+            image, suffix, record, metadata=self._metadata, quality=quality or _QUALITY, signer=signer
+        )
 
     def _make_thumb(self, row: PictureRow, path: Path) -> None:
         image = decode_image(read_bytes(self._gallery.path(row), MOST_BYTES), f"picture {row.id}").convert("RGB")

@@ -14,6 +14,7 @@ from olivelike.engine.prepared import Options
 from olivelike.errors import MissingError, UsageError
 from olivelike.graphs.shelf import Shelf
 from tests.engine.conftest import WORKFLOW, Project
+from tests.fixtures.certificates import write_key
 from tests.fixtures.faulty_bucket import FaultyBucket
 
 COMPONENTS = ("text_encoder", "vae_decoder")
@@ -290,8 +291,7 @@ def test_the_environment_names_a_shared_store(first, machine, bucket, monkeypatc
 
 
 def test_what_nobody_signed_is_made_anew_signed_and_fetched(first, machine, bucket, monkeypatch, tmp_path):
-    pytest.importorskip("securesystemslib")
-    write_key = pytest.importorskip("tests.extras.signing.signers", exc_type=ImportError).write_key
+    pytest.importorskip("olivelike.extras.signing.signed_payloads", exc_type=ImportError)
     private, public, _ = write_key(tmp_path, "team")
     monkeypatch.setenv("OLIVELIKE_SHARED_SIGNERS", str(public))
     _, found = plan(str(machine("planner").workflow), Options(shared_cache=url(bucket)))

@@ -19,8 +19,9 @@ from olivelike.extras.shared_store.run_sharing import Sharing
 from olivelike.extras.shared_store.shared_store import SharedStore, open_shared_store
 from olivelike.store import Store
 from tests.extras.shared_store.shared_results import KEY, made
+from tests.fixtures.certificates import write_key
 
-signers = pytest.importorskip("tests.extras.signing.signers", reason="the extra is gone", exc_type=ImportError)
+pytest.importorskip("olivelike.extras.signing.signed_payloads", reason="the extra is gone", exc_type=ImportError)
 
 OTHER = "c" * 64
 GRAPH, TENSOR = b"graph" * 400, b"tensor" * 900
@@ -31,7 +32,7 @@ WRONG = b"a wrong graph"
 def keys(tmp_path, monkeypatch):
     """Returns what names the key that signs, and the file of keys that count, by names of keys."""
     for name in "ar":
-        signers.write_key(tmp_path, name)
+        write_key(tmp_path, name)
 
     def use(key: str | None = None, counting: str | None = None) -> None:
         for variable, name in (
@@ -145,7 +146,7 @@ def test_pull_push_and_verify_ask_for_signatures(opened, machine):
 def test_keys_that_can_not_be_used_are_told_and_nothing_goes_on_without(opened, tmp_path, key, counting, said):
     shutil.copy(tmp_path / "a.key", tmp_path / "swapped.pub")
     (tmp_path / "half.pub").write_bytes((tmp_path / "a.pub").read_bytes() + b"-----BEGIN PUBLIC KEY-----\n")
-    signers.write_key(tmp_path, "locked", b"word")
+    write_key(tmp_path, "locked", b"word")
     with pytest.raises(UsageError, match=said) as told:
         opened(key, counting)
     assert b"".join((tmp_path / "a.key").read_bytes().split(b"\n")[1:-2]).decode() not in str(told.value)

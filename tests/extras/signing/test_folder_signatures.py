@@ -17,7 +17,8 @@ from model_signing import hashing, signing, verifying
 from olivelike.engine.output.file_names import wrong_name
 from olivelike.extras.signing import folder_checking
 from tests.cli import conftest as commands
-from tests.extras.signing.signers import NOW, YEAR, certificate, rsa_key, write_folder, write_key, write_record
+from tests.extras.signing.signers import write_folder, write_record
+from tests.fixtures.certificates import NOW, YEAR, certificate, rsa_key, write_key
 
 cli, empty_folder = commands.cli, commands.empty_folder
 _jobs_in_this_process, _no_store_of_the_user = commands._jobs_in_this_process, commands._no_store_of_the_user

@@ -1,0 +1,1 @@
+"""Content Credentials of pictures, as C2PA has them."""
