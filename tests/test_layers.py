@@ -53,6 +53,7 @@ NO_MODULES = {
         "lora_inputs",
         "operator",
         "parameter",
+        "picture",
         "pixels_per_latent",
         "schedulers",
         "size",

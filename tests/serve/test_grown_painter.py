@@ -13,7 +13,7 @@ from olivelike.serve.drawing.painting import DrawMessage, OrderDrawing, Painting
 
 SETTINGS = {
     "uploads": "uploads", "loras": [], "wildcards": [], "upscalers": [], "allow_pickle": False, "metadata": True,
-    "signing": [None, None],
+    "signing": [],
     "sessions": {},
     "memory_limit": 1 << 30,
 }  # fmt: skip

@@ -215,7 +215,6 @@ def generate(
     from olivelike.runtime.jobs.job_plan import read_asked
     from olivelike.runtime.jobs.prompt_lines import STDIN, argument_text
     from olivelike.runtime.pictures import PictureWriter
-    from olivelike.runtime.pictures.picture_signature import open_picture_signer
     from olivelike.runtime.pipeline.pipeline import begin_pipeline
     from olivelike.runtime.pipeline.pipeline_folder import check_folder
     from olivelike.runtime.pipeline.request import Pictures, in_options
@@ -224,9 +223,12 @@ def generate(
 
     with JsonLines() if json else Lines(live=sys.stdout.isatty()) as display, _naming_options():
         name = folder.resolve().name
-        writer = PictureWriter(
-            output, name, overwrite=overwrite, metadata=metadata, signer=open_picture_signer(sign_pictures, sign_key)
-        )
+        signer = None
+        if sign_pictures is not None or sign_key is not None:
+            from olivelike.runtime.pictures.picture_signature import open_picture_signer
+
+            signer = open_picture_signer(sign_pictures, sign_key)
+        writer = PictureWriter(output, name, overwrite=overwrite, metadata=metadata, signer=signer)
         if at.server is not None and at.cluster is not None:
             raise UsageError("--server and --cluster are two places to draw; name one")
         if at.cluster is not None:

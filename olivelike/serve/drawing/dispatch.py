@@ -178,7 +178,7 @@ class Dispatcher:
             "upscalers": [str(folder.absolute()) for folder in settings.upscaler_dirs],
             "allow_pickle": settings.allow_pickle,
             "metadata": settings.metadata,
-            "signing": [one and str(one.absolute()) for one in (settings.sign_pictures, settings.sign_key)],
+            "signing": [str(one.absolute()) for one in (settings.sign_pictures, settings.sign_key) if one is not None],
             **limit,
             "sessions": sessions,
         }

@@ -36,7 +36,6 @@ from olivelike.runtime.jobs.job_drawing import (
 )
 from olivelike.runtime.pictures.picture_reading import open_image
 from olivelike.runtime.pictures.picture_record import PictureRecord, a1111_text, encode_picture
-from olivelike.runtime.pictures.picture_signature import open_picture_signer
 from olivelike.runtime.pictures.preview_file import Pace, side_by_side
 from olivelike.runtime.pictures.sheets import SheetPicture, picture_sheet, plot_sheet
 from olivelike.runtime.pipeline.request import LABELS
@@ -51,6 +50,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from olivelike.runtime.jobs.job_plan import Job
+    from olivelike.runtime.pictures.picture_signature import PictureSigner
     from olivelike.runtime.pictures.upscaling import Upscaler
     from olivelike.runtime.pipeline.pipeline import Pipeline
     from olivelike.runtime.pipeline.request import Picture
@@ -103,8 +103,7 @@ class Painting:
             "allow_pickle": settings["allow_pickle"],
         }
         self.metadata: bool = settings["metadata"]
-        certificate, key = (one and Path(one) for one in settings["signing"])
-        self.signer = open_picture_signer(certificate, key)
+        self.signer = _signer(*settings["signing"]) if settings["signing"] else None
         self.warm = WarmPipelines(SessionChoice(**_tuples(settings["sessions"])), settings["memory_limit"])
         self._upscaler: tuple[tuple[Path, tuple[int, ...] | None], Upscaler] | None = None
         """The one that was used last, by its file."""
@@ -355,6 +354,12 @@ def _data_url(image: Image) -> str:
     data = io.BytesIO()
     image.save(data, "WEBP", quality=80, method=0)
     return f"data:image/webp;base64,{base64.b64encode(data.getvalue()).decode()}"
+
+
+def _signer(certificate: str, key: str) -> PictureSigner | None:
+    from olivelike.runtime.pictures.picture_signature import open_picture_signer
+
+    return open_picture_signer(Path(certificate), Path(key))
 
 
 def _memory() -> int:
