@@ -26,6 +26,7 @@ UNDOCUMENTED_MODULES = {
     "diffusers.pipelines.stable_diffusion",
     "distributed.client", "distributed.protocol",
     "onnxruntime.capi", "onnxruntime.quantization.neural_compressor.weight_only", "onnxscript.rewriter.rules",
+    "securesystemslib.dsse", "securesystemslib.exceptions",
     "starlette.formparsers", "typer.core", "uvicorn.protocols.http.h11_impl",
     "uvicorn.protocols.websockets.websockets_sansio_impl",
 }  # fmt: skip
@@ -48,7 +49,8 @@ DOCUMENTED_MODULES = {
     "packaging.specifiers",
     "huggingface_hub.errors", "numpy.typing", "onnx.reference", "onnx_ir.passes", "onnx_ir.passes.common",
     "onnx_ir.traversal", "onnxscript.optimizer", "onnxscript.rewriter", "rich.console", "rich.progress", "rich.table",
-    "rich.text", "safetensors.torch", "sigstore.dsse", "sigstore.errors", "sigstore.models", "sigstore.oidc",
+    "rich.text", "safetensors.torch", "securesystemslib.signer",
+    "sigstore.dsse", "sigstore.errors", "sigstore.models", "sigstore.oidc",
     "sigstore.sign", "sigstore.verify", "sigstore.verify.policy",
     "starlette.datastructures", "starlette.exceptions", "starlette.requests",
     "starlette.responses", "starlette.types", "starlette.websockets",

@@ -22,7 +22,7 @@ RECIPE = ROOT / "conda" / "recipe.yaml"
 NAMES: Final = {"msgpack": "msgpack-python", "opencv-python-headless": "py-opencv", "torch": "pytorch"}
 """What conda-forge calls otherwise than PyPI."""
 BY_PIP: Final = {
-    "model-signing", "onnxruntime-directml", "onnxruntime-ep-nv-tensorrt-rtx", "onnxruntime-ep-openvino",
+    "c2pa-python", "model-signing", "onnxruntime-directml", "onnxruntime-ep-nv-tensorrt-rtx", "onnxruntime-ep-openvino",
     "onnxruntime-ep-webgpu", "onnxruntime-extensions", "onnxruntime-gpu", "openvino",
 }  # fmt: skip
 """What conda-forge has not, has under several names, or, as CUDA, as a build of `onnxruntime`."""
