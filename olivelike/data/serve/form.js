@@ -250,6 +250,8 @@ export async function fillForm(state) {
 
 function keep() {
   const state = formState();
+  // Until a model says what it takes, words alone are somebody's choice.
+  if (!optionsOf) state.fields = { ...remembered, ...Object.fromEntries(WORDS.map((name) => [name, state.fields[name]])) };
   remembered = state.fields;
   try {
     localStorage.setItem(KEY, JSON.stringify(state));

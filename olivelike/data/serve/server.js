@@ -5,6 +5,13 @@ import { t } from "./language.js";
 import { announce } from "./notices.js";
 
 /** What the server refused, in its own words. */
+// An address that has a name and a key in it can't be asked; the browser knows both at the plain one, too.
+try {
+  new Request("/");
+} catch {
+  location.replace(location.origin + location.pathname + location.search + location.hash);
+}
+
 export class ServerError extends Error {
   constructor(status, code, message) {
     super(message);

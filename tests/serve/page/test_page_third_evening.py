@@ -79,3 +79,19 @@ def test_a_notice_is_seen_in_front_of_the_large_view(visit: Callable[..., Opened
     assert page.evaluate(on_top, [box["x"] + 9, box["y"] + 9])
     page.keyboard.press("Escape")
     assert page.evaluate(on_top, [box["x"] + 9, box["y"] + 9])
+
+
+def test_what_a_page_without_its_server_shows_is_nobodys_choice(visit: Callable[..., Opened]) -> None:
+    opened = visit(may_complain=True)
+    page = opened.page
+    page.evaluate("localStorage.clear(); Storage.prototype.setItem = () => {}")
+    page.route("**/api/**", lambda route: route.abort())
+    page.reload()
+    page.locator("html[data-ready]").wait_for(state="attached")
+    page.fill("#prompt", "a red circle")
+    page.wait_for_timeout(500)
+    page.unroute("**/api/**")
+    opened.open()
+    page.locator("#model-button", has_text="first").wait_for()
+    assert page.input_value("#width")
+    assert page.input_value("#prompt") == "a red circle"
