@@ -6,6 +6,7 @@ Everything is looked up when it is asked for, and read again when its files have
 from __future__ import annotations
 
 import contextlib
+import os
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -60,7 +61,7 @@ class Catalogue:
         listed = [path.parent for one in self._settings.models_dirs for path in sorted(one.glob(f"*/{INDEX_FILE}"))]
         # Answers could not tell a name that is no UTF-8, nor those beside it.
         told = [one for one in listed if has_utf8(one.resolve().name)]
-        for folder in dict.fromkeys(one.resolve() for one in (*self._settings.folders, *told)):
+        for folder in dict.fromkeys(Path(os.path.realpath(one)) for one in (*self._settings.folders, *told)):
             number, name = 1, folder.name
             while name in found:
                 number += 1

@@ -36,7 +36,7 @@ def runs_whole(step: int, steps: int, request: Request) -> bool:
 def cache_notes(requests: Iterable[Request]) -> Iterator[str]:
     """Return a line for each cache interval that leaves too few whole steps: between them too much changes."""
     for (steps, interval), one in {(one.steps, one.cache_interval): one for one in requests}.items():
-        whole = sum(runs_whole(step, steps, one) for step in range(steps))
+        whole = sum(runs_whole(step, steps, one) for step in range(steps)) if one.skips_layers else steps
         if one.skips_layers and whole < _LEAST_WHOLE:
             yield (
                 f"cache_interval {interval} leaves {whole} whole steps of {steps}, between which deep layers change "

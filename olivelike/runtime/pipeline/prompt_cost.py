@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import UsageError
 from olivelike.runtime.prompts.syntax import PromptTerm, read_terms, texts_of_steps
-from olivelike.runtime.prompts.text_kinds import open_text
+from olivelike.runtime.prompts.text_kinds import chunk_counter
 
 if TYPE_CHECKING:
     from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
@@ -72,10 +72,10 @@ def check_cost(texts: BatchTexts, folder: PipelineFolder, *, prompt_weights: boo
     moments = set(zip(*stepped, *([texts.against] if texts.against else ()), strict=True))
     held = len(moments) * (rows + pictures * texts.guided)
     singly = ", or draw fewer pictures at once (batch_size)" if pictures > 1 else ""
-    readers = [open_text(folder.path, part) for part in folder.texts]
+    counters = [chunk_counter(folder.path, part) for part in folder.texts]
     own = {text for one in texts.parts for part in one for text in part.texts}
     for text in texts.distinct:
-        chunks = max(reader.read(text, prompt_weights=prompt_weights).chunks for reader in readers)
+        chunks = max(counted(text, prompt_weights) for counted in counters)
         name = "prompt" if text in own else "negative prompt"
         if chunks * rows > MOST_CHUNKS * pictures:
             parted = f" in each of {rows:,} parts" if rows > pictures else ""

@@ -6,7 +6,7 @@ A family says the kind of each of its texts; whoever draws asks `open_text` and 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -77,7 +77,25 @@ def open_text(folder: Path, part: TextPart) -> TextReader:
     Raises `SourceError` if it is damaged.
     """
     place = folder / part.tokenizer
-    return _kept_reader(place, part, tuple(identity_at(f"{place}/{name}") for name in _FILES))
+    return _kept_reader(place, part, _stamps(place))
+
+
+def chunk_counter(folder: Path, part: TextPart) -> Callable[[str, bool], int]:
+    """Return what counts the chunks of a text, with its brackets as weights or not; the last counts are kept.
+
+    Raises as `open_text` once it is called.
+    """
+    place = folder / part.tokenizer
+    return partial(_kept_count, place, part, _stamps(place))
+
+
+def _stamps(place: Path) -> tuple[object, ...]:
+    return tuple(identity_at(f"{place}/{name}") for name in _FILES)
+
+
+@lru_cache(maxsize=32)
+def _kept_count(place: Path, part: TextPart, stamps: object, text: str, prompt_weights: bool) -> int:
+    return _kept_reader(place, part, stamps).read(text, prompt_weights=prompt_weights).chunks
 
 
 @lru_cache(maxsize=8)

@@ -169,9 +169,11 @@ class Gallery:
         words = f"{row.parameters or row.prompt}\n{row.model or ''}".casefold()
         marks = ", ".join("?" * (len(_COLUMNS) + 1))
         statement = f"INSERT OR REPLACE INTO pictures ({', '.join(_COLUMNS)}, words) VALUES ({marks})"  # noqa: S608
-        self._database.execute(statement, (*(_stored(name, getattr(row, name)) for name in _COLUMNS), words))
-        if maker is not None:
-            self._database.execute("INSERT OR REPLACE INTO makers VALUES (?, ?)", (row.path, maker))
+        with self._database:
+            self._database.execute("BEGIN")
+            self._database.execute(statement, (*(_stored(name, getattr(row, name)) for name in _COLUMNS), words))
+            if maker is not None:
+                self._database.execute("INSERT OR REPLACE INTO makers VALUES (?, ?)", (row.path, maker))
 
     def find(self, picture: str) -> PictureRow | None:
         """Return a picture; `None` if there is none of that id."""
