@@ -28,12 +28,18 @@ Of = Annotated[
 
 
 def push(url: Url = None, workflow: Of = None, cache_dir: shared.StoreDir = None, json: shared.Json = False) -> None:
-    """Give a shared store the results that it lacks, signed with the key of $OLIVELIKE_SHARED_KEY if that is set."""
+    """Give a shared store the results that it lacks.
+
+    They are signed if $OLIVELIKE_SHARED_KEY names a private key.
+    """
     _exchange(url, workflow, cache_dir, gives=True, fetches=False, json=json)
 
 
 def pull(url: Url = None, workflow: Of = None, cache_dir: shared.StoreDir = None, json: shared.Json = False) -> None:
-    """Fetch the results of a shared store that are not here; $OLIVELIKE_SHARED_SIGNERS says whose."""
+    """Fetch the results of a shared store that are not here.
+
+    If $OLIVELIKE_SHARED_SIGNERS names public keys, only what one of them signed.
+    """
     _exchange(url, workflow, cache_dir, gives=False, fetches=True, json=json)
 
 
