@@ -7,8 +7,9 @@
 
 All widths are the published ones, and 512 tokens of text lead klein. Blocks of a kind are alike, so a denoiser of fewer
 has the same ratios. Z-Image's first step, which has the blocks that read the text alone, is the one that warms up. The
-peer is there for klein; its files are holes that read as zeros, as speed does not depend on values; it ends before its
-VAE.
+peer's text encoder and klein's denoiser are holes that read as zeros, as speed does not depend on values; it ends
+before its VAE. For Z-Image it is built of a source whose `z_image.hpp` says 3 and 1 for `num_layers` and
+`num_refiner_layers`.
 Processor seconds are those of all threads; they say more than seconds on a machine with other work.
 """
 
@@ -31,6 +32,9 @@ WIDTH, MLP, TEXT, CELL = 3072, 9216, 7680, 16
 BLOCKS: Final = {"klein": (1, 4), "z_image": (3, 1)}
 DEPTHS: Final = {"klein": ("num_layers", "num_single_layers"), "z_image": ("n_layers", "n_refiner_layers")}
 _PROMPT: Final = "a lighthouse on a cliff at dusk"
+_MOST_TOKENS: Final = 512
+_TEMPLATE: Final = 8
+"""Tokens of Z-Image's chat template around a prompt."""
 _QWEN: Final = {"hidden": 2560, "inner": 256, "layers": 36, "vocabulary": 151936}
 """Its text encoder, with narrow feed-forward networks: no step waits for it."""
 
@@ -41,28 +45,28 @@ Turn = tuple[float, float]
 def main() -> None:
     """Measure and print."""
     if sys.argv[1:2] == ["--worker"]:
-        work(Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
+        work(Path(sys.argv[2]), Path(sys.argv[3]), *map(int, sys.argv[4:7]))
         return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="where networks go (kept)")
     parser.add_argument("--peer", help="Python with stable-diffusion-cpp-python")
     parser.add_argument("--pipeline", choices=BLOCKS, default="klein")
     parser.add_argument("--blocks", type=int, nargs=2, help="double and single ones; Z-Image's, and of each refiner")
-    parser.add_argument("--tokens", type=int, default=512, help="of the text")
+    parser.add_argument("--tokens", type=int, default=_MOST_TOKENS, help="of the text")
     parser.add_argument("--side", type=int, default=512, help="of the picture, in pixels")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", nargs="*", help="ours whose names have one of these in them, beside diffusers")
     options = parser.parse_args()
     pipeline: str = options.pipeline
-    if options.peer and (pipeline, options.tokens) != ("klein", 512):
-        parser.error("--peer has no files but klein's, and 512 tokens of text")
+    if options.peer and pipeline == "klein" and options.tokens != _MOST_TOKENS:
+        parser.error(f"--peer fills klein's texts up to {_MOST_TOKENS} tokens")
     blocks = options.blocks or BLOCKS[pipeline]
     folder: Path = options.folder / "-".join((pipeline, *map(str, blocks)))
     source = folder / "source"
     if not source.exists():
         write_source(source, pipeline, *blocks)
-        if options.peer:
-            write_holes(folder, *blocks)
+    if options.peer and not (folder / "vae").exists():
+        write_holes(folder, pipeline, *blocks)
     feeds = inputs(pipeline, options.side, options.tokens)
     engines: dict[str, Any] = {}
     groups = {"DYNAMIC_QUANTIZATION_GROUP_SIZE": "256"}
@@ -84,7 +88,7 @@ def main() -> None:
             if number:  # The first warms up.
                 turns[name].append((time.perf_counter() - start, processor_seconds() - before))
         if options.peer and number:
-            turns.setdefault("stable-diffusion.cpp, q8_0", []).append(peer(options.peer, folder, options.side))
+            turns.setdefault("stable-diffusion.cpp, q8_0", []).append(peer(options, folder, pipeline))
     operations = operations_of(pipeline, blocks, (options.side // CELL) ** 2, options.tokens)
     print("| engine | seconds per step | processor seconds | GFLOP per processor second |\n| --- | --- | --- | --- |")
     for name, found in turns.items():
@@ -119,12 +123,34 @@ def write_source(folder: Path, pipeline: str, first: int, second: int) -> None:
     write_json(folder / "model_index.json", {**PIPELINES[pipeline]["index"], "transformer": [library, class_name]})
 
 
-def write_holes(folder: Path, double: int, single: int) -> None:
-    """Write the peer's files: the same denoiser by its makers' names, and a text encoder."""
+def write_holes(folder: Path, pipeline: str, first: int, second: int) -> None:
+    """Write the peer's files: a text encoder, a VAE, and klein's denoiser by its makers' names."""
     from large_folders import PIPELINES, write_component
 
     from olivelike.testing.checkpoints import write_safetensors
 
+    if pipeline == "klein":
+        shapes = holes_of_klein(first, second)
+        named = {name if name.endswith("scale") else f"{name}.weight": shape for name, shape in shapes.items()}
+        tensors: Any = {name: ("BF16", shape) for name, shape in named.items()}
+        write_safetensors(folder / "denoiser.safetensors", tensors, None)
+    width, inner = _QWEN["hidden"], _QWEN["inner"]
+    text = {"embed_tokens": (_QWEN["vocabulary"], width), "norm": (width,)}
+    for layer in range(_QWEN["layers"]):
+        parts = {
+            "input_layernorm": (width,), "post_attention_layernorm": (width,), "self_attn.q_norm": (128,),
+            "self_attn.k_norm": (128,), "self_attn.q_proj": (4096, width), "self_attn.k_proj": (1024, width),
+            "self_attn.v_proj": (1024, width), "self_attn.o_proj": (width, 4096), "mlp.gate_proj": (inner, width),
+            "mlp.up_proj": (inner, width), "mlp.down_proj": (width, inner),
+        }  # fmt: skip
+        text |= {f"layers.{layer}.{name}": shape for name, shape in parts.items()}
+    tensors = {f"model.{name}.weight": ("BF16", shape) for name, shape in text.items()}
+    write_safetensors(folder / "text.safetensors", tensors, None)
+    write_component(folder / "vae", *PIPELINES[pipeline]["vae"], 0)
+
+
+def holes_of_klein(double: int, single: int) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of klein's weights by its makers' names."""
     shapes: dict[str, tuple[int, ...]] = {
         "img_in": (WIDTH, 128), "txt_in": (WIDTH, TEXT), "time_in.in_layer": (WIDTH, 256),
         "time_in.out_layer": (WIDTH, WIDTH), "double_stream_modulation_img.lin": (6 * WIDTH, WIDTH),
@@ -141,21 +167,7 @@ def write_holes(folder: Path, double: int, single: int) -> None:
         start = f"single_blocks.{block}"
         shapes |= {f"{start}.linear1": (3 * WIDTH + 2 * MLP, WIDTH), f"{start}.linear2": (WIDTH, WIDTH + MLP)}
         shapes |= {f"{start}.norm.{part}_norm.scale": (128,) for part in ("query", "key")}
-    named = {name if name.endswith("scale") else f"{name}.weight": shape for name, shape in shapes.items()}
-    write_safetensors(folder / "denoiser.safetensors", {name: ("BF16", shape) for name, shape in named.items()}, None)
-    width, inner = _QWEN["hidden"], _QWEN["inner"]
-    text = {"embed_tokens": (_QWEN["vocabulary"], width), "norm": (width,)}
-    for layer in range(_QWEN["layers"]):
-        parts = {
-            "input_layernorm": (width,), "post_attention_layernorm": (width,), "self_attn.q_norm": (128,),
-            "self_attn.k_norm": (128,), "self_attn.q_proj": (4096, width), "self_attn.k_proj": (1024, width),
-            "self_attn.v_proj": (1024, width), "self_attn.o_proj": (width, 4096), "mlp.gate_proj": (inner, width),
-            "mlp.up_proj": (inner, width), "mlp.down_proj": (width, inner),
-        }  # fmt: skip
-        text |= {f"layers.{layer}.{name}": shape for name, shape in parts.items()}
-    tensors: Any = {f"model.{name}.weight": ("BF16", shape) for name, shape in text.items()}
-    write_safetensors(folder / "text.safetensors", tensors, None)
-    write_component(folder / "vae", *PIPELINES["klein"]["vae"], 0)
+    return shapes
 
 
 def inputs(pipeline: str, side: int, words: int) -> dict[str, np.ndarray[Any, Any]]:
@@ -229,10 +241,15 @@ def diffusers_step(source: Path, pipeline: str, feeds: Any) -> Any:
     return step
 
 
-def peer(python: str, folder: Path, side: int) -> Turn:
+def peer(options: argparse.Namespace, folder: Path, pipeline: str) -> Turn:
     """Return what the peer's last step takes, in a process of its own."""
-    command = [python, __file__, "--worker", str(folder), str(side), "3"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    # It takes Z-Image's denoiser by diffusers' names, too.
+    denoiser = (
+        "denoiser.safetensors" if pipeline == "klein" else "source/transformer/diffusion_pytorch_model.safetensors"
+    )
+    words = 0 if pipeline == "klein" else options.tokens - _TEMPLATE
+    command = [options.peer, __file__, "--worker", str(folder), str(folder / denoiser)]
+    done = subprocess.run([*command, str(options.side), "3", str(words)], capture_output=True, text=True, check=False)
     try:
         seconds, processor = json.loads(done.stdout.splitlines()[-1])
     except (IndexError, ValueError):
@@ -240,14 +257,14 @@ def peer(python: str, folder: Path, side: int) -> Turn:
     return seconds, processor
 
 
-def work(folder: Path, side: int, steps: int) -> None:
+def work(folder: Path, denoiser: Path, side: int, steps: int, words: int) -> None:
     """Be the peer: begin to draw, tell what the last of some steps took, and end."""
     answers = os.dup(1)
     os.dup2(2, 1)
     from stable_diffusion_cpp import StableDiffusion
 
     model = StableDiffusion(
-        diffusion_model_path=str(folder / "denoiser.safetensors"), llm_path=str(folder / "text.safetensors"),
+        diffusion_model_path=str(denoiser), llm_path=str(folder / "text.safetensors"),
         vae_path=str(folder / "vae/diffusion_pytorch_model.safetensors"), wtype="q8_0", n_threads=2,
         diffusion_flash_attn=True, vae_decode_only=True, verbose=False,
     )  # fmt: skip
@@ -261,8 +278,8 @@ def work(folder: Path, side: int, steps: int) -> None:
             os._exit(0)
 
     model.generate_image(
-        prompt=_PROMPT, width=side, height=side, sample_steps=steps + 1, sample_method="euler", cfg_scale=1.0,
-        seed=1, progress_callback=mark,
+        prompt=" ".join(["cat"] * words) or _PROMPT, width=side, height=side, seed=1,
+        sample_steps=steps + 1, sample_method="euler", cfg_scale=1.0, progress_callback=mark,
     )  # fmt: skip
 
 
