@@ -143,6 +143,7 @@ MODELS = {
     "painter": "olivelike run demo_edges --output models/painter",
     "painter_cpu": "olivelike convert demo -t cpu -o models/painter_cpu",
     "painter_cuda": "olivelike convert demo -t cuda -o models/painter_cuda",
+    "styled": "olivelike run mine.yaml --lora style.safetensors:0.8 --output models/styled",
     "sd15_cuda": "olivelike run sd15_cuda --set source=./my-checkpoint",
 }
 """What makes the optimised folders that pages begin with."""
