@@ -76,14 +76,14 @@ def normalise_assets(
         kind = kinds.get(folder, "clip")
         byte_pairs = kind == "clip"
         if byte_pairs:
-            contents |= _vocabulary(folder, contents)
+            contents |= byte_pair_files(folder, contents)
         else:
             _check_whole(folder, contents, *_MODELS[kind])
         entry = index.get(folder)
         if byte_pairs and isinstance(entry, list) and entry[1] in _CLIP_TOKENIZERS:
             whole = _saved_today(folder, contents, added.get(folder))
             contents = {name: data for name, data in contents.items() if not name.startswith(f"{folder}/")}
-            contents |= whole | _vocabulary(folder, whole)
+            contents |= whole | byte_pair_files(folder, whole)
         elif folder in added:
             raise SourceError(f"the source's {folder} is no CLIP tokenizer, so `embeddings:` can't add tokens to it")
     return dict(sorted(contents.items()))
@@ -132,7 +132,7 @@ def _image_processor(config: Json) -> Json:
     return dict(sorted(config.items()))
 
 
-def _vocabulary(folder: str, contents: Mapping[str, bytes]) -> dict[str, bytes]:
+def byte_pair_files(folder: str, contents: Mapping[str, bytes]) -> dict[str, bytes]:
     """Return what a byte-pair tokenizer lacks of `vocab.json` and `merges.txt`."""
     names = f"{folder}/vocab.json", f"{folder}/merges.txt"
     if all(name in contents for name in names):

@@ -15,6 +15,7 @@ import torch
 
 from olivelike._light_diffusers import light_diffusers
 from olivelike._untrusted import Json, read_settings
+from olivelike.engine.output.assets import byte_pair_files
 from olivelike.errors import SourceError
 from olivelike.families import family_of_folder
 from olivelike.families.network import stored_values
@@ -233,8 +234,11 @@ def _tokenizer(originals: Originals, text: TextPart) -> Any:
     if not files:
         raise SourceError(f"the source has no {text.tokenizer}, so its pictures can't be made")
     with tempfile.TemporaryDirectory(prefix="olivelike-tokenizer-") as folder:
-        for key, path in files.items():
-            Path(folder, key.rpartition("/")[2]).write_bytes(read_extra(path))
+        contents = {key: read_extra(path) for key, path in files.items()}
+        if text.kind == "clip":  # A single file brings no vocabulary.
+            contents |= byte_pair_files(text.tokenizer, contents)
+        for key, data in contents.items():
+            Path(folder, key.rpartition("/")[2]).write_bytes(data)
         tokenizer = getattr(transformers, _TOKENIZERS[text.kind]).from_pretrained(folder, local_files_only=True)
     if text.template[0] and tokenizer.chat_template is None:  # Files of one network come with none.
         tokenizer.chat_template = text.chat_template

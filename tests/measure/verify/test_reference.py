@@ -68,3 +68,11 @@ def test_a_tokenizer_of_this_package_has_the_template_of_its_family():
         [{"role": "user", "content": "a cat"}], tokenize=False, add_generation_prompt=True, enable_thinking=False
     )
     assert said == "a cat".join(text.template)
+
+
+def test_the_clip_tokenizer_of_a_single_file_has_its_vocabulary():
+    (text,) = FAMILIES["sd1"].texts
+    extras = tokenizer_files(FAMILIES["sd1"])
+    tokenizer = picture_comparison._tokenizer(SimpleNamespace(source=SimpleNamespace(extras=extras)), text)
+    assert len(tokenizer) == 49_408
+    assert tokenizer("a photo of a cat").input_ids == [49406, 320, 1125, 539, 320, 2368, 49407]
