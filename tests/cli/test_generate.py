@@ -159,7 +159,7 @@ def test_pictures_are_not_held_once_they_are_written(generate, monkeypatch):
         (("a", "-o", "{sed}.png"), 2, "there is no field {sed}; did you mean 'seed'?"),
         (("a", "-o", "cat.gif"), 2, "not .gif"),
         (("a", "-o", "text.png/cat.png"), 2, "text.png is a file; name another folder"),
-        (("a", "--guidance-scale", "nan"), 2, "--guidance-scale nan is no finite number"),
+        (("a", "--guidance-scale", "nan"), 2, "--guidance-scale nan is not between -100 and 1000"),
         (("--from", "text.png"), 3, "text.png can't be read as a picture"),
         (("--from", "mask.png"), 2, "mask.png does not say what made it"),
         (("a", "--lora", "nowhere.safetensors"), 3, "nowhere.safetensors: no such file"),

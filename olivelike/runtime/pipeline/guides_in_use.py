@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 _FIRST_SHARE: Final = 0.1
 """Share of the outermost residual in guess mode; the shares grow evenly in logarithm to 1, that of the middle."""
 _MOST_STRENGTH: Final = 10
-"""Largest strength of a picture that leads, of either sign."""
+"""Largest strength of a control picture, of either sign."""
 _SIDE: Final = 224
 _BICUBIC: Final = 3
 _MEAN: Final = (0.48145466, 0.4578275, 0.40821073)
@@ -158,10 +158,6 @@ def _checked(control: Control[Image], names: Mapping[str, str]) -> Control[Image
 
 
 def _check_prompt(request: Request, folder: PipelineFolder) -> None:
-    if not abs(request.ip_adapter_scale) <= _MOST_STRENGTH:
-        raise UsageError(
-            f"ip_adapter_scale {request.ip_adapter_scale:g} is no number from {-_MOST_STRENGTH} to {_MOST_STRENGTH}"
-        )
     if not request.ip_adapter_images:
         return
     if len(request.ip_adapter_images) > _MOST:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from olivelike.errors import UsageError
 from olivelike.model.components import latents_in_square
@@ -24,18 +24,11 @@ if TYPE_CHECKING:
     from olivelike.runtime.sessions.session import Network
 
 
-_MOST_TIMES: Final = 8
-
-
 def check_hires(request: Request) -> None:
     """Check whether a request can be drawn twice, if it asks for that. Raises `UsageError`."""
     if request.hires is None:
         return
-    if not 1 < request.hires <= _MOST_TIMES:
-        raise UsageError(f"hires {request.hires:g} is not above 1 and at most {_MOST_TIMES}: how many times as large")
     strength = request.hires_strength
-    if not 0 < strength <= 1:
-        raise UsageError(f"the strength of hires, {strength:g}, is not above 0 and at most 1")
     if int(request.steps * strength) < 1:
         raise UsageError(
             f"hires with strength {strength:g} of {request.steps} steps leaves no step; "

@@ -7,6 +7,7 @@ pictures, texts for other programs and what `info` tells are derived from them.
 from __future__ import annotations
 
 import math
+import operator
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
@@ -105,7 +106,7 @@ def read_whole(text: str) -> int:
 
 @dataclass(frozen=True)
 class Bounds:
-    """Values that a field may have, for orders at a server.
+    """Values that a field may have: in orders at a server, and everywhere if it is no whole number.
 
     It is a group of constraints as pydantic reads them, without the import, which takes 10 ms of each start.
     """
@@ -117,6 +118,19 @@ class Bounds:
     max_length: int | None = None
 
     __is_annotated_types_grouped_metadata__ = True
+
+    def why_not(self, value: float) -> str | None:
+        """Return what a value is not, as the end of a sentence; `None` for one within the bounds."""
+        words = (
+            (self.ge, operator.ge, "at least"), (self.gt, operator.gt, "above"),
+            (self.le, operator.le, "at most"), (self.lt, operator.lt, "below"),
+        )  # fmt: skip
+        given = [(bound, holds, word) for bound, holds, word in words if bound is not None]
+        if all(holds(value, bound) for bound, holds, _ in given):
+            return None
+        if self.ge is not None and self.le is not None:
+            return f"not between {self.ge:g} and {self.le:g}"
+        return "not " + " and ".join(f"{word} {bound:g}" for bound, _, word in given)
 
     def __iter__(self) -> Iterator[object]:
         """Yield the constraints of `annotated_types`."""
@@ -857,9 +871,9 @@ def most_values() -> Mapping[str, int]:
 
 
 @lru_cache(maxsize=1)
-def shares() -> tuple[str, ...]:
-    """Return the fields that are shares, from 0 to 1."""
-    return tuple(name for name, (kind, one) in _bounds().items() if kind is float and (one.ge, one.le) == (0, 1))
+def ranges() -> Mapping[str, Bounds]:
+    """Return the bounds of each field that is no whole number, which a pipeline has as a server does."""
+    return {name: one for name, (kind, one) in _bounds().items() if kind is float}
 
 
 def fields_about(name: str) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -24,7 +23,7 @@ from olivelike.runtime.pipeline.request import (
     fields_that_need,
     least_values,
     most_values,
-    shares,
+    ranges,
 )
 from olivelike.runtime.schedulers.class_settings import check_scheduler
 
@@ -186,14 +185,9 @@ def _check_ranges(request: Request) -> None:
     for seed in seeds:
         if seed is not None and not 0 <= seed < SEEDS:
             raise UsageError(f"seed {seed} is not between 0 and {SEEDS - 1}")
-    if not math.isfinite(request.guidance_scale):
-        raise UsageError(f"guidance_scale {request.guidance_scale} is no finite number")
-    strength = request.strength
-    if strength is not None and not 0 < strength <= 1:
-        raise UsageError(f"strength {strength:g} is not above 0 and at most 1")
-    for name in shares():
-        if not 0 <= (value := getattr(request, name)) <= 1:
-            raise UsageError(f"{name} {value:g} is not between 0 and 1")
+    for name, bounds in ranges().items():
+        if (value := getattr(request, name)) is not None and (why := bounds.why_not(value)):
+            raise UsageError(f"{name} {value:g} is {why}")
 
 
 def _check_shapes(request: Request, size: tuple[int, int]) -> None:

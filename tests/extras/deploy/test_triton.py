@@ -113,7 +113,7 @@ def test_a_request_that_cannot_be_had_is_answered_with_the_reason(
         ({"prompt": "a", "seed": -1}, "seed: -1 is none"),
         ({"prompt": "a", "scheduler": "Eulr"}, "Euler"),
         ({"prompt": "a", "width": 63}, "63"),
-        ({"prompt": "a", "guidance": float("nan")}, "no finite number"),
+        ({"prompt": "a", "guidance": float("nan")}, "nan is not between -100 and 1000"),
         ({"prompt": "a", "negative_prompt": ["b", "c"]}, "negative_prompt: has 2 values"),
         ({"prompt": [b"\xff"]}, "prompt: is no UTF-8"),
     ):
