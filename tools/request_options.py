@@ -22,13 +22,14 @@ _INTRODUCTION = """# Options of pictures
 What can be asked for of a picture, everywhere in the same words: as an option of `olivelike generate`, in lines of
 prompts, as a field of a `Request` in Python and of an order at a server, and in the record that a picture carries.
 `python tools/request_options.py` writes this page from the fields. What they do is on the pages about
-[generating](generate.md) and [pictures](pictures.md).
+[generating](generate.md) and [pictures](pictures.md). Bounds of whole numbers, and of texts' lengths, are a server's;
+those of other numbers hold everywhere.
 """
 _PLOTS = """## Sides of a plot
 Fields that change along `x`, `y` or `z` of an order at a [server](serve.md): {}.
 """
 _USUAL = FAMILIES["sd1"].usual
-_TITLES = "| option | in lines also | field | default | bounds at a server | in records | meaning |"
+_TITLES = "| option | in lines also | field | default | bounds | in records | meaning |"
 
 
 def page() -> str:

@@ -278,7 +278,11 @@ def in_llamas_names(stored: Stored, names: Mapping[str, str], first: str) -> Sto
 
 
 def norms_as_operators(network: Any) -> None:
-    """Let norms by the root of the mean square, of either library, be traced as that."""
+    """Let norms by the root of the mean square, of either library, be traced as that.
+
+    A class of another sum, such as Gemma's, whose weights are differences from 1, keeps a forward of its own, which
+    `Network.as_operators` gives it.
+    """
     import torch
 
     def norm(module: Any, values: torch.Tensor) -> torch.Tensor:
@@ -288,7 +292,7 @@ def norms_as_operators(network: Any) -> None:
 
     for module in network.modules():
         known = type(module).__name__.endswith(("RMSNorm", "T5LayerNorm"))
-        if known and not isinstance(module, torch.nn.RMSNorm):
+        if known and not isinstance(module, torch.nn.RMSNorm) and "forward" not in vars(module):
             module.forward = MethodType(norm, module)
 
 

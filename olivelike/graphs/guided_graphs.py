@@ -79,7 +79,8 @@ def guided_graphs(model: ir.Model) -> Iterator[tuple[str, ir.Model]]:
                     if kind not in some:
                         remove_guide(guided, kind)
                 remove_cached_features(guided)
-                for kind in reversed(some):
+                # What goes down as well is added first: behind a sum at a joint it would enter there alone.
+                for kind in sorted(some, key=lambda one: one.enters == "up"):
                     _OPERATIONS[kind.enters].add(guided, kind)
                 yield guided_file([kind.name for kind in some]), guided
 

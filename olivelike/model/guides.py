@@ -47,7 +47,8 @@ class GuideKind:
     clients: tuple[str, ...] = ("diffusers",)
     """Layouts whose clients feed its network, and a UNet with what that gives."""
     in_each_step: bool = False
-    """Whether its network runs in each step, rather than once."""
+    """Whether its network runs in each step, rather than once; it then takes `sample`, `timestep` and
+    `encoder_hidden_states` as a UNet does."""
     is_prompt: bool = False
     """Whether its pictures are a prompt; others are control pictures, and name the network that they lead by."""
     is_file: bool = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from types import MethodType
 
 import diffusers
 import pytest
@@ -51,12 +52,27 @@ def qwen3():
     return transformers.Qwen3Model(config), {"input_ids": ids(2, 7), "attention_mask": mask, "use_cache": False}
 
 
+def gemma2():
+    """Return Gemma 2, whose norms have a forward of their own as `Network.as_operators` gives it."""
+    config = transformers.Gemma2Config(
+        hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        head_dim=8, vocab_size=50,
+    )  # fmt: skip
+    network = transformers.Gemma2Model(config)
+    for module in network.modules():
+        if type(module).__name__ == "Gemma2RMSNorm":
+            module.forward = MethodType(type(module).forward, module)
+    return network, {"input_ids": ids(2, 7), "use_cache": False}
+
+
 def t5():
     config = transformers.T5Config(d_model=32, d_ff=48, d_kv=8, num_heads=4, num_layers=2, vocab_size=50)
     return transformers.T5EncoderModel(config), {"input_ids": ids(2, 7)}
 
 
-@pytest.mark.parametrize(("make", "rotaries", "norms"), [(flux2, 4, 6), (flux, 4, 6), (qwen3, 4, 9), (t5, 0, 5)])
+@pytest.mark.parametrize(
+    ("make", "rotaries", "norms"), [(flux2, 4, 6), (flux, 4, 6), (qwen3, 4, 9), (t5, 0, 5), (gemma2, 4, 0)]
+)
 def test_operators_compute_what_the_library_computes(make, rotaries, norms, monkeypatch):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(2)

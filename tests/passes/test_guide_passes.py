@@ -10,6 +10,7 @@ import onnx_ir as ir
 import pytest
 
 from olivelike.errors import PassError, SourceError, VerificationError
+from olivelike.graphs import guided_graphs
 from olivelike.graphs.image_attention import cross_attentions
 from olivelike.model.adapter_features import given_features, taken_features
 from olivelike.model.guides import (
@@ -241,10 +242,22 @@ def test_inputs_have_the_order_of_guides_and_sizes_of_the_latents(folders):
     shapes = {value.name: str(value.shape) for value in graph.inputs}
     given, more, _ = feeds("attending")
     early, late = ([guide for guide in GUIDES if bool(GUIDES[guide].behind) is there] for there in (True, False))
-    order = [*early, *reversed(late)]
+    order = [*early, *sorted(late, key=lambda guide: GUIDES[guide].enters == "up")]
     assert list(shapes) == [*given, *(name for guide in order for name in more[guide])]
     for name in (CONTROLNET.gives_middle, T2I_ADAPTER.gives.format(2)):
         assert shapes[name] == "[unet_sample_batch,32,unet_sample_height/4,unet_sample_width/4]"
+
+
+def test_guides_enter_alike_whatever_their_order_in_the_table(monkeypatch):
+    unet = led_unet("attending", ("controlnet", "t2i_adapter"))
+
+    def made():
+        written = guided_graphs.guided_graphs(unet.graph.to_ir())
+        return {name: ir.to_proto(one).SerializeToString(deterministic=True) for name, one in written}
+
+    before = made()
+    monkeypatch.setattr(guided_graphs, "GUIDES", dict(reversed(GUIDES.items())))
+    assert made() == before
 
 
 def test_weights_of_an_ip_adapter_are_behind_those_of_the_unet_and_fused_alike(tmp_path):
