@@ -286,7 +286,7 @@ def _check_outputs(root: Mapping, steps: dict[str, tuple[Step, ...]], project_fo
             hint = did_you_mean(until.value, names, "passes in this workflow")
             findings.add(until.position, f"no chain has the pass {until.value!r}; {hint}")
         if isinstance(path, Scalar) and isinstance(path.value, str):
-            folder = absolute(path.value, project_folder)
+            folder = Path(str(absolute(path.value, project_folder)).casefold())  # Some disks do not tell case.
             clash = _clash(path.value, folder, seen, above)
             if clash is not None:
                 findings.add(path.position, f"{clash}; give each a folder of its own")
@@ -302,7 +302,9 @@ def _clash(text: str, folder: Path, others: dict[Path, str], above: dict[Path, s
         above: folder around one of those → its text.
     """
     if folder in others:
-        return f"two outputs are {text!r}"
+        other = others[folder]
+        in_case = text != other and text.casefold() == other.casefold()
+        return f"the output {text!r} differs from {other!r} in case alone" if in_case else f"two outputs are {text!r}"
     around = next((others[parent] for parent in folder.parents if parent in others), None)
     if around is not None:
         return f"the output {text!r} lies inside another, {around!r}"

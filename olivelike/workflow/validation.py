@@ -17,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 from olivelike._text import did_you_mean
 from olivelike.errors import UsageError
 from olivelike.families import COMPONENTS, TOKENIZERS, denoiser_among
+from olivelike.model.records.output import is_device
 from olivelike.pass_api import PrecisionPlan
 from olivelike.workflow.extends import merge
 from olivelike.workflow.passes.plugin_files import explain_import
@@ -254,6 +255,8 @@ def resolve_sweep(root: Mapping, registry: Registry, findings: Findings) -> dict
             )
             findings.add(name.position, f"{message}; give each a name of its own")
             continue
+        if is_device(name.value):
+            findings.add(name.position, f"{name.value!r} can't be a folder's name on Windows; give the variant another")
         folders[name.value.lower()] = name.value
         if components is None or (isinstance(components, Scalar) and components.value is None):
             components = Mapping({}, {}, entry.position)

@@ -77,6 +77,8 @@ def test_every_error_is_reported_at_once_in_the_order_of_the_file(write):
         ("output: models/mine\n", "outputs: []\n", "9:10: `outputs` must have at least 1 item"),
         ("output: models/mine\n", "outputs: [{path: a}, {path: a}]\n", "9:29: two outputs are 'a'"),
         ("output: models/mine", "outputs: [{path: a/b}, {path: ./a//c/../b}]", "two outputs are './a//c/../b'"),
+        ("output: models/mine", "outputs: [{path: a}, {path: A}]", "the output 'A' differs from 'a' in case alone"),
+        ("output: models/mine", "outputs: [{path: a}, {path: A/b}]", "the output 'A/b' lies inside another, 'a'"),
         ("output: models/mine", "outputs: [{path: a}, {path: ./a/b}]", "9:29: the output './a/b' lies inside"),
         ("output: models/mine", "outputs: [{path: a/b}, {path: a}]", "9:31: the output 'a/b' lies inside"),
         ("output: models/mine", "outputs: [{path: a, until: tuen}]", "the pass 'tuen'; did you mean 'tune'"),

@@ -91,6 +91,7 @@ def test_a_file_that_extends_another_replaces_the_sweep_or_drops_it(write):
         ("{nhwc_conv: false}", "{nhwc_conv: off}", "mine.yaml:12:"),
         ("name: more", "name: raw", "mine.yaml:13:11: two variants are 'raw'; give each a name of its own"),
         ("name: more", "name: RAW", "mine.yaml:13:11: 'RAW' differs from 'raw' in case alone"),
+        ("name: more", "name: Con", "mine.yaml:13:11: 'Con' can't be a folder's name on Windows"),
         ("name: more", "name: ../more", "mine.yaml:13:11: `sweep.2.name` "),
         ("name: more", "nam: more", "mine.yaml:13:5: unknown key 'nam'; did you mean 'name'?"),
         ("name: more", "name: 5", "mine.yaml:13:11: `sweep.2.name` must be text"),
