@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from olivelike.cli import options as shared
-from olivelike.model.records.users_files import PROVENANCE_FILE
 
 if TYPE_CHECKING:
     from olivelike.model.records.run_record import RunRecord
@@ -83,6 +82,8 @@ def sign(
     signed = sign_folder(folder, signer, provenance=provenance, run=run)
     lines = [f"wrote {signed.path}: {count(signed.files, 'file')}", f"signed by {signed.signer}"]
     if provenance:
+        from olivelike.model.records.users_files import PROVENANCE_FILE
+
         lacks = "" if run else ", without times and versions: no record of its run here"
         lines.append(f"wrote {folder / PROVENANCE_FILE}{lacks}")
     for warning in folder_notes(folder, "a signed folder"):
@@ -153,5 +154,7 @@ def verify_signature(
     found = check_folder(folder, key=key, roots=tuple(certificate or ()), login=login)
     lines = [f"{found.path}: {count(found.files, 'file')} as they were signed", f"signed by {found.signer}"]
     if found.provenance:
+        from olivelike.model.records.users_files import PROVENANCE_FILE
+
         lines.append(f"{PROVENANCE_FILE}: signed by the same, about these files")
     write_found(found.to_json(), map(one_line, lines), json=json)
