@@ -127,12 +127,13 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "docs").mkdir()
     for picture in ("docs/demo-edges.png", "edges.png", "photo.png"):
         shutil.copy(ROOT / "docs" / "demo-edges.png", folder / picture)
-    signers = pytest.importorskip("tests.extras.signing.signers")
-    keys = {
-        name: signers.write_key(folder, name, PASSWORD.encode() if name == "studio" else None)[2] for name in SIGNERS
-    }
+    pytest.importorskip("cryptography")
+    from tests.fixtures.certificates import EMAIL, certificate, write_key
+
+    keys = {name: write_key(folder, name, PASSWORD.encode() if name == "studio" else None)[2] for name in SIGNERS}
     for name, issuer in zip(SIGNERS, (SIGNERS[0], *SIGNERS), strict=False):
-        made = signers.certificate(name, keys[name], issuer, keys[issuer], root=name != "studio")
+        root = name != "studio"
+        made = certificate(name, keys[name], issuer, keys[issuer], root=root, uses=() if root else (EMAIL,))
         (folder / f"{name}.pem").write_bytes(made)
     return folder
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.fixtures.certificates import certificate, write_key
+from tests.fixtures.certificates import EMAIL, certificate, write_key
 
-EMAIL, DOCUMENTS, CLAIMS, CODE = "1.3.6.1.5.5.7.3.4", "1.3.6.1.5.5.7.3.36", "1.3.6.1.4.1.62558.2.1", "1.3.6.1.5.5.7.3.3"
-"""Extended key usages."""
+DOCUMENTS, CLAIMS, CODE = "1.3.6.1.5.5.7.3.36", "1.3.6.1.4.1.62558.2.1", "1.3.6.1.5.5.7.3.3"
+"""Further extended key usages."""
 
 
 def write_certificate(folder: Path, name: str = "studio", issuer: str = "root", **how: Any) -> tuple[Path, Path]:

@@ -30,8 +30,8 @@ from olivelike.runtime.pictures.picture_record import a1111_text, encode_picture
 from olivelike.runtime.pictures.picture_signature import RECIPE, read_signature
 from olivelike.runtime.pictures.sheets import SheetPicture
 from tests.cli import conftest as commands
-from tests.extras.credentials.signed_pictures import CLAIMS, CODE, DOCUMENTS, EMAIL, write_certificate
-from tests.fixtures.certificates import NOW, YEAR, rsa_key
+from tests.extras.credentials.signed_pictures import CLAIMS, CODE, DOCUMENTS, write_certificate
+from tests.fixtures.certificates import EMAIL, NOW, YEAR, rsa_key
 
 cli, empty_folder, generate, little = commands.cli, commands.empty_folder, commands.generate, commands.little
 _jobs_in_this_process, _no_store_of_the_user = commands._jobs_in_this_process, commands._no_store_of_the_user

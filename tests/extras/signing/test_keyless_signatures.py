@@ -15,7 +15,8 @@ from model_signing import verifying
 from olivelike.extras.signing import signers as signing
 from tests.cli import conftest as commands
 from tests.extras.signing.little_sigstore import ISSUER, LittleSigstore, token
-from tests.extras.signing.signers import write_key, write_record
+from tests.extras.signing.signers import write_record
+from tests.fixtures.certificates import write_key
 
 cli, empty_folder = commands.cli, commands.empty_folder
 _jobs_in_this_process, _no_store_of_the_user = commands._jobs_in_this_process, commands._no_store_of_the_user

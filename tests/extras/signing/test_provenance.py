@@ -27,7 +27,8 @@ from olivelike.model.records.origin import License, LoraRecord, Origin
 from olivelike.model.records.output import ComponentRecord, OutputRecord, StepRecord
 from olivelike.model.records.run_record import NodeRecord
 from tests.cli import conftest as commands
-from tests.extras.signing.signers import certificate, write_key, write_record
+from tests.extras.signing.signers import write_record
+from tests.fixtures.certificates import certificate, write_key
 from tests.fixtures.sample_records import output_record, run_record, write_output_record
 
 cli, empty_folder = commands.cli, commands.empty_folder

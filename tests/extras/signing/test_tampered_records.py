@@ -15,7 +15,8 @@ pytest.importorskip("cyclonedx")
 from olivelike.extras.signing.provenance import MEDIA_TYPE
 from olivelike.extras.signing.signed_payloads import payload_of
 from tests.cli import conftest as commands
-from tests.extras.signing.signers import certificate, write_key, write_record
+from tests.extras.signing.signers import write_record
+from tests.fixtures.certificates import certificate, write_key
 
 cli, empty_folder, project, warm_project = (
     commands.cli, commands.empty_folder, commands.project, commands.warm_project,
