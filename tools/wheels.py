@@ -40,7 +40,7 @@ PARTS: Final = {
     "engine/output/lost_values.py", "engine/output/swap.py", "engine/output/work_ahead.py",
     "engine/plan/__init__.py", "engine/plan/adapters.py", "extras/__init__.py", "graphs/__init__.py",
     "graphs/inspect/__init__.py", "graphs/inspect/skeleton.py", "sources/__init__.py", "sources/checkpoint.py",
-    "sources/hub.py", "sources/licenses.py", "workflow/__init__.py", "workflow/places.py",
+    "sources/hub.py", "sources/source_licenses.py", "workflow/__init__.py", "workflow/places.py",
 }  # fmt: skip
 """Files of other folders that are in it."""
 NEEDS: Final = (

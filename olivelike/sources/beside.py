@@ -29,7 +29,7 @@ from olivelike.sources.checkpoint import Checkpoint, FolderFiles, SourceFiles, r
 from olivelike.sources.files.weight_table import read_weight_table
 from olivelike.sources.hub import fetch_hub_file, open_hub
 from olivelike.sources.identify.identify import identify
-from olivelike.sources.licenses import licensed, origin_of
+from olivelike.sources.source_licenses import licensed, origin_of
 
 if TYPE_CHECKING:
     from olivelike._untrusted import Json

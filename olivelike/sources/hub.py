@@ -21,7 +21,7 @@ from olivelike.errors import SourceError
 from olivelike.model.components import INDEX_FILE
 from olivelike.model.records.origin import Origin
 from olivelike.sources.checkpoint import FolderFiles, SourceFiles
-from olivelike.sources.licenses import origin_of
+from olivelike.sources.source_licenses import origin_of
 
 if TYPE_CHECKING:
     from huggingface_hub.errors import HfHubHTTPError

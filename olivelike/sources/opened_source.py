@@ -30,8 +30,8 @@ from olivelike.sources.checkpoint import (
     read_json,
 )
 from olivelike.sources.files.pickled import read_pickle_table
-from olivelike.sources.licenses import licensed, origin_of
 from olivelike.sources.single_file import SingleFile
+from olivelike.sources.source_licenses import licensed, origin_of
 from olivelike.sources.vae_override import open_preview, open_vae, vae_halves
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from olivelike.sources.identify.published import (
     tokenizer_classes,
     tokenizer_files,
 )  # fmt: skip
-from olivelike.sources.licenses import licensed, origin_of
+from olivelike.sources.source_licenses import licensed, origin_of
 
 if TYPE_CHECKING:
     from olivelike.families.family import Family

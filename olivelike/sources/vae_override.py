@@ -18,7 +18,7 @@ from olivelike.sources.hub import known_digest
 from olivelike.sources.identify.identify import identify
 from olivelike.sources.identify.identity import Part
 from olivelike.sources.identify.tiny_vae import TINY_CLASS, published_tiny, tiny_config, tiny_halves
-from olivelike.sources.licenses import licensed, origin_of
+from olivelike.sources.source_licenses import licensed, origin_of
 
 if TYPE_CHECKING:
     from olivelike.model.architecture import Config

@@ -169,7 +169,7 @@ def fetch(ref: FileRef, revision: str | None = None) -> tuple[Path, Origin]:
         raise SourceError(f"{ref.path}: no such file; {remedy}")
     if ref.path.is_dir():
         from olivelike.sources.checkpoint import FolderFiles
-        from olivelike.sources.licenses import origin_of
+        from olivelike.sources.source_licenses import origin_of
 
         return ref.path, replace(origin_of(FolderFiles.local(ref.path)), kind="file", path=str(ref.path))
     return ref.path, Origin("file", ref.path.name, str(ref.path))
@@ -177,7 +177,7 @@ def fetch(ref: FileRef, revision: str | None = None) -> tuple[Path, Origin]:
 
 def _open_lora(lora: Lora, read_pickle: ReadPickle | None) -> OpenedLora:
     from olivelike.sources.adapters.open_lora import open_lora
-    from olivelike.sources.licenses import licensed
+    from olivelike.sources.source_licenses import licensed
 
     path, origin = fetch(lora.file, lora.revision)
     file = open_lora(path, adapter=lora.adapter, read_pickle=read_pickle)
@@ -187,7 +187,7 @@ def _open_lora(lora: Lora, read_pickle: ReadPickle | None) -> OpenedLora:
 
 def _open_embedding(embedding: Embedding, read_pickle: ReadPickle | None) -> OpenedEmbedding:
     from olivelike.sources.adapters.embeddings import read_embedding_table
-    from olivelike.sources.licenses import licensed
+    from olivelike.sources.source_licenses import licensed
 
     path, origin = fetch(embedding.file, embedding.revision)
     table = read_embedding_table(path, read_pickle)

@@ -37,7 +37,7 @@ def _answer(provider: str = "") -> list[str] | dict[str, str]:
         return {"name": provider, "status": "usable", "detail": detail}
     import onnxruntime
 
-    from olivelike.runtime.sessions.plugins import plugin_modules
+    from olivelike.runtime.sessions.provider_packages import plugin_modules
 
     return [*onnxruntime.get_available_providers(), *(f"plugin:{module}" for module in plugin_modules())]
 

@@ -14,7 +14,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, Protocol, get_type_hints
 
 from olivelike._untrusted import Json, parse_json
 from olivelike.errors import SourceError, UsageError
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from PIL import Image
     from pydantic import BaseModel
 
-    from olivelike.runtime.pictures.picture_signature import PictureSigner
 
 _FORMAT = "olivelike/picture/1"
 
@@ -342,6 +341,20 @@ UNICODE: Final = b"UNICODE\0"
 """Beginning of a `UserComment` in UTF-16; EXIF 2.3, section 4.6.5."""
 
 _QUALITY: Final = 95
+
+
+class PictureSigner(Protocol):
+    """Somebody who signs pictures."""
+
+    def signed(self, data: bytes, form: str, source_type: str, record: Json | None) -> bytes:
+        """Return a picture's file with its signature.
+
+        Args:
+            data: The file.
+            form: `PNG`, `JPEG` or `WEBP`.
+            source_type: URL of its IPTC digital source type.
+            record: What made it, if that is to be told.
+        """
 
 
 def encode_picture(

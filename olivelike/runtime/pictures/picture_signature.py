@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal
 
 from olivelike._extras import needed, place_of
 from olivelike._untrusted import read_bytes
@@ -15,25 +15,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from olivelike._untrusted import Json
+    from olivelike.runtime.pictures.picture_record import PictureSigner
 
 RECIPE: Final = "olivelike.picture"
 """Label of the assertion that has what made a picture, as its record has it."""
 _MANIFESTS: Final = b"jumdc2pa\x00\x11\x00\x10\x80\x00\x00\xaa\x00\x38\x9bq"
 """Beginning of the box that describes a store of manifests; a PNG, JPEG or WebP has it as it is."""
-
-
-class PictureSigner(Protocol):
-    """Somebody who signs pictures."""
-
-    def signed(self, data: bytes, form: str, source_type: str, record: Json | None) -> bytes:
-        """Return a picture's file with its signature.
-
-        Args:
-            data: The file.
-            form: `PNG`, `JPEG` or `WEBP`.
-            source_type: URL of its IPTC digital source type.
-            record: What made it, if that is to be told.
-        """
 
 
 @dataclass(frozen=True)

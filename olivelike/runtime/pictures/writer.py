@@ -23,7 +23,7 @@ from olivelike.runtime.pictures.sheets import SheetPicture, picture_sheet
 if TYPE_CHECKING:
     from PIL import Image
 
-    from olivelike.runtime.pictures.picture_signature import PictureSigner
+    from olivelike.runtime.pictures.picture_record import PictureSigner
 
 _MOST_TRIES = 100_000
 

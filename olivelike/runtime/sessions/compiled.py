@@ -24,7 +24,7 @@ from olivelike._files import Lock, file_identity, try_lock
 from olivelike._text import size
 from olivelike.digest import digest_json
 from olivelike.errors import SessionError
-from olivelike.runtime.sessions.plugins import plugin_modules
+from olivelike.runtime.sessions.provider_packages import plugin_modules
 from olivelike.runtime.sessions.providers import CPU, OPENVINO, TENSORRT, require_provider
 from olivelike.runtime.sessions.session_settings import set_options
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from olivelike.errors import SessionError
-from olivelike.runtime.sessions.plugins import provider_devices
+from olivelike.runtime.sessions.provider_packages import provider_devices
 from olivelike.runtime.sessions.providers import CPU, CUDA, DIRECTML, TENSORRT, WINDOWS_ML, Provider
 
 NVIDIA: Final = frozenset({CUDA, TENSORRT})

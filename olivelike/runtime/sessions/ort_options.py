@@ -16,7 +16,7 @@ from olivelike.errors import SessionError, UsageError
 from olivelike.runtime.sessions.engine_errors import onnxruntime_errors, reason
 from olivelike.runtime.sessions.filter_blocks import rewrite
 from olivelike.runtime.sessions.folded_weights import FoldedModel, fold
-from olivelike.runtime.sessions.plugins import provider_devices, registered_provider
+from olivelike.runtime.sessions.provider_packages import provider_devices, registered_provider
 from olivelike.runtime.sessions.providers import CPU, CUDA, DIRECTML, TENSORRT, WINDOWS_ML
 from olivelike.runtime.sessions.session import check_initializers, read_model_file
 

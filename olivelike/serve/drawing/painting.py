@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from olivelike.runtime.jobs.job_plan import Job
-    from olivelike.runtime.pictures.picture_signature import PictureSigner
+    from olivelike.runtime.pictures.picture_record import PictureSigner
     from olivelike.runtime.pictures.upscaling import Upscaler
     from olivelike.runtime.pipeline.pipeline import Pipeline
     from olivelike.runtime.pipeline.request import Picture

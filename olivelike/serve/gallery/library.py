@@ -32,7 +32,7 @@ from olivelike.serve.gallery.uploads import prune_uploads, require_room
 from olivelike.serve.views import PictureView, UploadView, iso, record_of
 
 if TYPE_CHECKING:
-    from olivelike.runtime.pictures.picture_signature import PictureSigner
+    from olivelike.runtime.pictures.picture_record import PictureSigner
 
 _THUMB: Final = 320
 """Pixels of a small form's longer side."""

@@ -7,7 +7,7 @@ import pytest
 from olivelike.model.licenses import license_id, terms_of
 from olivelike.model.records.origin import License, Origin
 from olivelike.sources.checkpoint import FolderFiles
-from olivelike.sources.licenses import licensed, origin_of
+from olivelike.sources.source_licenses import licensed, origin_of
 
 
 @pytest.mark.parametrize(
