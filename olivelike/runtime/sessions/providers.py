@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from olivelike._text import did_you_mean
 from olivelike.errors import SessionError, UsageError
 from olivelike.model.targets import ALIASES, TARGETS
-from olivelike.runtime.sessions import plugins
+from olivelike.runtime.sessions import provider_packages
 from olivelike.runtime.sessions.engine_errors import onnxruntime_errors
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ TENSORRT: Final = "TensorrtExecutionProvider"
 DIRECTML: Final = "DmlExecutionProvider"
 OPENVINO: Final = "OpenVINO"
 """The `openvino` package itself, which is no provider of ONNX Runtime."""
-WINDOWS_ML: Final = plugins.WINDOWS_ML
+WINDOWS_ML: Final = provider_packages.WINDOWS_ML
 
 
 @dataclass(frozen=True)
@@ -111,10 +111,10 @@ def find_provider(name: str) -> Provider:
 def _plugin_provider(name: str) -> Provider:
     if not re.fullmatch(r"\w+(\.\w+)*", name):
         raise UsageError(f"plugin:{name}: name a provider or a module, plugin:onnxruntime_ep_webgpu for example")
-    plugin = None if find_spec(name.partition(".")[0]) else plugins.find_plugin(name)
+    plugin = None if find_spec(name.partition(".")[0]) else provider_packages.find_plugin(name)
     if plugin is not None:
         return Provider(name, plugin.module, plugin.module)
-    plugin = plugins.read_plugin(name)
+    plugin = provider_packages.read_plugin(name)
     return Provider(plugin.names[0], name, name)
 
 
@@ -137,16 +137,20 @@ def require_provider(provider: Provider) -> None:
             no device.
     """
     if provider.name == WINDOWS_ML:
-        plugins.require_windows_ml()
+        provider_packages.require_windows_ml()
         return
-    plugin = plugins.read_plugin(provider.plugin) if provider.plugin else plugins.registered_provider(provider.name)
+    plugin = (
+        provider_packages.read_plugin(provider.plugin)
+        if provider.plugin
+        else provider_packages.registered_provider(provider.name)
+    )
     if plugin is None and (provider.name == CPU or provider.name in available_providers()):
         return
-    plugin = plugin or plugins.find_plugin(provider.name)
+    plugin = plugin or provider_packages.find_plugin(provider.name)
     if plugin is not None:
-        plugins.require_plugin(provider.name, plugin)
+        provider_packages.require_plugin(provider.name, plugin)
         return
-    here = ", ".join([*available_providers(), *(PLUGIN + module for module in plugins.plugin_modules())])
+    here = ", ".join([*available_providers(), *(PLUGIN + module for module in provider_packages.plugin_modules())])
     raise SessionError(
         f"{provider.short_name}: {provider.name} is not installed; it comes with {provider.package} "
         f"(pip install '{provider.package.split(',')[0]}'). Installed here: {here}"

@@ -16,7 +16,7 @@ from small_networks import PASSTHROUGH, write_network
 
 from olivelike.errors import SessionError, UsageError
 from olivelike.families.networks import interface_of
-from olivelike.runtime.sessions import plugins
+from olivelike.runtime.sessions import provider_packages
 from olivelike.runtime.sessions.open_session import open_session
 from olivelike.runtime.sessions.ort_options import add_providers
 from olivelike.runtime.sessions.providers import find_provider, require_provider
@@ -38,7 +38,7 @@ void* ReleaseEpFactory(void* factory) { return 0; }
 @pytest.fixture
 def install(tmp_path, monkeypatch):
     """Put a package of the given code on the path, as a distribution `onnxruntime-ep-…`, and return its module."""
-    monkeypatch.setattr(plugins, "_REGISTERED", {})
+    monkeypatch.setattr(provider_packages, "_REGISTERED", {})
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
     def put(short: str, code: str) -> str:
@@ -53,9 +53,9 @@ def install(tmp_path, monkeypatch):
         monkeypatch.syspath_prepend(str(tmp_path))
         return module
 
-    plugins.read_plugin.cache_clear()
+    provider_packages.read_plugin.cache_clear()
     yield put
-    for module in plugins._REGISTERED:
+    for module in provider_packages._REGISTERED:
         onnxruntime.unregister_execution_provider_library(module)
     for folder in tmp_path.glob("onnxruntime_ep_*"):
         sys.modules.pop(folder.name, None)
@@ -84,7 +84,7 @@ def refusal(text: str, tmp_path: Path) -> str:
 
 def test_a_plugin_is_found_without_importing_it(install):
     module = install("broken", "raise RuntimeError('imported')")
-    assert module in plugins.plugin_modules()
+    assert module in provider_packages.plugin_modules()
 
 
 @pytest.mark.parametrize("name", ["plugin:onnxruntime_ep_deviceless", "plugin:DevicelessExecutionProvider"])
