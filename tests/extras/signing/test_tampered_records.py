@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("model_signing")
 pytest.importorskip("cyclonedx")
+pytest.importorskip("olivelike.extras.bom")
 
 from olivelike.extras.signing.provenance import MEDIA_TYPE
 from olivelike.extras.signing.signed_payloads import payload_of
