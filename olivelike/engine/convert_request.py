@@ -87,6 +87,8 @@ class ConvertRequest:
     """`NAME=PATH` of networks, and of tokenizers, beside the file of a denoiser, such as `vae=ae.safetensors`."""
     distilled: bool | None = None
     """Whether a single file is of a distilled network or of its base, where its name does not tell."""
+    license: str | None = None
+    """Name of the source's licence, where none of its files says it."""
 
     def __post_init__(self) -> None:
         """Take text for paths too."""
@@ -106,6 +108,7 @@ class ConvertRequest:
             "precision",
             "prediction",
             "variant",
+            "license",
             "layout",
             "image_encoder",
             "calibration",
@@ -237,9 +240,8 @@ def draft_workflow(request: ConvertRequest, options: Options, folder: Path) -> s
             raise UsageError("--calibration is for --precision int8 and fp8; name one of them, or drop it")
         calibration = {"prompts": _relative(absolute(request.calibration, here), folder)}
     said = place(source.path, request.source)
-    more = {
-        key: value for key in ("prediction", "distilled", "variant") if (value := getattr(request, key)) is not None
-    }
+    said_of_it = ("prediction", "distilled", "variant", "license")
+    more = {key: value for key in said_of_it if (value := getattr(request, key)) is not None}
     more |= {name: _relative(path, folder) for name, path in parts.items()}
     loras = [parse_lora(text, here) for text in request.loras]
     embeddings = [file_ref(text, here) for text in request.embeddings]

@@ -37,6 +37,11 @@ def test_a_workflow_that_says_another_licence_than_the_files_is_told_once(cli, p
     assert record.source.license == License("Owls Ltd 5", "workflow", otherwise=DEV)
 
 
+def test_convert_states_it(cli, project):
+    found = cli("convert", "checkpoint", "-t", "cpu", "-o", "models/new", "--license", "Owls Ltd 5", "--dry-run")
+    assert 'license: "Owls Ltd 5"' in found.out, found.err
+
+
 def test_layouts_that_are_for_others_name_what_a_licence_forbids(cli, project):
     (project / "checkpoint" / "README.md").write_text(f"---\nlicense: other\nlicense_name: {DEV}\n---\n")
     for layout, times in (("diffusers", 0), ("ortpackage", 1)):

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+
 import pytest
 
+from olivelike.engine.plan.adapters import _open_lora
 from olivelike.model.licenses import license_id, terms_of
 from olivelike.model.records.origin import License, Origin
+from olivelike.sources import SourceSpec, open_source
 from olivelike.sources.checkpoint import FolderFiles
 from olivelike.sources.source_licenses import licensed, origin_of
+from olivelike.testing.lora_files import make_lora
+from olivelike.workflow.places import FileRef
+from olivelike.workflow.workflow_file import Lora
+from tests.fixtures.tiny_vae_files import make_tiny_vae
 
 
 @pytest.mark.parametrize(
@@ -81,3 +90,46 @@ def test_terms_of_licences():
     assert terms_of("apache-2.0").commercial
     for name in ("gpl-3.0", "Mine", "concise", "ncsa"):
         assert terms_of(name) is None
+
+
+def with_metadata(path, copy, **metadata):
+    """Write a copy of a weight file with other metadata."""
+    data = path.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    header = json.dumps({**json.loads(data[8 : 8 + length]), "__metadata__": metadata}).encode()
+    copy.write_bytes(len(header).to_bytes(8, "little") + header + data[8 + length :])
+    return copy
+
+
+def test_each_part_of_a_source_has_its_own(both_forms_of, tmp_path):
+    forms = both_forms_of("sd15")
+    file = with_metadata(forms.file, tmp_path / "a.safetensors", **{"modelspec.license": "CreativeML Open RAIL-M"})
+    vae = shutil.copytree(forms.folder / "vae", tmp_path / "vae")
+    (vae / "README.md").write_text("---\nlicense: mit\n---\n")
+    tiny, *_ = make_tiny_vae(tmp_path / "tiny", size="little")
+    spec = SourceSpec(path=file, vae=SourceSpec(path=vae), preview=SourceSpec(path=tiny, license="MIT"))
+    origin = open_source(spec, ["unet", "vae_decoder", "preview_decoder"]).origin
+    said = {role: one.license and (one.license.name, one.license.said_by) for role, one in origin.everything.items()}
+    assert said == {
+        "source": ("creativeml-openrail-m", "modelspec.license"),
+        "vae": ("mit", "README.md"),
+        "preview": ("mit", "workflow"),
+    }
+    folder = open_source(SourceSpec(path=forms.folder, license="Mine"), ["unet"]).origin
+    assert folder.license == License("Mine", "workflow")
+
+
+def test_loras_say_it_in_their_metadata_and_their_folder_s_card(both_forms_of, tmp_path):
+    made = make_lora(
+        tmp_path / "lora" / "a.safetensors", "kohya", base=both_forms_of("sd15").folder, components=("unet",),
+        metadata={"modelspec.license": "Mine"},
+    )  # fmt: skip
+    file = open_lora_of(made)
+    assert file.license == License("Mine", "modelspec.license")
+    assert open_lora_of(made, license="Yours").license == License("Yours", "workflow", otherwise="Mine")
+    (made.parent / "README.md").write_text("---\nlicense: openrail++\n---\n")
+    assert open_lora_of(made.parent).license == License("openrail++", "README.md")
+
+
+def open_lora_of(path, **more):
+    return _open_lora(Lora(file=FileRef(path), **more), None).origin

@@ -75,6 +75,10 @@ def convert(
             help="Whether a file of FLUX.2-klein or Z-Image is distilled or the base, where its name does not tell.",
         ),
     ] = None,
+    license_name: Annotated[
+        str | None,
+        typer.Option("--license", metavar="NAME", help="The source's licence, where none of its files says it."),
+    ] = None,
     variant: Annotated[
         str | None, typer.Option(metavar="NAME", help="Which of a folder's weight files to take, such as fp16.")
     ] = None,
@@ -108,7 +112,7 @@ def convert(
         source, target, output, tuple(loras or ()), vae, tuple(embeddings or ()), precision, prediction, layout,
         preview, guides.guides, guides.image_encoder,
         calibration=calibration, variant=variant, scheduler_model=scheduler_model,
-        parts=tuple(parts or ()), distilled=distilled,
+        parts=tuple(parts or ()), distilled=distilled, license=license_name,
     )  # fmt: skip
     options = shared.engine_options(
         limits, cache_dir=cache_dir, allow_pickle=allow_pickle, overwrite=overwrite, keep_going=keep_going,
