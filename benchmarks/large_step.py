@@ -7,9 +7,8 @@
 
 All widths are the published ones, and 512 tokens of text lead klein. Blocks of a kind are alike, so a denoiser of fewer
 has the same ratios. Z-Image's first step, which has the blocks that read the text alone, is the one that warms up. The
-peer's text encoder and klein's denoiser are holes that read as zeros, as speed does not depend on values; it ends
-before its VAE. For Z-Image it is built of a source whose `z_image.hpp` says 3 and 1 for `num_layers` and
-`num_refiner_layers`.
+peer's files are holes that read as zeros, as speed does not depend on values; it ends before its VAE. For Z-Image it is
+built of a source whose `z_image.hpp` says 3 and 1 for `num_layers` and `num_refiner_layers`.
 Processor seconds are those of all threads; they say more than seconds on a machine with other work.
 """
 
@@ -45,7 +44,7 @@ Turn = tuple[float, float]
 def main() -> None:
     """Measure and print."""
     if sys.argv[1:2] == ["--worker"]:
-        work(Path(sys.argv[2]), Path(sys.argv[3]), *map(int, sys.argv[4:7]))
+        work(Path(sys.argv[2]), *map(int, sys.argv[3:6]))
         return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="where networks go (kept)")
@@ -124,16 +123,16 @@ def write_source(folder: Path, pipeline: str, first: int, second: int) -> None:
 
 
 def write_holes(folder: Path, pipeline: str, first: int, second: int) -> None:
-    """Write the peer's files: a text encoder, a VAE, and klein's denoiser by its makers' names."""
+    """Write the peer's files: the same denoiser by its makers' names, a text encoder and a VAE."""
     from large_folders import PIPELINES, write_component
 
     from olivelike.testing.checkpoints import write_safetensors
 
-    if pipeline == "klein":
-        shapes = holes_of_klein(first, second)
-        named = {name if name.endswith("scale") else f"{name}.weight": shape for name, shape in shapes.items()}
-        tensors: Any = {name: ("BF16", shape) for name, shape in named.items()}
-        write_safetensors(folder / "denoiser.safetensors", tensors, None)
+    shapes = (holes_of_klein if pipeline == "klein" else holes_of_z_image)(first, second)
+    whole = (".scale", ".bias", "_token")
+    named = {name if name.endswith(whole) else f"{name}.weight": shape for name, shape in shapes.items()}
+    tensors: Any = {name: ("BF16", shape) for name, shape in named.items()}
+    write_safetensors(folder / "denoiser.safetensors", tensors, None)
     width, inner = _QWEN["hidden"], _QWEN["inner"]
     text = {"embed_tokens": (_QWEN["vocabulary"], width), "norm": (width,)}
     for layer in range(_QWEN["layers"]):
@@ -168,6 +167,29 @@ def holes_of_klein(double: int, single: int) -> dict[str, tuple[int, ...]]:
         shapes |= {f"{start}.linear1": (3 * WIDTH + 2 * MLP, WIDTH), f"{start}.linear2": (WIDTH, WIDTH + MLP)}
         shapes |= {f"{start}.norm.{part}_norm.scale": (128,) for part in ("query", "key")}
     return shapes
+
+
+def holes_of_z_image(layers: int, refiners: int) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of Z-Image's weights by its makers' names."""
+    width, inner, moment, text = 3840, 10240, 256, 2560
+    linear = {
+        "x_embedder": (width, 64), "t_embedder.mlp.0": (1024, 256), "t_embedder.mlp.2": (moment, 1024),
+        "cap_embedder.1": (width, text), "final_layer.linear": (64, width),
+        "final_layer.adaLN_modulation.1": (width, moment),
+    }  # fmt: skip
+    shapes: dict[str, tuple[int, ...]] = {
+        "cap_embedder.0": (text,), "x_pad_token": (1, width), "cap_pad_token": (1, width),
+    }  # fmt: skip
+    for kind, number in (("layers", layers), ("noise_refiner", refiners), ("context_refiner", refiners)):
+        for block in (f"{kind}.{place}" for place in range(number)):
+            if kind != "context_refiner":
+                linear[f"{block}.adaLN_modulation.0"] = 4 * width, moment
+            shapes |= {f"{block}.attention.qkv": (3 * width, width), f"{block}.attention.out": (width, width)}
+            shapes |= {f"{block}.attention.{part}_norm": (128,) for part in ("q", "k")}
+            shapes |= {f"{block}.feed_forward.{part}": (inner, width) for part in ("w1", "w3")}
+            shapes |= {f"{block}.feed_forward.w2": (width, inner)}
+            shapes |= {f"{block}.{part}_norm{place}": (width,) for part in ("attention", "ffn") for place in (1, 2)}
+    return shapes | linear | {f"{name}.bias": shape[:1] for name, shape in linear.items()}
 
 
 def inputs(pipeline: str, side: int, words: int) -> dict[str, np.ndarray[Any, Any]]:
@@ -243,13 +265,9 @@ def diffusers_step(source: Path, pipeline: str, feeds: Any) -> Any:
 
 def peer(options: argparse.Namespace, folder: Path, pipeline: str) -> Turn:
     """Return what the peer's last step takes, in a process of its own."""
-    # It takes Z-Image's denoiser by diffusers' names, too.
-    denoiser = (
-        "denoiser.safetensors" if pipeline == "klein" else "source/transformer/diffusion_pytorch_model.safetensors"
-    )
     words = 0 if pipeline == "klein" else options.tokens - _TEMPLATE
-    command = [options.peer, __file__, "--worker", str(folder), str(folder / denoiser)]
-    done = subprocess.run([*command, str(options.side), "3", str(words)], capture_output=True, text=True, check=False)
+    command = [options.peer, __file__, "--worker", str(folder), str(options.side), "3", str(words)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     try:
         seconds, processor = json.loads(done.stdout.splitlines()[-1])
     except (IndexError, ValueError):
@@ -257,14 +275,14 @@ def peer(options: argparse.Namespace, folder: Path, pipeline: str) -> Turn:
     return seconds, processor
 
 
-def work(folder: Path, denoiser: Path, side: int, steps: int, words: int) -> None:
+def work(folder: Path, side: int, steps: int, words: int) -> None:
     """Be the peer: begin to draw, tell what the last of some steps took, and end."""
     answers = os.dup(1)
     os.dup2(2, 1)
     from stable_diffusion_cpp import StableDiffusion
 
     model = StableDiffusion(
-        diffusion_model_path=str(denoiser), llm_path=str(folder / "text.safetensors"),
+        diffusion_model_path=str(folder / "denoiser.safetensors"), llm_path=str(folder / "text.safetensors"),
         vae_path=str(folder / "vae/diffusion_pytorch_model.safetensors"), wtype="q8_0", n_threads=2,
         diffusion_flash_attn=True, vae_decode_only=True, verbose=False,
     )  # fmt: skip
