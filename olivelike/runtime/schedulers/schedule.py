@@ -139,7 +139,7 @@ def make_schedule(
     _check_steps(chosen, steps)
     skipped = _skipped(chosen, steps, strength)
     try:
-        return _made(chosen.class_name, json.dumps(chosen.settings), steps, skipped, eta, shift, even)
+        return _made(chosen.class_name, json.dumps(chosen.settings), steps, skipped, eta, float(shift), even)
     except (KeyError, ValueError, TypeError, IndexError, OverflowError, ZeroDivisionError) as error:
         raise SourceError(
             f"scheduler_config.json makes no {chosen.class_name}: {error}; repair the file, or make the folder again"
