@@ -10,6 +10,7 @@ process draws the same one with `open_pipeline` and writes it. Clients and serve
 from __future__ import annotations
 
 import argparse
+import asyncio
 import http.client
 import json
 import re
@@ -19,7 +20,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -203,6 +204,61 @@ def memory(folder: Path, pictures: int) -> None:
                     print(f"memory after {number} pictures: {whole:.1f} MB ({whole / early - 1:+.1%}; {parts})")
 
 
+def before_drawing(folder: Path, orders: int) -> None:
+    """Print the processor time of an order until it is sent to be drawn: in one thread, so that load hardly counts.
+
+    The process that draws is this one: it plans what it is asked to, and takes each drawing for done.
+    """
+    from olivelike.serve import ServeSettings
+    from olivelike.serve.application import create_app
+    from olivelike.serve.drawing import painter
+    from olivelike.serve.drawing.painting import Painting
+
+    spent: list[float] = []
+    began = [0.0]
+
+    class Child:
+        pid = None
+
+        def __init__(self, _module: str, _log: Path, hear: Callable[[dict[str, object]], None], _end: object) -> None:
+            self._painting: Painting | None = None
+            self._hear = hear
+
+        def send(self, message: dict[str, object]) -> None:
+            message = json.loads(json.dumps(message))
+            if message.get("do") == "draw":
+                spent.append(time.process_time() - began[0])
+                self._hear({"answer": "done", "job": message["draw"]["job"], "folders": []})
+            elif self._painting is None:
+                self._painting = Painting(message, lambda answer: self._hear(json.loads(json.dumps(answer))))
+            else:
+                self._painting.handle(message)
+
+        def stop(self) -> None:
+            pass
+
+    async def ask(scratch: str) -> None:
+        app = create_app(ServeSettings(folders=(folder,), gallery=Path(scratch)))
+        async with (
+            app.router.lifespan_context(app),
+            httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client,
+        ):
+            for seed in range(orders):
+                request = client.build_request("POST", "/api/jobs", json={**ORDER, "seed": seed})
+                began[0] = time.process_time()
+                job = (await client.send(request)).raise_for_status().json()["id"]
+                while (await client.get(f"/api/jobs/{job}")).json()["state"] != "done":
+                    await asyncio.sleep(0.001)
+
+    painter.JsonChild = Child
+    with tempfile.TemporaryDirectory() as scratch:
+        asyncio.run(ask(scratch))
+    taken = sorted(1000 * one for one in spent[orders // 10 :])
+    print(
+        f"processor time of an order until it is drawn: least {taken[0]:.2f} ms, median {statistics.median(taken):.2f} ms"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
@@ -211,7 +267,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=0, help="of ONNX Runtime, here and there; 0 takes all cores")
     parser.add_argument("--clients", type=int, default=100)
     parser.add_argument("--memory-pictures", type=int, default=1000)
-    parser.add_argument("--only", choices=["adds", "preview", "clients", "memory"])
+    parser.add_argument("--only", choices=["adds", "preview", "clients", "memory", "before"])
     options = parser.parse_args()
     ORDER["steps"] = options.steps
     print(f"{psutil.cpu_count()} cores, {psutil.virtual_memory().total / 1e9:.0f} GB")
@@ -220,6 +276,7 @@ def main() -> None:
         "preview": lambda: first_preview(options.folder),
         "clients": lambda: many_clients(options.folder, options.clients),
         "memory": lambda: memory(options.folder, options.memory_pictures),
+        "before": lambda: before_drawing(options.folder, 20 * options.pictures),
     }
     for name, measure in parts.items():
         if options.only in (None, name):
