@@ -255,7 +255,8 @@ def before_drawing(folder: Path, orders: int) -> None:
         asyncio.run(ask(scratch))
     taken = sorted(1000 * one for one in spent[orders // 10 :])
     print(
-        f"processor time of an order until it is drawn: least {taken[0]:.2f} ms, median {statistics.median(taken):.2f} ms"
+        "processor time of an order until it is drawn: "
+        f"least {taken[0]:.2f} ms, median {statistics.median(taken):.2f} ms"
     )
 
 
