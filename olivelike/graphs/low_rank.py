@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import fnmatch
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,7 +19,7 @@ import onnx_ir as ir
 from olivelike.errors import PassError
 from olivelike.graphs.editing.editor import CONTRIB, GraphEditor
 from olivelike.graphs.editing.values import dims_of
-from olivelike.model.low_rank_inputs import DOWN, UP, factor_input, strength_input
+from olivelike.model.low_rank_inputs import DOWN, UP, active_input, factor_input, strength_input
 
 if TYPE_CHECKING:
     from olivelike.graphs.editing.values import Attributes, Dims
@@ -37,11 +37,12 @@ _MATRIX, _FILTERS = 2, 4
 
 @dataclass(frozen=True)
 class LowRankLayer:
-    """A product of a graph that can take factors."""
+    """A weight of a graph whose products can take factors."""
 
     initializer: str
-    """Name of its weight; of one in several parts, the first."""
-    node: ir.Node
+    """Its name; of one in several parts, that of the first."""
+    nodes: tuple[ir.Node, ...]
+    """Products by it, in order; most have one."""
 
 
 @dataclass(frozen=True)
@@ -80,21 +81,36 @@ def take_mark(model: ir.Model) -> Choice | None:
 def low_rank_layers(
     model: ir.Model, made_of: Mapping[str, Sequence[tuple[str, Sequence[int]]]], choice: Choice
 ) -> list[LowRankLayer]:
-    """Return the layers of a written graph that can take factors, in order; none that makes an output of the network.
+    """Return the layers of a written graph that can take factors, in order.
+
+    None makes an output of the network, and none has a weight that does more than multiply.
 
     Args:
         model: Weights are initializers in it.
         made_of: Per initializer, name and shape of each parameter that it was derived from.
         choice: Says which.
     """
-    found: dict[str, LowRankLayer] = {}
+    found: dict[str, list[ir.Node]] = {}
     for node in model.graph:
         name = _weight_of(node, made_of)
-        if name is None or name in found or any(output.is_graph_output() for output in node.outputs):
+        if name is None or any(output.is_graph_output() for output in node.outputs):
             continue
         if choice.takes(made_of[name]):
-            found[name] = LowRankLayer(name, node)
-    return list(found.values())
+            found.setdefault(name, []).append(node)
+    return [
+        LowRankLayer(name, tuple(nodes))
+        for name, nodes in found.items()
+        if set(nodes) >= set(_users(model.graph.initializers[name]))
+    ]
+
+
+def _users(constant: ir.Value) -> Iterator[ir.Node]:
+    """Yield the nodes that take a constant, or what is computed of constants alone, beside other things."""
+    for user, _ in constant.uses():
+        if _sources(user.outputs[0]):
+            yield from _users(user.outputs[0])
+        else:
+            yield user
 
 
 def _weight_of(node: ir.Node, made_of: Mapping[str, Sequence[tuple[str, Sequence[int]]]]) -> str | None:
@@ -130,7 +146,8 @@ def add_low_rank_inputs(model: ir.Model, layers: Sequence[LowRankLayer], slots: 
     """Give layers of a graph, in place, the inputs of so many LoRAs at once, and a strength for each.
 
     Factors are of the type that the layer computes in. `down` is (features in, rank) and `up` (rank, features out); of
-    a convolution they are filters, `down` of the layer's own size and `up` of one pixel.
+    a convolution they are filters, `down` of the layer's own size and `up` of one pixel. Who feeds factors feeds that
+    the LoRA is active, too: without one that is, nothing is computed of any.
 
     Raises `PassError` if there is no layer.
     """
@@ -139,9 +156,15 @@ def add_low_rank_inputs(model: ir.Model, layers: Sequence[LowRankLayer], slots: 
     editor = GraphEditor(model)
     first = next(iter(model.graph))
     strengths = [_input(editor, strength_input(slot), (), np.ones((), np.float32)) for slot in range(slots)]
+    active = [_input(editor, active_input(slot), (1,), np.zeros(1, np.float32)) for slot in range(slots)]
+    is_active = editor.add(
+        "Cast", [editor.add("Max", active, (1,), before=first, name="lora.active", block="")], (1,), before=first,
+        name="lora.is_active", dtype=ir.DataType.BOOL, block="", attributes={"to": int(ir.DataType.BOOL)},
+    )  # fmt: skip
     scales: dict[ir.DataType, list[ir.Value]] = {ir.DataType.FLOAT: strengths}
+    groups: dict[tuple[ir.Value, bool], list[tuple[ir.Node, _Factors]]] = {}
     for layer in layers:
-        dtype = _dtype(layer.node)
+        dtype = _dtype(layer.nodes[0])
         if dtype not in scales:
             scales[dtype] = [
                 editor.add(
@@ -150,10 +173,14 @@ def add_low_rank_inputs(model: ir.Model, layers: Sequence[LowRankLayer], slots: 
                 )
                 for value in strengths
             ]  # fmt: skip
-        if layer.node.op_type == "Attention":
-            _widen(editor, layer, scales[dtype])
-        else:
-            _add_products(editor, layer, scales[dtype])
+        factors = _factors(editor, layer, scales[dtype])
+        for node in layer.nodes:
+            if node.op_type == "Attention":
+                _widen(editor, node, factors)
+            else:
+                groups.setdefault((_taken(node), node.op_type in _CONVOLUTIONS), []).append((node, factors))
+    for (_, are_convolutions), members in groups.items():
+        _add_changes(editor, is_active, members, _convolved if are_convolutions else _multiplied)
     editor.import_contrib()
 
 
@@ -177,64 +204,65 @@ def _taken(node: ir.Node) -> ir.Value:
     return taken
 
 
-def _add_products(editor: GraphEditor, layer: LowRankLayer, scales: Sequence[ir.Value]) -> None:
-    """Add to what a layer makes, with its bias, the products of the factors."""
-    made = _with_bias(layer.node)
-    users, before = made.uses(), _first_user(made)
-    if layer.node.op_type in _CONVOLUTIONS:
-        changed = made
-        for slot, scale in enumerate(scales):
-            change = _convolved(editor, layer, slot, scale, before)
-            changed = editor.add("Add", [changed, change], dims_of(made), before=before, name=f"{made.name}.changed")
-    else:
-        changed = _multiplied(editor, layer, scales, made, before)
-    for user, index in users:
-        user.replace_input_with(index, changed)
+@dataclass(frozen=True)
+class _Factors:
+    """Inputs of a layer, by LoRA, and the strengths."""
 
+    name: str
+    downs: tuple[ir.Value, ...]
+    ups: tuple[ir.Value, ...]
+    scales: Sequence[ir.Value]
+    down_axis: int
+    """Axis of the rank."""
+    up_axis: int
 
-def _with_bias(node: ir.Node) -> ir.Value:
-    """Return what a layer makes, behind the sum with its bias: ONNX Runtime makes one operator of the two."""
-    made = node.outputs[0]
-    user, index = next(iter(made.uses()))
-    if len(made.uses()) != 1 or user.op_type != "Add" or user.outputs[0].is_graph_output():
-        return made
-    other = user.inputs[1 - index]
-    return user.outputs[0] if other is not None and _sources(other) and user.outputs[0].uses() else made
-
-
-def _first_user(value: ir.Value) -> ir.Node:
-    users = {id(user) for user, _ in value.uses()}
-    node = value.producer()
-    assert node is not None
-    assert node.graph is not None
-    return next(other for other in node.graph if id(other) in users)
-
-
-def _unknown(value: ir.Value) -> Dims:
-    """Return a shape of the same rank of which nothing else is known: memory is not planned by it."""
-    return (None,) * len(dims_of(value))
-
-
-def _joined(
-    editor: GraphEditor, layer: LowRankLayer, scales: Sequence[ir.Value], before: ir.Node
-) -> tuple[ir.Value, ir.Value]:
-    """Return the factors of all LoRAs as one pair, (features in, ranks) and (ranks, features out), by strength."""
-    (taken, made), dtype = _features(layer.node), _dtype(layer.node)
-    downs, ups = list[ir.Value](), list[ir.Value]()
-    for slot, scale in enumerate(scales):
+    def joined(self, editor: GraphEditor, before: ir.Node) -> tuple[ir.Value, ir.Value]:
+        """Return the factors of all LoRAs as one pair, by strength."""
+        ups = [
+            editor.add("Mul", [up, scale], dims_of(up), before=before, name=f"{up.name}.scaled")
+            for up, scale in zip(self.ups, self.scales, strict=True)
+        ]
+        pairs = ((DOWN, self.downs, self.down_axis), (UP, ups, self.up_axis))
         down, up = (
-            _input(editor, factor_input(slot, layer.initializer, factor), shape, np.zeros(default, dtype.numpy()))
-            for factor, shape, default in ((DOWN, (taken, None), (taken, 0)), (UP, (None, made), (0, made)))
+            editor.add(
+                "Concat", values, dims_of(values[0]), before=before, name=f"{self.name}.{factor}",
+                attributes={"axis": axis},
+            )
+            if len(values) > 1
+            else values[0]
+            for factor, values, axis in pairs
+        )  # fmt: skip
+        return down, up
+
+
+def _factors(editor: GraphEditor, layer: LowRankLayer, scales: Sequence[ir.Value]) -> _Factors:
+    node = layer.nodes[0]
+    down_shape, down_axis, up_shape, up_axis = _shapes(node)
+    dtype = _dtype(node).numpy()
+    downs, ups = (
+        tuple(
+            _input(editor, factor_input(slot, layer.initializer, factor), _ranked(shape, axis), np.zeros(shape, dtype))
+            for slot in range(len(scales))
         )
-        downs.append(down)
-        ups.append(editor.add("Mul", [up, scale], (None, made), before=before, name=f"{up.name}.scaled"))
-    if len(scales) == 1:
-        return downs[0], ups[0]
-    name = layer.initializer
-    return (
-        editor.add("Concat", downs, (taken, None), before=before, name=f"{name}.{DOWN}", attributes={"axis": 1}),
-        editor.add("Concat", ups, (None, made), before=before, name=f"{name}.{UP}", attributes={"axis": 0}),
+        for factor, shape, axis in ((DOWN, down_shape, down_axis), (UP, up_shape, up_axis))
     )
+    return _Factors(layer.initializer, downs, ups, scales, down_axis, up_axis)
+
+
+def _shapes(node: ir.Node) -> tuple[tuple[int, ...], int, tuple[int, ...], int]:
+    """Return the shape of `down` of rank 0 and the axis of the rank, and those of `up`."""
+    if node.op_type not in _CONVOLUTIONS:
+        taken, made = _features(node)
+        return (taken, 0), 1, (0, made), 0
+    weight = node.inputs[1]
+    assert weight is not None
+    made, *inner = (int(dim) for dim in dims_of(weight) if isinstance(dim, int))
+    last = node.op_type == "NhwcConv"
+    return (0, *inner), 0, (made, 1, 1, 0) if last else (made, 0, 1, 1), 3 if last else 1
+
+
+def _ranked(shape: Sequence[int], axis: int) -> Dims:
+    return tuple(None if index == axis else size for index, size in enumerate(shape))
 
 
 def _features(node: ir.Node) -> tuple[int, int]:
@@ -251,76 +279,135 @@ def _features(node: ir.Node) -> tuple[int, int]:
     return (made, taken) if is_turned else (taken, made)
 
 
-def _multiplied(
-    editor: GraphEditor, layer: LowRankLayer, scales: Sequence[ir.Value], made: ir.Value, before: ir.Node
-) -> ir.Value:
-    """Return x·down·up + what is made: `Gemm` adds where it multiplies, and without ranks copies."""
-    taken, dims = _taken(layer.node), dims_of(made)
-    down, up = _joined(editor, layer, scales, before)
-    name = f"{made.name}.changed"
-    is_flat = len(dims) == _MATRIX
+def _unknown(value: ir.Value) -> Dims:
+    """Return a shape of the same rank of which nothing else is known: memory is not planned by it."""
+    return (None,) * len(dims_of(value))
 
-    def flat(value: ir.Value, features: int) -> ir.Value:
-        if is_flat:
-            return value
-        shape = editor.shape_constant(-1, features)
-        return editor.add("Reshape", [value, shape], (None, features), before=before, name=f"{value.name}.flat")
 
-    features, others = _features(layer.node)
-    low = editor.add(
-        "MatMul", [flat(taken, features), down], (None, None), before=before, name=f"{name}.low", dtype=made.dtype
+@dataclass(frozen=True)
+class _Change:
+    """What LoRAs add to what a layer makes."""
+
+    to: ir.Value
+    """What they add it to."""
+    total: ir.Value
+    """What then is in place of this; another value than `to` where a bias is added behind, which the change brings."""
+    active: ir.Value
+    """The change by those that are active."""
+    inactive: ir.Value
+    """The change without any, which is the bias or 0."""
+
+
+def _add_changes(
+    editor: GraphEditor,
+    is_active: ir.Value,
+    members: Sequence[tuple[ir.Node, _Factors]],
+    change: Callable[[GraphEditor, ir.Node, _Factors, ir.Node], _Change],
+) -> None:
+    """Add changes to what layers of one input make; they are computed in a branch that is taken if a LoRA is active."""
+    before = members[0][0]
+    known = set(editor.graph)
+    changes = [change(editor, node, factors, before) for node, factors in members]
+    made = [node for node in editor.graph if node not in known]
+    editor.graph.remove(made)
+    others = [
+        ir.node("Identity", [one.inactive], outputs=[editor.value(f"{one.active.name}.none", (), one.active.dtype)])
+        for one in changes
+    ]
+    branches = {
+        "then_branch": ir.Graph([], [one.active for one in changes], nodes=made, name=f"{before.name}.active"),
+        "else_branch": ir.Graph([], [node.outputs[0] for node in others], nodes=others, name=f"{before.name}.none"),
+    }
+    outputs = [editor.value(f"{one.active.name}.change", _unknown(one.to), one.active.dtype) for one in changes]
+    chosen = ir.node("If", [is_active], branches, outputs=outputs, name=outputs[0].name)
+    editor.graph.insert_before(before, chosen)
+    for one, added in zip(changes, outputs, strict=True):
+        users, place = one.total.uses(), _first_user(one.to)
+        changed = editor.add("Add", [one.to, added], dims_of(one.to), before=place, name=f"{one.total.name}.changed")
+        for user, index in users:
+            user.replace_input_with(index, changed)
+        if one.total is not one.to and (node := one.total.producer()) is not None:
+            editor.prune(node)
+
+
+def _zero(editor: GraphEditor, value: ir.Value) -> ir.Value:
+    """Return a 0 of as many axes and of the type of a value."""
+    assert value.dtype is not None
+    zero: Any = np.zeros((1,) * len(dims_of(value)))
+    return editor.constant(zero, value.dtype.numpy().type)
+
+
+def _multiplied(editor: GraphEditor, node: ir.Node, factors: _Factors, before: ir.Node) -> _Change:
+    """Return x·down·up, with the bias that is added behind the product, if one is."""
+    taken, made = _taken(node), node.outputs[0]
+    down, up = factors.joined(editor, before)
+    name = f"{made.name}.lora"
+    low = editor.add("MatMul", [taken, down], _unknown(made), before=before, name=f"{name}.low", dtype=made.dtype)
+    total, bias = _with_bias(node)
+    if bias is None or len(dims_of(made)) == _MATRIX:  # Of matrices ONNX Runtime adds the bias where it multiplies.
+        product = editor.add("MatMul", [low, up], _unknown(made), before=before, name=name)
+        return _Change(total, total, product, _zero(editor, made))
+    attributes = {"axis": len(dims_of(made)) - 1}
+    flat = editor.add("Flatten", [low], (None, None), before=before, name=f"{name}.flat", attributes=attributes)
+    product = editor.add("Gemm", [flat, up, bias], (None, None), before=before, name=f"{name}.product")
+    sizes = editor.add(
+        "Shape", [taken], (None,), before=before, name=f"{name}.sizes", dtype=ir.DataType.INT64, attributes={"end": -1}
     )
-    product = editor.add(
-        "Gemm",
-        [low, up, flat(made, others)],
-        (None, others),
-        before=before,
-        name=f"{name}.product" if not is_flat else name,
+    features = editor.shape_constant(_features(node)[1])
+    shape = editor.add(
+        "Concat", [sizes, features], (None,), before=before, name=f"{name}.shape", attributes={"axis": 0}
     )
-    if is_flat:
-        return product
-    shape = editor.add("Shape", [made], (len(dims),), before=before, name=f"{name}.shape", dtype=ir.DataType.INT64)
-    return editor.add("Reshape", [product, shape], dims, before=before, name=name)
+    return _Change(made, total, editor.add("Reshape", [product, shape], _unknown(made), before=before, name=name), bias)
 
 
-def _convolved(editor: GraphEditor, layer: LowRankLayer, slot: int, scale: ir.Value, before: ir.Node) -> ir.Value:
-    node, dtype = layer.node, _dtype(layer.node)
-    taken, weight = _taken(node), node.inputs[1]
-    assert weight is not None
-    last = node.op_type == "NhwcConv"
-    size, *inner = [int(dim) for dim in dims_of(weight) if isinstance(dim, int)]
-    shape = (size, 1, 1, 0) if last else (size, 0, 1, 1)
-    down, up = (
-        _input(editor, factor_input(slot, layer.initializer, factor), (None,) * 4, np.zeros(default, dtype.numpy()))
-        for factor, default in ((DOWN, (0, *inner)), (UP, shape))
-    )
+def _with_bias(node: ir.Node) -> tuple[ir.Value, ir.Value | None]:
+    """Return what a product makes with its bias, and the bias, if it is added behind it."""
+    made = node.outputs[0]
+    user, index = next(iter(made.uses()))
+    if len(made.uses()) != 1 or user.op_type != "Add" or user.outputs[0].is_graph_output():
+        return made, None
+    other = user.inputs[1 - index]
+    fits = other is not None and other.is_initializer() and len(dims_of(other)) == 1 and user.outputs[0].uses()
+    return (user.outputs[0], other) if fits else (made, None)
+
+
+def _first_user(value: ir.Value) -> ir.Node:
+    users = {id(user) for user, _ in value.uses()}
+    node = value.producer()
+    assert node is not None
+    assert node.graph is not None
+    return next(other for other in node.graph if id(other) in users)
+
+
+def _convolved(editor: GraphEditor, node: ir.Node, factors: _Factors, before: ir.Node) -> _Change:
+    """Return what the filters `down`, of a convolution's size, and then `up`, of a point, make of what it takes."""
+    made = node.outputs[0]
+    down, up = factors.joined(editor, before)
     attributes = {attribute.name: attribute.value for attribute in node.attributes.values()}
 
-    def filtered(value: ir.Value, filters: ir.Value, attributes: Attributes | None = None) -> ir.Value:
+    def filtered(value: ir.Value, filters: ir.Value, name: str, attributes: Attributes | None = None) -> ir.Value:
         return editor.add(
-            node.op_type, [value, filters], _unknown(taken), before=before, name=f"{filters.name}.product",
-            attributes=attributes, domain=node.domain, dtype=dtype,
+            node.op_type, [value, filters], _unknown(made), before=before, name=name,
+            attributes=attributes, domain=node.domain, dtype=_dtype(node),
         )  # fmt: skip
 
-    low = editor.add(
-        "Mul", [filtered(taken, down, attributes), scale], _unknown(taken), before=before, name=f"{down.name}.scaled"
-    )
-    return filtered(low, up)
+    low = filtered(_taken(node), down, f"{made.name}.lora.low", attributes)
+    return _Change(made, made, filtered(low, up, f"{made.name}.lora"), _zero(editor, made))
 
 
-def _widen(editor: GraphEditor, layer: LowRankLayer, scales: Sequence[ir.Value]) -> None:
+def _widen(editor: GraphEditor, node: ir.Node, factors: _Factors) -> None:
     """Let the operator that projects and attends take x·down as more features, and `up` as their weights."""
-    node = layer.node
     taken, weight = _taken(node), node.inputs[1]
     assert weight is not None
-    down, up = _joined(editor, layer, scales, node)
-    dims, name = dims_of(taken), layer.initializer
+    dims, name = dims_of(taken), weight.name
+    down, up = factors.joined(editor, node)
     low = editor.add("MatMul", [taken, down], _unknown(taken), before=node, name=f"{name}.low")
     wide = editor.add(
         "Concat", [taken, low], (*dims[:-1], None), before=node, name=f"{name}.taken", attributes={"axis": -1}
     )
     weights = editor.add(
-        "Concat", [weight, up], (None, dims_of(weight)[1]), before=node, name=f"{name}.wide", attributes={"axis": 0}
-    )
+        "Concat", [weight, up], (None, dims_of(weight)[1]), before=node, name=f"{name}.wide",
+        attributes={"axis": 0},
+    )  # fmt: skip
     node.replace_input_with(0, wide)
     node.replace_input_with(1, weights)

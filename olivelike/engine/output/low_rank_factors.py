@@ -23,7 +23,15 @@ from olivelike._untrusted import read_bytes
 from olivelike.engine.output.expressions import Array, Evaluator, Expression, operators, parameters
 from olivelike.errors import SourceError, UsageError
 from olivelike.model.graph import QUANTISE_DOMAIN
-from olivelike.model.low_rank_inputs import ADAPTER_SUFFIX, DOWN, LORA_INPUTS_FILE, UP, factor_input, strength_input
+from olivelike.model.low_rank_inputs import (
+    ADAPTER_SUFFIX,
+    DOWN,
+    LORA_INPUTS_FILE,
+    UP,
+    active_input,
+    factor_input,
+    strength_input,
+)
 from olivelike.model.records.output import OutputRecord
 
 if TYPE_CHECKING:
@@ -44,8 +52,9 @@ class Factors:
     """Largest of a layer."""
 
     def for_slot(self, slot: int) -> Mapping[str, Array]:
-        """Return the factors by the names of inputs, to be one of the LoRAs at once; the first is 0."""
-        return {factor_input(slot, *key): array for key, array in self.arrays.items()}
+        """Return what inputs get by their names, to be one of the LoRAs at once; the first is 0."""
+        factors = {factor_input(slot, *key): array for key, array in self.arrays.items()}
+        return {active_input(slot): np.ones(1, np.float32), **factors}
 
 
 def lora_factors(folder: Path, loras: Sequence[WeightedLora]) -> dict[str, Factors]:
@@ -100,33 +109,38 @@ def _factors(
     derivations: Mapping[str, Expression],
     taken: Mapping[str, np.dtype[Any]],
 ) -> Factors:
-    left = dict(changed)
     arrays: dict[tuple[str, str], Array] = {}
     largest = 0
+    used = {
+        name: initializer
+        for initializer, expression in derivations.items()
+        if initializer not in taken and "output" not in expression  # Scales and the like.
+        for name, _ in parameters(expression)
+    }
+    if left := changed.keys() & used.keys():
+        names = ", ".join(sorted(left)[:_MOST_NAMED])
+        raise SourceError(
+            f"{component}: the LoRAs change {count(len(left), 'layer')} that take no factors, such as {names}; let "
+            "`layers` of `lora_inputs` name them if they do no more than multiply, or merge the LoRAs with `loras:` in "
+            "the workflow"
+        )
     for initializer, dtype in taken.items():
         expression = _unquantised(derivations[initializer])
-        named = [name for name, _ in parameters(expression)]
-        mine = {name: left.pop(name) for name in named if name in left}
-        if not mine:
-            continue
+        mine = {name: changed[name] for name, _ in parameters(expression) if name in changed}
         for name, change in mine.items():
             if not change.is_low_rank:
                 raise SourceError(
                     f"{name} of {component}: is changed by a DoRA, LoHa, LoKr or a Tucker decomposition, or in some of "
                     "its rows, which is no product of two factors; merge that LoRA with `loras:` in the workflow"
                 )
+        if not mine:
+            continue
         down, up, rank = _stacked(mine, expression)
         largest = max(largest, rank)
         for factor, array in ((DOWN, down), (UP, up)):
             if not np.isfinite(limited := array.astype(dtype)).all():
-                raise SourceError(f"{named[0]} of {component}: a factor is too large for half precision")
+                raise SourceError(f"{next(iter(mine))} of {component}: a factor is too large for half precision")
             arrays[initializer, factor] = np.ascontiguousarray(limited)
-    if left:
-        names = ", ".join(list(left)[:_MOST_NAMED])
-        raise SourceError(
-            f"{component}: the LoRAs change {count(len(left), 'layer')} that take no factors, such as {names}; let "
-            "`layers` of `lora_inputs` name them, or merge the LoRAs with `loras:` in the workflow"
-        )
     return Factors(arrays, largest)
 
 
