@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 LORA_INPUTS_FILE: Final = "lora_inputs.onnx"
-"""The graph, beside `model.onnx` and over its weights; the pass `lora_inputs` makes it."""
+"""The graph, beside `model.onnx` and over its weights."""
+LORA_INPUTS: Final = "lora_inputs"
+"""The pass that makes it."""
 ADAPTER_SUFFIX: Final = ".onnx_adapter"
 """ONNX Runtime's format of factors by the names of inputs."""
 DOWN: Final = "down"
@@ -25,5 +27,5 @@ def strength_input(slot: int) -> str:
 
 
 def active_input(slot: int) -> str:
-    """Return the input that says whether factors of a LoRA are fed: one float32, 1 if they are, 0 where it is not fed."""
+    """Return the input that says whether factors of a LoRA are fed: one float32, 1 if so, 0 where it is not fed."""
     return f"lora_{slot}.{_ACTIVE}"

@@ -203,3 +203,8 @@ def test_what_is_no_product_of_factors_or_has_no_place_is_refused(project: Proje
     with pytest.raises(UsageError, match="is no name of a file"):
         write_adapters(project.output, [[weighted(project, "one")]], tmp_path, "../out")
     assert [path.name for path in tmp_path.iterdir()] == ["dora.safetensors"]
+
+
+def test_one_file_has_no_further_graph(project: Project) -> None:
+    with pytest.raises(UsageError, match="layout single-ids is one file, and lora_inputs writes a graph beside each"):
+        project.run("layout=single-ids")

@@ -17,6 +17,7 @@ from olivelike.families.networks.unet import COMPONENT as UNET
 from olivelike.model.client_layouts import DEFAULT, LAYOUTS
 from olivelike.model.components import PIPELINE
 from olivelike.model.guides import GUIDES
+from olivelike.model.low_rank_inputs import LORA_INPUTS
 from olivelike.workflow import Step
 
 if TYPE_CHECKING:
@@ -234,6 +235,7 @@ def _check_components(workflow: LoadedWorkflow, outputs: Sequence[Output], only:
                 f"{choice}, or drop `{kind.key}`"
             )
     denoiser = denoiser_among(components)
+    passes = {step.pass_name for one in workflow.variants.values() for steps in one.steps.values() for step in steps}
     for output in outputs:
         if LAYOUTS[output.layout].only_unets and denoiser not in (None, UNET):
             raise UsageError(
@@ -242,6 +244,11 @@ def _check_components(workflow: LoadedWorkflow, outputs: Sequence[Output], only:
             )
         if only and LAYOUTS[output.layout].one_file:
             raise UsageError(f"--only: the layout {output.layout} is one file of all components; run without it")
+        if LAYOUTS[output.layout].one_file and LORA_INPUTS in passes:
+            raise UsageError(
+                f"layout {output.layout} is one file, and {LORA_INPUTS} writes a graph beside each network; take "
+                f"layout {DEFAULT}, or drop the pass"
+            )
         if not any(LAYOUTS[output.layout].has(component) for component in components):
             wanted = ", ".join(LAYOUTS[output.layout].components or ())
             raise UsageError(
