@@ -54,6 +54,9 @@ def read_tokens(folder: Path, text: str, *, negative: bool, wildcards: Sequence[
         longest = max(one.chunks for one in read)
         encoders.append({"count": max(one.tokens for one in read), "limit": longest * reader.room, "chunks": longest})
         names |= set(reader.words)
+    if not opened.family.prompt_syntax:  # Of all syntax it has LoRAs alone.
+        tags = [span for span in _spans(text)[0] if span["kind"] == "lora"]
+        return {"encoders": encoders, "spans": tags, "notes": []}
     files = Wildcards(wildcards or [Path("wildcards")])
     words_alone = unread_words(text, files, negative=negative, no_file=_ABSENT)
     refused = wildcards and not negative  # Where folders are named, a name that none has is a mistake.

@@ -104,10 +104,15 @@ class ServeSettings:
         return self.styles or self.gallery / "styles.csv"
 
     def places(self) -> dict[str, list[str]]:
-        """Return folders and files by their option, in the operator's own words, those that were not given empty."""
+        """Return folders and files by their option, in the operator's own words, those that were not given empty.
+
+        `loras/` here is looked at too, and `wildcards/` where no other is named.
+        """
+        usual = {name: [folder] if (folder := Path(name)).is_dir() else [] for name in ("loras", "wildcards")}
         given: dict[str, Path | Sequence[Path] | None] = {
-            "--gallery": self.gallery, "--models": (*self.folders, *self.models_dirs), "--lora-dir": self.lora_dirs,
-            "--styles": self.styles_file, "--wildcard-dir": self.wildcard_dirs, "--upscaler-dir": self.upscaler_dirs,
+            "--gallery": self.gallery, "--models": (*self.folders, *self.models_dirs),
+            "--lora-dir": (*self.lora_dirs, *usual["loras"]), "--styles": self.styles_file,
+            "--wildcard-dir": self.wildcard_dirs or usual["wildcards"], "--upscaler-dir": self.upscaler_dirs,
             "--workflows": self.workflows_dir, "--checkpoints": self.checkpoints_dir,
         }  # fmt: skip
         lists = {option: [one] if isinstance(one, Path) else one or () for option, one in given.items()}

@@ -3,6 +3,7 @@
 import { fit, pan, reveal, setContent, startView, viewScale, zoom } from "./canvas_view.js";
 import { $ } from "./dom.js";
 import { t } from "./language.js";
+import { confirmed } from "./notices.js";
 import { SIDES, WHOLE, canvasOf, colourAt, covered, drawAll, drawStep, frameOf, maskFile, pictureFile, sizeOf } from "./strokes.js";
 
 const LARGEST = 2048;
@@ -279,7 +280,7 @@ export async function paintOver(picture, { steps = [], tool: first = "mask", mas
   await image.decode();
   const share = Math.min(1, LARGEST / Math.max(picture.width, picture.height));
   const [width, height] = [picture.width, picture.height].map((side) => Math.max(1, Math.round(side * share)));
-  drawing = { image, width, height, masks, steps: [...steps], began: frameOf({ steps }), layers: { under: $("mask-under"), colours: $("mask-colours"), mask: canvas() } };
+  drawing = { image, width, height, masks, steps: [...steps], first: steps, began: frameOf({ steps }), layers: { under: $("mask-under"), colours: $("mask-colours"), mask: canvas() } };
   undone = [];
   brush = { x: width / 2, y: height / 2 };
   if (colour) $("mask-colour").value = colour;
@@ -319,6 +320,13 @@ async function result() {
   return found;
 }
 
+/** Close without changes, and ask first where there are some. */
+async function leaveIt() {
+  const { first, steps } = drawing;
+  const same = steps.length === first.length && steps.every((one, place) => one === first[place]);
+  if (same || (await confirmed(t`Leave without what you painted?`, t`Leave`))) $("mask").close();
+}
+
 export function startCanvas() {
   const on = (id, work) => $(id).addEventListener("click", work);
   const whole = (kind) => () => add({ kind, layers: painted(), colour: $("mask-colour").value });
@@ -342,7 +350,11 @@ export function startCanvas() {
   on("mask-clear", whole("clear"));
   on("mask-all", whole("all"));
   on("mask-invert", whole("invert"));
-  on("mask-close", () => $("mask").close());
+  on("mask-close", leaveIt);
+  $("mask").addEventListener("cancel", (event) => {
+    event.preventDefault();
+    leaveIt();
+  });
   on("mask-done", () => leave?.(true));
   on("rect-add", () => {
     const [left, top, width, height] = ["left", "top", "width", "height"].map((side) => Number($(`rect-${side}`).value));

@@ -24,6 +24,7 @@ export function markInStrip({ id }) {
   for (const item of strip.children) {
     const isShown = item.dataset.picture === id;
     item.firstChild.setAttribute("aria-current", String(isShown));
+    item.firstChild.tabIndex = isShown ? 0 : -1;
     // The strip alone is moved: scrollIntoView would move the page too.
     if (isShown) strip.scrollLeft = item.offsetLeft - strip.offsetLeft - strip.clientWidth / 2 + item.clientWidth / 2;
   }

@@ -1,6 +1,6 @@
 // The pictures of all days: in pages that come as one scrolls, searched by recipe.
 
-import { $, make, newest, settled } from "./dom.js";
+import { $, button, make, newest, settled } from "./dom.js";
 import { locale, t } from "./language.js";
 import { problem } from "./notices.js";
 import { loraNames } from "./loras.js";
@@ -13,6 +13,8 @@ const PAGE = 60;
 let pictures = [];
 let next = null;
 let loading = false;
+/** Whether pictures came that are not listed yet. */
+let missed = false;
 const asking = newest();
 
 const visible = () => !$("view-gallery").hidden;
@@ -64,6 +66,12 @@ function wanted() {
   return { search: terms.filter(Boolean).join(" "), model: $("search-model").value };
 }
 
+function searchNothing() {
+  for (const id of ["search", "search-kind", "search-model", "search-lora", "search-day"]) $(id).value = "";
+  $("search").focus();
+  return search();
+}
+
 function searching() {
   const { search, model } = wanted();
   return Boolean(search || model);
@@ -72,6 +80,7 @@ function searching() {
 function tell() {
   const empty = searching() ? t`No picture matches.` : t`No pictures yet. Paint one, and it stays here.`;
   $("gallery-status").textContent = !pictures.length ? empty : next ? t`${pictures.length} and more pictures` : pictures.length === 1 ? t`1 picture` : t`${pictures.length} pictures`;
+  if (!pictures.length && searching()) $("gallery-status").append(" ", button(t`All pictures`, searchNothing));
   $("gallery-more").hidden = !next;
 }
 
@@ -117,12 +126,25 @@ export async function readNewest() {
   $("search-lora").parentElement.hidden = !loraNames().length;
   if (!pictures.length || searching()) return search();
   const found = await ask(query("/api/pictures", { limit: PAGE })).catch(() => ({ pictures: [] }));
+  // More came than a page has.
+  if (found.next && !found.pictures.some((one) => pictures.some(({ id }) => id === one.id))) return search();
   for (const picture of found.pictures.reverse()) addToGallery(picture);
+}
+
+/** Rows don't move under somebody who looks at them. */
+const looked = () => visible() && (scrollY > 200 || selecting());
+
+function catchUp() {
+  if (!missed || looked()) return;
+  missed = false;
+  readNewest();
 }
 
 /** A picture that was just painted goes first, unless one is searching. */
 export function addToGallery(picture) {
   if (searching() || pictures.some((one) => one.id === picture.id)) return;
+  missed ||= looked();
+  if (missed) return;
   pictures.unshift(picture);
   put(picture, true);
   tell();
@@ -164,6 +186,7 @@ export function startGallery() {
   $("search").addEventListener("input", settled(search, 250));
   for (const id of ["search-kind", "search-model", "search-lora", "search-day"]) $(id).addEventListener("change", search);
   $("gallery-more").addEventListener("click", readMore);
+  addEventListener("scroll", settled(catchUp, 150));
   $("gallery-days").addEventListener("keydown", walk);
   new IntersectionObserver(([end]) => end.isIntersecting && visible() && readMore(), { rootMargin: "600px" }).observe($("gallery-more"));
 }

@@ -49,10 +49,10 @@ function take(job) {
 }
 
 /** Follow the first job of ours that has not ended: what it says goes to the stage. */
-function follow() {
+function follow(next = own.keys().next().value) {
   stream?.();
   stream = null;
-  followed = own.keys().next().value ?? null;
+  followed = next ?? null;
   if (!followed) return;
   const id = followed;
   let ended = false;
@@ -126,6 +126,9 @@ export const readQueue = spaced(async () => {
     const [drawing, queued] = states.map((found) => found.jobs.filter((job) => job.kind === "pictures"));
     for (const job of drawing) if (!own.has(job.id)) pace(job, { done: job.step, steps_total: job.steps_total, eta: job.eta_seconds });
     waiting = queued.sort((one, other) => one.position - other.position);
+    // One that was moved is drawn before the one that is followed.
+    const ahead = drawing.find((job) => own.has(job.id)) ?? waiting.find((job) => own.has(job.id));
+    if (ahead && ahead.id !== followed && waiting.some((job) => job.id === followed)) follow(ahead.id);
     const before = own.get(followed) ?? drawing[0];
     const jobs = [...drawing, ...waiting].filter((job) => job.id !== followed);
     const focused = document.activeElement?.id;

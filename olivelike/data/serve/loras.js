@@ -24,7 +24,7 @@ export const chosenLoras = () => chosen.map(({ name, weight }) => ({ name, weigh
 
 export async function readLoras() {
   const found = await ask("/api/loras");
-  known = found;
+  known = found.sort((one, other) => one.name.localeCompare(other.name, undefined, { numeric: true }));
   $("fold-loras").hidden = known.length === 0 && chosen.length === 0;
 }
 

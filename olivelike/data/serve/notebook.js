@@ -101,8 +101,8 @@ export function startNotebook() {
   for (const name of Object.keys(KINDS)) {
     $(`open-${name}`).addEventListener("click", () => {
       kind = name;
-      show();
       $("notebook").showModal();
+      show().then(() => ($("notebook-list").querySelector("button") ?? $("notebook-name")).focus());
     });
   }
   $("notebook-close").addEventListener("click", () => $("notebook").close());

@@ -65,10 +65,14 @@ function fault(error) {
   const named = /^(?:body\.)?([a-z_]+)\b/.exec(error.message)?.[1];
   markField(error.field ?? named, () => problem($(place), ""));
   if (error.code === "source" && /upload|picture/.test(error.message)) {
-    if (hasPicture()) forgetInitial();
-    forgetControl();
-    for (const list of PICTURE_LISTS) list.forget();
+    forgetPictures();
   }
+}
+
+function forgetPictures() {
+  if (hasPicture()) forgetInitial();
+  forgetControl();
+  for (const list of PICTURE_LISTS) list.forget();
 }
 
 let halted = false;
@@ -90,6 +94,7 @@ async function generate(repeated = false) {
   // Where the picture is above the options, it is brought into sight.
   if (matchMedia("(max-width: 56rem)").matches) $("frame").scrollIntoView({ block: "center" });
   $("generate").setAttribute("aria-busy", "true");
+  if (!repeated) onStage("asked");
   if (!current()) onStage("sending");
   try {
     const asked = await order();
@@ -140,16 +145,21 @@ function follow() {
   $("examples").replaceChildren(...(examples().length ? [t`Try: `, ...examples().map(example)] : []));
 }
 
+/** By view: how far it was scrolled when it was left. */
+const places = {};
+
 function route() {
   const wanted = location.hash.slice(1);
   const name = VIEWS.includes(wanted) && (wanted !== "workflows" || features.runs) ? wanted : "paint";
-  if ($(`view-${name}`).hidden) scrollTo(0, 0);
+  const [left] = VIEWS.filter((view) => !$(`view-${view}`).hidden);
+  if (left) places[left] = scrollY;
   for (const view of VIEWS) {
     $(`view-${view}`).hidden = view !== name;
     const link = document.querySelector(`nav a[href="#${view}"]`);
     if (view === name) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
+  if (left !== name) scrollTo(0, places[name] ?? 0);
   $("skip-link").hidden = name !== "paint";
   if (name === "workflows") readRuns();
   if (name === "settings") showSettings();
@@ -168,6 +178,8 @@ function startForm() {
     event.preventDefault();
     generate();
   });
+  // What is changed may be what was wrong.
+  $("form").addEventListener("input", () => problem($("order-problem"), ""));
   $("cancel").addEventListener("click", () => stop("cancel"));
   $("skip").addEventListener("click", () => stop("skip"));
   $("swap").addEventListener("click", () => {
@@ -184,6 +196,7 @@ function startForm() {
   $("form-reset").addEventListener("click", () => {
     resetFields();
     setLoras([]);
+    forgetPictures();
     notice(t`All options are as the model has them.`);
   });
   document.addEventListener("keydown", shortcuts);

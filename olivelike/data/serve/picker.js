@@ -71,9 +71,15 @@ export function startPicker() {
     for (const item of $("picker-list").children) item.hidden = !words.every((word) => item.dataset.words.includes(word));
     tell();
   });
-  $("picker-filter").addEventListener("keydown", (event) => {
-    if (event.key !== "Enter") return;
-    event.preventDefault(); // It would open the dialog again, whose button has the focus then.
-    $("picker-list").querySelector("li:not([hidden]) > :enabled")?.click();
+  $("picker").addEventListener("keydown", (event) => {
+    const filter = $("picker-filter");
+    const first = $("picker-list").querySelector("li:not([hidden]) > :enabled");
+    if (event.target !== filter) {
+      if (event.key.length === 1 && event.key !== " " && !event.ctrlKey && !event.metaKey) filter.focus();
+    } else if (event.key === "ArrowDown") first?.focus();
+    else if (event.key === "Enter") {
+      event.preventDefault(); // It would open the dialog again, whose button has the focus then.
+      first?.click();
+    }
   });
 }

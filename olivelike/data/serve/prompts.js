@@ -64,6 +64,7 @@ class Editor {
     try {
       const found = await ask("/api/tokens", { method: "POST", json: { model, text, negative: this.negative } });
       if (!isNewest() || text !== this.input.value) return;
+      if (!$("prompt_weights").checked) Object.assign(found, { spans: [], notes: [] });
       this.spans = flatSpans(found.spans, text);
       this.text = text;
       this.paint();
@@ -156,6 +157,7 @@ const editors = [];
 
 export function startPrompts(model) {
   editors.push(new Editor("prompt", "prompt", model), new Editor("negative_prompt", "negative", model));
+  $("prompt_weights").addEventListener("input", recount);
 }
 
 /** Count anew, as after another model or when the text was set from elsewhere. */

@@ -109,7 +109,14 @@ export function listen(address, heard, { telling = false, gone = () => {} } = {}
     }
   };
   open();
+  const online = () => {
+    if (source.readyState !== EventSource.CLOSED) return;
+    clearTimeout(timer);
+    open();
+  };
+  addEventListener("online", online);
   return () => {
+    removeEventListener("online", online);
     clearTimeout(timer);
     source.close();
   };

@@ -21,6 +21,8 @@ let shown = null;
 let said = "";
 let begun = null;
 let position = null;
+/** Whether somebody looks at an earlier picture, which previews and new ones leave there. */
+let picked = false;
 /** By job: how long it took, and the prompt that was asked for. */
 const took = new Map();
 const asked = new Map();
@@ -100,6 +102,7 @@ function know(job) {
 }
 
 function showPreview(source) {
+  if (picked) return;
   // Its room stays, so that nothing moves.
   $("picture-bar").classList.add("away");
   $("preview").src = source;
@@ -112,12 +115,27 @@ function add(picture, { stored = true, show = true } = {}) {
   if (!pictures.some((one) => one.id === picture.id)) {
     const apart = picture.sheet || (pictures.length && pictures.at(-1).job !== picture.job);
     pictures.push(picture);
-    $("strip").append(make("li", { className: apart ? "apart" : "", data: { picture: picture.id } }, thumbnail(picture, display)));
+    $("strip").append(make("li", { className: apart ? "apart" : "", data: { picture: picture.id } }, thumbnail(picture, pickOne)));
     if (pictures.length > MOST) dropFirst();
     if (stored) addToGallery(picture);
   }
   $("strip").hidden = pictures.length < 2;
-  if (show) display(picture);
+  if (show && !picked) display(picture);
+}
+
+function pickOne(picture) {
+  picked = picture.id !== pictures.at(-1).id;
+  display(picture);
+}
+
+/** Arrows go along the strip, which is one stop of the tab key. */
+function walk(event) {
+  const way = { ArrowLeft: "previousSibling", ArrowRight: "nextSibling" }[event.key];
+  const next = way && event.target.closest("li")?.[way]?.querySelector("button");
+  if (!next) return;
+  event.preventDefault();
+  next.click();
+  next.focus();
 }
 
 function dropFirst() {
@@ -158,6 +176,7 @@ function told(state, data) {
 }
 
 const heard = {
+  asked: () => (picked = false),
   sending() {
     $("job-notes").replaceChildren();
     say(t`Sending…`, 0);
@@ -195,7 +214,7 @@ const heard = {
     // A plot is its sheet; of a batch the pictures are what counts.
     if (job.sheet) add(job.sheet, { show: false });
     const last = job.order?.x || job.order?.y || job.order?.z ? job.sheet : job.pictures.filter((one) => !one.flagged).at(-1) ?? job.pictures.at(-1);
-    if (last) display(last);
+    if (last && !picked) display(last);
     else if (!$("preview").hidden) clear();
     const flagged = job.pictures.filter((one) => one.flagged).length;
     const also = flagged ? ` ${t`${flagged} flagged by the safety checker, and black.`}` : "";
@@ -249,5 +268,6 @@ export function removeFromStage(picture) {
 
 export function startStage() {
   $("stage-open").addEventListener("click", () => shown && view(shown, neighbours));
+  $("strip").addEventListener("keydown", walk);
   $("stage-picture").addEventListener("error", () => notice(t`This picture is gone from the gallery.`));
 }
