@@ -76,7 +76,7 @@ def test_an_earlier_picture_can_be_looked_at_while_the_next_is_painted(visit: Ca
     opened.generate(prompt="a red circle", steps=2)
     opened.generate(prompt="a blue circle", steps=2)
     first = page.locator("#strip button").first
-    page.fill("#steps", "300")
+    page.fill("#steps", "500")
     page.click("#generate")
     page.locator("#preview:not([hidden])").wait_for()
     first.click()
@@ -94,7 +94,7 @@ def test_an_earlier_picture_can_be_looked_at_while_the_next_is_painted(visit: Ca
 def test_a_moved_job_is_followed_as_it_is_drawn(visit: Callable[..., Opened]) -> None:
     opened = visit(viewport=WIDE)
     page = opened.page
-    page.fill("#steps", "60")
+    page.fill("#steps", "400")
     for words in ("the first", "the second", "the third"):
         page.fill("#prompt", words)
         page.click("#generate")
@@ -105,7 +105,7 @@ def test_a_moved_job_is_followed_as_it_is_drawn(visit: Callable[..., Opened]) ->
     page.click("#cancel")
     opened.status("^Step", seconds=30)
     page.locator("#queue-list li", has_text="the second").wait_for()
-    assert not page.locator("#queue-list li", has_text="the third").count()
+    page.locator("#queue-list li", has_text="the third").wait_for(state="detached")
     page.click("#queue-clear")
     page.click("#cancel")
     opened.status("^Cancelled")
