@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from safetensors.numpy import load_file, save_file
 
 from olivelike.cli.commands.convert import next_step
 from olivelike.engine import convert_request
+from olivelike.model.targets import TARGETS
 from olivelike.testing.checkpoints import make_checkpoint
 from olivelike.testing.lora_files import make_lora
 from tests.fixtures.little_pipeline import little_pipeline
@@ -222,9 +224,13 @@ def test_convert_takes_the_files_of_a_variant(cli, project):
     assert yaml.safe_load(result.out.partition("\n\n")[0])["source"] == {"path": "./hub", "variant": "fp16"}
 
 
-def test_the_next_step_is_to_draw_where_that_works_and_else_to_look(tmp_path):
+def test_the_next_step_is_to_draw_where_that_works_and_else_to_look(tmp_path, monkeypatch):
     drawing = next_step("cpu", little_pipeline())
     assert drawing.startswith("next: olivelike generate")
+    of_a_plugin = replace(TARGETS["cpu"], name="cpu_of_theirs")
+    monkeypatch.setattr("olivelike.cli.commands.convert.find_target", {**TARGETS, "cpu_of_theirs": of_a_plugin}.get)
+    assert next_step("cpu_of_theirs", little_pipeline()) == drawing
+    assert next_step("cuda", little_pipeline()).startswith("next, on a machine that has cuda: olivelike generate")
     shutil.copytree(little_pipeline(), tmp_path / "part")
     shutil.rmtree(tmp_path / "part" / "text_encoder")
     assert next_step("cpu", tmp_path / "part").startswith("next: olivelike info")

@@ -152,11 +152,12 @@ def next_step(target: str, output: Path) -> str:
     Nothing draws with a folder that `generate` does not open, such as one without a text encoder.
     """
     from olivelike.runtime.pipeline.pipeline_folder import open_folder
+    from olivelike.runtime.sessions.providers import CPU
 
     try:
         open_folder(output)
     except SourceError:
         return f"next: olivelike info {shlex.quote(str(output))}; it draws no pictures without the parts that it lacks"
-    name = find_target(target).name
-    where = "" if name == "cpu" else f", on a machine that has {name}"
+    found = find_target(target)
+    where = "" if found.provider == CPU else f", on a machine that has {found.name}"
     return f'next{where}: olivelike generate {shlex.quote(str(output))} "a red circle"'
