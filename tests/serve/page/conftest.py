@@ -147,6 +147,12 @@ def holds(page: Any, field: str, value: str) -> None:
     expect(page.locator(field)).to_have_value(value)
 
 
+def long(page: Any) -> None:
+    """Ask for pictures that take seconds on the quickest machine."""
+    for name, value in {"steps": 500, "width": 256, "height": 256}.items():
+        page.fill(f"#{name}", str(value))
+
+
 def png(color: str = "navy", size: tuple[int, int] = (64, 64)) -> bytes:
     buffer = io.BytesIO()
     Image.new("RGB", size, color).save(buffer, "PNG")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.serve.page.conftest import PHONE, WIDE, Opened, png
+from tests.serve.page.conftest import PHONE, WIDE, Opened, long, png
 
 pytestmark = pytest.mark.slow
 
@@ -76,7 +76,7 @@ def test_an_earlier_picture_can_be_looked_at_while_the_next_is_painted(visit: Ca
     opened.generate(prompt="a red circle", steps=2)
     opened.generate(prompt="a blue circle", steps=2)
     first = page.locator("#strip button").first
-    page.fill("#steps", "500")
+    long(page)
     page.click("#generate")
     page.locator("#preview:not([hidden])").wait_for()
     first.click()
@@ -94,7 +94,7 @@ def test_an_earlier_picture_can_be_looked_at_while_the_next_is_painted(visit: Ca
 def test_a_moved_job_is_followed_as_it_is_drawn(visit: Callable[..., Opened]) -> None:
     opened = visit(viewport=WIDE)
     page = opened.page
-    page.fill("#steps", "400")
+    long(page)
     for words in ("the first", "the second", "the third"):
         page.fill("#prompt", words)
         page.click("#generate")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.serve.page.conftest import WIDE, Opened, holds
+from tests.serve.page.conftest import WIDE, Opened, holds, long
 
 pytestmark = pytest.mark.slow
 
@@ -15,7 +15,7 @@ def test_a_long_queue_leaves_the_picture_and_generate_in_sight(visit: Callable[.
     opened = visit(viewport=WIDE)
     page = opened.page
     opened.generate(prompt="a red circle", steps=2)
-    page.fill("#steps", "300")
+    long(page)
     for number in range(5):
         page.fill("#prompt", f"the long one {number}")
         page.click("#generate")
