@@ -37,7 +37,7 @@ def test_every_override_in_it_works(tmp_path):
     (tmp_path / "mine.yaml").write_text("extends: sd15_cuda\n", encoding="utf-8")
     overrides = re.findall(r"--set '?([a-z][\w.]*=[^\s']*)", GUIDE)
     overrides.remove("plugins=[FILE]`")
-    assert len(overrides) == 5
+    assert len(overrides) == 6
     for override in overrides:
         load_workflow(str(tmp_path / "mine.yaml"), [override])
 
