@@ -117,7 +117,12 @@ class Session:
             if ended or (self.late and kind == "status" and data["status"]["exec_info"]["queue_remaining"] == 0):
                 break
         self.posted = False
-        if not self.late:
+        if self.late:  # It may have been drawn before anybody listened.
+            path = f"/history/{prompt}"
+            wait_until(lambda: prompt in self.client.get(path).json())
+            for output in self.client.get(path).json()[prompt]["outputs"].values():
+                self.take(output)
+        else:
             assert [kind for kind in told if kind != "progress"] == [kind for kind in recorded if kind != "progress"]
 
 
