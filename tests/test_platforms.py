@@ -167,12 +167,17 @@ def test_children_print_any_letter_into_logs_in_utf_8(tmp_path: Path) -> None:
     code = "import os\nfrom olivelike._json_child import serve\n"
     code += "def handle(message, answer):\n    print('\\u2192 \\xfc')\n    answer({'said': message})\n"
     code += "serve(handle)\n"
-    with (tmp_path / "log").open("wb") as log:
-        done = subprocess.run(
-            [sys.executable, "-c", code], cwd=ROOT, input=b'{"a": "\\u2192"}\n', stdout=subprocess.PIPE, stderr=log,
-            env=os.environ | {"PYTHONIOENCODING": "cp1252", "PYTHONUNBUFFERED": "1"}, check=False, timeout=60,
-        )  # fmt: skip
-    assert done.stdout == b'{"said": {"a": "\\u2192"}}\n'
+    with (tmp_path / "log").open("wb") as log, subprocess.Popen(
+        [sys.executable, "-c", code], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
+        env=os.environ | {"PYTHONIOENCODING": "cp1252", "PYTHONUNBUFFERED": "1"},
+    ) as child:  # fmt: skip
+        assert child.stdin
+        assert child.stdout
+        child.stdin.write(b'{"a": "\\u2192"}\n')
+        child.stdin.flush()
+        assert (
+            child.stdout.readline() == b'{"said": {"a": "\\u2192"}}\n'
+        )  # Before its input ends: that ends it at once.
     assert (tmp_path / "log").read_text(encoding="utf-8") == "→ ü\n"
 
 
