@@ -25,6 +25,24 @@ if TYPE_CHECKING:
     from olivelike.workflow.passes.allowed_plugins import Answer, ListedPlugin
 
 
+def option(usage: str, help: str, **more: Any) -> Any:  # noqa: A002  (as typer calls it)
+    """Return typer's declaration of an option, by what its help shows.
+
+    Args:
+        usage: Such as `-o --output DIR`; of an option that is called like its parameter `DIR` alone.
+        help: What it is for.
+        more: Of typer's own.
+    """
+    words = usage.split(" ")
+    names = [word for word in words if word.startswith("-")]
+    return typer.Option(*names, metavar=" ".join(words[len(names) :]) or None, help=help, **more)
+
+
+def argument(metavar: str, help: str, *, show_default: bool = False, **more: Any) -> Any:  # noqa: A002
+    """Return typer's declaration of an argument."""
+    return typer.Argument(metavar=metavar, help=help, show_default=show_default, **more)
+
+
 def _complete_workflow(incomplete: str) -> list[str]:
     """Return shipped names and files that begin so, for shell completion."""
     from olivelike.workflow import shipped_names
@@ -35,87 +53,57 @@ def _complete_workflow(incomplete: str) -> list[str]:
 
 
 Workflow = Annotated[
-    str,
-    typer.Argument(
-        metavar="WORKFLOW",
-        help="Path of a workflow file, or name of a shipped one.",
-        autocompletion=_complete_workflow,
-        show_default=False,
-    ),
+    str, argument("WORKFLOW", "Path of a workflow file, or name of a shipped one.", autocompletion=_complete_workflow)
 ]
 Plugins = Annotated[
-    list[str] | None,
-    typer.Option("--plugin", metavar="PLUGIN", help="File, folder or module with more passes; may be repeated."),
+    list[str] | None, option("--plugin PLUGIN", "File, folder or module with more passes; may be repeated.")
 ]
 SignPictures = Annotated[
     Path | None,
-    typer.Option(
-        metavar="CERT",
-        help="Sign pictures, as C2PA has it, with this certificate: a PEM file, with those between it and its root.",
+    option(
+        "CERT", "Sign pictures, as C2PA has it, with this certificate: a PEM file, with those between it and its root."
     ),
 ]
 SignKey = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Private key of that certificate; its password is in $OLIVELIKE_KEY_PASSWORD."),
+    Path | None, option("FILE", "Private key of that certificate; its password is in $OLIVELIKE_KEY_PASSWORD.")
 ]
 StoreDir = Annotated[
-    str | None,
-    typer.Option(
-        "--cache-dir", metavar="DIR", help="The store's folder; by default $OLIVELIKE_CACHE_DIR, else ./cache."
-    ),
+    str | None, option("--cache-dir DIR", "The store's folder; by default $OLIVELIKE_CACHE_DIR, else ./cache.")
 ]
 StorePlace = Annotated[
     str | None,
-    typer.Option(
-        "--cache-dir",
-        metavar="DIR|URL",
-        help="The store's folder, by default $OLIVELIKE_CACHE_DIR, else ./cache; or the URL of a shared store.",
+    option(
+        "--cache-dir DIR|URL",
+        "The store's folder, by default $OLIVELIKE_CACHE_DIR, else ./cache; or the URL of a shared store.",
     ),
 ]
 """For commands that name no workflow; `StorePlace` for those of them that can look at a shared store too."""
 WorkflowStore = Annotated[
     str | None,
-    typer.Option(
-        "--cache-dir",
-        metavar="DIR|URL",
-        help="The store's folder, by default $OLIVELIKE_CACHE_DIR, else cache/ in the workflow's project folder; or "
+    option(
+        "--cache-dir DIR|URL",
+        "The store's folder, by default $OLIVELIKE_CACHE_DIR, else cache/ in the workflow's project folder; or "
         "the URL of a store to share, such as s3://BUCKET/FOLDER, by default $OLIVELIKE_SHARED_CACHE.",
     ),
 ]
-Output = Annotated[
-    Path | None, typer.Option("--output", metavar="DIR", help="Write here, not where the workflow says.")
-]
+Output = Annotated[Path | None, option("--output DIR", "Write here, not where the workflow says.")]
 Overwrite = Annotated[
-    bool,
-    typer.Option(
-        "--overwrite", help="Replace another pipeline in the output, and files in it that were changed since."
-    ),
+    bool, option("--overwrite", "Replace another pipeline in the output, and files in it that were changed since.")
 ]
 Cluster = Annotated[
-    str | None,
-    typer.Option(metavar="ADDRESS", help="Run on a Dask cluster: tcp://HOST:PORT of its scheduler, or local:N."),
+    str | None, option("ADDRESS", "Run on a Dask cluster: tcp://HOST:PORT of its scheduler, or local:N.")
 ]
 DrawingCluster = Annotated[
-    str | None,
-    typer.Option(
-        "--cluster", metavar="ADDRESS", help="Draw on a Dask cluster: tcp://HOST:PORT of its scheduler, or local:N."
-    ),
+    str | None, option("--cluster ADDRESS", "Draw on a Dask cluster: tcp://HOST:PORT of its scheduler, or local:N.")
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan and run nothing.")]
-OutputFile = Annotated[
-    Path | None, typer.Option("--output", metavar="FILE", help="Write here, not to standard output.")
-]
-JsonLines = Annotated[
-    bool, typer.Option("--json", help="Write each event as a JSON object on a line of standard output.")
-]
+DryRun = Annotated[bool, option("--dry-run", "Show the plan and run nothing.")]
+OutputFile = Annotated[Path | None, option("--output FILE", "Write here, not to standard output.")]
+JsonLines = Annotated[bool, option("--json", "Write each event as a JSON object on a line of standard output.")]
 AllowPickle = Annotated[
-    bool,
-    typer.Option("--allow-pickle", help="Read `.bin`, `.ckpt` and `.pt` files, which are pickles; off for safety."),
+    bool, option("--allow-pickle", "Read `.bin`, `.ckpt` and `.pt` files, which are pickles; off for safety.")
 ]
-OutputFolder = Annotated[
-    Path, typer.Argument(metavar="FOLDER", help="A folder that `olivelike run` wrote.", show_default=False)
-]
-Json = Annotated[bool, typer.Option("--json", help="Write JSON to standard output.")]
+OutputFolder = Annotated[Path, argument("FOLDER", "A folder that `olivelike run` wrote.")]
+Json = Annotated[bool, option("--json", "Write JSON to standard output.")]
 
 
 class GuideOptions:
@@ -136,12 +124,9 @@ def _guide_options(words: str, file_words: str, encoder: str) -> Any:
     for kind in GUIDES.values():
         type_ = list[str] | None if kind.is_list else str | None
         text = (file_words if kind.is_file else words).format(one=kind.one, again=_AGAIN if kind.is_list else "")
-        option = typer.Option(
-            kind.option, metavar="FILE" if kind.is_file else "NET", help=f"{text[0].upper()}{text[1:]}."
-        )
-        made.append((kind.key, Annotated[type_, option], None))
-    option = typer.Option(metavar="DIR", help=encoder)
-    made.append((IMAGE_ENCODER, Annotated[str | None, option], None))
+        usage = f"{kind.option} {'FILE' if kind.is_file else 'NET'}"
+        made.append((kind.key, Annotated[type_, option(usage, f"{text[0].upper()}{text[1:]}.")], None))
+    made.append((IMAGE_ENCODER, Annotated[str | None, option("DIR", encoder)], None))
     return make_dataclass("GuideOptions", made, bases=(GuideOptions,), frozen=True)
 
 
@@ -168,18 +153,14 @@ class FileOptions:
 
     overrides: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY.PATH=VALUE",
-            help="Override a value of the workflow, such as components.unet.1.float16.keep_io=true; may be repeated.",
+        option(
+            "--set KEY.PATH=VALUE",
+            "Override a value of the workflow, such as components.unet.1.float16.keep_io=true; may be repeated.",
         ),
     ] = None
     plugins: Plugins = None
     allow_plugins: Annotated[
-        bool,
-        typer.Option(
-            "--allow-plugins", help="Run the code that the workflow file names under `plugins:`, without asking."
-        ),
+        bool, option("--allow-plugins", "Run the code that the workflow file names under `plugins:`, without asking.")
     ] = False
 
 
@@ -189,50 +170,38 @@ class WorkflowOptions(FileOptions):
 
     loras: Annotated[
         list[str] | None,
-        typer.Option(
-            "--lora",
-            metavar="FILE[:WEIGHT]",
-            help="Merge this LoRA too, after those of the workflow: a file or hub id; may be repeated.",
+        option(
+            "--lora FILE[:WEIGHT]",
+            "Merge this LoRA too, after those of the workflow: a file or hub id; may be repeated.",
         ),
     ] = None
     cache_dir: WorkflowStore = None
     allow_pickle: AllowPickle = False
 
 
-Combination = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Take this combination of the workflow's `matrix` alone.")
-]
+Combination = Annotated[str | None, option("NAME", "Take this combination of the workflow's `matrix` alone.")]
 
 
 @dataclass(frozen=True)
 class NodeOptions:
     """Options that select a workflow's nodes."""
 
-    only: Annotated[
-        list[str] | None, typer.Option(metavar="COMPONENT", help="Take this component alone; may be repeated.")
-    ] = None
+    only: Annotated[list[str] | None, option("COMPONENT", "Take this component alone; may be repeated.")] = None
     combination: Combination = None
-    until: Annotated[
-        str | None, typer.Option(metavar="PASS", help="Stop each chain after this pass; no output is written.")
-    ] = None
+    until: Annotated[str | None, option("PASS", "Stop each chain after this pass; no output is written.")] = None
 
 
 @dataclass(frozen=True)
 class LimitOptions:
     """Options for what a run may use."""
 
-    workers: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Processes at once; by default one per core, 4 at most.")
-    ] = None
+    workers: Annotated[int | None, option("N", "Processes at once; by default one per core, 4 at most.", min=1)] = None
     memory_limit: Annotated[
         str | None,
-        typer.Option(
-            metavar="SIZE", help="What all nodes together may use, such as 8GB; by default four fifths of what is free."
-        ),
+        option("SIZE", "What all nodes together may use, such as 8GB; by default four fifths of what is free."),
     ] = None
     step_timeout: Annotated[
-        float | None,
-        typer.Option(metavar="SECONDS", min=0.001, help="End a step of a chain that takes longer; it has failed then."),
+        float | None, option("SECONDS", "End a step of a chain that takes longer; it has failed then.", min=0.001)
     ] = None
 
 
@@ -240,9 +209,7 @@ class LimitOptions:
 class ReportOptions:
     """Whether what is found out of an output folder goes into a run's report."""
 
-    keep: Annotated[
-        bool, typer.Option("--report", help="Add it to the report of the last run that wrote the folder.")
-    ] = False
+    keep: Annotated[bool, option("--report", "Add it to the report of the last run that wrote the folder.")] = False
     cache_dir: StoreDir = None
 
     def run(self, folder: Path) -> "RecordedRun | None":
@@ -352,17 +319,14 @@ def with_groups(command: Callable[..., None]) -> Callable[..., None]:
             continue
         groups[parameter.name] = parameter.annotation
         shown += [
-            inspect.Parameter(
-                option.name, inspect.Parameter.KEYWORD_ONLY, default=option.default, annotation=option.type
-            )
-            for option in fields(parameter.annotation)
+            inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=one.type)
+            for one in fields(parameter.annotation)
         ]
 
     @wraps(command)
     def run(**values: Any) -> None:
         made = {
-            name: group(**{option.name: values.pop(option.name) for option in fields(group)})
-            for name, group in groups.items()
+            name: group(**{one.name: values.pop(one.name) for one in fields(group)}) for name, group in groups.items()
         }
         command(**values, **made)
 
@@ -391,9 +355,7 @@ def ask_plugins(plugins: Sequence["ListedPlugin"]) -> "Answer":
     return _ANSWERS.get(sys.stdin.readline().strip().lower(), "no")
 
 
-CustomOperators = Annotated[
-    list[str] | None, typer.Option(metavar="FILE", help="Library with operators; may be repeated.")
-]
+CustomOperators = Annotated[list[str] | None, option("FILE", "Library with operators; may be repeated.")]
 
 
 @dataclass(frozen=True)
@@ -402,31 +364,25 @@ class ProviderOptions:
 
     providers: Annotated[
         list[str] | None,
-        typer.Option(
-            "--provider",
-            metavar="NAME[:KEY=VALUE,...]",
-            help="Execution provider, by default that of the folder's target; more in order of preference.",
+        option(
+            "--provider NAME[:KEY=VALUE,...]",
+            "Execution provider, by default that of the folder's target; more in order of preference.",
         ),
     ] = None
     provider_options: Annotated[
-        list[str] | None,
-        typer.Option("--provider-option", metavar="KEY=VALUE", help="Option of the first provider; may be repeated."),
+        list[str] | None, option("--provider-option KEY=VALUE", "Option of the first provider; may be repeated.")
     ] = None
-    device: Annotated[
-        str | None, typer.Option(metavar="DEVICE", help="Number of the device, or a part of its name.")
-    ] = None
+    device: Annotated[str | None, option("DEVICE", "Number of the device, or a part of its name.")] = None
     session_options: Annotated[
         list[str] | None,
-        typer.Option(
-            "--session-option", metavar="KEY=VALUE", help="Session configuration of ONNX Runtime; may be repeated."
-        ),
+        option("--session-option KEY=VALUE", "Session configuration of ONNX Runtime; may be repeated."),
     ] = None
-    threads: Annotated[int | None, typer.Option(metavar="N", help="Threads within an operator.", min=1)] = None
+    threads: Annotated[int | None, option("N", "Threads within an operator.", min=1)] = None
     keep_compiled: Annotated[
         bool,
-        typer.Option(
+        option(
             "--keep-compiled",
-            help="Keep networks as they are compiled for the CPU, so that they open at once; up to twice the bytes of "
+            "Keep networks as they are compiled for the CPU, so that they open at once; up to twice the bytes of "
             "their weights, see `olivelike cache size`.",
         ),
     ] = False
@@ -468,14 +424,10 @@ class LoadOptions(ProviderOptions):
     """Options for the provider, and for what ONNX Runtime makes of a network as it loads."""
 
     dimensions: Annotated[
-        list[str] | None,
-        typer.Option("--dimension", metavar="NAME=SIZE", help="Fix a dynamic dimension by its name; may be repeated."),
+        list[str] | None, option("--dimension NAME=SIZE", "Fix a dynamic dimension by its name; may be repeated.")
     ] = None
     graph_optimization: Annotated[
-        str | None,
-        typer.Option(
-            metavar="LEVEL", help="What ONNX Runtime may rewrite as it loads: none, basic, extended, layout or all."
-        ),
+        str | None, option("LEVEL", "What ONNX Runtime may rewrite as it loads: none, basic, extended, layout or all.")
     ] = None
     custom_operators: CustomOperators = None
 
@@ -498,22 +450,16 @@ class AllSessionOptions(LoadOptions):
     """All that can be set for the sessions of a pipeline."""
 
     run_options: Annotated[
-        list[str] | None,
-        typer.Option("--run-option", metavar="KEY=VALUE", help="Run configuration of ONNX Runtime; may be repeated."),
+        list[str] | None, option("--run-option KEY=VALUE", "Run configuration of ONNX Runtime; may be repeated.")
     ] = None
-    inter_threads: Annotated[int | None, typer.Option(metavar="N", help="Operators that run at once.", min=1)] = None
+    inter_threads: Annotated[int | None, option("N", "Operators that run at once.", min=1)] = None
     cuda_graph: Annotated[
-        bool, typer.Option("--cuda-graph", help="Record each network's work on the GPU once, and replay it.")
+        bool, option("--cuda-graph", "Record each network's work on the GPU once, and replay it.")
     ] = False
-    profile: Annotated[
-        Path | None, typer.Option(metavar="PREFIX", help="Write ONNX Runtime's profiles under such names.")
-    ] = None
+    profile: Annotated[Path | None, option("PREFIX", "Write ONNX Runtime's profiles under such names.")] = None
     memory_limit: Annotated[
         str | None,
-        typer.Option(
-            metavar="SIZE",
-            help="What networks open at once may have, such as 4GB: others are closed, and opened again.",
-        ),
+        option("SIZE", "What networks open at once may have, such as 4GB: others are closed, and opened again."),
     ] = None
 
     def settings(self, folder: Path) -> "SessionSettings":

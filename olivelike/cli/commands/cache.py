@@ -11,6 +11,7 @@ from olivelike._text import count, listed, moment, size
 from olivelike._untrusted import Json
 from olivelike.cli import options as shared
 from olivelike.cli.display.help_pages import Command, command_group
+from olivelike.cli.options import argument, option
 from olivelike.cli.stdout import write_error, write_found
 from olivelike.errors import StoreError, UsageError
 
@@ -93,9 +94,7 @@ def show_size(cache_dir: shared.StorePlace = None, json: shared.Json = False) ->
 
 @app.command(cls=Command)
 def verify(
-    repair: Annotated[
-        bool, typer.Option("--repair", help="Move what is wrong to quarantine; the next run remakes it.")
-    ] = False,
+    repair: Annotated[bool, option("--repair", "Move what is wrong to quarantine; the next run remakes it.")] = False,
     cache_dir: shared.StorePlace = None,
     json: shared.Json = False,
 ) -> None:
@@ -124,19 +123,16 @@ def verify(
 
 @app.command(cls=Command)
 def gc(
-    max_size: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="The cap; by default $OLIVELIKE_CACHE_SIZE, else 20 GB.")
-    ] = None,
+    max_size: Annotated[str | None, option("SIZE", "The cap; by default $OLIVELIKE_CACHE_SIZE, else 20 GB.")] = None,
     older_than: Annotated[
-        str | None, typer.Option(metavar="AGE", help="In a shared store, also what was not used for so long: 30d.")
+        str | None, option("AGE", "In a shared store, also what was not used for so long: 30d.")
     ] = None,
     grace: Annotated[
         float | None,
-        typer.Option(
-            metavar="SECONDS",
+        option(
+            "SECONDS",
+            "Leave objects alone that nothing needs and are younger; by default an hour, in a shared store a day.",
             min=0,
-            help="Leave objects alone that nothing needs and are younger; by default an hour, in a shared store a day.",
-            show_default=False,
         ),
     ] = None,
     cache_dir: shared.StorePlace = None,
@@ -163,9 +159,9 @@ def gc(
 
 @app.command(cls=Command)
 def clear(
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, option("--yes", "Do not ask.")] = False,
     compiled: Annotated[
-        bool, typer.Option("--compiled", help="Remove what engines compiled of networks, and nothing else; never asks.")
+        bool, option("--compiled", "Remove what engines compiled of networks, and nothing else; never asks.")
     ] = False,
     cache_dir: shared.StoreDir = None,
     json: shared.Json = False,
@@ -228,9 +224,7 @@ def pin(
 
 @app.command(cls=Command)
 def unpin(
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", help="Name of the workflow that was pinned.", show_default=False)
-    ],
+    name: Annotated[str, argument("NAME", "Name of the workflow that was pinned.")],
     cache_dir: shared.StorePlace = None,
     json: shared.Json = False,
 ) -> None:

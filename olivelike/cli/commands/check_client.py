@@ -3,22 +3,14 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from olivelike.cli import options as shared
+from olivelike.cli.options import argument, option
 
 
 def check_client(
-    folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="A pipeline's folder, of whatever origin.", show_default=False)
-    ],
+    folder: Annotated[Path, argument("FOLDER", "A pipeline's folder, of whatever origin.")],
     client: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="Who is to load it: diffusers, optimum, csharp, onnxstack, a1111-dml or web.",
-            show_default=False,
-        ),
+        str, option("NAME", "Who is to load it: diffusers, optimum, csharp, onnxstack, a1111-dml or web.")
     ],
     json: shared.Json = False,
 ) -> None:

@@ -8,6 +8,7 @@ import typer
 
 from olivelike._extras import commands
 from olivelike.cli import options as shared
+from olivelike.cli.options import argument, option
 from olivelike.errors import SourceError
 from olivelike.model.client_layouts import DEFAULT, LayoutName
 from olivelike.model.components import Prediction
@@ -16,42 +17,27 @@ from olivelike.model.targets import TARGETS, find_target
 
 @shared.with_groups
 def convert(
-    source: Annotated[
-        str,
-        typer.Argument(
-            metavar="SOURCE", help="A .safetensors or .gguf file, a pipeline's folder, or a hub id.", show_default=False
-        ),
-    ],
-    target: Annotated[
-        str,
-        typer.Option(
-            "-t", "--target", metavar="TARGET", help=f"Execution provider: {', '.join(TARGETS)}, or a plugin's."
-        ),
-    ],
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Where to write.")],
+    source: Annotated[str, argument("SOURCE", "A .safetensors or .gguf file, a pipeline's folder, or a hub id.")],
+    target: Annotated[str, option("-t --target TARGET", f"Execution provider: {', '.join(TARGETS)}, or a plugin's.")],
+    output: Annotated[Path, option("-o --output DIR", "Where to write.")],
     limits: shared.LimitOptions,
     loras: Annotated[
-        list[str] | None,
-        typer.Option("--lora", metavar="FILE[:WEIGHT]", help="Merge this LoRA: a file or hub id; may be repeated."),
+        list[str] | None, option("--lora FILE[:WEIGHT]", "Merge this LoRA: a file or hub id; may be repeated.")
     ] = None,
     parts: Annotated[
         list[str] | None,
-        typer.Option(
-            "--part",
-            metavar="NAME=FILE",
-            help="File of a text_encoder, text_encoder_2, text_encoder_3 or vae beside that of a transformer; may be "
+        option(
+            "--part NAME=FILE",
+            "File of a text_encoder, text_encoder_2, text_encoder_3 or vae beside that of a transformer; may be "
             "repeated. A tokenizer's folder, too, in place of the published one.",
         ),
     ] = None,
-    vae: Annotated[str | None, typer.Option(metavar="VAE", help="Another VAE: a file, a folder or a hub id.")] = None,
-    preview: Annotated[
-        str | None, typer.Option(metavar="VAE", help="A tiny VAE (TAESD) beside it, for pictures of steps.")
-    ] = None,
+    vae: Annotated[str | None, option("VAE", "Another VAE: a file, a folder or a hub id.")] = None,
+    preview: Annotated[str | None, option("VAE", "A tiny VAE (TAESD) beside it, for pictures of steps.")] = None,
     *,
     guides: shared.NewGuides,
     embeddings: Annotated[
-        list[str] | None,
-        typer.Option("--embedding", metavar="FILE", help="Add this textual inversion; may be repeated."),
+        list[str] | None, option("--embedding FILE", "Add this textual inversion; may be repeated.")
     ] = None,
     precision: Annotated[
         Literal["fp32", "fp16", "bf16", "w8", "w4", "int8", "fp8"] | None,
@@ -62,37 +48,31 @@ def convert(
         ),
     ] = None,
     calibration: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="For int8 and fp8: what is drawn, a prompt in each line; by default eight."),
+        str | None, option("FILE", "For int8 and fp8: what is drawn, a prompt in each line; by default eight.")
     ] = None,
     prediction: Annotated[
         Prediction | None, typer.Option(help="What the UNet of a single file predicts, where it does not tell.")
     ] = None,
     distilled: Annotated[
         bool | None,
-        typer.Option(
+        option(
             "--distilled/--base",
-            help="Whether a file of FLUX.2-klein or Z-Image is distilled or the base, where its name does not tell.",
+            "Whether a file of FLUX.2-klein or Z-Image is distilled or the base, where its name does not tell.",
         ),
     ] = None,
     license_name: Annotated[
-        str | None,
-        typer.Option("--license", metavar="NAME", help="The source's licence, where none of its files says it."),
+        str | None, option("--license NAME", "The source's licence, where none of its files says it.")
     ] = None,
-    variant: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Which of a folder's weight files to take, such as fp16.")
-    ] = None,
+    variant: Annotated[str | None, option("NAME", "Which of a folder's weight files to take, such as fp16.")] = None,
     layout: Annotated[
         LayoutName | None, typer.Option(help="Client that the folder is for; by default diffusers and `generate`.")
     ] = None,
     scheduler_model: Annotated[
-        bool, typer.Option("--scheduler-model", help="Also write scheduler/model.onnx: schedules for any program.")
+        bool, option("--scheduler-model", "Also write scheduler/model.onnx: schedules for any program.")
     ] = False,
-    save_workflow: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also write the workflow to this file.")
-    ] = None,
+    save_workflow: Annotated[Path | None, option("FILE", "Also write the workflow to this file.")] = None,
     keep_going: Annotated[
-        bool, typer.Option("--keep-going", help="When a component fails, finish and store the others first.")
+        bool, option("--keep-going", "When a component fails, finish and store the others first.")
     ] = False,
     cache_dir: shared.WorkflowStore = None,
     overwrite: shared.Overwrite = False,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from olivelike.cli import options as shared
+from olivelike.cli.options import argument
 
 if TYPE_CHECKING:
     from olivelike.measure.doctor import Diagnosis
@@ -16,8 +17,7 @@ _BROKEN = 3
 
 def doctor(
     folder: Annotated[
-        Path | None,
-        typer.Argument(metavar="DIR", help="An optimised folder: time to its first step, and memory, are measured."),
+        Path | None, argument("DIR", "An optimised folder: time to its first step, and memory, are measured.")
     ] = None,
     cache_dir: shared.StoreDir = None,
     json: shared.Json = False,

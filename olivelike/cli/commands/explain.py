@@ -3,9 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from olivelike.cli import options as shared
+from olivelike.cli.options import argument, option
 
 if TYPE_CHECKING:
     from olivelike._untrusted import JsonView
@@ -21,13 +20,9 @@ def explain(
     workflow: shared.Workflow,
     nodes: shared.NodeOptions,
     chosen: shared.WorkflowOptions,
-    node: Annotated[
-        str | None, typer.Argument(metavar="NODE", help="Such as unet.convert; all nodes if none is named.")
-    ] = None,
+    node: Annotated[str | None, argument("NODE", "Such as unet.convert; all nodes if none is named.")] = None,
     output: shared.Output = None,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", help="Also name every module that the code of a key is over.")
-    ] = False,
+    verbose: Annotated[bool, option("--verbose", "Also name every module that the code of a key is over.")] = False,
     json: shared.Json = False,
 ) -> None:
     """Say why each node would run or not.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from olivelike.cli import options as shared
-from olivelike.cli.options import AllSessionOptions
+from olivelike.cli.options import AllSessionOptions, argument, option
 from olivelike.model.guides import CONTROL_KINDS
 from olivelike.runtime.pipeline.request import OneOf, PreprocessorName, asked_fields, with_hires
 
@@ -47,8 +47,8 @@ def _request_options() -> "Iterator[tuple[str, Any, Any]]":
 class PictureOptions(make_dataclass("RequestOptions", _request_options(), frozen=True)):  # type: ignore[misc]
     """Options for pictures: fields of a `Request`, and its size as two numbers."""
 
-    width: Annotated[int | None, typer.Option(metavar="N", help="In pixels, with --height in place of --size.")] = None
-    height: Annotated[int | None, typer.Option(metavar="N", help="In pixels, with --width.")] = None
+    width: Annotated[int | None, option("N", "In pixels, with --height in place of --size.")] = None
+    height: Annotated[int | None, option("N", "In pixels, with --width.")] = None
 
     def fields(self) -> "RequestFields":
         """Return the fields of a request that the command line gives.
@@ -79,14 +79,9 @@ class ServerOptions:
 
     cluster: shared.DrawingCluster = None
     server: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL", help="Let a running `olivelike serve` draw; FOLDER and LoRAs are then named as it does."
-        ),
+        str | None, option("URL", "Let a running `olivelike serve` draw; FOLDER and LoRAs are then named as it does.")
     ] = None
-    api_key: Annotated[
-        str | None, typer.Option(metavar="KEY", help="Of that server; by default $OLIVELIKE_API_KEY.")
-    ] = None
+    api_key: Annotated[str | None, option("KEY", "Of that server; by default $OLIVELIKE_API_KEY.")] = None
 
 
 @shared.with_groups
@@ -94,102 +89,74 @@ def generate(
     folder: shared.OutputFolder,
     prompts: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="PROMPT",
-            help='What to show, written as for A1111, such as "(word:1.2)"; @FILE or - has a job on each line.',
-            show_default=False,
+        argument(
+            "PROMPT", 'What to show, written as for A1111, such as "(word:1.2)"; @FILE or - has a job on each line.'
         ),
     ] = None,
     *,
     picture: PictureOptions,
-    init_image: Annotated[Path | None, typer.Option(metavar="FILE", help="Picture to start from.")] = None,
-    mask: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Where to paint in the initial picture: white.")
-    ] = None,
+    init_image: Annotated[Path | None, option("FILE", "Picture to start from.")] = None,
+    mask: Annotated[Path | None, option("FILE", "Where to paint in the initial picture: white.")] = None,
     controls: Annotated[
         list[str] | None,
-        typer.Option(
-            "--control",
-            metavar="[NAME=]FILE[:X]",
-            help=f"Picture that leads, with strength X, by a {_CONTROLS} of that name; may be repeated. "
+        option(
+            "--control [NAME=]FILE[:X]",
+            f"Picture that leads, with strength X, by a {_CONTROLS} of that name; may be repeated. "
             "Behind it :canny, :scribble_xdog, :invert, :threshold or :blur_gaussian says what is made of it first.",
         ),
     ] = None,
-    control_start: Annotated[
-        float, typer.Option(metavar="X", help="Share of the steps from which they lead; 0 by default.")
-    ] = 0.0,
-    control_end: Annotated[
-        float, typer.Option(metavar="X", help="Share of the steps up to which they lead; 1 by default.")
-    ] = 1.0,
+    control_start: Annotated[float, option("X", "Share of the steps from which they lead; 0 by default.")] = 0.0,
+    control_end: Annotated[float, option("X", "Share of the steps up to which they lead; 1 by default.")] = 1.0,
     control_canny: Annotated[
-        bool, typer.Option("--control-canny", help="Lead by the edges of control pictures; FILE:canny for one of them.")
+        bool, option("--control-canny", "Lead by the edges of control pictures; FILE:canny for one of them.")
     ] = False,
     ip_adapter: Annotated[
         list[str] | None,
-        typer.Option(
-            "--ip-adapter",
-            metavar="FILE[:X]",
-            help="Picture that is a prompt too, with scale X, by the folder's IP-Adapter; may be repeated.",
+        option(
+            "--ip-adapter FILE[:X]",
+            "Picture that is a prompt too, with scale X, by the folder's IP-Adapter; may be repeated.",
         ),
     ] = None,
     reference: Annotated[
         list[Path] | None,
-        typer.Option(
-            "--reference",
-            metavar="FILE",
-            help="Picture to work after, for models that see some beside the text (FLUX.2); may be repeated.",
+        option(
+            "--reference FILE",
+            "Picture to work after, for models that see some beside the text (FLUX.2); may be repeated.",
         ),
     ] = None,
     loras: Annotated[
         list[str] | None,
-        typer.Option(
-            "--lora",
-            metavar="FILE[:WEIGHT]",
-            help="Merge this LoRA in memory, no file changes: a file or hub id; may be repeated.",
+        option(
+            "--lora FILE[:WEIGHT]", "Merge this LoRA in memory, no file changes: a file or hub id; may be repeated."
         ),
     ] = None,
     lora_dirs: Annotated[
         list[Path] | None,
-        typer.Option(
-            "--lora-dir",
-            metavar="DIR",
-            help="Where <lora:NAME> is looked for, then in loras/ here and beside FOLDER; may be repeated.",
+        option(
+            "--lora-dir DIR", "Where <lora:NAME> is looked for, then in loras/ here and beside FOLDER; may be repeated."
         ),
     ] = None,
     wildcard_dirs: Annotated[
         list[Path] | None,
-        typer.Option(
-            "--wildcard-dir",
-            metavar="DIR",
-            help="Where the file of __NAME__ is, by default wildcards/ here; may be repeated.",
-        ),
+        option("--wildcard-dir DIR", "Where the file of __NAME__ is, by default wildcards/ here; may be repeated."),
     ] = None,
     fast: Annotated[
-        bool, typer.Option("--fast", help="Scheduler, steps and guidance that a few-step model or LoRA is made for.")
+        bool, option("--fast", "Scheduler, steps and guidance that a few-step model or LoRA is made for.")
     ] = False,
     made_before: Annotated[
-        Path | None,
-        typer.Option("--from", metavar="PICTURE", help="Make this picture again; options override what it says."),
+        Path | None, option("--from PICTURE", "Make this picture again; options override what it says.")
     ] = None,
     safety: Annotated[bool, typer.Option(help="Check pictures; flagged ones are black.")] = True,
     output: Annotated[
-        str,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="PATTERN",
-            help="Folder, file or pattern such as out/{index:05}-{seed}-{prompt}.png.",
-        ),
+        str, option("-o --output PATTERN", "Folder, file or pattern such as out/{index:05}-{seed}-{prompt}.png.")
     ] = "pictures",
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace files of these names; else new ones get a number.")
+        bool, option("--overwrite", "Replace files of these names; else new ones get a number.")
     ] = False,
-    sheet: Annotated[bool, typer.Option("--sheet", help="Also write all pictures on one sheet.")] = False,
+    sheet: Annotated[bool, option("--sheet", "Also write all pictures on one sheet.")] = False,
     preview: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="Write what steps look like to this .png, again and again; with a tiny VAE, in full."
-        ),
+        option("FILE", "Write what steps look like to this .png, again and again; with a tiny VAE, in full."),
     ] = None,
     metadata: Annotated[
         bool, typer.Option(help="Write what made a picture into its file; that AI made it is always written.")

@@ -3,10 +3,9 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from olivelike._untrusted import Json, one_line
 from olivelike.cli import options as shared
+from olivelike.cli.options import argument, option
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,23 +23,13 @@ _WIDEST = 34
 
 def info(
     file: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FILE",
-            help="A .safetensors, .ckpt, .pt or .bin file, a picture, or a folder with a pipeline.",
-            show_default=False,
-        ),
+        Path, argument("FILE", "A .safetensors, .ckpt, .pt or .bin file, a picture, or a folder with a pipeline.")
     ],
     hashes: Annotated[
-        bool, typer.Option("--hash/--no-hash", help="Also read the whole file, for the hashes of model sites.")
+        bool, option("--hash/--no-hash", "Also read the whole file, for the hashes of model sites.")
     ] = True,
     certificate: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="FILE",
-            help="Root certificate to trust for a signed picture, as PEM; repeatable.",
-            show_default=False,
-        ),
+        list[Path] | None, option("FILE", "Root certificate to trust for a signed picture, as PEM; repeatable.")
     ] = None,
     allow_pickle: shared.AllowPickle = False,
     json: shared.Json = False,

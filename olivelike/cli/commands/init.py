@@ -3,15 +3,15 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from olivelike.cli.options import argument, option
 
 
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder; made if needed.")] = Path(),
+    folder: Annotated[Path, argument("DIR", "The folder; made if needed.", show_default=True)] = Path(),
     source: Annotated[
-        str, typer.Option(metavar="SOURCE", help="Hub id or folder of the pipeline.")
+        str, option("SOURCE", "Hub id or folder of the pipeline.")
     ] = "stable-diffusion-v1-5/stable-diffusion-v1-5",
-    target: Annotated[str, typer.Option(metavar="TARGET", help="Execution provider that the result is for.")] = "cpu",
+    target: Annotated[str, option("TARGET", "Execution provider that the result is for.")] = "cpu",
 ) -> None:
     """Begin a project: workflow, plugin with test, store.
 

@@ -3,25 +3,18 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from olivelike.cli import options as shared
+from olivelike.cli.options import argument, option
 
 if TYPE_CHECKING:
     from olivelike._untrusted import Json
 
 
 def inspect(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.", show_default=False)],
-    targets: Annotated[
-        list[str] | None, typer.Option("--target", metavar="TARGET", help="Ask this target alone; may be repeated.")
-    ] = None,
-    opened: Annotated[
-        str | None, typer.Option("--open", metavar="PROVIDER", help="Also open it on this provider, with its weights.")
-    ] = None,
-    weights: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Open it with this data file in place of its own.")
-    ] = None,
+    model: Annotated[Path, argument("MODEL", "An ONNX file.")],
+    targets: Annotated[list[str] | None, option("--target TARGET", "Ask this target alone; may be repeated.")] = None,
+    opened: Annotated[str | None, option("--open PROVIDER", "Also open it on this provider, with its weights.")] = None,
+    weights: Annotated[Path | None, option("FILE", "Open it with this data file in place of its own.")] = None,
     custom_operators: shared.CustomOperators = None,
     json: shared.Json = False,
 ) -> None:

@@ -9,6 +9,7 @@ import typer
 
 from olivelike.cli import options as shared
 from olivelike.cli.display.help_pages import Command, command_group
+from olivelike.cli.options import argument, option
 from olivelike.cli.stdout import write_found, write_line
 
 if TYPE_CHECKING:
@@ -30,9 +31,7 @@ def list_passes(plugins: shared.Plugins = None, json: shared.Json = False) -> No
 
 @app.command(cls=Command)
 def show(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of a pass.", show_default=False)],
-    plugins: shared.Plugins = None,
-    json: shared.Json = False,
+    name: Annotated[str, argument("NAME", "Name of a pass.")], plugins: shared.Plugins = None, json: shared.Json = False
 ) -> None:
     """Describe a pass: what it does, reads, writes, its options."""
     from olivelike.workflow.passes.pass_description import describe_pass, pass_options
@@ -45,10 +44,8 @@ def show(
 
 @app.command(cls=Command)
 def new(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Lower-case words joined by `_`.", show_default=False)],
-    folder: Annotated[Path, typer.Option(metavar="DIR", help="Where the two files go; made if needed.")] = Path(
-        "plugins"
-    ),
+    name: Annotated[str, argument("NAME", "Lower-case words joined by `_`.")],
+    folder: Annotated[Path, option("DIR", "Where the two files go; made if needed.")] = Path("plugins"),
     writes: Annotated[Literal["graph", "weights"], typer.Option(help="What the pass changes.")] = "graph",
 ) -> None:
     """Write a new pass that works, and its test."""
@@ -72,8 +69,8 @@ def _lines(found: "PassDescription", options: "tuple[PassOption, ...]") -> "Iter
         yield f"{'file:':<12}{found.file}"
     yield ""
     yield "options:" if options else "no options"
-    for option in options:
-        default = "required" if option.required else f"default {json_text.dumps(option.default)}"
-        yield f"  {option.name}: {option.type}, {default}"
-        if option.help:
-            yield f"      {option.help}"
+    for one in options:
+        default = "required" if one.required else f"default {json_text.dumps(one.default)}"
+        yield f"  {one.name}: {one.type}, {default}"
+        if one.help:
+            yield f"      {one.help}"

@@ -3,9 +3,8 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from olivelike.cli import options as shared
+from olivelike.cli.options import argument, option
 from olivelike.cli.stdout import write_found, write_lines
 
 if TYPE_CHECKING:
@@ -13,11 +12,8 @@ if TYPE_CHECKING:
 
 
 def plugins(
-    name: Annotated[
-        str | None,
-        typer.Argument(metavar="NAME", help="Show this one, and what its metadata lacks.", show_default=False),
-    ] = None,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Write a table for a catalogue page.")] = False,
+    name: Annotated[str | None, argument("NAME", "Show this one, and what its metadata lacks.")] = None,
+    markdown: Annotated[bool, option("--markdown", "Write a table for a catalogue page.")] = False,
     json: shared.Json = False,
 ) -> None:
     """List installed plugins with the passes, targets and extras that they give, by their metadata."""

@@ -4,10 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from olivelike.cli import options as shared
-from olivelike.cli.options import LoadOptions
+from olivelike.cli.options import LoadOptions, argument, option
 
 if TYPE_CHECKING:
     from olivelike.measure.result_rows import FolderProfile, NetworkProfile
@@ -20,30 +18,24 @@ _SHOWN_MS = 0.005
 
 @shared.with_groups
 def profile(
-    model: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="A pipeline's folder, or one ONNX file.", show_default=False)
-    ],
+    model: Annotated[Path, argument("FOLDER", "A pipeline's folder, or one ONNX file.")],
     reported: shared.ReportOptions,
-    batch_size: Annotated[
-        int, typer.Option(metavar="N", min=1, max=256, help="Pictures at once; the UNet takes twice as many.")
-    ] = 1,
+    batch_size: Annotated[int, option("N", "Pictures at once; the UNet takes twice as many.", min=1, max=256)] = 1,
     pixels: Annotated[
-        str | None, typer.Option("--size", metavar="WxH", help="By default what the UNet was trained on, else 512x512.")
+        str | None, option("--size WxH", "By default what the UNet was trained on, else 512x512.")
     ] = None,
-    height: Annotated[
-        int | None, typer.Option(metavar="PIXELS", min=_SMALLEST, help="The same as in --size, one by one.")
-    ] = None,
-    width: Annotated[int | None, typer.Option(metavar="PIXELS", min=_SMALLEST, help="Likewise.")] = None,
+    height: Annotated[int | None, option("PIXELS", "The same as in --size, one by one.", min=_SMALLEST)] = None,
+    width: Annotated[int | None, option("PIXELS", "Likewise.", min=_SMALLEST)] = None,
     runs: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
+        option(
+            "N",
+            "Measured runs of each network; by default 3, and of a quick one as many as half a second takes.",
             min=1,
             max=10_000,
-            help="Measured runs of each network; by default 3, and of a quick one as many as half a second takes.",
         ),
     ] = None,
-    top: Annotated[int, typer.Option(metavar="N", min=1, help="How many operator types of each network to show.")] = 10,
+    top: Annotated[int, option("N", "How many operator types of each network to show.", min=1)] = 10,
     json: shared.Json = False,
     *,
     session: LoadOptions,

@@ -3,24 +3,17 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from olivelike.cli import options as shared
+from olivelike.cli.options import argument, option
 
 
 def report(
     run: Annotated[
         str | None,
-        typer.Argument(
-            metavar="RUN",
-            help="A run's id or its beginning, or a workflow's name for its last run; by default the last run.",
-            show_default=False,
-        ),
+        argument("RUN", "A run's id or its beginning, or a workflow's name for its last run; by default the last run."),
     ] = None,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write here, not beside the run's logs.")
-    ] = None,
-    show: Annotated[bool, typer.Option("--open", help="Also open it in the browser.")] = False,
+    output: Annotated[Path | None, option("-o --output FILE", "Write here, not beside the run's logs.")] = None,
+    show: Annotated[bool, option("--open", "Also open it in the browser.")] = False,
     cache_dir: shared.StoreDir = None,
     json: shared.Json = False,
 ) -> None:

@@ -2,9 +2,8 @@
 
 from typing import Annotated
 
-import typer
-
 from olivelike.cli import options as shared
+from olivelike.cli.options import option
 from olivelike.errors import UsageError
 
 
@@ -16,15 +15,15 @@ def run(
     limits: shared.LimitOptions,
     output: shared.Output = None,
     clean_cache: Annotated[
-        bool, typer.Option("--clean-cache", help="Drop what this workflow's nodes stored, and make it again.")
+        bool, option("--clean-cache", "Drop what this workflow's nodes stored, and make it again.")
     ] = False,
     keep_going: Annotated[
-        bool, typer.Option("--keep-going", help="Publish complete outputs although another one failed.")
+        bool, option("--keep-going", "Publish complete outputs although another one failed.")
     ] = False,
     overwrite: shared.Overwrite = False,
     cluster: shared.Cluster = None,
     max_parallel: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Combinations of a `matrix` at work at once; by default 8.")
+        int | None, option("N", "Combinations of a `matrix` at work at once; by default 8.", min=1)
     ] = None,
     dry_run: shared.DryRun = False,
     json: shared.JsonLines = False,

@@ -7,40 +7,29 @@ from typing import Annotated
 import typer
 
 from olivelike.cli import options as shared
+from olivelike.cli.options import argument, option
 
 
 @dataclass(frozen=True)
 class AccessOptions:
     """Hosts, keys and origins that may use the server."""
 
-    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Where to listen; other machines reach 0.0.0.0.")] = (
-        "127.0.0.1"
-    )
-    port: Annotated[int, typer.Option(metavar="N", help="0 takes a free one.", min=0, max=65535)] = 7860
+    host: Annotated[str, option("ADDRESS", "Where to listen; other machines reach 0.0.0.0.")] = "127.0.0.1"
+    port: Annotated[int, option("N", "0 takes a free one.", min=0, max=65535)] = 7860
     api_keys: Annotated[
-        list[str] | None,
-        typer.Option("--api-key", metavar="NAME=KEY", help="Ask for a key, and call who has it so; may be repeated."),
+        list[str] | None, option("--api-key NAME=KEY", "Ask for a key, and call who has it so; may be repeated.")
     ] = None
-    api_key_file: Annotated[
-        Path | None, typer.Option("--api-keys", metavar="FILE", help="Such keys, one on each line.")
-    ] = None
-    basic: Annotated[
-        list[str] | None, typer.Option("--basic", metavar="USER:PASSWORD", help="Ask for a password; may be repeated.")
-    ] = None
-    no_auth: Annotated[
-        bool, typer.Option("--no-auth", help="Let everybody who reaches the address use the server.")
-    ] = False
+    api_key_file: Annotated[Path | None, option("--api-keys FILE", "Such keys, one on each line.")] = None
+    basic: Annotated[list[str] | None, option("--basic USER:PASSWORD", "Ask for a password; may be repeated.")] = None
+    no_auth: Annotated[bool, option("--no-auth", "Let everybody who reaches the address use the server.")] = False
     allow_hosts: Annotated[
-        list[str] | None,
-        typer.Option("--allow-host", metavar="NAME", help="Another name of this server; may be repeated."),
+        list[str] | None, option("--allow-host NAME", "Another name of this server; may be repeated.")
     ] = None
     allow_origins: Annotated[
-        list[str] | None,
-        typer.Option("--allow-origin", metavar="URL", help="A page elsewhere that may use it; may be repeated."),
+        list[str] | None, option("--allow-origin URL", "A page elsewhere that may use it; may be repeated.")
     ] = None
     proxies: Annotated[
-        list[str] | None,
-        typer.Option("--proxy", metavar="ADDRESS", help="A proxy in front, with many connections; may be repeated."),
+        list[str] | None, option("--proxy ADDRESS", "A proxy in front, with many connections; may be repeated.")
     ] = None
 
 
@@ -50,18 +39,18 @@ class BoundOptions:
 
     memory_limit: Annotated[
         str | None,
-        typer.Option(
-            metavar="SIZE",
-            help="What folders kept open may have together; the networks of a larger one are open in turns. By default "
+        option(
+            "SIZE",
+            "What folders kept open may have together; the networks of a larger one are open in turns. By default "
             "four fifths of what is free.",
         ),
     ] = None
-    time_limit: Annotated[float, typer.Option(metavar="SECONDS", help="That a job may be drawn.", min=1)] = 1800.0
-    max_queue: Annotated[int, typer.Option(metavar="N", help="Jobs that may wait.", min=1)] = 200
-    max_images: Annotated[int, typer.Option(metavar="N", help="Pictures of a job.", min=1)] = 100
-    max_side: Annotated[int, typer.Option("--max-size", metavar="PIXELS", help="Of a side.", min=8)] = 2048
-    max_steps: Annotated[int, typer.Option(metavar="N", help="Of a picture.", min=1)] = 500
-    max_body: Annotated[str, typer.Option(metavar="SIZE", help="Of a request.")] = "64MB"
+    time_limit: Annotated[float, option("SECONDS", "That a job may be drawn.", min=1)] = 1800.0
+    max_queue: Annotated[int, option("N", "Jobs that may wait.", min=1)] = 200
+    max_images: Annotated[int, option("N", "Pictures of a job.", min=1)] = 100
+    max_side: Annotated[int, option("--max-size PIXELS", "Of a side.", min=8)] = 2048
+    max_steps: Annotated[int, option("N", "Of a picture.", min=1)] = 500
+    max_body: Annotated[str, option("SIZE", "Of a request.")] = "64MB"
 
 
 @dataclass(frozen=True)
@@ -69,58 +58,44 @@ class PlaceOptions:
     """Folders that the server reads and writes, and what it does for all requests alike."""
 
     models_dirs: Annotated[
-        list[Path] | None,
-        typer.Option("--models", metavar="DIR", help="Serve all such folders in it, later ones too; may be repeated."),
+        list[Path] | None, option("--models DIR", "Serve all such folders in it, later ones too; may be repeated.")
     ] = None
-    gallery: Annotated[Path, typer.Option(metavar="DIR", help="Where pictures and jobs are kept.")] = Path("gallery")
-    warm: Annotated[bool, typer.Option("--warm", help="Open the first folder at once.")] = False
+    gallery: Annotated[Path, option("DIR", "Where pictures and jobs are kept.")] = Path("gallery")
+    warm: Annotated[bool, option("--warm", "Open the first folder at once.")] = False
     safety: Annotated[bool, typer.Option(help="Check pictures; flagged ones are black.")] = True
     metadata: Annotated[bool, typer.Option(help="Write into each file what made the picture.")] = True
     sign_pictures: shared.SignPictures = None
     sign_key: shared.SignKey = None
     lora_dirs: Annotated[
         list[Path] | None,
-        typer.Option(
-            "--lora-dir", metavar="DIR", help="Where LoRAs are, beside loras/ here and beside FOLDER; may be repeated."
-        ),
+        option("--lora-dir DIR", "Where LoRAs are, beside loras/ here and beside FOLDER; may be repeated."),
     ] = None
     wildcard_dirs: Annotated[
-        list[Path] | None,
-        typer.Option("--wildcard-dir", metavar="DIR", help="Where the file of __NAME__ is; may be repeated."),
+        list[Path] | None, option("--wildcard-dir DIR", "Where the file of __NAME__ is; may be repeated.")
     ] = None
     upscaler_dirs: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--upscaler-dir", metavar="DIR", help="Where upscalers are, networks as ONNX files; may be repeated."
-        ),
+        list[Path] | None, option("--upscaler-dir DIR", "Where upscalers are, networks as ONNX files; may be repeated.")
     ] = None
     styles: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Styles of prompts, A1111's styles.csv; by default in the gallery."),
+        Path | None, option("FILE", "Styles of prompts, A1111's styles.csv; by default in the gallery.")
     ] = None
     ignore_unsupported: Annotated[
-        bool,
-        typer.Option("--ignore-unsupported", help="Leave out what A1111's API asks for and can't be had, and say so."),
+        bool, option("--ignore-unsupported", "Leave out what A1111's API asks for and can't be had, and say so.")
     ] = False
-    workflows_dir: Annotated[
-        Path | None, typer.Option("--workflows", metavar="DIR", help="Workflows that the page may run.")
-    ] = None
-    checkpoints_dir: Annotated[
-        Path | None, typer.Option("--checkpoints", metavar="DIR", help="Checkpoints that the page may convert.")
-    ] = None
+    workflows_dir: Annotated[Path | None, option("--workflows DIR", "Workflows that the page may run.")] = None
+    checkpoints_dir: Annotated[Path | None, option("--checkpoints DIR", "Checkpoints that the page may convert.")] = (
+        None
+    )
     cache_dir: shared.WorkflowStore = None
     cluster: shared.DrawingCluster = None
-    allow_plugins: Annotated[
-        bool, typer.Option("--allow-plugins", help="Run the code that workflows name under `plugins:`.")
-    ] = False
+    allow_plugins: Annotated[bool, option("--allow-plugins", "Run the code that workflows name under `plugins:`.")] = (
+        False
+    )
 
 
 @shared.with_groups
 def serve(
-    folders: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="FOLDER", help="Folders that `olivelike run` wrote.", show_default=False),
-    ] = None,
+    folders: Annotated[list[Path] | None, argument("FOLDER", "Folders that `olivelike run` wrote.")] = None,
     *,
     places: PlaceOptions,
     access: AccessOptions,

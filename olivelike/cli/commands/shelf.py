@@ -8,6 +8,7 @@ import typer
 
 from olivelike.cli import options as shared
 from olivelike.cli.display.help_pages import Command, Group
+from olivelike.cli.options import argument, option
 from olivelike.cli.stdout import write_found, write_line
 from olivelike.errors import StoreError
 
@@ -18,28 +19,18 @@ if TYPE_CHECKING:
 app = typer.Typer(cls=Group, help="Show, check and extend what runs need not trace.", rich_markup_mode=None)
 
 _Folder = Annotated[
-    Path | None,
-    typer.Option(
-        "--shelf", metavar="DIR", help="A shelf's folder; by default the first of $OLIVELIKE_SHELF, else the user's."
-    ),
+    Path | None, option("--shelf DIR", "A shelf's folder; by default the first of $OLIVELIKE_SHELF, else the user's.")
 ]
-_Fresh = Annotated[bool, typer.Option("--fresh", help="Trace also what is there.")]
+_Fresh = Annotated[bool, option("--fresh", "Trace also what is there.")]
 
 
 @app.command(cls=Command)
 def add(
-    source: Annotated[
-        str,
-        typer.Argument(
-            metavar="SOURCE", help="A .safetensors file, a pipeline's folder, or a hub id.", show_default=False
-        ),
-    ],
+    source: Annotated[str, argument("SOURCE", "A .safetensors file, a pipeline's folder, or a hub id.")],
     components: Annotated[
-        list[str] | None, typer.Option("--component", metavar="NAME", help="Of all networks this one; may be repeated.")
+        list[str] | None, option("--component NAME", "Of all networks this one; may be repeated.")
     ] = None,
-    about: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="What it is, for `shelf list`; by default the source's name.")
-    ] = None,
+    about: Annotated[str | None, option("TEXT", "What it is, for `shelf list`; by default the source's name.")] = None,
     shelf: _Folder = None,
     fresh: _Fresh = False,
     allow_pickle: shared.AllowPickle = False,

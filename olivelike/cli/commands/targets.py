@@ -2,9 +2,8 @@
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from olivelike.cli import options as shared
+from olivelike.cli.options import argument
 from olivelike.cli.stdout import write_found
 
 if TYPE_CHECKING:
@@ -12,10 +11,7 @@ if TYPE_CHECKING:
 
 
 def targets(
-    name: Annotated[
-        str | None,
-        typer.Argument(metavar="NAME", help="Show what this target claims of its provider.", show_default=False),
-    ] = None,
+    name: Annotated[str | None, argument("NAME", "Show what this target claims of its provider.")] = None,
     json: shared.Json = False,
 ) -> None:
     """List targets, those of plugins too, or show what one claims of its provider and how that is known."""

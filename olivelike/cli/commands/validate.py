@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from olivelike.cli import options as shared
+from olivelike.cli.options import argument
 
 if TYPE_CHECKING:
     from olivelike._untrusted import Json
@@ -14,9 +15,7 @@ if TYPE_CHECKING:
 
 @shared.with_groups
 def validate(
-    workflows: Annotated[
-        list[str], typer.Argument(metavar="WORKFLOW", help="Workflow files, or names of shipped ones.")
-    ],
+    workflows: Annotated[list[str], argument("WORKFLOW", "Workflow files, or names of shipped ones.")],
     chosen: shared.FileOptions,
     combination: shared.Combination = None,
     json: shared.Json = False,

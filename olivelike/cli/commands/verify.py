@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from olivelike._extras import commands
 from olivelike.cli import options as shared
+from olivelike.cli.options import option
 from olivelike.cli.stdout import write_error, write_found, write_line
 from olivelike.model.guides import GUIDES
 
@@ -23,53 +22,41 @@ class ComparisonOptions:
 
     against: Annotated[
         str | None,
-        typer.Option(
-            metavar="CHECKPOINT",
-            help="What it was made from: a folder, a file or a hub id; by default what the folder names, if near.",
+        option(
+            "CHECKPOINT",
+            "What it was made from: a folder, a file or a hub id; by default what the folder names, if near.",
         ),
     ] = None
-    vae: Annotated[str | None, typer.Option(metavar="VAE", help="The other VAE that was put into it.")] = None
+    vae: Annotated[str | None, option("VAE", "The other VAE that was put into it.")] = None
     loras: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--lora", metavar="FILE[:WEIGHT]", help="A LoRA that was merged into it; repeat for each of them."
-        ),
+        list[str] | None, option("--lora FILE[:WEIGHT]", "A LoRA that was merged into it; repeat for each of them.")
     ] = None
     components: Annotated[
-        list[str] | None,
-        typer.Option("--component", metavar="NAME", help="Compare this network alone; may be repeated."),
+        list[str] | None, option("--component NAME", "Compare this network alone; may be repeated.")
     ] = None
-    samples: Annotated[int, typer.Option(metavar="N", min=1, max=64, help="Random inputs for each network.")] = 2
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of the first input and picture.")] = 0
+    samples: Annotated[int, option("N", "Random inputs for each network.", min=1, max=64)] = 2
+    seed: Annotated[int, option("N", "Of the first input and picture.", min=0)] = 0
     threshold: Annotated[
         float | None,
-        typer.Option(
-            metavar="X",
-            help="Largest relative error; by default 1e-4; fp16 2e-2, bf16 0.16, w8 5e-2, w4 0.6, int8 and fp8 0.3.",
+        option(
+            "X", "Largest relative error; by default 1e-4; fp16 2e-2, bf16 0.16, w8 5e-2, w4 0.6, int8 and fp8 0.3."
         ),
     ] = None
-    pictures: Annotated[
-        int | None, typer.Option(metavar="N", min=0, max=64, help="Pictures to compare; 1, or none with --component.")
-    ] = None
-    prompt: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="What they show; by default an astronaut on a horse.")
-    ] = None
-    steps: Annotated[int, typer.Option(metavar="N", min=1, help="Steps of each.")] = 20
-    min_psnr: Annotated[float | None, typer.Option(metavar="DB", help="Least PSNR of a picture; none by default.")] = (
+    pictures: Annotated[int | None, option("N", "Pictures to compare; 1, or none with --component.", min=0, max=64)] = (
         None
     )
-    min_ssim: Annotated[float | None, typer.Option(metavar="X", help="Least SSIM of a picture; none by default.")] = (
-        None
-    )
+    prompt: Annotated[str | None, option("TEXT", "What they show; by default an astronaut on a horse.")] = None
+    steps: Annotated[int, option("N", "Steps of each.", min=1)] = 20
+    min_psnr: Annotated[float | None, option("DB", "Least PSNR of a picture; none by default.")] = None
+    min_ssim: Annotated[float | None, option("X", "Least SSIM of a picture; none by default.")] = None
     providers: Annotated[
         list[str] | None,
-        typer.Option(
-            "--provider",
-            metavar="NAME[:KEY=VALUE,...]",
-            help="What the folder's pictures run on; by default its target, where that is here.",
+        option(
+            "--provider NAME[:KEY=VALUE,...]",
+            "What the folder's pictures run on; by default its target, where that is here.",
         ),
     ] = None
-    save: Annotated[Path | None, typer.Option(metavar="DIR", help="Write the pictures here, side by side.")] = None
+    save: Annotated[Path | None, option("DIR", "Write the pictures here, side by side.")] = None
 
 
 @shared.with_groups
@@ -78,9 +65,7 @@ def verify(
     reported: shared.ReportOptions,
     chosen: ComparisonOptions,
     guides: shared.PutGuides,
-    card: Annotated[
-        bool, typer.Option("--card", help="Write the figures into the folder's README.md, its model card.")
-    ] = False,
+    card: Annotated[bool, option("--card", "Write the figures into the folder's README.md, its model card.")] = False,
     allow_pickle: shared.AllowPickle = False,
     json: shared.Json = False,
 ) -> None:

@@ -4,9 +4,8 @@ import json as json_text
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from olivelike.cli import options as shared
+from olivelike.cli.options import argument
 from olivelike.cli.stdout import write_found
 
 if TYPE_CHECKING:
@@ -14,9 +13,7 @@ if TYPE_CHECKING:
 
 
 def workflows(
-    name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="Show the chains and figures of this one.", show_default=False)
-    ] = None,
+    name: Annotated[str | None, argument("NAME", "Show the chains and figures of this one.")] = None,
     json: shared.Json = False,
 ) -> None:
     """List the shipped workflows, or show one: its chains, and what was measured."""

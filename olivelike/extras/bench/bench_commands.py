@@ -10,7 +10,7 @@ import typer
 
 from olivelike._text import duration
 from olivelike.cli import options as shared
-from olivelike.cli.options import ProviderOptions
+from olivelike.cli.options import ProviderOptions, option
 from olivelike.cli.stdout import require_writable, write_error, write_found, write_text
 
 if TYPE_CHECKING:
@@ -25,69 +25,51 @@ def bench(
     reported: shared.ReportOptions,
     engines: Annotated[
         list[str] | None,
-        typer.Option(
-            "--engine",
-            metavar="NAME",
-            help="onnxruntime, openvino, tensorrt, torch, torch-compile or xformers; may be repeated. By default those "
+        option(
+            "--engine NAME",
+            "onnxruntime, openvino, tensorrt, torch, torch-compile or xformers; may be repeated. By default those "
             "for the device of the folder, its own first. What is not installed is left out.",
         ),
     ] = None,
     batch_sizes: Annotated[
-        list[int] | None,
-        typer.Option("--batch-size", metavar="N", help="Pictures made at once; may be repeated, 1 by default."),
+        list[int] | None, option("--batch-size N", "Pictures made at once; may be repeated, 1 by default.")
     ] = None,
-    height: Annotated[
-        int | None, typer.Option(metavar="PIXELS", help="By default what the UNet was trained on.")
-    ] = None,
-    width: Annotated[
-        int | None, typer.Option(metavar="PIXELS", help="By default what the UNet was trained on.")
-    ] = None,
-    size: Annotated[str | None, typer.Option(metavar="WxH", help="Both at once, such as 512x768.")] = None,
-    steps: Annotated[int, typer.Option(metavar="N", help="Steps of each picture.")] = 50,
-    batch_count: Annotated[int, typer.Option(metavar="N", help="Measured batches of each prompt.")] = 5,
-    num_prompts: Annotated[int, typer.Option(metavar="N", help="Prompts; ten are different, then they repeat.")] = 1,
-    warmup_runs: Annotated[int, typer.Option(metavar="N", help="Batches before the measured ones.")] = 2,
-    disable_safety_checker: Annotated[
-        bool, typer.Option("--disable-safety-checker", help="Do not check the pictures.")
-    ] = False,
+    height: Annotated[int | None, option("PIXELS", "By default what the UNet was trained on.")] = None,
+    width: Annotated[int | None, option("PIXELS", "By default what the UNet was trained on.")] = None,
+    size: Annotated[str | None, option("WxH", "Both at once, such as 512x768.")] = None,
+    steps: Annotated[int, option("N", "Steps of each picture.")] = 50,
+    batch_count: Annotated[int, option("N", "Measured batches of each prompt.")] = 5,
+    num_prompts: Annotated[int, option("N", "Prompts; ten are different, then they repeat.")] = 1,
+    warmup_runs: Annotated[int, option("N", "Batches before the measured ones.")] = 2,
+    disable_safety_checker: Annotated[bool, option("--disable-safety-checker", "Do not check the pictures.")] = False,
     checkpoint: Annotated[
         str | None,
-        typer.Option(
-            metavar="SOURCE",
-            help="What torch runs: a diffusers folder, a .safetensors file or a hub id; by default what the folder was "
+        option(
+            "SOURCE",
+            "What torch runs: a diffusers folder, a .safetensors file or a hub id; by default what the folder was "
             "made of.",
         ),
     ] = None,
     torch_dtype: Annotated[
         str | None,
-        typer.Option(
-            metavar="DTYPE", help="float32, float16 or bfloat16; by default the folder's on a GPU, float32 on the CPU."
-        ),
+        option("DTYPE", "float32, float16 or bfloat16; by default the folder's on a GPU, float32 on the CPU."),
     ] = None,
     interleave: Annotated[
         bool, typer.Option(help="Let engines take turns, all in memory at the same time; or one after the other.")
     ] = True,
-    timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", help="What an engine may take to open, or for one batch.")
-    ] = 1800.0,
-    csv: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also add the rows to this file, with all columns.")
-    ] = None,
-    json_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also write this file, which --against takes.")
-    ] = None,
+    timeout: Annotated[float, option("SECONDS", "What an engine may take to open, or for one batch.")] = 1800.0,
+    csv: Annotated[Path | None, option("FILE", "Also add the rows to this file, with all columns.")] = None,
+    json_file: Annotated[Path | None, option("FILE", "Also write this file, which --against takes.")] = None,
     against: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Compare medians with an earlier --json-file; status 5 if slower."),
+        Path | None, option("FILE", "Compare medians with an earlier --json-file; status 5 if slower.")
     ] = None,
-    threshold: Annotated[float, typer.Option(metavar="PERCENT", help="What a median may be higher by.")] = 5.0,
+    threshold: Annotated[float, option("PERCENT", "What a median may be higher by.")] = 5.0,
     json: shared.Json = False,
     methods: Annotated[
         list[str] | None,
-        typer.Option(
-            "--method",
-            metavar="[FOLDER] [OPTIONS]",
-            help='In place of engines, compare a cheaper way of drawing, such as "--steps 20", in time and '
+        option(
+            "--method [FOLDER] [OPTIONS]",
+            'In place of engines, compare a cheaper way of drawing, such as "--steps 20", in time and '
             "fidelity with the folder as it is, and with fewer steps of it; may be repeated.",
         ),
     ] = None,
@@ -212,37 +194,23 @@ def ablate(
     workflow: shared.Workflow,
     chosen: shared.WorkflowOptions,
     components: Annotated[
-        list[str] | None,
-        typer.Option("--component", metavar="NAME", help="Network to show; unet by default. May be repeated."),
+        list[str] | None, option("--component NAME", "Network to show; unet by default. May be repeated.")
     ] = None,
     measure: Annotated[bool, typer.Option(help="Measure latency and memory on this machine.")] = True,
-    runs: Annotated[int, typer.Option(metavar="N", min=1, help="Measured runs of each variant.")] = 10,
-    warmup: Annotated[int, typer.Option(metavar="N", min=0, help="Runs before them.")] = 2,
+    runs: Annotated[int, option("N", "Measured runs of each variant.", min=1)] = 10,
+    warmup: Annotated[int, option("N", "Runs before them.", min=0)] = 2,
     dimensions: Annotated[
         list[str] | None,
-        typer.Option(
-            "--dimension",
-            metavar="NAME=SIZE",
-            help="Size of a dynamic dimension, such as unet_sample_height=96; may be repeated.",
-        ),
+        option("--dimension NAME=SIZE", "Size of a dynamic dimension, such as unet_sample_height=96; may be repeated."),
     ] = None,
     providers: Annotated[
         list[str] | None,
-        typer.Option(
-            "--provider", metavar="NAME[:KEY=VALUE,...]", help="What to measure on; by default the workflow's target."
-        ),
+        option("--provider NAME[:KEY=VALUE,...]", "What to measure on; by default the workflow's target."),
     ] = None,
     pictures: Annotated[
-        int,
-        typer.Option(
-            metavar="N",
-            min=0,
-            help="Also draw N pictures by each variant, and compare time and pictures with the first's.",
-        ),
+        int, option("N", "Also draw N pictures by each variant, and compare time and pictures with the first's.", min=0)
     ] = 0,
-    csv_file: Annotated[
-        Path | None, typer.Option("--csv", metavar="FILE", help="Also write the table to this file.")
-    ] = None,
+    csv_file: Annotated[Path | None, option("--csv FILE", "Also write the table to this file.")] = None,
     combination: shared.Combination = None,
     output: shared.Output = None,
     overwrite: shared.Overwrite = False,

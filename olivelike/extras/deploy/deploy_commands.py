@@ -3,31 +3,22 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from olivelike.cli import options as shared
+from olivelike.cli.options import argument, option
 
 
 def export_page(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="An output with `layout: web`.", show_default=False)],
-    output: Annotated[Path, typer.Argument(metavar="DIR", help="Where to write the page.", show_default=False)],
+    folder: Annotated[Path, argument("FOLDER", "An output with `layout: web`.")],
+    output: Annotated[Path, argument("DIR", "Where to write the page.")],
     onnxruntime_web: Annotated[
         Path | None,
-        typer.Option(
-            "--onnxruntime-web",
-            metavar="PATH",
-            help="npm's onnxruntime-web as a folder or tarball; by default from node_modules, the cache or npm.",
+        option(
+            "--onnxruntime-web PATH",
+            "npm's onnxruntime-web as a folder or tarball; by default from node_modules, the cache or npm.",
         ),
     ] = None,
-    title: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="Name of the page; by default that of the pipeline's source.", show_default=False
-        ),
-    ] = None,
-    example: Annotated[
-        list[str] | None, typer.Option(metavar="PROMPT", help="A prompt to begin with; repeatable.", show_default=False)
-    ] = None,
+    title: Annotated[str | None, option("NAME", "Name of the page; by default that of the pipeline's source.")] = None,
+    example: Annotated[list[str] | None, option("PROMPT", "A prompt to begin with; repeatable.")] = None,
     overwrite: shared.Overwrite = False,
     json: shared.Json = False,
 ) -> None:
@@ -64,10 +55,8 @@ def export_page(
 
 
 def package(
-    folders: Annotated[
-        list[Path], typer.Argument(metavar="FOLDER...", help="Outputs, each for another target.", show_default=False)
-    ],
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Where to write: NAME.ortpackage.")],
+    folders: Annotated[list[Path], argument("FOLDER...", "Outputs, each for another target.")],
+    output: Annotated[Path, option("-o --output DIR", "Where to write: NAME.ortpackage.")],
     overwrite: shared.Overwrite = False,
     json: shared.Json = False,
 ) -> None:
