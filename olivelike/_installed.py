@@ -6,12 +6,10 @@ An environment may lack some: what draws needs few of them.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import Final
 
 from olivelike.errors import MissingError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 DISTRIBUTIONS: Final[Mapping[str, str]] = {
     "OpenSSL": "pyopenssl",

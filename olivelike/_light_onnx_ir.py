@@ -8,14 +8,12 @@ ones as soon as anything of them is used.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from typing import Any, Final
 
 _PUT_OFF: Final = ("sympy", "onnx_ir._symbolic_shapes")
 

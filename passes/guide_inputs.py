@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from olivelike.families import denoisers_with
-from olivelike.model.guides import CONTROLNET, IP_ADAPTER, T2I_ADAPTER
+from olivelike.model.guides import CONTROLNET, IP_ADAPTER, T2I_ADAPTER, GuideKind
 from olivelike.pass_api import Context, Pass, Resources
 
 if TYPE_CHECKING:
     from olivelike.model import Model
-    from olivelike.model.guides import GuideKind
 
 
 class _Guided(Pass):

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from olivelike._text import did_you_mean
+from olivelike._untrusted import Json, JsonView
+from olivelike.engine.plan.planner import Plan, PlannedNode
 from olivelike.engine.plan.reasons import differences, nearest_of
 from olivelike.engine.preparation import plan
 from olivelike.engine.prepared import DEFAULTS, Options, Prepared
 from olivelike.errors import UsageError
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from olivelike._untrusted import Json, JsonView
-    from olivelike.engine.plan.planner import Plan, PlannedNode
-    from olivelike.workflow.places import Place
+from olivelike.workflow.places import Place
 
 
 @dataclass(frozen=True)

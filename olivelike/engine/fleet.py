@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from olivelike._text import listed
 from olivelike.engine.execute.events import Event, Listener
-from olivelike.engine.execute.executor import LIGHT, Advanced, Answer, Demand
+from olivelike.engine.execute.executor import LIGHT, Advanced, Answer, Demand, Executor, ExecutorMaker
 from olivelike.engine.execute.sharing import open_for_looking, open_sharing
 from olivelike.engine.explanation import Explanation, explain_plan
 from olivelike.engine.preparation import Pin, pin, plan_prepared, prepare, validate
-from olivelike.engine.prepared import DEFAULTS, EarlierRuns, Options
+from olivelike.engine.prepared import DEFAULTS, EarlierRuns, Options, Prepared
 from olivelike.engine.run import ReportWriter, make_executor, run
-from olivelike.engine.run_result import readable_runs
+from olivelike.engine.run_result import RunResult, readable_runs
 from olivelike.errors import Interrupted, OlivelikeError, StoreError, WorkflowError
 from olivelike.store import new_run_id
 from olivelike.workflow.code.once import read_once
@@ -35,11 +35,8 @@ from olivelike.workflow.places import Place, find_workflow
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from olivelike.engine.execute.executor import Executor, ExecutorMaker
     from olivelike.engine.kinds.kind import Task
     from olivelike.engine.plan.planner import Plan
-    from olivelike.engine.prepared import Prepared
-    from olivelike.engine.run_result import RunResult
     from olivelike.workflow import LoadedWorkflow
 
 PARALLEL: Final = 8

@@ -18,7 +18,7 @@ from olivelike.engine.plan.adapters import check_adapters, open_adapters
 from olivelike.engine.plan.building import active_steps, build_nodes
 from olivelike.engine.plan.chains import check_chains, check_scheduler, check_without_source
 from olivelike.engine.plan.inputs import Inputs
-from olivelike.engine.plan.planner import make_plan
+from olivelike.engine.plan.planner import Plan, make_plan
 from olivelike.engine.plan.resolver import Resolver
 from olivelike.engine.prepared import DEFAULTS, EarlierRuns, History, Options, Prepared
 from olivelike.engine.run_result import readable_runs
@@ -37,7 +37,6 @@ from olivelike.workflow.places import Place, may_be_path
 if TYPE_CHECKING:
     from olivelike._untrusted import Json
     from olivelike.engine.plan.forecast import Forecast
-    from olivelike.engine.plan.planner import Plan
     from olivelike.workflow import Guide, Source, Vae
     from olivelike.workflow.workflow_file import Workflow
 

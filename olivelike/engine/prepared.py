@@ -10,7 +10,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final
 
 from olivelike._files import hold_paths
-from olivelike.model.records.origin import all_origins
+from olivelike.model.records.origin import Origin, all_origins
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from olivelike.engine.execute.sharing import Backend, Unshared
     from olivelike.engine.plan.adapters import Adapters
     from olivelike.engine.plan.node import Node
-    from olivelike.model.records.origin import Origin
     from olivelike.model.records.run_record import RunRecord
     from olivelike.sources import PipelineSource
     from olivelike.store import Store

@@ -29,7 +29,7 @@ from olivelike.engine.preparation import (
     warnings_of,
     worker_count,
 )
-from olivelike.engine.prepared import DEFAULTS
+from olivelike.engine.prepared import DEFAULTS, Options, Prepared
 from olivelike.engine.run_result import RunResult, run_record
 from olivelike.errors import (
     DamagedError,
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from olivelike.engine.execute.driver import Driver, Execution
     from olivelike.engine.execute.executor import Executor, ExecutorMaker
     from olivelike.engine.plan.resolver import Resolution, Resolver
-    from olivelike.engine.prepared import Options, Prepared
     from olivelike.model.records.run_record import NodeRecord, RunRecord
     from olivelike.workflow import Output
     from olivelike.workflow.places import Place

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from olivelike._untrusted import JsonView
 from olivelike.errors import SourceError
-from olivelike.model.components import TAKEN_STATES
+from olivelike.model.components import TAKEN_STATES, Prediction
 
 if TYPE_CHECKING:
     from olivelike.model.architecture import Architecture, Config
-    from olivelike.model.components import Prediction
 
 Shapes = Mapping[str, tuple[int, ...]]
 T5_LAYERS: Final = ("encoder_block", "shared")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from olivelike._untrusted import JsonView
 from olivelike.families import sd1
 from olivelike.families.family import (
     T5_LAYERS,
@@ -19,9 +20,6 @@ from olivelike.families.family import (
     TextPart,
     blocks_of_transformer,
 )
-
-if TYPE_CHECKING:
-    from olivelike._untrusted import JsonView
 
 _CLIP: Final = TextPart("text_encoder", "tokenizer", 768, cut=True, pooled="pooler_output")
 _T5: Final = TextPart(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from olivelike._untrusted import JsonView
 from olivelike.families import sd1
 from olivelike.families.family import (
     QWEN_PREFIXES,
@@ -18,9 +19,6 @@ from olivelike.families.family import (
     blocks_of_transformer,
     is_distilled,
 )
-
-if TYPE_CHECKING:
-    from olivelike._untrusted import JsonView
 
 _STEPS: Final = 4
 _FEWEST, _MOST = 10, 200

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from olivelike._untrusted import JsonView
 from olivelike.errors import SourceError
 from olivelike.families.family import QWEN_STREAMS, Family, LatentColours, Latents, Published, Sizes, TextPart
-
-if TYPE_CHECKING:
-    from olivelike._untrusted import JsonView
 
 _DROPPED: Final = 34
 """Tokens of the template before a text, as diffusers' pipeline counts them."""

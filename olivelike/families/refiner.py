@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from olivelike._untrusted import JsonView
 from olivelike.families import sdxl
 from olivelike.families.family import Published, Shapes, Sizes
-
-if TYPE_CHECKING:
-    from olivelike._untrusted import JsonView
 
 _AESTHETIC_SCORES: Final = (6.0, 2.5)
 """For prompts and negative prompts, as diffusers' `StableDiffusionXLImg2ImgPipeline` has them."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from olivelike._untrusted import JsonView
 from olivelike.families import sd1
 from olivelike.families.family import (
     T5_LAYERS,
@@ -18,9 +19,6 @@ from olivelike.families.family import (
     TextPart,
     blocks_of_transformer,
 )
-
-if TYPE_CHECKING:
-    from olivelike._untrusted import JsonView
 
 _T5: Final = TextPart(
     "text_encoder_3", "tokenizer_3", 4096, "T5EncoderModel", "t5", "text_encoders.t5xxl.transformer.", T5_PREFIXES,

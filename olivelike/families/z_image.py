@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from olivelike._untrusted import JsonView
 from olivelike.families import flux, sd1
 from olivelike.families.family import (
     QWEN_PREFIXES,
@@ -19,9 +20,6 @@ from olivelike.families.family import (
     is_distilled,
 )
 from olivelike.families.flux2 import QWEN3_FIRST, QWEN3_OUTPUTS, QWEN3_TABLES, QWEN3_VALUES
-
-if TYPE_CHECKING:
-    from olivelike._untrusted import JsonView
 
 
 def _owns(index: JsonView, components: Collection[str], denoiser: JsonView) -> bool:

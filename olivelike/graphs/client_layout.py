@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import onnx_ir as ir
 
@@ -17,12 +17,9 @@ from olivelike.families import DENOISERS, FAMILIES, TEXT_ENCODERS
 from olivelike.graphs.editing.values import evaluate, renamed, spaced, type_of
 from olivelike.graphs.guided_graphs import remove_guide
 from olivelike.graphs.shallow import remove_cached_features
-from olivelike.model.client_layouts import DEFAULT
+from olivelike.model.client_layouts import DEFAULT, Layout
 from olivelike.model.graph import parameter_inputs, real_inputs
 from olivelike.model.guides import GUIDE_COMPONENTS, GUIDES, STRENGTH
-
-if TYPE_CHECKING:
-    from olivelike.model.client_layouts import Layout
 
 _FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE})
 _DTYPES: Final = {

@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import onnx_ir as ir
 
 from olivelike.errors import PassError
 from olivelike.graphs.editing.values import evaluate, required, type_of
 from olivelike.model.graph import weight_values
-from olivelike.model.guides import MIDDLE
-
-if TYPE_CHECKING:
-    from olivelike.model.guides import GuideKind
+from olivelike.model.guides import MIDDLE, GuideKind
 
 _SAMPLE: Final = "sample"
 _CHANNELS: Final = 1

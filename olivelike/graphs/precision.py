@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
@@ -17,6 +16,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
 from olivelike._text import did_you_mean
+from olivelike._untrusted import Json
 from olivelike.errors import PassError
 from olivelike.graphs.editing.values import constant_of, node_of
 from olivelike.graphs.wide_streams import WideStreams, widen_streams
@@ -24,9 +24,6 @@ from olivelike.model.graph import BLOCK_KEY, OPERATOR_KEY, PARAMETER_KEY, in_blo
 from olivelike.model.guides import IMAGE_STRENGTH, STRENGTH
 from olivelike.model.half_values import HALVES, to_half
 from olivelike.model.targets import TARGETS, Target, float32_inputs
-
-if TYPE_CHECKING:
-    from olivelike._untrusted import Json
 
 FLOAT = ir.DataType.FLOAT
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Collection, Iterator
+from typing import Final
 
 import numpy as np
 import onnx_ir as ir
 
 from olivelike.graphs.editing.values import attribute
 from olivelike.model.graph import weight_values
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
 
 PROBE: Final = "calibration/"
 """Begins the names of outputs that show values: least, largest, sum, and a sample of the elements, in float32."""

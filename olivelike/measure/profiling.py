@@ -14,8 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from olivelike._untrusted import Json
 from olivelike.errors import SessionError, SourceError, UsageError
 from olivelike.measure.contest.memory import noise, surveying
 from olivelike.measure.network_sizes import Array, PictureSizes, random_values, read_config, sizes_of
@@ -27,11 +28,7 @@ from olivelike.model.records.output import OutputRecord
 from olivelike.runtime.pipeline.pipeline_folder import read_folder_target, target_settings
 from olivelike.runtime.sessions.providers import OPENVINO
 from olivelike.runtime.sessions.session import ValueSpec, check_dimensions
-
-if TYPE_CHECKING:
-    from olivelike._untrusted import Json
-    from olivelike.runtime.sessions.session_settings import SessionSettings
-
+from olivelike.runtime.sessions.session_settings import SessionSettings
 
 _VOCABULARY: Final = 1000
 _OTHER_SIZES: Final = "give other sizes with --height, --width, --batch-size or --dimension"

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -14,10 +14,7 @@ import numpy as np
 from olivelike._untrusted import open_file
 from olivelike.errors import SourceError
 from olivelike.model.block_forms import BLOCK_FORMS, decode_blocks
-from olivelike.model.weights import IDENTITY
-
-if TYPE_CHECKING:
-    from olivelike.model.weights import Tensor
+from olivelike.model.weights import IDENTITY, Tensor
 
 Array = np.ndarray[Any, Any]
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field
 
+from olivelike._untrusted import JsonView
 from olivelike.families import FAMILIES
 from olivelike.runtime.pipeline.request import LABELS, PICTURE_FIELDS, Choices, Control, axes
-
-if TYPE_CHECKING:
-    from olivelike._untrusted import JsonView
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Strength = Annotated[Finite, Field(ge=-10, le=10)]

@@ -18,7 +18,7 @@ from olivelike.errors import SourceError
 from olivelike.families import COMPONENTS, denoiser_among, family_of_folder, family_of_index
 from olivelike.model.components import INDEX_FILE, PREVIEW, SAFETY_CHECKER, VAES, pixels_per_latent, torch_folder
 from olivelike.model.guides import GUIDES, GuideKind
-from olivelike.sources.beside import Host, open_beside
+from olivelike.sources.beside import FileGuide, Host, open_beside
 from olivelike.sources.checkpoint import (
     TOKENIZER_SUFFIXES,
     WEIGHT_SUFFIXES,
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from olivelike.model.architecture import Config
     from olivelike.model.few_steps import FewSteps
     from olivelike.model.records.origin import Origin
-    from olivelike.sources.beside import FileGuide
     from olivelike.sources.files.weight_table import ReadPickle
     from olivelike.sources.source_spec import SourceSpec
 

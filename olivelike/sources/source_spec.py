@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from olivelike.errors import SourceError
+from olivelike.model.components import Prediction
 from olivelike.sources.checkpoint import FolderFiles, SourceFiles
 from olivelike.sources.hub import open_hub
-
-if TYPE_CHECKING:
-    from olivelike.model.components import Prediction
 
 Opened = TypeVar("Opened")
 

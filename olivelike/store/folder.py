@@ -19,15 +19,12 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from olivelike import _files
 from olivelike._files import FileSystem, Lock, NewFile, try_lock
+from olivelike._untrusted import Json
 from olivelike.digest import digest_json
 from olivelike.errors import StoreError
-
-if TYPE_CHECKING:
-    from olivelike._untrusted import Json
 
 FOLDERS = ("objects", "actions", "runs", "logs", "tmp", "locks", "roots", "quarantine", "index")
 """The folders at the top: all that a store may hold."""

@@ -5,13 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from olivelike._untrusted import Json
 from olivelike.store import actions
 from olivelike.store.folder import StoreFolder, checked_digest, is_digest, seal, unseal
-
-if TYPE_CHECKING:
-    from olivelike._untrusted import Json
 
 _ROOT = "root/1"
 _PIN = "pin/1"

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from olivelike._untrusted import Json
 from olivelike.store.folder import StoreFolder, unseal
-
-if TYPE_CHECKING:
-    from olivelike._untrusted import Json
 
 KIND = "run/1"
 """Kind of the sealed record."""

@@ -18,11 +18,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 from olivelike._untrusted import Json, JsonView
 from olivelike.families import FAMILIES
 from olivelike.families.networks.unet import COMPONENT
+from olivelike.model.components import Prediction
 from olivelike.sources.identify.published import (
     network_class,
     read_extra,
@@ -30,9 +31,6 @@ from olivelike.sources.identify.published import (
     tokenizer_classes,
     tokenizer_files,
 )
-
-if TYPE_CHECKING:
-    from olivelike.model.components import Prediction
 
 Size = Literal["tiny", "small", "full"]
 Family = Literal[

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from olivelike.families.networks.unet import COMPONENT, LdmNames
 from olivelike.model.adapter_features import taken_features
-from olivelike.testing.checkpoints import random_parameter, write_safetensors
+from olivelike.testing.checkpoints import Dtype, random_parameter, write_safetensors
 
 if TYPE_CHECKING:
     from olivelike._untrusted import Json, JsonView
     from olivelike.model.architecture import Config
-    from olivelike.testing.checkpoints import Dtype
 
 Form = Literal["classic", "plus", "full"]
 Shapes = dict[str, tuple[int, ...]]

@@ -8,14 +8,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from olivelike._untrusted import Json
 from olivelike.families import DENOISERS, FAMILIES, TEXT_ENCODERS
 from olivelike.families.networks.unet import COMPONENT, LdmNames
 from olivelike.testing.checkpoints import Array, random_parameter
-
-if TYPE_CHECKING:
-    from olivelike._untrusted import Json
 
 LoraFormat = Literal[
     "diffusers_old", "diffusers_mid", "peft", "peft_native", "peft_native_loha", "peft_native_lokr",

@@ -15,13 +15,12 @@ from olivelike.engine.plan.node import changes_network
 from olivelike.errors import UsageError
 from olivelike.model import Architecture, Model, Weights
 from olivelike.model.targets import Precision, Target, find_target
-from olivelike.pass_api import Context, EmbeddingInput, LoraInput, Pass, PrecisionPlan, Rule
+from olivelike.pass_api import Context, Drawing, EmbeddingInput, LoraInput, Pass, PrecisionPlan, Rule
 from olivelike.testing.models import LocalModel, LocalTensors, no_progress
 
 if TYPE_CHECKING:
     from olivelike._untrusted import Json
     from olivelike.model.observations import Observed
-    from olivelike.pass_api import Drawing
 
 _NETWORK = ("architecture", "weights")
 

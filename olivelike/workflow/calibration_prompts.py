@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from olivelike._untrusted import read_bytes
 from olivelike.errors import UsageError
-from olivelike.workflow.places import absolute
+from olivelike.workflow.findings import Findings
+from olivelike.workflow.places import Place, absolute
 from olivelike.workflow.workflow_file import Calibration, CalibrationSection
 from olivelike.workflow.yaml_tree import Mapping
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from olivelike.workflow.findings import Findings
-    from olivelike.workflow.places import Place
 
 PROMPTS: Final[tuple[str, ...]] = (
     "a red circle on a blue background",

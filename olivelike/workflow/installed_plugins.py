@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from olivelike._extras import GROUP as EXTRAS
 from olivelike._table import Table, markdown_text
 from olivelike._text import did_you_mean
-from olivelike._untrusted import one_line
+from olivelike._untrusted import Json, one_line
 from olivelike.errors import UsageError
 from olivelike.model.plugin_targets import GROUP as TARGETS
 from olivelike.workflow.passes.registry import ENTRY_POINT_GROUP as PASSES
@@ -21,7 +21,6 @@ from olivelike.workflow.passes.registry import ENTRY_POINT_GROUP as PASSES
 if TYPE_CHECKING:
     from importlib.metadata import Distribution
 
-    from olivelike._untrusted import Json
 
 GROUPS: Final = {"passes": PASSES, "targets": TARGETS, "extras": EXTRAS}
 """What a plugin gives, and the group of entry points that names it."""

@@ -18,17 +18,15 @@ from olivelike.workflow.calibration_prompts import resolve_calibration
 from olivelike.workflow.extends import PIPELINE_KEYS, apply_overrides
 from olivelike.workflow.findings import Findings, Position
 from olivelike.workflow.long_form import parse_lora
-from olivelike.workflow.matrix import UnnamedCombinationError, is_of_matrix, read_matrix
+from olivelike.workflow.matrix import Combination, UnnamedCombinationError, is_of_matrix, read_matrix
 from olivelike.workflow.passes import Registry, resolve_plugin
 from olivelike.workflow.places import Place, absolute, find_workflow, is_hub_id, may_be_path
 from olivelike.workflow.validation import resolve_components, resolve_sweep, validate, with_unets_chain
 from olivelike.workflow.workflow_file import PARTS, Output, Step, Workflow, WorkflowFile
-from olivelike.workflow.yaml_tree import Mapping, Scalar, Sequence
+from olivelike.workflow.yaml_tree import Mapping, Node, Scalar, Sequence
 
 if TYPE_CHECKING:
-    from olivelike.workflow.matrix import Combination
     from olivelike.workflow.passes.allowed_plugins import Ask
-    from olivelike.workflow.yaml_tree import Node
 
 
 @dataclass(frozen=True)

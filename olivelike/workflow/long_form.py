@@ -7,17 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping as MappingOf, Sequence as SequenceOf
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from olivelike._text import did_you_mean
 from olivelike.errors import UsageError
 from olivelike.model.guides import GUIDES, IMAGE_ENCODER, GuideKind
+from olivelike.workflow.findings import Position
 from olivelike.workflow.places import absolute, file_ref, is_path, source_path, split_weight, weighted_file
 from olivelike.workflow.workflow_file import PARTS, Guide, GuideFile, Lora, Source
 from olivelike.workflow.yaml_tree import Mapping, Node, Scalar, Sequence
-
-if TYPE_CHECKING:
-    from olivelike.workflow.findings import Position
 
 _DENOISER = "transformer"
 _ENCODER_OPTION = f"--{IMAGE_ENCODER.replace('_', '-')}"

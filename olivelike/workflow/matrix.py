@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from olivelike._text import did_you_mean
 from olivelike.errors import UsageError
@@ -21,10 +21,8 @@ from olivelike.model.records.output import is_plain
 from olivelike.workflow.extends import apply_overrides, merge, read_with_bases, set_value
 from olivelike.workflow.findings import Findings
 from olivelike.workflow.long_form import expand_short_forms
+from olivelike.workflow.places import Place
 from olivelike.workflow.yaml_tree import Mapping, Node, Scalar, Sequence, kind_of
-
-if TYPE_CHECKING:
-    from olivelike.workflow.places import Place
 
 EXCLUDE: Final = "exclude"
 _MOST: Final = 10_000

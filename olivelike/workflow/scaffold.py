@@ -6,17 +6,15 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from olivelike._text import did_you_mean
+from olivelike._untrusted import Json, JsonView
 from olivelike.errors import UsageError
 from olivelike.model.targets import find_target
 from olivelike.workflow import json_schema, shipped_names
 from olivelike.workflow.passes import Registry, new_pass
 from olivelike.workflow.workflow_file import LISTS
-
-if TYPE_CHECKING:
-    from olivelike._untrusted import Json, JsonView
 
 PLUGIN = "name_graph"
 """The pass that a new project begins with."""

@@ -18,7 +18,7 @@ from olivelike._text import did_you_mean
 from olivelike.errors import UsageError
 from olivelike.families import COMPONENTS, TOKENIZERS, denoiser_among
 from olivelike.model.records.output import is_device
-from olivelike.pass_api import PrecisionPlan
+from olivelike.pass_api import Pass, PrecisionPlan
 from olivelike.workflow.extends import merge
 from olivelike.workflow.passes.plugin_files import explain_import
 from olivelike.workflow.workflow_file import Lora, Step
@@ -27,7 +27,6 @@ from olivelike.workflow.yaml_tree import Mapping, Node, Scalar, Sequence, kind_o
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-    from olivelike.pass_api import Pass
     from olivelike.workflow.findings import Findings, Position
     from olivelike.workflow.passes import Registry
     from olivelike.workflow.passes.registry import PassEntry

@@ -10,15 +10,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import yaml
 
 from olivelike._untrusted import read_bytes
+from olivelike.errors import WorkflowError
 from olivelike.workflow.findings import Document, Findings, Position, file_label
-
-if TYPE_CHECKING:
-    from olivelike.errors import WorkflowError
 
 _MAX_BYTES = 1 << 19
 _MAX_NODES = 20_000

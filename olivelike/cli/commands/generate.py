@@ -12,7 +12,7 @@ import typer
 from olivelike.cli import options as shared
 from olivelike.cli.options import AllSessionOptions, argument, option
 from olivelike.model.guides import CONTROL_KINDS
-from olivelike.runtime.pipeline.request import OneOf, PreprocessorName, asked_fields, with_hires
+from olivelike.runtime.pipeline.request import OneOf, PreprocessorName, Request, RequestFields, asked_fields, with_hires
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from olivelike.runtime.jobs import JobPlan
     from olivelike.runtime.pictures import PictureWriter
     from olivelike.runtime.pipeline.pipeline import Pipeline
-    from olivelike.runtime.pipeline.request import Request, RequestFields
     from olivelike.runtime.sessions.session_settings import SessionSettings
     from olivelike.serve.remote.client import Server
     from olivelike.serve.remote.remote_orders import RemotePlan

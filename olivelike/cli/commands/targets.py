@@ -1,13 +1,11 @@
 """`olivelike targets`: what a workflow and `convert` may name, ours and those of installed plugins."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+from olivelike._untrusted import Json
 from olivelike.cli import options as shared
 from olivelike.cli.options import argument
 from olivelike.cli.stdout import write_found
-
-if TYPE_CHECKING:
-    from olivelike._untrusted import Json
 
 
 def targets(

@@ -2,14 +2,12 @@
 
 import json as json_text
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+from olivelike._untrusted import JsonView
 from olivelike.cli import options as shared
 from olivelike.cli.options import argument
 from olivelike.cli.stdout import write_found
-
-if TYPE_CHECKING:
-    from olivelike._untrusted import JsonView
 
 
 def workflows(

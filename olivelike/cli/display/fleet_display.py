@@ -8,21 +8,18 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from olivelike._table import Table
 from olivelike._text import count, duration, listed, size
+from olivelike._untrusted import Json
 from olivelike.cli.display.text import ended, fitted, message
 from olivelike.cli.stdout import write_error, write_found, write_json, write_line
+from olivelike.engine.execute.events import Event
 from olivelike.engine.fleet import FleetResult
+from olivelike.engine.prepared import Options
 from olivelike.errors import OlivelikeError
 from olivelike.workflow.findings import file_label
-
-if TYPE_CHECKING:
-    from olivelike._untrusted import Json
-    from olivelike.engine.execute.events import Event
-    from olivelike.engine.prepared import Options
-    from olivelike.workflow.places import Place
+from olivelike.workflow.places import Place
 
 _STATUSES = ("hit", "shelf", "miss", "pending", "uncached")
 _SHOWN = 5

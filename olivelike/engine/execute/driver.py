@@ -7,18 +7,18 @@ import time
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from olivelike.engine.execute.events import Event
-from olivelike.engine.execute.executor import Advanced, Demand, Failed
+from olivelike.engine.execute.events import Event, EventName, Listener
+from olivelike.engine.execute.executor import Advanced, Answer, Demand, Executor, Failed
 from olivelike.engine.execute.telling import Teller
 from olivelike.engine.execute.weight_makers import WeightMakers
 from olivelike.engine.kinds import kind_of
-from olivelike.engine.kinds.kind import Workplace
+from olivelike.engine.kinds.kind import Done, Task, Workplace
 from olivelike.engine.output.lost_values import TOLD, lost_values
 from olivelike.engine.plan.planner import estimate, explain_status
-from olivelike.engine.plan.resolver import Resolution
+from olivelike.engine.plan.resolver import Resolution, Resolver, Shelved
 from olivelike.errors import DamagedError, PassError, SourceError
 from olivelike.model.records.run_record import NodeRecord
-from olivelike.store import Action
+from olivelike.store import Action, Root
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,16 +26,11 @@ if TYPE_CHECKING:
 
     from olivelike._files import Lock
     from olivelike._untrusted import JsonView
-    from olivelike.engine.execute.events import EventName, Listener
-    from olivelike.engine.execute.executor import Answer, Executor
     from olivelike.engine.execute.sharing import Unshared
     from olivelike.engine.keys import Key
-    from olivelike.engine.kinds.kind import Done, Task
     from olivelike.engine.plan.forecast import Forecast
     from olivelike.engine.plan.node import Node
     from olivelike.engine.plan.reasons import Earlier
-    from olivelike.engine.plan.resolver import Resolver, Shelved
-    from olivelike.store import Root
 
 Status = Literal["hit", "shelf", "executed", "failed", "skipped"]
 

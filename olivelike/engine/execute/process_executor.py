@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import queue
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from olivelike._json_child import JsonChild, how_it_ended
 from olivelike._memory import MemoryWatch, resident
+from olivelike._untrusted import Json
 from olivelike.engine.execute.executor import LIGHT, Advanced, Answer, Demand, Failed
-from olivelike.engine.kinds.kind import Done
+from olivelike.engine.kinds.kind import Done, Task
 from olivelike.errors import PassError
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from olivelike._untrusted import Json
-    from olivelike.engine.kinds.kind import Task
 
 _REUSE_BELOW = 700 << 20
 """A worker that holds more than this is replaced before a task that needs no heavy library."""

@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from olivelike.engine.execute.events import Event
+from olivelike.engine.execute.events import Event, Listener
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from olivelike.engine.execute.events import Listener
     from olivelike.engine.execute.executor import Advanced
     from olivelike.engine.plan.forecast import Forecast
 

@@ -8,24 +8,19 @@ import os
 import sys
 import time
 import traceback
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from olivelike._installed import lacking
 from olivelike._json_child import serve
 from olivelike._memory import resident
+from olivelike._untrusted import Json, JsonView
 from olivelike.engine.execute.executor import Failed
 from olivelike.engine.kinds import KINDS  # noqa: F401  (their tasks are found by name)
-from olivelike.engine.kinds.kind import Task, Workbench
+from olivelike.engine.kinds.kind import Done, NotedProgress, Task, Workbench
 from olivelike.errors import OlivelikeError, PassError, VerificationError
 from olivelike.store import Store
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from olivelike._untrusted import Json, JsonView
-    from olivelike.engine.kinds.kind import Done, NotedProgress
 
 _PROGRESS_INTERVAL = 0.1
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from olivelike.engine.execute.stored_tensors import TensorFiles
 from olivelike.engine.kinds.joined import JoinedNode, JoinedTask
 from olivelike.engine.kinds.kind import Estimate
-from olivelike.engine.plan.node import CALIBRATION
+from olivelike.engine.plan.node import CALIBRATION, Node
 from olivelike.errors import SafetyError
 from olivelike.model.components import SAFETY_CHECKER
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from olivelike.engine.calibration import Drawn, FloatPipeline, Observe
     from olivelike.engine.kinds.kind import Assignment, Done, NotedProgress, Task, Upstream, Workbench, Workplace
     from olivelike.engine.plan.inputs import Inputs
-    from olivelike.engine.plan.node import Node
     from olivelike.sources import PipelineSource
 
 _MEMORY = 1200 << 20

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from olivelike._extras import load
 from olivelike._untrusted import Json, JsonView
-from olivelike.engine.keys import work_key
+from olivelike.engine.keys import Key, work_key
 from olivelike.errors import PassError
 from olivelike.model.components import DERIVED_FILES
 
 if TYPE_CHECKING:
     import logging
-    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from olivelike.engine.keys import Key
     from olivelike.engine.plan.inputs import Inputs
     from olivelike.engine.plan.node import Node
     from olivelike.graphs.shelf import Answer

@@ -17,7 +17,7 @@ from olivelike.families import TOKENIZERS
 from olivelike.model import Weights
 from olivelike.model.client_layouts import DEFAULT, LAYOUTS
 from olivelike.model.components import MODEL_FILE
-from olivelike.model.records.output import LOST, OutputRecord
+from olivelike.model.records.output import LOST, ComponentRecord, OutputRecord
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from olivelike.engine.kinds.kind import Assignment, Needs, Task, Workbench, Workplace
     from olivelike.engine.plan.node import Node
     from olivelike.model.architecture import Config
-    from olivelike.model.records.output import ComponentRecord
     from olivelike.sources import PipelineSource
     from olivelike.store import Store
 

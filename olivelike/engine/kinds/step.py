@@ -10,28 +10,25 @@ from typing import TYPE_CHECKING, Any
 from olivelike._untrusted import Json, JsonView, parse_json
 from olivelike.digest import canonical_json, digest_json
 from olivelike.engine.execute.stored_tensors import StoredTensors
-from olivelike.engine.keys import pass_key, precision_digest, question_digest
+from olivelike.engine.keys import Key, pass_key, precision_digest, question_digest
 from olivelike.engine.kinds.calibrate import CalibrateNode, CalibrateTask, drawn_by
 from olivelike.engine.kinds.joined import joined_facets, joined_fields, joined_files
 from olivelike.engine.kinds.kind import Done, Estimate, Needs, check_graph
 from olivelike.engine.kinds.model_node import ModelNode, ModelTask
 from olivelike.engine.kinds.returned_tensors import check_parameters, check_places, check_weights
-from olivelike.engine.plan.node import CALIBRATION, CONVERT, DRAWING
+from olivelike.engine.plan.node import CALIBRATION, CONVERT, DRAWING, Node
 from olivelike.errors import PassError
 from olivelike.graphs.shelf import Answer
 from olivelike.model import FACETS, Architecture, Model
 from olivelike.model.components import PIPELINE
-from olivelike.pass_api import Cache
+from olivelike.pass_api import Cache, Context, Drawing, Pass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from olivelike.engine.keys import Key
     from olivelike.engine.kinds.kind import Assignment, Task, Upstream, Workbench, Workplace
     from olivelike.engine.plan.inputs import Inputs
-    from olivelike.engine.plan.node import Node
     from olivelike.model.observations import Observed
-    from olivelike.pass_api import Context, Drawing, Pass
     from olivelike.sources import PipelineSource
     from olivelike.store import Store
     from olivelike.workflow import Step

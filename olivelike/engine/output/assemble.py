@@ -15,7 +15,7 @@ from olivelike.engine.output.packages import Packaged, package_of
 from olivelike.engine.output.pipeline_files import index
 from olivelike.engine.output.publication import publish
 from olivelike.engine.output.staging import discard_staging, staging_folder
-from olivelike.engine.plan.node import LAYOUT
+from olivelike.engine.plan.node import LAYOUT, Node
 from olivelike.engine.plan.planner import ancestors
 from olivelike.errors import MissingError, PassError
 from olivelike.families import TOKENIZER_OF
@@ -27,7 +27,6 @@ from olivelike.pass_api.pass_class import GUIDES_READ
 if TYPE_CHECKING:
     from olivelike._untrusted import JsonView
     from olivelike.engine.execute.driver import Execution
-    from olivelike.engine.plan.node import Node
     from olivelike.engine.plan.resolver import Resolver
     from olivelike.engine.prepared import Prepared
     from olivelike.model.records.origin import License

@@ -7,7 +7,6 @@ import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from olivelike._extras import commands, load, place_of
 from olivelike._text import listed, moment
@@ -18,12 +17,10 @@ from olivelike.families import missing_networks
 from olivelike.model.client_layouts import PACKAGE
 from olivelike.model.components import INDEX_FILE, ONNX_SUFFIXES, PIPELINE, QUANTISING_PASSES, WEIGHT_FILE_SUFFIXES
 from olivelike.model.records.card_marks import CARD_FILE, is_outdated, read_card
+from olivelike.model.records.origin import LoraRecord, Origin
 from olivelike.model.records.output import RECORD_FILE, OutputRecord
 from olivelike.model.records.signature_marks import SIGNATURE_FILE, is_outdated_signature
 from olivelike.model.records.users_files import BOM_FILE, is_outdated_bom
-
-if TYPE_CHECKING:
-    from olivelike.model.records.origin import LoraRecord, Origin
 
 _WEIGHTS = (*WEIGHT_FILE_SUFFIXES, *ONNX_SUFFIXES)
 _AGAIN = "get the folder again"

@@ -7,29 +7,23 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import onnx_ir as ir
 
-from olivelike._untrusted import Json, parse_object
+from olivelike._untrusted import Json, JsonView, parse_object
 from olivelike.errors import OlivelikeError, SourceError
 from olivelike.families import FAMILIES
+from olivelike.families.family import Family
 from olivelike.graphs.editing.arithmetic import Number, OnnxArrays, Writer
-from olivelike.runtime.schedulers.class_settings import scheduler_settings
+from olivelike.runtime.schedulers.class_settings import SchedulerSettings, scheduler_settings
 from olivelike.runtime.schedulers.formulas import FORMULAS, NOISE, OUTPUT, PICTURE, Columns, X
 from olivelike.runtime.schedulers.schedule import make_schedule, shift_by_size, steps_taken, threshold_of
 from olivelike.runtime.schedulers.scheduler_names import FLOW, scheduler_names
 from olivelike.runtime.schedulers.spacing import SCHEDULER_FILE, Array, Asked
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from olivelike._untrusted import JsonView
-    from olivelike.families.family import Family
-    from olivelike.runtime.schedulers.class_settings import SchedulerSettings
 
 NAMES_KEY: Final = "olivelike.schedulers"
 """Metadata: the names that a graph knows, as a list of JSON."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from olivelike.engine.output.packages import package_of
@@ -16,15 +16,12 @@ from olivelike.families import TOKENIZER_OF, TOKENIZERS, denoiser_among, denoise
 from olivelike.families.networks.unet import COMPONENT as UNET
 from olivelike.model.client_layouts import DEFAULT, LAYOUTS
 from olivelike.model.components import PIPELINE
-from olivelike.model.guides import GUIDES
+from olivelike.model.guides import GUIDES, GuideKind
 from olivelike.model.low_rank_inputs import LORA_INPUTS
 from olivelike.workflow import Step
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from olivelike.engine.plan.adapters import Adapters
-    from olivelike.model.guides import GuideKind
     from olivelike.workflow import LoadedWorkflow, Output
 
 

@@ -10,7 +10,7 @@ from olivelike.errors import SourceError
 from olivelike.families import LORA_COMPONENTS, TOKENIZERS
 from olivelike.model.components import WEIGHT_FILE_SUFFIXES
 from olivelike.pass_api import INPUTS
-from olivelike.workflow.findings import Findings
+from olivelike.workflow.findings import Findings, Position
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from olivelike.model.targets import Target
     from olivelike.sources import PipelineSource
     from olivelike.workflow import LoadedWorkflow, Lora, Step
-    from olivelike.workflow.findings import Position
 
 _TORCH, _ONNX = "architecture", "graph"
 """The facet that a source has of a network, by what it is."""

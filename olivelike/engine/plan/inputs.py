@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,8 +16,6 @@ from olivelike.pass_api.pass_class import GUIDES_READ
 from olivelike.sources import Adaptation, bind, known_digest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from olivelike.engine.plan.adapters import Adapters
     from olivelike.graphs.shelf import Shelf
     from olivelike.model import Weights

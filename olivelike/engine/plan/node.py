@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 from olivelike.families import TOKENIZERS
 from olivelike.model.client_layouts import DEFAULT, LAYOUTS, TOKENIZER_FILE
 from olivelike.model.components import PIPELINE, PIPELINE_FILE
-from olivelike.pass_api import ADAPTERS
+from olivelike.pass_api import ADAPTERS, Pass
 
 if TYPE_CHECKING:
-    from olivelike.pass_api import Pass
     from olivelike.workflow import Calibration, Output, Step
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Literal
 from olivelike.engine.kinds import kind_of
 from olivelike.engine.kinds.asset_nodes import ASSETS
 from olivelike.engine.output.assets import check_tokenizers
-from olivelike.engine.plan.reasons import differences, nearest_of
-from olivelike.engine.plan.resolver import Resolution
+from olivelike.engine.plan.reasons import Earlier, differences, nearest_of
+from olivelike.engine.plan.resolver import Resolution, Resolver
 from olivelike.errors import DamagedError
 
 if TYPE_CHECKING:
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from olivelike.engine.keys import Key
     from olivelike.engine.kinds.kind import Estimate
     from olivelike.engine.plan.node import Node
-    from olivelike.engine.plan.reasons import Earlier
-    from olivelike.engine.plan.resolver import Resolver
     from olivelike.sources import PipelineSource
 
 Status = Literal["hit", "shelf", "miss", "pending", "uncached"]

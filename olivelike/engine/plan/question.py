@@ -12,23 +12,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from olivelike._untrusted import one_line, parse_json
-from olivelike.engine.keys import digest_of_inputs
+from olivelike.engine.keys import Key, digest_of_inputs
 from olivelike.engine.kinds import kind_of
 from olivelike.engine.kinds.asset_nodes import ASSETS
 from olivelike.engine.output.asset_table import SCHEDULER_MODEL, not_of_source, read_assets
-from olivelike.engine.plan.node import CALIBRATION
+from olivelike.engine.plan.node import CALIBRATION, Node
 from olivelike.errors import OlivelikeError
 from olivelike.model import Architecture, Weights
 from olivelike.model.guides import first_of_kind
-from olivelike.model.weights import stored_bytes
+from olivelike.model.weights import Tensor, stored_bytes
 from olivelike.sources import Adaptation
 
 if TYPE_CHECKING:
-    from olivelike.engine.keys import Key
     from olivelike.engine.kinds.kind import Upstream
     from olivelike.engine.plan.inputs import Inputs
-    from olivelike.engine.plan.node import Node
-    from olivelike.model.weights import Tensor
     from olivelike.store import Action
 
 Read = Callable[[str], bytes | None]

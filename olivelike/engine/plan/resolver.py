@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from olivelike.engine.kinds import kind_of
 from olivelike.engine.kinds.kind import Assignment, Upstream
-from olivelike.engine.plan.node import changes_network
+from olivelike.engine.plan.node import Node, changes_network
 from olivelike.engine.plan.question import Question
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from olivelike.engine.keys import Key
     from olivelike.engine.output.output_files import OutputStates
     from olivelike.engine.plan.inputs import Inputs
-    from olivelike.engine.plan.node import Node
     from olivelike.store import Action
 
 

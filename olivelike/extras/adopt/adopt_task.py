@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from olivelike.engine.kinds.kind import Needs, Task, check_graph
+from olivelike.engine.kinds.kind import Done, Needs, Task, Workbench, check_graph
 from olivelike.engine.kinds.load import load_facts
 
 if TYPE_CHECKING:
-    from olivelike.engine.kinds.kind import Done, Workbench
     from olivelike.store import Store
 
 

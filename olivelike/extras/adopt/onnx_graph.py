@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import onnx
 import onnx_ir as ir
@@ -22,10 +22,8 @@ from olivelike.graphs.editing.values import constant_of
 from olivelike.graphs.fusion.lowering import LOWEST_OPSET, lowest_opset
 from olivelike.model import Graph
 from olivelike.model.graph import BLOCK_KEY, PARAMETER_KEY
+from olivelike.sources.files.weight_header import RawTensor
 from olivelike.sources.names.adaptation import Adaptation, StoredView
-
-if TYPE_CHECKING:
-    from olivelike.sources.files.weight_header import RawTensor
 
 _METADATA_IR_VERSION = 10
 """The first IR version with metadata on values and nodes."""

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from olivelike._table import Table
 from olivelike._text import did_you_mean
+from olivelike._untrusted import Json, JsonView
+from olivelike.engine.execute.events import Event, Listener
+from olivelike.engine.plan.node import Node
 from olivelike.engine.preparation import make_resolver, prepare
-from olivelike.engine.prepared import DEFAULTS
+from olivelike.engine.prepared import DEFAULTS, Options, Prepared
 from olivelike.engine.run import ReportWriter, run
+from olivelike.engine.run_result import RunResult
 from olivelike.errors import (
     DamagedError,
     MissingError,
@@ -26,20 +29,13 @@ from olivelike.extras.bench.fidelity import Method, compare_methods
 from olivelike.families import TOKENIZERS, denoiser_among
 from olivelike.graphs.inspect.inspection import inspect_model
 from olivelike.graphs.inspect.quantised import shares
+from olivelike.measure.result_rows import FidelityReport
 from olivelike.model.components import MODEL_FILE, PIPELINE
+from olivelike.model.records.run_record import NodeRecord
 from olivelike.runtime.pipeline.pipeline_folder import target_settings
 from olivelike.runtime.sessions.session import check_dimensions
 from olivelike.runtime.sessions.session_settings import SessionSettings, choose_providers
-
-if TYPE_CHECKING:
-    from olivelike._untrusted import Json, JsonView
-    from olivelike.engine.execute.events import Event, Listener
-    from olivelike.engine.plan.node import Node
-    from olivelike.engine.prepared import Options, Prepared
-    from olivelike.engine.run_result import RunResult
-    from olivelike.measure.result_rows import FidelityReport
-    from olivelike.model.records.run_record import NodeRecord
-    from olivelike.workflow.places import Place
+from olivelike.workflow.places import Place
 
 _OPEN = 2.5
 """Resident memory of an open network, relative to its files: ONNX Runtime packs weights into copies."""

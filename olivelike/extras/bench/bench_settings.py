@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, get_args
+from typing import Final, Literal, get_args
 
 from olivelike._files import hold_paths
 from olivelike._text import did_you_mean
@@ -13,9 +13,7 @@ from olivelike.extras.bench.engines import ENGINES
 from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder, open_folder, read_folder_target, target_settings
 from olivelike.runtime.pipeline.request import Request
 from olivelike.runtime.pipeline.resolve_defaults import resolve_defaults
-
-if TYPE_CHECKING:
-    from olivelike.runtime.sessions.session_settings import SessionSettings
+from olivelike.runtime.sessions.session_settings import SessionSettings
 
 TorchDtype = Literal["float32", "float16", "bfloat16"]
 

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Final
 from olivelike._table import Column, Table
 from olivelike._text import size
 from olivelike.cli.display.text import fitted, terminal_width
-from olivelike.measure.result_rows import ENGINE_COLUMNS, FIDELITY_COLUMNS
+from olivelike.measure.result_rows import ENGINE_COLUMNS, FIDELITY_COLUMNS, EngineRow, FidelityReport
 
 if TYPE_CHECKING:
     from olivelike.extras.bench.ablation import VariantRow
     from olivelike.extras.bench.bench_report import BenchReport, Comparison
-    from olivelike.measure.result_rows import EngineRow, FidelityReport
 
 _FIRST_TO_GO: Final = (
     "text ms", "safety ms", "VAE ms", "at rest", "first step s", "load s", "p95 s", "step ms", "dtype", "steps/s",

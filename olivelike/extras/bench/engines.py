@@ -7,14 +7,12 @@ import shutil
 import sys
 from dataclasses import replace
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from olivelike.measure.contest.engine import ONNXRUNTIME, EngineAbsent
 from olivelike.runtime.sessions import providers
+from olivelike.runtime.sessions.providers import Provider
 from olivelike.runtime.sessions.session_settings import ProviderChoice, SessionSettings
-
-if TYPE_CHECKING:
-    from olivelike.runtime.sessions.providers import Provider
 
 OPENVINO: Final = "openvino"
 TENSORRT: Final = "tensorrt"

@@ -23,7 +23,7 @@ from olivelike._text import listed
 from olivelike._untrusted import one_line
 from olivelike.digest import canonical_json, digest_file
 from olivelike.engine.execute.executor import LIGHT, Advanced, Answer, Demand, Failed
-from olivelike.engine.kinds.kind import Done
+from olivelike.engine.kinds.kind import Done, Needs, Task
 from olivelike.errors import DamagedError, OlivelikeError, PassError, PluginError, SessionError
 from olivelike.extras.cluster.cluster_data import ForeignError
 from olivelike.extras.cluster.cluster_site import Outcome
@@ -35,7 +35,6 @@ from olivelike.store import Store
 if TYPE_CHECKING:
     from distributed import Future
 
-    from olivelike.engine.kinds.kind import Needs, Task
 
 _WAIT_SECONDS: Final = 60
 """Longest wait of a task for a worker that can do it, where there is none at all."""

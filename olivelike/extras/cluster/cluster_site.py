@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from olivelike._untrusted import Json, JsonView, open_file, read_bytes
 from olivelike.digest import digest_file
@@ -29,10 +29,8 @@ from olivelike.engine.kinds.kind import Done, Task
 from olivelike.errors import DamagedError, OlivelikeError, PassError
 from olivelike.extras.cluster.cluster_data import LOST, Reply, packed
 from olivelike.store import Store
+from olivelike.store.objects import ObjectWriter
 from olivelike.workflow.code.code_digest import engine_code
-
-if TYPE_CHECKING:
-    from olivelike.store.objects import ObjectWriter
 
 PIECE_BYTES: Final = 8 << 20
 """Bytes that go over the wire at once."""

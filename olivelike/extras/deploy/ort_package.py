@@ -17,14 +17,14 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from olivelike._text import size
-from olivelike._untrusted import read_json
+from olivelike._untrusted import Json, JsonView, read_json
 from olivelike.digest import digest_bytes
-from olivelike.engine.output.packages import Package
+from olivelike.engine.output.packages import Package, Packaged
 from olivelike.engine.output.pipeline_files import to_json
 from olivelike.extras.deploy.package_checks import check_whole
 from olivelike.extras.deploy.package_targets import VARIANT_PROVIDERS
@@ -33,10 +33,6 @@ from olivelike.model.client_layouts import PACKAGE
 from olivelike.model.components import MODEL_FILE
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from olivelike._untrusted import Json, JsonView
-    from olivelike.engine.output.packages import Packaged
     from olivelike.model.records.output import OutputRecord
     from olivelike.model.targets import TargetChoice
     from olivelike.workflow import LoadedWorkflow, Output

@@ -15,12 +15,12 @@ take of them is in the README files of triton-inference-server/onnxruntime_backe
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike._untrusted import Json, JsonView, read_bytes
-from olivelike.engine.output.packages import CONFIG_FILE, Package
+from olivelike.engine.output.packages import CONFIG_FILE, Package, Packaged
 from olivelike.engine.output.pipeline_files import to_json
 from olivelike.errors import SourceError
 from olivelike.extras.deploy.package_checks import check_triton, check_whole
@@ -29,9 +29,6 @@ from olivelike.extras.deploy.served import NETWORKS_FILE, PIPELINE_INPUTS, PIPEL
 from olivelike.model.components import PIPELINE, SAFETY_CHECKER
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from olivelike.engine.output.packages import Packaged
     from olivelike.model.targets import TargetChoice
     from olivelike.workflow import LoadedWorkflow, Output
 

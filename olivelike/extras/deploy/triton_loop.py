@@ -6,10 +6,11 @@ and everything between the calls are what `olivelike generate` runs.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from olivelike._untrusted import JsonView, read_settings
 from olivelike.errors import Interrupted, OlivelikeError, SourceError, UsageError
@@ -22,9 +23,6 @@ from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
 from olivelike.runtime.pipeline.request import Request, RequestFields
 from olivelike.runtime.sessions.session import Network, ValueSpec
 from olivelike.runtime.sessions.session_settings import SessionSettings
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 _MOST_PICTURES = 64
 """Most pictures that one request may ask for; they are one batch."""

@@ -5,21 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import fields
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from olivelike._untrusted import Json, JsonView
 from olivelike.digest import digest_bytes
 from olivelike.engine.output.asset_table import SCHEDULER_MODEL
-from olivelike.engine.output.packages import Package
+from olivelike.engine.output.packages import Package, Packaged
 from olivelike.engine.output.pipeline_files import to_json
 from olivelike.engine.output.scheduler_model import NAMES_KEY, OWN, config_of_schedules, file_of_schedules
 from olivelike.model.records.output import FileFacts
 from olivelike.runtime.schedulers.class_settings import listed_samplers, scheduler_settings
 from olivelike.runtime.schedulers.schedule import make_schedule, steps_taken
 from olivelike.runtime.schedulers.scheduler_names import PLAIN_SCHEDULES, SamplerEntry
-
-if TYPE_CHECKING:
-    from olivelike._untrusted import Json, JsonView
-    from olivelike.engine.output.packages import Packaged
 
 MANIFEST_FILE: Final = "manifest.json"
 MANIFEST_KIND: Final = "web/2"

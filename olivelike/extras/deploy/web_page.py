@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib.resources import files as files_in
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from olivelike._installed import own_version
-from olivelike._untrusted import one_line, open_file, read_json
+from olivelike._untrusted import Json, one_line, open_file, read_json
 from olivelike.digest import digest_bytes
 from olivelike.engine.output.asset_table import SCHEDULER_MODEL
 from olivelike.engine.output.file_names import stage
@@ -31,9 +31,6 @@ from olivelike.runtime.pictures.ai_mark import source_type, xmp_packet
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
 from olivelike.serve.languages import table, words_module
 from olivelike.workflow.calibration_prompts import PROMPTS
-
-if TYPE_CHECKING:
-    from olivelike._untrusted import Json
 
 PAGE_FILES: Final = Path(__file__).with_name("web")
 SHARED: Final = (

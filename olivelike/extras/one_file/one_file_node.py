@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from olivelike.engine.execute.stored_tensors import TensorFiles
 from olivelike.engine.kinds.joined import JoinedNode, JoinedTask
-from olivelike.engine.kinds.kind import Done, Estimate
+from olivelike.engine.kinds.kind import Assignment, Done, Estimate, Needs, Task, Workbench, Workplace
 from olivelike.engine.output.output_files import explained
 from olivelike.model import Graph, Weights
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from olivelike._untrusted import Json
-    from olivelike.engine.kinds.kind import Assignment, Needs, Task, Workbench, Workplace
     from olivelike.engine.plan.node import Node
     from olivelike.sources import PipelineSource
     from olivelike.store import Store

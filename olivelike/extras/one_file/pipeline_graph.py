@@ -8,11 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import onnx_ir as ir
 
+from olivelike._untrusted import JsonView
 from olivelike.engine.output.scheduler_model import KEPT, NAMES_KEY, NOISE_TERM, Choices, GraphTable, write_table
 from olivelike.errors import PassError
 from olivelike.extras.one_file.composition import Network
@@ -21,13 +22,10 @@ from olivelike.graphs.client_layout import lay_out
 from olivelike.graphs.editing.arithmetic import Number, Writer
 from olivelike.graphs.editing.values import type_of
 from olivelike.graphs.inspect.borders import write_borders
+from olivelike.model import Graph
 from olivelike.model.client_layouts import LAYOUTS
 from olivelike.model.components import SAFETY_CHECKER, wrong_statistics
 from olivelike.model.graph import FACTOR_KEY, SIZE_KEY
-
-if TYPE_CHECKING:
-    from olivelike._untrusted import JsonView
-    from olivelike.model import Graph
 
 FLAGS: Final = "has_nsfw_concepts"
 _GUIDANCE: Final = (-100, 1000)

@@ -13,7 +13,7 @@ import weakref
 from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import PassError
-from olivelike.families.network import stored_values
+from olivelike.families.network import Interface, stored_values
 from olivelike.families.networks import interface_of, network_of
 from olivelike.families.networks.operators import with_operators
 from olivelike.families.supported import check_network, first_line
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from onnxscript.rewriter import RewriteRule
 
     from olivelike._untrusted import Json
-    from olivelike.families.network import Interface
     from olivelike.model import Architecture
 
 OPSET = 23

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import onnx
 import onnx_ir as ir
@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError
 from onnx_ir.traversal import RecursiveGraphIterator
 
 from olivelike._text import listed, size
+from olivelike._untrusted import Json
 from olivelike.errors import SourceError
 from olivelike.graphs.inspect.borders import read_borders
 from olivelike.graphs.inspect.placement import LeftNode, left_to_cpu
@@ -23,9 +24,6 @@ from olivelike.graphs.inspect.quantised import KeptWeights, kept_weights
 from olivelike.graphs.inspect.skeleton import read_model
 from olivelike.model.graph import parameter_inputs, real_inputs, weight_values
 from olivelike.model.targets import CPU, TARGETS, WINDOWSML, Target
-
-if TYPE_CHECKING:
-    from olivelike._untrusted import Json
 
 _SHOWN = 10
 """Names listed in text before `…`."""

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import onnx_ir as ir
 from onnx_ir.traversal import RecursiveGraphIterator
 
 from olivelike._text import count
+from olivelike._untrusted import Json
 from olivelike.graphs.editing.values import dims_of, fixed_dims, required, type_of
 from olivelike.model.graph import weight_values
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
-
-    from olivelike._untrusted import Json
 
 _MOVES: Final = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 """Operators that a weight passes on its way to what multiplies by it."""

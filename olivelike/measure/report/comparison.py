@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from olivelike._text import count, duration, size
 from olivelike._untrusted import read_bytes
@@ -26,11 +26,9 @@ from olivelike.measure.report.content import (
     shown,
 )  # fmt: skip
 from olivelike.measure.report.step_facts import Findings, Fusion, Quantised, Verified, fusion, quantised
+from olivelike.model.records.origin import Origin
 from olivelike.model.records.reading import part_of_json
-
-if TYPE_CHECKING:
-    from olivelike.model.records.origin import Origin
-    from olivelike.model.records.run_record import NodeRecord, RunRecord
+from olivelike.model.records.run_record import NodeRecord, RunRecord
 
 _TITLES: Final = {"verification": "Results against the original", "auto": "What must stay in float, by trial"}
 """Facts with figures, and what the tables of each are called."""

@@ -7,7 +7,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from olivelike._text import change_of_size, count, size
 from olivelike.measure.report.content import (
@@ -24,11 +24,15 @@ from olivelike.measure.report.content import (
     shown,
 )
 from olivelike.measure.report.step_facts import Bench, Figures, Findings, Fusion, figures, fusion
-from olivelike.measure.result_rows import ENGINE_COLUMNS, FIDELITY_COLUMNS, OPERATOR_COLUMNS
-
-if TYPE_CHECKING:
-    from olivelike.measure.result_rows import FidelityReport, FolderProfile, NetworkProfile
-    from olivelike.model.records.run_record import NodeRecord, RunRecord
+from olivelike.measure.result_rows import (
+    ENGINE_COLUMNS,
+    FIDELITY_COLUMNS,
+    OPERATOR_COLUMNS,
+    FidelityReport,
+    FolderProfile,
+    NetworkProfile,
+)
+from olivelike.model.records.run_record import NodeRecord, RunRecord
 
 _REASONS: Final = 3
 """Operators that the reason for more nodes names."""

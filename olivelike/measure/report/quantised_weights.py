@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from olivelike._text import count
 from olivelike.measure.report.content import Fold, Section, Table
 from olivelike.measure.report.step_facts import Figures, Kept, Verified, figures, quantised
-
-if TYPE_CHECKING:
-    from olivelike.model.records.run_record import NodeRecord, RunRecord
+from olivelike.model.records.run_record import NodeRecord, RunRecord
 
 
 def quantised_weights(run: RunRecord, later: Verified) -> Section:

@@ -9,13 +9,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from olivelike.measure.result_rows import EngineRow, FidelityReport, FolderProfile
 from olivelike.model.records.reading import part_of_json
-
-if TYPE_CHECKING:
-    from olivelike.model.records.run_record import NodeRecord
+from olivelike.model.records.run_record import NodeRecord
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from olivelike._text import count, duration, size
 from olivelike.measure.report.content import Axis, Bar, Chain, Fold, Graph, Note, Section, Step, Table
 from olivelike.measure.report.outcome import outcome_names
-
-if TYPE_CHECKING:
-    from olivelike.model.records.run_record import NodeRecord, RunRecord
+from olivelike.model.records.run_record import NodeRecord, RunRecord
 
 _TICKS: Final = 5
 """Marks of the axis, about."""

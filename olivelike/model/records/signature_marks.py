@@ -7,14 +7,12 @@ names each file with its digest.
 from __future__ import annotations
 
 import base64
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from olivelike._untrusted import Json, parse_object, read_bytes
 from olivelike.digest import digest_file
 from olivelike.model.records.output import RECORD_FILE
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SIGNATURE_FILE: Final = "model.sig"
 """No file of the output: who signs writes it, and a run leaves it alone."""

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from olivelike._untrusted import read_object
 from olivelike.digest import digest_file
 from olivelike.model.records.card_marks import CARD_FILE
 from olivelike.model.records.output import RECORD_FILE
 from olivelike.model.records.signature_marks import SIGNATURE_FILE
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 BOM_FILE: Final = "bom.cdx.json"
 """Bill of materials, named as CycloneDX recommends."""

@@ -20,12 +20,13 @@ from olivelike.errors import UsageError
 from olivelike.runtime.pictures import PictureRecord, UsedFile
 from olivelike.runtime.pictures.left_out import left_out
 from olivelike.runtime.pipeline.hires import hires_size
-from olivelike.runtime.pipeline.pipeline_folder import recorded_facts
+from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder, recorded_facts
 from olivelike.runtime.pipeline.prompt_cost import batch_texts
 from olivelike.runtime.pipeline.request import (
     PICTURE_FIELDS,
     Pictures,
     Request,
+    RequestFields,
     ResolvedRequest,
     asked_fields,
     fields_that_need,
@@ -37,8 +38,6 @@ from olivelike.runtime.prompts.wildcards import Wildcards
 
 if TYPE_CHECKING:
     from olivelike.runtime.jobs.prompt_lines import PromptLine
-    from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
-    from olivelike.runtime.pipeline.request import RequestFields
 
 HASH_DIGITS: Final = 10
 """Digits of a checkpoint's SHA-256, as A1111 prints it."""

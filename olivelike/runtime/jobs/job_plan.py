@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 from olivelike.errors import UsageError
 from olivelike.families import FAMILIES
-from olivelike.runtime.jobs.control_files import Given, found_again
+from olivelike.runtime.jobs.control_files import Given, Named, UsedImage, found_again
 from olivelike.runtime.jobs.fast import Lora, sped_up, unsuited_notes
 from olivelike.runtime.jobs.job_notes import (
     guidance_notes,
@@ -31,7 +31,7 @@ from olivelike.runtime.pictures.picture_reading import open_image
 from olivelike.runtime.pipeline.cheap_steps import cache_notes
 from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder, open_folder
 from olivelike.runtime.pipeline.prompt_cost import batch_texts, check_cost
-from olivelike.runtime.pipeline.request import NO_PICTURES, Pictures, Request, RequestFields, ResolvedRequest
+from olivelike.runtime.pipeline.request import NO_PICTURES, Picture, Pictures, Request, RequestFields, ResolvedRequest
 from olivelike.runtime.pipeline.resolve_defaults import check_values, resolve_defaults
 from olivelike.runtime.prompts.syntax import LoraTag, shortened, take_lora_tags
 from olivelike.runtime.prompts.wildcards import Wildcards
@@ -39,9 +39,7 @@ from olivelike.runtime.prompts.wildcards import Wildcards
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from olivelike.runtime.jobs.control_files import Named, UsedImage
     from olivelike.runtime.pipeline.networks import Initializers
-    from olivelike.runtime.pipeline.request import Picture
 
 
 class LoraFiles(Protocol):

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from pathlib import Path
+from typing import Final, Literal
 
 from olivelike._extras import needed, place_of
-from olivelike._untrusted import read_bytes
+from olivelike._untrusted import Json, read_bytes
 from olivelike.errors import SourceError, UsageError
 from olivelike.runtime.pictures.picture_reading import MOST_BYTES
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from olivelike._untrusted import Json
-    from olivelike.runtime.pictures.picture_record import PictureSigner
+from olivelike.runtime.pictures.picture_record import PictureSigner
 
 RECIPE: Final = "olivelike.picture"
 """Label of the assertion that has what made a picture, as its record has it."""

@@ -17,13 +17,12 @@ from olivelike._files import write_whole
 from olivelike._text import did_you_mean
 from olivelike.errors import UsageError
 from olivelike.model.records.output import is_device
-from olivelike.runtime.pictures.picture_record import FORMATS, PictureRecord, encode_picture
+from olivelike.runtime.pictures.picture_record import FORMATS, PictureRecord, PictureSigner, encode_picture
 from olivelike.runtime.pictures.sheets import SheetPicture, picture_sheet
 
 if TYPE_CHECKING:
     from PIL import Image
 
-    from olivelike.runtime.pictures.picture_record import PictureSigner
 
 _MOST_TRIES = 100_000
 

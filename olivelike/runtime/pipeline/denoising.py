@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from olivelike.errors import Interrupted
 from olivelike.runtime.pipeline.cheap_steps import GuidanceCalls, guided_steps, runs_whole
 from olivelike.runtime.pipeline.denoiser_calls import DenoiserCalls, DenoiserNetworks
-from olivelike.runtime.pipeline.latents import step_noise
+from olivelike.runtime.pipeline.latents import BatchState, Start, step_noise
 from olivelike.runtime.pipeline.vae import Preview
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from olivelike.families.denoiser_forms import Array
     from olivelike.runtime.pipeline.conditioning import Conditioning, Terms
-    from olivelike.runtime.pipeline.latents import BatchState, Start
     from olivelike.runtime.sessions.session import Network
 
 

@@ -11,7 +11,7 @@ from olivelike._files import file_identity
 from olivelike._text import listed
 from olivelike._untrusted import open_file
 from olivelike.errors import SessionError
-from olivelike.runtime.pipeline.pipeline_folder import read_folder_target
+from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder, read_folder_target
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     import numpy as np
 
     from olivelike.model.onnx_messages import TensorProto
-    from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
 
 _SHOWN: Final = 3
 """Tensors of a network that a message names."""

@@ -30,7 +30,14 @@ from olivelike.runtime.pipeline.latents import (
     seed_of_attempt,
 )
 from olivelike.runtime.pipeline.masked_area import part_of_picture
-from olivelike.runtime.pipeline.networks import Networks, check_memory_limit, denoiser_name, shallow_name, weight_bytes
+from olivelike.runtime.pipeline.networks import (
+    Initializers,
+    Networks,
+    check_memory_limit,
+    denoiser_name,
+    shallow_name,
+    weight_bytes,
+)
 from olivelike.runtime.pipeline.pipeline_folder import (
     PipelineFolder,
     check_folder_target,
@@ -43,9 +50,9 @@ from olivelike.runtime.pipeline.request import Batch, Picture, Request, Resolved
 from olivelike.runtime.pipeline.resolve_defaults import fitted_into_memory, resolve_defaults
 from olivelike.runtime.pipeline.safety import Preprocessing, SafetyCheck, black, read_preprocessing
 from olivelike.runtime.pipeline.vae import decode_latents, to_images
-from olivelike.runtime.prompts.text_kinds import open_text
+from olivelike.runtime.prompts.text_kinds import TextReader, open_text
 from olivelike.runtime.sessions.engine_errors import memory_errors
-from olivelike.runtime.sessions.session import check_dimensions
+from olivelike.runtime.sessions.session import Network, Session, check_dimensions
 
 if TYPE_CHECKING:
     from threading import Event
@@ -54,9 +61,6 @@ if TYPE_CHECKING:
 
     from olivelike.families.denoiser_forms import Array
     from olivelike.runtime.pictures.upscaling import Upscaler
-    from olivelike.runtime.pipeline.networks import Initializers
-    from olivelike.runtime.prompts.text_kinds import TextReader
-    from olivelike.runtime.sessions.session import Network, Session
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
 

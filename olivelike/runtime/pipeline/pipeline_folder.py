@@ -12,14 +12,15 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from olivelike._files import identity_at
 from olivelike._text import did_you_mean_path
 from olivelike._untrusted import JsonView, read_settings
 from olivelike.errors import SessionError, SourceError
 from olivelike.families import DENOISERS, TEXT_ENCODERS, denoiser_among, family_of_folder
-from olivelike.families.denoiser_forms import FORMS
+from olivelike.families.denoiser_forms import FORMS, DenoiserForm, GuidanceInput
+from olivelike.families.family import Family, LatentColours, TextPart
 from olivelike.model.client_layouts import is_package
 from olivelike.model.components import (
     INDEX_FILE,
@@ -39,10 +40,6 @@ from olivelike.model.targets import TargetChoice, known_target
 from olivelike.runtime.schedulers.scheduler_names import FLOW
 from olivelike.runtime.sessions.providers import CPU, Provider, find_provider, require_provider
 from olivelike.runtime.sessions.session_settings import ProviderChoice, SessionSettings, with_fallback
-
-if TYPE_CHECKING:
-    from olivelike.families.denoiser_forms import DenoiserForm, GuidanceInput
-    from olivelike.families.family import Family, LatentColours, TextPart
 
 _DECODER_CHANNELS: Final = (128, 256)
 """Widths of the first two levels of a VAE without a config."""

@@ -12,12 +12,11 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from olivelike._untrusted import parse_json
+from olivelike._untrusted import JsonView, parse_json
 
 if TYPE_CHECKING:
     from tokenizers import AddedToken, Tokenizer
 
-    from olivelike._untrusted import JsonView
     from olivelike.model.architecture import Config
 
 _SPECIAL: Final[Mapping[str, str]] = {

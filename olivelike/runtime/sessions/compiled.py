@@ -26,12 +26,11 @@ from olivelike.digest import digest_json
 from olivelike.errors import SessionError
 from olivelike.runtime.sessions.provider_packages import plugin_modules
 from olivelike.runtime.sessions.providers import CPU, OPENVINO, TENSORRT, require_provider
-from olivelike.runtime.sessions.session_settings import set_options
+from olivelike.runtime.sessions.session_settings import SessionSettings, set_options
 
 if TYPE_CHECKING:
     from olivelike._untrusted import Json, JsonView
     from olivelike.runtime.sessions.session import Session
-    from olivelike.runtime.sessions.session_settings import SessionSettings
 
 _LOG: Final = logging.getLogger(__name__)
 _LIST: Final = "whole.json"

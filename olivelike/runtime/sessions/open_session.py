@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 
 from olivelike.errors import SessionError
 from olivelike.runtime.sessions.providers import OPENVINO
-from olivelike.runtime.sessions.session import Opened
+from olivelike.runtime.sessions.session import Array, Opened, Session
 
 if TYPE_CHECKING:
-    from olivelike.runtime.sessions.session import Array, Session
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
 

@@ -17,10 +17,9 @@ from olivelike.model.onnx_messages import ModelProto, attribute, load_model, mak
 from olivelike.runtime.sessions.open_session import open_session
 from olivelike.runtime.sessions.ort_session import OrtSession
 from olivelike.runtime.sessions.providers import OPENVINO
-from olivelike.runtime.sessions.session import DeviceArray, Session
+from olivelike.runtime.sessions.session import Array, BoundCall, Buffer, DeviceArray, Session, ValueSpec
 
 if TYPE_CHECKING:
-    from olivelike.runtime.sessions.session import Array, BoundCall, Buffer, ValueSpec
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
 _TEXT: Final = "encoder_hidden_states"

@@ -7,7 +7,7 @@ import html
 import json
 import math
 import re
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from fastapi import APIRouter, Request
 
@@ -39,12 +39,10 @@ from olivelike.serve.api.images import (
 )
 from olivelike.serve.api.refusals import RequestRefusedError, StrictRoute, refused
 from olivelike.serve.api.upscale_routes import enlarged
+from olivelike.serve.orders import Order
+from olivelike.serve.service import Service
 from olivelike.serve.upscalers import named_upscaler
-
-if TYPE_CHECKING:
-    from olivelike.serve.orders import Order
-    from olivelike.serve.service import Service
-    from olivelike.serve.views import JobView, PictureView
+from olivelike.serve.views import JobView, PictureView
 
 Form = TypeVar("Form", bound=Drawing)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Request
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -25,10 +25,8 @@ from olivelike.serve.api.drawing import find_model, service_of
 from olivelike.serve.api.images import from_base64, in_turn, png, to_base64, upright
 from olivelike.serve.api.refusals import StrictRoute, refused
 from olivelike.serve.orders import MOST_CONTROLS, MOST_IMAGE_PROMPTS, Finite, Name, Strength
-
-if TYPE_CHECKING:
-    from olivelike.serve.service import Service
-    from olivelike.serve.views import ModelView
+from olivelike.serve.service import Service
+from olivelike.serve.views import ModelView
 
 SCRIPT: Final = "controlnet"
 """Name of the script, in small letters."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from fastapi import APIRouter, Request
 
@@ -21,10 +21,8 @@ from olivelike.serve.api.drawing import find_model, service_of
 from olivelike.serve.api.guards import client_of
 from olivelike.serve.api.images import UPSCALERS, from_base64, in_turn, png, to_base64, upright
 from olivelike.serve.api.refusals import RequestRefusedError, StrictRoute, refused
-
-if TYPE_CHECKING:
-    from olivelike.serve.service import Service
-    from olivelike.serve.views import JobView
+from olivelike.serve.service import Service
+from olivelike.serve.views import JobView
 
 lists_router: Final = APIRouter(route_class=StrictRoute)
 

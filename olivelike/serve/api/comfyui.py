@@ -30,7 +30,7 @@ from olivelike.serve.api.forms import read_named_files
 from olivelike.serve.api.guards import client_of, visitor_of
 from olivelike.serve.api.images import flat, from_base64, in_turn, png, require_side, upright
 from olivelike.serve.api.refusals import RequestRefusedError, StrictRoute, refused
-from olivelike.serve.views import ENDED, JobEnded
+from olivelike.serve.views import ENDED, JobEnded, JobView, ModelView
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
     from olivelike.serve.orders import Order
     from olivelike.serve.service import Service
-    from olivelike.serve.views import JobView, ModelView
 
 _ROOT: Final = APIRouter(route_class=StrictRoute, tags=["ComfyUI"])
 comfyui_router: Final = APIRouter(route_class=StrictRoute)

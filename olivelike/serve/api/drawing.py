@@ -14,12 +14,10 @@ from olivelike.serve.api.guards import client_of
 from olivelike.serve.api.refusals import RequestRefusedError, in_words, status_of
 from olivelike.serve.orders import Order
 from olivelike.serve.service import Service
-from olivelike.serve.views import JobEnded
+from olivelike.serve.views import JobEnded, JobView, ModelView
 
 if TYPE_CHECKING:
     from fastapi import Request
-
-    from olivelike.serve.views import JobView, ModelView
 
 
 def service_of(request: Request) -> Service:

@@ -29,13 +29,12 @@ from olivelike.serve.api.guards import client_of, visitor_of
 from olivelike.serve.api.images import from_base64, in_turn, png, to_base64, upright, where_transparent
 from olivelike.serve.api.refusals import RequestRefusedError, StrictRoute, in_words
 from olivelike.serve.orders import Finite, LoraChoice, Order
-from olivelike.serve.views import JobEnded
+from olivelike.serve.views import JobEnded, JobView, ModelView, PictureView
 
 if TYPE_CHECKING:
     from starlette.responses import Response
 
     from olivelike.serve.service import Service
-    from olivelike.serve.views import JobView, ModelView, PictureView
 
 openai_router: Final = APIRouter(prefix="/v1", route_class=StrictRoute, tags=["OpenAI"])
 

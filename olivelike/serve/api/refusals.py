@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from fastapi.exceptions import RequestValidationError
@@ -27,8 +27,6 @@ from olivelike.serve.gallery.database import is_full
 from olivelike.serve.views import JobEnded, QueueFull
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from fastapi import FastAPI
     from starlette.responses import Response
 

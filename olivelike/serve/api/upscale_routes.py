@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse
@@ -15,10 +15,8 @@ from olivelike.serve.api.images import UPSCALERS, Size, in_turn, png, require_si
 from olivelike.serve.api.native import Client, TheService, answer
 from olivelike.serve.api.refusals import StrictRoute, refused
 from olivelike.serve.gallery.library import picture_view
-
-if TYPE_CHECKING:
-    from olivelike.serve.service import Service
-    from olivelike.serve.views import UploadView
+from olivelike.serve.service import Service
+from olivelike.serve.views import UploadView
 
 router = APIRouter(route_class=StrictRoute)
 MOST_TIMES: Final = 8

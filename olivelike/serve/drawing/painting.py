@@ -35,10 +35,10 @@ from olivelike.runtime.jobs.job_drawing import (
     StepDone,
 )
 from olivelike.runtime.pictures.picture_reading import open_image
-from olivelike.runtime.pictures.picture_record import PictureRecord, a1111_text, encode_picture
+from olivelike.runtime.pictures.picture_record import PictureRecord, PictureSigner, a1111_text, encode_picture
 from olivelike.runtime.pictures.preview_file import Pace, side_by_side
 from olivelike.runtime.pictures.sheets import SheetPicture, picture_sheet, plot_sheet
-from olivelike.runtime.pipeline.request import LABELS
+from olivelike.runtime.pipeline.request import LABELS, Picture
 from olivelike.runtime.sessions.session import ENGINE_CALLS
 from olivelike.serve.drawing.planning import Files, OrderPlan, plan_order
 from olivelike.serve.drawing.plots import heads
@@ -50,10 +50,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from olivelike.runtime.jobs.job_plan import Job
-    from olivelike.runtime.pictures.picture_record import PictureSigner
     from olivelike.runtime.pictures.upscaling import Upscaler
     from olivelike.runtime.pipeline.pipeline import Pipeline
-    from olivelike.runtime.pipeline.request import Picture
 
 Answer = Callable[[JsonView], None]
 _PLANS: Final = 4

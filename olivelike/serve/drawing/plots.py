@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
-from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
@@ -14,9 +13,6 @@ from olivelike.errors import UsageError
 from olivelike.runtime.pictures.sheets import PlotHeads
 from olivelike.runtime.pipeline.request import Asked, asked_fields, with_hires
 from olivelike.serve.orders import Axis, Order, axis_label
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _SPEAKS_FOR_ITSELF = frozenset({"prompt_sr", "lora", "model", "scheduler", "size"})
 """Axes whose values need no label."""

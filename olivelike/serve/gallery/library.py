@@ -11,7 +11,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from olivelike._files import write_whole
 from olivelike._untrusted import open_file, read_bytes
@@ -20,6 +20,7 @@ from olivelike.runtime.pictures.picture_reading import MOST_BYTES, MOST_PIXELS, 
 from olivelike.runtime.pictures.picture_record import (
     FORMATS,
     PictureRecord,
+    PictureSigner,
     a1111_text,
     encode_picture,
     record_from_json,
@@ -30,9 +31,6 @@ from olivelike.serve.gallery.picture_id import picture_id
 from olivelike.serve.gallery.upload_reader import UploadReader
 from olivelike.serve.gallery.uploads import prune_uploads, require_room
 from olivelike.serve.views import PictureView, UploadView, iso, record_of
-
-if TYPE_CHECKING:
-    from olivelike.runtime.pictures.picture_record import PictureSigner
 
 _THUMB: Final = 320
 """Pixels of a small form's longer side."""

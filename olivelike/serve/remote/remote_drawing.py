@@ -26,7 +26,7 @@ from olivelike.runtime.jobs.job_drawing import (
 from olivelike.runtime.pictures import PictureRecord
 from olivelike.runtime.pictures.picture_record import record_from_json
 from olivelike.runtime.pipeline.request import Picture, require_safe
-from olivelike.serve.remote.client import BusyError, GoneError
+from olivelike.serve.remote.client import BusyError, GoneError, Server
 from olivelike.serve.views import ENDED, JobView, PictureView
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
     from olivelike._untrusted import JsonView
     from olivelike.runtime.pictures import PictureWriter
-    from olivelike.serve.remote.client import Server
     from olivelike.serve.remote.remote_orders import RemoteOrder, RemotePlan
 
 _MOST_LOST: Final = 5

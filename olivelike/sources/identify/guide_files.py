@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from olivelike.families import FAMILIES, family_of_text_width
+from olivelike.model.guides import GuideName
 from olivelike.sources.identify.identity import Identity, Kind, Naming
-
-if TYPE_CHECKING:
-    from olivelike.model.guides import GuideName
 
 Shapes = Mapping[str, tuple[int, ...]]
 

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
+from olivelike._untrusted import Json
 from olivelike.families import DENOISERS
 from olivelike.families.networks import STORED
 from olivelike.families.networks.unet import COMPONENT
+from olivelike.model.components import Prediction
+from olivelike.model.few_steps import FewSteps
 from olivelike.model.guides import GUIDES
-
-if TYPE_CHECKING:
-    from olivelike._untrusted import Json
-    from olivelike.model.components import Prediction
-    from olivelike.model.few_steps import FewSteps
 
 Kind: TypeAlias = str
 """One of `_KINDS`; of a network alone it is the name of its component."""

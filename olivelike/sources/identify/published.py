@@ -15,13 +15,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from olivelike._untrusted import parse_object, read_bytes
+from olivelike._untrusted import JsonView, parse_object, read_bytes
 from olivelike.errors import SourceError
 from olivelike.families.networks import STORED
 from olivelike.families.supported import first_line
 
 if TYPE_CHECKING:
-    from olivelike._untrusted import JsonView
     from olivelike.families.family import Family
     from olivelike.model.architecture import Config
     from olivelike.model.components import Prediction

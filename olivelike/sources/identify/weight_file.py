@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from olivelike._untrusted import Json, open_file, parse_json
 from olivelike.errors import SourceError
@@ -19,15 +18,12 @@ from olivelike.families import DENOISERS, FAMILIES
 from olivelike.families.networks.unet import COMPONENT
 from olivelike.model.few_steps import FewSteps, few_steps_of_path
 from olivelike.sources.adapters.embeddings import EmbeddingTable, read_embedding_table
+from olivelike.sources.adapters.lora_file import LoraFile
 from olivelike.sources.adapters.open_lora import open_lora
+from olivelike.sources.files.weight_header import Header
 from olivelike.sources.files.weight_table import ReadPickle, read_weight_table
 from olivelike.sources.identify.identify import identify
-from olivelike.sources.identify.identity import PLACES
-
-if TYPE_CHECKING:
-    from olivelike.sources.adapters.lora_file import LoraFile
-    from olivelike.sources.files.weight_header import Header
-    from olivelike.sources.identify.identity import Identity
+from olivelike.sources.identify.identity import PLACES, Identity
 
 _CHUNK = 1 << 20
 _AUTO_V1 = (0x100000, 0x10000)  # offset and length in bytes

@@ -22,7 +22,7 @@ from olivelike.model import Architecture, Weights
 from olivelike.model.components import own_marks
 from olivelike.model.guides import IMAGE_ENCODER, IMAGE_PROJECTION, first_of_kind
 from olivelike.sources.names.adaptation import Adaptation, StoredView, bind
-from olivelike.sources.names.loading_result import quiet
+from olivelike.sources.names.loading_result import Loading, Shape, quiet
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from olivelike.model.architecture import Config
     from olivelike.sources.checkpoint import Checkpoint
-    from olivelike.sources.names.loading_result import Loading, Shape
 
 _LISTED = 10
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from olivelike._untrusted import read_bytes
 from olivelike.digest import digest_bytes, digest_file, digest_json
@@ -27,9 +27,7 @@ from olivelike.workflow.code.imports import IDLE, LOADERS, distributions_of, lit
 from olivelike.workflow.code.local_modules import ENGINE, LocalModule, LocalModules, Targets
 from olivelike.workflow.code.once import once
 from olivelike.workflow.passes.plugin_files import module_names, private_package
-
-if TYPE_CHECKING:
-    from olivelike.workflow.passes.registry import PassEntry
+from olivelike.workflow.passes.registry import PassEntry
 
 _MOST_BYTES = 1 << 30
 """Most bytes of a module; some of compiled code have 100 MB."""

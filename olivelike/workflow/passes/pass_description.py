@@ -6,13 +6,11 @@ import inspect
 from dataclasses import dataclass
 from pathlib import Path
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin
 
+from olivelike._untrusted import Json
 from olivelike.workflow.code.code_digest import code_digest
-
-if TYPE_CHECKING:
-    from olivelike._untrusted import Json
-    from olivelike.workflow.passes.registry import PassEntry
+from olivelike.workflow.passes.registry import PassEntry
 
 
 @dataclass(frozen=True)
