@@ -15,13 +15,11 @@ import signal
 import subprocess
 import sys
 import threading
-from typing import TYPE_CHECKING, Final, NoReturn
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NoReturn
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from olivelike._untrusted import Json, JsonView
+from olivelike._untrusted import Json, JsonView
 
 _COLLECTING: Final = (20_000, 20, 20)
 """How often children look for garbage: as imports of libraries make a million objects that stay, Python's 700 takes a

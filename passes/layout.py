@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import PositiveInt  # noqa: TC002  (pydantic reads it)
 
-from olivelike.model.client_layouts import LayoutName  # noqa: TC001  (pydantic reads it)
+from olivelike.model.client_layouts import LayoutName
 from olivelike.pass_api import Context, Pass, Resources
 
 if TYPE_CHECKING:

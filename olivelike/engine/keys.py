@@ -21,19 +21,16 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from olivelike._untrusted import Json, JsonView
 from olivelike.digest import digest_file, digest_json
 from olivelike.errors import PluginError
+from olivelike.model.architecture import Config
+from olivelike.pass_api import Pass, PrecisionPlan
 from olivelike.workflow.code.code_digest import CodeDigest, code_digest, module_code_digest
 from olivelike.workflow.code.imports import tool_versions
-
-if TYPE_CHECKING:
-    from olivelike._untrusted import Json, JsonView
-    from olivelike.model.architecture import Config
-    from olivelike.pass_api import Pass, PrecisionPlan
-    from olivelike.workflow.passes import PassEntry
-
+from olivelike.workflow.passes import PassEntry
 
 CONTENT = "content"
 """Name that an item of `Key.behind` has for the digests of its files."""

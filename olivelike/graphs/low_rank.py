@@ -11,15 +11,18 @@ import fnmatch
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import onnx_ir as ir
 
 from olivelike.errors import PassError
 from olivelike.graphs.editing.editor import CONTRIB, GraphEditor
-from olivelike.graphs.editing.values import Attributes, Dims, dims_of
+from olivelike.graphs.editing.values import dims_of
 from olivelike.model.low_rank_inputs import DOWN, UP, active_input, factor_input, strength_input
+
+if TYPE_CHECKING:
+    from olivelike.graphs.editing.values import Attributes, Dims
 
 MARK: Final = "olivelike.lora_inputs"
 """Metadata key of a graph that is to have such a one beside it; its value is a `Choice`, as JSON."""

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import ml_dtypes
 import numpy as np
@@ -23,10 +23,8 @@ from olivelike.graphs.editing.editor import GraphEditor
 from olivelike.graphs.editing.values import attribute, dims_of, fixed_dims, node_of, required, type_of
 from olivelike.graphs.probes import attending, multiplying
 from olivelike.model.graph import QUANTISE_DOMAIN, in_block
+from olivelike.model.observations import Method, Observed
 from olivelike.model.quantised_values import E4M3_MAX, QUANTISE_CHANNELS, ChannelFormat
-
-if TYPE_CHECKING:
-    from olivelike.model.observations import Method, Observed
 
 ActivationType = Literal["uint8", "int8", "fp8"]
 """`uint8` has a zero point, `int8` and `fp8` (E4M3) are symmetric."""

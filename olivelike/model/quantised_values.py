@@ -10,15 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import ml_dtypes
 import numpy as np
 
+from olivelike._untrusted import JsonView
 from olivelike.model.half_values import in_row_order, widen
-
-if TYPE_CHECKING:
-    from olivelike._untrusted import JsonView
 
 Array = np.ndarray[Any, Any]
 Method = Literal["rtn", "k_quant"]

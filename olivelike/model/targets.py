@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 from olivelike._text import did_you_mean
+from olivelike._untrusted import Json, JsonView
 from olivelike.errors import PluginError, UsageError
-
-if TYPE_CHECKING:
-    from olivelike._untrusted import Json, JsonView
 
 Precision = Literal["fp32", "fp16", "bf16"]
 

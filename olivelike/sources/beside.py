@@ -14,15 +14,18 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from olivelike._text import did_you_mean_path
+from olivelike._untrusted import Json
 from olivelike.errors import SourceError
 from olivelike.families import FAMILIES, family_of_text_width
 from olivelike.families.networks import STORED
 from olivelike.families.supported import check_network
 from olivelike.model.adapter_features import TYPES, Feature, given_features, taken_features
+from olivelike.model.architecture import Config
 from olivelike.model.components import INDEX_FILE
+from olivelike.model.guides import GuideKind
 from olivelike.model.records.origin import Origin
 from olivelike.sources.adapters.ip_adapter_file import IpAdapterFile, read_ip_adapter
 from olivelike.sources.checkpoint import Checkpoint, FolderFiles, SourceFiles, read_checkpoint, read_json
@@ -30,12 +33,7 @@ from olivelike.sources.files.weight_table import ReadPickle, read_weight_table
 from olivelike.sources.hub import fetch_hub_file, open_hub
 from olivelike.sources.identify.identify import identify
 from olivelike.sources.source_licenses import licensed, origin_of
-
-if TYPE_CHECKING:
-    from olivelike._untrusted import Json
-    from olivelike.model.architecture import Config
-    from olivelike.model.guides import GuideKind
-    from olivelike.sources.source_spec import SourceSpec
+from olivelike.sources.source_spec import SourceSpec
 
 Shapes = Mapping[str, tuple[int, ...]]
 FileGuide = IpAdapterFile

@@ -13,20 +13,18 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from olivelike._text import did_you_mean_path
 from olivelike._untrusted import read_settings
 from olivelike.digest import digest_json
 from olivelike.errors import SourceError
+from olivelike.families.family import Family
 from olivelike.families.supported import check_network
+from olivelike.model.architecture import Config
 from olivelike.model.records.origin import Origin
 from olivelike.sources.files.weight_header import RawTensor, check_dtype, read_header
-
-if TYPE_CHECKING:
-    from olivelike.families.family import Family
-    from olivelike.model.architecture import Config
-    from olivelike.sources.files.weight_table import ReadPickle
+from olivelike.sources.files.weight_table import ReadPickle
 
 
 class SourceFiles(Protocol):

@@ -10,14 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeGuard
+from typing import Any, Final, TypeGuard
 
 from olivelike._extras import needed
 from olivelike._untrusted import read_settings
 from olivelike.errors import SourceError
 from olivelike.families import COMPONENTS, denoiser_among, family_of_folder, family_of_index
+from olivelike.model.architecture import Config
 from olivelike.model.components import INDEX_FILE, PREVIEW, SAFETY_CHECKER, VAES, pixels_per_latent, torch_folder
+from olivelike.model.few_steps import FewSteps
 from olivelike.model.guides import GUIDES, GuideKind
+from olivelike.model.records.origin import Origin
 from olivelike.sources.beside import FileGuide, Host, open_beside
 from olivelike.sources.checkpoint import (
     TOKENIZER_SUFFIXES,
@@ -30,16 +33,11 @@ from olivelike.sources.checkpoint import (
     read_json,
 )
 from olivelike.sources.files.pickled import read_pickle_table
+from olivelike.sources.files.weight_table import ReadPickle
 from olivelike.sources.single_file import SingleFile
 from olivelike.sources.source_licenses import licensed, origin_of
+from olivelike.sources.source_spec import SourceSpec
 from olivelike.sources.vae_override import open_preview, open_vae, vae_halves
-
-if TYPE_CHECKING:
-    from olivelike.model.architecture import Config
-    from olivelike.model.few_steps import FewSteps
-    from olivelike.model.records.origin import Origin
-    from olivelike.sources.files.weight_table import ReadPickle
-    from olivelike.sources.source_spec import SourceSpec
 
 
 @dataclass(frozen=True)

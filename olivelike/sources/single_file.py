@@ -6,14 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from olivelike._untrusted import Json, open_file
 from olivelike.errors import SourceError
 from olivelike.families import DENOISERS, FAMILIES
+from olivelike.families.family import Family
 from olivelike.families.networks import network_of
 from olivelike.families.networks.clip import PROJECTION
 from olivelike.families.supported import check_network
+from olivelike.model.architecture import Config
 from olivelike.model.components import Prediction, torch_folder
 from olivelike.model.few_steps import FewSteps, few_steps_of_path
 from olivelike.model.records.origin import Identification, Origin
@@ -33,10 +34,6 @@ from olivelike.sources.identify.published import (
     tokenizer_files,
 )  # fmt: skip
 from olivelike.sources.source_licenses import licensed, origin_of
-
-if TYPE_CHECKING:
-    from olivelike.families.family import Family
-    from olivelike.model.architecture import Config
 
 _LISTED = 3
 _EDM_SCALING = 0.5

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Final
 from olivelike._untrusted import one_line, read_bytes
 from olivelike.model.licenses import license_id
 from olivelike.model.records.card_marks import CARD_FILE
-from olivelike.model.records.origin import License, Origin
+from olivelike.model.records.origin import License
 
 if TYPE_CHECKING:
+    from olivelike.model.records.origin import Origin
     from olivelike.sources.checkpoint import SourceFiles
 
 STATED: Final = "workflow"

@@ -5,25 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from olivelike.digest import digest_file
 from olivelike.errors import SourceError
 from olivelike.families import FAMILIES
+from olivelike.model.architecture import Config
 from olivelike.model.components import INDEX_FILE, PREVIEW, VAES, latents_in_square
 from olivelike.model.records.origin import Origin
 from olivelike.sources.checkpoint import Checkpoint, SourceFiles, read_checkpoint, read_json
+from olivelike.sources.files.weight_header import Header
 from olivelike.sources.files.weight_table import ReadPickle, read_weight_table
 from olivelike.sources.hub import known_digest
 from olivelike.sources.identify.identify import identify
 from olivelike.sources.identify.identity import Part
 from olivelike.sources.identify.tiny_vae import TINY_CLASS, published_tiny, tiny_config, tiny_halves
 from olivelike.sources.source_licenses import licensed, origin_of
-
-if TYPE_CHECKING:
-    from olivelike.model.architecture import Config
-    from olivelike.sources.files.weight_header import Header
-    from olivelike.sources.source_spec import SourceSpec
+from olivelike.sources.source_spec import SourceSpec
 
 _CLASS: Final = ("diffusers", "AutoencoderKL")
 _USUAL_SCALING: Final = FAMILIES["sd1"].latents.scaling

@@ -7,15 +7,13 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
+from olivelike._untrusted import Json, JsonView
 from olivelike.families.networks.unet import COMPONENT, LdmNames
 from olivelike.model.adapter_features import taken_features
+from olivelike.model.architecture import Config
 from olivelike.testing.checkpoints import Dtype, random_parameter, write_safetensors
-
-if TYPE_CHECKING:
-    from olivelike._untrusted import Json, JsonView
-    from olivelike.model.architecture import Config
 
 Form = Literal["classic", "plus", "full"]
 Shapes = dict[str, tuple[int, ...]]

@@ -8,19 +8,17 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from olivelike._untrusted import Json
 from olivelike.engine.kinds.step import check_input, check_result, checked_facts
 from olivelike.engine.plan.node import changes_network
 from olivelike.errors import UsageError
 from olivelike.model import Architecture, Model, Weights
+from olivelike.model.observations import Observed
 from olivelike.model.targets import Precision, Target, find_target
 from olivelike.pass_api import Context, Drawing, EmbeddingInput, LoraInput, Pass, PrecisionPlan, Rule
 from olivelike.testing.models import LocalModel, LocalTensors, no_progress
-
-if TYPE_CHECKING:
-    from olivelike._untrusted import Json
-    from olivelike.model.observations import Observed
 
 _NETWORK = ("architecture", "weights")
 

@@ -12,21 +12,19 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from olivelike._untrusted import Json
 from olivelike.errors import SourceError, UsageError
 from olivelike.families import DENOISERS, FAMILIES, TEXT_ENCODERS
+from olivelike.families.family import TextPart
 from olivelike.families.networks import stored_as
 from olivelike.families.networks.clip import OPEN_CLIP
 from olivelike.families.networks.unet import COMPONENT
 from olivelike.model.components import INDEX_FILE
 from olivelike.testing.checkpoints import Array, Dtype, random_parameter, write_safetensors
 
-if TYPE_CHECKING:
-    from olivelike._untrusted import Json
-    from olivelike.families.family import TextPart
-
-    Read = Callable[[str], Array]
+Read = Callable[[str], Array]
 
 _FILES = ("diffusion_pytorch_model.safetensors", "model.safetensors")
 _STORED = {"F32": "<f4", "F16": "<f2"}

@@ -12,14 +12,11 @@ import os.path
 import re
 from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
-from typing import TYPE_CHECKING
 
 from olivelike._text import did_you_mean, did_you_mean_path
+from olivelike._untrusted import Json
 from olivelike.errors import UsageError, WorkflowError
 from olivelike.model.components import WEIGHT_FILE_SUFFIXES
-
-if TYPE_CHECKING:
-    from olivelike._untrusted import Json
 
 SUFFIXES = (".yaml", ".yml")
 _FOLDER = "workflows"

@@ -15,9 +15,9 @@ from pydantic_core import core_schema
 from olivelike._untrusted import Json
 from olivelike.families import COMPONENTS, LORA_COMPONENTS, TEXT_ENCODERS, TOKENIZERS
 from olivelike.model.client_layouts import DEFAULT, LayoutName
-from olivelike.model.components import Prediction  # noqa: TC001  (pydantic reads it)
+from olivelike.model.components import Prediction
 from olivelike.model.guides import GUIDES, IMAGE_ENCODER, GuideKind
-from olivelike.model.targets import Precision, Target  # noqa: TC001  (pydantic reads it)
+from olivelike.model.targets import Precision, Target
 from olivelike.workflow.places import FileRef, file_ref, source_path
 
 if TYPE_CHECKING:

@@ -1,13 +1,11 @@
 """`olivelike inspect`: what an ONNX file holds, what targets make of it, and what is installed to run it."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+from olivelike._untrusted import Json
 from olivelike.cli import options as shared
 from olivelike.cli.options import argument, option
-
-if TYPE_CHECKING:
-    from olivelike._untrusted import Json
 
 
 def inspect(

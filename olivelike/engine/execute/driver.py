@@ -4,33 +4,30 @@ from __future__ import annotations
 
 import datetime as dt
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from pathlib import Path
+from typing import Any, Literal
 
+from olivelike._files import Lock
+from olivelike._untrusted import JsonView
 from olivelike.engine.execute.events import Event, EventName, Listener
 from olivelike.engine.execute.executor import Advanced, Answer, Demand, Executor, Failed
+from olivelike.engine.execute.sharing import Unshared
 from olivelike.engine.execute.telling import Teller
 from olivelike.engine.execute.weight_makers import WeightMakers
+from olivelike.engine.keys import Key
 from olivelike.engine.kinds import kind_of
 from olivelike.engine.kinds.kind import Done, Task, Workplace
 from olivelike.engine.output.lost_values import TOLD, lost_values
+from olivelike.engine.plan.forecast import Forecast
+from olivelike.engine.plan.node import Node
 from olivelike.engine.plan.planner import estimate, explain_status
+from olivelike.engine.plan.reasons import Earlier
 from olivelike.engine.plan.resolver import Resolution, Resolver, Shelved
 from olivelike.errors import DamagedError, PassError, SourceError
 from olivelike.model.records.run_record import NodeRecord
 from olivelike.store import Action, Root
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from olivelike._files import Lock
-    from olivelike._untrusted import JsonView
-    from olivelike.engine.execute.sharing import Unshared
-    from olivelike.engine.keys import Key
-    from olivelike.engine.plan.forecast import Forecast
-    from olivelike.engine.plan.node import Node
-    from olivelike.engine.plan.reasons import Earlier
 
 Status = Literal["hit", "shelf", "executed", "failed", "skipped"]
 

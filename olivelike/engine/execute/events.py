@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-if TYPE_CHECKING:
-    from olivelike._untrusted import Json
+from olivelike._untrusted import Json
 
 EventName = Literal[
     "run_started",

@@ -12,10 +12,9 @@ import queue
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
-if TYPE_CHECKING:
-    from olivelike._untrusted import Json
+from olivelike._untrusted import Json
 
 ALIGNMENT = 4096
 """Offsets in a data file are multiples of this, so that runtimes can map single tensors."""

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from olivelike._text import listed
-from olivelike.model.licenses import Terms, terms_of
-from olivelike.model.records.origin import Origin
+from olivelike.model.licenses import terms_of
 from olivelike.model.records.output import OutputRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from olivelike.model.licenses import Terms
+    from olivelike.model.records.origin import Origin
 
 _SHOWN = 5
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from olivelike._files import explained, write_whole
 from olivelike._text import count
-from olivelike._untrusted import Json, read_bytes
+from olivelike._untrusted import read_bytes
 from olivelike.engine.output.expressions import Array, Evaluator, Expression, operators, parameters
 from olivelike.errors import SourceError, UsageError
 from olivelike.model.graph import QUANTISE_DOMAIN
@@ -35,6 +35,7 @@ from olivelike.model.low_rank_inputs import (
 from olivelike.model.records.output import OutputRecord
 
 if TYPE_CHECKING:
+    from olivelike._untrusted import Json
     from olivelike.sources.adapters.lora_file import WeightedLora
 
 _FILTER_RANK: Final = 4

@@ -5,17 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from importlib.metadata import version
-from typing import TYPE_CHECKING
 
+from olivelike._untrusted import Json, JsonView
 from olivelike.families import COMPONENTS, TOKENIZERS
+from olivelike.model import Architecture
+from olivelike.model.architecture import Config
 from olivelike.model.client_layouts import DEFAULT, LAYOUTS, Layout
 from olivelike.model.components import PREVIEW, SAFETY_CHECKER
 from olivelike.model.guides import CONTROL_KINDS, GUIDE_COMPONENTS, IMAGE_ENCODER
-
-if TYPE_CHECKING:
-    from olivelike._untrusted import Json, JsonView
-    from olivelike.model import Architecture
-    from olivelike.model.architecture import Config
 
 _PIPELINES = {
     "StableDiffusionPipeline": "OnnxStableDiffusionPipeline",

@@ -11,7 +11,6 @@ import contextlib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from olivelike._files import DISK
 from olivelike._text import listed
@@ -31,8 +30,7 @@ from olivelike.engine.output.staging import Journal, content_of, discard, new_na
 from olivelike.errors import StoreError, UsageError
 from olivelike.model.records.output import JOURNAL_FILE, RECORD_FILE, FileFacts, OutputRecord
 
-if TYPE_CHECKING:
-    IsCurrent = Callable[[str, FileFacts], bool]
+IsCurrent = Callable[[str, FileFacts], bool]
 
 _SHOWN = 5
 """Most files that a message names."""

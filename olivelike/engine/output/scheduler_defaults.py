@@ -10,13 +10,12 @@ import json
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from packaging.specifiers import SpecifierSet
 
-if TYPE_CHECKING:
-    from olivelike._untrusted import Json, JsonView
-    from olivelike.model.architecture import Config
+from olivelike._untrusted import Json, JsonView
+from olivelike.model.architecture import Config
 
 TABLE = Path(__file__).parents[2] / "data" / "shelf" / "schedulers.json"
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Protocol
 
 from olivelike._text import listed
+from olivelike._untrusted import JsonView
 from olivelike.engine.keys import CONTENT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from olivelike._untrusted import JsonView
-    from olivelike.model.records.run_record import RunRecord
+from olivelike.model.records.run_record import RunRecord
 
 _SHOWN: Final = 8
 """Most modules that are named: a release changes dozens."""

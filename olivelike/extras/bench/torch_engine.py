@@ -6,18 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from olivelike._light_diffusers import light_diffusers
 from olivelike.errors import SourceError
+from olivelike.extras.bench.bench_settings import TorchDtype
 from olivelike.extras.bench.engines import TORCH, TORCH_COMPILE, XFORMERS, torch_device
 from olivelike.measure.contest.engine import Engine, EngineAbsent, Stage, Stopwatch, Timing, Turn
 from olivelike.measure.contest.runtime_engine import PipelineJob, weights_dtype
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
 from olivelike.runtime.schedulers.class_settings import scheduler_settings
-
-if TYPE_CHECKING:
-    from olivelike.extras.bench.bench_settings import TorchDtype
 
 _PROVIDERS: Final = {TORCH: "default", TORCH_COMPILE: "compile", XFORMERS: "xformers"}
 """As the benchmark script that ONNX Runtime comes with calls them."""

@@ -3,15 +3,19 @@
 from pathlib import Path
 from typing import Annotated
 
+import typer
+
 from olivelike.cli import options as shared
-from olivelike.cli.options import argument, option
 
 
 def bom(
-    folder: Annotated[Path, argument("FOLDER", "An output of olivelike.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="An output of olivelike.", show_default=False)],
     output: Annotated[
         Path | None,
-        option("--output -o FILE", "File to write; by default bom.cdx.json in the folder."),
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="File to write; by default bom.cdx.json in the folder.",
+            show_default=False,
+        ),
     ] = None,
     json: shared.Json = False,
 ) -> None:  # fmt: skip

@@ -28,7 +28,7 @@ from olivelike.errors import DamagedError, OlivelikeError, PassError, PluginErro
 from olivelike.extras.cluster.cluster_data import ForeignError
 from olivelike.extras.cluster.cluster_site import Outcome
 from olivelike.extras.cluster.cluster_workers import ClusterWorkers, LostError, Site, is_loss, nonsense, read_answer
-from olivelike.model.records.output import FileFacts  # noqa: TC001 - the reader looks types up
+from olivelike.model.records.output import FileFacts
 from olivelike.model.records.reading import RecordError, from_json
 from olivelike.store import Store
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from olivelike._signing_keys import read_pem
-from olivelike._untrusted import Json, one_line
+from olivelike._untrusted import one_line
 from olivelike.errors import UsageError
 from olivelike.extras.credentials.offline import offline
 from olivelike.runtime.pictures.picture_signature import PictureSignature
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from olivelike._untrusted import Json
 
 _UNTRUSTED: Final = "signingCredential.untrusted"
 _WORDS: Final = {

@@ -8,16 +8,20 @@ from __future__ import annotations
 import io
 import json
 import os
-from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from olivelike._installed import own_version
 from olivelike._signing_keys import PASSWORD, read_pem, read_private_key
-from olivelike._untrusted import Json, one_line
+from olivelike._untrusted import one_line
 from olivelike.errors import UsageError
 from olivelike.extras.credentials.offline import offline
 from olivelike.runtime.pictures.ai_mark import MADE, source_url
 from olivelike.runtime.pictures.picture_signature import RECIPE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from olivelike._untrusted import Json
 
 _ALGORITHMS: Final = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
 _REMEDY: Final = (

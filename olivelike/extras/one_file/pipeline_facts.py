@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from olivelike._untrusted import JsonView
 from olivelike.engine.output.scheduler_model import config_of_schedules, scheduler_choices
 from olivelike.engine.output.tokenizer_step import tokenizer_architecture
 from olivelike.extras.one_file.pipeline_graph import PipelineFacts
 from olivelike.families import TEXT_ENCODERS, TOKENIZER_OF, denoiser_among
-
-if TYPE_CHECKING:
-    from olivelike._untrusted import JsonView
-    from olivelike.model import Architecture
+from olivelike.model import Architecture
 
 _PREPROCESSOR: Final = "feature_extractor/preprocessor_config.json"
 

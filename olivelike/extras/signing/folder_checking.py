@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from olivelike._signing_keys import key_name, public_pem, read_public_keys
 from olivelike._text import listed
-from olivelike._untrusted import Json, one_line, parse_object, read_bytes
+from olivelike._untrusted import one_line, parse_object, read_bytes
 from olivelike.digest import digest_bytes, digest_file
 from olivelike.errors import MissingError, UsageError, VerificationError
 from olivelike.extras.signing.folder_signature import (
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from model_signing.verifying import Config
 
+    from olivelike._untrusted import Json
 
 _PREDICATE = "https://model_signing/signature/v1.0"
 _LOGIN = "it is signed by a login; name that with --identity and --issuer"

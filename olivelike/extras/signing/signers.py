@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from olivelike._signing_keys import key_name, public_pem, read_pem, read_private_key
-from olivelike._untrusted import Json, one_line
+from olivelike._untrusted import one_line
 from olivelike.digest import digest_bytes
 from olivelike.errors import MissingError, OlivelikeError, UsageError
 from olivelike.extras.signing.folder_signature import (
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from sigstore.models import ClientTrustConfig
     from sigstore.oidc import IdentityToken
 
+    from olivelike._untrusted import Json
 
 _BUNDLE: Final = "application/vnd.dev.sigstore.bundle.v0.3+json"
 TOKEN: Final = "OLIVELIKE_IDENTITY_TOKEN"  # noqa: S105  (the variable's name)

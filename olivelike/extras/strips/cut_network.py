@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -35,8 +35,7 @@ from olivelike.model.onnx_messages import (
 )
 from olivelike.runtime.pipeline.strips import CutError
 
-if TYPE_CHECKING:
-    Array = np.ndarray[Any, Any]
+Array = np.ndarray[Any, Any]
 
 _POINTWISE: Final = frozenset(
     {"Add", "Mul", "Sub", "Div", "Sigmoid", "Tanh", "Clip", "Cast", "Identity", "QuickGelu", "Swish", "Constant", "Pad"}

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
 from olivelike.model.onnx_messages import NodeProto, TensorProto, attribute, from_array, load_model, to_array
 from olivelike.runtime.pipeline.strips import CutError
 
-if TYPE_CHECKING:
-    Array = np.ndarray[Any, Any]
+Array = np.ndarray[Any, Any]
 
 CONVOLUTIONS: Final = frozenset({"Conv", "NhwcConv"})
 

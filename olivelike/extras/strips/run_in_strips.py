@@ -11,25 +11,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from mmap import mmap
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 
 from olivelike._text import size as bytes_text
 from olivelike.errors import Interrupted
 from olivelike.extras.strips.cut_network import Cut, Image, Segment, cut_network
+from olivelike.extras.strips.group_norms import Norm
 from olivelike.model.onnx_messages import numpy_dtype
 from olivelike.runtime.pipeline.strips import CutError
 from olivelike.runtime.sessions.open_session import open_session
 from olivelike.runtime.sessions.providers import TENSORRT
 from olivelike.runtime.sessions.session import ENGINE_CALLS, Call, Network
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from olivelike.extras.strips.group_norms import Norm
-
-    Array = np.ndarray[Any, Any]
+Array = np.ndarray[Any, Any]
 
 _ELEMENTS: Final = 1 << 24
 """Elements of a strip's largest value: 64 MB in float32."""

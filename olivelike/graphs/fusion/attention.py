@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
@@ -39,11 +39,9 @@ from olivelike.graphs.editing.values import (
     same_dims,
     width_of,
 )
+from olivelike.graphs.fusion.rule import Scope
 from olivelike.graphs.fusion.writing import MASKED, attributes_of, write
 from olivelike.model.graph import BLOCK_KEY
-
-if TYPE_CHECKING:
-    from olivelike.graphs.fusion.rule import Scope
 
 _SPLIT_HEADS = (0, 2, 1, 3)
 _SIZES = ((1, 1), (2, 3), (3, 5), (2, 77))

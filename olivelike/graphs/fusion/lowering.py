@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 import onnx
@@ -20,14 +20,10 @@ from olivelike.graphs.editing.values import (
     required,
     same_dims,
 )
+from olivelike.graphs.fusion.rule import Scope
 from olivelike.graphs.fusion.sizes import without_sizes
 from olivelike.graphs.fusion.writing import MASKED, write
 from olivelike.model.graph import OPERATOR_KEY
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from olivelike.graphs.fusion.rule import Scope
 
 LOWEST_OPSET = 20
 """From here to 23 operators of one signature differ in the types they take, nothing else."""

@@ -12,7 +12,6 @@ too.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
@@ -33,6 +32,7 @@ from olivelike.graphs.editing.values import (
     same_shape,
     width_of,
 )
+from olivelike.graphs.fusion.rule import Scope
 from olivelike.graphs.fusion.transposes import per_channel
 from olivelike.graphs.fusion.writing import (
     TO_NCHW,
@@ -46,9 +46,6 @@ from olivelike.graphs.fusion.writing import (
     write_nhwc,
 )
 from olivelike.model.graph import BLOCK_KEY
-
-if TYPE_CHECKING:
-    from olivelike.graphs.fusion.rule import Scope
 
 
 def group_norm(scope: Scope) -> None:

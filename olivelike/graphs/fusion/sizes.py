@@ -6,7 +6,7 @@ and picked tokens come without whole numbers of 64 bits. Batch, sequence, height
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import onnx_ir as ir
@@ -25,10 +25,8 @@ from olivelike.graphs.editing.values import (
     width_of,
 )
 from olivelike.graphs.fusion.attention import is_causal
+from olivelike.graphs.fusion.rule import Scope
 from olivelike.graphs.fusion.writing import MASKED, attributes_of, write
-
-if TYPE_CHECKING:
-    from olivelike.graphs.fusion.rule import Scope
 
 _INT64: Final = ir.DataType.INT64
 _BROADCASTING: Final = frozenset({"Add", "Div", "Mul", "Sub"})

@@ -6,8 +6,6 @@ those of NHWC convolutions and group norms, and cancel.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import onnx_ir as ir
 
 from olivelike.graphs.editing.values import (
@@ -20,10 +18,8 @@ from olivelike.graphs.editing.values import (
     required,
     same_dims,
 )
+from olivelike.graphs.fusion.rule import Scope
 from olivelike.graphs.fusion.writing import TO_NHWC, attributes_of, write, write_nhwc
-
-if TYPE_CHECKING:
-    from olivelike.graphs.fusion.rule import Scope
 
 _SWAP = (0, 2, 1)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
@@ -26,10 +26,9 @@ from olivelike.graphs.functions import with_functions
 from olivelike.model.graph import PARAMETER_KEY, weight_values
 from olivelike.model.quantised_values import E4M3_MAX
 
-if TYPE_CHECKING:
-    Array = np.ndarray[Any, Any]
-    Observer = Callable[[ir.Node, Sequence[Array | None], Sequence[Array]], None]
-    """Is told of each operator, its operands and its outputs."""
+Array = np.ndarray[Any, Any]
+Observer = Callable[[ir.Node, Sequence[Array | None], Sequence[Array]], None]
+"""Is told of each operator, its operands and its outputs."""
 
 _BFLOAT16 = ir.DataType.BFLOAT16
 _FLOAT8 = ir.DataType.FLOAT8E4M3FN

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path, PurePath, PureWindowsPath
 from typing import Any, Literal, TypeVar
 
-from olivelike.model.few_steps import FewSteps  # noqa: TC001 - the reader looks types up
+from olivelike.model.few_steps import FewSteps
 from olivelike.model.guides import GUIDES, guide_kind
 from olivelike.model.records.reading import Content, RecordError
 

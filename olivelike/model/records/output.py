@@ -23,7 +23,7 @@ from olivelike.model.records.origin import (
     origin_from_1,
 )
 from olivelike.model.records.reading import NewerRecordError, RecordError, read_version, to_json
-from olivelike.model.targets import TargetChoice  # noqa: TC001 - the reader looks types up
+from olivelike.model.targets import TargetChoice
 
 RECORD_FILE: Final = "olivelike.json"
 JOURNAL_FILE: Final = ".olivelike-journal.json"

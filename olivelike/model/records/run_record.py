@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from olivelike._untrusted import Json
 from olivelike.model.records.origin import EmbeddingRecord, LoraRecord, Origin, adapter_from_1, origin_from_1
 from olivelike.model.records.reading import read_version, to_json
-from olivelike.model.targets import TargetChoice  # noqa: TC001 - the reader looks types up
-
-if TYPE_CHECKING:
-    from olivelike._untrusted import Json
+from olivelike.model.targets import TargetChoice
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,14 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import fields
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from olivelike._files import file_identity
 from olivelike._installed import own_version
 from olivelike._text import count, size
 from olivelike.digest import digest_file
 from olivelike.errors import UsageError
+from olivelike.runtime.jobs.prompt_lines import PromptLine
 from olivelike.runtime.pictures import PictureRecord, UsedFile
 from olivelike.runtime.pictures.left_out import left_out
 from olivelike.runtime.pipeline.hires import hires_size
@@ -35,9 +36,6 @@ from olivelike.runtime.pipeline.request import (
 )
 from olivelike.runtime.prompts.syntax import shortened
 from olivelike.runtime.prompts.wildcards import Wildcards
-
-if TYPE_CHECKING:
-    from olivelike.runtime.jobs.prompt_lines import PromptLine
 
 HASH_DIGITS: Final = 10
 """Digits of a checkpoint's SHA-256, as A1111 prints it."""

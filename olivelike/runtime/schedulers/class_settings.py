@@ -7,8 +7,9 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from olivelike._untrusted import Json, JsonView
 from olivelike.errors import SourceError
 from olivelike.model.scheduler_settings import SIGMAS, taken_over
 from olivelike.runtime.schedulers.scheduler_names import (
@@ -22,10 +23,7 @@ from olivelike.runtime.schedulers.scheduler_names import (
     why_not_own,
 )
 
-if TYPE_CHECKING:
-    from olivelike._untrusted import Json, JsonView
-
-    Rule = tuple[Callable[[Any], bool], str]
+Rule = tuple[Callable[[Any], bool], str]
 
 _TRAINING: Final = {
     "num_train_timesteps": 1000, "beta_start": 0.0001, "beta_end": 0.02, "beta_schedule": "linear",

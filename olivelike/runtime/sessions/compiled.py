@@ -18,19 +18,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from olivelike._files import Lock, file_identity, try_lock
 from olivelike._text import size
+from olivelike._untrusted import Json, JsonView
 from olivelike.digest import digest_json
 from olivelike.errors import SessionError
 from olivelike.runtime.sessions.provider_packages import plugin_modules
 from olivelike.runtime.sessions.providers import CPU, OPENVINO, TENSORRT, require_provider
+from olivelike.runtime.sessions.session import Session
 from olivelike.runtime.sessions.session_settings import SessionSettings, set_options
-
-if TYPE_CHECKING:
-    from olivelike._untrusted import Json, JsonView
-    from olivelike.runtime.sessions.session import Session
 
 _LOG: Final = logging.getLogger(__name__)
 _LIST: Final = "whole.json"

@@ -6,14 +6,11 @@ import contextlib
 import importlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from olivelike.errors import SessionError
 from olivelike.runtime.sessions.providers import OPENVINO
 from olivelike.runtime.sessions.session import Array, Opened, Session
-
-if TYPE_CHECKING:
-    from olivelike.runtime.sessions.session_settings import SessionSettings
+from olivelike.runtime.sessions.session_settings import SessionSettings
 
 
 def open_session(

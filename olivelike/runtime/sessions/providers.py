@@ -9,16 +9,14 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from olivelike._text import did_you_mean
+from olivelike._untrusted import Json
 from olivelike.errors import SessionError, UsageError
 from olivelike.model.targets import ALIASES, TARGETS
 from olivelike.runtime.sessions import provider_packages
 from olivelike.runtime.sessions.engine_errors import onnxruntime_errors
-
-if TYPE_CHECKING:
-    from olivelike._untrusted import Json
 
 CPU: Final = "CPUExecutionProvider"
 PLUGIN: Final = "plugin:"

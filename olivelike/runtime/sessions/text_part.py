@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
@@ -18,9 +18,7 @@ from olivelike.runtime.sessions.open_session import open_session
 from olivelike.runtime.sessions.ort_session import OrtSession
 from olivelike.runtime.sessions.providers import OPENVINO
 from olivelike.runtime.sessions.session import Array, BoundCall, Buffer, DeviceArray, Session, ValueSpec
-
-if TYPE_CHECKING:
-    from olivelike.runtime.sessions.session_settings import SessionSettings
+from olivelike.runtime.sessions.session_settings import SessionSettings
 
 _TEXT: Final = "encoder_hidden_states"
 _ATTENTION: Final = frozenset({"Attention", "GroupQueryAttention", "MultiHeadAttention", "Softmax"})

@@ -14,7 +14,7 @@ from olivelike._untrusted import Json, read_bytes
 from olivelike.errors import SourceError, UsageError, WorkflowError
 from olivelike.model.components import INDEX_FILE
 from olivelike.model.plugin_targets import target_names
-from olivelike.model.targets import Precision  # noqa: TC001  (pydantic reads it)
+from olivelike.model.targets import Precision
 from olivelike.runtime.pictures.writer import slug
 from olivelike.serve.orders import Finite, Name
 from olivelike.serve.settings import ServeSettings

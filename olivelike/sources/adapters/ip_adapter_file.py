@@ -11,18 +11,16 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
+from olivelike._untrusted import Json
 from olivelike.errors import SourceError
 from olivelike.families import FAMILIES, family_of_text_width
+from olivelike.model.architecture import Config
 from olivelike.model.guides import IMAGE_PROJECTION
 from olivelike.sources.files.weight_header import RawTensor, check_dtype
 from olivelike.sources.files.weight_table import ReadPickle, read_weight_table
 from olivelike.sources.identify.identify import identify
-
-if TYPE_CHECKING:
-    from olivelike._untrusted import Json
-    from olivelike.model.architecture import Config
 
 _LAYER: Final = re.compile(r"ip_adapter\.(\d+)\.to_([kv])_ip\.weight")
 _KEYS: Final = ".attn2.to_k.weight"

@@ -16,14 +16,12 @@ import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from olivelike._text import did_you_mean_path
 from olivelike._untrusted import Json, parse_object, read_bytes
 from olivelike.errors import SourceError
-
-if TYPE_CHECKING:
-    from olivelike.model.architecture import Config
+from olivelike.model.architecture import Config
 
 METADATA_KEY = "lora_adapter_metadata"
 CONFIG_NAME = "adapter_config.json"

@@ -20,7 +20,8 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -28,11 +29,7 @@ from olivelike.errors import SourceError, UsageError
 from olivelike.model.tensor_file import Array, Product, add_products, read_tensor
 from olivelike.model.weights import ITEM_SIZES, LowRank, Tensor
 from olivelike.sources.adapters.layer_names import FUSED, Place, spelled_layers
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from olivelike.sources.adapters.lora_file import LoraFile, LoraModule, WeightedLora
+from olivelike.sources.adapters.lora_file import LoraFile, LoraModule, WeightedLora
 
 Shape = tuple[int, ...]
 

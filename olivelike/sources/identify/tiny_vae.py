@@ -11,13 +11,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from olivelike.families import FAMILIES
-
-if TYPE_CHECKING:
-    from olivelike.families.family import TinyVae
-    from olivelike.model.architecture import Config
+from olivelike.families.family import TinyVae
+from olivelike.model.architecture import Config
 
 Shapes = Mapping[str, tuple[int, ...]]
 

@@ -6,19 +6,16 @@ import inspect
 import json
 import math
 import tempfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from olivelike._untrusted import Json
 from olivelike.errors import SourceError
 from olivelike.families.network import stored_values
 from olivelike.families.supported import REFUSALS
+from olivelike.model.architecture import Config
 from olivelike.sources.names.loading_result import Loading, Shape, identify, make_probes, quiet
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from olivelike._untrusted import Json
-    from olivelike.model.architecture import Config
 
 _MOST_TIMES, _SLACK = 4, 1 << 24
 """Parameters of a config, some of which are one tensor in a file, for those of its files."""

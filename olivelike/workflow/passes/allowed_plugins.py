@@ -11,16 +11,14 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from olivelike._files import write_whole
 from olivelike.digest import digest_json
 from olivelike.errors import PluginError
 from olivelike.model.records.reading import part_of_json, to_json
 from olivelike.workflow.code.code_digest import plugin_modules
-
-if TYPE_CHECKING:
-    from olivelike.workflow.findings import Findings, Position
+from olivelike.workflow.findings import Findings, Position
 
 Answer = Literal["yes", "always", "no"]
 """`yes`: the code as it is now; `always`: whatever lies in the plugin's folder."""
