@@ -18,6 +18,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from olivelike._extras import commands, imported
+from olivelike._installed import install_all
 from olivelike.cli import stdout
 from olivelike.cli.display.help_pages import GROUPS, Group, as_command
 from olivelike.cli.stdout import write_line
@@ -72,8 +73,6 @@ def _refuse(mistake: Any) -> int:
     if message == context.get_help():
         stdout.write_error(message)
         return UsageError.exit_code
-    from olivelike._installed import install_all
-
     more = install_all() if context.parent is None else None  # Commands of extras are known where those are.
     told = f"`{context.command_path} --help` says what it takes" + (f"; for more, {more}" if more else "")
     return _report(UsageError(f"{message}\n  {told}"))

@@ -21,7 +21,7 @@ from olivelike.engine.plan.inputs import Inputs
 from olivelike.engine.plan.planner import Plan, make_plan
 from olivelike.engine.plan.resolver import Resolver
 from olivelike.engine.prepared import DEFAULTS, EarlierRuns, History, Options, Prepared
-from olivelike.engine.run_result import readable_runs
+from olivelike.engine.run_result import host, readable_runs
 from olivelike.errors import StoreError, UsageError
 from olivelike.families import TOKENIZERS, family_of_folder
 from olivelike.families.networks.unet import COMPONENT
@@ -134,7 +134,6 @@ def _license_warnings(prepared: Prepared) -> Iterator[str]:
 def forecast(prepared: Prepared) -> Forecast:
     """Return how long nodes are expected to take, from what runs on a machine like this one took."""
     from olivelike.engine.plan.forecast import Forecast
-    from olivelike.engine.run_result import host
 
     here = replace(host(), release="")  # What does not change when the system is brought up to date.
     latest = prepared.history.latest(_RECENT)

@@ -14,6 +14,7 @@ from olivelike._extras import needed
 from olivelike._text import listed
 from olivelike.engine.execute.events import Event, Listener
 from olivelike.engine.execute.sharing import Unshared, open_sharing
+from olivelike.engine.keys import output_lock
 from olivelike.engine.output.admission import check_output, check_room
 from olivelike.engine.output.assemble import Stagings, assets_are_current, publish_output
 from olivelike.engine.output.assets import check_tokenizers
@@ -228,8 +229,6 @@ class _Run:
 
     def _take_outputs(self, stack: contextlib.ExitStack) -> None:
         """Lock the output folders against other runs, in one order for all; look at them once more."""
-        from olivelike.engine.keys import output_lock
-
         # However it is spelled, or reached through links, one folder has one lock. A read-only store has no locks.
         folders = {str(resolved(output.path)).casefold(): str(output.path) for output in self._outputs}
         for folder, path in sorted(folders.items()) if self._store.writable else ():

@@ -26,6 +26,7 @@ from olivelike.model.client_layouts import several_targets
 from olivelike.model.components import PIPELINE_FILE
 from olivelike.model.records.output import OutputRecord
 from olivelike.runtime.pipeline.pipeline_folder import read_folder_target, target_settings
+from olivelike.runtime.sessions.engine_errors import onnxruntime_errors, reason
 from olivelike.runtime.sessions.providers import OPENVINO
 from olivelike.runtime.sessions.session import ValueSpec, check_dimensions
 from olivelike.runtime.sessions.session_settings import SessionSettings
@@ -109,7 +110,6 @@ def _profile(
 
     `given` are the keywords of `sizes_of` that say how many pictures of which size.
     """
-    from olivelike.runtime.sessions.engine_errors import onnxruntime_errors, reason
     from olivelike.runtime.sessions.ort_session import open_ort_session
 
     home = model.parent

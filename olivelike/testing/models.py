@@ -24,6 +24,7 @@ import numpy as np
 from olivelike.digest import digest_bytes, digest_file
 from olivelike.engine.keys import Key, pass_key
 from olivelike.errors import PassError
+from olivelike.families.network import stored_values
 from olivelike.graphs.shelf import BUILT_IN, Shelf
 from olivelike.model import Architecture, Graph, Model, Tensor, Weights
 from olivelike.model.tensor_file import DTYPES, read_tensor
@@ -222,7 +223,6 @@ def load_model(folder: str | Path, component: str, *, variant: str | None = None
 
 def random_model(architecture: Architecture, *, seed: int = 0) -> LocalModel:
     """Return seeded random weights, of a sane scale, for any architecture that `convert` knows."""
-    from olivelike.families.network import stored_values
     from olivelike.graphs.export.torch_network import build_network
 
     tensors = LocalTensors()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from olivelike.errors import UsageError, VerificationError
+from olivelike.families.network import stored_values
 from olivelike.measure.network_sizes import CASES, Case
 from olivelike.testing.models import LocalModel, no_progress
 
@@ -165,7 +166,6 @@ def open_on_cpu(folder: Path) -> onnxruntime.InferenceSession:
 
 def torch_network(model: LocalModel) -> torch.nn.Module:
     """Return the torch network with all the model's weights in float64, taking a component's inputs in order."""
-    from olivelike.families.network import stored_values
     from olivelike.graphs.export.torch_network import build_network, wrap
     from olivelike.measure.verify.original import fill
 

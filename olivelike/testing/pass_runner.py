@@ -19,6 +19,7 @@ from olivelike.model.observations import Observed
 from olivelike.model.targets import Precision, Target, find_target
 from olivelike.pass_api import Context, Drawing, EmbeddingInput, LoraInput, Pass, PrecisionPlan, Rule
 from olivelike.testing.models import LocalModel, LocalTensors, no_progress
+from olivelike.workflow.passes.registry import FUSE, Registry, RuleEntry, built_in_passes
 
 _NETWORK = ("architecture", "weights")
 
@@ -112,8 +113,6 @@ def fuse_with(
         precision: As `run_pass` takes it.
         options: Rules to switch on or off, by name.
     """
-    from olivelike.workflow.passes.registry import FUSE, Registry, RuleEntry, built_in_passes
-
     added = [RuleEntry(rule, "this test", rule.apply.__module__) for rule in rules]
     cls = Registry([*built_in_passes(), *added]).get(FUSE).cls
     return run_pass(cls(**options), model, target=target, precision=precision)

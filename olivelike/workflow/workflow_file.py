@@ -17,7 +17,7 @@ from olivelike.families import COMPONENTS, LORA_COMPONENTS, TEXT_ENCODERS, TOKEN
 from olivelike.model.client_layouts import DEFAULT, LayoutName
 from olivelike.model.components import Prediction
 from olivelike.model.guides import GUIDES, IMAGE_ENCODER, GuideKind
-from olivelike.model.targets import Precision, Target
+from olivelike.model.targets import ALIASES, Precision, Target
 from olivelike.workflow.places import FileRef, file_ref, source_path
 
 if TYPE_CHECKING:
@@ -466,7 +466,6 @@ def _either(short: Json, described: Json) -> Json:
 
 def _target_names() -> Json:
     from olivelike.model.plugin_targets import target_names
-    from olivelike.model.targets import ALIASES
 
     return {"enum": [*target_names(), *ALIASES], "description": "Name of the target."}
 

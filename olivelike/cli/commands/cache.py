@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from olivelike._text import count, listed, moment, size
+from olivelike._extras import needed
+from olivelike._text import byte_count, count, did_you_mean, listed, moment, size
 from olivelike._untrusted import Json
 from olivelike.cli import options as shared
 from olivelike.cli.display.help_pages import Command, command_group
@@ -142,8 +143,6 @@ def gc(
 
     Leftovers go first, then the results that were used least recently. A shared store has no cap by default.
     """
-    from olivelike._text import byte_count
-
     cap = None if max_size is None else byte_count(max_size, "--max-size")
     if (there := _shared(cache_dir)) is not None:
         _of_shared("gc")(there, cap, older_than, grace, json=json)
@@ -229,8 +228,6 @@ def unpin(
     json: shared.Json = False,
 ) -> None:
     """Let `gc` collect a workflow's results again."""
-    from olivelike._text import did_you_mean
-
     if (there := _shared(cache_dir)) is not None:
         _of_shared("unpin")(there, name, json=json)
         return
@@ -259,8 +256,6 @@ def _shared(place: str | None) -> "Backend | None":
 
 def _of_shared(command: str) -> "Callable[..., None]":
     """Return what an extra does of a command for a shared store."""
-    from olivelike._extras import needed
-
     do: Callable[..., None] = needed("CACHE", command, "a shared store")
     return do
 

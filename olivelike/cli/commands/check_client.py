@@ -5,6 +5,8 @@ from typing import Annotated
 
 from olivelike.cli import options as shared
 from olivelike.cli.options import argument, option
+from olivelike.cli.stdout import write_found
+from olivelike.errors import SourceError
 
 
 def check_client(
@@ -18,8 +20,6 @@ def check_client(
 
     One line for each requirement, with the reason and the remedy where it is not met. No weight is read.
     """
-    from olivelike.cli.stdout import write_found
-    from olivelike.errors import SourceError
     from olivelike.measure.clients import check_client as check
 
     result = check(folder, client)

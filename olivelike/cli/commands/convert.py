@@ -9,6 +9,7 @@ import typer
 from olivelike._extras import commands
 from olivelike.cli import options as shared
 from olivelike.cli.options import argument, option
+from olivelike.cli.stdout import write_error, write_line
 from olivelike.errors import SourceError
 from olivelike.model.client_layouts import DEFAULT, LayoutName
 from olivelike.model.components import Prediction
@@ -85,7 +86,6 @@ def convert(
 
     The workflow that does it is printed first; with --json it goes to standard error.
     """
-    from olivelike.cli.stdout import write_error, write_line
     from olivelike.engine import convert_request
 
     request = convert_request.ConvertRequest(

@@ -8,6 +8,7 @@ import typer
 
 from olivelike.cli import options as shared
 from olivelike.cli.options import argument
+from olivelike.cli.stdout import write_found
 
 if TYPE_CHECKING:
     from olivelike.measure.doctor import Diagnosis
@@ -26,7 +27,6 @@ def doctor(
 
     Each provider runs one node, since listed does not mean usable. The exit status is 3 if something is broken.
     """
-    from olivelike.cli.stdout import write_found
     from olivelike.measure.doctor import diagnose
 
     diagnosis = diagnose(shared.store_dir(cache_dir), optimised=folder)

@@ -3,8 +3,10 @@
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated
 
+from olivelike._text import count, duration, moment
 from olivelike.cli import options as shared
 from olivelike.cli.options import argument, option
+from olivelike.cli.stdout import write_json, write_lines
 
 if TYPE_CHECKING:
     from olivelike._untrusted import JsonView
@@ -30,7 +32,6 @@ def explain(
     Names what differs from the nearest earlier run: an option, a version, code, a LoRA, a facet.
     """
     from olivelike.cli.display.text import fitted
-    from olivelike.cli.stdout import write_json, write_lines
     from olivelike.engine.explanation import explain as explain_nodes
     from olivelike.workflow.matrix import UnnamedCombinationError
 
@@ -86,8 +87,6 @@ def _findings(facts: "JsonView") -> "Iterator[str]":
 def _when_stored(found: "Explanation") -> str:
     import datetime as dt
 
-    from olivelike._text import duration, moment
-
     if found.created is None or found.seconds is None:
         return ""
     return f" since {moment(dt.datetime.fromisoformat(found.created))}; it took {duration(found.seconds)}"
@@ -95,7 +94,6 @@ def _when_stored(found: "Explanation") -> str:
 
 def _key_lines(planned: "PlannedNode", verbose: bool) -> "Iterator[str]":
     """Yield the parts of a key."""
-    from olivelike._text import count
     from olivelike.engine.plan.reasons import told
 
     key = planned.key

@@ -9,10 +9,22 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from olivelike.cli import options as shared
+from olivelike._text import count
+from olivelike.cli import collect_as_usual, options as shared
 from olivelike.cli.options import AllSessionOptions, argument, option
+from olivelike.cli.stdout import write_error
+from olivelike.errors import Interrupted, OlivelikeError, UsageError
 from olivelike.model.guides import CONTROL_KINDS
-from olivelike.runtime.pipeline.request import OneOf, PreprocessorName, Request, RequestFields, asked_fields, with_hires
+from olivelike.runtime.pipeline.request import (
+    OneOf,
+    Pictures,
+    PreprocessorName,
+    Request,
+    RequestFields,
+    asked_fields,
+    in_options,
+    with_hires,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -55,8 +67,6 @@ class PictureOptions(make_dataclass("RequestOptions", _request_options(), frozen
         Raises:
             UsageError: if the size is none, or what --hires says.
         """
-        from olivelike.errors import UsageError
-
         values: dict[str, Any] = {}
         for name, asked in asked_fields():
             said = getattr(self, asked.name.replace("-", "_"), None)
@@ -172,9 +182,7 @@ def generate(
     The same seed gives the picture that diffusers gives with torch. What made a picture is in its file.
     """
     from olivelike.cli.display.generate_display import JsonLines, Lines
-    from olivelike.cli.stdout import write_error
     from olivelike.engine.output.swap import LiveLoras, lora_folders
-    from olivelike.errors import OlivelikeError, UsageError
     from olivelike.runtime.jobs import plan_jobs, read_prompts
     from olivelike.runtime.jobs.control_files import parse_control, parse_image_prompt
     from olivelike.runtime.jobs.job_drawing import Opening
@@ -183,7 +191,6 @@ def generate(
     from olivelike.runtime.pictures import PictureWriter
     from olivelike.runtime.pipeline.pipeline import begin_pipeline
     from olivelike.runtime.pipeline.pipeline_folder import check_folder
-    from olivelike.runtime.pipeline.request import Pictures, in_options
     from olivelike.runtime.prompts.wildcards import Wildcards
     from olivelike.runtime.sessions.session import ENGINE_CALLS
 
@@ -296,9 +303,6 @@ def generate(
 @contextlib.contextmanager
 def _naming_options() -> "Iterator[None]":
     """Let refusals of fields name the options that gave them."""
-    from olivelike.errors import UsageError
-    from olivelike.runtime.pipeline.request import in_options
-
     try:
         yield
     except UsageError as error:
@@ -308,8 +312,6 @@ def _naming_options() -> "Iterator[None]":
 
 def _check_for_cluster(session: AllSessionOptions, others: "Mapping[str, object]") -> None:
     """Refuse what workers of a cluster do not do."""
-    from olivelike.errors import UsageError
-
     names = ("providers", "provider_options", "device", "session_options", "threads")
     given = [option for option, value in others.items() if value]
     if session != replace(AllSessionOptions(), **{name: getattr(session, name) for name in names}):
@@ -330,11 +332,7 @@ def _draw(
     preview: Path | None,
 ) -> None:
     """Draw what is planned; a signal leaves the pictures that are done, and says how many."""
-    from olivelike._text import count
-    from olivelike.cli import collect_as_usual
     from olivelike.cli.signals import signals_end_engines, uninterrupted
-    from olivelike.cli.stdout import write_error
-    from olivelike.errors import Interrupted
     from olivelike.runtime.jobs import draw
     from olivelike.runtime.jobs.job_drawing import Event, StepDone
 
@@ -372,9 +370,7 @@ def _draw_at(
     server: "Server", plan: "RemotePlan", writer: "PictureWriter", display: "Lines | JsonLines", *, sheet: bool
 ) -> None:
     """Let a server draw what is planned; a signal cancels what it has not drawn, and says how many are written."""
-    from olivelike._text import count
     from olivelike.cli.signals import uninterrupted
-    from olivelike.errors import Interrupted
     from olivelike.serve.remote.remote_drawing import draw_orders
 
     for note in plan.notes:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from olivelike.cli import options as shared
+from olivelike.cli.stdout import write_text
 
 
 class Format(StrEnum):
@@ -27,7 +28,6 @@ def graph(
     output: shared.OutputFile = None,
 ) -> None:
     """Draw the nodes, coloured by whether they would run."""
-    from olivelike.cli.stdout import write_text
     from olivelike.engine.preparation import plan
     from olivelike.measure.report.graph_drawing import FORMATS
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 from olivelike._untrusted import Json, one_line
 from olivelike.cli import options as shared
 from olivelike.cli.options import argument, option
+from olivelike.cli.stdout import write_found, write_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,8 +40,6 @@ def info(
     Kind and family come from what a file holds, never from its name. Of a folder that olivelike wrote: what it was
     made of, for what, and whether it is complete.
     """
-    from olivelike.cli.stdout import write_found, write_lines
-
     if file.is_dir():
         from olivelike.engine.output.folder_info import describe_folder
 

@@ -4,6 +4,8 @@ from pathlib import Path
 from typing import Annotated
 
 from olivelike.cli.options import argument, option
+from olivelike.cli.stdout import write_error, write_line
+from olivelike.errors import PluginError
 
 
 def init(
@@ -17,8 +19,6 @@ def init(
 
     Nothing is overwritten.
     """
-    from olivelike.cli.stdout import write_error, write_line
-    from olivelike.errors import PluginError
     from olivelike.workflow.findings import file_label
     from olivelike.workflow.passes.allowed_plugins import AllowedPlugins
     from olivelike.workflow.scaffold import create_project

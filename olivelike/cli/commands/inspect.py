@@ -6,6 +6,8 @@ from typing import Annotated, Any
 from olivelike._untrusted import Json
 from olivelike.cli import options as shared
 from olivelike.cli.options import argument, option
+from olivelike.cli.stdout import write_found
+from olivelike.errors import SessionError, UsageError
 
 
 def inspect(
@@ -20,8 +22,6 @@ def inspect(
 
     For each target also what it would leave to the CPU, and what the installed runtimes read.
     """
-    from olivelike.cli.stdout import write_found
-    from olivelike.errors import SessionError, UsageError
     from olivelike.sources.files.weight_table import require_onnx_model
 
     require_onnx_model(model)  # What needs no library is told before one is imported.

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 from olivelike.cli import options as shared
 from olivelike.cli.options import argument, option
 from olivelike.cli.stdout import write_found, write_lines
+from olivelike.errors import UsageError
 
 if TYPE_CHECKING:
     from olivelike.workflow.installed_plugins import InstalledPlugin
@@ -18,7 +19,6 @@ def plugins(
 ) -> None:
     """List installed plugins with the passes, targets and extras that they give, by their metadata."""
     from olivelike._table import Table
-    from olivelike.errors import UsageError
     from olivelike.workflow.installed_plugins import catalogue, find_plugin, installed_plugins
 
     if json and markdown:

@@ -4,8 +4,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from olivelike._text import count
 from olivelike.cli import options as shared
 from olivelike.cli.options import LoadOptions, argument, option
+from olivelike.cli.stdout import write_found
+from olivelike.errors import UsageError
 
 if TYPE_CHECKING:
     from olivelike.measure.result_rows import FolderProfile, NetworkProfile
@@ -44,8 +47,6 @@ def profile(
 
     From ONNX Runtime's own profile of a few runs on random inputs.
     """
-    from olivelike.cli.stdout import write_found
-    from olivelike.errors import UsageError
     from olivelike.measure.profiling import profile_folder
     from olivelike.measure.report.page import PROFILE_FILE
 
@@ -71,7 +72,6 @@ def _lines(found: "FolderProfile", top: int) -> "Iterator[str]":
 
 def _network_lines(network: "NetworkProfile", top: int) -> "Iterator[str]":
     from olivelike._table import Table
-    from olivelike._text import count
     from olivelike.measure.result_rows import OPERATOR_COLUMNS
 
     placed = ", ".join(f"{provider} {nodes:,}" for provider, nodes in network.providers.items())

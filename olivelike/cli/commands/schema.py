@@ -3,6 +3,7 @@
 import json
 
 from olivelike.cli import options as shared
+from olivelike.cli.stdout import write_text
 
 
 def schema(plugins: shared.Plugins = None, output: shared.OutputFile = None) -> None:
@@ -10,7 +11,6 @@ def schema(plugins: shared.Plugins = None, output: shared.OutputFile = None) -> 
 
     It knows the passes of installed plugins, and of those that are named.
     """
-    from olivelike.cli.stdout import write_text
     from olivelike.workflow import json_schema
 
     text = json.dumps(json_schema(shared.load_registry(plugins)), indent=2) + "\n"

@@ -6,8 +6,10 @@ from typing import Annotated
 
 import typer
 
+from olivelike._text import byte_count
 from olivelike.cli import options as shared
 from olivelike.cli.options import argument, option
+from olivelike.cli.stdout import write_line
 
 
 @dataclass(frozen=True)
@@ -107,8 +109,6 @@ def serve(
 
     Pipelines stay open; jobs and pictures survive a restart.
     """
-    from olivelike._text import byte_count
-    from olivelike.cli.stdout import write_line
     from olivelike.serve import ServeSettings, serve as run
     from olivelike.serve.settings import read_keys, read_passwords
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from olivelike._text import count
 from olivelike.cli import options as shared
 from olivelike.cli.display.help_pages import Command, Group
 from olivelike.cli.options import argument, option
@@ -41,7 +42,6 @@ def add(
     """
     import logging
 
-    from olivelike._text import count
     from olivelike.engine.convert_request import networks_of
     from olivelike.graphs.shelf import ShelfFolder, own_folder
     from olivelike.graphs.shelf.filling import add_network
@@ -88,7 +88,6 @@ def verify(shelf: _Folder = None, fresh: _Fresh = False, json: shared.Json = Fal
     """
     import logging
 
-    from olivelike._text import count
     from olivelike.graphs.shelf import VERSION, Damage
     from olivelike.graphs.shelf.filling import differs
 

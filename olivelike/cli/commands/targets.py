@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from olivelike._untrusted import Json
+from olivelike._untrusted import Json, one_line
 from olivelike.cli import options as shared
 from olivelike.cli.options import argument
 from olivelike.cli.stdout import write_found
@@ -14,7 +14,6 @@ def targets(
 ) -> None:
     """List targets, those of plugins too, or show what one claims of its provider and how that is known."""
     from olivelike._table import Table
-    from olivelike._untrusted import one_line
     from olivelike.model.plugin_targets import all_targets, claims, find_plugin_target
     from olivelike.model.targets import find_target
 

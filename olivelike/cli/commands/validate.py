@@ -4,8 +4,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from olivelike._text import count
 from olivelike.cli import options as shared
 from olivelike.cli.options import argument
+from olivelike.cli.stdout import write_error, write_json, write_line
+from olivelike.errors import OlivelikeError
 
 if TYPE_CHECKING:
     from olivelike._untrusted import Json
@@ -25,10 +28,6 @@ def validate(
     Each finding has its file, line and column. Of a `matrix` all combinations are looked at. Sources are not opened;
     `plan` does that.
     """
-    from olivelike._text import count
-    from olivelike.cli.stdout import write_error, write_json, write_line
-    from olivelike.errors import OlivelikeError
-
     options = shared.engine_options(chosen, combination=combination)
     worst = 0
     found: list[Json] = []

@@ -10,6 +10,7 @@ from olivelike._extras import commands
 from olivelike.cli import options as shared
 from olivelike.cli.options import option
 from olivelike.cli.stdout import write_error, write_found, write_line
+from olivelike.errors import UsageError, VerificationError
 from olivelike.model.guides import GUIDES
 
 if TYPE_CHECKING:
@@ -73,7 +74,6 @@ def verify(
 
     Networks run on the CPU, whatever the target. The exit status is 5 if one is too far off.
     """
-    from olivelike.errors import UsageError, VerificationError
     from olivelike.measure.verify.folder_verification import verify_folder
 
     run = reported.run(folder)

@@ -4,10 +4,12 @@ import json as json_text
 from collections.abc import Iterator
 from typing import Annotated, Any
 
+from olivelike._text import did_you_mean
 from olivelike._untrusted import JsonView
 from olivelike.cli import options as shared
 from olivelike.cli.options import argument
 from olivelike.cli.stdout import write_found
+from olivelike.errors import UsageError
 
 
 def workflows(
@@ -16,8 +18,6 @@ def workflows(
 ) -> None:
     """List the shipped workflows, or show one: its chains, and what was measured."""
     from olivelike._table import Table
-    from olivelike._text import did_you_mean
-    from olivelike.errors import UsageError
     from olivelike.workflow.places import shipped_index
 
     found = {one["name"]: one for one in shipped_index()}

@@ -15,8 +15,9 @@ from olivelike._untrusted import Json
 from olivelike.cli.display.text import ended, fitted, message
 from olivelike.cli.stdout import write_error, write_found, write_json, write_line
 from olivelike.engine.execute.events import Event
-from olivelike.engine.fleet import FleetResult
+from olivelike.engine.fleet import PARALLEL, FleetResult, plan_fleet, run_fleet
 from olivelike.engine.prepared import Options
+from olivelike.engine.run import gravest
 from olivelike.errors import OlivelikeError
 from olivelike.workflow.findings import file_label
 from olivelike.workflow.places import Place
@@ -28,8 +29,6 @@ _SHOWN = 5
 
 def show_fleet_plan(workflow: str | Place, options: Options, json: bool) -> None:
     """Plan all combinations of a workflow's matrix and write what each would do."""
-    from olivelike.engine.fleet import plan_fleet
-
     fleet = plan_fleet(workflow, options)
     rows: list[Json] = []
     warnings: dict[str, list[str]] = {}
@@ -66,7 +65,6 @@ def show_fleet(workflow: str | Place, options: Options, json: bool, most: int | 
     Raises:
         OlivelikeError: if one failed; the others are complete.
     """
-    from olivelike.engine.fleet import PARALLEL, run_fleet
     from olivelike.measure.report import write_report
 
     names: dict[str, str] = {}
@@ -113,8 +111,6 @@ def _report_line(reports: Mapping[str, str]) -> list[str]:
 
 def _error(result: FleetResult) -> OlivelikeError | None:
     """Return the error that stands for those of combinations; what several failed of is told once."""
-    from olivelike.engine.run import gravest
-
     if not result.failed:
         return None
     causes: dict[str, list[str]] = {}

@@ -21,7 +21,9 @@ from olivelike.errors import PassError
 from olivelike.graphs.shelf import Answer
 from olivelike.model import FACETS, Architecture, Model
 from olivelike.model.components import PIPELINE
+from olivelike.model.targets import Target
 from olivelike.pass_api import Cache, Context, Drawing, Pass
+from olivelike.workflow.passes import Registry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -69,8 +71,6 @@ class StepTask(ModelTask):
 
     def run(self, bench: Workbench) -> Done:
         """Make the facets that the pass writes."""
-        from olivelike.workflow.passes import Registry
-
         entry = Registry.load_pass(self.pass_name, self.plugin, self.rule_plugins)
         instance = entry.cls(**self.options).chosen()
         model = self.read_model(bench)
@@ -98,7 +98,6 @@ class StepTask(ModelTask):
     def _context(
         self, bench: Workbench, instance: Pass, model: Model, scratch: Path, tensors: StoredTensors
     ) -> Context:
-        from olivelike.model.targets import Target
         from olivelike.pass_api import Context, EmbeddingInput, LoraInput, PrecisionPlan
 
         target = None if self.target is None else Target.lowered(self.target)

@@ -12,6 +12,7 @@ from olivelike._text import duration
 from olivelike.cli import options as shared
 from olivelike.cli.options import ProviderOptions, option
 from olivelike.cli.stdout import require_writable, write_error, write_found, write_text
+from olivelike.errors import MissingError, SessionError, UsageError, VerificationError
 
 if TYPE_CHECKING:
     from olivelike.extras.bench.bench_report import BenchReport, Comparison
@@ -84,7 +85,6 @@ def bench(
     Each engine runs in a process of its own, and they take turns. An engine that fails, dies or hangs has its row
     marked, and the exit status is 3. Ctrl-C ends it with the rows so far.
     """
-    from olivelike.errors import UsageError
     from olivelike.model.components import PIPELINE_FILE
 
     if (folder / PIPELINE_FILE).is_file():
@@ -286,7 +286,6 @@ def _bench_one_file(
 
 def _judge(report: "BenchReport", comparisons: "tuple[Comparison, ...]", *, compared: bool) -> None:
     """Raise what the exit status should tell."""
-    from olivelike.errors import MissingError, SessionError, VerificationError
     from olivelike.extras.bench.bench_report import nothing_in_common
 
     if slower := [str(comparison) for comparison in comparisons if comparison.slower]:

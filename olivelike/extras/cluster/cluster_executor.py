@@ -31,6 +31,8 @@ from olivelike.extras.cluster.cluster_workers import ClusterWorkers, LostError, 
 from olivelike.model.records.output import FileFacts
 from olivelike.model.records.reading import RecordError, from_json
 from olivelike.store import Store
+from olivelike.workflow.code.code_digest import plugin_sources
+from olivelike.workflow.passes import Registry
 
 if TYPE_CHECKING:
     from distributed import Future
@@ -397,9 +399,6 @@ def _plugin_files(plugin: Path, task: Task) -> dict[str, str]:
     Raises:
         PluginError: if they are too large to send.
     """
-    from olivelike.workflow.code.code_digest import plugin_sources
-    from olivelike.workflow.passes import Registry
-
     folder = plugin if plugin.is_dir() else plugin.parent
     entry = Registry.load_pass(task.pass_name, task.plugin, task.rule_plugins)  # type: ignore[attr-defined]
     data = [folder / name for name in entry.cls.files or ()] if entry.plugin == str(plugin) else []

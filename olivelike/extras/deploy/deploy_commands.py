@@ -5,6 +5,7 @@ from typing import Annotated
 
 from olivelike.cli import options as shared
 from olivelike.cli.options import argument, option
+from olivelike.cli.stdout import write_error, write_found
 
 
 def export_page(
@@ -29,7 +30,6 @@ def export_page(
     import shlex
 
     from olivelike._text import size
-    from olivelike.cli.stdout import write_error, write_found
     from olivelike.engine.output.license_notes import folder_notes
     from olivelike.extras.deploy.web_page import export_web
 
@@ -65,7 +65,6 @@ def package(
     Weights that they have alike are stored once.
     """
     from olivelike._text import size
-    from olivelike.cli.stdout import write_error, write_found
     from olivelike.engine.output.license_notes import folder_notes
     from olivelike.extras.deploy.joined_package import package_outputs
 

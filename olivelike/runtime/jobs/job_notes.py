@@ -36,6 +36,7 @@ from olivelike.runtime.pipeline.request import (
 )
 from olivelike.runtime.prompts.syntax import shortened
 from olivelike.runtime.prompts.wildcards import Wildcards
+from olivelike.runtime.schedulers.scheduler_names import CLASSES, sampler_of
 
 HASH_DIGITS: Final = 10
 """Digits of a checkpoint's SHA-256, as A1111 prints it."""
@@ -80,7 +81,6 @@ def picture_record(
 def _sampling(name: str | None, config: str) -> tuple[str | None, str, str | None]:
     """Return the scheduler's name that makes it again, and A1111's sampler and schedule type."""
     from olivelike.runtime.schedulers.class_settings import scheduler_settings
-    from olivelike.runtime.schedulers.scheduler_names import CLASSES, sampler_of
 
     chosen = scheduler_settings(name, json.loads(config))
     own = chosen.class_name

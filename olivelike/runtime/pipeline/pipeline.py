@@ -18,6 +18,7 @@ from olivelike.runtime.pipeline.conditioning import KeptTexts, encode
 from olivelike.runtime.pipeline.denoiser_calls import DenoiserNetworks
 from olivelike.runtime.pipeline.denoising import DenoisingCallbacks, Step, denoise
 from olivelike.runtime.pipeline.guides_in_use import encode_image_prompt, guide_names, guide_networks, prepare_guides
+from olivelike.runtime.pipeline.hires import enlarge_by, enlarge_latents, in_turn, second_pass
 from olivelike.runtime.pipeline.latents import (
     BatchState,
     Start,
@@ -337,8 +338,6 @@ class Pipeline:
         start = self._start(state)
         if request.hires is None:
             return self._denoised(texts, state, start, callbacks), state
-        from olivelike.runtime.pipeline.hires import in_turn, second_pass
-
         larger = second_pass(request, folder)
         second = begin_batch(larger, folder, seeds, variations, begun=True)
         first_callbacks, callbacks = in_turn(callbacks, (state.schedule.calls, second.schedule.calls))
@@ -379,8 +378,6 @@ class Pipeline:
 
     def _enlarged(self, latents: Array, state: BatchState) -> Array:
         """Return latents at the size of the batch that goes on with them."""
-        from olivelike.runtime.pipeline.hires import enlarge_by, enlarge_latents
-
         if state.request.upscaler is None:
             return enlarge_latents(latents, state)
         networks = self._decoder(), self._networks.get("vae_encoder")

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError
+from olivelike.families.denoiser_forms import EncodedText
 from olivelike.runtime.prompts.clip_text import TextEncoder, read_special
 from olivelike.runtime.prompts.t5_text import damage, open_whole
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-    from olivelike.families.denoiser_forms import EncodedText
     from olivelike.families.family import TextPart
 
 _FALLBACK: Final = {"pad_token": "<|endoftext|>"}
@@ -80,8 +80,6 @@ class ChatTokenizer:
 def _each(texts: Sequence[ChatRow], encoder: TextEncoder, dropped: int) -> EncodedText:
     """Encode each text as long as it is, without its first states; zeros follow those shorter than the longest."""
     import numpy as np
-
-    from olivelike.families.denoiser_forms import EncodedText
 
     rows = [np.array([text.ids], np.int32) for text in texts]
     states = [encoder(row, np.ones_like(row)).hidden[:, dropped:] for row in rows]
