@@ -55,8 +55,7 @@ def commands() -> Mapping[str, Command]:
 def offered(interface: str) -> Mapping[str, str]:
     """Return what fills an interface, such as `KINDS`: `module:attribute` by name, ours first, sorted by extra.
 
-    Raises:
-        ValueError: if two extras give one name.
+    Raises `ValueError` if two extras give one name.
     """
     found: dict[str, str] = {}
     for extra in _extras():
@@ -77,11 +76,7 @@ def place_of(interface: str, name: str) -> str | None:
 
 
 def load(interface: str, name: str) -> Any:
-    """Return what an extra gives under a name.
-
-    Raises:
-        KeyError: if no extra does.
-    """
+    """Return what an extra gives under a name. Raises `KeyError` if no extra does."""
     place = place_of(interface, name)
     if place is None:
         raise KeyError(name)
@@ -97,8 +92,7 @@ def imported(place: str) -> Any:
 def needed(interface: str, name: str, use: str) -> Any:
     """Return what an extra gives to a use that can't do without it.
 
-    Raises:
-        MissingError: naming the use, and what to install, if no extra does.
+    Raises `MissingError` naming the use, and what to install, if no extra does.
     """
     if place_of(interface, name) is None:
         if more := install_all():

@@ -138,14 +138,13 @@ def parse_object(data: bytes | str, *, unbounded: bool = False) -> Json:
 def read_settings(path: Path, remedy: str, *, absent: Json | None = None, unbounded: bool = False) -> Json:
     """Return the object of a file of JSON in a pipeline: an index, or a config of a network, scheduler or tokenizer.
 
+    Raises `SourceError` if it is missing, too large, or no JSON object.
+
     Args:
         path: The file.
         remedy: What to do if it is damaged.
         absent: What no file means; by default that one is missing.
         unbounded: As for `parse_json`: for a scheduler's.
-
-    Raises:
-        SourceError: if it is missing, too large, or no JSON object.
     """
     try:
         return parse_object(read_bytes(path), unbounded=unbounded)

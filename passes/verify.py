@@ -35,8 +35,7 @@ class Verify(Pass):
     def run(self, model: Model, context: Context) -> Model:
         """Return the model as it is; the figures go into the run record.
 
-        Raises:
-            VerificationError: when an output is too far off, or has a value that is not finite.
+        Raises `VerificationError` when an output is too far off, or has a value that is not finite.
         """
         from olivelike.families.networks.unet import with_image_prompt
         from olivelike.graphs.image_attention import takes_image_prompt

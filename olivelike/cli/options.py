@@ -215,9 +215,7 @@ class ReportOptions:
     def run(self, folder: Path) -> "RecordedRun | None":
         """Return the last run that wrote the folder, if its report is meant.
 
-        Raises:
-            StoreError: if there is no store.
-            UsageError: if no run in it wrote the folder.
+        Raises `StoreError` if there is no store, and `UsageError` if no run in it wrote the folder.
         """
         from olivelike.measure.report.recorded_runs import last_writer
 
@@ -227,8 +225,7 @@ class ReportOptions:
 def store_dir(named: str | None) -> Path:
     """Return the store's folder for a command that names no workflow.
 
-    Raises:
-        UsageError: if it is no folder but a URL.
+    Raises `UsageError` if it is no folder but a URL.
     """
     text, where = (named, "--cache-dir") if named else (os.environ.get("OLIVELIKE_CACHE_DIR"), "$OLIVELIKE_CACHE_DIR")
     if text and "://" in text:
@@ -241,9 +238,7 @@ def store_dir(named: str | None) -> Path:
 def open_store(named: str | None, *, writes: bool = False, create: bool = False) -> "Store":
     """Open the store of a command that names no workflow.
 
-    Raises:
-        UsageError: if it is no folder but a URL.
-        StoreError: if there is none.
+    Raises `UsageError` if it is no folder but a URL, and `StoreError` if there is none.
     """
     from olivelike.errors import StoreError
     from olivelike.store import Store
@@ -288,8 +283,7 @@ def engine_options(*groups: Any, **more: Any) -> "Options":
 def chosen_sides(size: str | None, width: int | None, height: int | None) -> tuple[int | None, int | None]:
     """Return width and height of a command that takes `--size` or both sides.
 
-    Raises:
-        UsageError: if it is given both, or the size is none.
+    Raises `UsageError` if it is given both, or the size is none.
     """
     if size is None:
         return width, height
@@ -390,9 +384,8 @@ class ProviderOptions:
     def settings(self, folder: Path) -> "SessionSettings":
         """Return the settings for a folder: those of its target, as far as the command line says nothing else.
 
-        Raises:
-            UsageError: for an unknown provider or level, or what is no pair.
-            SessionError: if a provider is not installed; known before anything heavy is imported.
+        Raises `UsageError` for an unknown provider or level, or what is no pair. Raises `SessionError` if a provider is
+        not installed; known before anything heavy is imported.
         """
         from olivelike.errors import UsageError
         from olivelike.runtime.pipeline.pipeline_folder import read_folder_target, target_settings

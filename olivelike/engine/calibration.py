@@ -93,13 +93,12 @@ class FloatPipeline:
 def calibrate(pipeline: FloatPipeline, observed: Sequence[str], folder: Path) -> tuple[Observations, Json]:
     """Draw pictures, and return what was seen and what the run record should hold.
 
+    Raises `PassError` if a value is not finite.
+
     Args:
         pipeline: What draws.
         observed: Components to observe.
         folder: An empty one, for the networks.
-
-    Raises:
-        PassError: if a value is not finite.
     """
     pipeline.write(folder, observed)
     watch = _Watch()
@@ -185,8 +184,7 @@ class _Watch:
     def observe(self, picture: int, component: str, shown: Mapping[str, np.ndarray[Any, Any]]) -> None:
         """Note what one run of a network showed, as it made a picture.
 
-        Raises:
-            PassError: for a value that is not finite.
+        Raises `PassError` for a value that is not finite.
         """
         observers = self._pictures.setdefault(picture, {}).setdefault(component, {})
         self.runs[component] = self.runs.get(component, 0) + 1

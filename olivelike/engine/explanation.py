@@ -63,8 +63,7 @@ def explain(ref: str | Path | Place, options: Options = DEFAULTS, node: str | No
 def explain_plan(prepared: Prepared, planned: Plan, node: str | None = None) -> tuple[Explanation, ...]:
     """Say why each node of a plan would run or not, as `explain` does.
 
-    Raises:
-        UsageError: if the workflow has no such node; the message has the nearest.
+    Raises `UsageError` if the workflow has no such node; the message has the nearest.
     """
     by_id = {one.node.id: one for one in planned.nodes}
     if node is None:

@@ -62,6 +62,9 @@ def draw_observed(
 ) -> Iterator[ObservedPicture]:
     """Draw pictures on the CPU.
 
+    Raises `SourceError` if a part is missing or damaged, `SessionError` if a network can't be opened here, and
+    `UsageError` for a value that can't be had.
+
     Args:
         path: A folder as `olivelike run` writes it.
         prefix: Begins the names of the outputs to show, whose shapes are fixed.
@@ -71,11 +74,6 @@ def draw_observed(
 
     Yields:
         Each picture, looked at by the safety checker where the folder has one, a few of them at a time.
-
-    Raises:
-        SourceError: if a part is missing or damaged.
-        SessionError: if a network can't be opened here.
-        UsageError: for a value that can't be had.
     """
     folder, rest, first = open_folder(path), iter(requests), 0
     while some := [replace(one, size=one.size or observed_size(folder)) for one in islice(rest, _AT_ONCE)]:

@@ -95,9 +95,8 @@ def run(
 def make_executor(options: Options, make: ExecutorMaker | None, log: Path) -> Executor:
     """Return what runs the tasks of a run: what is asked for, a cluster, or worker processes here.
 
-    Raises:
-        MissingError: if the cluster can't be reached, or the extra for it is not here.
-        UsageError: if it has no address.
+    Raises `MissingError` if the cluster can't be reached, or the extra for it is not here, and `UsageError` if it has
+    no address.
     """
     if make is None and options.cluster is not None:
         executor: Executor = needed("EXECUTORS", "tasks", "--cluster")(options.cluster, options.workers, log)
@@ -215,8 +214,7 @@ class _Run:
     def _check_is_stored(self) -> None:
         """Refuse a run that would have to store something where nothing can be stored.
 
-        Raises:
-            StoreError: naming what is missing.
+        Raises `StoreError` naming what is missing.
         """
         nodes = plan_prepared(self._prepared, here=True).nodes
         missing = [planned.node.id for planned in nodes if planned.status != "hit" and planned.node.output is None]

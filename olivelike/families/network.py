@@ -204,6 +204,8 @@ def check_turns(
 ) -> None:
     """Refuse heads that can't be turned by places: each axis of a place turns an even part of a head.
 
+    Raises `SourceError` naming the key.
+
     Args:
         component: For the message, as `class_name`.
         class_name: Of the network.
@@ -211,9 +213,6 @@ def check_turns(
         axes: Key of the parts' widths, and the class's own.
         head: Width of a head.
         base: Key of what the frequencies of the turns are powers of.
-
-    Raises:
-        SourceError: naming the key.
     """
     key, usual = axes
     parts = config.get(key, usual)

@@ -37,8 +37,8 @@ class Model:
     def require(self, facet: str) -> Architecture | Weights | Graph:
         """Return a facet that a pass can't do without.
 
-        Raises:
-            PassError: if the model does not have it; the pass's own name comes before the message in logs and records.
+        Raises `PassError` if the model does not have it; the pass's own name comes before the message in logs and
+        records.
         """
         found: Architecture | Weights | Graph | None = getattr(self, facet)
         if found is None:

@@ -38,26 +38,20 @@ class PluginTarget:
 def target_names() -> list[str]:
     """Return the names of all targets, ours first.
 
-    Raises:
-        PluginError: if a plugin takes a name of ours or of another plugin.
+    Raises `PluginError` if a plugin takes a name of ours or of another plugin.
     """
     return [*TARGETS, *_points()]
 
 
 def all_targets() -> list[Target]:
-    """Return all targets, ours first.
-
-    Raises:
-        PluginError: if a plugin can't be loaded, or claims what it must not.
-    """
+    """Return all targets, ours first. Raises `PluginError` if a plugin can't be loaded, or claims what it must not."""
     return [*TARGETS.values(), *(_load(name).target for name in _points())]
 
 
 def find_plugin_target(name: str) -> PluginTarget | None:
     """Return the target that a plugin offers under a name; `None` if none does.
 
-    Raises:
-        PluginError: if that plugin can't be loaded, or claims what it must not; the message names its distribution.
+    Raises `PluginError` if that plugin can't be loaded, or claims what it must not; the message names its distribution.
     """
     return _load(name) if name in _points() else None
 

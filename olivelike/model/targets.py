@@ -158,9 +158,8 @@ class Target:
     def lowered(cls, choice: JsonView) -> Target:
         """Return the target of a `lowering`.
 
-        Raises:
-            UsageError: if it is not known here.
-            PluginError: if its plugin can't be loaded here, or offers another table here.
+        Raises `UsageError` if it is not known here, and `PluginError` if its plugin can't be loaded here, or offers
+        another table here.
         """
         own = replace(find_target(choice["name"]), device_id=0, options={})
         found = replace(own, precision=choice["precision"])
@@ -474,9 +473,8 @@ def targets_that(can: Callable[[Target], bool]) -> str:
 def find_target(name: str) -> Target:
     """Return the target called `name`, or by another name of it.
 
-    Raises:
-        UsageError: for an unknown name; the message has the nearest known one.
-        PluginError: if a plugin offers it and can't be loaded.
+    Raises `UsageError` for an unknown name; the message has the nearest known one. Raises `PluginError` if a plugin
+    offers it and can't be loaded.
     """
     if (target := known_target(name)) is not None:
         return target

@@ -53,10 +53,8 @@ class Service:
     def __init__(self, settings: ServeSettings) -> None:
         """Open the gallery.
 
-        Raises:
-            UsageError: if another server has it, or nothing is to be served.
-            StoreError: if nothing can be written there.
-            SourceError: if a folder is no pipeline's.
+        Raises `UsageError` if another server has it, or nothing is to be served, `StoreError` if nothing can be written
+        there, and `SourceError` if a folder is no pipeline's.
         """
         self.settings = settings
         self.catalogue = Catalogue(settings)
@@ -94,10 +92,8 @@ class Service:
     async def submit(self, order: Order, client: str) -> JobView:
         """Queue an order.
 
-        Raises:
-            UsageError: for a value that can't be had.
-            SourceError: for a model, LoRA or upload that is not there.
-            QueueFull: if too many jobs wait.
+        Raises `UsageError` for a value that can't be had, `SourceError` for a model, LoRA or upload that is not there,
+        and `QueueFull` if too many jobs wait.
         """
         self._require_room()
         order = self._completed(order)

@@ -31,10 +31,7 @@ def check_fit(source: PipelineSource) -> None:
     """Check that what one part makes is what the next one takes.
 
     A part that the workflow leaves out on purpose is not missed: text encoders are compared if it has all that the
-    source has.
-
-    Raises:
-        SourceError: naming both parts, what they have and what to do.
+    source has. Raises `SourceError` naming both parts, what they have and what to do.
     """
     denoiser = source.checkpoints.get(denoiser_among(source.checkpoints) or "")
     if denoiser is None or denoiser.graph is not None:

@@ -91,8 +91,7 @@ class StoreFolder:
     def check_writable(self) -> None:
         """Refuse to change a store that was opened for reading only, or lies on a read-only disk.
 
-        Raises:
-            StoreError: naming the store.
+        Raises `StoreError` naming the store.
         """
         if not self.writable:
             raise StoreError(f"the store {self.root} is for reading only: make it writable, or {_ELSEWHERE}")
@@ -136,8 +135,7 @@ class StoreFolder:
     def write(self, target: Path, data: bytes, *, durable: bool = True) -> None:
         """Put `data` at `target` in one step; it is on the disk at return if `durable`.
 
-        Raises:
-            StoreError: if the disk refuses; then nothing is left behind.
+        Raises `StoreError` if the disk refuses; then nothing is left behind.
         """
         temporary = self.new_path()
         with explained(temporary), NewFile(temporary, self.fs) as file:
@@ -231,11 +229,7 @@ def is_digest(text: object) -> bool:
 
 
 def checked_digest(text: str) -> str:
-    """Return `text`, or refuse what is no SHA-256: it becomes part of a path.
-
-    Raises:
-        ValueError: naming the text.
-    """
+    """Return `text`, or refuse what is no SHA-256: it becomes part of a path. Raises `ValueError` naming the text."""
     if not is_digest(text):
         raise ValueError(f"expected a SHA-256 of 64 hexadecimal digits, found {text!r}")
     return text

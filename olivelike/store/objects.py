@@ -110,8 +110,7 @@ class Objects:
     def require_bytes(self, digest: str, what: str) -> bytes:
         """Return an object's bytes.
 
-        Raises:
-            DamagedError: naming it as `what`, if it is lost or damaged; it is set aside, so a rerun remakes it.
+        Raises `DamagedError` naming it as `what`, if it is lost or damaged; it is set aside, so a rerun remakes it.
         """
         data = self.read_bytes(digest)
         if data is None:

@@ -52,8 +52,7 @@ def resolve_calibration(
 def read_prompts(path: Path) -> tuple[str, ...]:
     """Return the prompts of a text file, one in each line; empty lines don't count.
 
-    Raises:
-        UsageError: if it can't be read, or has none.
+    Raises `UsageError` if it can't be read, or has none.
     """
     try:
         text = read_bytes(path).decode("utf-8-sig")

@@ -131,10 +131,8 @@ def apply_overrides(root: Mapping, texts: Iterable[str], project_folder: Path, f
     """Apply each `key.path=value` to the tree in place; numbers in the path index lists, from 0.
 
     The value is YAML: a scalar, or a list or map in flow style. Nothing (`key=` or `key=null`) removes the
-    key, but for options of a pass, where it is a value.
-
-    Raises:
-        WorkflowError: if a value is not YAML; other mistakes go to `findings`.
+    key, but for options of a pass, where it is a value. Raises `WorkflowError` if a value is not YAML; other mistakes
+    go to `findings`.
     """
     for text in texts:
         label = text if len(text) <= _LONGEST_LABEL else f"{text[:_LONGEST_LABEL]}…"

@@ -86,8 +86,7 @@ def installed_plugins() -> list[InstalledPlugin]:
 def find_plugin(name: str) -> InstalledPlugin:
     """Return an installed plugin by its distribution's name.
 
-    Raises:
-        UsageError: if there is none; the message has the nearest.
+    Raises `UsageError` if there is none; the message has the nearest.
     """
     found = {one.name: one for one in installed_plugins()}
     if name not in found:

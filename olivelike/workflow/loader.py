@@ -123,8 +123,7 @@ def _combined(
 ) -> tuple[Mapping, str | None]:
     """Return the workflow of one combination of a matrix and its name, or the one that has none.
 
-    Raises:
-        UsageError: if it has a matrix and no combination is named, or none of that name.
+    Raises `UsageError` if it has a matrix and no combination is named, or none of that name.
     """
     if combination is not None and not isinstance(combination, str):
         return combination.tree(place.project_folder), combination.name

@@ -69,12 +69,11 @@ class Combination:
 def read_combinations(place: Place, overrides: Iterable[str] = ()) -> tuple[Combination, ...]:
     """Return the combinations of a workflow's matrix; none if it has no matrix.
 
+    Raises `WorkflowError` for what is wrong with the matrix, or with the file as a whole.
+
     Args:
         place: The workflow file.
         overrides: `key.path=value`, of which those of the matrix itself count.
-
-    Raises:
-        WorkflowError: for what is wrong with the matrix, or with the file as a whole.
     """
     findings = Findings()
     _, found = read_matrix(place, overrides, findings)

@@ -44,14 +44,12 @@ def find_workflow(ref: str | Path | Place, folder: Path | None = None) -> Place:
     """Find a workflow file by path, or a shipped one by name.
 
     The project of a file is the folder around the `workflows/` that it lies in, else its own folder; a
-    workflow that is named and not found on disk is a shipped one, and its project is the current folder.
+    workflow that is named and not found on disk is a shipped one, and its project is the current folder. Raises
+    `WorkflowError` if there is no such file; the message has the nearest shipped name.
 
     Args:
         ref: path, or name of a shipped workflow; a place is returned as it is.
         folder: where a relative path starts; by default the current folder.
-
-    Raises:
-        WorkflowError: if there is no such file; the message has the nearest shipped name.
     """
     if isinstance(ref, Place):
         return ref

@@ -242,8 +242,7 @@ def unpin(
 def _shared(place: str | None) -> "Backend | None":
     """Return the shared store that `--cache-dir` names, or `None` if it names none; raises as `shared_backend`.
 
-    Raises:
-        UnreachableError: if there is no shared store, or it can't be reached.
+    Raises `UnreachableError` if there is no shared store, or it can't be reached.
     """
     if place is None or "://" not in place:
         return None

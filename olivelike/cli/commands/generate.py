@@ -64,8 +64,7 @@ class PictureOptions(make_dataclass("RequestOptions", _request_options(), frozen
     def fields(self) -> "RequestFields":
         """Return the fields of a request that the command line gives.
 
-        Raises:
-            UsageError: if the size is none, or what --hires says.
+        Raises `UsageError` if the size is none, or what --hires says.
         """
         values: dict[str, Any] = {}
         for name, asked in asked_fields():

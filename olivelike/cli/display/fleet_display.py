@@ -62,8 +62,7 @@ def show_fleet_plan(workflow: str | Place, options: Options, json: bool) -> None
 def show_fleet(workflow: str | Place, options: Options, json: bool, most: int | None) -> None:
     """Run all combinations of a workflow's matrix, and write a table of what became of them.
 
-    Raises:
-        OlivelikeError: if one failed; the others are complete.
+    Raises `OlivelikeError` if one failed; the others are complete.
     """
     from olivelike.measure.report import write_report
 

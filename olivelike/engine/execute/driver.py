@@ -118,8 +118,7 @@ class Driver:
     def run(self) -> Execution:
         """Run until every node has ended; a failure ends its own descendants only.
 
-        Raises:
-            DamagedError: when a stored object turned out damaged; it was set aside, so a new execution remakes it.
+        Raises `DamagedError` when a stored object turned out damaged; it was set aside, so a new execution remakes it.
         """
         try:
             self._advance()

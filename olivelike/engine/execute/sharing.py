@@ -103,9 +103,8 @@ class Backend(Protocol):
 def shared_backend(named: str | None, where: str = "--cache-dir") -> Backend | None:
     """Return the shared store: as named, else as `$OLIVELIKE_SHARED_CACHE` says, else none.
 
-    Raises:
-        UsageError: for what is no such URL.
-        MissingError: if the extra for shared stores, or a package for such a URL, is not here.
+    Raises `UsageError` for what is no such URL, and `MissingError` if the extra for shared stores, or a package for
+    such a URL, is not here.
     """
     if not named:
         named, where = os.environ.get(VARIABLE, "").strip(), f"${VARIABLE}"

@@ -49,9 +49,7 @@ class StoredTensors:
     def read(self, tensor: Tensor) -> np.ndarray[Any, Any]:
         """Return a tensor's values.
 
-        Raises:
-            SourceError: if a source file can't be read.
-            DamagedError: if a stored tensor is lost or damaged.
+        Raises `SourceError` if a source file can't be read, and `DamagedError` if a stored tensor is lost or damaged.
         """
         from olivelike.model.tensor_file import read_tensor
 
@@ -67,9 +65,7 @@ class StoredTensors:
     def write(self, array: np.ndarray[Any, Any]) -> Tensor:
         """Keep a tensor; it may still be on its way to the disk at return.
 
-        Raises:
-            PassError: if its dtype can't be stored.
-            StoreError: if this or an earlier tensor can't be written.
+        Raises `PassError` if its dtype can't be stored, and `StoreError` if this or an earlier tensor can't be written.
         """
         import numpy as np
 
@@ -104,8 +100,7 @@ class TensorFiles(dict[str, "Path"]):
     def __missing__(self, digest: str) -> Path:
         """Return the path of a stored tensor whose bytes were just found to be right.
 
-        Raises:
-            DamagedError: when they are not, or are gone.
+        Raises `DamagedError` when they are not, or are gone.
         """
         if not self._store.check_object(digest):
             raise DamagedError(f"tensor {digest[:12]} was lost or damaged; run again to remake it")

@@ -105,11 +105,7 @@ class Task(ABC):
         return Needs()
 
     def check_unchanged(self) -> None:  # noqa: B027  (a task without files of a source has nothing to refuse)
-        """Refuse a result whose source was written to since it was planned.
-
-        Raises:
-            SourceError: naming the file.
-        """
+        """Refuse a result whose source was written to since it was planned. Raises `SourceError` naming the file."""
 
     def elsewhere(self) -> Task:
         """Return the task without what would only spare this machine work."""
@@ -168,11 +164,7 @@ class Workbench:
 
 
 def check_graph(name: str, data: bytes) -> None:
-    """Refuse a graph that is not valid ONNX.
-
-    Raises:
-        PassError: naming the pass.
-    """
+    """Refuse a graph that is not valid ONNX. Raises `PassError` naming the pass."""
     import onnx
 
     try:

@@ -69,8 +69,7 @@ class ModelTask(Task):
     def check_unchanged(self) -> None:
         """Refuse a result whose source was written to since its digest was taken, or the task was planned.
 
-        Raises:
-            SourceError: naming the file.
+        Raises `SourceError` naming the file.
         """
         for path, stamp in self.stamps.items():
             status = Path(path).stat()

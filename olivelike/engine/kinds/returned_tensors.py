@@ -24,10 +24,8 @@ _HINT = "keep it, or write the graph or the architecture with the weights, and n
 def check_weights(name: str, instance: Pass, before: Weights | None, after: Weights, graph: Graph | None) -> None:
     """Refuse a table of weights that no longer fits its network.
 
-    Where the pass writes the graph too, that decides; where it writes the architecture, nobody knows yet.
-
-    Raises:
-        PassError: with the pass, the parameter, and how it differs.
+    Where the pass writes the graph too, that decides; where it writes the architecture, nobody knows yet. Raises
+    `PassError` with the pass, the parameter, and how it differs.
     """
     if "graph" in instance.writes and graph is not None:
         wanted = _parameters(graph)
@@ -44,8 +42,7 @@ def check_weights(name: str, instance: Pass, before: Weights | None, after: Weig
 def check_parameters(name: str, before: Graph, after: Graph) -> None:
     """Refuse a graph that takes parameters in another shape or type than before, whose weights stay what they were.
 
-    Raises:
-        PassError: with the pass, the parameter, and how it differs.
+    Raises `PassError` with the pass, the parameter, and how it differs.
     """
     known = _parameters(before)
     for parameter, said in _parameters(after).items():
@@ -58,15 +55,14 @@ def check_places(
 ) -> None:
     """Refuse tensors of which a file has more or fewer bytes than shape and type say.
 
+    Raises `PassError` with the pass and the parameter.
+
     Args:
         name: Of the pass.
         before: Weights that it was given; what it left alone is not looked at.
         after: Weights that it returned.
         written: Size of each tensor that it wrote, by digest.
         size: Returns that of another file; `None` if nobody knows the digest.
-
-    Raises:
-        PassError: with the pass and the parameter.
     """
     for parameter, tensor in after.items():
         if before is not None and before.get(parameter) == tensor:

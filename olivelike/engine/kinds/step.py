@@ -165,11 +165,7 @@ class StoredCache(Cache):
 
 
 def check_input(name: str, instance: Pass, model: Model) -> None:
-    """Refuse to run a pass on a model that lacks what it reads.
-
-    Raises:
-        PassError: with the pass and the facet.
-    """
+    """Refuse to run a pass on a model that lacks what it reads. Raises `PassError` with the pass and the facet."""
     for facet in FACETS:
         if facet in instance.reads and facet not in instance.optional and getattr(model, facet) is None:
             raise PassError(
@@ -181,9 +177,8 @@ def check_input(name: str, instance: Pass, model: Model) -> None:
 def check_result(name: str, instance: Pass, before: Model, after: object) -> None:
     """Hold a pass to what it declared.
 
-    Raises:
-        PassError: when `after` is no model of the same component, holds a facet of the wrong type, changes a
-            facet that the pass does not write, has an invalid graph, or weights that do not fit the network.
+    Raises `PassError` when `after` is no model of the same component, holds a facet of the wrong type, changes a facet
+    that the pass does not write, has an invalid graph, or weights that do not fit the network.
     """
     if not isinstance(after, Model):
         raise PassError(f"pass {name} returned {type(after).__name__}, not a Model; return model.replace(...)")
@@ -210,8 +205,7 @@ def check_result(name: str, instance: Pass, before: Model, after: object) -> Non
 def checked_facts(name: str, facts: Json) -> Json:
     """Return the facts of a pass as they come back from JSON.
 
-    Raises:
-        PassError: when they hold what JSON can't: sets, arrays, NaN.
+    Raises `PassError` when they hold what JSON can't: sets, arrays, NaN.
     """
     try:
         checked: Json = parse_json(canonical_json(facts))

@@ -34,9 +34,7 @@ def check_apart(
 ) -> None:
     """Refuse outputs that meet what a run reads, or each other, through whatever links and spellings.
 
-    Raises:
-        UsageError: naming both.
-        SourceError: if a file of the source has a name that leads elsewhere.
+    Raises `UsageError` naming both, and `SourceError` if a file of the source has a name that leads elsewhere.
     """
     for name in source.extras:
         if not is_plain(name):
@@ -156,11 +154,7 @@ def existing_files(prepared: Prepared, output: Output, before: OutputRecord | No
 
 
 def check_room(prepared: Prepared, output: Output) -> None:
-    """Refuse, before anything is made, to put files where somebody else's lie.
-
-    Raises:
-        UsageError: naming the files.
-    """
+    """Refuse, before anything is made, to put files where somebody else's lie. Raises `UsageError` naming the files."""
     if not output.path.is_dir():
         return
     with explained(output.path):

@@ -21,8 +21,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 def read_assets(data: bytes) -> dict[str, str]:
     """Return the digest of each file, by relative path.
 
-    Raises:
-        DamagedError: if it is no such table, or has a name that no file of an output may have.
+    Raises `DamagedError` if it is no such table, or has a name that no file of an output may have.
     """
     try:
         table = parse_json(data)

@@ -45,17 +45,14 @@ def normalise_assets(
     """Return the content of every file that goes beside the networks, by relative path.
 
     Each tokenizer of byte pairs gets `vocab.json` and `merges.txt`, which clients without Python read; the family says
-    which are of another kind.
+    which are of another kind. Raises `SourceError` when a config is no JSON, a tokenizer has neither the two files nor
+    a `tokenizer.json`, it is of another kind than its family says, or tokens can't be added to it.
 
     Args:
         index: The source's `model_index.json`.
         files: Relative path → file of what is no network in the source.
         added: By folder of a tokenizer, the `tokens` that it gets, and the number that the `first` of them has.
         few_steps: What the networks were distilled to: decides how the scheduler is set.
-
-    Raises:
-        SourceError: when a config is no JSON, a tokenizer has neither the two files nor a `tokenizer.json`, it is of
-            another kind than its family says, or tokens can't be added to it.
     """
     added = added or {}
     kinds = {text.tokenizer: text.kind for text in family_of_folder(index, (), {}).texts}

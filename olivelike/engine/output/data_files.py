@@ -91,11 +91,7 @@ class HashedFile:
     """A context manager that writes one file; it is durable at the end."""
 
     def __init__(self, path: Path) -> None:
-        """Make the file.
-
-        Raises:
-            OSError: if the disk refuses; also from `write` and the end, then or later.
-        """
+        """Make the file. Raises `OSError` if the disk refuses; also from `write` and the end, then or later."""
         self.path = path
         self._file = path.open("wb", buffering=0)
         self._hasher = hashlib.sha256()

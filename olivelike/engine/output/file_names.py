@@ -54,9 +54,8 @@ def wrong_name(names: Iterable[str]) -> str | None:
 def stage(staging: Path, relative: str, data: bytes) -> None:
     """Write a file of an output into its staging folder.
 
-    Raises:
-        PassError: if it has no name that a file of an output may have, or something lies there already.
-        StoreError: if the disk refuses.
+    Raises `PassError` if it has no name that a file of an output may have, or something lies there already, and
+    `StoreError` if the disk refuses.
     """
     wrong = wrong_name([relative])
     if wrong is None and obstacle(staging, relative) is not None:
@@ -71,12 +70,11 @@ def stage(staging: Path, relative: str, data: bytes) -> None:
 def check_staged(staging: Path, files: Mapping[str, FileFacts]) -> list[str]:
     """Return the relative paths of what is staged, sorted, once all of it may be published.
 
+    Raises `PassError` if a name is wrong, or something is staged that is no file of the output, or not of that size.
+
     Args:
         staging: The folder, without the output's record.
         files: What the record is going to say, also of files that are in the output already.
-
-    Raises:
-        PassError: if a name is wrong, or something is staged that is no file of the output, or not of that size.
     """
     if (wrong := wrong_name(files)) is not None:
         raise _refused(wrong)

@@ -33,11 +33,7 @@ class Initializers:
     """The initializers of one component of an output, read one at a time."""
 
     def __init__(self, path: Path) -> None:
-        """Read a component's model file without its data file.
-
-        Raises:
-            SourceError: if it can't be read.
-        """
+        """Read a component's model file without its data file. Raises `SourceError` if it can't be read."""
         self.folder = path.parent
         try:
             model = load_model(path)

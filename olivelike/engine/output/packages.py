@@ -50,8 +50,7 @@ class Package(ABC):
     def files(self, package: Packaged) -> dict[str, bytes]:
         """Return all files beside the networks, by relative path.
 
-        Raises:
-            SourceError: if a network's file is missing, or the package can't hold it.
+        Raises `SourceError` if a network's file is missing, or the package can't hold it.
         """
 
     def facts(self, path: Path, record: OutputRecord) -> Mapping[str, str]:  # noqa: ARG002
@@ -62,8 +61,7 @@ class Package(ABC):
 def package_of(layout: str) -> Package | None:
     """Return what an extra has of a layout, `None` if the layout needs none.
 
-    Raises:
-        MissingError: if the extra is not here.
+    Raises `MissingError` if the extra is not here.
     """
     if (name := LAYOUTS[layout].package) is None:
         return None

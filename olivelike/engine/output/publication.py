@@ -76,13 +76,12 @@ def check_is_ours(output: Path) -> None:
 def check_places(existing: Existing, files: Iterable[str], made: Mapping[str, FileFacts], *, overwrite: bool) -> None:
     """Refuse to write where somebody else's file lies; nothing is touched.
 
+    Raises `UsageError` naming the files, and what to do.
+
     Args:
         files: What is to be written, by relative path.
         made: Size and digest of those that are finished: such a file may lie there already.
         overwrite: Whether files of ours that were changed may be replaced.
-
-    Raises:
-        UsageError: naming the files, and what to do.
     """
     foreign: list[str] = []
     changed: list[str] = []
@@ -119,6 +118,10 @@ def publish(
 ) -> list[str]:
     """Move what `staging` holds into `output`, and remove what `before` recorded and `record` does not.
 
+    Raises `PassError` when `staging` holds what `record` does not, or a name that no file of an output may have; the
+    output is as it was. Raises `UsageError` when somebody else's file is in the way; the output is as it was. Raises
+    `StoreError` when the disk is full or read-only; the output is as it was, or `recover` completes it.
+
     Args:
         staging: From `staging_folder`; every file in it belongs to the output. Gone afterwards.
         output: The output folder; need not exist.
@@ -127,12 +130,6 @@ def publish(
 
     Returns:
         Files that `record` does not have and `before` has, left alone since they were changed.
-
-    Raises:
-        PassError: when `staging` holds what `record` does not, or a name that no file of an output may have; the
-            output is as it was.
-        UsageError: when somebody else's file is in the way; the output is as it was.
-        StoreError: when the disk is full or read-only; the output is as it was, or `recover` completes it.
     """
     output, folder = resolved(output), staging.parent
     with explained(output):

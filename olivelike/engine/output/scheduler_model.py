@@ -72,14 +72,12 @@ class Choices:
 def scheduler_choices(config: JsonView, family: Family = FAMILIES["sd1"]) -> Choices:
     """Return what a pipeline can draw with, by all names that `generate` takes, and its own scheduler by `OWN`.
 
-    A scheduler that `generate` refuses with this config is not among them.
+    A scheduler that `generate` refuses with this config is not among them. Raises `SourceError` if there is none that
+    can draw.
 
     Args:
         config: `scheduler_config.json`.
         family: Of the pipeline, which may decide how a flow is spaced.
-
-    Raises:
-        SourceError: if there is none that can draw.
     """
     names: dict[str, int] = {}
     found: list[SchedulerSettings] = []
@@ -339,8 +337,7 @@ def _unpacked(writer: Writer, packed: Number, facts: Number) -> GraphTable:
 def file_of_schedules(assets: Mapping[str, bytes], family: Family = FAMILIES["sd1"]) -> bytes:
     """Return `scheduler/model.onnx` for the files beside a pipeline's networks, by relative path.
 
-    Raises:
-        SourceError: if no scheduler can draw.
+    Raises `SourceError` if no scheduler can draw.
     """
     return scheduler_model(config_of_schedules(assets), family)
 
@@ -359,14 +356,11 @@ def scheduler_model(config: JsonView, family: Family = FAMILIES["sd1"]) -> bytes
     """Return `scheduler/model.onnx` for a pipeline.
 
     Inputs are `scheduler`, `steps`, `strength`, and `image_tokens` where the schedule depends on the picture's size;
-    outputs are the fields of `GraphTable`.
+    outputs are the fields of `GraphTable`. Raises `SourceError` if no scheduler of that can draw.
 
     Args:
         config: `scheduler_config.json`.
         family: Of the pipeline, which may decide how a flow is spaced.
-
-    Raises:
-        SourceError: if no scheduler of that can draw.
     """
     choices = scheduler_choices(config, family)
     graph = ir.Graph([], [], nodes=[], opset_imports={"": _OPSET}, name="scheduler")

@@ -109,12 +109,11 @@ class Adapters:
 def open_adapters(loaded: LoadedWorkflow, read_pickle: ReadPickle | None) -> Adapters:
     """Open the LoRAs and textual inversions of a workflow as far as their headers; fetch those on a hub.
 
+    Raises `SourceError` if one is missing, damaged, or something else than it is taken for; or two add one token.
+
     Args:
         loaded: The workflow.
         read_pickle: Reads the table of a pickled file; `None` refuses such files.
-
-    Raises:
-        SourceError: if one is missing, damaged, or something else than it is taken for; or two add one token.
     """
     loras = tuple(_open_lora(lora, read_pickle) for lora in loaded.workflow.loras)
     embeddings = tuple(_open_embedding(e, read_pickle) for e in loaded.workflow.embeddings)
@@ -131,8 +130,7 @@ def open_adapters(loaded: LoadedWorkflow, read_pickle: ReadPickle | None) -> Ada
 def check_adapters(adapters: Adapters, loaded: LoadedWorkflow, source: PipelineSource) -> None:
     """Check that LoRAs and textual inversions are made for the family of the source, and all of each is used.
 
-    Raises:
-        SourceError: if one is not, or has keys for a component that the workflow leaves out.
+    Raises `SourceError` if one is not, or has keys for a component that the workflow leaves out.
     """
     components = set.intersection(*(set(variant.steps) for variant in loaded.variants.values()))
     for opened in adapters.loras:
@@ -156,8 +154,7 @@ def check_adapters(adapters: Adapters, loaded: LoadedWorkflow, source: PipelineS
 def fetch(ref: FileRef, revision: str | None = None) -> tuple[Path, Origin]:
     """Return the local path of a file, on the hub at a revision, and its origin.
 
-    Raises:
-        SourceError: if it is not there.
+    Raises `SourceError` if it is not there.
     """
     if ref.hub is not None:
         from olivelike.sources.hub import fetch_hub_file

@@ -34,15 +34,14 @@ def active_steps(
 ) -> ActiveSteps:
     """Return the chains that a run has, those of tokenizers included that a layout wants as ONNX models.
 
+    Raises `UsageError` for a component that the workflow does not have, or that a layout lacks, and `WorkflowError` if
+    a LoRA applies to a component and no step merges it.
+
     Args:
         workflow: The resolved workflow.
         outputs: Folders to write.
         adapters: LoRAs and textual inversions; a step that reads them is left out where none apply.
         only: Components to keep; all if empty.
-
-    Raises:
-        UsageError: for a component that the workflow does not have, or that a layout lacks.
-        WorkflowError: if a LoRA applies to a component and no step merges it.
     """
     _check_components(workflow, outputs, only)
     for output in outputs:
@@ -64,14 +63,13 @@ def build_nodes(
 ) -> tuple[Node, ...]:
     """Place a workflow's steps into a DAG, in an order that puts parents first.
 
+    Raises `UsageError` for a pass that no chain has.
+
     Args:
         workflow: The resolved workflow.
         outputs: Folders to write.
         steps: Its chains.
         until: Last pass to run in each chain; nothing after it, and no output, becomes a node.
-
-    Raises:
-        UsageError: for a pass that no chain has.
     """
     _check_until(workflow, outputs, until)
     chains = {

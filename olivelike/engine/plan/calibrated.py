@@ -35,8 +35,7 @@ def draws(node: Node) -> bool:
 def with_calibration(nodes: Sequence[Node], workflow: LoadedWorkflow) -> tuple[Node, ...]:
     """Return the nodes, parents first, with one that draws if any of them reads what it sees.
 
-    Raises:
-        WorkflowError: if a network that drawing takes is not there.
+    Raises `WorkflowError` if a network that drawing takes is not there.
     """
     readers = [node for node in nodes if is_calibrated(node)]
     if not readers:

@@ -27,9 +27,8 @@ _TORCH, _ONNX = "architecture", "graph"
 def check_chains(workflow: LoadedWorkflow, steps: ActiveSteps, source: PipelineSource, *, materialized: bool) -> None:
     """Check the chain of each component that the source was opened for.
 
-    Raises:
-        WorkflowError: if passes read a facet that nothing before them makes, compare with
-            an original that nobody has, or a chain makes no graph although an output is `materialized`.
+    Raises `WorkflowError` if passes read a facet that nothing before them makes, compare with an original that nobody
+    has, or a chain makes no graph although an output is `materialized`.
     """
     findings = Findings()
     target = workflow.workflow.target
@@ -47,8 +46,7 @@ def check_chains(workflow: LoadedWorkflow, steps: ActiveSteps, source: PipelineS
 def check_scheduler(source: PipelineSource) -> None:
     """Check the settings of a pipeline's scheduler, where the source has one.
 
-    Raises:
-        SourceError: for those that no scheduler could work with.
+    Raises `SourceError` for those that no scheduler could work with.
     """
     from olivelike.runtime.schedulers.class_settings import check_scheduler_config
 
@@ -65,9 +63,8 @@ def check_scheduler(source: PipelineSource) -> None:
 def check_without_source(workflow: LoadedWorkflow) -> None:
     """Check what is wrong with the chains whatever the source holds, for which no file is opened.
 
-    Raises:
-        WorkflowError: with every mistake, if a chain fits neither a torch network nor an ONNX model, or there are LoRAs
-            and no chain merges them.
+    Raises `WorkflowError` with every mistake, if a chain fits neither a torch network nor an ONNX model, or there are
+    LoRAs and no chain merges them.
     """
     findings = Findings()
     loaded = workflow.workflow

@@ -101,11 +101,7 @@ class Inputs:
         return digests
 
     def content(self, digest: str, what: str) -> bytes:
-        """Return what a node has made.
-
-        Raises:
-            DamagedError: if the store lost it; `what` names it.
-        """
+        """Return what a node has made. Raises `DamagedError` if the store lost it; `what` names it."""
         if digest not in self._known and self.store.object_size(digest) is None:
             data = self.elsewhere(digest)
             self._known.update({} if data is None else {digest: data})
@@ -114,8 +110,7 @@ class Inputs:
     def bound_weights(self, component: str, adaptation: str) -> str:
         """Return the digest of a checkpoint's weights, once its form is known; waits until its files are hashed.
 
-        Raises:
-            DamagedError: if the stored form is lost or damaged.
+        Raises `DamagedError` if the stored form is lost or damaged.
         """
         if component not in self._bound:
             self._bound[component] = self.weight_table(component, adaptation).digest
@@ -145,8 +140,7 @@ class FileDigests(Mapping[Path, str]):
     def __getitem__(self, path: Path) -> str:
         """Return a file's digest; waits for it if it is being computed.
 
-        Raises:
-            SourceError: if the file can't be read.
+        Raises `SourceError` if the file can't be read.
         """
         if path not in self._futures:
             self._futures[path] = Future()

@@ -118,8 +118,7 @@ def make_plan(
 def all_hits(nodes: Sequence[Node], resolver: Resolver) -> Mapping[str, Resolution] | None:
     """Return every node's resolution if all are hits, else `None` as soon as one is not.
 
-    Raises:
-        DamagedError: when a stored object that decides a key turns out damaged.
+    Raises `DamagedError` when a stored object that decides a key turns out damaged.
     """
     found: dict[str, Resolution] = {}
     for node in nodes:

@@ -82,8 +82,7 @@ def session_settings(engine: str, asked: SessionSettings) -> SessionSettings:
 def torch_device(provider: Provider) -> str:
     """Return the device on which torch competes with a provider.
 
-    Raises:
-        EngineAbsent: if torch runs on nothing of that kind; on the CPU it would be no competitor.
+    Raises `EngineAbsent` if torch runs on nothing of that kind; on the CPU it would be no competitor.
     """
     device = _TORCH_DEVICES.get(provider.name)
     if device is None:
@@ -94,8 +93,7 @@ def torch_device(provider: Provider) -> str:
 def require_packages(engine: str, device: str) -> None:
     """Check that what an engine is made of is installed; nothing is imported. `device` is torch's, for its engines.
 
-    Raises:
-        EngineAbsent: if it is not; the message says what to install.
+    Raises `EngineAbsent` if it is not; the message says what to install.
     """
     if engine == OPENVINO and find_spec("openvino") is None:
         raise EngineAbsent("openvino is not installed (pip install 'olivelike[openvino]')")

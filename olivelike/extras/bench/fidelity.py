@@ -83,6 +83,9 @@ def compare_methods(
 ) -> FidelityReport:
     """Draw the same pictures in each way, and compare time and pictures.
 
+    Raises `UsageError` for options that can't be had, `SourceError` if a folder is no pipeline, and `SessionError` if
+    it can't run here.
+
     Args:
         folder: The pipeline as it is: the reference, and the control of each method.
         methods: Ways to draw with it, or with others.
@@ -93,11 +96,6 @@ def compare_methods(
         judge: Says of prompts and their pictures which share is drawn right.
         sessions: By default those of each folder's target.
         listen: Is told what is done.
-
-    Raises:
-        UsageError: For options that can't be had.
-        SourceError: If a folder is no pipeline.
-        SessionError: If it can't run here.
     """
     count = pictures if prompts is None else len(prompts)
     if not 1 <= count <= _MOST:

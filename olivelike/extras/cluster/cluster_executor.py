@@ -73,14 +73,13 @@ class ClusterExecutor:
     def __init__(self, address: str, most: int | None, log: Path) -> None:
         """Connect, and see which workers fit.
 
+        Raises `MissingError` if Dask is not installed, nothing answers, or there is no worker, and `SessionError` if no
+        worker has this olivelike with these libraries.
+
         Args:
             address: The cluster.
             most: How many tasks run at once at most; `None` for as many as there are threads.
             log: Takes what is said outside of tasks.
-
-        Raises:
-            MissingError: if Dask is not installed, nothing answers, or there is no worker.
-            SessionError: if no worker has this olivelike with these libraries.
         """
         self._most, self._log = most, log
         self._workers = ClusterWorkers(address, log.parent)
@@ -245,8 +244,7 @@ class ClusterExecutor:
     def _plugins(self, site: Site, needs: Needs, task: Task) -> dict[str, dict[str, str]]:
         """Return the files of each plugin, if the worker allows its code.
 
-        Raises:
-            PluginError: naming the digest to allow.
+        Raises `PluginError` naming the digest to allow.
         """
         if not needs.plugins or self._workers.are_ours:
             return {}
@@ -310,11 +308,7 @@ class ClusterExecutor:
     # Workers
 
     def _take_site(self, node: str, demand: Demand) -> Site:
-        """Wait for a worker with room, and note that it has the task.
-
-        Raises:
-            SessionError: if no worker can do it.
-        """
+        """Wait for a worker with room, and note that it has the task. Raises `SessionError` if no worker can do it."""
         waited = time.monotonic()
         while True:
             self._workers.look()
@@ -337,11 +331,7 @@ class ClusterExecutor:
 
 
 def _answered(outcome: Outcome, who: str) -> Done | Failed:
-    """Return how a worker says that a task ended.
-
-    Raises:
-        PassError: if that is no answer; `who` names the worker.
-    """
+    """Return how a worker says that a task ended. Raises `PassError` if that is no answer; `who` names the worker."""
     try:
         answer, done = outcome.done or outcome.failed, outcome.done or Done()
         if answer is None:
@@ -372,8 +362,7 @@ class _Written:
 def _written(done: Done, needs: Needs, who: str) -> Mapping[str, FileFacts]:
     """Return the files that a task reports to have written, none where it writes no folder.
 
-    Raises:
-        PassError: if they are not those that it may write; `who` names the worker.
+    Raises `PassError` if they are not those that it may write; `who` names the worker.
     """
     if needs.folder is None:
         return {}
@@ -394,10 +383,7 @@ def _paths(needs: Needs) -> list[str]:
 def _plugin_files(plugin: Path, task: Task) -> dict[str, str]:
     """Return the digest of each file of a plugin that its pass may use, by path relative to its folder.
 
-    Those are its modules, and the data files that the pass names.
-
-    Raises:
-        PluginError: if they are too large to send.
+    Those are its modules, and the data files that the pass names. Raises `PluginError` if they are too large to send.
     """
     folder = plugin if plugin.is_dir() else plugin.parent
     entry = Registry.load_pass(task.pass_name, task.plugin, task.rule_plugins)  # type: ignore[attr-defined]

@@ -27,14 +27,12 @@ _MANY: Final = 1_000_000
 def cluster_server(settings: ServeSettings, loras: Sequence[LiveLora]) -> Iterator[tuple[Server, tuple[str, ...]]]:
     """Yield a server on loopback that nobody else can use, without bounds on what is asked, and its names of LoRAs.
 
+    Raises `UsageError` if two files have one name, `MissingError` if a server's packages are not installed, or the
+    cluster can't be reached, and `SessionError` if no worker fits, or the server does not start.
+
     Args:
         settings: With the cluster, and what draws; the rest is filled in.
         loras: Files that are asked for; the server finds them by name.
-
-    Raises:
-        UsageError: if two files have one name.
-        MissingError: if a server's packages are not installed, or the cluster can't be reached.
-        SessionError: if no worker fits, or the server does not start.
     """
     try:
         import fastapi  # noqa: F401

@@ -205,8 +205,7 @@ def refused_plugins(digests: Mapping[str, str]) -> list[str]:
 async def receive(name: str, digest: str, piece: bytes, last: bool) -> None:
     """Take the next piece of an object; the last one publishes it.
 
-    Raises:
-        DamagedError: if it is not what its digest says; nothing of it stays.
+    Raises `DamagedError` if it is not what its digest says; nothing of it stays.
     """
     await asyncio.to_thread(_receive, name, digest, piece, last)
 
@@ -261,8 +260,7 @@ async def forget(folder: str) -> None:
 def do(parcel: Parcel) -> Outcome:
     """Do a task in a process of its own, in a thread of the Dask worker.
 
-    Raises:
-        ReplacedError: if this is not the worker that it was sent to.
+    Raises `ReplacedError` if this is not the worker that it was sent to.
     """
     from distributed import get_worker
 
@@ -384,11 +382,7 @@ def _store(folder: str) -> Store:
 
 
 def home_folder() -> Path:
-    """Return this worker's folder.
-
-    Raises:
-        ReplacedError: if it was never asked what it is.
-    """
+    """Return this worker's folder. Raises `ReplacedError` if it was never asked what it is."""
     if not _homes:
         raise ReplacedError
     return _homes[0]

@@ -71,13 +71,12 @@ class ClusterWorkers:
     def __init__(self, address: str, folder: Path) -> None:
         """Connect, and see which workers fit.
 
+        Raises `MissingError` if Dask is not installed, nothing answers, or there is no worker, and `SessionError` if no
+        worker has this olivelike with these libraries.
+
         Args:
             address: The cluster.
             folder: A folder of ours, by which a worker tells whether it sees our files.
-
-        Raises:
-            MissingError: if Dask is not installed, nothing answers, or there is no worker.
-            SessionError: if no worker has this olivelike with these libraries.
         """
         self._folder, self._token = folder, secrets.token_hex(6)
         self._link, self.client = _connect(address)
@@ -125,15 +124,13 @@ class ClusterWorkers:
     def send(self, site: Site, name: str, files: Mapping[str, Path], between: Callable[[], None]) -> None:
         """Send a worker's own store what it lacks of some files.
 
+        Raises `LostError` if the worker is not there, and `FileNotFoundError` if a file is not.
+
         Args:
             site: The worker.
             name: What they are for; what comes for it is forgotten when that is cancelled.
             files: By digest.
             between: Called before each piece; raising from it gives up.
-
-        Raises:
-            LostError: if the worker is not there.
-            FileNotFoundError: if a file is not.
         """
         from olivelike.extras.cluster import cluster_site
 
@@ -150,8 +147,7 @@ class ClusterWorkers:
     def fetch(self, site: Site, what: str, size: int) -> Iterator[bytes]:
         """Yield the bytes of an object of a worker's own store, by its digest, or of a file there, by its path.
 
-        Raises:
-            LostError: if the worker is not there, or has fewer bytes.
+        Raises `LostError` if the worker is not there, or has fewer bytes.
         """
         from olivelike.extras.cluster import cluster_site
 

@@ -125,15 +125,14 @@ class _SitePainter:
 async def start_painter(name: str, worker: str, settings: JsonView, *, shares: bool, dask_worker: Any) -> None:
     """Start the process that draws for a server.
 
+    Raises `ReplacedError` if this is not the worker that it is for.
+
     Args:
         name: Of the process; its answers are told under it.
         worker: Id of the Dask worker that it is for.
         settings: As `Painting` takes them.
         shares: Whether the worker sees the server's folders.
         dask_worker: The `distributed.Worker`, which Dask fills in.
-
-    Raises:
-        ReplacedError: if this is not the worker that it is for.
     """
     if dask_worker.id != worker:
         raise ReplacedError
@@ -151,8 +150,7 @@ async def start_painter(name: str, worker: str, settings: JsonView, *, shares: b
 async def tell_painter(name: str, message: JsonView | None) -> None:
     """Tell the process something, or only that the server is there.
 
-    Raises:
-        ReplacedError: if there is no such process.
+    Raises `ReplacedError` if there is no such process.
     """
     painter = _painters.get(name)
     if painter is None:
@@ -165,12 +163,11 @@ async def tell_painter(name: str, message: JsonView | None) -> None:
 async def place_files(name: str, files: Mapping[str, str]) -> None:
     """Put objects of this worker's store where the process finds them.
 
+    Raises `ReplacedError` if there is no such process.
+
     Args:
         name: Of the process.
         files: Digest of each file, by its path over there.
-
-    Raises:
-        ReplacedError: if there is no such process.
     """
     painter = _painters.get(name)
     if painter is None:

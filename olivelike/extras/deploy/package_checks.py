@@ -19,8 +19,7 @@ _LOOP: Final = ("unet", "vae_decoder")
 def check_whole(output: Output, workflow: LoadedWorkflow, only: Collection[str], targets: tuple[str, ...]) -> None:
     """Refuse a package that could not be read, or a part of one.
 
-    Raises:
-        UsageError: naming the option or the target.
+    Raises `UsageError` naming the option or the target.
     """
     if only:
         raise UsageError(f"--only: the layout {output.layout} describes all components together; run without it")
@@ -35,8 +34,7 @@ def check_whole(output: Output, workflow: LoadedWorkflow, only: Collection[str],
 def check_triton(output: Output, workflow: LoadedWorkflow) -> None:
     """Refuse what Triton's loop, or its back end for ONNX Runtime, can't do.
 
-    Raises:
-        UsageError: naming the setting or the network.
+    Raises `UsageError` naming the setting or the network.
     """
     variant = workflow.variants[output.variant]
     if (setting := refused_setting(variant.workflow.target)) is not None:

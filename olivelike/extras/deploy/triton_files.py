@@ -71,8 +71,7 @@ class TritonRepository(Package):
 def triton_files(package: Packaged) -> dict[str, bytes]:
     """Return what a model repository has beside its networks, by relative path.
 
-    Raises:
-        SourceError: if a network is missing, damaged, or of a kind that Triton does not run.
+    Raises `SourceError` if a network is missing, damaged, or of a kind that Triton does not run.
     """
     networks = {name: read_specs(path) for name, path in package.models.items()}
     _check_latents(networks["unet"], networks["vae_decoder"])
@@ -98,8 +97,7 @@ def triton_files(package: Packaged) -> dict[str, bytes]:
 def read_specs(path: Path) -> tuple[list[TensorSpec], list[TensorSpec]]:
     """Return the inputs and the outputs of a network, in their order; weights are not read.
 
-    Raises:
-        SourceError: if the file can't be read, or is no ONNX model.
+    Raises `SourceError` if the file can't be read, or is no ONNX model.
     """
     import onnx
     from google.protobuf.message import DecodeError

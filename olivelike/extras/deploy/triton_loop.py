@@ -99,11 +99,10 @@ class TritonModel:
 def open_served(path: Path) -> Pipeline:
     """Open a pipeline whose networks Triton serves.
 
+    Raises `SourceError` if a file is missing or damaged.
+
     Args:
         path: The version of the model that holds the loop, as `layout: triton` writes it.
-
-    Raises:
-        SourceError: if a file is missing or damaged.
     """
     described, index = (read_settings(path / file, _AGAIN) for file in (NETWORKS_FILE, INDEX_FILE))
     name = next((name for name in DENOISERS if name in described), DENOISERS[0])

@@ -234,11 +234,7 @@ def _attention() -> bytes:
 
 
 def _copied(folder: Path, relative: str, facts: FileFacts, target: Path) -> OutputFile:
-    """Copy a file that is as its record says.
-
-    Raises:
-        SourceError: if it is missing, or its bytes are others.
-    """
+    """Copy a file that is as its record says. Raises `SourceError` if it is missing, or its bytes are others."""
     digest, size = hashlib.sha256(), 0
     with explained(target):
         target.parent.mkdir(parents=True, exist_ok=True)

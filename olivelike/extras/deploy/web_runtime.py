@@ -48,15 +48,13 @@ def find_runtime(given: Path | None, near: Path, on_fetch: Callable[[str], None]
     """Return the files that a page needs, by name.
 
     They are taken from `given`, else from `node_modules` in `near` or above it, from the user's cache, or from npm's
-    registry (`$npm_config_registry`), after which they are in the cache.
+    registry (`$npm_config_registry`), after which they are in the cache. Raises `MissingError` if `given` is no such
+    package, or it is nowhere and can't be fetched.
 
     Args:
         given: The package as a folder or tarball.
         near: A folder.
         on_fetch: Told what is fetched, before it is.
-
-    Raises:
-        MissingError: if `given` is no such package, or it is nowhere and can't be fetched.
     """
     if given is not None:
         return _from_given(given)

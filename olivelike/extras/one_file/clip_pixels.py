@@ -23,12 +23,11 @@ _CUBIC: Final = -0.5
 def clip_pixels(pictures: Number, config: JsonView) -> Number:
     """Return pictures as CLIP sees them: float32 of shape (pictures, 3, height, width).
 
+    Raises `PassError` if it can't be read, or asks for a filter that is neither linear nor cubic.
+
     Args:
         pictures: uint8 of shape (pictures, height, width, 3).
         config: `preprocessor_config.json`.
-
-    Raises:
-        PassError: if it can't be read, or asks for a filter that is neither linear nor cubic.
     """
     writer = pictures.writer
     seen = pictures.apply("Transpose", perm=[0, 3, 1, 2])

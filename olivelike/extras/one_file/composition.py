@@ -41,14 +41,13 @@ class Network:
     ) -> list[Number]:
         """Put the network's nodes behind those that were written, and return the outputs that are wanted.
 
+        Raises `PassError` if the network has other inputs, or lacks an output.
+
         Args:
             given: What each of its inputs takes.
             wanted: Names of outputs; what leads to others alone is left out.
             writer: Of the graph where it goes.
             outer: Of the graph around that, if it is a loop's body; there goes what no step changes.
-
-        Raises:
-            PassError: if the network has other inputs, or lacks an output.
         """
         if missing := [name for name in wanted if name not in self.outputs]:
             raise PassError(

@@ -21,13 +21,12 @@ def pipeline_facts(
 ) -> PipelineFacts:
     """Return what a pipeline is beside its networks.
 
+    Raises `SourceError` if there is no scheduler that can draw, or a tokenizer is none of CLIP's.
+
     Args:
         index: The source's `model_index.json`.
         assets: Content of the files beside the networks, by relative path.
         architectures: Of the networks, where they are known.
-
-    Raises:
-        SourceError: if there is no scheduler that can draw, or a tokenizer is none of CLIP's.
     """
     choices = scheduler_choices(config_of_schedules(assets))
     vae = architectures.get("vae_decoder")

@@ -173,14 +173,13 @@ def cut_network(
 ) -> Cut:
     """Cut a network that takes a picture and makes one.
 
+    Raises `CutError` if it has no group normalisations, or some in a spelling that is not known.
+
     Args:
         path: An ONNX file.
         taken: Name and channels of what it takes, in NCHW.
         made: Name and channels of the output that is wanted, in NCHW.
         given: Arrays in place of the file's initializers.
-
-    Raises:
-        CutError: if it has no group normalisations, or some in a spelling that is not known.
     """
     try:
         values = NetworkValues(path, given or {})

@@ -62,15 +62,13 @@ def find_cut(
 def run_in_strips(network: Network, cut: Cut, given: Array, into: Array) -> None:
     """Run a network on a picture.
 
+    Raises `SessionError` if a segment can't be opened or run, and `Interrupted` if the engine was asked to end early.
+
     Args:
         network: What is cut.
         cut: How.
         given: What it takes, of shape (1, channels, height, width).
         into: Filled with what it makes, float32.
-
-    Raises:
-        SessionError: if a segment can't be opened or run.
-        Interrupted: if the engine was asked to end early.
     """
     size = given.shape[-2], given.shape[-1]
     first = cut.segments[0].inputs[0]

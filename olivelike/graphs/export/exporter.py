@@ -61,10 +61,8 @@ def export_component(architecture: Architecture, logger: logging.Logger, *, any_
     `olivelike.families.networks`; all floats are float32.
 
     With `any_size`, a UNet brings each level on its way up to the size that it had on the way down; else it doubles it.
-
-    Raises:
-        PassError: when the library refuses the config or the exporter fails.
-        SourceError: when the network is not supported.
+    Raises `PassError` when the library refuses the config or the exporter fails, and `SourceError` when the network is
+    not supported.
     """
     check_network(architecture.component, architecture.class_name, architecture.config)
     interface = interface_of(architecture)
@@ -302,11 +300,7 @@ def simplify(model: ir.Model) -> None:
 
 
 def _find_rules() -> list[RewriteRule]:
-    """Return the rules that the installed onnxscript should have.
-
-    Raises:
-        PassError: when it lacks one.
-    """
+    """Return the rules that the installed onnxscript should have. Raises `PassError` when it lacks one."""
     import onnxscript
     from onnxscript.rewriter.rules import common as rules
 

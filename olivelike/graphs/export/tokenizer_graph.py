@@ -30,15 +30,14 @@ _WORD_END = "</w>"
 def export_tokenizer(architecture: Architecture) -> Graph:
     """Return the ONNX model of a CLIP tokenizer.
 
+    Raises `PassError` if the vocabulary has words that its merges do not make, as no trained one has.
+
     Args:
         architecture: As `olivelike.engine.output.tokenizer_step` makes it.
 
     Returns:
         A graph with the input `string_input` (texts) and the outputs `input_ids` and `attention_mask` (int64, of shape
         (texts, length)): what transformers' `CLIPTokenizer` returns with `padding="max_length", truncation=True`.
-
-    Raises:
-        PassError: if the vocabulary has words that its merges do not make, as no trained one has.
     """
     import onnx
     from onnx import helper

@@ -24,8 +24,7 @@ PREFIX = "network."
 def build_network(architecture: Architecture) -> torch.nn.Module:
     """Build the library's network with its parameters on the meta device and its buffers real.
 
-    Raises:
-        PassError: when the library has no such class, or refuses the config.
+    Raises `PassError` when the library has no such class, or refuses the config.
     """
     from accelerate import init_empty_weights
 

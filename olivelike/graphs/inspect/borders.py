@@ -49,8 +49,7 @@ def write_borders(model: ir.Model, networks: Mapping[str, Mapping[str, Sequence[
 def read_borders(metadata: Mapping[str, str]) -> dict[str, dict[str, list[Border]]]:
     """Return by component its inputs and outputs, as a model's metadata tells them; empty for other models.
 
-    Raises:
-        ValueError: if the entry is damaged.
+    Raises `ValueError` if the entry is damaged.
     """
     try:
         content = json.loads(metadata.get(COMPONENTS_KEY, "{}"))
@@ -68,8 +67,7 @@ def read_borders(metadata: Mapping[str, str]) -> dict[str, dict[str, list[Border
 def take_out(model: ir.Model, component: str) -> ir.Model:
     """Return a model of one network of another that holds several; the other one is emptied.
 
-    Raises:
-        ValueError: if it holds no such network, or is damaged.
+    Raises `ValueError` if it holds no such network, or is damaged.
     """
     borders = read_borders(model.metadata_props).get(component)
     if borders is None:

@@ -84,11 +84,7 @@ class Shelf:
 
 
 def check_graph(data: bytes, path: Path) -> None:
-    """Refuse a graph of somebody's shelf that is not valid ONNX.
-
-    Raises:
-        Damage: naming the file.
-    """
+    """Refuse a graph of somebody's shelf that is not valid ONNX. Raises `Damage` naming the file."""
     import onnx
     from google.protobuf.message import DecodeError
 

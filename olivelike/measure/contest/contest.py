@@ -96,6 +96,8 @@ def contest(
 ) -> dict[str, Measured]:
     """Measure engines against each other.
 
+    Raises `ContestInterrupted` with what was measured so far.
+
     Args:
         jobs: by name; a process for each.
         turns: measured runs. Each is done by every engine before the next; who begins changes from one to the next.
@@ -104,9 +106,6 @@ def contest(
 
     Returns:
         What was measured, by name. An engine that fails is marked; the others go on.
-
-    Raises:
-        ContestInterrupted: with what was measured so far.
     """
     driver = open_driver()
     with contextlib.ExitStack() as stack:

@@ -41,12 +41,11 @@ class Start:
 def measure_starts(folder: Path, targets: Iterable[str]) -> tuple[Start, ...]:
     """Draw a picture of one step with a folder on each provider that runs its networks.
 
+    Raises `SourceError` if it is no such folder.
+
     Args:
         folder: An optimised folder.
         targets: Names of targets whose providers work here; the folder's own comes first.
-
-    Raises:
-        SourceError: if it is no such folder.
     """
     from olivelike.runtime.pipeline.pipeline_folder import check_folder, read_folder_target, target_settings
     from olivelike.runtime.sessions.session_settings import choose_providers

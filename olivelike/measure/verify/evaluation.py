@@ -48,12 +48,12 @@ class Evaluation:
     ) -> None:
         """Prepare a graph.
 
+        Raises `PassError` when the graph has an operator with a graph inside, or one in a form whose meaning is not
+        stated.
+
         Args:
             parameter: Returns the values of a parameter, where the graph is weightless.
             initializer: Returns the values of an initializer, where the model itself has none in memory.
-
-        Raises:
-            PassError: when the graph has an operator with a graph inside, or one in a form whose meaning is not stated.
         """
         self._model = with_functions(model)
         self._parameter, self._initializer = parameter, initializer

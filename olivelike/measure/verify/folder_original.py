@@ -140,8 +140,8 @@ def spec_of(folder: Path, record: OutputRecord, against: str | None, vae: str | 
 def merged_loras(record: OutputRecord, texts: Sequence[str], allow_pickle: bool) -> list[WeightedLora]:
     """Return the LoRAs that were merged into the folder.
 
-    Raises:
-        UsageError: if they are not those that the record lists, or tokens were added, which can't be done again here.
+    Raises `UsageError` if they are not those that the record lists, or tokens were added, which can't be done again
+    here.
     """
     if record.embeddings:
         tokens = ", ".join(entry.token for entry in record.embeddings)

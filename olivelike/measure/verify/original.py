@@ -200,8 +200,7 @@ class Verification:
     def require(self, component: str, limit: float) -> None:
         """Check that every output is finite and no further off than `limit`.
 
-        Raises:
-            VerificationError: with every output that is further off; it carries the figures.
+        Raises `VerificationError` with every output that is further off; it carries the figures.
         """
         if self.within(limit):
             return

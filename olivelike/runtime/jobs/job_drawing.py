@@ -237,10 +237,8 @@ class JobDrawing:
     def draw(self, jobs: Sequence[Job]) -> None:
         """Draw all that is not there yet.
 
-        Raises:
-            SafetyError: if pictures are flagged in all attempts; they are kept, black.
-            Interrupted: if it was stopped.
-            SessionError: if a network can't be opened or run here.
+        Raises `SafetyError` if pictures are flagged in all attempts; they are kept, black. Raises `Interrupted` if it
+        was stopped. Raises `SessionError` if a network can't be opened or run here.
         """
         self._batches, self._steps = sum(job.batches for job in jobs), sum(job.batches * job.steps for job in jobs)
         self._pictures = sum(len(job.numbers) for job in jobs)
@@ -339,6 +337,9 @@ def draw(
 ) -> list[Path]:
     """Open the networks, once for each set of LoRAs, and make and write all pictures.
 
+    Raises `SafetyError` if pictures are flagged in all attempts; they are written, black. Raises `UsageError` if a
+    picture can't be written. Raises `SessionError` if a network can't be opened or run here.
+
     Args:
         settings: of the sessions; by default those of the folder's target.
         ahead: what `begin_pipeline` returned for the same folder and settings, without LoRAs; none draws with it later,
@@ -349,11 +350,6 @@ def draw(
 
     Returns:
         The files of the pictures.
-
-    Raises:
-        SafetyError: if pictures are flagged in all attempts; they are written, black.
-        UsageError: if a picture can't be written.
-        SessionError: if a network can't be opened or run here.
     """
     for job in plan.jobs:
         writer.require_writable(job.record)

@@ -57,9 +57,7 @@ def argument_text(argument: str) -> str:
     """Return an argument of a command line as text, also where the locale has no letters for it.
 
     Python keeps bytes that the locale does not know as halves of surrogate pairs (PEP 383); they are read as UTF-8.
-
-    Raises:
-        UsageError: if they are none.
+    Raises `UsageError` if they are none.
     """
     try:
         argument.encode()

@@ -43,9 +43,8 @@ class PictureSignature:
 def open_picture_signer(certificate: Path | None, key: Path | None) -> PictureSigner | None:
     """Return what signs with a certificate; nothing if none is named.
 
-    Raises:
-        UsageError: if one of both lacks the other, or can't be used.
-        MissingError: if the extra or its package is not here.
+    Raises `UsageError` if one of both lacks the other, or can't be used, and `MissingError` if the extra or its package
+    is not here.
     """
     if certificate is None and key is None:
         return None
@@ -58,14 +57,12 @@ def open_picture_signer(certificate: Path | None, key: Path | None) -> PictureSi
 def read_signature(path: Path, roots: Sequence[Path] = ()) -> PictureSignature:
     """Return what comes of checking a picture's signature.
 
+    Raises `SourceError` if the picture can't be read, `UsageError` if a root can't, and `MissingError` if roots are
+    named and nothing is here that checks.
+
     Args:
         path: The picture.
         roots: Files of root certificates that are trusted, as PEM.
-
-    Raises:
-        SourceError: if the picture can't be read.
-        UsageError: if a root can't.
-        MissingError: if roots are named and nothing is here that checks.
     """
     from importlib.util import find_spec
 

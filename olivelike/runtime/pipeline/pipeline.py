@@ -259,12 +259,11 @@ class Pipeline:
     def latents(self, request: Request, *, on_step: Callable[[Step], None] | None = None) -> Array:
         """Denoise the pictures of a request, in one batch, and decode none.
 
+        Raises `UsageError` for a value that can't be had, and `SessionError` if a network can't be run, for lack of
+        memory or another reason.
+
         Returns:
             Latents of shape (pictures, channels, height, width), float32.
-
-        Raises:
-            UsageError: for a value that can't be had.
-            SessionError: if a network can't be run, for lack of memory or another reason.
         """
         resolved = self.resolve_defaults(request)
         callbacks = DenoisingCallbacks(1, 1, 1, on_step, None, self._tiny_decoder)
@@ -432,8 +431,7 @@ class Pipeline:
     def _channels(self) -> tuple[int, int]:
         """The channels that the denoiser takes, and those of latents.
 
-        Raises:
-            SourceError: if no pipeline is known for them.
+        Raises `SourceError` if no pipeline is known for them.
         """
         # Other exporters' folders may come without configs.
         latents = self.folder.latent_channels or self._decoder().input("latent_sample").dims[1]

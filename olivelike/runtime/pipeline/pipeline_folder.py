@@ -502,10 +502,8 @@ def check_folder_target(target: str, settings: SessionSettings, models: Mapping[
 
     Another provider than the target's may do: what counts is whether every operator has a kernel on one of the asked
     providers, or on the CPU. Files are read, without weights, only if the provider is not the target's. `models` are
-    ONNX files by the name of their component.
-
-    Raises:
-        SessionError: if an operator has no kernel; the message says which, and what to do.
+    ONNX files by the name of their component. Raises `SessionError` if an operator has no kernel; the message says
+    which, and what to do.
     """
     if settings.provider.target == target or settings.provider == _known_provider(target):
         return

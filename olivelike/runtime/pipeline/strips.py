@@ -29,15 +29,14 @@ def find_cut(
 ) -> object:
     """Return how a network is cut, for `run_in_strips`.
 
+    Raises `CutError` if it can't be cut, memory has no room for the picture even so, or the extra is not here.
+
     Args:
         path: An ONNX file.
         taken: Name and channels of what it takes.
         made: Name and channels of the output that is wanted.
         size: Height and width of what it takes.
         given: Arrays in place of the file's initializers.
-
-    Raises:
-        CutError: if it can't be cut, memory has no room for the picture even so, or the extra is not here.
     """
     if place_of("STRIPS", "cut") is None:
         raise CutError("the extra `strips` of olivelike is not installed")

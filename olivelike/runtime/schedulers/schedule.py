@@ -124,6 +124,8 @@ def make_schedule(
 ) -> Schedule:
     """Return the table of a scheduler; the same one again for a while, so that nobody may write into it.
 
+    Raises `UsageError` if the scheduler can't take so many steps, and `SourceError` if its config leads to no numbers.
+
     Args:
         chosen: The scheduler.
         steps: Steps from noise to a picture.
@@ -131,10 +133,6 @@ def make_schedule(
         eta: Share of each step's noise that is drawn afresh, where a scheduler has such a share.
         shift: What `shift_by_size` returns.
         even: Whether a flow falls evenly to one step's share.
-
-    Raises:
-        UsageError: if the scheduler can't take so many steps.
-        SourceError: if its config leads to no numbers.
     """
     _check_steps(chosen, steps)
     skipped = _skipped(chosen, steps, strength)

@@ -151,13 +151,12 @@ class SchedulerChoice:
 def find_scheduler(name: str, schedule: str | None = None) -> SchedulerChoice:
     """Return what a name stands for; case, spaces, `_` and `-` do not matter.
 
+    Raises `UsageError` if there is no such name; the message has the nearest ones, or why it can't be had.
+
     Args:
         name: a class of diffusers with or without `Scheduler`, or a sampler of A1111, which may end in a schedule type:
             `DPM++ 2M Karras`. A sampler alone has the plain schedule, whatever A1111's default is.
         schedule: A1111's schedule type, where it is written apart.
-
-    Raises:
-        UsageError: if there is no such name; the message has the nearest ones, or why it can't be had.
     """
     asked = name if schedule is None else f"{name} {schedule}"
     found = _known(_plain(asked))

@@ -40,12 +40,11 @@ def list_devices(provider: Provider) -> tuple[Device, ...]:
 def find_device(asked: int | str | None, provider: Provider, devices: Sequence[Device] | None = None) -> int | None:
     """Return the number of a device.
 
+    Raises `SessionError` if there is no such device, or several have the name; the message lists what there is.
+
     Args:
         asked: A number, a part of a name in any case, or `None` for what the provider's options say.
         devices: What there is to choose from; by default what `list_devices` finds.
-
-    Raises:
-        SessionError: if there is no such device, or several have the name; the message lists what there is.
     """
     if asked is None:
         return None

@@ -23,15 +23,14 @@ def open_session(
 ) -> Session:
     """Open a network.
 
+    Raises `SessionError` if the network can't be opened here as asked; the message says what the file asks for and what
+    the installed runtime offers.
+
     Args:
         model_path: An ONNX file; its data files are read from its folder.
         initializers: Arrays in place of initializers of the model, in their dtype and shape, by name.
         content: A part of the model to open in place of the whole; its weights are in it, or in the model's data files.
         part: Its name, if it is the same each time that the model is opened, so that what is compiled of it is kept.
-
-    Raises:
-        SessionError: if the network can't be opened here as asked; the message says what the file asks for
-            and what the installed runtime offers.
     """
     if not model_path.is_file():
         raise SessionError(f"{model_path}: there is no such model file")

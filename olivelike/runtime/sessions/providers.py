@@ -83,12 +83,9 @@ _SHORT: Final[Mapping[str, str]] = {
 def find_provider(name: str) -> Provider:
     """Return a provider by the name of its target, or as ONNX Runtime spells it; case does not matter.
 
-    `plugin:NAME` is a provider, or the first one of a module, that an installed plugin brings.
-
-    Raises:
-        UsageError: for an unknown name; the message has the nearest known ones.
-        SessionError: for a plugin that is not there, is none, or is broken.
-        PluginError: for the target of a plugin that can't be loaded.
+    `plugin:NAME` is a provider, or the first one of a module, that an installed plugin brings. Raises `UsageError` for
+    an unknown name; the message has the nearest known ones. Raises `SessionError` for a plugin that is not there, is
+    none, or is broken. Raises `PluginError` for the target of a plugin that can't be loaded.
     """
     if name.startswith(PLUGIN):
         return _plugin_provider(name.removeprefix(PLUGIN))
@@ -130,9 +127,8 @@ def available_providers() -> tuple[str, ...]:
 def require_provider(provider: Provider) -> None:
     """Check that a provider is installed; a plugin is registered with ONNX Runtime, if it has not been yet.
 
-    Raises:
-        SessionError: if it is not, and the message says which package has it, or if a plugin can't be loaded or finds
-            no device.
+    Raises `SessionError` if it is not, and the message says which package has it, or if a plugin can't be loaded or
+    finds no device.
     """
     if provider.name == WINDOWS_ML:
         provider_packages.require_windows_ml()

@@ -168,13 +168,12 @@ class Session(ABC):
     ) -> BoundCall:
         """Bind contiguous arrays of the dtypes that the graph has.
 
+        Raises `SessionError` if a name, a dtype or a shape does not fit; the message names both sides.
+
         Args:
             inputs: Every input of the network, by name.
             outputs: The outputs that are wanted, by name, with their final shapes.
             constant: Inputs that do not change between runs of the call; they go to the device once.
-
-        Raises:
-            SessionError: if a name, a dtype or a shape does not fit; the message names both sides.
         """
         if missing := [name for name in self.inputs if name not in inputs]:
             known = ", ".join(self.inputs)
@@ -376,10 +375,8 @@ def check_initializers(path: Path, known: Mapping[str, TensorProto], given: Mapp
 def check_dimensions(sizes: Mapping[str, int], models: Iterable[Path]) -> None:
     """Check that each dimension whose size is set belongs to a network: engines pass over those that do not.
 
-    `models` are all networks that they are meant for; nothing is read if no size is set.
-
-    Raises:
-        UsageError: for a name that none of them has; the message has the nearest.
+    `models` are all networks that they are meant for; nothing is read if no size is set. Raises `UsageError` for a name
+    that none of them has; the message has the nearest.
     """
     if not sizes:
         return

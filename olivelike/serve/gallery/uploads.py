@@ -28,12 +28,10 @@ _KEPT_SECONDS: Final = 24 * 3600.0
 def add_upload(folder: Path, data: bytes) -> UploadView:
     """Decode a picture within bounds, and keep it as a PNG of the same pixels.
 
+    Raises `UsageError` if it is no picture that is read, and `StoreError` if it can't be kept.
+
     Returns:
         What it is called: by the SHA-256 of what was sent, so that records can name that.
-
-    Raises:
-        UsageError: if it is no picture that is read.
-        StoreError: if it can't be kept.
     """
     name = hashlib.sha256(data).hexdigest()
     try:

@@ -162,11 +162,8 @@ class Listings:
     def command(self, order: RunOrder) -> list[str]:
         """Return the words of the command line that runs an order.
 
-        Nothing of a request is in it but what is found in a listing or table.
-
-        Raises:
-            SourceError: for a name that is not listed.
-            UsageError: for a workflow that is wrong, or has plugins where they may not run.
+        Nothing of a request is in it but what is found in a listing or table. Raises `SourceError` for a name that is
+        not listed, and `UsageError` for a workflow that is wrong, or has plugins where they may not run.
         """
         settings = self._settings
         output = settings.models_dirs[0].absolute() / self.name(order)

@@ -88,10 +88,8 @@ class Runs:
     async def plan(self, order: RunOrder) -> list[str]:
         """Return what a run would do, as lines for people.
 
-        Raises:
-            SourceError: for a name that is not listed, or what the child finds missing.
-            UsageError: for a workflow that is wrong.
-            QueueFull: if too many wait for theirs.
+        Raises `SourceError` for a name that is not listed, or what the child finds missing, `UsageError` for a workflow
+        that is wrong, and `QueueFull` if too many wait for theirs.
         """
         if self._plans >= _MOST_PLANS:
             raise QueueFull(self._plans, 10)

@@ -69,11 +69,7 @@ class IpAdapterFile:
         return self.class_name == "ImageProjection"
 
     def check_family(self, needed: Any, where: str) -> None:
-        """Refuse the adapter for a UNet that attends to text of another width.
-
-        Raises:
-            SourceError: naming both.
-        """
+        """Refuse the adapter for a UNet that attends to text of another width. Raises `SourceError` naming both."""
         if isinstance(needed, int) and needed != self.width:
             raise SourceError(
                 f"{self.path}: this IP-Adapter is for {_title(self.width)}: its tokens have width {self.width}, and "
@@ -83,8 +79,7 @@ class IpAdapterFile:
     def layers_for(self, names: Iterable[str]) -> tuple[Mapping[str, RawTensor], ...]:
         """Return the layers for a UNet whose tensors have these names, in any spelling.
 
-        Raises:
-            SourceError: if it has another number of cross-attentions.
+        Raises `SourceError` if it has another number of cross-attentions.
         """
         count = sum(name.endswith(_KEYS) for name in names)
         if count != len(self.layers):

@@ -142,9 +142,8 @@ class Change:
 def changes(component: str, base: Mapping[str, Shape], loras: Sequence[WeightedLora]) -> dict[str, Change]:
     """Check LoRAs against a network, and return what they do to each parameter that one changes, in order of name.
 
-    Raises:
-        SourceError: if a module has no layer, or does not fit it, or holds NaN or infinity, or makes such.
-        UsageError: if a weight is no finite number.
+    Raises `SourceError` if a module has no layer, or does not fit it, or holds NaN or infinity, or makes such, and
+    `UsageError` if a weight is no finite number.
     """
     parts: dict[str, list[_Part]] = {}
     for lora in loras:

@@ -70,8 +70,7 @@ def no_weight_file(path: Path) -> str | None:
 def require_onnx_model(path: Path) -> None:
     """Check that a path may be that of an ONNX model, without parsing it.
 
-    Raises:
-        SourceError: if it is a folder, another kind of file, or nothing; the message says what may be meant.
+    Raises `SourceError` if it is a folder, another kind of file, or nothing; the message says what may be meant.
     """
     if not path.exists():
         raise SourceError(f"{path}: no such file; {did_you_mean_path(path, 'check its name')}")

@@ -39,12 +39,11 @@ _LISTED = 10
 def read_network(checkpoint: Checkpoint, file_digests: Mapping[Path, str]) -> tuple[Architecture, Weights]:
     """Return architecture and weights of a component that its source stores for torch.
 
+    Raises `SourceError` as `adapt`.
+
     Args:
         checkpoint: the component.
         file_digests: SHA-256 of each of `checkpoint.files`, or what stands for it in the table of weights.
-
-    Raises:
-        SourceError: as `adapt`.
     """
     found = adapt(
         checkpoint.component,
@@ -67,6 +66,9 @@ def adapt(
 ) -> Adaptation:
     """Return architecture and name table of a stored component.
 
+    Raises `SourceError` if the class is unknown, not supported or refuses the config, a parameter has no stored tensor,
+    or shapes differ.
+
     Args:
         component: name within the pipeline, such as `vae_decoder`.
         library: as in `model_index.json`.
@@ -78,10 +80,6 @@ def adapt(
     Returns:
         An `Adaptation` whose architecture has library `diffusers` or `transformers`, the one that loads the
         class: the safety checker, kept in diffusers, is a transformers model.
-
-    Raises:
-        SourceError: if the class is unknown, not supported or refuses the config, a parameter has no stored tensor, or
-            shapes differ.
     """
     network_class = _find_class(component, library, class_name)
     check_network(component, class_name, config)
@@ -186,14 +184,13 @@ def _first(rows: list[str]) -> str:
 def convert_names(component: str, original: str, config: Config, shapes: Mapping[str, Shape]) -> dict[str, StoredView]:
     """Return where each name of diffusers or transformers lies in the stored tensors.
 
+    Raises `SourceError` if the converter fails on the names, or makes what is no view of one stored tensor.
+
     Args:
         component: for messages.
         original: way in which they are stored, of `STORED`.
         config: the network's `config.json`.
         shapes: stored name → shape, of one network.
-
-    Raises:
-        SourceError: if the converter fails on the names, or makes what is no view of one stored tensor.
     """
     import torch
     from diffusers.utils import logging

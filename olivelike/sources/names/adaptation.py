@@ -82,13 +82,12 @@ class Adaptation:
 def bind(adaptation: Adaptation, checkpoint: Checkpoint, file_digests: Mapping[Path, str]) -> Weights:
     """Return the weights table: for each parameter, where its bytes lie.
 
+    Raises `SourceError` if a parameter begins within a block of a stored tensor.
+
     Args:
         adaptation: of a checkpoint with the same `layout_digest`.
         checkpoint: the component.
         file_digests: SHA-256 of each of `checkpoint.files`.
-
-    Raises:
-        SourceError: if a parameter begins within a block of a stored tensor.
     """
     table: dict[str, Tensor] = {}
     for name, view in adaptation.names.items():

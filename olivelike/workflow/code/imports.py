@@ -199,12 +199,11 @@ _SAME = {"onnxruntime": ("onnxruntime", "onnxruntime-gpu", "onnxruntime-directml
 def tool_versions(names: Iterable[str], imported: Iterable[str] = ()) -> dict[str, str]:
     """Return each distribution's version, by the name given; nothing is imported.
 
+    Raises `MissingError` if some of `names` are not installed; the message has the command that installs them.
+
     Args:
         names: Distributions that must be there.
         imported: Distributions of modules that code imports, and may do without.
-
-    Raises:
-        MissingError: if some of `names` are not installed; the message has the command that installs them.
     """
     from importlib.metadata import PackageNotFoundError
 

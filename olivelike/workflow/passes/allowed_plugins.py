@@ -64,8 +64,7 @@ class AllowedPlugins:
     def allows(self, plugin: ListedPlugin) -> bool:
         """Tell whether a plugin may run: its folder is allowed, or its code is and has not changed since.
 
-        Raises:
-            PluginError: if the record can be written by other users.
+        Raises `PluginError` if the record can be written by other users.
         """
         record = self._read()
         folders = map(Path, record.folders)
@@ -75,21 +74,13 @@ class AllowedPlugins:
         return allowed is not None and allowed == plugin_code(plugin.path)
 
     def allow(self, plugins: Sequence[ListedPlugin]) -> None:
-        """Allow the code of plugins as it is now.
-
-        Raises:
-            PluginError: if the record can't be written.
-        """
+        """Allow the code of plugins as it is now. Raises `PluginError` if the record can't be written."""
         record = self._read()
         code = {str(plugin.path): plugin_code(plugin.path) for plugin in plugins}
         self._write(replace(record, code={**record.code, **code}))
 
     def allow_folders(self, folders: Sequence[Path]) -> None:
-        """Allow whatever lies in folders, now and later.
-
-        Raises:
-            PluginError: if the record can't be written.
-        """
+        """Allow whatever lies in folders, now and later. Raises `PluginError` if the record can't be written."""
         record = self._read()
         self._write(replace(record, folders=tuple(sorted({*record.folders, *map(str, folders)}))))
 
@@ -129,8 +120,7 @@ class AllowedPlugins:
 def require_allowed(plugins: Sequence[tuple[str, Position]], ask: Ask | None, findings: Findings) -> None:
     """Let pass what the user named, installed or allowed; ask about the rest, where somebody can be asked.
 
-    Raises:
-        WorkflowError: for files and folders that are not allowed; nothing of them has run.
+    Raises `WorkflowError` for files and folders that are not allowed; nothing of them has run.
     """
     # What `--set` names is named on the command line, and a module by name is installed.
     files = [

@@ -41,12 +41,11 @@ _LONGEST_SHOWN = 200
 def resolve_plugin(text: str, folder: Path) -> str:
     """Return what `Registry.load` takes for an entry of `plugins:`.
 
+    Raises `PluginError` if the file or folder does not exist.
+
     Args:
         text: a `.py` file, a folder, or a dotted module name.
         folder: where relative paths start.
-
-    Raises:
-        PluginError: if the file or folder does not exist.
     """
     location = absolute(text, folder)
     if (exists(location) and location.is_dir()) or location.suffix == ".py" or any(mark in text for mark in "/\\~"):
@@ -62,11 +61,10 @@ _loading = threading.RLock()
 def load_plugin_modules(location: Path) -> tuple[str, list[ModuleType]]:
     """Import a plugin afresh: a `.py` file, or every module of a folder but tests and private ones.
 
+    Raises `PluginError` if anything in it can't be imported.
+
     Returns:
         The private package name, and the modules.
-
-    Raises:
-        PluginError: if anything in it can't be imported.
     """
     folder = location if location.is_dir() else location.parent
     package = private_package(location)
@@ -176,11 +174,10 @@ def _short(text: str) -> str:
 def explain_import(subject: str, folder: Path | None, remedy: str) -> Iterator[None]:
     """Guard the import of a plugin.
 
+    Raises `PluginError` for anything that the plugin raises.
+
     Args:
         folder: the plugin's own folder; the error is placed at the innermost frame in it.
-
-    Raises:
-        PluginError: for anything that the plugin raises.
     """
     try:
         yield

@@ -36,8 +36,7 @@ class Registry:
     def __init__(self, entries: Iterable[PassEntry | RuleEntry]) -> None:
         """Index `entries` by name, and add the rules among them to `fuse`.
 
-        Raises:
-            PluginError: for a name that two different classes or rules claim; the message names both places.
+        Raises `PluginError` for a name that two different classes or rules claim; the message names both places.
         """
         self._entries: dict[str, PassEntry] = {}
         rules: list[RuleEntry] = []
@@ -58,10 +57,8 @@ class Registry:
     def load(cls, plugins: Sequence[str] = ()) -> Registry:
         """Find the built-in passes, those of installed plugins, and those of `plugins`.
 
-        `plugins` are absolute paths of `.py` files or folders, or dotted module names (see `resolve_plugin`).
-
-        Raises:
-            PluginError: if a plugin can't be imported, holds no pass or a wrong one, or takes a used name.
+        `plugins` are absolute paths of `.py` files or folders, or dotted module names (see `resolve_plugin`). Raises
+        `PluginError` if a plugin can't be imported, holds no pass or a wrong one, or takes a used name.
         """
 
         def read() -> Registry:
@@ -81,9 +78,7 @@ class Registry:
     def load_pass(cls, name: str, plugin: str | None, rule_plugins: Sequence[str] = ()) -> PassEntry:
         """Find one pass again, in a worker process, from a `PassEntry`'s `name`, `plugin` and `rule_plugins`.
 
-        Raises:
-            PluginError: as `load` does.
-            UsageError: if the plugin no longer holds the pass.
+        Raises `PluginError` as `load` does, and `UsageError` if the plugin no longer holds the pass.
         """
         entries = built_in_passes() if plugin is None else plugin_passes(plugin)
         rules = [entry for found in map(plugin_passes, rule_plugins) for entry in found]
@@ -100,8 +95,7 @@ class Registry:
     def get(self, name: str) -> PassEntry:
         """Return the pass called `name`.
 
-        Raises:
-            UsageError: for an unknown name; the message has the nearest known one.
+        Raises `UsageError` for an unknown name; the message has the nearest known one.
         """
         entry = self._entries.get(name)
         if entry is None:
@@ -151,8 +145,7 @@ def built_in_passes() -> tuple[PassEntry, ...]:
 def entry_point_passes() -> list[Entry]:
     """Return the passes and rules that installed distributions offer.
 
-    Raises:
-        PluginError: if one can't be loaded; the message names its distribution.
+    Raises `PluginError` if one can't be loaded; the message names its distribution.
     """
     from importlib.metadata import entry_points
 
@@ -167,11 +160,10 @@ def entry_point_passes() -> list[Entry]:
 def plugin_passes(plugin: str) -> list[Entry]:
     """Return the passes and rules of one plugin.
 
+    Raises `PluginError` if it can't be imported, or holds neither, or a wrong pass.
+
     Args:
         plugin: absolute path of a `.py` file or folder, or a dotted module name, or `module:NAME` of one pass or rule.
-
-    Raises:
-        PluginError: if it can't be imported, or holds neither, or a wrong pass.
     """
     location = Path(plugin)
     if not location.is_absolute():
@@ -184,8 +176,7 @@ def plugin_passes(plugin: str) -> list[Entry]:
 def _check_name(plugin: str) -> None:
     """Refuse, before it is imported, what is Python's own or a program: importing that may do anything but give passes.
 
-    Raises:
-        PluginError: with what to name.
+    Raises `PluginError` with what to name.
     """
     parts = plugin.partition(":")[0].split(".")
     if "__main__" in parts or parts[0] in sys.stdlib_module_names or not all(map(str.isidentifier, parts)):
@@ -306,8 +297,7 @@ class PassEntry:
 def check_pass_class(entry: PassEntry) -> None:
     """Check what a pass declares: a mistake shows when the class is loaded, not in the middle of a run.
 
-    Raises:
-        PluginError: with file, line and what to do, for everything that is wrong with the class.
+    Raises `PluginError` with file, line and what to do, for everything that is wrong with the class.
     """
     findings = list(_findings(entry))
     if findings:
