@@ -51,7 +51,7 @@ def test_passes_and_workflows_are_installed_below_olivelike(names: set[str]) -> 
 
 
 def test_defaults_of_schedulers_are_installed(names: set[str]) -> None:
-    assert "olivelike/data/shelf/schedulers.json" in names
+    assert "olivelike/data/published/schedulers.json" in names
 
 
 def test_the_pages_for_browsers_are_installed(names: set[str]) -> None:

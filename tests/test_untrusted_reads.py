@@ -32,7 +32,7 @@ ALLOWED = {
     "olivelike/engine/kinds/materialize_node.py": (1, STORE),
     "olivelike/engine/kinds/model_node.py": (1, STORE),
     "olivelike/engine/output/fallback_assets.py": (1, OWN),
-    "olivelike/engine/output/scheduler_defaults.py": (1, PACKAGE),
+    "olivelike/model/scheduler_settings.py": (1, PACKAGE),
     "olivelike/extras/deploy/web_page.py": (2, PACKAGE),
     "olivelike/graphs/shelf/network_forms.py": (1, PACKAGE),
     "olivelike/measure/contest/contest.py": (2, OWN),

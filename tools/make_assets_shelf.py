@@ -1,4 +1,4 @@
-"""Writes `olivelike/data/shelf/schedulers.json`: what diffusers' schedulers fill in and accept, by release.
+"""Writes `olivelike/data/published/schedulers.json`: what diffusers' schedulers fill in and accept, by release.
 
 Each supported release is asked itself, in a process of its own: `python tools/make_assets_shelf.py` installs those that
 are not there into a temporary folder, without their dependencies.
@@ -18,8 +18,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-SHELF = Path(__file__).parents[1] / "olivelike" / "data" / "shelf"
-TABLE = SHELF / "schedulers.json"
+TABLE = Path(__file__).parents[1] / "olivelike" / "data" / "published" / "schedulers.json"
 
 RELEASES = ("0.36.0", "0.37.0", "0.37.1", "0.38.0", "0.39.0", "0.40.0", "0.41.0", "0.42.0", "0.42.1")
 """The releases of diffusers that `pyproject.toml` allows; the first is the oldest."""
@@ -54,7 +53,6 @@ def write() -> None:
     """Write the table from all releases."""
     with tempfile.TemporaryDirectory() as scratch:
         asked = {release: ask_release(release, Path(scratch)) for release in RELEASES}
-    SHELF.mkdir(exist_ok=True)
     TABLE.write_text(to_text(merged(asked)), encoding="utf-8", newline="\n")
 
 

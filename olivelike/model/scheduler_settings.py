@@ -1,14 +1,19 @@
-"""Settings that a scheduler of diffusers takes over from the config of another one, which a checkpoint comes with."""
+"""Settings of diffusers' schedulers: defaults of each class, and what it takes over from the config of another one."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Final
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from olivelike._untrusted import Json
     from olivelike.model.architecture import Config
 
+TABLE: Final = Path(__file__).parents[1] / "data" / "published" / "schedulers.json"
+"""What each class fills in and accepts, by release; `tools/make_assets_shelf.py` asks diffusers and writes it."""
 SIGMAS: Final = ("use_karras_sigmas", "use_exponential_sigmas", "use_beta_sigmas")
 """Settings for the spacing of noise levels; at most one is on."""
 
@@ -24,6 +29,12 @@ _MODEL_FACTS = frozenset(
 
 _HABITS = frozenset({"timestep_spacing", "final_sigmas_type", "interpolation_type", *SIGMAS})
 """Settings that another class takes over where they are not just the first one's defaults."""
+
+
+@cache
+def scheduler_table() -> Any:
+    """Return the table: of each class in `classes`, a row for all releases that are alike, the latest last."""
+    return json.loads(TABLE.read_text(encoding="utf-8"))
 
 
 def taken_over(class_name: str, config: Config, parameters: Collection[str], own_defaults: Config) -> Json:

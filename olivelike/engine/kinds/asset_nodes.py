@@ -75,7 +75,7 @@ class AssetsNode(Kind):
 
     def facets(self, node: Node, upstream: Upstream, inputs: Inputs) -> dict[str, str]:  # noqa: ARG002
         """Return the digest of the files, of the schedulers' defaults, and of what is added to tokenizers and files."""
-        from olivelike.engine.output.scheduler_defaults import TABLE
+        from olivelike.model.scheduler_settings import TABLE
 
         source = inputs.source
         try:

@@ -80,7 +80,7 @@ def joined_files(node: Node, inputs: Inputs) -> tuple[Path, ...]:
 
 def joined_facets(node: Node, upstream: Upstream, inputs: Inputs) -> dict[str, str]:
     """Return the digest of each facet of the components that a node joins, and of what else the pipeline is."""
-    from olivelike.engine.output.scheduler_defaults import TABLE
+    from olivelike.model.scheduler_settings import TABLE
 
     made = upstream.made
     assets = made[ASSETS] if ASSETS in made else made[f"{PIPELINE}.{ASSETS}"]

@@ -1,23 +1,17 @@
-"""The config of a scheduler with the defaults of its class, from a table: diffusers itself need not be imported.
-
-`tools/make_assets_shelf.py` asks every supported release of diffusers what its schedulers fill in and which values they
-keep, and writes the table.
-"""
+"""The config of a scheduler with the defaults of its class, from a table: diffusers itself need not be imported."""
 
 from __future__ import annotations
 
 import json
 from functools import cache
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 from packaging.specifiers import SpecifierSet
 
 from olivelike._untrusted import Json, JsonView
 from olivelike.model.architecture import Config
-
-TABLE = Path(__file__).parents[2] / "data" / "shelf" / "schedulers.json"
+from olivelike.model.scheduler_settings import scheduler_table
 
 _NAMES = frozenset({"_class_name", "_diffusers_version"})
 _MOST = 1_000_000
@@ -37,7 +31,7 @@ def with_defaults(class_name: str, config: Config) -> Json | None:
         unknown class or key, or a value that the class might change or refuse.
     """
     installed = version("diffusers")
-    row = next((row for row in _table()["classes"].get(class_name, ()) if _covers(row, installed)), None)
+    row = next((row for row in scheduler_table()["classes"].get(class_name, ()) if _covers(row, installed)), None)
     if row is None or config.keys() - _NAMES - _known_keys() or not _is_kept(row, config):
         return None
     if not isinstance(config.get("_class_name", class_name), str):
@@ -75,14 +69,9 @@ def _is_like(key: str, value: Any, default: Any) -> bool:
 @cache
 def _known_keys() -> frozenset[str]:
     """Return what a class keeps although it is not its own: settings of the other classes, and of 2022."""
-    rows = (row for rows in _table()["classes"].values() for row in rows)
-    return frozenset(_table()["strays"]).union(*(row["defaults"] for row in rows))
+    rows = (row for rows in scheduler_table()["classes"].values() for row in rows)
+    return frozenset(scheduler_table()["strays"]).union(*(row["defaults"] for row in rows))
 
 
 def _covers(row: JsonView, installed: str) -> bool:
     return installed in SpecifierSet(row["diffusers"])
-
-
-@cache
-def _table() -> Any:
-    return json.loads(TABLE.read_text(encoding="utf-8"))

@@ -7,11 +7,12 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import cache
 from typing import Any, Final
 
 from olivelike._untrusted import Json, JsonView
 from olivelike.errors import SourceError
-from olivelike.model.scheduler_settings import SIGMAS, taken_over
+from olivelike.model.scheduler_settings import SIGMAS, scheduler_table, taken_over
 from olivelike.runtime.schedulers.scheduler_names import (
     CLASSES,
     EDM,
@@ -25,84 +26,33 @@ from olivelike.runtime.schedulers.scheduler_names import (
 
 Rule = tuple[Callable[[Any], bool], str]
 
-_TRAINING: Final = {
-    "num_train_timesteps": 1000, "beta_start": 0.0001, "beta_end": 0.02, "beta_schedule": "linear",
-    "trained_betas": None, "prediction_type": "epsilon",
-}  # fmt: skip
-_FEW: Final = {"num_train_timesteps": 1000, "prediction_type": "epsilon"}
-_NARROW: Final = {"beta_start": 0.00085, "beta_end": 0.012}
-_SPACED: Final = {"timestep_spacing": "linspace", "steps_offset": 0}
-_BENT: Final = dict.fromkeys(SIGMAS, False)
-_RESCALED: Final = {"rescale_betas_zero_snr": False}
 _CUT: Final = {"thresholding": False, "dynamic_thresholding_ratio": 0.995, "sample_max_value": 1.0}
-_CLIPPED: Final = {"clip_sample": True, "clip_sample_range": 1.0}
-_LEADING: Final = {**_TRAINING, **_SPACED, **_CUT, **_CLIPPED, **_RESCALED, "timestep_spacing": "leading"}
-_DDIM: Final = {**_LEADING, "set_alpha_to_one": True}
-_DDPM: Final = {**_LEADING, "variance_type": "fixed_small"}
-_DISTILLED: Final = {
-    **_DDIM, **_NARROW, "beta_schedule": "scaled_linear", "clip_sample": False, "original_inference_steps": 50,
-    "timestep_scaling": 10.0,
-}  # fmt: skip
-_LEVELS: Final = {**_TRAINING, **_SPACED, **_BENT}
-_SOLVER: Final = {**_LEVELS, **_CUT, "solver_order": 2, "lower_order_final": True, "use_flow_sigmas": False}
-_MIDPOINT: Final = {
-    "algorithm_type": "dpmsolver++", "solver_type": "midpoint", "final_sigmas_type": "zero", "variance_type": None,
-    "lambda_min_clipped": -math.inf,
-}  # fmt: skip
 _EDM: Final = {
-    **_FEW, "sigma_min": 0.002, "sigma_max": 80.0, "sigma_data": 0.5, "sigma_schedule": "karras", "rho": 7.0,
-    "final_sigmas_type": "zero",
+    "num_train_timesteps": 1000, "prediction_type": "epsilon", "sigma_min": 0.002, "sigma_max": 80.0,
+    "sigma_data": 0.5, "sigma_schedule": "karras", "rho": 7.0, "final_sigmas_type": "zero",
 }  # fmt: skip
-
-_DEFAULTS: Final[Mapping[str, JsonView]] = {
-    "DDIMParallelScheduler": _DDIM,
-    "DDIMScheduler": _DDIM,
-    "DDPMParallelScheduler": _DDPM,
-    "DDPMScheduler": _DDPM,
-    "DEISMultistepScheduler": {**_SOLVER, "algorithm_type": "deis", "solver_type": "logrho"},
-    "DPMSolverMultistepScheduler": {
-        **_SOLVER, **_MIDPOINT, **_RESCALED, "euler_at_final": False, "use_lu_lambdas": False,
-    },
-    "DPMSolverSDEScheduler": {**_LEVELS, **_NARROW},
-    "DPMSolverSinglestepScheduler": {
-        **{name: value for name, value in _SOLVER.items() if name not in _SPACED}, **_MIDPOINT,
-        "lower_order_final": False,
-    },
+_OF_EDM: Final[Mapping[str, JsonView]] = {
+    "EDMEulerScheduler": _EDM,
     "EDMDPMSolverMultistepScheduler": {
         **_EDM, **_CUT, "algorithm_type": "dpmsolver++", "solver_type": "midpoint", "solver_order": 2,
         "lower_order_final": True, "euler_at_final": False,
     },
-    "EDMEulerScheduler": _EDM,
-    "EulerAncestralDiscreteScheduler": {**_TRAINING, **_SPACED, **_RESCALED},
-    "EulerDiscreteScheduler": {
-        **_LEVELS, **_RESCALED, "interpolation_type": "linear", "timestep_type": "discrete", "sigma_min": None,
-        "sigma_max": None, "final_sigmas_type": "zero",
-    },
-    "FlowMatchEulerDiscreteScheduler": {
-        **_BENT, "num_train_timesteps": 1000, "shift": 1.0, "use_dynamic_shifting": False, "base_shift": 0.5,
-        "max_shift": 1.15, "base_image_seq_len": 256, "max_image_seq_len": 4096, "invert_sigmas": False,
-        "shift_terminal": None, "time_shift_type": "exponential", "stochastic_sampling": False,
-    },
-    "HeunDiscreteScheduler": {**_LEVELS, **_NARROW, **_CLIPPED, "clip_sample": False},
-    "KDPM2AncestralDiscreteScheduler": {**_LEVELS, **_NARROW},
-    "KDPM2DiscreteScheduler": {**_LEVELS, **_NARROW},
-    "LCMScheduler": _DISTILLED,
-    "LMSDiscreteScheduler": _LEVELS,
-    "PNDMScheduler": {
-        **_TRAINING, **_SPACED, "timestep_spacing": "leading", "skip_prk_steps": False, "set_alpha_to_one": False,
-    },
-    "SASolverScheduler": {
-        **{name: value for name, value in _SOLVER.items() if name != "solver_order"}, "predictor_order": 2,
-        "corrector_order": 2, "algorithm_type": "data_prediction", "lambda_min_clipped": -math.inf, "tau_func": None,
-        "variance_type": None,
-    },
-    "TCDScheduler": _DISTILLED,
-    "UniPCMultistepScheduler": {
-        **_SOLVER, **_RESCALED, "predict_x0": True, "solver_type": "bh2", "disable_corrector": [], "solver_p": None,
-        "final_sigmas_type": "zero", "sigma_min": None, "sigma_max": None,
-    },
 }  # fmt: skip
-"""Class → the settings that it has, with their defaults, as diffusers' classes have them."""
+"""The same of classes that no output has, and the table neither."""
+_LEFT_OUT: Final = {"flow_shift", "noise_sampler_seed", "shift_terminal", "time_shift_type", "use_dynamic_shifting"}
+"""Settings of other classes than those of flow matching that no formula has."""
+
+
+@cache
+def _defaults() -> Mapping[str, JsonView]:
+    """Return the settings of each class, with their defaults, as the latest known release of diffusers has them."""
+    latest = {name: rows[-1]["defaults"] for name, rows in scheduler_table()["classes"].items()}
+    plain = {
+        name: {key: value for key, value in own.items() if key not in _LEFT_OUT}
+        for name, own in latest.items()
+        if name in CLASSES
+    }
+    return {**plain, **{name: latest[name] for name in FLOW}, **_OF_EDM}
 
 
 @dataclass(frozen=True)
@@ -143,13 +93,13 @@ def scheduler_settings(name: str | None, config: JsonView, *, flow: bool = True)
     """
     choice, made_for = check_scheduler(name, config, flow=flow)
     class_name = choice.class_name if choice else made_for
-    if class_name is None or class_name not in _DEFAULTS:
+    if class_name is None or class_name not in _defaults():
         raise SourceError(
             f"scheduler_config.json names the class {config.get('_class_name')!r}, which is no scheduler; name another "
             "scheduler, or make the folder again"
         )
-    defaults = _DEFAULTS[class_name]
-    own_defaults = {} if class_name == made_for else _DEFAULTS.get(made_for or "", {})
+    defaults = _defaults()[class_name]
+    own_defaults = {} if class_name == made_for else _defaults().get(made_for or "", {})
     settings = {**defaults, **taken_over(class_name, config, defaults, own_defaults)}
     settings |= {key: value for key, value in choice.options if key in defaults} if choice else {}
     return SchedulerSettings(class_name, _with_formulas(class_name, settings))

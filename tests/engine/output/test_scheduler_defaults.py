@@ -14,7 +14,8 @@ from packaging.specifiers import SpecifierSet
 
 from olivelike.engine.output import scheduler_defaults
 from olivelike.engine.output.fallback_assets import scheduler_with_defaults
-from olivelike.engine.output.scheduler_defaults import TABLE, with_defaults
+from olivelike.engine.output.scheduler_defaults import with_defaults
+from olivelike.model.scheduler_settings import TABLE
 from tests.fixtures.published_schedulers import PUBLISHED_SCHEDULERS
 from tools import make_assets_shelf
 from tools.make_assets_shelf import BEFORE, RELEASES, ask_release, rows, to_text
