@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from olivelike.pass_api import Context, Resources
 
-from .eight_bits import Fp8, Int8
+from .eight_bits import Calibrated, Fp8, Int8
 from .float16 import Float16
 
 if TYPE_CHECKING:
@@ -45,29 +45,23 @@ class Float16Auto(Float16):
         return blocks
 
 
-class Int8Auto(Int8):
+class _ByTrials(Calibrated):
+    """What `auto` means to passes that compute in eight bits."""
+
+    chosen_by: ClassVar = "auto"
+    reads: ClassVar = ("architecture", "weights", "graph", "target", "calibration", "drawing")
+    resources: ClassVar = Resources(memory_bytes=1800 << 20, weights_scale=0.27)
+
+    def further_blocks(self, model: Model, context: Context) -> tuple[str, ...]:
+        """Search for the fewest blocks without which the result is right."""
+        from olivelike.measure.verify.float_search import fewest_in_float
+
+        return self.searched_blocks(fewest_in_float, model, context)
+
+
+class Int8Auto(_ByTrials, Int8):
     """`int8` with `auto` set: it reads the weights too, and needs memory for torch's network."""
 
-    chosen_by: ClassVar = "auto"
-    reads: ClassVar = ("architecture", "weights", "graph", "target", "calibration", "drawing")
-    resources: ClassVar = Resources(memory_bytes=1800 << 20, weights_scale=0.27)
 
-    def further_blocks(self, model: Model, context: Context) -> tuple[str, ...]:
-        """Search for the fewest blocks without which the result is right."""
-        from olivelike.measure.verify.float_search import fewest_in_float
-
-        return self.searched_blocks(fewest_in_float, model, context)
-
-
-class Fp8Auto(Fp8):
+class Fp8Auto(_ByTrials, Fp8):
     """`fp8` with `auto` set: it reads the weights too, and needs memory for torch's network."""
-
-    chosen_by: ClassVar = "auto"
-    reads: ClassVar = ("architecture", "weights", "graph", "target", "calibration", "drawing")
-    resources: ClassVar = Resources(memory_bytes=1800 << 20, weights_scale=0.27)
-
-    def further_blocks(self, model: Model, context: Context) -> tuple[str, ...]:
-        """Search for the fewest blocks without which the result is right."""
-        from olivelike.measure.verify.float_search import fewest_in_float
-
-        return self.searched_blocks(fewest_in_float, model, context)

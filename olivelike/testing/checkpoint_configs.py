@@ -25,6 +25,7 @@ from olivelike.families import FAMILIES
 from olivelike.families.networks.unet import COMPONENT
 from olivelike.model.components import Prediction
 from olivelike.sources.identify.published import (
+    byte_symbols,
     network_class,
     read_extra,
     scheduler_file,
@@ -306,7 +307,7 @@ def write_clip_tokenizer(folder: Path, settings: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     merges = (_TOKENIZERS / "merges.txt").read_bytes()
     (folder / "merges.txt").write_bytes(merges)
-    letters = _byte_letters()
+    letters = byte_symbols()
     joined = [line.replace(" ", "") for line in merges.decode().splitlines()[1:]]
     tokens = [*letters, *(letter + _WORD_END for letter in letters), *joined, START, END]
     _write_json(folder / "vocab.json", {token: index for index, token in enumerate(tokens)}, indent=None)
@@ -339,7 +340,7 @@ def make_vocabulary(size: int) -> tuple[dict[str, int], list[tuple[str, str]]]:
 
     Raises `ValueError` if `size` has no room for the 512 byte tokens and the two special ones.
     """
-    letters = _byte_letters()
+    letters = byte_symbols()
     tokens = [*letters, *(letter + _WORD_END for letter in letters)]
     if size < len(tokens) + 2:
         raise ValueError(f"a vocabulary needs at least {len(tokens) + 2} tokens, not {size}")
@@ -364,13 +365,6 @@ def _candidate_merges(letters: list[str]) -> Iterator[tuple[str, str]]:
             joined += piece
     # A vocabulary as large as CLIP's is filled with pairs of letters that no prompt holds.
     yield from product(reversed(letters), letters)
-
-
-def _byte_letters() -> list[str]:
-    """Return a printable letter for each byte value, as GPT-2's byte-level BPE assigns them."""
-    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return [chr(byte) for byte in printable] + [chr(256 + index) for index in range(len(others))]
 
 
 def _write_json(path: Path, value: Any, indent: int | None = 2) -> None:

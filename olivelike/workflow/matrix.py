@@ -17,6 +17,7 @@ from typing import Final
 
 from olivelike._text import did_you_mean
 from olivelike.errors import UsageError
+from olivelike.model.components import WEIGHT_FILE_SUFFIXES
 from olivelike.model.records.output import is_plain
 from olivelike.workflow.extends import apply_overrides, merge, read_with_bases, set_value
 from olivelike.workflow.findings import Findings
@@ -192,7 +193,7 @@ def _label(node: Node) -> str | None:
     match node:
         case Scalar(value=str(text)):
             stem = PurePosixPath(text.replace("\\", "/")).name
-            stem = stem.rpartition(".")[0] if stem.endswith((".safetensors", ".gguf", ".ckpt", ".bin", ".pt")) else stem
+            stem = stem.rpartition(".")[0] if stem.endswith(WEIGHT_FILE_SUFFIXES) else stem
             return "".join(re.findall(r"[\w.+-]+", stem)).strip(".-+_") or None
         case Scalar(value=value) if value is not None:
             return str(value).lower()

@@ -22,6 +22,7 @@ from olivelike.errors import PluginError
 from olivelike.measure.doctor.starts import Start, measure_starts
 from olivelike.model.plugin_targets import find_plugin_target, target_names
 from olivelike.model.targets import TARGETS
+from olivelike.runtime.sessions.providers import find_provider
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -150,17 +151,6 @@ def _reason(log: str) -> str:
 
 _CPU = "CPUExecutionProvider"
 _OPENVINO = "OpenVINO"
-_WHEELS = {
-    "CUDAExecutionProvider": "onnxruntime-gpu",
-    "TensorrtExecutionProvider": "onnxruntime-gpu",
-    "DmlExecutionProvider": "onnxruntime-directml, on Windows",
-    _OPENVINO: "openvino",
-    "WebGpuExecutionProvider": "olivelike[webgpu]",
-    "OpenVINOExecutionProvider": "olivelike[openvino-ep]",
-    "NvTensorRTRTXExecutionProvider": "olivelike[tensorrt-rtx]",
-    "WindowsML": "windowsml[with-ort], on Windows",
-}
-"""The distribution that brings a provider."""
 
 
 @dataclass(frozen=True)
@@ -265,9 +255,8 @@ def _check_target(name: str, provider: str, providers: dict[str, ProviderCheck],
     check = providers.get(provider)
     if check is not None:
         return TargetCheck(name, check.status == "usable", check.detail)
-    wheel = _WHEELS.get(provider, package)
-    remedy = f"; install {wheel}" if wheel else ""
-    return TargetCheck(name, usable=False, detail=f"{provider} is not installed{remedy}")
+    brought_by = package or find_provider(provider).package
+    return TargetCheck(name, usable=False, detail=f"{provider} is not installed; install {brought_by}")
 
 
 def _folder(purpose: str, path: Path) -> Folder:

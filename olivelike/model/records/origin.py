@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path, PurePath, PureWindowsPath
 from typing import Any, Literal, TypeVar
 
+from olivelike.model.components import WEIGHT_FILE_SUFFIXES
 from olivelike.model.few_steps import FewSteps
 from olivelike.model.guides import GUIDES, guide_kind
 from olivelike.model.records.reading import Content, RecordError
 
 T = TypeVar("T")
 
-_WEIGHTS = (".safetensors", ".gguf", ".bin", ".ckpt", ".pt", ".pth")
 _COMMIT_DIGITS = 12
 """Digits of a commit that people are shown."""
 
@@ -157,7 +157,7 @@ class Origin:
     def stem(self) -> str:
         """The last part of the name, without the suffix of a weight file."""
         last = PurePath(self.file or self.name)
-        return last.stem if last.suffix in _WEIGHTS else last.name
+        return last.stem if last.suffix in WEIGHT_FILE_SUFFIXES else last.name
 
     def published(self, output: Path | None = None, project: Path | None = None) -> Origin:
         """Return what other people may see: no path but that from an output to what lies in its own project."""

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Final, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, TypeVar, cast, get_args
 
 from olivelike.errors import UsageError
+from olivelike.model.components import WEIGHT_FILE_SUFFIXES
 from olivelike.runtime.pictures.picture_reading import find_used
 from olivelike.runtime.pipeline.request import Control, Pictures, PreprocessorName
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     """A picture that is asked for: a file, or opened, with what records say of it."""
 
 Given = TypeVar("Given", bound="Named")
-_WEIGHTS: Final = (".safetensors", ".bin", ".ckpt", ".pt", ".pth")
 
 
 def parse_control(
@@ -121,4 +121,4 @@ def _number(text: str) -> float | None:
 
 def _plain(name: str) -> str:
     path = PurePath(name.strip())
-    return path.stem if path.suffix in _WEIGHTS else path.name
+    return path.stem if path.suffix in WEIGHT_FILE_SUFFIXES else path.name

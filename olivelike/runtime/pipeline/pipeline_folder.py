@@ -29,6 +29,7 @@ from olivelike.model.components import (
     PREVIEW,
     SAFETY_CHECKER,
     SHALLOW_FILE,
+    WEIGHT_FILE_SUFFIXES,
     latent_channels,
     pixels_per_latent,
     wrong_statistics,
@@ -52,7 +53,6 @@ _DEMO_PROMPTS: Final = (
     "a purple triangle on a green background",
 )  # fmt: skip
 _CHECKPOINTS: Final = frozenset({".safetensors", ".gguf", ".ckpt", ".pt", ".pth"})
-_WEIGHTS: Final = _CHECKPOINTS | {".bin"}
 _AGAIN: Final = "make the folder again with `olivelike run` or `olivelike convert`"
 _MOST_OF_SIZE: Final = 1 << 16
 _SHOWN: Final = 60
@@ -430,7 +430,7 @@ def _not_a_pipeline(path: Path) -> str | None:
         return f"{path}: has no {INDEX_FILE}, so it is no pipeline; {hint}"
     there = [path / name for name in DENOISERS if (path / name).is_dir()]
     if not any((one / MODEL_FILE).is_file() for one in there) and any(
-        file.suffix in _WEIGHTS for one in there for file in one.iterdir()
+        file.suffix in WEIGHT_FILE_SUFFIXES for one in there for file in one.iterdir()
     ):
         advice = _convert_first(path, path.resolve().name)
         return f"{path}: is a checkpoint of diffusers, not an optimised folder; {advice}"

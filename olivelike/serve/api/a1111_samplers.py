@@ -27,16 +27,8 @@ SAMPLER_ALIASES: Final = {
     "LCM": ["k_lcm"],
 }
 """A1111's further names of its samplers."""
-SCHEDULE_NAMES: Final = {
-    "automatic": "Automatic",
-    "uniform": "Uniform",
-    "karras": "Karras",
-    "exponential": "Exponential",
-    "sgm_uniform": "SGM Uniform",
-    "simple": "Simple",
-    "normal": "Normal",
-    "beta": "Beta",
-}
+_SCHEDULES: Final = ("Automatic", "Uniform", "Karras", "Exponential", "SGM Uniform", "Simple", "Normal", "Beta")
+SCHEDULE_NAMES: Final = {label.lower().replace(" ", "_"): label for label in _SCHEDULES}
 """Schedule types by the names that programs send; people read the labels."""
 _ANCESTRAL: Final = ("EulerAncestralDiscreteScheduler", "KDPM2AncestralDiscreteScheduler")
 

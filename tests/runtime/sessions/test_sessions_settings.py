@@ -61,7 +61,7 @@ def test_an_unknown_provider_is_refused_with_the_nearest_name(name, hint):
 
 @pytest.mark.parametrize(
     ("name", "package"),
-    [("directml", "onnxruntime-directml"), ("webgpu", "onnxruntime-ep-webgpu"), ("XnnpackExecutionProvider", "build")],
+    [("directml", "onnxruntime-directml"), ("webgpu", r"olivelike\[webgpu\]"), ("XnnpackExecutionProvider", "build")],
 )
 def test_a_provider_that_is_not_installed_is_refused_with_its_package(name, package):
     with pytest.raises(SessionError, match=package) as caught:
