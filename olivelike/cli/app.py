@@ -162,8 +162,7 @@ class Commands(Group):
 def run_command_line(arguments: Sequence[str] | None = None) -> int:
     """Run one command. `arguments` are what follows `olivelike`, by default those of the process.
 
-    Returns:
-        The exit status.
+    Returns the exit status.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

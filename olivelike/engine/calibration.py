@@ -139,9 +139,8 @@ class TrialDrawing:
     def compare(self, graph: ir.Model) -> dict[str, float | None]:
         """Draw with a graph in place of the component's.
 
-        Returns:
-            `latents_error`, ‖difference‖ / ‖float's‖ of the final latents, and `psnr`, of the pictures in dB: each of
-            the worst picture. An error that is not finite and the PSNR of equal pictures are `None`.
+        Returns `latents_error`, ‖difference‖ / ‖float's‖ of the final latents, and `psnr`, of the pictures in dB: each
+        of the worst picture. An error that is not finite and the PSNR of equal pictures are `None`.
         """
         if self._float is None:
             self._pipeline.write(self._folder)

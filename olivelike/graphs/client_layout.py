@@ -86,17 +86,15 @@ _IN_ROWS: Final = 3
 def lay_out(model: ir.Model, component: str, layout: Layout, size: tuple[int, int] | None = None) -> dict[str, int]:
     """Rewrite the border of a component's graph in place.
 
-    Raises `PassError` if the graph lacks an input that clients feed, the client can't feed one that it has, or
-    the graph has no pictures of that size.
+    Returns how many inputs and outputs have another type or rank, and how many another name. Raises `PassError` if the
+    graph lacks an input that clients feed, the client can't feed one that it has, or the graph has no pictures of that
+    size.
 
     Args:
         model: The graph.
         component: What it is.
         layout: What the client wants.
         size: Width and height in pixels to fix; by default they stay free.
-
-    Returns:
-        How many inputs and outputs have another type or rank, and how many another name.
     """
     graph = model.graph
     for kind in GUIDES.values():

@@ -53,14 +53,11 @@ def add_image_prompt(model: ir.Model, shapes: Mapping[str, tuple[int, ...]]) -> 
     """Give a UNet's graph, in place, inputs for tokens and strength, and each cross-attention its second branch.
 
     Tokens are (batch, sequence, width), the strength is (1,). Raises `PassError` if the graph has other
-    cross-attentions than there are parameters for.
+    cross-attentions than there are parameters for. Returns the number of cross-attentions.
 
     Args:
         model: As `convert` makes it.
         shapes: Of the parameters, (channels, width), by name.
-
-    Returns:
-        The number of cross-attentions.
     """
     graph, sites = model.graph, list(_sites(model.graph))
     if not sites or {image_parameter(site.block, kind) for site in sites for kind in KINDS} != shapes.keys():

@@ -24,10 +24,8 @@ def add_cached_features(model: ir.Model, branch: int) -> dict[str, int]:
     """Give a UNet's graph the output `cached_features`, in place: what goes up into the layers that stay.
 
     A UNet's way up has one layer per connection from the way down, where the two are joined. `branch` counts them from
-    the last one, as DeepCache does: those above it stay. Raises `PassError` if there is no such layer.
-
-    Returns:
-        How many operators the whole graph has, and its shallow part.
+    the last one, as DeepCache does: those above it stay. Raises `PassError` if there is no such layer. Returns how many
+    operators the whole graph has, and its shallow part.
     """
     graph = model.graph
     joints = joints_of(graph)

@@ -30,10 +30,8 @@ _STRIP = 16
 def to_half(array: np.ndarray[Any, Any], dtype: int = _FLOAT16) -> tuple[np.ndarray[Any, Any], dict[str, int]]:
     """Round float32 values to half precision; infinities and NaN stay what they are.
 
-    What is beyond the largest number of the type becomes that: ±65,504 in float16, ±3.39e38 in bfloat16.
-
-    Returns:
-        The array in half precision, and how many finite values were `saturated`, and non-zero ones `flushed` to zero.
+    What is beyond the largest number of the type becomes that: ±65,504 in float16, ±3.39e38 in bfloat16. Returns the
+    array in half precision, and how many finite values were `saturated`, and non-zero ones `flushed` to zero.
     """
     if array.ndim == 2 and not array.flags.c_contiguous and array.flags.f_contiguous:
         turned, counts = to_half(array.T, dtype)

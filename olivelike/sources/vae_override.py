@@ -36,17 +36,14 @@ def open_vae(
 ) -> tuple[dict[str, Checkpoint], Origin]:
     """Open a VAE for a pipeline.
 
-    Raises `SourceError` if the VAE is missing or damaged, no VAE, or of another family than the pipeline, or if it
-    lacks a half that is asked for.
+    Returns the checkpoints by component, and where they come from, for the record. Raises `SourceError` if the VAE is
+    missing or damaged, no VAE, or of another family than the pipeline, or if it lacks a half that is asked for.
 
     Args:
         spec: a folder with `config.json` and weights, a pipeline folder, a file, or a hub id.
         components: of `vae_encoder` and `vae_decoder`.
         own: config of the pipeline's own VAE, which a single file's has to match; `None` if it has none.
         read_pickle: reads the table of a pickled file; `None` refuses such files.
-
-    Returns:
-        The checkpoints by component, and where they come from, for the record.
     """
 
     def read(files: SourceFiles) -> tuple[dict[str, Checkpoint], Origin]:

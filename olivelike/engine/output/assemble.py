@@ -94,8 +94,7 @@ def publish_output(
 ) -> list[str] | None:
     """Publish one output: the components that were materialised, and what belongs beside them.
 
-    Returns:
-        Files that the output no longer has, left alone since they were changed; `None` if it already held all.
+    Returns files that the output no longer has, left alone since they were changed; `None` if it already held all.
 
     Raises:
         MissingError: when somebody took away the record of what is there already.

@@ -118,18 +118,16 @@ def publish(
 ) -> list[str]:
     """Move what `staging` holds into `output`, and remove what `before` recorded and `record` does not.
 
-    Raises `PassError` when `staging` holds what `record` does not, or a name that no file of an output may have; the
-    output is as it was. Raises `UsageError` when somebody else's file is in the way; the output is as it was. Raises
-    `StoreError` when the disk is full or read-only; the output is as it was, or `recover` completes it.
+    Returns files that `record` does not have and `before` has, left alone since they were changed. Raises `PassError`
+    when `staging` holds what `record` does not, or a name that no file of an output may have; the output is as it was.
+    Raises `UsageError` when somebody else's file is in the way; the output is as it was. Raises `StoreError` when the
+    disk is full or read-only; the output is as it was, or `recover` completes it.
 
     Args:
         staging: From `staging_folder`; every file in it belongs to the output. Gone afterwards.
         output: The output folder; need not exist.
         is_current: Tells whether a file of the output is as recorded; by default its bytes are hashed.
         overwrite: Whether files of ours that were changed may be replaced.
-
-    Returns:
-        Files that `record` does not have and `before` has, left alone since they were changed.
     """
     output, folder = resolved(output), staging.parent
     with explained(output):

@@ -335,10 +335,8 @@ class LiveLoras:
     def merge(self, loras: Sequence[LiveLora], folder: Path) -> Mapping[str, Mapping[str, Array]]:
         """Merge LoRAs into what a folder holds, as `olivelike run` wrote it.
 
-        Raises `SourceError` if one does not fit, or is another file than when it was opened.
-
-        Returns:
-            Per component, what sessions take in place of the file's.
+        Returns per component, what sessions take in place of the file's. Raises `SourceError` if one does not fit, or
+        is another file than when it was opened.
         """
         from olivelike.sources.adapters.lora_file import WeightedLora
 

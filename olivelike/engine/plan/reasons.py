@@ -18,12 +18,11 @@ _SHOWN: Final = 8
 def differences(now: JsonView, before: JsonView) -> list[str]:
     """Compare the parts of two keys.
 
+    Returns one sentence per part that differs; empty if the keys are equal.
+
     Args:
         now: Parts of the key that is wanted, as `Key.inputs` gives them.
         before: Parts of an earlier key of the same node.
-
-    Returns:
-        One sentence per part that differs; empty if the keys are equal.
     """
     found: list[str] = []
     if now["pass"] != before["pass"]:

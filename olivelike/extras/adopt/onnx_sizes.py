@@ -40,10 +40,7 @@ def infer_sizes(model: ir.Model) -> bool:
     """Set type and shape of every value for which they can be told, in place.
 
     An open size has the name of the input's dimension that it always equals, a formula of one (`8*height`), or a
-    name of its own.
-
-    Returns:
-        Whether open sizes are known; if not, shapes are what ONNX's inference says.
+    name of its own. Returns whether open sizes are known; if not, shapes are what ONNX's inference says.
     """
     _fix_channels(model.graph)
     _name_input_sizes(model.graph)

@@ -19,10 +19,8 @@ _LIBRARY: Final = "onnx"
 def open_onnx_component(files: SourceFiles, component: str) -> Checkpoint:
     """Read the table of a component's ONNX model, and nothing of its weights.
 
-    Raises `SourceError` if a file is missing or damaged, or there are several models.
-
-    Returns:
-        A checkpoint whose `graph` is the model file, for `load_onnx`.
+    Returns a checkpoint whose `graph` is the model file, for `load_onnx`. Raises `SourceError` if a file is missing or
+    damaged, or there are several models.
     """
     name = _choose(files, component)
     path = files.path(f"{component}/{name}")

@@ -283,7 +283,8 @@ def measure_folders(
 ) -> dict[str, Measurement | SessionError]:
     """Measure networks against each other, such as variants of one: their runs take turns.
 
-    Raises `UsageError` for numbers that can't be had, and `SessionError` if there is no model file.
+    Returns what was measured, by name; an error for a network that can't be opened or run, or whose process dies or
+    hangs. Raises `UsageError` for numbers that can't be had, and `SessionError` if there is no model file.
 
     Args:
         folders: by name, folders with a `model.onnx`, or with a pipeline in one file.
@@ -291,9 +292,6 @@ def measure_folders(
         sizes: of dynamic dimensions, by name. By default a guided batch of one picture, of the size that the folder's
             `config.json` says. Of a pipeline the keywords of `one_file_inputs`.
         limit: seconds that a network may take to open, or for a run.
-
-    Returns:
-        What was measured, by name; an error for a network that can't be opened or run, or whose process dies or hangs.
     """
     if runs < 1 or warmup < 0 or not 0 < limit <= LONGEST:
         raise UsageError(f"{runs} runs after {warmup} of warm-up within {limit:g} s each can't be measured")

@@ -64,14 +64,12 @@ class PipelineFacts:
 def pipeline_graph(networks: Mapping[str, Graph], facts: PipelineFacts) -> ir.Model:
     """Put the finished graphs of a pipeline together.
 
-    Raises `PassError` if a network or a setting is of a kind that one file can't have; the message says which.
+    Returns a weightless model, whose parameters are called `COMPONENT/PARAMETER`. Raises `PassError` if a network or a
+    setting is of a kind that one file can't have; the message says which.
 
     Args:
         networks: By component, weightless. With tokenizers as ONNX models, texts are inputs; else their ids.
         facts: What else the pipeline has.
-
-    Returns:
-        A weightless model, whose parameters are called `COMPONENT/PARAMETER`.
     """
     models = {component: graph.to_ir() for component, graph in networks.items()}
     for component, model in models.items():

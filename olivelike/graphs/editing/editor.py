@@ -48,6 +48,8 @@ class GraphEditor:
     ) -> ir.Value:
         """Insert a node with one output in front of `before`.
 
+        Returns the output.
+
         Args:
             inputs: Its inputs; `None` for an absent optional one.
             before: Where to insert; also gives the block unless `block` does.
@@ -55,9 +57,6 @@ class GraphEditor:
             attributes: As `onnx_ir.node` takes them.
             dtype: Type of the output; that of the first input by default.
             block: Module that the node is from.
-
-        Returns:
-            The output.
         """
         trimmed = list(inputs)
         while trimmed and trimmed[-1] is None:

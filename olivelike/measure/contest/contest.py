@@ -96,16 +96,14 @@ def contest(
 ) -> dict[str, Measured]:
     """Measure engines against each other.
 
-    Raises `ContestInterrupted` with what was measured so far.
+    Returns what was measured, by name. An engine that fails is marked; the others go on. Raises `ContestInterrupted`
+    with what was measured so far.
 
     Args:
         jobs: by name; a process for each.
         turns: measured runs. Each is done by every engine before the next; who begins changes from one to the next.
         limit: seconds that an engine may take to open, or for a run.
         look: is called right after the last run, before the processes end.
-
-    Returns:
-        What was measured, by name. An engine that fails is marked; the others go on.
     """
     driver = open_driver()
     with contextlib.ExitStack() as stack:

@@ -81,10 +81,8 @@ class FloatSearch:
     def run(self) -> tuple[tuple[str, ...], Json]:
         """Find the fewest blocks that must stay in float.
 
-        Raises `VerificationError` when no choice of blocks is enough.
-
-        Returns:
-            The blocks, as `force_fp32_blocks` takes them, and what the run record should hold.
+        Returns the blocks, as `force_fp32_blocks` takes them, and what the run record should hold. Raises
+        `VerificationError` when no choice of blocks is enough.
         """
         blocks: tuple[str, ...] = ()
         facts: Json = {}

@@ -337,8 +337,9 @@ def draw(
 ) -> list[Path]:
     """Open the networks, once for each set of LoRAs, and make and write all pictures.
 
-    Raises `SafetyError` if pictures are flagged in all attempts; they are written, black. Raises `UsageError` if a
-    picture can't be written. Raises `SessionError` if a network can't be opened or run here.
+    Returns the files of the pictures. Raises `SafetyError` if pictures are flagged in all attempts; they are written,
+    black. Raises `UsageError` if a picture can't be written. Raises `SessionError` if a network can't be opened or run
+    here.
 
     Args:
         settings: of the sessions; by default those of the folder's target.
@@ -347,9 +348,6 @@ def draw(
         sheet: whether all come on one sheet too.
         on_event: called as things happen, in this thread.
         while_writing: goes round the writing of each picture and its event.
-
-    Returns:
-        The files of the pictures.
     """
     for job in plan.jobs:
         writer.require_writable(job.record)

@@ -95,10 +95,8 @@ def _no_numbers() -> SessionError:
 def check_upscaler(path: Path) -> tuple[int | None, int | None]:
     """Check that an ONNX file takes and gives pictures of three colours; weights are not read.
 
-    Raises `UsageError` if it is for something else, or there is no such file.
-
-    Returns:
-        Height and width that it takes; `None` for each that may be any.
+    Returns height and width that it takes; `None` for each that may be any. Raises `UsageError` if it is for something
+    else, or there is no such file.
     """
     if not path.is_file():
         raise UsageError(f"{path}: there is no such upscaler; name an ONNX file of a super-resolution network")

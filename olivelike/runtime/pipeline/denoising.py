@@ -60,15 +60,13 @@ def denoise(
 ) -> Array:
     """Run the denoiser on each timestep; steps without its deep layers take what those made in an earlier step.
 
-    Raises `Interrupted` if `callbacks.cancel` is set, and `SessionError` if the engine fails.
+    Returns latents of shape (pictures, channels, height, width), float32. Raises `Interrupted` if `callbacks.cancel` is
+    set, and `SessionError` if the engine fails.
 
     Args:
         start: latents to begin with.
         networks: the denoiser, and its shallow part for the steps between whole ones.
         decoder: opens `vae_decoder`, for previews.
-
-    Returns:
-        Latents of shape (pictures, channels, height, width), float32.
     """
     import numpy as np
 
@@ -122,6 +120,8 @@ def guide(
 ) -> Array:
     """Combine predictions on the negative prompts and on the prompts.
 
+    Returns a new array with a row for each picture.
+
     Args:
         prediction: of shape (pictures + rows of prompts, channels, height, width): first the negative prompts.
         rescale: share of the result whose deviation is brought to that of the prompts' prediction (section 3.4 of
@@ -129,9 +129,6 @@ def guide(
         terms: rows of prompts that add up to what leads a picture: each by its difference from the negative prompt,
             times its weight (equation 11 of https://arxiv.org/abs/2206.01714).
         of_family: what the family makes of the result, and of the prompts' prediction.
-
-    Returns:
-        A new array with a row for each picture.
     """
     import numpy as np
 

@@ -93,11 +93,10 @@ def generators(seeds: Sequence[int]) -> list[Noise]:
 def draw_noise(shape: tuple[int, ...], sources: Sequence[Noise]) -> Array:
     """Draw standard normal noise, each picture's from its own seed.
 
+    Returns noise of shape (pictures, channels, height, width), float32.
+
     Args:
         shape: of one picture: (channels, height, width).
-
-    Returns:
-        Noise of shape (pictures, channels, height, width), float32.
     """
     import numpy as np
 

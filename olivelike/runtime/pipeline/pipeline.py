@@ -259,11 +259,8 @@ class Pipeline:
     def latents(self, request: Request, *, on_step: Callable[[Step], None] | None = None) -> Array:
         """Denoise the pictures of a request, in one batch, and decode none.
 
-        Raises `UsageError` for a value that can't be had, and `SessionError` if a network can't be run, for lack of
-        memory or another reason.
-
-        Returns:
-            Latents of shape (pictures, channels, height, width), float32.
+        Returns latents of shape (pictures, channels, height, width), float32. Raises `UsageError` for a value that
+        can't be had, and `SessionError` if a network can't be run, for lack of memory or another reason.
         """
         resolved = self.resolve_defaults(request)
         callbacks = DenoisingCallbacks(1, 1, 1, on_step, None, self._tiny_decoder)

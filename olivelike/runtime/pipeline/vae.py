@@ -24,12 +24,11 @@ def encode_picture(
 ) -> Array:
     """Encode a picture, and draw a sample of its latents for each of the sources.
 
+    Returns latents of shape (pictures, channels, height, width), float32.
+
     Args:
         pixels: of shape (1, 3, height, width), in [-1, 1].
         encoder: `vae_encoder`. One that has only the mean, as other exporters write it, draws nothing.
-
-    Returns:
-        Latents of shape (pictures, channels, height, width), float32.
     """
     import numpy as np
 
@@ -82,12 +81,11 @@ def _encode_tiles(encoder: Network, pixels: Array, tiles: _Tiles, output: str, p
 def decode_latents(latents: Array, decoder: Network, folder: PipelineFolder, *, singly: bool = False) -> Array:
     """Decode latents of shape (pictures, channels, height, width).
 
+    Returns pixels of shape (pictures, 3, height, width), about [-1, 1], float32.
+
     Args:
         latents: scaled as the denoiser has them.
         singly: one picture at a time, in buffers for one.
-
-    Returns:
-        Pixels of shape (pictures, 3, height, width), about [-1, 1], float32.
     """
     import numpy as np
 

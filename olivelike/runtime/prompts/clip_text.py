@@ -37,15 +37,12 @@ if TYPE_CHECKING:
 def weighted(hidden: Array, weights: Sequence[Sequence[float]]) -> Array:
     """Weigh the chunks of one prompt and lay them one after the other.
 
-    Raises `UsageError` if the weights leave no finite numbers.
+    Returns embeddings of shape (1, chunks · length, width), of the dtype of `hidden`; a chunk whose weights are all 1
+    keeps its bits. Raises `UsageError` if the weights leave no finite numbers.
 
     Args:
         hidden: hidden states of the chunks, of shape (chunks, length, width), in any floating dtype.
         weights: a weight per token, (chunks, length).
-
-    Returns:
-        Embeddings of shape (1, chunks · length, width), of the dtype of `hidden`; a chunk whose weights are all 1 keeps
-        its bits.
     """
     import numpy as np
 
@@ -208,10 +205,8 @@ class PromptTokenizer:
     def encode(self, texts: Sequence[Chunks], chunks: int, encoder: TextEncoder) -> EncodedText:
         """Encode texts to the length of so many chunks; every distinct row of ids once, 64 in a call.
 
+        Returns hidden states of shape (texts, chunks · length, width), and the pooled output of each first chunk.
         Raises `UsageError` if weights can't be applied.
-
-        Returns:
-            Hidden states of shape (texts, chunks · length, width), and the pooled output of each first chunk.
         """
         return encode_chunks([text.padded(chunks, self) for text in texts], encoder)
 

@@ -68,12 +68,9 @@ PromptPart = Fragment | Literal[Break.BREAK]
 def parse_prompt(text: str, *, prompt_weights: bool = True) -> tuple[PromptPart, ...]:
     """Split a prompt into stretches of equal weight; brackets without a partner reach to the end, or are text.
 
-    Raises `UsageError` if it is very long, or a weight very large. `prompt_weights=False` takes brackets,
-    backslashes and `BREAK` literally.
-
-    Returns:
-        Fragments and breaks in order; one empty fragment for an empty prompt. Neighbours of equal weight are one
-        fragment, so that a prompt without weights is tokenized in one piece.
+    Returns fragments and breaks in order; one empty fragment for an empty prompt. Neighbours of equal weight are one
+    fragment, so that a prompt without weights is tokenized in one piece. Raises `UsageError` if it is very long, or a
+    weight very large. `prompt_weights=False` takes brackets, backslashes and `BREAK` literally.
     """
     if len(text) > _LONGEST:
         raise UsageError(f"prompt: it has {len(text):,} characters, and at most {_LONGEST:,} are read")

@@ -72,10 +72,7 @@ def draw_orders(
 ) -> list[Path]:
     """Let a server draw what is planned, and write each picture as soon as it is there, as `draw` does.
 
-    When it ends otherwise, jobs that have not ended are cancelled.
-
-    Returns:
-        The files of the pictures.
+    When it ends otherwise, jobs that have not ended are cancelled. Returns the files of the pictures.
 
     Raises:
         SafetyError: if pictures are flagged in all attempts; they are written, black.

@@ -61,10 +61,7 @@ _loading = threading.RLock()
 def load_plugin_modules(location: Path) -> tuple[str, list[ModuleType]]:
     """Import a plugin afresh: a `.py` file, or every module of a folder but tests and private ones.
 
-    Raises `PluginError` if anything in it can't be imported.
-
-    Returns:
-        The private package name, and the modules.
+    Returns the private package name, and the modules. Raises `PluginError` if anything in it can't be imported.
     """
     folder = location if location.is_dir() else location.parent
     package = private_package(location)
