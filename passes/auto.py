@@ -46,7 +46,7 @@ class Float16Auto(Float16):
 
 
 class _ByTrials(Calibrated):
-    """What `auto` means to passes that compute in eight bits."""
+    """The meaning of `auto` in passes that compute in eight bits."""
 
     chosen_by: ClassVar = "auto"
     reads: ClassVar = ("architecture", "weights", "graph", "target", "calibration", "drawing")

@@ -38,7 +38,7 @@ _OF_EDM: Final[Mapping[str, JsonView]] = {
         "lower_order_final": True, "euler_at_final": False,
     },
 }  # fmt: skip
-"""The same of classes that no output has, and the table neither."""
+"""Defaults of classes that no output has, and the table neither."""
 _LEFT_OUT: Final = {"flow_shift", "noise_sampler_seed", "shift_terminal", "time_shift_type", "use_dynamic_shifting"}
 """Settings of other classes than those of flow matching that no formula has."""
 
