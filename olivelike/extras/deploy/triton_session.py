@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from olivelike.errors import SessionError
-from olivelike.runtime.sessions.session import BoundCall, Buffer, Session, ValueSpec
+from olivelike.runtime.sessions.session import BoundCall, Session, ValueSpec
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from olivelike.runtime.sessions.session import Buffer
 
 
 def triton_backend() -> Any:

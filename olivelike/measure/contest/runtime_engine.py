@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from olivelike.errors import SessionError
 from olivelike.families import TEXT_ENCODERS
@@ -25,8 +25,11 @@ from olivelike.runtime.pipeline.request import Request
 from olivelike.runtime.sessions.devices import require_nvidia
 from olivelike.runtime.sessions.open_session import open_session
 from olivelike.runtime.sessions.providers import OPENVINO, require_provider
-from olivelike.runtime.sessions.session import BoundCall, Buffer, Session, ValueSpec, empty, read_model_file
+from olivelike.runtime.sessions.session import BoundCall, Session, ValueSpec, empty, read_model_file
 from olivelike.runtime.sessions.session_settings import SessionSettings
+
+if TYPE_CHECKING:
+    from olivelike.runtime.sessions.session import Buffer
 
 _STAGES: Final[dict[str, Stage]] = {
     "text_encoder": "text_encoder",

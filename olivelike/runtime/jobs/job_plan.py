@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 from olivelike.errors import UsageError
 from olivelike.families import FAMILIES
-from olivelike.runtime.jobs.control_files import Given, Named, UsedImage, found_again
+from olivelike.runtime.jobs.control_files import Given, found_again
 from olivelike.runtime.jobs.fast import Lora, sped_up, unsuited_notes
 from olivelike.runtime.jobs.job_notes import (
     guidance_notes,
@@ -39,6 +39,7 @@ from olivelike.runtime.prompts.wildcards import Wildcards
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+    from olivelike.runtime.jobs.control_files import Named, UsedImage
     from olivelike.runtime.pipeline.networks import Initializers
 
 

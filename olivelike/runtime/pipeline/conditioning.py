@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError, UsageError
-from olivelike.families.denoiser_forms import Array, EncodedText, Inputs
+from olivelike.families.denoiser_forms import EncodedText, Inputs
 from olivelike.model.components import MODEL_FILE
 from olivelike.model.guides import IMAGE_TOKENS
 from olivelike.runtime.pipeline.prompt_cost import batch_texts, check_cost
 from olivelike.runtime.prompts.text_kinds import TextReader, encode_prompts
 
 if TYPE_CHECKING:
+    from olivelike.families.denoiser_forms import Array
     from olivelike.families.family import TextPart
     from olivelike.runtime.pipeline.guides_in_use import ImagePrompt
     from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder

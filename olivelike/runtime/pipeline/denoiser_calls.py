@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import SourceError
-from olivelike.families.denoiser_forms import TOKENS, Array, Inputs, taken_moment
+from olivelike.families.denoiser_forms import TOKENS, Inputs, taken_moment
 from olivelike.model.components import CACHED_FEATURES
 from olivelike.model.guides import IMAGE_STRENGTH
 from olivelike.runtime.pipeline.guides_in_use import NO_GUIDES, Guide, GuideInputs, Guides, is_guide_input
 
 if TYPE_CHECKING:
+    from olivelike.families.denoiser_forms import Array
     from olivelike.runtime.pipeline.conditioning import Conditioning
     from olivelike.runtime.pipeline.latents import Start
     from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder

@@ -30,7 +30,7 @@ from olivelike.model.guides import (
 )
 from olivelike.runtime.pictures.pixels import to_shares, upright
 from olivelike.runtime.pipeline.safety import Preprocessing
-from olivelike.runtime.sessions.session import Buffer, Call, Network, put
+from olivelike.runtime.sessions.session import Call, Network, put
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from olivelike.families.denoiser_forms import Array
     from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
     from olivelike.runtime.pipeline.request import Control, Request, ResolvedRequest
+    from olivelike.runtime.sessions.session import Buffer
 
 _FIRST_SHARE: Final = 0.1
 """Share of the outermost residual in guess mode; the shares grow evenly in logarithm to 1, that of the middle."""

@@ -31,14 +31,7 @@ from olivelike.runtime.pipeline.latents import (
     seed_of_attempt,
 )
 from olivelike.runtime.pipeline.masked_area import part_of_picture
-from olivelike.runtime.pipeline.networks import (
-    Initializers,
-    Networks,
-    check_memory_limit,
-    denoiser_name,
-    shallow_name,
-    weight_bytes,
-)
+from olivelike.runtime.pipeline.networks import Networks, check_memory_limit, denoiser_name, shallow_name, weight_bytes
 from olivelike.runtime.pipeline.pipeline_folder import (
     PipelineFolder,
     check_folder_target,
@@ -62,6 +55,7 @@ if TYPE_CHECKING:
 
     from olivelike.families.denoiser_forms import Array
     from olivelike.runtime.pictures.upscaling import Upscaler
+    from olivelike.runtime.pipeline.networks import Initializers
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
 

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError
 from olivelike.families.denoiser_forms import EncodedText
-from olivelike.runtime.prompts.clip_text import TextEncoder, read_special
+from olivelike.runtime.prompts.clip_text import read_special
 from olivelike.runtime.prompts.t5_text import damage, open_whole
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
     from olivelike.families.family import TextPart
+    from olivelike.runtime.prompts.clip_text import TextEncoder
 
 _FALLBACK: Final = {"pad_token": "<|endoftext|>"}
 

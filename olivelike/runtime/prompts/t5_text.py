@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from olivelike.errors import SourceError
-from olivelike.runtime.prompts.clip_text import Chunks, TextEncoder, encode_chunks, read_special, read_tokenizer
+from olivelike.runtime.prompts.clip_text import Chunks, encode_chunks, read_special, read_tokenizer
 from olivelike.runtime.prompts.syntax import Fragment, parse_prompt
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from olivelike.families.denoiser_forms import EncodedText
     from olivelike.families.family import TextPart
+    from olivelike.runtime.prompts.clip_text import TextEncoder
 
 
 @dataclass(frozen=True)

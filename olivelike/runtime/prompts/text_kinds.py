@@ -8,13 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from olivelike._files import identity_at
 from olivelike.errors import UsageError
 from olivelike.families.denoiser_forms import EncodedText
 from olivelike.families.family import TextPart
-from olivelike.runtime.prompts.clip_text import TextEncoder, open_tokenizer
+from olivelike.runtime.prompts.clip_text import open_tokenizer
+
+if TYPE_CHECKING:
+    from olivelike.runtime.prompts.clip_text import TextEncoder
 
 
 class Tokens(Protocol):

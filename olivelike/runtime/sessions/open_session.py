@@ -6,11 +6,15 @@ import contextlib
 import importlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from olivelike.errors import SessionError
 from olivelike.runtime.sessions.providers import OPENVINO
-from olivelike.runtime.sessions.session import Array, Opened, Session
+from olivelike.runtime.sessions.session import Opened, Session
 from olivelike.runtime.sessions.session_settings import SessionSettings
+
+if TYPE_CHECKING:
+    from olivelike.runtime.sessions.session import Array
 
 
 def open_session(

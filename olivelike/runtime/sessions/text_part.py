@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.message import DecodeError
 
@@ -17,8 +17,11 @@ from olivelike.model.onnx_messages import ModelProto, attribute, load_model, mak
 from olivelike.runtime.sessions.open_session import open_session
 from olivelike.runtime.sessions.ort_session import OrtSession
 from olivelike.runtime.sessions.providers import OPENVINO
-from olivelike.runtime.sessions.session import Array, BoundCall, Buffer, DeviceArray, Session, ValueSpec
+from olivelike.runtime.sessions.session import BoundCall, DeviceArray, Session, ValueSpec
 from olivelike.runtime.sessions.session_settings import SessionSettings
+
+if TYPE_CHECKING:
+    from olivelike.runtime.sessions.session import Array, Buffer
 
 _TEXT: Final = "encoder_hidden_states"
 _ATTENTION: Final = frozenset({"Attention", "GroupQueryAttention", "MultiHeadAttention", "Softmax"})

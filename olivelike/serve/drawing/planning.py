@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from olivelike.engine.output.swap import LiveLora, LiveLoras, lora_folders
 from olivelike.errors import SourceError, UsageError
-from olivelike.runtime.jobs.control_files import UsedImage
 from olivelike.runtime.jobs.job_plan import Job, JobPlan, open_pictures, plan_jobs
 from olivelike.runtime.jobs.prompt_lines import PromptLine
 from olivelike.runtime.pictures import UsedFile
@@ -20,6 +19,9 @@ from olivelike.runtime.prompts.wildcards import Wildcards
 from olivelike.serve.drawing.plots import Cell, cells
 from olivelike.serve.orders import LoraChoice, Order
 from olivelike.serve.upscalers import find_upscaler
+
+if TYPE_CHECKING:
+    from olivelike.runtime.jobs.control_files import UsedImage
 
 
 @dataclass(frozen=True)
