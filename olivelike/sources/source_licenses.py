@@ -25,9 +25,7 @@ STATED: Final = "workflow"
 """Where a licence stands that no file says."""
 METADATA_KEYS: Final = ("modelspec.license", "general.license", "license")
 _FRONT: Final = re.compile(r"\A\ufeff?---\r?\n(.*?)^---\s*$", re.DOTALL | re.MULTILINE)
-_ENTRY: Final = re.compile(
-    r"^(license(?:_name|_link)?):[ \t]*['\"]?([^\r\n'\"#]+?)['\"]?[ \t]*(?:#.*)?\r?$", re.MULTILINE
-)
+_ENTRY: Final = re.compile(r"^(license(?:_name|_link)?):(.*)$", re.MULTILINE)
 _TEXT_FILE: Final = re.compile(r"(licen[cs]e|copying)([-_.][\w.+-]*)?", re.IGNORECASE)
 _NOTHING: Final = frozenset({"", "other", "unknown", "none", "n/a", "null", "~", "-"})
 _MOST_BYTES: Final = 1 << 20
@@ -74,7 +72,8 @@ def _text(files: SourceFiles, name: str) -> str:
 
 def _of_card(text: str) -> License | None:
     front = _FRONT.match(text)
-    said = dict(_ENTRY.findall(front[1])) if front else {}
+    entries = _ENTRY.findall(front[1]) if front else ()
+    said = {key: value.partition(" #")[0].strip(" \t\r'\"") for key, value in entries}
     for key in ("license", "license_name"):
         if (name := _name(said.get(key, ""))).lower() not in _NOTHING:
             link = said.get("license_link", "")

@@ -230,7 +230,13 @@ def test_the_next_step_is_to_draw_where_that_works_and_else_to_look(tmp_path, mo
     of_a_plugin = replace(TARGETS["cpu"], name="cpu_of_theirs")
     monkeypatch.setattr("olivelike.cli.commands.convert.find_target", {**TARGETS, "cpu_of_theirs": of_a_plugin}.get)
     assert next_step("cpu_of_theirs", little_pipeline()) == drawing
-    assert next_step("cuda", little_pipeline()).startswith("next, on a machine that has cuda: olivelike generate")
+    assert next_step("cuda", little_pipeline()).startswith("next, with cuda (onnxruntime-gpu): olivelike generate")
+    for installed, told in (
+        (None, "next, with openvino (olivelike[openvino]): olivelike"),
+        ("spec", "next: olivelike"),
+    ):
+        monkeypatch.setattr("olivelike.cli.commands.convert.find_spec", lambda _, installed=installed: installed)
+        assert next_step("openvino", little_pipeline()).startswith(told)
     shutil.copytree(little_pipeline(), tmp_path / "part")
     shutil.rmtree(tmp_path / "part" / "text_encoder")
     assert next_step("cpu", tmp_path / "part").startswith("next: olivelike info")

@@ -83,4 +83,4 @@ def test_convert_tells_an_error_once_and_a_result_with_the_next_step(project, cl
     last = cli(*words, "--keep-going").out.splitlines()[-1]
     assert last == """next: olivelike generate 'models/a b' "a red circle\""""
     last = cli(*words, "--keep-going", "--target", "trt").out.splitlines()[-1]
-    assert last.startswith("next, on a machine that has tensorrt: olivelike generate ")
+    assert last.startswith("next, with tensorrt (onnxruntime-gpu, and TensorRT): olivelike generate ")

@@ -49,6 +49,11 @@ from tests.fixtures.tiny_vae_files import make_tiny_vae
         ),
         ({"LICENSE": "The licence of owls, version 3\n"}, License("The licence of owls, version 3", "LICENSE")),
         ({"LICENSE": "Do as you like.\n"}, None),
+        ({"README.md": f"---\nlicense:{' ' * 100_000}x'y\n---\n"}, License("x'y", "README.md")),
+        (
+            {"README.md": '---\nlicense: other\nlicense_name: "o"\nlicense_link: https://o.org/l#2\n---\n'},
+            License("o", "README.md", "https://o.org/l#2"),
+        ),
         ({"LICENSE-notes.py": "mit license"}, License("mit", "LICENSE-notes.py")),
     ],
 )

@@ -26,6 +26,9 @@ def test_each_requirement_is_in_the_recipe_or_is_for_pip() -> None:
     listed = {text.split()[0] for text in whole["run"] + whole["run_constraints"]}
     assert {NAMES.get(name, name) for name in asked - BY_PIP} <= listed
     assert {text.split()[0] for text in runtime["run"]} <= listed
+    page = (ROOT / "docs" / "platforms.md").read_text(encoding="utf-8")
+    plugins = {name for name in BY_PIP if name.startswith("onnxruntime-ep-")}
+    assert [name for name in BY_PIP - plugins - {"onnxruntime-gpu"} if f"`{name}`" not in page] == []
 
 
 def test_ranges_are_conda_s_without_markers_and_extras() -> None:

@@ -1,6 +1,7 @@
 """`olivelike convert`: optimise one checkpoint without writing a workflow file."""
 
 import shlex
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -127,17 +128,18 @@ def convert(
 
 
 def next_step(target: str, output: Path) -> str:
-    """Say how pictures are made, and where, if the target is not one that any machine has.
+    """Say how pictures are made, and with what, if that is not here.
 
     Nothing draws with a folder that `generate` does not open, such as one without a text encoder.
     """
     from olivelike.runtime.pipeline.pipeline_folder import open_folder
-    from olivelike.runtime.sessions.providers import CPU
+    from olivelike.runtime.sessions.providers import CPU, OPENVINO, find_provider
 
     try:
         open_folder(output)
     except SourceError:
         return f"next: olivelike info {shlex.quote(str(output))}; it draws no pictures without the parts that it lacks"
-    found = find_target(target)
-    where = "" if found.provider == CPU else f", on a machine that has {found.name}"
-    return f'next{where}: olivelike generate {shlex.quote(str(output))} "a red circle"'
+    found, needed = find_target(target), ""
+    if found.provider not in (CPU, *([OPENVINO] if find_spec("openvino") else [])):
+        needed = f", with {found.name} ({find_provider(target).package})"
+    return f'next{needed}: olivelike generate {shlex.quote(str(output))} "a red circle"'

@@ -3,10 +3,13 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import typer
+
 from olivelike._untrusted import Json, one_line
 from olivelike.cli import options as shared
 from olivelike.cli.options import argument, option
 from olivelike.cli.stdout import write_found, write_lines
+from olivelike.errors import UsageError, VerificationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +33,7 @@ def info(
         bool, option("--hash/--no-hash", "Also read the whole file, for the hashes of model sites.")
     ] = True,
     certificate: Annotated[
-        list[Path] | None, option("FILE", "Root certificate to trust for a signed picture, as PEM; repeatable.")
+        list[Path] | None, option("FILE", "Root that a picture's signer must descend from, as PEM; repeatable.")
     ] = None,
     allow_pickle: shared.AllowPickle = False,
     json: shared.Json = False,
@@ -38,7 +41,8 @@ def info(
     """Say what a folder, a weight file or a picture is.
 
     Kind and family come from what a file holds, never from its name. Of a folder that olivelike wrote: what it was
-    made of, for what, and whether it is complete.
+    made of, for what, and whether it is complete. Of a signed picture: who signed it, and whether it was changed since;
+    with --certificate the exit status is 5 unless all is well.
     """
     if file.is_dir():
         from olivelike.engine.output.folder_info import describe_folder
@@ -55,10 +59,10 @@ def info(
         picture, signature = read_picture(file), read_signature(file, certificate or ())
         lines = (*picture_lines(picture), *_signature_lines(signature, roots=len(certificate or ())))
         write_found({**picture_json(picture), "signature": signature.to_json()}, lines, json=json)
+        if certificate and signature.state != "trusted":
+            raise typer.Exit(VerificationError.exit_code)
         return
     if certificate:
-        from olivelike.errors import UsageError
-
         raise UsageError("--certificate: that is for signed pictures; `verify-signature` checks folders")
     from olivelike.sources.files.pickled import read_pickle_table
     from olivelike.sources.identify.weight_file import describe_weight_file, hash_file

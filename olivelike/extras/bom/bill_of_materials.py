@@ -8,25 +8,30 @@ https://cyclonedx.org/docs/1.6/json/; by its own library.
 from __future__ import annotations
 
 import json
+import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from olivelike._files import write_whole
+from olivelike._files import explained, write_whole
 from olivelike._installed import own_version
 from olivelike._text import listed
 from olivelike._untrusted import one_line, read_object
 from olivelike.digest import digest_bytes, digest_file
 from olivelike.engine.output.license_notes import unknown_licenses
+from olivelike.engine.output.output_files import holds, is_file
 from olivelike.errors import SourceError, UsageError, VerificationError
 from olivelike.families import DENOISERS
 from olivelike.model.components import torch_folder
 from olivelike.model.records.output import RECORD_FILE, OutputRecord
+from olivelike.model.records.signature_marks import MOST_BYTES
 from olivelike.model.records.users_files import BOM_FILE
+from olivelike.store.folder import is_digest
 
 if TYPE_CHECKING:
+    from cyclonedx.model import HashType
     from cyclonedx.model.bom import Bom
     from cyclonedx.model.component import Component
 
@@ -46,6 +51,7 @@ class BomFile:
     path: Path
     networks: int
     files: int
+    sources: int
     licenses: Mapping[str, str] = field(default_factory=dict)
     """Licence by the name of what is under it."""
     unknown: tuple[str, ...] = ()
@@ -53,7 +59,7 @@ class BomFile:
 
     def to_json(self) -> Json:
         """Return the fields as JSON values."""
-        counts = {"networks": self.networks, "files": self.files}
+        counts = {"networks": self.networks, "files": self.files, "sources": self.sources}
         return {"path": str(self.path), **counts, "licenses": dict(self.licenses), "unknown": list(self.unknown)}
 
 
@@ -65,22 +71,31 @@ def write_bom(folder: Path, output: Path | None = None) -> BomFile:
         output: The file to write; by default `bom.cdx.json` in the folder.
 
     Raises:
-        SourceError: if it is no output, or the file can't be written.
+        SourceError: if it is no output, or its record has what can be none.
+        StoreError: if the file can't be written.
         VerificationError: if a file of it is missing or was changed.
         UsageError: if something else lies where the file goes.
     """
+    from cyclonedx.exception import CycloneDxException
+
     record = OutputRecord.require(folder)
     path = output or folder / BOM_FILE
     _check_place(path)
     recorded = digest_file(folder / RECORD_FILE)
     _check_files(folder, record)
     try:
-        write_whole(path, bom_of(record, recorded).encode(), durable=False)
-    except OSError as error:
-        raise SourceError(f"{path}: can't be written: {error.strerror}; choose another file with --output") from error
+        made = bom_of(record, recorded)
+    except (ValueError, CycloneDxException) as error:
+        raise SourceError(
+            f"{folder / RECORD_FILE}: names what no bill of materials can: {one_line(str(error))}; run the workflow "
+            "that made it again"
+        ) from error
+    with explained("write the bill of materials", path, "choose another file with --output"):
+        write_whole(path, made.encode(), durable=False)
     under = {origin.name: origin.license.name for _, origin in record.origins if origin.license is not None}
     unknown = unknown_licenses(origin for _, origin in record.origins)
-    return BomFile(path, len(record.components), len(record.files) + 1, under, tuple(unknown))
+    counts = (len(record.components), len(record.files) + 1, len(record.origins))
+    return BomFile(path, *counts, under, tuple(unknown))
 
 
 def bom_of(record: OutputRecord, recorded: str) -> str:
@@ -159,7 +174,7 @@ def _network(name: str, entry: ComponentRecord, record: OutputRecord) -> Compone
 
 
 def _source(ref: str, role: str, origin: Origin) -> Component:
-    from cyclonedx.model import HashAlgorithm, HashType, Property
+    from cyclonedx.model import Property
     from cyclonedx.model.component import Component, ComponentType
     from packageurl import PackageURL
 
@@ -173,7 +188,7 @@ def _source(ref: str, role: str, origin: Origin) -> Component:
         bom_ref=ref,
         version=origin.commit,
         purl=purl,
-        hashes=[HashType(alg=HashAlgorithm.SHA_256, content=origin.sha256)] if origin.sha256 else None,
+        hashes=_hashes(origin.sha256) if origin.sha256 else None,
         licenses=_licenses([origin.license]),
         properties=[Property(name="olivelike:role", value=role), *_unknown([origin])],
     )
@@ -188,7 +203,7 @@ def _licenses(licenses: Sequence[License | None]) -> list[object]:
     make, found = LicenseFactory(), []
     declared = LicenseAcknowledgement.DECLARED
     for one in {one.name: one for one in licenses if one is not None}.values():
-        link = XsUri(one.link) if one.link else None
+        link = XsUri(one.link) if one.link and one.link.isprintable() else None
         try:
             found.append(make.make_with_id(one.name, url=link, acknowledgement=declared))
         except InvalidSpdxLicenseException:
@@ -208,11 +223,17 @@ def _files(digests: Mapping[str, str], prefix: str = "") -> list[Component]:
 
 
 def _file(ref: str, path: str, sha256: str) -> Component:
-    from cyclonedx.model import HashAlgorithm, HashType
     from cyclonedx.model.component import Component, ComponentType
 
-    hashes = [HashType(alg=HashAlgorithm.SHA_256, content=sha256)]
-    return Component(name=path, type=ComponentType.FILE, bom_ref=f"file:{ref}", hashes=hashes)
+    return Component(name=path, type=ComponentType.FILE, bom_ref=f"file:{ref}", hashes=_hashes(sha256))
+
+
+def _hashes(sha256: str) -> list[HashType]:
+    from cyclonedx.model import HashAlgorithm, HashType
+
+    if not is_digest(sha256):
+        raise ValueError(f"{sha256[:80]!r} is no SHA-256")
+    return [HashType(alg=HashAlgorithm.SHA_256, content=sha256)]
 
 
 def _went_into(component: str, role: str, origin: Origin, record: OutputRecord) -> bool:
@@ -229,10 +250,10 @@ def _went_into(component: str, role: str, origin: Origin, record: OutputRecord) 
 
 
 def _check_place(path: Path) -> None:
-    if not path.exists() and not path.is_symlink():
+    if not os.path.lexists(path):
         return
     try:
-        ours = path.is_file() and not path.is_symlink() and read_object(path).get("bomFormat") == "CycloneDX"
+        ours = is_file(path) and read_object(path, MOST_BYTES).get("bomFormat") == "CycloneDX"
     except (OSError, ValueError):
         ours = False
     if not ours:
@@ -241,15 +262,7 @@ def _check_place(path: Path) -> None:
 
 def _check_files(folder: Path, record: OutputRecord) -> None:
     """Hold each file against the record: a list with other digests than those of the files helps nobody."""
-    changed = []
-    for path, facts in record.files.items():
-        try:
-            found = digest_file(folder / path)
-        except OSError:
-            found = ""
-        if found != facts.sha256:
-            changed.append(path)
-    if changed:
+    if changed := [path for path, facts in record.files.items() if not holds(folder / path, facts)]:
         raise VerificationError(
             f"{folder}: is not as its {RECORD_FILE} says: {one_line(listed(sorted(changed), _SHOWN))}; run the "
             "workflow that made it again"

@@ -29,9 +29,9 @@ def bom(
     from olivelike.extras.bom.bill_of_materials import write_bom
 
     made = write_bom(folder, output)
-    sources = count(len(made.licenses) + len(made.unknown), "source")
+    held = (count(made.networks, "network"), count(made.files, "file"), count(made.sources, "source"))
     lines = [
-        f"wrote {made.path}: {count(made.networks, 'network')}, {count(made.files, 'file')}, {sources}",
+        f"wrote {made.path}: {', '.join(held)}",
         *(f"{name} is under {said}" for name, said in made.licenses.items()),
         *(f"no file says the licence of {name}" for name in made.unknown),
     ]

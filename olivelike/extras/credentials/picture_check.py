@@ -6,9 +6,8 @@ import io
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from olivelike._signing_keys import read_pem
+from olivelike._signing_keys import read_pem, read_roots
 from olivelike._untrusted import one_line
-from olivelike.errors import UsageError
 from olivelike.extras.credentials.offline import offline
 from olivelike.runtime.pictures.picture_signature import PictureSignature
 
@@ -42,10 +41,11 @@ def check_picture(data: bytes, roots: Sequence[Path]) -> PictureSignature:
     """
     from c2pa import C2paError
 
-    anchors = {root: read_pem(root, "a root certificate") for root in roots}
+    for root in roots:
+        read_roots(root)
     try:
-        found = _read(data, None)
-        trusted = [root for root, pem in anchors.items() if _is_trusted(data, root, pem)]
+        found = _read(data)
+        trusted = [root for root in roots if _read(data, root).get("validation_state") == "Trusted"]
     except C2paError.ManifestNotFound:
         return PictureSignature("none")
     except C2paError as error:
@@ -70,22 +70,13 @@ def check_picture(data: bytes, roots: Sequence[Path]) -> PictureSignature:
     )
 
 
-def _read(data: bytes, anchors: str | None) -> Json:
+def _read(data: bytes, root: Path | None = None) -> Json:
     from c2pa import Reader
 
+    anchors = None if root is None else read_pem(root, "a root certificate").decode("ascii", "replace")
     with Reader(_media_type(data), io.BytesIO(data), context=offline(anchors)) as reader:
         found: Json = json.loads(reader.json())
         return found
-
-
-def _is_trusted(data: bytes, root: Path, pem: bytes) -> bool:
-    from cryptography.x509 import load_pem_x509_certificates
-
-    try:
-        load_pem_x509_certificates(pem)
-    except ValueError as error:
-        raise UsageError(f"{root}: is no certificate in PEM form: {one_line(str(error))}") from None
-    return bool(_read(data, pem.decode("ascii", "replace")).get("validation_state") == "Trusted")
 
 
 def _media_type(data: bytes) -> str:

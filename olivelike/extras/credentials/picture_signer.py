@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import io
 import json
-import os
 from typing import TYPE_CHECKING, Final
 
 from olivelike._installed import own_version
-from olivelike._signing_keys import PASSWORD, read_pem, read_private_key
+from olivelike._signing_keys import read_pem, read_private_key
 from olivelike._untrusted import one_line
 from olivelike.errors import UsageError
 from olivelike.extras.credentials.offline import offline
@@ -58,7 +57,7 @@ class PictureSigner:
         """Read both; raises as `open_signer`."""
         from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-        private = read_private_key(key, os.environ.get(PASSWORD))
+        private = read_private_key(key)
         self._key = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         self._algorithm = _ALGORITHMS[private.curve.name]
         self._certificate = read_pem(certificate, "a certificate")

@@ -10,12 +10,11 @@ from __future__ import annotations
 import base64
 import contextlib
 import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final
 
-from olivelike._signing_keys import key_name, public_pem, read_public_keys
+from olivelike._signing_keys import key_name, not_valid_now, public_pem, read_public_keys, read_roots
 from olivelike._text import listed
 from olivelike._untrusted import one_line, parse_object, read_bytes
 from olivelike.digest import digest_bytes, digest_file
@@ -25,15 +24,14 @@ from olivelike.extras.signing.folder_signature import (
     certificate_name,
     covered_files,
     hashing,
-    may_sign,
-    not_valid_now,
-    read_certificates,
+    scratch_file,
+    signing_key,
 )
 from olivelike.extras.signing.provenance import MEDIA_TYPE, products
-from olivelike.extras.signing.signed_payloads import payload_of
+from olivelike.extras.signing.signed_payloads import named_keys, payload_of
 from olivelike.extras.signing.signers import identity_name, read_trust, sigstore_reached
 from olivelike.model.records.output import OutputRecord
-from olivelike.model.records.signature_marks import SIGNATURE_FILE, claimed_digests, claimed_statement
+from olivelike.model.records.signature_marks import MOST_BYTES, SIGNATURE_FILE, claimed_digests, claimed_statement
 from olivelike.model.records.users_files import PROVENANCE_FILE
 
 if TYPE_CHECKING:
@@ -44,9 +42,13 @@ if TYPE_CHECKING:
     from olivelike._untrusted import Json
 
 _PREDICATE = "https://model_signing/signature/v1.0"
-_LOGIN = "it is signed by a login; name that with --identity and --issuer"
+_KINDS: Final = {
+    "publicKey": ("it is signed with a key", "name its public one with --key"),
+    "x509CertificateChain": ("it is signed with a certificate", "name its root with --certificate"),
+    "certificate": ("it is signed by a login", "name that with --identity and --issuer"),
+}
+"""Kinds of signers, by the field of a bundle that names one, and how to check them."""
 _SHOWN = 5
-_MOST_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,7 @@ def check_folder(
 def _check_provenance(folder: Path, expected: _Expected, algorithm: str, digests: dict[str, str]) -> None:
     """Check that the same one signed the statement, and that it is about these files."""
     try:
-        data = read_bytes(folder / PROVENANCE_FILE, _MOST_BYTES)
+        data = read_bytes(folder / PROVENANCE_FILE, MOST_BYTES)
         if digest_bytes(data) != digests[PROVENANCE_FILE] or algorithm != "sha256":
             raise ValueError("it changed while it was read, or was signed by another digest than SHA-256")
         made = products(expected.statement(data))
@@ -141,7 +143,7 @@ def _check_provenance(folder: Path, expected: _Expected, algorithm: str, digests
 def _read_signature(folder: Path) -> bytes:
     path = folder / SIGNATURE_FILE
     try:
-        return read_bytes(path)
+        return read_bytes(path, MOST_BYTES)
     except FileNotFoundError:
         raise MissingError(
             f"{folder}: is not signed: it has no {SIGNATURE_FILE}; ask who made it, or `sign` it"
@@ -157,14 +159,10 @@ def _by_key(folder: Path, path: Path, bundle: Json) -> _Expected:
     if more:
         raise UsageError(f"{path}: holds several keys; name the file of the signer's alone")
     config = Config().use_elliptic_key_verifier(public_key=path)
-    material = _material(bundle)
-    if "x509CertificateChain" in material:
-        raise _wrong(folder, "it is signed with a certificate; name its root with --certificate")
-    if "certificate" in material:
-        raise _wrong(folder, _LOGIN)
+    _require_kind(folder, bundle, "publicKey")
 
     def statement(data: bytes) -> bytes:
-        return payload_of(parse_object(data)["dsseEnvelope"], first, MEDIA_TYPE)
+        return payload_of(parse_object(data)["dsseEnvelope"], named_keys([first]), MEDIA_TYPE)
 
     return _Expected(key_name(public_pem(first)), config, statement)
 
@@ -176,8 +174,7 @@ def _by_login(folder: Path, login: Login, bundle: Json) -> _Expected:
     from sigstore.verify import Verifier
     from sigstore.verify.policy import Identity
 
-    if "certificate" not in _material(bundle):
-        raise _wrong(folder, "it is signed with a key; name its public one with --key, or a root with --certificate")
+    _require_kind(folder, bundle, "certificate")
     trust = read_trust(login.trust)
     with sigstore_reached():
         verifier = Verifier(trusted_root=trust.trusted_root)
@@ -199,52 +196,50 @@ def _by_login(folder: Path, login: Login, bundle: Json) -> _Expected:
 
 
 def _by_certificates(folder: Path, roots: Sequence[Path], bundle: Json) -> _Expected:
-    from cryptography.hazmat.primitives.serialization import Encoding
-    from cryptography.x509 import load_der_x509_certificate
+    from cryptography import x509
+    from cryptography.exceptions import UnsupportedAlgorithm
     from model_signing.verifying import Config
 
     for root in roots:
-        for one in read_certificates(root):
-            if reason := not_valid_now(one):
-                raise UsageError(f"{root}: the certificate is not valid now: {reason}")
-    material = _material(bundle)
-    if "certificate" in material:
-        raise _wrong(folder, _LOGIN)
-    if "x509CertificateChain" not in material:
-        raise _wrong(folder, "it is signed with a key, without a certificate; name the public key with --key")
+        read_roots(root)
+    _require_kind(folder, bundle, "x509CertificateChain")
     try:
-        chain = [load_der_x509_certificate(one) for one in _chain(bundle)]
-        name = certificate_name(chain[0])
-    except (ValueError, KeyError, TypeError, IndexError) as error:
+        chain = [x509.load_der_x509_certificate(one) for one in _chain(bundle)]
+        names, ended = [*map(certificate_name, chain)], [*map(not_valid_now, chain)]
+        key = signing_key(chain[0])
+    except (
+        ValueError, KeyError, TypeError, IndexError, UnsupportedAlgorithm, x509.DuplicateExtension, x509.InvalidVersion,
+        x509.UnsupportedGeneralNameType,
+    ) as error:  # fmt: skip
         raise _wrong(folder, f"its certificate is damaged: {one_line(str(error))}") from None
-    for one in chain:
-        if reason := not_valid_now(one):
-            raise _wrong(
-                folder,
-                f"the certificate of {certificate_name(one)} is not valid now: {reason}; ask for a new signature",
-            )
-    if not may_sign(chain[0]):
-        raise _wrong(folder, f"the certificate of {name} is not for signing")
-    key: Any = chain[0].public_key()
+    for name, reason in zip(names, ended, strict=True):
+        if reason:
+            raise _wrong(folder, f"the certificate of {name} is not valid now: {reason}", "ask for a new signature")
+    if key is None:
+        raise _wrong(folder, f"the certificate of {names[0]} is not for signing", "ask for a signature by another")
+    by_it = named_keys([key])
 
     def statement(data: bytes) -> bytes:
         found = parse_object(data)
-        if _chain(found)[0] != chain[0].public_bytes(Encoding.DER):
+        if _chain(found)[0] != _chain(bundle)[0]:
             raise ValueError("another certificate has signed it")
-        return payload_of(found["dsseEnvelope"], key, MEDIA_TYPE)
+        return payload_of(found["dsseEnvelope"], by_it, MEDIA_TYPE)
 
-    return _Expected(name, Config().use_certificate_verifier(certificate_chain=list(roots)), statement)
+    return _Expected(names[0], Config().use_certificate_verifier(certificate_chain=list(roots)), statement)
 
 
 def _chain(bundle: Json) -> list[bytes]:
     """Return the certificates of a bundle, the signer's first."""
-    certificates = _material(bundle)["x509CertificateChain"]["certificates"]
+    certificates = bundle["verificationMaterial"]["x509CertificateChain"]["certificates"]
     return [base64.b64decode(one["rawBytes"]) for one in certificates]
 
 
-def _material(bundle: Json) -> dict[str, Any]:
-    found = bundle.get("verificationMaterial")
-    return found if isinstance(found, dict) else {}
+def _require_kind(folder: Path, bundle: Json, kind: str) -> None:
+    """Make sure that a bundle is of such a signer as somebody has named. Raises `VerificationError`."""
+    material = bundle.get("verificationMaterial")
+    found = next((one for one in _KINDS if isinstance(material, dict) and one in material), None)
+    if found != kind:
+        raise _wrong(folder, *(_KINDS[found] if found else (f"its {SIGNATURE_FILE} names no signer",)))
 
 
 def _check(folder: Path, expected: _Expected, signature: bytes, algorithm: str, digests: dict[str, str]) -> None:
@@ -253,9 +248,7 @@ def _check(folder: Path, expected: _Expected, signature: bytes, algorithm: str, 
     from OpenSSL.crypto import Error, X509StoreContextError
     from sigstore.errors import Error as SigstoreError
 
-    with tempfile.TemporaryDirectory() as place, contextlib.redirect_stdout(sys.stderr):
-        read = Path(place) / SIGNATURE_FILE
-        read.write_bytes(signature)
+    with scratch_file(signature) as read, contextlib.redirect_stdout(sys.stderr):
         try:
             expected.config.set_hashing_config(hashing(algorithm)).verify(folder.resolve(), read)
         except InvalidSignature:
@@ -270,7 +263,7 @@ def _check(folder: Path, expected: _Expected, signature: bytes, algorithm: str, 
             if str(error).startswith("Signature mismatch"):
                 raise _wrong(folder, _differences(folder, algorithm, digests)) from None
             if str(error).startswith("Key mismatch"):
-                raise _wrong(folder, "another key has signed it") from None
+                raise _wrong(folder, "another key has signed it", "name that of who made it, or take it anew") from None
             raise _wrong(folder, f"its {SIGNATURE_FILE} does not hold: {one_line(str(error))}") from None
 
 
@@ -287,5 +280,5 @@ def _differences(folder: Path, algorithm: str, digests: dict[str, str]) -> str:
     return "; ".join(parts) or "files were changed"
 
 
-def _wrong(folder: Path, what: str) -> VerificationError:
-    return VerificationError(f"{folder}: {what}; take the folder anew from who made it")
+def _wrong(folder: Path, what: str, remedy: str = "take the folder anew from who made it") -> VerificationError:
+    return VerificationError(f"{folder}: {what}; {remedy}")

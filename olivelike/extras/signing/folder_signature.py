@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import datetime as dt
+import contextlib
 import os
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from olivelike._signing_keys import read_pem
+from olivelike._signing_keys import CURVES
 from olivelike._text import did_you_mean_path, listed
 from olivelike._untrusted import one_line
 from olivelike.engine.output.output_files import is_link
-from olivelike.errors import SourceError, UsageError
+from olivelike.errors import MissingError, SourceError
 from olivelike.model.records.output import JOURNAL_FILE
 from olivelike.model.records.signature_marks import SIGNATURE_FILE
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
     from cryptography.x509 import Certificate
     from model_signing.hashing import Config
 
@@ -60,6 +64,7 @@ def covered_files(folder: Path) -> set[str]:
                 strange.append(f"{relative} is a link")
             elif path.is_file():
                 files.add(relative)
+                strange += [] if os.access(path, os.R_OK) else [f"{relative} may not be read"]
             elif not path.is_dir():
                 strange.append(f"{relative} is no regular file")
         if not folders and not names:
@@ -84,14 +89,19 @@ def hashing(algorithm: str = "sha256") -> Config:
     )
 
 
-def read_certificates(path: Path) -> list[Certificate]:
-    """Return the certificates of a PEM file. Raises `UsageError` if it has none."""
-    from cryptography.x509 import load_pem_x509_certificates
-
+@contextlib.contextmanager
+def scratch_file(data: bytes = b"") -> Iterator[Path]:
+    """Yield a file of these bytes that vanishes. Raises `MissingError` if there is no room for it."""
     try:
-        return load_pem_x509_certificates(read_pem(path, "a certificate"))
-    except ValueError as error:
-        raise UsageError(f"{path}: is no certificate in PEM form: {one_line(str(error))}") from None
+        place = tempfile.TemporaryDirectory()
+        path = Path(place.name) / SIGNATURE_FILE
+        path.write_bytes(data)
+    except OSError as error:
+        raise MissingError(
+            f"no temporary file can be written: {error.strerror}; free some space, or name another folder by $TMPDIR"
+        ) from error
+    with place:
+        yield path
 
 
 def certificate_name(certificate: Certificate) -> str:
@@ -101,31 +111,17 @@ def certificate_name(certificate: Certificate) -> str:
     return f"{one_line(certificate.subject.rfc4514_string())} (SHA-256 {certificate.fingerprint(SHA256()).hex()})"
 
 
-def not_valid_now(certificate: Certificate) -> str | None:
-    """Return why a certificate can't be relied on today; `None` if it can."""
-    now = dt.datetime.now(dt.UTC)
-    if now > certificate.not_valid_after_utc:
-        return f"it ended on {certificate.not_valid_after_utc:%Y-%m-%d}"
-    if now < certificate.not_valid_before_utc:
-        return f"it begins on {certificate.not_valid_before_utc:%Y-%m-%d}"
-    return None
-
-
-def may_sign(certificate: Certificate) -> bool:
-    """Tell whether a certificate names a usage that covers signing: digital signature, or code signing."""
-    from cryptography.x509 import ExtendedKeyUsage, ExtensionNotFound, KeyUsage
+def signing_key(certificate: Certificate) -> EllipticCurvePublicKey | None:
+    """Return the key of a certificate that is for signing: for digital signatures, or for code; `None` of others."""
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+    from cryptography.x509 import ExtendedKeyUsage, KeyUsage
     from cryptography.x509.oid import ExtendedKeyUsageOID
 
-    extensions = certificate.extensions
-    try:
-        if extensions.get_extension_for_class(KeyUsage).value.digital_signature:
-            return True
-    except ExtensionNotFound:
-        pass
-    try:
-        return ExtendedKeyUsageOID.CODE_SIGNING in extensions.get_extension_for_class(ExtendedKeyUsage).value
-    except ExtensionNotFound:
-        return False
+    key, values = certificate.public_key(), [one.value for one in certificate.extensions]
+    may_sign = any(isinstance(value, KeyUsage) and value.digital_signature for value in values) or any(
+        isinstance(value, ExtendedKeyUsage) and ExtendedKeyUsageOID.CODE_SIGNING in value for value in values
+    )
+    return key if may_sign and isinstance(key, EllipticCurvePublicKey) and key.curve.name in CURVES else None
 
 
 def _refuse(error: OSError) -> None:

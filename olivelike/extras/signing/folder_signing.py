@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from olivelike._files import write_whole
+from olivelike._files import explained, write_whole
 from olivelike._text import listed
 from olivelike._untrusted import one_line, read_bytes
 from olivelike.digest import digest_file
 from olivelike.errors import SourceError, UsageError, VerificationError
-from olivelike.extras.signing.folder_signature import FolderSignature, covered_files
+from olivelike.extras.signing.folder_signature import FolderSignature, covered_files, scratch_file
 from olivelike.extras.signing.provenance import provenance_of
 from olivelike.model.records.output import RECORD_FILE, OutputRecord
-from olivelike.model.records.signature_marks import SIGNATURE_FILE, claimed_digests, claimed_statement
-from olivelike.model.records.users_files import PROVENANCE_FILE
+from olivelike.model.records.signature_marks import MOST_BYTES, SIGNATURE_FILE, claimed_digests, claimed_statement
+from olivelike.model.records.users_files import BOM_FILE, PROVENANCE_FILE, is_outdated_bom
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from olivelike.extras.signing.signers import FolderSigner
     from olivelike.model.records.run_record import RunRecord
 
@@ -36,14 +36,17 @@ def sign_folder(
         run: The record of the run that made it, whose times and versions go into that statement.
 
     Raises:
-        UsageError: if there is a statement already, and none is asked for.
+        UsageError: if there is a statement already, and none is asked for; or a bill of materials of other files.
         SourceError: if the folder has no files, or can't be signed.
         VerificationError: if a file was changed since the run that the statement would be about.
+        StoreError: if nothing can be written there.
         MissingError: if somebody who has to be asked for the signature can't be reached.
     """
     files = covered_files(folder)
     if not files:
         raise SourceError(f"{folder}: has no file to sign")
+    if is_outdated_bom(folder):
+        raise UsageError(f"{folder}: its {BOM_FILE} is of what was here before; renew it with `bom`, or remove it")
     if not provenance:
         if PROVENANCE_FILE in files:
             raise UsageError(f"{folder}: has a {PROVENANCE_FILE}; renew it with --provenance, or remove it")
@@ -52,7 +55,10 @@ def sign_folder(
     products = {name: file.sha256 for name, file in record.files.items()}
     products[RECORD_FILE] = digest_file(folder / RECORD_FILE)
     path = folder / PROVENANCE_FILE
-    before = read_bytes(path) if path.exists() else None
+    try:
+        before = read_bytes(path, MOST_BYTES) if path.exists() else None
+    except OSError as error:
+        raise SourceError(f"{path}: can't be read: {error.strerror}; remove it") from error
     _write(path, signer.signed(provenance_of(record, products, run)))
     try:
         return _signed(folder, signer, files | {PROVENANCE_FILE}, products)
@@ -63,15 +69,14 @@ def sign_folder(
 
 def _signed(folder: Path, signer: FolderSigner, files: set[str], products: dict[str, str]) -> FolderSignature:
     """Sign what lies in a folder, of which the products have to be as their run left them."""
-    with tempfile.TemporaryDirectory() as place:
-        made = Path(place) / SIGNATURE_FILE
+    with scratch_file() as made:
         try:
             signer.sign(folder.resolve(), made)
         except (OSError, ValueError) as error:
             raise SourceError(
                 f"{folder}: can't be signed: {one_line(str(error))}; sign it once no run writes"
             ) from error
-        signature = read_bytes(made)
+        signature = read_bytes(made, MOST_BYTES)
     digests = claimed_digests(claimed_statement(signature))
     if changed := sorted(name for name, digest in products.items() if digests.get(name) != digest):
         raise VerificationError(
@@ -84,7 +89,5 @@ def _signed(folder: Path, signer: FolderSigner, files: set[str], products: dict[
 
 
 def _write(path: Path, data: bytes) -> None:
-    try:
+    with explained("write a signature", path, "sign a copy of the folder"):
         write_whole(path, data)
-    except OSError as error:
-        raise SourceError(f"{path}: can't be written: {error.strerror}; sign a copy that you may write") from error

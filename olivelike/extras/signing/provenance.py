@@ -43,7 +43,8 @@ def provenance_of(record: OutputRecord, digests: Mapping[str, str], run: RunReco
             "buildType": BUILD_TYPE,
             "externalParameters": {
                 "workflow": record.workflow,
-                "target": to_json(record.target),
+                # Options of its provider decide no file, and may name folders of the machine.
+                "target": {name: getattr(record.target, name) for name in ("name", "precision", "plugin")},
                 "layout": record.layout,
                 "loras": [_without_origin(one) for one in record.loras],
                 "embeddings": [_without_origin(one) for one in record.embeddings],
@@ -78,6 +79,8 @@ def products(payload: bytes) -> dict[str, str]:
         found = {one["name"]: one["digest"]["sha256"] for one in statement["subject"]}
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError("it has no list of files") from error
+    if not all(isinstance(text, str) for pair in found.items() for text in pair):
+        raise ValueError("it has no list of files")
     if len(found) != len(statement["subject"]) or RECORD_FILE not in found:
         raise ValueError(f"it names a file twice, or not {RECORD_FILE}")
     return found

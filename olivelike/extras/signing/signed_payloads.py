@@ -5,15 +5,15 @@ A shared store's records are signed so: the envelope holds the bytes, what they 
 
 from __future__ import annotations
 
-import binascii
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from olivelike._signing_keys import PASSWORD, read_private_key, read_public_keys
+from olivelike._signing_keys import read_private_key, read_public_keys
 from olivelike.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey, EllipticCurvePublicKey
     from securesystemslib.signer import Key, Signer
 
@@ -31,9 +31,7 @@ class PayloadSigner:
         """
         from securesystemslib.signer import CryptoSigner
 
-        self._signer: Signer = CryptoSigner(
-            read_private_key(key, os.environ.get(PASSWORD)) if isinstance(key, Path) else key
-        )
+        self._signer: Signer = CryptoSigner(read_private_key(key) if isinstance(key, Path) else key)
 
     @property
     def id(self) -> str:
@@ -56,11 +54,7 @@ class PayloadSigners:
 
     def __init__(self, path: Path) -> None:
         """Read public keys from a PEM file. Raises `UsageError` if it has none, or anything else."""
-        from securesystemslib.signer import SSlibKey
-
-        self._path = path
-        keys = [SSlibKey.from_crypto(key) for key in read_public_keys(path)]
-        self._keys: dict[str, Key] = {key.keyid: key for key in keys}
+        self._path, self._keys = path, named_keys(read_public_keys(path))
 
     def require(self, signer: PayloadSigner) -> None:
         """Make sure that a signer is one of them. Raises `UsageError`."""
@@ -69,37 +63,34 @@ class PayloadSigners:
 
     def flaw(self, envelope: Any, payload: bytes, kind: str) -> str | None:
         """Return why an envelope is not to be relied on for a payload of a kind; `None` if one of them signed that."""
-        from securesystemslib.dsse import Envelope
-        from securesystemslib.exceptions import Error
-
         try:
-            read = Envelope.from_dict(envelope)
-            if (read.payload, read.payload_type) != (payload, kind):
-                return "something else was signed"
-            if not read.signatures.keys() & self._keys.keys():
-                return "none of the keys has signed it"
-            read.verify(list(self._keys.values()), 1)
-        except Error:
-            return "it was changed after it was signed"
-        except (ValueError, TypeError, KeyError, AttributeError, binascii.Error):
-            return "its signature is damaged"
-        return None
+            return None if payload_of(envelope, self._keys, kind) == payload else "something else was signed"
+        except ValueError as error:
+            return str(error)
 
 
-def payload_of(envelope: Any, key: EllipticCurvePublicKey, kind: str) -> bytes:
-    """Return what a key has signed as a kind of payload. Raises `ValueError` if it did not."""
+def named_keys(keys: Iterable[EllipticCurvePublicKey]) -> dict[str, Key]:
+    """Return public keys by the digests with which signatures name them."""
+    from securesystemslib.signer import SSlibKey
+
+    return {key.keyid: key for key in map(SSlibKey.from_crypto, keys)}
+
+
+def payload_of(envelope: Any, keys: Mapping[str, Key], kind: str) -> bytes:
+    """Return what one of the keys has signed as a kind of payload. Raises `ValueError`, which says why, if none did."""
     from securesystemslib.dsse import Envelope
     from securesystemslib.exceptions import Error
-    from securesystemslib.signer import SSlibKey
 
     try:
         read = Envelope.from_dict(envelope)
-        read.verify([SSlibKey.from_crypto(key)], 1)
+        if signed := read.signatures.keys() & keys.keys():
+            read.verify(list(keys.values()), 1)
     except Error as error:
-        raise ValueError("the signer did not sign it, or it was changed") from error
-    except (TypeError, KeyError, AttributeError, binascii.Error) as error:
+        raise ValueError("it was changed after it was signed") from error
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError("its signature is damaged") from error
+    if not signed:
+        raise ValueError("none of the keys has signed it")
     if read.payload_type != kind:
         raise ValueError("something else was signed")
-    found: bytes = read.payload
-    return found
+    return bytes(read.payload)

@@ -13,23 +13,26 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from olivelike._signing_keys import key_name, public_pem, read_pem, read_private_key
+from olivelike._signing_keys import (
+    key_name,
+    not_valid_now,
+    password_of,
+    public_pem,
+    read_certificates,
+    read_pem,
+    read_private_key,
+)
 from olivelike._untrusted import one_line
 from olivelike.digest import digest_bytes
 from olivelike.errors import MissingError, OlivelikeError, UsageError
-from olivelike.extras.signing.folder_signature import (
-    certificate_name,
-    hashing,
-    may_sign,
-    not_valid_now,
-    read_certificates,
-)
+from olivelike.extras.signing.folder_signature import certificate_name, hashing, signing_key
 from olivelike.extras.signing.provenance import MEDIA_TYPE
 from olivelike.extras.signing.signed_payloads import PayloadSigner
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
     from cryptography.x509 import Certificate
     from sigstore.models import ClientTrustConfig
     from sigstore.oidc import IdentityToken
@@ -64,24 +67,20 @@ class KeySigner:
     password for a certificate's key, and what is signed depends on neither.
     """
 
-    def __init__(
-        self, key: Path, *, password: str | None = None, certificate: Path | None = None, chain: Sequence[Path] = ()
-    ) -> None:
+    def __init__(self, key: Path, *, certificate: Path | None = None, chain: Sequence[Path] = ()) -> None:
         """Read key and certificates.
 
         Args:
             key: Private key as PEM.
-            password: Of the key, if it is encrypted.
             certificate: Certificate of the key as PEM.
             chain: Certificates between that one and the root.
 
         Raises:
             UsageError: if one can't be used.
         """
-        self._path, self._password = key, password
-        self._key = read_private_key(key, password)
+        self._path, self._key = key, read_private_key(key)
         self._public = public_pem(self._key.public_key())
-        self._certificates = _certificates(certificate, chain, self._public)
+        self._certificates = _certificates(certificate, chain, self._key.public_key())
 
     @property
     def name(self) -> str:
@@ -92,7 +91,7 @@ class KeySigner:
         """Write the bundle of a folder."""
         from model_signing.signing import Config
 
-        password: Any = self._password.encode() if self._password else None
+        password: Any = password_of(self._path)
         config = Config().use_elliptic_key_signer(private_key=self._path, password=password)
         config.set_hashing_config(hashing()).sign(folder, bundle)
 
@@ -219,22 +218,20 @@ def identity_name(identity: str, issuer: str) -> str:
     return f"{one_line(identity)} (login at {one_line(issuer)})"
 
 
-def _certificates(path: Path | None, chain: Sequence[Path], public: bytes) -> list[Certificate]:
+def _certificates(path: Path | None, chain: Sequence[Path], public: EllipticCurvePublicKey) -> list[Certificate]:
     """Return the signer's certificate and those above it; none without one."""
-    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-
     if path is None:
         if chain:
             raise UsageError(f"--chain {chain[0]}: is above a certificate; name that with --certificate")
         return []
     own, *above = read_certificates(path)
-    if own.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo) != public:
-        raise UsageError(f"{path}: is the certificate of another key; name that of --key")
     if reason := not_valid_now(own):
         raise UsageError(f"{path}: the certificate is not valid now: {reason}; have it renewed")
-    if not may_sign(own):
+    if (key := signing_key(own)) is None:
         raise UsageError(
             f"{path}: the certificate is not for signing; get one whose key usage has digitalSignature, or whose "
             "extended key usage has codeSigning"
         )
+    if key != public:
+        raise UsageError(f"{path}: is the certificate of another key; name that of --key")
     return [own, *above, *(one for other in chain for one in read_certificates(other))]

@@ -57,7 +57,6 @@ def sign(
     """
     import os
 
-    from olivelike._signing_keys import PASSWORD
     from olivelike._text import count
     from olivelike._untrusted import one_line
     from olivelike.cli.stdout import write_error, write_found
@@ -74,11 +73,11 @@ def sign(
         raise UsageError("--trust-config is for --keyless")
     signer: FolderSigner
     if key is not None:
-        password = os.environ.get(PASSWORD)
-        signer = KeySigner(key, password=password, certificate=certificate, chain=tuple(chain or ()))
+        signer = KeySigner(key, certificate=certificate, chain=tuple(chain or ()))
     else:
         signer = KeylessSigner(os.environ.get(TOKEN) or None, trust_config)
     run = _run_of(folder, cache_dir) if provenance else None
+    notes = [*folder_notes(folder, "a signed folder")]
     signed = sign_folder(folder, signer, provenance=provenance, run=run)
     lines = [f"wrote {signed.path}: {count(signed.files, 'file')}", f"signed by {signed.signer}"]
     if provenance:
@@ -86,8 +85,8 @@ def sign(
 
         lacks = "" if run else ", without times and versions: no record of its run here"
         lines.append(f"wrote {folder / PROVENANCE_FILE}{lacks}")
-    for warning in folder_notes(folder, "a signed folder"):
-        write_error(f"warning: {warning}")
+    for note in notes:
+        write_error(f"warning: {note}")
     write_found(signed.to_json(), map(one_line, lines), json=json)
 
 

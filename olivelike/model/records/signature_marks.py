@@ -16,6 +16,8 @@ from olivelike.model.records.output import RECORD_FILE
 
 SIGNATURE_FILE: Final = "model.sig"
 """No file of the output: who signs writes it, and a run leaves it alone."""
+MOST_BYTES: Final = 64 << 20
+"""Most bytes of what names each file of a folder."""
 
 
 def claimed_statement(signature: bytes) -> Json:
@@ -38,7 +40,7 @@ def claimed_digests(statement: Json) -> dict[str, str]:
 def is_outdated_signature(folder: Path) -> bool:
     """Tell whether a folder's signature is damaged, or of another `olivelike.json` than the folder has now."""
     try:
-        signature = read_bytes(folder / SIGNATURE_FILE)
+        signature = read_bytes(folder / SIGNATURE_FILE, MOST_BYTES)
     except FileNotFoundError:
         return False
     except OSError:

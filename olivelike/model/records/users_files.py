@@ -9,23 +9,26 @@ from olivelike._untrusted import read_object
 from olivelike.digest import digest_file
 from olivelike.model.records.card_marks import CARD_FILE
 from olivelike.model.records.output import RECORD_FILE
-from olivelike.model.records.signature_marks import SIGNATURE_FILE
+from olivelike.model.records.signature_marks import MOST_BYTES, SIGNATURE_FILE
 
 BOM_FILE: Final = "bom.cdx.json"
 """Bill of materials, named as CycloneDX recommends."""
 PROVENANCE_FILE: Final = "provenance.sigstore.json"
 """Signed statement of what it was made of and how."""
-_MOST_BYTES: Final = 64 << 20
 USERS_FILES: Final = (CARD_FILE, SIGNATURE_FILE, BOM_FILE, PROVENANCE_FILE)
 
 
 def is_outdated_bom(folder: Path) -> bool:
-    """Tell whether a folder's bill of materials is damaged, or of another `olivelike.json` than the folder has now."""
+    """Tell whether a folder's bill of materials is damaged, or of another `olivelike.json` than the folder has now.
+
+    One that names none is another program's, and nothing is said of it.
+    """
     try:
-        components = read_object(folder / BOM_FILE, _MOST_BYTES)["components"]
-        told = next(one["hashes"][0]["content"] for one in components if one["name"] == RECORD_FILE)
+        components = read_object(folder / BOM_FILE, MOST_BYTES)["components"]
+        told = [one["hashes"][0]["content"] for one in components if one["name"] == RECORD_FILE]
     except FileNotFoundError:
         return False
-    except (OSError, ValueError, LookupError, TypeError, StopIteration):
+    except (OSError, ValueError, LookupError, TypeError):
         return True
-    return bool(told != digest_file(folder / RECORD_FILE))
+    record = folder / RECORD_FILE
+    return bool(told) and (not record.is_file() or told != [digest_file(record)])

@@ -111,6 +111,32 @@ def test_a_changed_file_and_a_foreign_one_are_refused(cli, output):
     assert cli("bom", "nowhere").status == 3
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"source": Origin("hub", "someone/")},
+        {"source": Origin("hub", "a/b", license=License("", "README.md"))},
+        {"source": Origin("file", "a.safetensors", sha256="no digest")},
+        {"components": {"unet": ComponentRecord("k", made_of={"a": "no digest"})}},
+    ],
+)
+def test_a_record_of_nonsense_is_told(cli, empty_folder, changes):
+    write_output_record(empty_folder, **changes)
+    refused = cli("bom", ".")
+    assert (refused.status, "olivelike.json: names what no bill of materials can: " in refused.err) == (3, True)
+    assert not (empty_folder / "bom.cdx.json").exists()
+
+
+def test_every_source_counts_also_those_of_one_name_and_odd_links_are_left_out(cli, empty_folder):
+    twins = tuple(LoraRecord(Origin("file", "a.safetensors"), 1.0) for _ in range(2))
+    license = License("mit", "README.md", "https://a\nb")  # noqa: A001  (the field's word)
+    networks = {"unet": ComponentRecord("k")}
+    write_output_record(empty_folder, source=Origin("hub", "a/b", license=license), loras=twins, components=networks)
+    assert "1 file, 3 sources" in cli("bom", ".").out
+    text = (empty_folder / "bom.cdx.json").read_text(encoding="utf-8")
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+
+
 def test_info_says_that_it_is_of_what_was_there_before(cli, output):
     assert cli("bom", "out").status == 0
     assert "bom.cdx.json is of what was here before" not in cli("info", "out").out

@@ -31,7 +31,7 @@ from olivelike.runtime.pictures.picture_signature import RECIPE, read_signature
 from olivelike.runtime.pictures.sheets import SheetPicture
 from tests.cli import conftest as commands
 from tests.extras.credentials.signed_pictures import CLAIMS, CODE, DOCUMENTS, write_certificate
-from tests.fixtures.certificates import EMAIL, NOW, YEAR, rsa_key
+from tests.fixtures.certificates import EMAIL, NOW, YEAR, certificate, rsa_key
 
 cli, empty_folder, generate, little = commands.cli, commands.empty_folder, commands.generate, commands.little
 _jobs_in_this_process, _no_store_of_the_user = commands._jobs_in_this_process, commands._no_store_of_the_user
@@ -72,8 +72,9 @@ def test_a_signed_picture_holds_and_keeps_what_other_programs_read(empty_folder,
     assert by.startswith("Signed by     The Studio, Studio Ltd (certificate ")
     assert "name its root with --certificate" in cli("info", path).out
     write_certificate(empty_folder, "other", "elsewhere")
-    other = json.loads(cli("info", path, "--certificate", "elsewhere.pem", "--json").out)["signature"]
-    assert (other["state"], other["trusted_by"]) == ("valid", [])
+    told = cli("info", path, "--certificate", "elsewhere.pem", "--json")
+    other = json.loads(told.out)["signature"]
+    assert (told.status, other["state"], other["trusted_by"]) == (5, "valid", [])
     both = json.loads(cli("info", path, "--certificate", "elsewhere.pem", "--certificate", "root.pem", "--json").out)
     assert both["signature"]["trusted_by"] == ["root.pem"]
 
@@ -222,6 +223,22 @@ def test_bits_that_no_check_covers_change_nothing_of_what_is_said(empty_folder, 
     assert held < 0.4 * (end - start) / 37
 
 
+def test_a_root_is_asked_for_a_verdict_and_one_that_has_ended_gives_none(empty_folder, signer, cli):
+    path = PictureWriter("a.jpg", signer=signer).save(picture(), RECORD)
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b"blurry", b"blurrY", 1))
+    for asked, status in (((), 0), (("--certificate", "root.pem"), 5)):
+        told = cli("info", path, *asked)
+        assert (told.status, "does not hold: pixels or texts were changed" in told.out) == (status, True)
+    path.write_bytes(data)
+    key = load_pem_private_key((empty_folder / "root.key").read_bytes(), None)
+    (empty_folder / "root.pem").write_bytes(
+        certificate("Root", key, "Root", key, root=True, organisation="Studio Ltd", end=NOW - YEAR / 2)
+    )
+    refused = cli("info", path, "--certificate", "root.pem")
+    assert (refused.status, "root.pem: the certificate is not valid now: it ended on" in refused.err) == (2, True)
+
+
 @pytest.mark.slow
 def test_a_certificate_that_has_ended_is_told_apart_from_a_change(empty_folder):
     now = dt.datetime.now(dt.UTC)
@@ -295,8 +312,10 @@ def test_files_that_are_no_keys_or_certificates_are_told(empty_folder, generate,
     assert (told.status, "no.pem: is no certificate in PEM form" in told.err) == (2, True)
     assert cli("info", "no.pem", "--certificate", "root.pem").status == 2
     plain = PictureWriter("b.png").save(picture(), RECORD)
-    assert cli("info", plain, "--certificate", "root.pem").out.endswith("Signature     none\n")
-    assert "Signature" not in cli("info", plain).out
+    unsigned = cli("info", plain, "--certificate", "root.pem")
+    assert (unsigned.status, unsigned.out.endswith("Signature     none\n")) == (5, True)
+    unasked = cli("info", plain)
+    assert (unasked.status, "Signature" in unasked.out) == (0, False)
 
 
 def test_without_the_package_a_signed_picture_is_said_to_be_unchecked(empty_folder, signer, cli, generate, monkeypatch):

@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("model_signing")
 
+from cryptography.hazmat.primitives.asymmetric import ec
 from model_signing import hashing, signing, verifying
 
 from olivelike.engine.output.file_names import wrong_name
@@ -220,7 +221,9 @@ def test_a_certificate_says_who_signed(cli, studio, empty_folder, monkeypatch):
     refused = cli("verify-signature", "out", "--certificate", "stranger.pem")
     assert refused.status == 5
     assert "does not descend from yours" in refused.err
-    assert "name its root with --certificate" in cli("verify-signature", "out", "--key", "studio.pub").err
+    of_another_kind = cli("verify-signature", "out", "--key", "studio.pub")
+    assert of_another_kind.err == "error: out: it is signed with a certificate; name its root with --certificate\n"
+    assert of_another_kind.status == 5
     (empty_folder / "out/unet/weights.pb").write_bytes(b"other")
     assert "changed: unet/weights.pb" in cli("verify-signature", "out", "--certificate", "root.pem").err
 
@@ -280,6 +283,86 @@ def test_wrong_keys_and_folders_have_their_status_and_remedy(cli, signed, monkey
     unsigned = cli("verify-signature", "out", "--key", "a.pub")
     assert unsigned.status == 3
     assert "is not signed" in unsigned.err
+
+
+def test_a_password_that_a_key_does_not_need_is_let_be(cli, signed, monkeypatch):
+    monkeypatch.setenv("OLIVELIKE_KEY_PASSWORD", "of another key")
+    assert cli("sign", "out", "--key", "a.key").status == 0
+    assert cli("verify-signature", "out", "--key", "a.pub").status == 0
+
+
+@pytest.mark.parametrize(
+    ("found", "changed"),
+    [
+        (b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x09"),  # version
+        (b"\x2a\x86\x48\xce\x3d\x02\x01", b"\x2a\x86\x48\xce\x3d\x02\x09"),  # kind of key
+        (b"\x03\x01\x07\x03", b"\x03\x01\x09\x03"),  # curve
+        (b"\x55\x1d\x0f", b"\x55\x1d\x0e"),  # an extension twice
+        (b"\x55\x1d\x0f\x01\x01", b"\x55\x1d\x0f\x02\x01"),
+    ],
+)
+def test_a_damaged_certificate_is_told(cli, studio, empty_folder, monkeypatch, found, changed):
+    monkeypatch.setenv("OLIVELIKE_KEY_PASSWORD", "word")
+    assert cli(*SIGN).status == 0
+    path = empty_folder / "out" / "model.sig"
+    bundle = json.loads(path.read_bytes())
+    (held,) = bundle["verificationMaterial"]["x509CertificateChain"]["certificates"]
+    data = base64.b64decode(held["rawBytes"])
+    assert found in data
+    held["rawBytes"] = base64.b64encode(data.replace(found, changed, 1)).decode()
+    path.write_text(json.dumps(bundle))
+    refused = cli("verify-signature", "out", "--certificate", "root.pem")
+    assert refused.status == 5, refused.err
+    assert "its certificate is damaged" in refused.err
+
+
+def test_a_certificate_of_another_curve_is_not_for_signing(cli, studio, empty_folder, monkeypatch):
+    root, _ = studio
+    monkeypatch.setenv("OLIVELIKE_KEY_PASSWORD", "word")
+    assert cli(*SIGN).status == 0
+    path = empty_folder / "out" / "model.sig"
+    bundle = json.loads(path.read_bytes())
+    (held,) = bundle["verificationMaterial"]["x509CertificateChain"]["certificates"]
+    pem = certificate("Studio", ec.generate_private_key(ec.SECP256K1()), "Root", root)
+    held["rawBytes"] = "".join(pem.decode().splitlines()[1:-1])
+    path.write_text(json.dumps(bundle))
+    refused = cli("verify-signature", "out", "--certificate", "root.pem")
+    assert (refused.status, "is not for signing; ask for a signature by another" in refused.err) == (5, True)
+
+
+def test_what_is_out_of_date_is_not_signed(cli, empty_folder):
+    output = write_record(empty_folder / "out", b"weights")
+    write_key(empty_folder, "a")
+    bom = output / "bom.cdx.json"
+    bom.write_text(json.dumps({"components": [{"name": "olivelike.json", "hashes": [{"content": "0" * 64}]}]}))
+    refused = cli("sign", "out", "--key", "a.key")
+    assert (refused.status, "its bom.cdx.json is of what was here before" in refused.err) == (2, True)
+    bom.write_text(json.dumps({"components": [{"name": "of another program"}]}))
+    assert cli("sign", "out", "--key", "a.key").status == 0
+    (output / "model.sig").unlink()
+    record = json.loads((output / "olivelike.json").read_bytes())
+    (output / "olivelike.json").write_text(json.dumps({**record, "version": 99}))
+    assert (cli("sign", "out", "--key", "a.key").status, (output / "model.sig").exists()) == (3, False)
+
+
+def test_without_room_and_without_the_right_to_read_it_says_so(cli, signed, monkeypatch):
+    commands = (("sign", "out", "--key", "a.key"), ("verify-signature", "out", "--key", "a.pub"))
+
+    def full():
+        raise OSError(28, "No space left on device")
+
+    def may_read(path, mode):
+        return not str(path).endswith("weights.pb")
+
+    for change, said in (
+        (("tempfile.TemporaryDirectory", full), "No space left on device; free some space"),
+        (("os.access", may_read), "unet/weights.pb may not be read"),
+    ):
+        with monkeypatch.context() as changed:
+            changed.setattr(f"olivelike.extras.signing.folder_signature.{change[0]}", change[1])
+            for command in commands:
+                refused = cli(*command)
+                assert (refused.status, said in refused.err) == (3, True), refused.err
 
 
 def test_links_are_refused(cli, signed):

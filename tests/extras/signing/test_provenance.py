@@ -17,7 +17,7 @@ from in_toto_attestation.v1.statement_pb2 import Statement
 from sigstore import dsse
 from sigstore_models.bundle.v1 import Bundle
 
-from olivelike.extras.signing import signing_commands
+from olivelike.extras.signing import folder_signing, signing_commands
 from olivelike.extras.signing.folder_signature import covered_files
 from olivelike.extras.signing.folder_signing import _signed
 from olivelike.extras.signing.provenance import products, provenance_of
@@ -26,6 +26,7 @@ from olivelike.extras.signing.signers import KeySigner
 from olivelike.model.records.origin import License, LoraRecord, Origin
 from olivelike.model.records.output import ComponentRecord, OutputRecord, StepRecord
 from olivelike.model.records.run_record import NodeRecord
+from olivelike.model.targets import TargetChoice
 from tests.cli import conftest as commands
 from tests.extras.signing.signers import write_record
 from tests.fixtures.certificates import certificate, write_key
@@ -76,6 +77,7 @@ def test_it_says_materials_steps_and_times():
     lora = Origin("file", "night.safetensors", "/home/me/secret/night.safetensors")
     record = output_record(
         source=hub.published(),
+        target=TargetChoice("tensorrt", "fp16", options={"trt_engine_cache_path": "/home/me/secret"}),
         loras=(LoraRecord(lora.published(), 0.5),),
         components={
             "unet": ComponentRecord("k", passes=(StepRecord("convert", {"opset": 23}),), made_of={"unet/a": "2" * 64})
@@ -89,6 +91,8 @@ def test_it_says_materials_steps_and_times():
     assert b"/home/me" not in payload
     assert products(payload) == {"olivelike.json": "3" * 64}
     predicate = json.loads(payload)["predicate"]
+    target = predicate["buildDefinition"]["externalParameters"]["target"]
+    assert target == {"name": "tensorrt", "precision": "fp16", "plugin": ""}
     ParseDict(predicate, Provenance())
     source, night, weights = predicate["buildDefinition"]["resolvedDependencies"]
     assert source["uri"] == "https://huggingface.co/someone/painter"
@@ -148,7 +152,7 @@ def test_files_that_were_changed_are_no_products(cli, output):
     assert cli("sign", "out", "--key", "a.key").status == 0
 
 
-def test_an_earlier_statement_stays_if_signing_fails_and_is_renewed_otherwise(cli, output):
+def test_an_earlier_statement_stays_if_signing_fails_and_is_renewed_otherwise(cli, output, monkeypatch):
     assert cli(*SIGN).status == 0
     kept = (output / "provenance.sigstore.json").read_bytes()
     weights = (output / "unet/model.onnx").read_bytes()
@@ -158,6 +162,10 @@ def test_an_earlier_statement_stays_if_signing_fails_and_is_renewed_otherwise(cl
     (output / "unet/model.onnx").write_bytes(weights)
     refused = cli("sign", "out", "--key", "a.key")
     assert (refused.status, "renew it with --provenance" in refused.err) == (2, True)
+    with monkeypatch.context() as large:
+        large.setattr(folder_signing, "MOST_BYTES", 10)
+        refused = cli(*SIGN)
+    assert (refused.status, "can't be read: it has" in refused.err) == (3, True)
     assert cli(*SIGN).status == 0
     assert cli(*VERIFY).status == 0
 
@@ -176,11 +184,12 @@ def _signed_by(folder, key, statement):
         (lambda made: b"\xff", "does not hold"),
         (lambda made: made[:-20], "does not hold"),
         (lambda made: made.replace(b"in-toto", b"in-tot0"), "does not hold"),
-        ("other key", "the signer did not sign it"),
+        ("other key", "none of the keys has signed it"),
         ("other kind", "something else was signed"),
         ("other folder", "is of another run, by olivelike.json, unet/model.onnx"),
         ("other predicate", "it is no provenance of SLSA's version 1"),
         ("two files of a name", "it names a file twice"),
+        ("a number for a name", "it has no list of files"),
         ("no subject", "it names a file twice, or not olivelike.json"),
     ],
 )
@@ -208,6 +217,8 @@ def test_a_statement_of_another_or_about_other_files_is_refused(cli, output, cha
             statement["predicateType"] = "https://slsa.dev/provenance/v0.2"
         elif change == "two files of a name":
             statement["subject"] *= 2
+        elif change == "a number for a name":
+            statement["subject"][-1]["name"] = 7
         else:
             statement["subject"] = []
         made = KeySigner(key).signed(json.dumps(statement).encode())
