@@ -39,7 +39,7 @@ DOCUMENTED_MODULES = {
     "OpenSSL.crypto", "PIL.Image", "PIL.PngImagePlugin", "anyio.to_thread", "cryptography.exceptions",
     "cryptography.hazmat.primitives.asymmetric.ec", "cryptography.hazmat.primitives.hashes",
     "cryptography.hazmat.primitives.serialization", "cryptography.x509", "cryptography.x509.oid",
-    "cyclonedx.contrib.license.factories", "cyclonedx.exception.factory", "cyclonedx.model", "cyclonedx.model.bom",
+    "cyclonedx.contrib.license.factories", "cyclonedx.exception", "cyclonedx.exception.factory", "cyclonedx.model", "cyclonedx.model.bom",
     "cyclonedx.model.bom_ref", "cyclonedx.model.component", "cyclonedx.model.dependency", "cyclonedx.model.license",
     "cyclonedx.model.tool", "cyclonedx.output.json",
     "model_signing.hashing", "model_signing.signing", "model_signing.verifying", "diffusers.image_processor",
