@@ -13,30 +13,35 @@ import argparse
 import json
 import re
 from collections.abc import Iterator
-from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from olivelike.serve.form import form
+from olivelike.serve.languages import PLACES, translated
 
 _ROOT = Path(__file__).parents[1] / "olivelike"
 FOLDER = _ROOT / "data" / "serve"
 STATIC = _ROOT / "extras" / "deploy" / "web"
 TABLE = FOLDER / "words.json"
-SPOKEN: Final = ("aria-label", "title", "placeholder", "alt")
-"""Attributes that people read or hear."""
-_VOID: Final = {"meta", "link", "img", "input", "br"}
-_UNTRANSLATED: Final = {"script", "title", "code", "kbd"}
 
 
-def texts() -> set[str]:
-    """Return every text of the page, in English."""
-    found: set[str] = set()
-    for folder in (FOLDER, STATIC):
-        found.update(document_texts((folder / "index.html").read_text(encoding="utf-8")))
-    for path in (*FOLDER.glob("*.js"), *STATIC.glob("*.js")):
-        found.update(module_texts(re.sub(r"(?m)^\s*(//|/?\*).*", "", path.read_text(encoding="utf-8"))))
-    return {text for text in found | set(declared_texts()) if re.search(r"[^\W\d_]{2}", text)}
+def texts() -> dict[str, set[str]]:
+    """Return every text of the pages, in English, by the first place of the table that it belongs to."""
+    modules, static = (
+        {text for path in folder.glob("*.js") for text in module_texts(_code(path))} for folder in (FOLDER, STATIC)
+    )
+    document, other = (
+        document_texts((folder / "index.html").read_text(encoding="utf-8")) for folder in (FOLDER, STATIC)
+    )
+    found: dict[str, set[str]] = {}
+    for place, said in zip(PLACES, (modules, {*document, *declared_texts()}, {*other, *static}), strict=True):
+        found[place] = {text for text in said if re.search(r"[^\W\d_]{2}", text)}.difference(*found.values())
+    return found
+
+
+def _code(path: Path) -> str:
+    """Return a module without its comments."""
+    return re.sub(r"(?m)^\s*(//|/?\*).*", "", path.read_text(encoding="utf-8"))
 
 
 def declared_texts() -> Iterator[str]:
@@ -45,38 +50,23 @@ def declared_texts() -> Iterator[str]:
     for one in (*known["fields"], *known["axes"], *known["record"], *known["preprocessors"]):
         yield one["label"]
     for one in known["fields"]:
-        yield from (one["hint"] or "", *one["words"])
+        yield from (one.get("hint", ""), *one.get("words", ()))
     for one in known["record"]:
-        if one["text"] and re.search(r"[^\W\d_]{2}", re.sub(r"\{.*?\}", "", one["text"])):
-            yield one["text"]
-
-
-class _Document(HTMLParser):
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[str] = []
-        self._kept: list[bool] = [True]
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
-        self.found += [text for name in SPOKEN if (text := given.get(name))]
-        if tag not in _VOID:
-            self._kept.append(self._kept[-1] and tag not in _UNTRANSLATED and given.get("translate") != "no")
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag not in _VOID:
-            self._kept.pop()
-
-    def handle_data(self, data: str) -> None:
-        if self._kept[-1]:
-            self.found.append(" ".join(data.split()))
+        text = one.get("text", "")
+        if re.search(r"[^\W\d_]{2}", re.sub(r"\{.*?\}", "", text)):
+            yield text
 
 
 def document_texts(document: str) -> list[str]:
     """Return texts and spoken attributes of a document, but for what is marked `translate="no"`."""
-    parser = _Document()
-    parser.feed(document)
-    return parser.found
+    found: list[str] = []
+
+    def note(text: str) -> str:
+        found.append(text)
+        return text
+
+    translated(document, note)
+    return found
 
 
 def module_texts(module: str) -> Iterator[str]:
@@ -117,9 +107,12 @@ def _behind(module: str, place: int) -> int:
 
 def write(table: dict[str, Any]) -> str:
     """Return the table's file: a row on each line, in alphabetical order, so that two who add rows rarely meet."""
-    ordered = sorted(table["texts"].items(), key=lambda one: (one[0].casefold(), one[0]))
-    rows = ",\n".join(f"    {_line(text)}: {_line(row)}" for text, row in ordered)
-    return f'{{\n  "languages": {_line(table["languages"])},\n  "texts": {{\n{rows}\n  }}\n}}\n'
+    parts = [f'  "languages": {_line(table["languages"])}']
+    for place in PLACES:
+        ordered = sorted(table[place].items(), key=lambda one: (one[0].casefold(), one[0]))
+        rows = ",\n".join(f"    {_line(text)}: {_line(row)}" for text, row in ordered)
+        parts.append(f'  "{place}": {{\n{rows}\n  }}')
+    return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
 def _line(value: object) -> str:
@@ -131,19 +124,23 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true")
     table = json.loads(TABLE.read_text(encoding="utf-8"))
-    wanted, rows = texts(), table["texts"]
+    wanted, rows = texts(), {text: row for place in PLACES for text, row in table.get(place, {}).items()}
     codes = list(table["languages"])[1:]
     if parser.parse_args().write:
-        kept = {text: rows.get(text, [None] * len(codes)) for text in wanted}
-        TABLE.write_text(write({**table, "texts": kept}), encoding="utf-8")
-    for text in sorted(wanted - rows.keys()):
+        kept = {place: {text: rows.get(text, [None] * len(codes)) for text in wanted[place]} for place in PLACES}
+        TABLE.write_text(write({"languages": table["languages"], **kept}), encoding="utf-8")
+    every = set[str]().union(*wanted.values())
+    for text in sorted(every - rows.keys()):
         print(f"missing: {text}")
-    for text in sorted(rows.keys() - wanted):
+    for text in sorted(rows.keys() - every):
         print(f"unused: {text}")
-    for text in sorted(wanted & rows.keys()):
+    for text in sorted(every & rows.keys()):
         if lacking := [code for code, one in zip(codes, rows[text], strict=True) if not one]:
             print(f"no {', '.join(lacking)}: {text}")
-    return int(wanted != rows.keys())
+    moved = [place for place in PLACES if table.get(place, {}).keys() != wanted[place]]
+    for place in moved:
+        print(f"not in its place: {place}; run this with --write")
+    return int(bool(moved))
 
 
 if __name__ == "__main__":

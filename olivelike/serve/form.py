@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import MISSING, fields
 from functools import cache
 
-from olivelike._untrusted import Json
+from olivelike._untrusted import Json, JsonView
 from olivelike.runtime.pictures.picture_record import fields_of_files, label_of, told_of
 from olivelike.runtime.pictures.preprocessors import PREPROCESSORS
 from olivelike.runtime.pipeline.request import LABELS, Request, axes
+from olivelike.serve.languages import words
 from olivelike.serve.orders import AXES, Order, axis_label
 
 
@@ -31,23 +32,27 @@ def _number(bounds_of: Json) -> str | None:
 
 
 @cache
-def form() -> Json:
-    """Return what the page makes its form, its plots and its recipes of, as JSON.
+def form(language: str = "en") -> Json:
+    """Return what the page makes its form, its plots and its recipes of, as JSON, in a language of the page.
 
-    `fields` are those that the form has: name, label, group, bounds, the field that it is `about`, and whether a record
-    has it, or has it always. `preprocessors` are of control pictures. `axes` are those of plots. `record` is how a
-    record is told, as `info` does.
+    `fields` are those that the form has: name, label, group, bounds, default, the `value` that the form begins with
+    where that is another, the field that it is `about`, and whether a record has it, or has it always. `preprocessors`
+    are of control pictures. `axes` are those of plots. `record` is how a record is told, as `info` does. What is
+    nothing, no, or the usual is left out.
     """
     told = {one.name: told_of(one) for one in fields_of_files()}
-    known = bounds()
+    known, translated = bounds(), words(language)
     entered = {one.name: one.metadata["entered"] for one in fields(Request) if one.metadata.get("entered")}
     about = {one.name: one.metadata["about"] for one in fields(Request) if one.name in entered}
+
+    def t(text: str) -> str:
+        return translated.get(text, text)
+
     chosen = [
         {
-            **known.get(name, {}), "name": name, "label": one.label or LABELS[name],
-            "group": one.group, "step": one.step,
-            "value": known.get(name, {}).get("default") if one.value is None else one.value, "words": one.words,
-            "hint": one.hint, "about": about[name], "recorded": name in told,
+            **known.get(name, {}), "name": name, "label": t(one.label or LABELS[name]), "group": one.group,
+            "step": one.step if one.step != 1 else None, "value": one.value, "words": [t(word) for word in one.words],
+            "hint": t(one.hint), "about": about[name], "recorded": name in told,
             "always": name in told and told[name].always,
         }
         for name, one in entered.items()
@@ -56,18 +61,21 @@ def form() -> Json:
     first, last = ([name for name in axes() if bool(entered[name].group) is more] for more in (False, True))
     record = [
         {
-            "name": one.name, "label": label, "text": told[one.name].text,
+            "name": one.name, "label": t(label), "text": t(told[one.name].text or ""),
             "default": None if one.default is MISSING else one.default,
         }
         for one in fields_of_files()
         if (label := label_of(one)) is not None
     ]  # fmt: skip
-    return {
-        "fields": chosen,
-        "axes": [
-            {"name": name, "label": axis_label(name), "type": _number(known.get(name, {})) or "string"}
-            for name in (*first, *AXES, *last)
-        ],
-        "preprocessors": [{"name": name, "label": one.label} for name, one in PREPROCESSORS.items()],
-        "record": record,
-    }
+    plotted = [
+        {"name": name, "label": t(axis_label(name)), "type": _number(known.get(name, {}))}
+        for name in (*first, *AXES, *last)
+    ]
+    made = [{"name": name, "label": t(one.label)} for name, one in PREPROCESSORS.items()]
+    rows = {"fields": chosen, "axes": plotted, "preprocessors": made, "record": record}
+    return {name: [_brief(one) for one in found] for name, found in rows.items()}
+
+
+def _brief(row: JsonView) -> Json:
+    """Return what a row says beyond the usual."""
+    return {name: value for name, value in row.items() if value is not False and value not in (None, "", [], ())}

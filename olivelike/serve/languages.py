@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import json
-from functools import cache
+import re
+from collections.abc import Callable, Mapping
+from functools import cache, lru_cache
+from html import escape, unescape
+from html.parser import HTMLParser
 from importlib.resources import files
 from typing import Any, Final
 
 COOKIE: Final = "olivelike_language"
 """What a browser keeps the choice in, so that the first answer is in its language already."""
+PLACES: Final = ("modules", "document", "static")
+"""Places of the table: a text stands in the first that it is said at."""
 TAGS: Final = {"zh": "zh-Hans"}
 """Languages whose tag says more than their name in the table."""
+_SPOKEN: Final = re.compile(r'(\s(?:aria-label|title|placeholder|alt)=")([^"]+)"')
+"""Attributes that people read or hear."""
+_VOID: Final = frozenset({"meta", "link", "img", "input", "br"})
+_UNTRANSLATED: Final = frozenset({"script", "title", "code"})
 
 
 @cache
 def table() -> dict[str, Any]:
-    """Return the table: `languages`, what each calls itself by its code, English first, and `texts`, rows by English.
+    """Return the table: `languages`, what each calls itself by its code, English first, and texts by where they stand.
 
-    A row has a text for each other language, in their order; null where English stands in for it.
+    `modules` are those of modules of the page, `document` others of its document and of what a request declares, and
+    `static` others of the page that is a file. A row by its English text has one for each other language, in their
+    order; null where English stands in for it.
     """
     found: dict[str, Any] = json.loads(
         files("olivelike.data").joinpath("serve", "words.json").read_text(encoding="utf-8")
@@ -41,14 +53,81 @@ def language_of(kept: str | None, accepted: str | None) -> str:
     return "en"
 
 
-def words_module(code: str) -> str:
-    """Return the module of a language for the page: its tag, all languages, and its texts by the English ones."""
+@cache
+def words(code: str, *places: str) -> Mapping[str, str]:
+    """Return texts of a language by the English ones, where they differ; those of some places of the table, or all."""
     found = table()
     column = list(found["languages"]).index(code) - 1
-    rows = found["texts"].items() if column >= 0 else ()
-    texts = {text: row[column] for text, row in rows if row[column] not in (None, text)}
-    given = {"LANGUAGE": TAGS.get(code, code), "LANGUAGES": found["languages"], "WORDS": texts}
+    rows = {text: row for place in places or PLACES for text, row in found[place].items()}
+    return {text: row[column] for text, row in rows.items() if column >= 0 and row[column] not in (None, text)}
+
+
+@cache
+def words_module(code: str, *places: str) -> str:
+    """Return the module of a language for a page: its tag, all languages, and texts of `words` by number."""
+    texts = {number_of(text): found for text, found in words(code, *places).items()}
+    given = {"LANGUAGE": tag(code), "LANGUAGES": table()["languages"], "WORDS": texts}
     return "".join(f"export const {name} = {compact(one)};\n" for name, one in given.items())
+
+
+def number_of(text: str) -> str:
+    """Return the number of an English text, as `language.js` makes it: half of a table are its keys otherwise."""
+    number = 0
+    for letter in text:
+        number = (number * 31 + ord(letter)) & 0xFFFFFF
+    return f"{number:x}"
+
+
+def tag(code: str) -> str:
+    """Return a language as documents name it."""
+    return TAGS.get(code, code)
+
+
+@lru_cache(maxsize=16)
+def document_in(code: str, document: str) -> str:
+    """Return an English document in a language, without its indents."""
+    known = words(code)
+    return translated(document.replace('lang="en"', f'lang="{tag(code)}"', 1), lambda text: known.get(text, text))
+
+
+def translated(document: str, translate: Callable[[str], str]) -> str:
+    """Return a document with its texts and spoken attributes replaced, but for what is marked `translate="no"`."""
+    parser = _Translated(translate)
+    parser.feed(document)
+    parser.close()
+    return "".join(parser.parts)
+
+
+class _Translated(HTMLParser):
+    def __init__(self, translate: Callable[[str], str]) -> None:
+        super().__init__()
+        self.parts: list[str] = []
+        self._translate = translate
+        self._kept = [True]
+
+    def handle_decl(self, decl: str) -> None:
+        self.parts.append(f"<!{decl}>")
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        text = self.get_starttag_text() or ""
+        self.parts.append(_SPOKEN.sub(lambda found: f'{found[1]}{escape(self._translate(unescape(found[2])))}"', text))
+        if tag not in _VOID:
+            self._kept.append(self._kept[-1] and tag not in _UNTRANSLATED and ("translate", "no") not in attrs)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+
+    def handle_endtag(self, tag: str) -> None:
+        self.parts.append(f"</{tag}>")
+        self._kept.pop()
+
+    def handle_data(self, data: str) -> None:
+        text = data.strip()
+        if text and self._kept[-1]:
+            data = data.replace(text, self._translate(" ".join(text.split())))
+        elif not text and "\n" in data:
+            data = "\n"
+        self.parts.append(escape(data, quote=False))
 
 
 def compact(value: object) -> str:

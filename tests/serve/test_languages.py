@@ -7,27 +7,59 @@ from pathlib import Path
 
 import pytest
 
-from olivelike.serve.languages import language_of, table, words_module
-from tools.page_words import TABLE, module_texts, texts, write
+from olivelike.serve.form import form
+from olivelike.serve.languages import PLACES, document_in, language_of, number_of, table, words, words_module
+from tools.page_words import TABLE, document_texts, module_texts, texts, write
 
 REMEDY = "python -m tools.page_words --write"
 
 
-def test_the_table_has_each_text_of_the_page_and_no_other() -> None:
-    rows, wanted = table()["texts"], texts()
-    assert sorted(wanted - rows.keys()) == [], REMEDY
-    assert sorted(rows.keys() - wanted) == [], REMEDY
+def test_the_table_has_each_text_of_the_pages_at_its_place_and_no_other() -> None:
+    wanted = texts()
+    for place in PLACES:
+        assert sorted(table()[place]) == sorted(wanted[place]), REMEDY
     assert TABLE.read_text(encoding="utf-8") == write(table()), REMEDY
 
 
 def test_a_row_has_each_language_with_the_same_values() -> None:
     count = len(table()["languages"]) - 1
     values = re.compile(r"\{[^{}]*\}")
-    for text, row in table()["texts"].items():
+    for text, row in _rows().items():
         assert len(row) == count
         for translated in filter(None, row):
             assert sorted(values.findall(translated)) == sorted(values.findall(text)), text
             assert translated.strip() == translated or text.strip() != text
+
+
+def test_each_text_has_a_number_of_its_own() -> None:
+    assert len({number_of(text) for text in _rows()}) == len(_rows())
+    assert number_of("Schritt größer „a“ 🙂 {0}") == "25af5"  # As `language.js` has it.
+
+
+def test_a_document_is_translated_but_for_what_is_no_languages() -> None:
+    text = """<!doctype html>
+<html lang="en"><body>
+  <p title="Gallery" data-kept>Gallery &amp; all, <code>Gallery</code> <i translate="no">Gallery</i>
+    <img alt="Gallery" /> Older
+    pictures</p></body></html>"""
+    german = document_in("de", text)
+    assert '<html lang="de"><body>\n<p title="Galerie" data-kept>' in german
+    assert '<code>Gallery</code> <i translate="no">Gallery</i>' in german
+    assert '<img alt="Galerie" /> Ältere Bilder</p></body></html>' in german
+    assert "Gallery &amp; all, <code>" in german
+    assert document_in("en", text).replace("\n", "") == re.sub(r"\n +(?=<)", "", text).replace("\n", "").replace(
+        "Older    pictures", "Older pictures"
+    )
+
+
+def test_the_page_is_sent_in_its_language_with_what_a_request_declares() -> None:
+    page = (TABLE.parent / "index.html").read_text(encoding="utf-8")
+    for code in table()["languages"]:
+        known = words(code)
+        assert document_texts(document_in(code, page)) == [known.get(text, text) for text in document_texts(page)]
+    assert [one["label"] for one in form("de")["fields"]] == [
+        words("de").get(one["label"], one["label"]) for one in form()["fields"]
+    ]
 
 
 def test_texts_of_a_module_are_those_that_it_marks() -> None:
@@ -59,3 +91,14 @@ def test_a_browser_is_answered_in_its_language(client) -> None:
     kept = {"Accept-Language": "de", "Cookie": "olivelike_language=zh"}
     assert 'LANGUAGE = "zh-Hans"' in client.get("/page/words.js", headers=kept).text
     assert words_module("en").endswith("WORDS = {};\n")
+    document = client.get("/", headers={"Accept-Language": "fr"})
+    assert '<html lang="fr"' in document.text
+    assert ">Galerie</a>" in document.text
+    assert document.headers["vary"] == "Cookie, Accept-Language"
+    assert (
+        client.get("/page/declared.js", headers={"Accept-Language": "de"}).text != client.get("/page/declared.js").text
+    )
+
+
+def _rows() -> dict[str, list[str | None]]:
+    return {text: row for place in PLACES for text, row in table()[place].items()}

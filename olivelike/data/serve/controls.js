@@ -87,7 +87,7 @@ export function startControls() {
     const [file] = $("control-file").files;
     if (file) setControl(file, file.name);
   });
-  $("control-preprocessor").append(...FORM.preprocessors.map(({ name, label }) => make("option", { value: name }, t(label))));
+  $("control-preprocessor").append(...FORM.preprocessors.map(({ name, label }) => make("option", { value: name }, label)));
   $("control-preprocessor").addEventListener("input", show);
   document.addEventListener("form-filled", show);
   $("control-picture").addEventListener("error", () => problem($("control-problem"), t`The server can’t make this of the picture; choose another preprocessor.`));

@@ -39,6 +39,11 @@ export function newest() {
   };
 }
 
+/** Name the keys that Apple's keyboards have otherwise. */
+export function nameKeys() {
+  if (/Mac|iP/.test(navigator.platform)) for (const key of document.querySelectorAll("kbd")) key.textContent = "⌘ ↵";
+}
+
 /** Bytes in words. */
 export const inMegabytes = (bytes) => (bytes < 1e9 ? `${(bytes / 1e6).toFixed(bytes < 1e7 ? 1 : 0)} MB` : `${(bytes / 1e9).toFixed(1)} GB`);
 

@@ -27,17 +27,17 @@ function buildFields() {
   for (const one of inputs) document.querySelector(`[data-group="${one.group}"]`).append(...inputOf(one));
 }
 
-function inputOf({ name, label, type, min, max, step, value, enum: choices, words, hint }) {
-  const hints = hint ? [make("p", { className: "hint wide", id: `${name}-hint` }, t(hint))] : [];
+function inputOf({ name, label, type, min, max, step = 1, default: plain, value = plain, enum: choices, words = [], hint }) {
+  const hints = hint ? [make("p", { className: "hint wide", id: `${name}-hint` }, hint)] : [];
   const base = { id: name, data: { field: name }, ...(hint ? { "aria-describedby": `${name}-hint` } : {}) };
   if (type === "boolean") {
-    return [make("label", { className: "check wide" }, make("input", { ...base, type: "checkbox", defaultChecked: value }), ` ${t(label)}`), ...hints];
+    return [make("label", { className: "check wide" }, make("input", { ...base, type: "checkbox", defaultChecked: value }), ` ${label}`), ...hints];
   }
   // Words that no list of the declaration has are those of the server, which are read later.
   const input = choices || type === "string"
-    ? make("select", base, ...(choices ?? [""]).map((choice, place) => make("option", { value: choice }, words[place] ? t(words[place]) : choice)))
+    ? make("select", base, ...(choices ?? [""]).map((choice, place) => make("option", { value: choice }, words[place] ?? choice)))
     : make("input", type === "array" ? { ...base, type: "text", pattern: PAIR } : { ...base, type: "number", min: min ?? "", max: max ?? "", step, defaultValue: value ?? "" });
-  return [make("label", {}, `${t(label)} `, input), ...hints];
+  return [make("label", {}, `${label} `, input), ...hints];
 }
 
 buildFields();
@@ -50,7 +50,7 @@ function joinTwin(twin) {
     Object.assign(twin, { min, max });
     if (twin.value !== value) twin.value = value;
   };
-  twin.before(`${t(label)} `);
+  twin.before(`${label} `);
   twin.addEventListener("input", () => setField(name, twin.value));
   $("form").addEventListener("input", follow);
   document.addEventListener("form-filled", follow);
@@ -120,7 +120,7 @@ function showField(input, shown) {
 /** Take bounds and defaults of a model; a field that held the last model's default gets that of this one. */
 export function takeOptions({ model, fields: given = {} }) {
   // The page begins with another value than the default for some.
-  const own = new Map(FORM.fields.filter((one) => one.value !== one.default).map((one) => [one.name, one.value]));
+  const own = new Map(FORM.fields.filter((one) => "value" in one).map((one) => [one.name, one.value]));
   optionsOf = model;
   for (const input of fields()) {
     const name = input.dataset.field;

@@ -153,7 +153,7 @@ function differences(order, other) {
     if (["negative_prompt", "num_images", "size", "variation_seed", "inpaint_padding"].includes(name)) continue;
     const value = order[name];
     if (String(value ?? "") === String(other?.[name] ?? "") || value === null || typeof value === "object") continue;
-    parts.push(name === "scheduler" ? value : typeof value === "boolean" ? (value ? t`${t(label)} on` : t`${t(label)} off`) : `${t(label)} ${value}`);
+    parts.push(name === "scheduler" ? value : typeof value === "boolean" ? (value ? t`${label} on` : t`${label} off`) : `${label} ${value}`);
   }
   return parts.filter(Boolean).slice(0, 6).join(" · ");
 }

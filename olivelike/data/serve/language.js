@@ -1,18 +1,21 @@
-// The language of the page: English texts are the keys of a table, and what it has not stays English.
+// The language of the page: a text is written in English, and looked up in a table; what that has not stays English.
 
 import { LANGUAGE, LANGUAGES, WORDS } from "./words.js";
 
 export { LANGUAGE, LANGUAGES };
 
+/** Number under which the table has a text: that of its letters, which is shorter than the text. */
+const numberOf = (text) => [...text].reduce((sum, letter) => (sum * 31 + letter.codePointAt()) & 0xffffff, 0).toString(16);
+
 /**
  * A text in the page's language: t`Step ${1} of ${9}` is looked up as "Step {0} of {1}", t("Seed") as it is.
  *
- * Texts that the server declares, labels of fields say, are given as strings.
+ * What is no template of a module is given as a string.
  */
 export function t(text, ...values) {
-  if (typeof text === "string") return WORDS[text] ?? text;
+  if (typeof text === "string") return WORDS[numberOf(text)] ?? text;
   const key = text.reduce((sum, part, place) => `${sum}{${place - 1}}${part}`);
-  return (WORDS[key] ?? key).replace(/\{(\d)\}/g, (_, place) => values[place]);
+  return (WORDS[numberOf(key)] ?? key).replace(/\{(\d)\}/g, (_, place) => values[place]);
 }
 
 /** Dates are written as the browser has them in this language: a Briton's are no American's. */

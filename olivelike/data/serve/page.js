@@ -2,7 +2,7 @@
 
 import { FORM } from "./declared.js";
 import { startCanvas } from "./canvas.js";
-import { $, button } from "./dom.js";
+import { $, button, nameKeys } from "./dom.js";
 import { startCompare } from "./compare.js";
 import { readNames, startOffers } from "./complete.js";
 import { controlFields, forgetControl, startControls } from "./controls.js";
@@ -248,6 +248,7 @@ function attend() {
 }
 
 async function start() {
+  nameKeys();
   startCanvas();
   startPicker();
   startModels();

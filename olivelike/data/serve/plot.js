@@ -48,8 +48,8 @@ export function numbersOf(value, whole = false) {
 export function axisOf(field, text) {
   if (!field) return null;
   const values = splitValues(text);
-  if (!values.length) throw new Error(t`${t(AXES[field].label)}: write the values, separated by commas`);
-  if (AXES[field].type === "string") return { field, values };
+  if (!values.length) throw new Error(t`${AXES[field].label}: write the values, separated by commas`);
+  if (!AXES[field].type) return { field, values };
   return { field, values: values.flatMap((value) => numbersOf(value, AXES[field].type === "integer")) };
 }
 
@@ -58,7 +58,7 @@ export function axes() {
   const found = Object.fromEntries(SIDES.map((side) => [side, axisOf($(`${side}-field`).value, $(`${side}-values`).value)]));
   for (const [first, second] of [["x", "y"], ["x", "z"], ["y", "z"]]) {
     const field = found[first]?.field;
-    if (field && field === found[second]?.field && field !== "prompt_sr") throw new Error(t`${first.toUpperCase()} and ${second.toUpperCase()} are both ${t(AXES[field].label)}; take another for one`);
+    if (field && field === found[second]?.field && field !== "prompt_sr") throw new Error(t`${first.toUpperCase()} and ${second.toUpperCase()} are both ${AXES[field].label}; take another for one`);
   }
   return found;
 }
@@ -68,7 +68,7 @@ export function startPlot(choices) {
   for (const side of SIDES) {
     $(`${side}-field`).replaceChildren(
       make("option", { value: "" }, t`Nothing`),
-      ...FORM.axes.map(({ name, label }) => make("option", { value: name }, t(label))),
+      ...FORM.axes.map(({ name, label }) => make("option", { value: name }, label)),
     );
     $(`${side}-all`).addEventListener("click", () => {
       const all = choices($(`${side}-field`).value) ?? [];

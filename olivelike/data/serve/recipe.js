@@ -89,7 +89,7 @@ const TEMPLATE = /\{(\w+)(?:\[(\d)\])?(?::g)?\}/g;
 function said(value) {
   if (Array.isArray(value)) return value.map(said).join(", ");
   if (value?.image) {
-    const made = FORM.preprocessors.filter(({ name }) => name === value.preprocessor).map(({ label }) => t(label));
+    const made = FORM.preprocessors.filter(({ name }) => name === value.preprocessor).map(({ label }) => label);
     return [`${value.net} ${value.strength}: ${value.image.name}`, ...made].join(", ");
   }
   if (value?.name) return value.weight === null || value.weight === undefined ? value.name : `${value.name} ${value.weight}`;
@@ -106,8 +106,8 @@ export function recipeFacts(record) {
   const whole = { ...record, scheduler: [record.sampler, record.sampler && record.schedule].filter(Boolean).join(" ") || record.scheduler, model: [record.model, record.model_hash].filter(Boolean).join(" ") };
   const told = FORM.record.filter(({ name, default: plain }) => isSaid(whole[name], plain));
   const rows = told.map(({ name, label, text }) => [
-    t(label),
-    text ? t(text).replace(TEMPLATE, (_, field, place) => (place ? record[field][place] : record[field] ?? plainOf(field))) : said(whole[name]),
+    label,
+    text ? text.replace(TEMPLATE, (_, field, place) => (place ? record[field][place] : record[field] ?? plainOf(field))) : said(whole[name]),
   ]);
   rows.push(...Object.entries(record.other ?? {}));
   return rows;

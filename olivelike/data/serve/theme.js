@@ -1,5 +1,6 @@
-// Light, dark, or as the system has it; kept, and set before the page is first painted.
+// Light, dark, or as the system has it; kept, and set by early_theme.js the next time.
 
+import { $ } from "./dom.js";
 import { t } from "./language.js";
 
 const KEY = "olivelike.theme";
@@ -8,6 +9,7 @@ const NAMES = { auto: t`Theme: as the system`, light: t`Theme: light`, dark: t`T
 const SIGNS = { auto: "◐", light: "☀", dark: "☾" };
 
 let chosen = localStorage.getItem(KEY) ?? "auto";
+if (!ORDER.includes(chosen)) chosen = "auto";
 
 export const theme = () => chosen;
 
@@ -19,16 +21,10 @@ export function setTheme(name) {
 
 function show() {
   document.documentElement.dataset.theme = chosen;
-  const switching = document.getElementById("theme");
-  if (!switching) return;
-  switching.textContent = SIGNS[chosen];
-  switching.title = NAMES[chosen];
-  switching.setAttribute("aria-label", NAMES[chosen]);
+  $("theme").textContent = SIGNS[chosen];
+  $("theme").title = NAMES[chosen];
+  $("theme").setAttribute("aria-label", NAMES[chosen]);
 }
 
-if (!ORDER.includes(chosen)) chosen = "auto";
 show();
-document.addEventListener("DOMContentLoaded", () => {
-  show();
-  document.getElementById("theme").addEventListener("click", () => setTheme(ORDER[(ORDER.indexOf(chosen) + 1) % ORDER.length]));
-});
+$("theme").addEventListener("click", () => setTheme(ORDER[(ORDER.indexOf(chosen) + 1) % ORDER.length]));

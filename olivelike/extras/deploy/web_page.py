@@ -34,7 +34,7 @@ from olivelike.workflow.calibration_prompts import PROMPTS
 
 PAGE_FILES: Final = Path(__file__).with_name("web")
 SHARED: Final = (
-    "dom.js", "icon.svg", "language.js", "notices.js", "samplers.js", "style.css", "theme.js", "translate.js",
+    "dom.js", "early_theme.js", "icon.svg", "language.js", "notices.js", "samplers.js", "style.css", "theme.js",
 )  # fmt: skip
 """Files that the page has of the server's."""
 _TITLE: Final = "A model of olivelike"

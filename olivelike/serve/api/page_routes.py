@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from importlib.resources import files
 from typing import Final
 
@@ -10,24 +11,28 @@ from fastapi import APIRouter, Request, Response
 
 from olivelike.serve.api.refusals import RequestRefusedError
 from olivelike.serve.form import form
-from olivelike.serve.languages import COOKIE, compact, language_of, words_module
+from olivelike.serve.languages import COOKIE, compact, document_in, language_of, words_module
 
+_FOLDER: Final = files("olivelike.data").joinpath("serve")
+_NAME: Final = re.compile(r"[a-z_]+\.[a-z]+")
 router = APIRouter(include_in_schema=False)
 _TYPES: Final = {
     "html": "text/html; charset=utf-8", "css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml", "json": "application/json", "png": "image/png", "webmanifest": "application/manifest+json",
 }  # fmt: skip
 
+_DOCUMENT: Final = "index.html"
 _FORM: Final = "declared.js"
 """The module that is made of the fields of a request and of a record."""
 _WORDS: Final = "words.js"
-"""The module that is made of the table of texts, in the language of who asks."""
+"""The module that is made of the table, of the texts of other modules."""
+_MODULES: Final = "modules"
 
 
 @router.get("/")
 async def index(request: Request) -> Response:
     """Return the page."""
-    return _file(request, "index.html")
+    return _file(request, _DOCUMENT)
 
 
 @router.get("/page/{name}")
@@ -37,20 +42,32 @@ async def page_file(name: str, request: Request) -> Response:
 
 
 def _file(request: Request, name: str) -> Response:
-    known = {one.name: one for one in files("olivelike.data").joinpath("serve").iterdir()}
     headers = {"Cache-Control": "no-cache"}
-    if name == _WORDS:
-        language = language_of(request.cookies.get(COOKIE), request.headers.get("Accept-Language"))
-        data = words_module(language).encode()
+    if name in (_DOCUMENT, _FORM, _WORDS):
+        data = _in_language(name, language_of(request.cookies.get(COOKIE), request.headers.get("Accept-Language")))
         headers["Vary"] = "Cookie, Accept-Language"
-    elif name == _FORM:
-        data = f"export const FORM = {compact(form())};\n".encode()
-    elif name not in known or name.rpartition(".")[2] not in _TYPES:
+    elif name.rpartition(".")[2] not in _TYPES or (found := _on_disk(name)) is None:
         raise RequestRefusedError(404, "not_found", "the page has no such file")
     else:
-        data = known[name].read_bytes()
+        data = found
     tag = f'"{hashlib.sha256(data).hexdigest()[:16]}"'
     headers["ETag"] = tag
     if request.headers.get("If-None-Match") == tag:
         return Response(status_code=304, headers=headers)
     return Response(data, media_type=_TYPES[name.rpartition(".")[2]], headers=headers)
+
+
+def _in_language(name: str, language: str) -> bytes:
+    if name == _WORDS:
+        return words_module(language, _MODULES).encode()
+    if name == _FORM:
+        return f"export const FORM = {compact(form(language))};\n".encode()
+    return document_in(language, _FOLDER.joinpath(name).read_text(encoding="utf-8")).encode()
+
+
+def _on_disk(name: str) -> bytes | None:
+    """Return a file of the folder of that very name; nothing where there is none."""
+    try:
+        return _FOLDER.joinpath(name).read_bytes() if _NAME.fullmatch(name) else None
+    except FileNotFoundError:
+        return None

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from olivelike.serve.languages import table
+from olivelike.serve.languages import table, words
 from tests.serve.page.conftest import PHONE, WIDE, Opened, barriers, holds
 
 pytestmark = pytest.mark.slow
@@ -24,8 +24,7 @@ CUT_OFF = """["sampler", "schedule", "language", "theme-choice", "upscale-by"].m
 
 def text(code: str, english: str) -> str:
     """Return a text of the table in a language."""
-    row = table()["texts"][english]
-    return str((english if code == "en" else row[CODES.index(code) - 1]) or english)
+    return words(code).get(english, english)
 
 
 def test_the_browsers_language_is_taken_and_another_one_is_kept(visit: Callable[..., Opened]) -> None:

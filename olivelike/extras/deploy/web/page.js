@@ -1,10 +1,11 @@
 // The form, and what it shows while the worker paints; everything heavy is in worker.js.
 
-import { $, button, inMegabytes, inWords, make, settled } from "./dom.js";
+import { $, button, inMegabytes, inWords, make, nameKeys, settled } from "./dom.js";
 import { followsBrowser, LANGUAGE, LANGUAGES, setLanguage, t } from "./language.js";
 import { announce, confirmed, problem, say } from "./notices.js";
 import { addPicture, allPictures, endPreview, readPictures, removePicture, showPreview, shownPicture } from "./pictures.js";
 import { namedSampler, startSamplers, takeSamplers } from "./samplers.js";
+import "./theme.js";
 
 const KEY = `olivelike.page ${location.pathname}`;
 const MOST_OF_WASM = 4 * 2 ** 30;
@@ -309,6 +310,7 @@ function startLanguage() {
 }
 
 recall();
+nameKeys();
 startLanguage();
 startSamplers();
 startForm();

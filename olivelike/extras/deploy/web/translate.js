@@ -11,9 +11,6 @@ while (walker.nextNode()) {
   const found = t(text.replace(/\s+/g, " "));
   if (text && !node.parentElement.closest("[translate=no], code")) node.data = node.data.replace(text, () => found);
 }
-// What is on the key: German ones say it otherwise, and those of Apple have another.
-const control = /Mac|iP/.test(navigator.platform) ? "⌘" : t`Ctrl`;
-for (const key of document.querySelectorAll("kbd")) key.textContent = key.textContent.replace("Ctrl", control);
 for (const name of ["aria-label", "title", "placeholder", "alt"]) {
   for (const element of document.querySelectorAll(`[${name}]`)) element.setAttribute(name, t(element.getAttribute(name)));
 }
