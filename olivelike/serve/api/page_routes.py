@@ -22,11 +22,8 @@ _TYPES: Final = {
 }  # fmt: skip
 
 _DOCUMENT: Final = "index.html"
-_FORM: Final = "declared.js"
-"""The module that is made of the fields of a request and of a record."""
-_WORDS: Final = "words.js"
-"""The module that is made of the table, of the texts of other modules."""
-_MODULES: Final = "modules"
+_IN_LANGUAGES: Final = frozenset({_DOCUMENT, "declared.js", "words.js"})
+"""Files that are made in the language of who asks."""
 
 
 @router.get("/")
@@ -42,14 +39,14 @@ async def page_file(name: str, request: Request) -> Response:
 
 
 def _file(request: Request, name: str) -> Response:
-    headers = {"Cache-Control": "no-cache"}
-    if name in (_DOCUMENT, _FORM, _WORDS):
+    data, headers = None, {"Cache-Control": "no-cache"}
+    if name in _IN_LANGUAGES:
         data = _in_language(name, language_of(request.cookies.get(COOKIE), request.headers.get("Accept-Language")))
         headers["Vary"] = "Cookie, Accept-Language"
-    elif name.rpartition(".")[2] not in _TYPES or (found := _on_disk(name)) is None:
+    elif name.rpartition(".")[2] in _TYPES:
+        data = _on_disk(name)
+    if data is None:
         raise RequestRefusedError(404, "not_found", "the page has no such file")
-    else:
-        data = found
     tag = f'"{hashlib.sha256(data).hexdigest()[:16]}"'
     headers["ETag"] = tag
     if request.headers.get("If-None-Match") == tag:
@@ -57,12 +54,14 @@ def _file(request: Request, name: str) -> Response:
     return Response(data, media_type=_TYPES[name.rpartition(".")[2]], headers=headers)
 
 
-def _in_language(name: str, language: str) -> bytes:
-    if name == _WORDS:
-        return words_module(language, _MODULES).encode()
-    if name == _FORM:
-        return f"export const FORM = {compact(form(language))};\n".encode()
-    return document_in(language, _FOLDER.joinpath(name).read_text(encoding="utf-8")).encode()
+def _in_language(name: str, language: str) -> bytes | None:
+    match name:
+        case "words.js":  # Texts of the other modules.
+            return words_module(language, "modules").encode()
+        case "declared.js":  # Fields of a request and of a record.
+            return f"export const FORM = {compact(form(language))};\n".encode()
+    document = _on_disk(name)
+    return None if document is None else document_in(language, document.decode()).encode()
 
 
 def _on_disk(name: str) -> bytes | None:
