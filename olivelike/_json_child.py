@@ -46,6 +46,7 @@ class JsonChild:
                 stderr=errors,
                 start_new_session=True,
             )
+        self._fell_silent = threading.Event()
         threading.Thread(target=self._read, args=(hear, end), daemon=True).start()
 
     @property
@@ -56,13 +57,15 @@ class JsonChild:
     @property
     def has_ended(self) -> bool:
         """Whether the process is gone; answers of it may still be on their way."""
-        return self._process.poll() is not None
+        # `poll` knows nothing while the thread that reads waits for the process, which has closed its output then.
+        return self._process.poll() is not None or self._fell_silent.is_set()
 
     def send(self, message: JsonView) -> None:
-        """Tell the child; of one that has died, `end` is called and this says nothing."""
+        """Tell the child; of one that has died or was ended, `end` is called and this says nothing."""
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write((json.dumps(message) + "\n").encode())
+        data = (json.dumps(message) + "\n").encode()
+        with contextlib.suppress(BrokenPipeError, ValueError):  # Its end is closed, or ours by `stop`.
+            self._process.stdin.write(data)
             self._process.stdin.flush()
 
     def stop(self) -> None:
@@ -82,6 +85,7 @@ class JsonChild:
         with contextlib.suppress(ValueError):  # Closed by `stop`, or cut off in the middle of a line.
             for line in self._process.stdout:
                 hear(json.loads(line))
+        self._fell_silent.set()
         end(self._process.wait())
 
 

@@ -17,6 +17,7 @@ class MemoryWatch:
         self._workers = workers
         self._peaks: dict[int, int] = {}
         self._peak = 0
+        self._guard = threading.Lock()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
@@ -29,7 +30,8 @@ class MemoryWatch:
 
     def begin(self, pid: int) -> None:
         """Start the peak of one worker anew."""
-        self._peaks[pid] = resident(pid)
+        with self._guard:
+            self._peaks[pid] = resident(pid)
 
     def peak_of(self, pid: int) -> int:
         """Return a worker's peak since `begin`, in bytes."""
@@ -39,8 +41,9 @@ class MemoryWatch:
         while not self._stopped.wait(_INTERVAL):
             total = resident(os.getpid())
             for pid in self._workers():
-                size = resident(pid)
-                self._peaks[pid] = max(self._peaks.get(pid, 0), size)
+                with self._guard:  # Else the peak of the task before could be put back behind `begin`.
+                    size = resident(pid)
+                    self._peaks[pid] = max(self._peaks.get(pid, 0), size)
                 total += size
             self._peak = max(self._peak, total)
 

@@ -95,6 +95,22 @@ class Service:
         Raises `UsageError` for a value that can't be had, `SourceError` for a model, LoRA or upload that is not there,
         and `QueueFull` if too many jobs wait.
         """
+        view = self._push(*await self._planned(order, client))
+        await asyncio.sleep(0)  # If nothing is drawn, this is now, while the answer is written.
+        return view
+
+    async def draw(self, order: Order, client: str, *, previews: bool = False) -> AsyncGenerator[Event, None]:
+        """Queue an order and return what `events` does of its job, from before it is drawn. Raises as `submit`."""
+        row, order = await self._planned(order, client)
+        async with aclosing(self.events(row.id, previews=previews)) as events:
+            state = await anext(events)
+            view = self._push(row, order)
+            yield {**state, "view": view.model_dump(mode="json")}
+            async for event in events:
+                yield event
+
+    async def _planned(self, order: Order, client: str) -> tuple[JobRow, Order]:
+        """Return a new job, written down and not queued, and its order with all that it left open."""
         self._require_room()
         order = self._completed(order)
         self.check_limits(order)
@@ -105,10 +121,13 @@ class Service:
         plan["files"] = plan["pictures"] + 1
         row = JobRow(job, "pictures", client, "queued", time.time(), asked, plan)
         self.journal.add(row)
-        self.dispatcher.push(job, client)
+        return row, order
+
+    def _push(self, row: JobRow, order: Order) -> JobView:
+        """Queue a job that is written down; nothing may come between the two."""
+        self.dispatcher.push(row.id, row.client)
         view = self._view(row, order)
-        self.feed.publish({"type": "queued", "job": job, "position": view.position})
-        await asyncio.sleep(0)  # If nothing is drawn, this is now, while the answer is written.
+        self.feed.publish({"type": "queued", "job": row.id, "position": view.position})
         return view
 
     def job(self, job: str) -> JobView:

@@ -10,6 +10,7 @@ import os
 import resource
 import shutil
 import signal
+import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
@@ -146,6 +147,23 @@ def test_a_full_disk_fails_the_job_and_leaves_nothing_half_written(rough):
     assert sorted(gallery.rglob("20*/*")) == before
     resource.prlimit(pid, resource.RLIMIT_FSIZE, UNLIMITED)
     assert rough.draw(seed=99)["state"] == "done"
+
+
+def test_a_gallery_that_can_not_be_written_fails_the_job_and_the_next_is_drawn(rough, monkeypatch):
+    add, refused = rough.service.gallery.add, []
+
+    def refuse_once(*arguments):
+        if not refused:
+            refused.append(arguments)
+            raise sqlite3.OperationalError("database or disk is full")
+        add(*arguments)
+
+    monkeypatch.setattr(rough.service.gallery, "add", refuse_once)
+    with rough.client() as client:
+        jobs = [client.post("/api/jobs", json={**SMALL, "steps": 100}).json()["id"] for _ in range(3)]
+    states = [(rough.wait(job)["state"], rough.wait(job)["error"]) for job in jobs]
+    assert [state for state, _ in states] == ["failed", "done", "done"]
+    assert "the gallery can't be written: database or disk is full; free some space" in states[0][1]["message"]
 
 
 @pytest.mark.parametrize("full", ["the journal", "a folder"])

@@ -57,6 +57,41 @@ def test_a_grown_child_gives_way_to_another_and_what_was_asked_of_it_is_asked_ag
     assert planned == {"pictures": 1}
 
 
+class SetForward(asyncio.SelectorEventLoop):
+    """A loop whose clock is set forward where others wait."""
+
+    ahead = 0.0
+
+    def time(self):
+        return super().time() + self.ahead
+
+
+def test_a_child_that_does_not_answer_is_ended_and_another_is_asked(tmp_path, monkeypatch):
+    children = []
+
+    class Child:
+        pid = 1
+
+        def __init__(self, _module, _log, hear, _end):
+            self.hear, self.stopped = hear, False
+            children.append(self)
+
+        def send(self, message):
+            if message.get("do") == "plan" and len(children) == 1:
+                asyncio.get_running_loop().ahead += painter._PATIENCE + 1
+            elif message.get("do") == "plan":
+                self.hear({"answer": "told", "number": message["number"], "value": {"pictures": 1}})
+
+        def stop(self):
+            self.stopped = True
+
+    monkeypatch.setattr(painter, "JsonChild", Child)
+    with asyncio.Runner(loop_factory=SetForward) as runner:
+        one = Painter({}, tmp_path / "log", lambda _: None)
+        assert runner.run(one.plan(job="a")) == {"pictures": 1}
+    assert [child.stopped for child in children] == [True, False]
+
+
 def test_a_child_has_grown_when_it_has_far_more_than_its_libraries_and_open_folders(monkeypatch):
     answers, memory = [], [300 << 20]
     monkeypatch.setattr(painting, "_memory", lambda: memory[0])

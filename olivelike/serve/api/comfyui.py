@@ -158,21 +158,18 @@ async def prompt(request: Request, asked: Asked) -> Response:
         name = _prompt_id(asked.get("prompt_id"), state)
         drawing = read_graph(asked.get("prompt"), await _listed(service))
         order = await _order(request, drawing)
+        visitor = client_of(request), str(asked.get("client_id") or "")[:_MOST_NAME]
+        shown = _wants_previews(asked, drawing) and state.tells(visitor)
+        events = service.draw(order, client_of(request), previews=shown)
         try:
-            job = await service.submit(order, client_of(request))
+            job: str = (await anext(events))["job"]
         except OlivelikeError as error:
             raise drawing.sampling.error("not_drawn_here", str(error)) from None
     except GraphError as error:
         return JSONResponse(error.answer(), 400)
     state.number += 1
-    client = str(asked.get("client_id") or "")[:_MOST_NAME]
-    state.begin(
-        Prompt(
-            name, state.number, job.id, drawing.outline(), (client_of(request), client),
-            await _kept(request, asked),
-            shows_previews=_wants_previews(asked, drawing),
-        )
-    )  # fmt: skip
+    kept = await _kept(request, asked)
+    state.begin(Prompt(name, state.number, job, drawing.outline(), visitor, kept), events)
     return JSONResponse({"prompt_id": name, "number": state.number, "node_errors": {}})
 
 

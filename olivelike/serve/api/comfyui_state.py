@@ -13,7 +13,7 @@ import json
 import struct
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from olivelike.serve.api.comfyui_graph import Drawing
     from olivelike.serve.service import Service
-    from olivelike.serve.views import JobView, PictureView
+    from olivelike.serve.views import Event, JobView, PictureView
 
 MOST_PROMPTS: Final = 1000
 _MOST_FILES: Final = 1000
@@ -57,7 +57,6 @@ class Prompt:
     visitor: Visitor
     graph: bytes = b"{}"
     """As JSON, of one that is not large."""
-    shows_previews: bool = False
 
 
 class ComfyUI:
@@ -84,12 +83,16 @@ class ComfyUI:
         """Return the upload that a client calls so."""
         return self._files.get((client, name))
 
-    def begin(self, prompt: Prompt) -> None:
-        """Keep a prompt, and tell its program what becomes of it."""
+    def tells(self, visitor: Visitor) -> bool:
+        """Say whether a program listens."""
+        return visitor in self._sockets
+
+    def begin(self, prompt: Prompt, events: AsyncGenerator[Event, None]) -> None:
+        """Keep a prompt, and tell its program what becomes of it, by the events of its job."""
         self.prompts[prompt.id] = prompt
         while len(self.prompts) > MOST_PROMPTS:
             del self.prompts[_oldest_of_most(self.prompts, [one.visitor[0] for one in self.prompts.values()])]
-        task = asyncio.create_task(self._follow(prompt), name=f"prompt {prompt.id}")
+        task = asyncio.create_task(self._follow(prompt, events), name=f"prompt {prompt.id}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -133,7 +136,7 @@ class ComfyUI:
             with contextlib.suppress(*_GONE):
                 await socket.send_bytes(struct.pack(">II", _PREVIEW, form) + data)
 
-    async def _follow(self, prompt: Prompt) -> None:
+    async def _follow(self, prompt: Prompt, events: AsyncGenerator[Event, None]) -> None:
         drawing, visitor = prompt.drawing, prompt.visitor
         about = {"prompt_id": prompt.id}
 
@@ -142,9 +145,7 @@ class ComfyUI:
 
         await self._send(visitor, "status", status=self.status())
         begun = sampling = False
-        async with aclosing(
-            self._service.events(prompt.job, previews=prompt.shows_previews and visitor in self._sockets)
-        ) as events:
+        async with aclosing(events):
             async for event in events:
                 drawn = event["type"] in ("started", "opening", "step", "picture")
                 if not begun and (drawn or event["type"] in ("done", "failed")):

@@ -12,7 +12,7 @@ import json
 import math
 import re
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
 from fastapi import APIRouter, Request
@@ -29,7 +29,7 @@ from olivelike.serve.api.guards import client_of, visitor_of
 from olivelike.serve.api.images import from_base64, in_turn, png, to_base64, upright, where_transparent
 from olivelike.serve.api.refusals import RequestRefusedError, StrictRoute, in_words
 from olivelike.serve.orders import Finite, LoraChoice, Order
-from olivelike.serve.views import JobEnded, JobView, ModelView, PictureView
+from olivelike.serve.views import Event, JobEnded, JobView, ModelView, PictureView
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -178,12 +178,14 @@ async def variations(request: Request) -> Json | Response:
 async def _answer(request: Request, wanted: Wanted, order: Order, kind: str) -> Json | Response:
     service = service_of(request)
     if wanted.stream:
-        job = await service.submit(order, client_of(request))
+        events = service.draw(order, client_of(request), previews=wanted.partial_images > 0)
+        name: str = (await anext(events))["job"]
         found = find_model(service, order.model)
         size = (
             (order.width, order.height) if order.width and order.height else found.default_size if found else (512, 512)
         )
-        return StreamingResponse(_events(service, job, wanted, kind, size), media_type="text/event-stream")
+        told = _events(service, name, events, wanted, kind, size)
+        return StreamingResponse(told, media_type="text/event-stream")
     job = await draw(request, order)
     pictures = _safe(job)
     data = []
@@ -208,21 +210,22 @@ async def _answer(request: Request, wanted: Wanted, order: Order, kind: str) -> 
 
 
 async def _events(
-    service: Service, job: JobView, wanted: Wanted, kind: str, size: tuple[int, int]
+    service: Service, name: str, events: AsyncGenerator[Event, None], wanted: Wanted, kind: str, size: tuple[int, int]
 ) -> AsyncIterator[str]:
     """Return server-sent events: some pictures as they grow, and each one that is done."""
     shown = 0
     due = [(place + 1) / (wanted.partial_images + 1) for place in range(wanted.partial_images)]
     try:
-        async for event in service.events(job.id, previews=bool(due)):
-            if event["type"] == "step" and event.get("preview"):
-                done = event["done"] / event["steps_total"]
-                passed = [share for share in due if share <= done]
-                if passed:
-                    due = due[len(passed) :]
-                    yield await _partial(event["preview"], wanted, kind, size, shown)
-                    shown += 1
-        job = await service.finished(job.id)
+        async with contextlib.aclosing(events):
+            async for event in events:
+                if event["type"] == "step" and event.get("preview"):
+                    done = event["done"] / event["steps_total"]
+                    passed = [share for share in due if share <= done]
+                    if passed:
+                        due = due[len(passed) :]
+                        yield await _partial(event["preview"], wanted, kind, size, shown)
+                        shown += 1
+        job = service.job(name)
         usage = await _usage(service, job.order)
         for picture in _safe(require_done(job)):
             text, shape = await _b64(service, picture, wanted), f"{picture.width}x{picture.height}"
@@ -233,7 +236,7 @@ async def _events(
         yield f"event: error\ndata: {json.dumps(value)}\n\n"
     finally:
         with contextlib.suppress(JobEnded):
-            service.cancel(job.id)  # Its client has left.
+            service.cancel(name)  # Its client has left.
 
 
 async def _partial(preview: str, wanted: Wanted, kind: str, size: tuple[int, int], index: int) -> str:

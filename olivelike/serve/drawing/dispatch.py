@@ -7,6 +7,7 @@ import contextlib
 import sqlite3
 import time
 from collections import Counter
+from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -271,8 +272,10 @@ class Dispatcher:
             "flagged": [one.number for one in there if one.flagged], "safety": self._settings.safety,
             "reads": [*row.plan.get("reads", ()), *self._also_read(order)] if self._cluster is not None else [],
         }  # fmt: skip
-        async for answer in painter.draw(message):
-            self._heard(job, row.client, answer)
+        # Closed here, if what was drawn can't be kept: by then the next job may be drawn.
+        async with aclosing(painter.draw(message)) as answers:
+            async for answer in answers:
+                self._heard(job, row.client, answer)
 
     def _also_read(self, order: Order) -> list[str]:
         """Return the uploads that an order names, and all wildcards: which of them it takes is known as it is drawn."""

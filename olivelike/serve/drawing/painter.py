@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -161,11 +161,11 @@ class Painter:
                 why = str(error)
             except TimeoutError:
                 why = f"gave no answer within {seconds:g} s"
-                if self._child is not None and self._drawing is None:
-                    self._child.stop()
+                if self._drawing is None:
+                    await self._begin_anew(why)
         raise SessionError(f"the process that draws {why}")
 
-    async def draw(self, message: JsonView) -> AsyncIterator[JsonView]:
+    async def draw(self, message: JsonView) -> AsyncGenerator[JsonView, None]:
         """Return what the child tells while it draws a job; the last one is one of `LAST`.
 
         Raises `ChildEnded` if it dies.
@@ -181,7 +181,7 @@ class Painter:
                 if answer["answer"] not in LAST:
                     yield answer
                 elif answer.get("grown") and self._cluster is None:
-                    await self._begin_anew()
+                    await self._begin_anew("had grown")
                     yield {**answer, "folders": []}
                     return
                 else:
@@ -190,13 +190,14 @@ class Painter:
         finally:
             self._drawing = None
 
-    async def _begin_anew(self) -> None:
-        """End a child that holds memory for nothing, between jobs, and start another; questions are asked again."""
+    async def _begin_anew(self, why: str) -> None:
+        """End a child between jobs, and start another; questions are asked again."""
         child, self._child, self._ready, self._drawing = self._child, None, False, None
         self._starts += 1
+        asked = list(self._questions)
         if child is not None:
-            await asyncio.to_thread(child.stop)
-        self._cut_off(ChildEnded("had grown, and was begun anew"))
+            await asyncio.to_thread(child.stop)  # Whoever asks meanwhile starts another, and has nothing to do with it.
+        self._refuse(asked, ChildEnded(f"{why}, and was begun anew"))
         if not self._closed:
             self.start()
 
@@ -275,7 +276,10 @@ class Painter:
     def _cut_off(self, error: ChildEnded) -> None:
         if self._drawing is not None:
             self._drawing.put_nowait(error)
-        for number in list(self._questions):
+        self._refuse(list(self._questions), error)
+
+    def _refuse(self, asked: Iterable[int], error: ChildEnded) -> None:
+        for number in asked:
             self._settle(number, lambda future: future.set_exception(error))
 
     def _how(self, status: int) -> str:
