@@ -89,21 +89,16 @@ def read_public_keys(path: Path) -> list[EllipticCurvePublicKey]:
 
 
 def read_certificates(path: Path) -> list[Certificate]:
-    """Return the certificates of a PEM file. Raises `UsageError` if it has none."""
+    """Return the certificates of a PEM file. Raises `UsageError` if it has none, or one that is not valid today."""
     from cryptography.x509 import load_pem_x509_certificates
 
     try:
-        return load_pem_x509_certificates(read_pem(path, "a certificate"))
+        found = load_pem_x509_certificates(read_pem(path, "a certificate"))
     except ValueError as error:
         raise UsageError(f"{path}: is no certificate in PEM form: {one_line(str(error))}") from None
-
-
-def read_roots(path: Path) -> list[Certificate]:
-    """Return the certificates of a PEM file that somebody trusts. Raises `UsageError` if one is not valid today."""
-    roots = read_certificates(path)
-    if reason := next(filter(None, map(not_valid_now, roots)), None):
-        raise UsageError(f"{path}: the certificate is not valid now: {reason}; ask its owner for the present one")
-    return roots
+    if reason := next(filter(None, map(not_valid_now, found)), None):
+        raise UsageError(f"{path}: the certificate is not valid now: {reason}; have it renewed, or get the present one")
+    return found
 
 
 def not_valid_now(certificate: Certificate) -> str | None:

@@ -18,14 +18,15 @@ from typing import TYPE_CHECKING, Final
 from olivelike._files import explained, write_whole
 from olivelike._installed import own_version
 from olivelike._text import listed
-from olivelike._untrusted import one_line, read_object
+from olivelike._untrusted import Json, one_line, read_object
 from olivelike.digest import digest_bytes, digest_file
 from olivelike.engine.output.license_notes import unknown_licenses
 from olivelike.engine.output.output_files import holds, is_file
 from olivelike.errors import SourceError, UsageError, VerificationError
 from olivelike.families import DENOISERS
 from olivelike.model.components import torch_folder
-from olivelike.model.records.output import RECORD_FILE, OutputRecord
+from olivelike.model.records.origin import License, Origin
+from olivelike.model.records.output import RECORD_FILE, ComponentRecord, OutputRecord
 from olivelike.model.records.signature_marks import MOST_BYTES
 from olivelike.model.records.users_files import BOM_FILE
 from olivelike.store.folder import is_digest
@@ -34,10 +35,6 @@ if TYPE_CHECKING:
     from cyclonedx.model import HashType
     from cyclonedx.model.bom import Bom
     from cyclonedx.model.component import Component
-
-    from olivelike._untrusted import Json
-    from olivelike.model.records.origin import License, Origin
-    from olivelike.model.records.output import ComponentRecord
 
 _SHOWN: Final = 5
 _NAMESPACE: Final = uuid.UUID("6c54a0a4-3b4e-5d0c-9d6a-6f6c6976656c")

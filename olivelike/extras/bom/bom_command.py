@@ -3,19 +3,15 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from olivelike.cli import options as shared
+from olivelike.cli.options import argument, option
 
 
 def bom(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="An output of olivelike.", show_default=False)],
+    folder: Annotated[Path, argument("FOLDER", "An output of olivelike.")],
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output", "-o", metavar="FILE", help="File to write; by default bom.cdx.json in the folder.",
-            show_default=False,
-        ),
+        option("--output -o FILE", "File to write; by default bom.cdx.json in the folder."),
     ] = None,
     json: shared.Json = False,
 ) -> None:  # fmt: skip

@@ -6,16 +6,14 @@ import io
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from olivelike._signing_keys import read_pem, read_roots
-from olivelike._untrusted import one_line
+from olivelike._signing_keys import read_certificates, read_pem
+from olivelike._untrusted import Json, one_line
 from olivelike.extras.credentials.offline import offline
 from olivelike.runtime.pictures.picture_signature import PictureSignature
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
-
-    from olivelike._untrusted import Json
 
 _UNTRUSTED: Final = "signingCredential.untrusted"
 _WORDS: Final = {
@@ -42,7 +40,7 @@ def check_picture(data: bytes, roots: Sequence[Path]) -> PictureSignature:
     from c2pa import C2paError
 
     for root in roots:
-        read_roots(root)
+        read_certificates(root)
     try:
         found = _read(data)
         trusted = [root for root in roots if _read(data, root).get("validation_state") == "Trusted"]

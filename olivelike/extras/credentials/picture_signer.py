@@ -10,8 +10,8 @@ import json
 from typing import TYPE_CHECKING, Final
 
 from olivelike._installed import own_version
-from olivelike._signing_keys import read_pem, read_private_key
-from olivelike._untrusted import one_line
+from olivelike._signing_keys import read_certificates, read_pem, read_private_key
+from olivelike._untrusted import Json, one_line
 from olivelike.errors import UsageError
 from olivelike.extras.credentials.offline import offline
 from olivelike.runtime.pictures.ai_mark import MADE, source_url
@@ -19,8 +19,6 @@ from olivelike.runtime.pictures.picture_signature import RECIPE
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from olivelike._untrusted import Json
 
 _ALGORITHMS: Final = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
 _REMEDY: Final = (
@@ -41,6 +39,7 @@ def open_signer(certificate: Path, key: Path) -> PictureSigner:
     """
     from PIL import Image
 
+    read_certificates(certificate)
     signer, file = PictureSigner(certificate, key), io.BytesIO()
     Image.new("RGB", (1, 1)).save(file, "PNG")
     try:

@@ -11,17 +11,14 @@ import json
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from olivelike._extras import needed
-from olivelike._untrusted import parse_object
+from olivelike._untrusted import Json, parse_object
 from olivelike.errors import UsageError
 from olivelike.store import actions
+from olivelike.store.actions import Action
 from olivelike.store.folder import seal
-
-if TYPE_CHECKING:
-    from olivelike._untrusted import Json
-    from olivelike.store.actions import Action
 
 SIGNERS: Final = "OLIVELIKE_SHARED_SIGNERS"
 """Names a file with the public keys of those whose records are taken."""

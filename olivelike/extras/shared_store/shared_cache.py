@@ -6,25 +6,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from olivelike._text import count, size as of_size
+from olivelike._untrusted import Json
 from olivelike.cli import options as shared
+from olivelike.cli.options import argument, option
 from olivelike.cli.stdout import write_error, write_found
 from olivelike.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
-    from olivelike._untrusted import Json
     from olivelike.extras.shared_store.exchange import Exchanged
     from olivelike.extras.shared_store.shared_store import SharedStore
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
-Url = Annotated[
-    str | None,
-    typer.Argument(metavar="URL", help="The shared store, by default $OLIVELIKE_SHARED_CACHE.", show_default=False),
-]
-Of = Annotated[
-    list[str] | None,
-    typer.Option("--workflow", metavar="WORKFLOW", help="Only what this workflow needs; may be repeated."),
-]
+Url = Annotated[str | None, argument("URL", "The shared store, by default $OLIVELIKE_SHARED_CACHE.")]
+Of = Annotated[list[str] | None, option("--workflow WORKFLOW", "Only what this workflow needs; may be repeated.")]
 
 
 def push(url: Url = None, workflow: Of = None, cache_dir: shared.StoreDir = None, json: shared.Json = False) -> None:

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from olivelike._signing_keys import key_name, not_valid_now, public_pem, read_public_keys, read_roots
+from olivelike._signing_keys import key_name, not_valid_now, public_pem, read_certificates, read_public_keys
 from olivelike._text import listed
-from olivelike._untrusted import one_line, parse_object, read_bytes
+from olivelike._untrusted import Json, one_line, parse_object, read_bytes
 from olivelike.digest import digest_bytes, digest_file
 from olivelike.errors import MissingError, UsageError, VerificationError
 from olivelike.extras.signing.folder_signature import (
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from model_signing.verifying import Config
-
-    from olivelike._untrusted import Json
 
 _PREDICATE = "https://model_signing/signature/v1.0"
 _KINDS: Final = {
@@ -201,7 +199,7 @@ def _by_certificates(folder: Path, roots: Sequence[Path], bundle: Json) -> _Expe
     from model_signing.verifying import Config
 
     for root in roots:
-        read_roots(root)
+        read_certificates(root)
     _require_kind(folder, bundle, "x509CertificateChain")
     try:
         chain = [x509.load_der_x509_certificate(one) for one in _chain(bundle)]

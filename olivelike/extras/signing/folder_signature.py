@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from olivelike._signing_keys import CURVES
 from olivelike._text import did_you_mean_path, listed
-from olivelike._untrusted import one_line
+from olivelike._untrusted import Json, one_line
 from olivelike.engine.output.output_files import is_link
 from olivelike.errors import MissingError, SourceError
 from olivelike.model.records.output import JOURNAL_FILE
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
     from cryptography.x509 import Certificate
     from model_signing.hashing import Config
-
-    from olivelike._untrusted import Json
 
 _SHOWN = 5
 

@@ -12,6 +12,7 @@ from olivelike.errors import SourceError, UsageError, VerificationError
 from olivelike.extras.signing.folder_signature import FolderSignature, covered_files, scratch_file
 from olivelike.extras.signing.provenance import provenance_of
 from olivelike.model.records.output import RECORD_FILE, OutputRecord
+from olivelike.model.records.run_record import RunRecord
 from olivelike.model.records.signature_marks import MOST_BYTES, SIGNATURE_FILE, claimed_digests, claimed_statement
 from olivelike.model.records.users_files import BOM_FILE, PROVENANCE_FILE, is_outdated_bom
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from olivelike.extras.signing.signers import FolderSigner
-    from olivelike.model.records.run_record import RunRecord
 
 _SHOWN = 5
 

@@ -12,15 +12,13 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike._untrusted import Json, parse_object
-from olivelike.model.records.output import RECORD_FILE
+from olivelike.model.records.origin import Origin
+from olivelike.model.records.output import RECORD_FILE, OutputRecord
 from olivelike.model.records.reading import to_json
+from olivelike.model.records.run_record import RunRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-    from olivelike.model.records.origin import Origin
-    from olivelike.model.records.output import OutputRecord
-    from olivelike.model.records.run_record import RunRecord
 
 STATEMENT: Final = "https://in-toto.io/Statement/v1"
 PREDICATE: Final = "https://slsa.dev/provenance/v1"

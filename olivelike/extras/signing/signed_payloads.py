@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from olivelike._signing_keys import read_private_key, read_public_keys
+from olivelike._untrusted import Json
 from olivelike.errors import UsageError
 
 if TYPE_CHECKING:
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
 
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey, EllipticCurvePublicKey
     from securesystemslib.signer import Key, Signer
-
-    from olivelike._untrusted import Json
 
 
 class PayloadSigner:

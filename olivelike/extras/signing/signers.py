@@ -13,16 +13,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from olivelike._signing_keys import (
-    key_name,
-    not_valid_now,
-    password_of,
-    public_pem,
-    read_certificates,
-    read_pem,
-    read_private_key,
-)
-from olivelike._untrusted import one_line
+from olivelike._signing_keys import key_name, password_of, public_pem, read_certificates, read_pem, read_private_key
+from olivelike._untrusted import Json, one_line
 from olivelike.digest import digest_bytes
 from olivelike.errors import MissingError, OlivelikeError, UsageError
 from olivelike.extras.signing.folder_signature import certificate_name, hashing, signing_key
@@ -36,8 +28,6 @@ if TYPE_CHECKING:
     from cryptography.x509 import Certificate
     from sigstore.models import ClientTrustConfig
     from sigstore.oidc import IdentityToken
-
-    from olivelike._untrusted import Json
 
 _BUNDLE: Final = "application/vnd.dev.sigstore.bundle.v0.3+json"
 TOKEN: Final = "OLIVELIKE_IDENTITY_TOKEN"  # noqa: S105  (the variable's name)
@@ -225,8 +215,6 @@ def _certificates(path: Path | None, chain: Sequence[Path], public: EllipticCurv
             raise UsageError(f"--chain {chain[0]}: is above a certificate; name that with --certificate")
         return []
     own, *above = read_certificates(path)
-    if reason := not_valid_now(own):
-        raise UsageError(f"{path}: the certificate is not valid now: {reason}; have it renewed")
     if (key := signing_key(own)) is None:
         raise UsageError(
             f"{path}: the certificate is not for signing; get one whose key usage has digitalSignature, or whose "

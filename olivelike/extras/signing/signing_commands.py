@@ -3,49 +3,31 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from olivelike.cli import options as shared
+from olivelike.cli.options import argument, option
 
 if TYPE_CHECKING:
     from olivelike.model.records.run_record import RunRecord
 
-_Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of a model.", show_default=False)]
+_Folder = Annotated[Path, argument("FOLDER", "The folder of a model.")]
 
 
-_Trust = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Client trust config of a Sigstore of your own, as JSON.", show_default=False),
-]
+_Trust = Annotated[Path | None, option("FILE", "Client trust config of a Sigstore of your own, as JSON.")]
 
 
 def sign(
     folder: _Folder,
-    key: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Private key as PEM, of the curve P-256, P-384 or P-521.", show_default=False
-        ),
-    ] = None,
+    key: Annotated[Path | None, option("FILE", "Private key as PEM, of the curve P-256, P-384 or P-521.")] = None,
     certificate: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="The key's certificate as PEM; it goes into the signature.", show_default=False
-        ),
+        Path | None, option("FILE", "The key's certificate as PEM; it goes into the signature.")
     ] = None,
-    chain: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FILE", help="Certificates between it and the root; repeatable.", show_default=False),
-    ] = None,
+    chain: Annotated[list[Path] | None, option("FILE", "Certificates between it and the root; repeatable.")] = None,
     keyless: Annotated[
-        bool, typer.Option("--keyless", help="Sign by a login in place of a key, with Sigstore; a public log names it.")
+        bool, option("--keyless", "Sign by a login in place of a key, with Sigstore; a public log names it.")
     ] = False,
     trust_config: _Trust = None,
     provenance: Annotated[
-        bool,
-        typer.Option(
-            "--provenance", help="Also write and sign what the folder was made of, by which steps (in-toto, SLSA)."
-        ),
+        bool, option("--provenance", "Also write and sign what the folder was made of, by which steps (in-toto, SLSA).")
     ] = False,
     cache_dir: shared.StoreDir = None,
     json: shared.Json = False,
@@ -110,27 +92,12 @@ def _run_of(folder: Path, cache_dir: str | None) -> "RunRecord | None":
 
 def verify_signature(
     folder: _Folder,
-    key: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Public key of the signer, as PEM.", show_default=False)
-    ] = None,
+    key: Annotated[Path | None, option("FILE", "Public key of the signer, as PEM.")] = None,
     certificate: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="FILE",
-            help="Root certificate that the signer's must descend from, as PEM; repeatable.",
-            show_default=False,
-        ),
+        list[Path] | None, option("FILE", "Root certificate that the signer's must descend from, as PEM; repeatable.")
     ] = None,
-    identity: Annotated[
-        str | None,
-        typer.Option(metavar="WHO", help="Login that signed: a mail address, or a CI's workflow.", show_default=False),
-    ] = None,
-    issuer: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL", help="Who vouched for it, such as https://github.com/login/oauth.", show_default=False
-        ),
-    ] = None,
+    identity: Annotated[str | None, option("WHO", "Login that signed: a mail address, or a CI's workflow.")] = None,
+    issuer: Annotated[str | None, option("URL", "Who vouched for it, such as https://github.com/login/oauth.")] = None,
     trust_config: _Trust = None,
     json: shared.Json = False,
 ) -> None:

@@ -282,7 +282,7 @@ def test_keys_and_usages_that_c2pa_takes(empty_folder, curve, use):
         ({"uses": ()}, "can't sign pictures: Signature: the certificate is invalid; it takes a certificate that is no"),
         ({"uses": (CODE,)}, "can't sign pictures: Signature: the certificate is invalid"),
         ({"usage": False}, "can't sign pictures: "),
-        ({"end": NOW - YEAR / 2}, "the certificate was not valid at time of signing"),
+        ({"end": NOW - YEAR / 2}, "studio.pem: the certificate is not valid now: it ended on "),
         ({"key": rsa_key()}, "studio.key: signatures need a key of the curve"),
     ],
 )
@@ -301,7 +301,7 @@ def test_files_that_are_no_keys_or_certificates_are_told(empty_folder, generate,
         (("--sign-pictures", "studio.pem"), "give both, or neither"),
         (("--sign-key", "studio.key"), "give both, or neither"),
         (("--sign-pictures", "gone.pem", "--sign-key", "studio.key"), "gone.pem: no such file"),
-        (("--sign-pictures", "no.pem", "--sign-key", "studio.key"), "no.pem: can't sign pictures"),
+        (("--sign-pictures", "no.pem", "--sign-key", "studio.key"), "no.pem: is no certificate in PEM form"),
         (("--sign-pictures", "studio.pem", "--sign-key", "no.pem"), "no.pem: is no private key"),
         (("--sign-pictures", "studio.pem", "--sign-key", "other.key"), "studio.pem: can't sign pictures"),
     ):

@@ -244,14 +244,19 @@ def test_a_certificate_that_ended_since_is_refused(cli, studio, empty_folder, mo
     [
         ({"end": NOW - YEAR / 2}, "is not valid now: it ended on "),
         ({"begin": NOW + YEAR / 2}, "is not valid now: it begins on "),
+        ({"chain": NOW - YEAR / 2}, "chain.pem: the certificate is not valid now: it ended on "),
         ({"usage": False}, "is not for signing; get one whose key usage has digitalSignature"),
     ],
 )
 def test_certificates_that_can_not_sign_are_refused(cli, studio, empty_folder, monkeypatch, changes, said):
     root, own = studio
     monkeypatch.setenv("OLIVELIKE_KEY_PASSWORD", "word")
+    more = ()
+    if end := changes.get("chain"):
+        (empty_folder / "chain.pem").write_bytes(certificate("Root", root, "Root", root, root=True, end=end))
+        changes, more = {}, ("--chain", "chain.pem")
     (empty_folder / "studio.pem").write_bytes(certificate("Studio", own, "Root", root, **changes))
-    found = cli(*SIGN)
+    found = cli(*SIGN, *more)
     assert found.status == 2
     assert said in found.err
     assert not (empty_folder / "out" / "model.sig").exists()
