@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from email import message_from_string
 from typing import TYPE_CHECKING, Final
 
 from olivelike._extras import GROUP as EXTRAS
@@ -19,6 +20,7 @@ from olivelike.model.plugin_targets import GROUP as TARGETS
 from olivelike.workflow.passes.registry import ENTRY_POINT_GROUP as PASSES
 
 if TYPE_CHECKING:
+    from email.message import Message
     from importlib.metadata import Distribution
 
 
@@ -74,13 +76,14 @@ def installed_plugins() -> list[InstalledPlugin]:
     """Return the plugins of this environment, sorted by name."""
     from importlib.metadata import entry_points
 
-    found: dict[str, tuple[Distribution, dict[str, list[str]]]] = {}
+    found: dict[str, tuple[Message, dict[str, list[str]]]] = {}
     for kind, group in GROUPS.items():
         for point in sorted(entry_points(group=group)):
             if point.dist is not None:
-                _, gives = found.setdefault(point.dist.name, (point.dist, {}))
+                known = _metadata(point.dist)
+                _, gives = found.setdefault(one_line(known["Name"] or point.module), (known, {}))
                 gives.setdefault(kind, []).append(one_line(point.name))
-    return [_described(*one) for _, one in sorted(found.items())]
+    return [_described(name, *one) for name, one in sorted(found.items())]
 
 
 def find_plugin(name: str) -> InstalledPlugin:
@@ -105,9 +108,16 @@ def catalogue(plugins: list[InstalledPlugin]) -> list[str]:
     return Table(("plugin", "gives", "does", "license", "links"), rows).markdown()
 
 
-def _described(distribution: Distribution, gives: Mapping[str, list[str]]) -> InstalledPlugin:
-    known = distribution.metadata
+def _metadata(distribution: Distribution) -> Message:
+    """Return what a distribution says of itself; nothing where that is gone, or no text."""
+    try:
+        text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO")
+    except UnicodeDecodeError:
+        text = None
+    return message_from_string(text or "")
 
+
+def _described(name: str, known: Message, gives: Mapping[str, list[str]]) -> InstalledPlugin:
     def said(*keys: str) -> str:
         texts = (one_line(known[key] or "").strip() for key in keys if key in known)
         return next((text for text in texts if text not in {"", "UNKNOWN"}), "")
@@ -119,13 +129,13 @@ def _described(distribution: Distribution, gives: Mapping[str, list[str]]) -> In
         urls.setdefault("Homepage", home)
     words = re.split(r"[,;]", text) if re.search(r"[,;]", text := said("Keywords")) else text.split()
     return InstalledPlugin(
-        name=one_line(distribution.name),
-        version=one_line(distribution.version),
+        name=name,
+        version=said("Version"),
         summary=said("Summary"),
         license=said("License-Expression") or one_line(next(classified, "")) or said("License")[:80],
         author=said("Author", "Author-email", "Maintainer", "Maintainer-email"),
         keywords=tuple(word.strip() for word in words if word.strip()),
         urls=urls,
-        needs=tuple(one_line(text) for text in distribution.requires or () if _OURS.match(text)),
+        needs=tuple(one_line(text) for text in known.get_all("Requires-Dist") or () if _OURS.match(text)),
         gives={kind: tuple(names) for kind, names in gives.items()},
     )

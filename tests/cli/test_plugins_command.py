@@ -85,6 +85,21 @@ def test_one_that_says_little_is_told_what_to_add_and_one_that_is_broken_is_list
     assert "a catalogue would want: a name that begins with" in cli("plugins", "sharpener").out
 
 
+@pytest.mark.parametrize("metadata", [None, b"", b"Name: odd\n", b"Name: odd\nKeywords: \xff\n"])
+def test_one_whose_metadata_is_gone_or_no_text_hides_no_other(examples, tmp_path, monkeypatch, cli, metadata):
+    info = tmp_path / "odd-1.dist-info"
+    info.mkdir()
+    (info / "entry_points.txt").write_text("[olivelike.passes]\na = odd\n")
+    if metadata is not None:
+        (info / "METADATA").write_bytes(metadata)
+    monkeypatch.syspath_prepend(tmp_path)
+    told = cli("plugins", "--json")
+    assert told.status == 0, told.err
+    found = {one["name"]: one["gives"] for one in json.loads(told.out)}
+    assert found["odd"] == {"passes": ["a"]}
+    assert "olivelike-pass-shorten-names" in found
+
+
 def test_texts_of_strangers_stay_in_their_cells(install, cli):
     metadata = (
         "Summary: a | b <script> `x` \x1b[2J\nLicense: UNKNOWN\nKeywords: olivelike onnx\n"
