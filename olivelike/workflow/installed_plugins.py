@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from email import message_from_string
-from typing import TYPE_CHECKING, Final
+from email.message import Message
+from typing import TYPE_CHECKING, Final, cast
 
 from olivelike._extras import GROUP as EXTRAS
 from olivelike._table import Table, markdown_text
@@ -20,7 +20,6 @@ from olivelike.model.plugin_targets import GROUP as TARGETS
 from olivelike.workflow.passes.registry import ENTRY_POINT_GROUP as PASSES
 
 if TYPE_CHECKING:
-    from email.message import Message
     from importlib.metadata import Distribution
 
 
@@ -111,10 +110,9 @@ def catalogue(plugins: list[InstalledPlugin]) -> list[str]:
 def _metadata(distribution: Distribution) -> Message:
     """Return what a distribution says of itself; nothing where that is gone, or no text."""
     try:
-        text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO")
+        return cast("Message", distribution.metadata) or Message()
     except UnicodeDecodeError:
-        text = None
-    return message_from_string(text or "")
+        return Message()
 
 
 def _described(name: str, known: Message, gives: Mapping[str, list[str]]) -> InstalledPlugin:
