@@ -33,6 +33,9 @@ class LoraInputs(Pass):
     convolutions: Literal["none", "points", "all"] = "points"
     """Convolutions that take factors, too: those of one pixel, or all. ONNX Runtime rounds beside them otherwise than
     in `model.onnx`; with `none` the network without LoRAs is the same to the bit."""
+    defaults: bool = True
+    """Give the inputs values of their own, so that who feeds none gets the plain network. ONNX Runtime for JavaScript
+    feeds inputs that have none alone: with `false` all must be fed."""
 
     def run(self, model: Model, context: Context) -> Model:
         """Mark the graph."""
@@ -40,6 +43,6 @@ class LoraInputs(Pass):
         from olivelike.model import Graph
 
         graph = model.require("graph").to_ir()
-        mark(graph, Choice(self.slots, self.layers, self.convolutions))
+        mark(graph, Choice(self.slots, self.layers, self.convolutions, self.defaults))
         context.report(slots=self.slots)
         return model.replace(graph=Graph.from_ir(graph))

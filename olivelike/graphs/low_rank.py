@@ -2,7 +2,7 @@
 
 A layer y = x·W becomes y = x·W + strength · (x·down)·up. The inputs have values of their own, of rank 0, so that who
 feeds none gets the plain network; ONNX Runtime calls them overridable initializers, and its adapters
-(`RunOptions.add_active_adapter`) feed them by name.
+(`RunOptions.add_active_adapter`) feed them by name. Where a client can't feed such inputs, they have none.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import fnmatch
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -55,6 +55,8 @@ class Choice:
     """Patterns of names of parameters, as `fnmatch` knows them; a layer is taken if one of its parameters fits one."""
     convolutions: str = "points"
     """Which take factors: `none`, `points` (of one pixel), `all`."""
+    defaults: bool = True
+    """Whether inputs have values of their own."""
 
     def takes(self, parameters: Sequence[tuple[str, Sequence[int]]]) -> bool:
         """Tell whether the layer of a weight takes factors, by the parameters of the weight and their shapes."""
@@ -66,7 +68,7 @@ class Choice:
 
 def mark(model: ir.Model, choice: Choice) -> None:
     """Have a graph whose layers take factors written beside this one."""
-    model.metadata_props[MARK] = json.dumps([choice.slots, choice.layers, choice.convolutions])
+    model.metadata_props[MARK] = json.dumps(astuple(choice))
 
 
 def take_mark(model: ir.Model) -> Choice | None:
@@ -74,8 +76,8 @@ def take_mark(model: ir.Model) -> Choice | None:
     words = model.metadata_props.pop(MARK, None)
     if words is None:
         return None
-    slots, layers, convolutions = json.loads(words)
-    return Choice(slots, tuple(layers), convolutions)
+    slots, layers, *rest = json.loads(words)
+    return Choice(slots, tuple(layers), *rest)
 
 
 def low_rank_layers(
@@ -142,8 +144,8 @@ def _sources(value: ir.Value) -> list[str]:
     return names
 
 
-def add_low_rank_inputs(model: ir.Model, layers: Sequence[LowRankLayer], slots: int) -> None:
-    """Give layers of a graph, in place, the inputs of so many LoRAs at once, and a strength for each.
+def add_low_rank_inputs(model: ir.Model, layers: Sequence[LowRankLayer], choice: Choice) -> None:
+    """Give layers of a graph, in place, the inputs of as many LoRAs at once as wanted, and a strength for each.
 
     Factors are of the type that the layer computes in. `down` is (features in, rank) and `up` (rank, features out); of
     a convolution they are filters, `down` of the layer's own size and `up` of one pixel. Who feeds factors feeds that
@@ -153,8 +155,8 @@ def add_low_rank_inputs(model: ir.Model, layers: Sequence[LowRankLayer], slots: 
     """
     if not layers:
         raise PassError("no layer of the graph can take a LoRA; name layers that are there, such as `layers: ['*']`")
-    editor = GraphEditor(model)
-    first = next(iter(model.graph))
+    editor, slots = GraphEditor(model), choice.slots
+    first, own_inputs = next(iter(model.graph)), len(model.graph.inputs)
     strengths = [_input(editor, strength_input(slot), (), np.ones((), np.float32)) for slot in range(slots)]
     active = [_input(editor, active_input(slot), (1,), np.zeros(1, np.float32)) for slot in range(slots)]
     is_active = editor.add(
@@ -181,6 +183,10 @@ def add_low_rank_inputs(model: ir.Model, layers: Sequence[LowRankLayer], slots: 
                 groups.setdefault((_taken(node), node.op_type in _CONVOLUTIONS), []).append((node, factors))
     for (_, are_convolutions), members in groups.items():
         _add_changes(editor, is_active, members, _convolved if are_convolutions else _multiplied)
+    if not choice.defaults:
+        for value in model.graph.inputs[own_inputs:]:
+            del model.graph.initializers[str(value.name)]
+            value.const_value = None
     editor.import_contrib()
 
 
@@ -311,8 +317,8 @@ def _add_changes(
     made = [node for node in editor.graph if node not in known]
     editor.graph.remove(made)
     others = [
-        ir.node("Identity", [one.inactive], outputs=[editor.value(f"{one.active.name}.none", (), one.active.dtype)])
-        for one in changes
+        ir.node("Identity", [one], outputs=[editor.value(f"{made.name}.none", dims_of(one), made.dtype)])
+        for one, made in ((change.inactive, change.active) for change in changes)
     ]
     branches = {
         "then_branch": ir.Graph([], [one.active for one in changes], nodes=made, name=f"{before.name}.active"),

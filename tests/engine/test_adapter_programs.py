@@ -1,4 +1,4 @@
-"""The programs of `docs/adapters.md` compute what both LoRAs merged do, in Python and C++."""
+"""The programs of `docs/adapters.md` compute what both LoRAs merged do, in Python, C++, C# and JavaScript."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from olivelike.runtime.sessions.session_settings import SessionSettings
 from olivelike.sources.adapters.lora_file import WeightedLora
 from olivelike.sources.adapters.open_lora import open_lora
 from olivelike.testing.lora_files import make_lora
-from tests.fixtures.programs import compile_cpp, program_of
+from tests.fixtures.programs import compile_cpp, link_node_packages, program_of, run_csharp
 
 from .conftest import Project
 
@@ -41,6 +41,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     project.workflow.parent.mkdir()
     project.workflow.write_text(WORKFLOW, encoding="utf-8")
     project.run()
+    project.run("components.unet=[convert, fuse, {lora_inputs: {defaults: false}}]", "output=models/demo_node")
     folder, model = project.folder, project.folder / "models" / "demo"
     loras = []
     for seed, (name, strength) in enumerate(STRENGTHS.items()):
@@ -60,6 +61,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def assert_noise(place: Path) -> None:
     found, merged = (np.fromfile(place / name, np.float32) for name in ("noise.f32", "merged.f32"))
+    (place / "noise.f32").unlink()  # The next program writes its own.
     error = np.mean((found - merged).astype(np.float64) ** 2)
     assert 10 * np.log10((merged.max() - merged.min()) ** 2 / error) > 100  # dB
 
@@ -75,4 +77,19 @@ def test_the_program_in_cpp_has_both_loras(place: Path, request: pytest.FixtureR
     (place / "draw.cpp").write_text(program_of(GUIDE, "cpp"), encoding="utf-8")
     compile_cpp(place / "draw.cpp", request.config.cache)
     subprocess.run(["./draw"], cwd=place, check=True, env={**os.environ})
+    assert_noise(place)
+
+
+@pytest.mark.slow
+def test_the_program_in_javascript_has_both_loras(place: Path, request: pytest.FixtureRequest) -> None:
+    link_node_packages(place, request.config.cache)
+    (place / "draw.mjs").write_text(program_of(GUIDE, "javascript"), encoding="utf-8")
+    subprocess.run(["node", "draw.mjs"], cwd=place, check=True)
+    assert_noise(place)
+
+
+@pytest.mark.slow
+def test_the_program_in_csharp_has_both_loras(place: Path, request: pytest.FixtureRequest) -> None:
+    (place / "draw.cs").write_text(program_of(GUIDE, "csharp"), encoding="utf-8")
+    run_csharp(place / "draw.cs", request.config.cache)
     assert_noise(place)

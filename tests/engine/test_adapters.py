@@ -126,6 +126,27 @@ def test_without_convolutions_it_is_that_to_the_bit(project: Project) -> None:
         lora_factors(folder, [weighted(project, "one")])
 
 
+def test_without_defaults_who_feeds_all_gets_the_same(project: Project) -> None:
+    steps = "{lora_inputs: {slots: 1, defaults: false}}"
+    project.run(
+        f"components.unet=[convert, fuse, {steps}]", "components.text_encoder=[convert, fuse]", "output=models/required"
+    )
+    factors = lora_factors(project.output, [weighted(project, "one", 0.8)])["unet"].for_slot(0)
+    session = opened(project.folder / "models" / "required" / "unet" / LORA_INPUTS_FILE)
+    empty = {
+        one.name: np.zeros([size if isinstance(size, int) else 0 for size in one.shape], np.float32)
+        for one in session.get_inputs()
+    }
+    assert factors.keys() < empty.keys()
+    merged = opened(
+        project.output / "unet" / "model.onnx", swap_loras(project.output, [weighted(project, "one", 0.8)])["unet"]
+    )
+    given = feeds(merged)
+    (wanted,) = merged.run(None, given)
+    (found,) = session.run(None, empty | factors | given | {strength_input(0): np.array(1, np.float32)})
+    assert np.abs(wanted - found).max() < 2e-6 * np.abs(wanted).max()
+
+
 @pytest.mark.parametrize(
     ("target", "steps"),
     [

@@ -177,7 +177,7 @@ def materialize(
             for name, expression in result.derivations.items()
             if "output" not in expression  # Scales and the like.
         }
-        add_low_rank_inputs(model, low_rank_layers(model, made_of, low_rank), low_rank.slots)
+        add_low_rank_inputs(model, low_rank_layers(model, made_of, low_rank), low_rank)
         result.files[LORA_INPUTS_FILE] = _write(model, folder / LORA_INPUTS_FILE)
     return result
 

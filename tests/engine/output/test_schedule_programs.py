@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 from olivelike.engine.output.scheduler_model import scheduler_model
 from olivelike.runtime.schedulers.class_settings import scheduler_settings
 from olivelike.runtime.schedulers.schedule import make_schedule
-from tests.fixtures.programs import compile_cpp, link_node_packages, program_of
+from tests.fixtures.programs import compile_cpp, link_node_packages, program_of, run_csharp
 
 ROOT = Path(__file__).parents[3]
 GUIDE = ROOT / "docs" / "schedules.md"
@@ -67,14 +66,7 @@ def test_the_program_in_cpp_takes_the_steps_of_generate(place: Path, request: py
 
 
 @pytest.mark.slow
-def test_the_program_in_csharp_takes_the_steps_of_generate(place: Path) -> None:
-    if shutil.which("dotnet") is None:
-        pytest.skip("the .NET SDK is not installed (`dotnet`)")
-    project = place / "draw"
-    subprocess.run(["dotnet", "new", "console", "-o", project], check=True)
-    added = subprocess.run(["dotnet", "add", project, "package", "Microsoft.ML.OnnxRuntime"], check=False)
-    if added.returncode:
-        pytest.skip("NuGet does not answer")
-    (project / "Program.cs").write_text(program_of(GUIDE, "csharp"), encoding="utf-8")
-    subprocess.run(["dotnet", "run", "--project", project], cwd=place, check=True)
+def test_the_program_in_csharp_takes_the_steps_of_generate(place: Path, request: pytest.FixtureRequest) -> None:
+    (place / "draw.cs").write_text(program_of(GUIDE, "csharp"), encoding="utf-8")
+    run_csharp(place / "draw.cs", request.config.cache)
     assert_latents(place)

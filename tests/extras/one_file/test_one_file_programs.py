@@ -1,4 +1,4 @@
-"""The programs of `docs/one-file.md` draw a red circle with the demo, in Python, Node.js and C++."""
+"""The programs of `docs/one-file.md` draw a red circle with the demo, in Python, Node.js, C++ and C#."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from PIL import Image
 
 from olivelike.runtime import Request, open_pipeline
 from olivelike.runtime.pipeline.latents import draw_noise, generators
-from tests.fixtures.programs import compile_cpp, link_node_packages, program_of
+from tests.fixtures.programs import compile_cpp, link_node_packages, program_of, run_csharp
 from tools.train_demo.captions.caption_reading import read_picture
 
 GUIDE = Path(__file__).parents[3] / "docs" / "one-file.md"
@@ -85,4 +85,11 @@ def test_the_program_in_cpp_draws(place: Path, request: pytest.FixtureRequest) -
     compile_cpp(place / "draw.cpp", request.config.cache)
     (place / "picture.ppm").unlink(missing_ok=True)
     subprocess.run(["./draw"], cwd=place, check=True)
+    assert_shows_a_red_circle(place / "picture.ppm")
+
+
+def test_the_program_in_csharp_draws(place: Path, request: pytest.FixtureRequest) -> None:
+    (place / "draw.cs").write_text(program_of(GUIDE, "csharp"), encoding="utf-8")
+    (place / "picture.ppm").unlink(missing_ok=True)
+    run_csharp(place / "draw.cs", request.config.cache, extensions=True)
     assert_shows_a_red_circle(place / "picture.ppm")
