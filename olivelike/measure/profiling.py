@@ -166,17 +166,16 @@ def _feeds(model: Path, name: str, inputs: Iterable[ValueSpec], sizes: PictureSi
         raise SessionError(f"{model}: no memory for its inputs: {error}; {_OTHER_SIZES}") from error
 
 
-def summarise(events: Sequence[Json], warm_up: int = 1) -> tuple[list[float], tuple[OperatorTime, ...]]:
+def summarise(events: Sequence[Json]) -> tuple[list[float], tuple[OperatorTime, ...]]:
     """Return the seconds of each run, and what each operator type takes: the medians of its nodes, added up.
 
-    A run that other work held up, or one node of it, thus decides nothing.
+    A run that other work held up, or one node of it, thus decides nothing. The first run, which warms up, does not count.
 
     Args:
         events: The profile: one `model_run` per run and one `…_kernel_time` per node, with microseconds in `ts`, when
             it began, and `dur`.
-        warm_up: How many runs at the beginning don't count.
     """
-    runs = sorted((event for event in events if event["name"] == _RUN), key=lambda event: event["ts"])[warm_up:]
+    runs = sorted((event for event in events if event["name"] == _RUN), key=lambda event: event["ts"])[1:]
     kernels = [
         event
         for event in events

@@ -317,10 +317,10 @@ _METHODS: Final[Mapping[str, Callable[[Array, Array, Array, int, Array], tuple[A
 }  # fmt: skip
 
 
-def _filled(rows: Array, width: int, value: int = 0) -> Array:
-    """Return rows of this width, the last values of which are this one where there were none."""
+def _filled(rows: Array, width: int) -> Array:
+    """Return rows of this width, zeros where there were no values."""
     lacking = width - rows.shape[-1]
-    return np.pad(rows, ((0, 0), (0, lacking)), constant_values=value) if lacking else rows
+    return np.pad(rows, ((0, 0), (0, lacking))) if lacking else rows
 
 
 def _inverse(scale: Array) -> Array:

@@ -161,16 +161,14 @@ def _with_guides(
     return replace(source, origin=replace(source.origin, **origins), checkpoints=checkpoints, guide_files=files)
 
 
-def available_components(
-    spec: SourceSpec, *, allow_pickle: bool = False, read_pickle: ReadPickle = read_pickle_table
-) -> frozenset[str]:
+def available_components(spec: SourceSpec, *, allow_pickle: bool = False) -> frozenset[str]:
     """Return the components that a source has, its `vae` included.
 
     Raises `SourceError` if the source is missing or damaged.
     """
+    pickles = read_pickle_table if allow_pickle else None
 
     def in_file(path: Path) -> set[str]:
-        pickles = read_pickle if allow_pickle else None
         return SingleFile.open(path, spec.prediction, pickles, spec.parts, distilled=spec.distilled).folders
 
     folders = spec.open(in_file, _network_folders)
@@ -182,7 +180,7 @@ def available_components(
     found.update(component for _, component, _ in _guides(spec))
     if spec.vae is None:
         return frozenset(found)
-    return frozenset(found - {*VAES}) | vae_halves(spec.vae, read_pickle if allow_pickle else None)
+    return frozenset(found - {*VAES}) | vae_halves(spec.vae, pickles)
 
 
 def _network_folders(files: SourceFiles) -> set[str]:

@@ -58,8 +58,10 @@ class OrtPackage(Package):
         check_whole(output, workflow, only, tuple(VARIANT_PROVIDERS))
 
     def files(self, package: Packaged) -> dict[str, bytes]:
-        """Return what a package of one target has beside its networks."""
-        return ort_package_files(package)
+        """Return what a package of one target has beside its networks, by relative path."""
+        one = package.target
+        own = {f"{name}/{COMPONENT_FILE}": component_file({one.name: variant(one)}) for name in package.models}
+        return {**own, **package_root(package.name, package.models, package.pipeline)}
 
     def facts(self, path: Path, record: OutputRecord) -> dict[str, str]:
         """Return the targets of a package of several outputs, which its components name, and what those share."""
@@ -74,15 +76,6 @@ class OrtPackage(Package):
         if shared := [file.size for name, file in record.files.items() if name.startswith(f"{SHARED}/")]:
             found["shared"] = f"{size(sum(shared))} in {SHARED}, which the networks' sizes leave out"
         return found
-
-
-def ort_package_files(package: Packaged) -> dict[str, bytes]:
-    """Return what a package of one target has beside its networks, by relative path."""
-    files = {
-        f"{name}/{COMPONENT_FILE}": component_file({package.target.name: variant(package.target)})
-        for name in package.models
-    }
-    return {**files, **package_root(package.name, package.models, package.pipeline)}
 
 
 def package_root(name: str, components: Mapping[str, object], pipeline: Mapping[str, bytes]) -> dict[str, bytes]:

@@ -77,13 +77,13 @@ class PictureWriter:
         data = encode_picture(image, self._pattern.suffix, record, metadata=self._metadata, signer=self._signer)
         return self._write(data, self._names(record), overwrite=self._overwrite)
 
-    def save_sheet(self, pictures: Sequence[SheetPicture], record: PictureRecord, columns: int = 4) -> Path:
+    def save_sheet(self, pictures: Sequence[SheetPicture], record: PictureRecord) -> Path:
         """Write all pictures on one sheet, as `sheet.png` or the next free name; return its file.
 
         Raises `UsageError` if it can't be written. `record` is that of the first one; it goes into the sheet as
         A1111's text.
         """
-        sheet = picture_sheet(pictures, columns)
+        sheet = picture_sheet(pictures)
         data = encode_picture(
             sheet, self._pattern.suffix, record, sheet=True, metadata=self._metadata, signer=self._signer
         )

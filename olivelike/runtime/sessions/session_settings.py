@@ -155,12 +155,12 @@ def parse_pairs(texts: Iterable[str], option: str) -> dict[str, str]:
     return pairs
 
 
-def parse_dimensions(texts: Iterable[str], option: str = "--dimension") -> dict[str, int]:
+def parse_dimensions(texts: Iterable[str]) -> dict[str, int]:
     """Read `name=size` texts. Raises `UsageError` for what is no pair, or no positive size."""
     sizes: dict[str, int] = {}
-    for name, value in parse_pairs(texts, option).items():
+    for name, value in parse_pairs(texts, "--dimension").items():
         if not value.isdecimal() or int(value) == 0:
-            raise UsageError(f"{option}: {name} needs a positive whole number, not {value!r}")
+            raise UsageError(f"--dimension: {name} needs a positive whole number, not {value!r}")
         sizes[name] = int(value)
     return sizes
 
@@ -170,10 +170,10 @@ def parse_device(text: str) -> int | str:
     return int(text) if text.isdecimal() else text
 
 
-def parse_optimization(text: str, option: str = "--graph-optimization") -> OptimizationLevel:
+def parse_optimization(text: str) -> OptimizationLevel:
     """Read a graph optimisation level. Raises `UsageError` for an unknown one."""
     levels: tuple[OptimizationLevel, ...] = get_args(OptimizationLevel)
     for level in levels:
         if level == text:
             return level
-    raise UsageError(f"{option}: unknown level {text!r}; known levels: {', '.join(levels)}")
+    raise UsageError(f"--graph-optimization: unknown level {text!r}; known levels: {', '.join(levels)}")
