@@ -169,7 +169,7 @@ def _feeds(model: Path, name: str, inputs: Iterable[ValueSpec], sizes: PictureSi
 def summarise(events: Sequence[Json]) -> tuple[list[float], tuple[OperatorTime, ...]]:
     """Return the seconds of each run, and what each operator type takes: the medians of its nodes, added up.
 
-    A run that other work held up, or one node of it, thus decides nothing. The first run, which warms up, does not count.
+    A run that other work held up, or one node of it, thus decides nothing. The first run warms up, and does not count.
 
     Args:
         events: The profile: one `model_run` per run and one `…_kernel_time` per node, with microseconds in `ts`, when
