@@ -15,29 +15,26 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 from olivelike._text import listed
 from olivelike.engine.execute.events import Event, Listener
 from olivelike.engine.execute.executor import LIGHT, Advanced, Answer, Demand, Executor, ExecutorMaker
 from olivelike.engine.execute.sharing import open_for_looking, open_sharing
 from olivelike.engine.explanation import Explanation, explain_plan
+from olivelike.engine.kinds.kind import Task
+from olivelike.engine.plan.planner import Plan
 from olivelike.engine.preparation import Pin, pin, plan_prepared, prepare, validate
 from olivelike.engine.prepared import DEFAULTS, EarlierRuns, Options, Prepared
 from olivelike.engine.run import ReportWriter, make_executor, run
 from olivelike.engine.run_result import RunResult, readable_runs
 from olivelike.errors import Interrupted, OlivelikeError, StoreError, WorkflowError
 from olivelike.store import new_run_id
+from olivelike.workflow import LoadedWorkflow
 from olivelike.workflow.code.once import read_once
 from olivelike.workflow.matrix import Combination, read_combinations
 from olivelike.workflow.places import Place, find_workflow
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from olivelike.engine.kinds.kind import Task
-    from olivelike.engine.plan.planner import Plan
-    from olivelike.workflow import LoadedWorkflow
 
 PARALLEL: Final = 8
 """Number of combinations that run at once, unless something else is said."""

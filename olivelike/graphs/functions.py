@@ -11,17 +11,15 @@ import math
 import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import onnx_ir as ir
 from onnx_ir.traversal import RecursiveGraphIterator
 
 from olivelike.errors import PassError
+from olivelike.graphs.editing.values import Attributes
 from olivelike.model.targets import CONTRIB_DOMAIN, TARGETS
-
-if TYPE_CHECKING:
-    from olivelike.graphs.editing.values import Attributes
 
 _LOWEST = -3.4028234663852886e38
 _END = sys.maxsize

@@ -16,7 +16,6 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_ir as ir
@@ -38,9 +37,7 @@ from olivelike.graphs.editing.values import (
 )
 from olivelike.model.graph import BLOCK_KEY, QUANTISE_DOMAIN
 from olivelike.model.quantised_values import QUANTISE, BlockFormat
-
-if TYPE_CHECKING:
-    from olivelike.model.targets import Target
+from olivelike.model.targets import Target
 
 _OPSET = 21
 """First opset whose DequantizeLinear has `block_size`."""

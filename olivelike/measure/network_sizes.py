@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -14,14 +14,12 @@ from olivelike._untrusted import Json, read_settings
 from olivelike.errors import UsageError
 from olivelike.families import DENOISERS, family_of_folder
 from olivelike.families.denoiser_forms import FORMS
+from olivelike.families.network import Input
 from olivelike.graphs.editing.values import evaluate
 from olivelike.model.adapter_features import downscale_factor
+from olivelike.model.architecture import Config
 from olivelike.model.components import INDEX_FILE, pixels_per_latent
 from olivelike.model.guides import CONTROL_KINDS
-
-if TYPE_CHECKING:
-    from olivelike.families.network import Input
-    from olivelike.model.architecture import Config
 
 GUIDED: Final = (*DENOISERS, *(name for kind in CONTROL_KINDS if kind.in_each_step for name in kind.components))
 """Components that run on negative prompts and prompts."""

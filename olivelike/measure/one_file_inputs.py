@@ -6,17 +6,15 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
+from olivelike.measure.network_sizes import Array
 from olivelike.model.components import PIPELINE_FILE
 from olivelike.model.graph import FACTOR_KEY, SIZE_KEY
-
-if TYPE_CHECKING:
-    from olivelike.measure.network_sizes import Array
-    from olivelike.runtime.sessions.session import ValueSpec
-    from olivelike.runtime.sessions.session_settings import SessionSettings
+from olivelike.runtime.sessions.session import ValueSpec
+from olivelike.runtime.sessions.session_settings import SessionSettings
 
 EXTENSIONS: Final = "onnxruntime_extensions"
 STEPS: Final = 2

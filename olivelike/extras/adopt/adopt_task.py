@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from olivelike.engine.kinds.kind import Done, Needs, Task, Workbench, check_graph
 from olivelike.engine.kinds.load import load_facts
-
-if TYPE_CHECKING:
-    from olivelike.store import Store
+from olivelike.store import Store
 
 
 @dataclass(frozen=True)

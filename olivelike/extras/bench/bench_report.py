@@ -8,18 +8,16 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from olivelike._files import held
 from olivelike._table import Table
 from olivelike._untrusted import Json, read_bytes, read_json
 from olivelike.cli.stdout import require_writable
 from olivelike.errors import UsageError
+from olivelike.extras.bench.bench_settings import Checked
 from olivelike.measure.result_rows import ENGINE_FIELDS, EngineRow, Value
 from olivelike.model.records.reading import part_of_json
-
-if TYPE_CHECKING:
-    from olivelike.extras.bench.bench_settings import Checked
 
 _KIND: Final = "bench/1"
 _ALIKE: Final = (

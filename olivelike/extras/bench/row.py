@@ -6,16 +6,13 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from olivelike.extras.bench.bench_settings import Checked
 from olivelike.extras.bench.engines import TENSORRT, TORCH
+from olivelike.measure.contest.contest import Measured
 from olivelike.measure.contest.engine import ONNXRUNTIME
 from olivelike.measure.contest.memory import noise, outliers, spread_percent
 from olivelike.measure.result_rows import MIB, EngineRow, Machine
-
-if TYPE_CHECKING:
-    from olivelike.extras.bench.bench_settings import Checked
-    from olivelike.measure.contest.contest import Measured
 
 
 def make_row(engine: str, batch_size: int, checked: Checked, measured: Measured, machine: Machine) -> EngineRow:

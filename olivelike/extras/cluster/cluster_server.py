@@ -9,14 +9,12 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from olivelike.engine.output.swap import LiveLora
 from olivelike.errors import MissingError, SessionError, UsageError
 from olivelike.serve.remote.client import Server
 from olivelike.serve.settings import ServeSettings
-
-if TYPE_CHECKING:
-    from olivelike.engine.output.swap import LiveLora
 
 _START_SECONDS: Final = 60.0
 _END_SECONDS: Final = 20.0

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from olivelike.model.targets import Target
+from olivelike.model.targets import Target
 
 TRITON_TARGETS: Final[Mapping[str, tuple[str, str | None]]] = {
     "cpu": ("KIND_CPU", None),

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import onnx_ir as ir
 
+from olivelike._untrusted import JsonView
 from olivelike.errors import PassError
-
-if TYPE_CHECKING:
-    from olivelike._untrusted import JsonView
-    from olivelike.graphs.editing.arithmetic import Number
+from olivelike.graphs.editing.arithmetic import Number
 
 _KINDS: Final = {2: "linear", 3: "cubic"}
 """Pillow's number of a filter → what ONNX calls it."""

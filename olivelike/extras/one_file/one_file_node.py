@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from olivelike._untrusted import Json
 from olivelike.engine.execute.stored_tensors import TensorFiles
 from olivelike.engine.kinds.joined import JoinedNode, JoinedTask
 from olivelike.engine.kinds.kind import Assignment, Done, Estimate, Needs, Task, Workbench, Workplace
 from olivelike.engine.output.output_files import explained
+from olivelike.engine.plan.node import Node
 from olivelike.model import Graph, Weights
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from olivelike._untrusted import Json
-    from olivelike.engine.plan.node import Node
-    from olivelike.sources import PipelineSource
-    from olivelike.store import Store
+from olivelike.sources import PipelineSource
+from olivelike.store import Store
 
 _MEMORY = 200 << 20
 _FLOAT_BYTES = 4

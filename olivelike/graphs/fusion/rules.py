@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import onnx
 import onnx_ir as ir
 
+from olivelike._untrusted import Json
 from olivelike.errors import PassError, UsageError
 from olivelike.graphs.editing.editor import GraphEditor
 from olivelike.graphs.fusion.attention import attention
@@ -25,10 +26,7 @@ from olivelike.graphs.fusion.norms import (
 from olivelike.graphs.fusion.rule import Rule, Scope
 from olivelike.graphs.fusion.tokens import image_tokens
 from olivelike.graphs.fusion.transposes import cleanup, nhwc_conv, transposes
-
-if TYPE_CHECKING:
-    from olivelike._untrusted import Json
-    from olivelike.model.targets import Precision, Target
+from olivelike.model.targets import Precision, Target
 
 RULES: Final = (
     Rule(attention),
