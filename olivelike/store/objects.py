@@ -66,10 +66,10 @@ class Objects:
         """Return a context manager with `write(piece)` and `commit() -> digest`, for big objects."""
         return ObjectWriter(self._folder)
 
-    def put_bytes(self, data: bytes) -> str:
-        """Store `data`, unless it is there and whole; return its digest."""
+    def put_bytes(self, data: bytes, digest: str | None = None) -> str:
+        """Store `data`, unless it is there and whole; return its digest, which is computed unless it is given."""
         self._folder.check_writable()
-        digest = digest_bytes(data)
+        digest = digest or digest_bytes(data)
         path = self._folder.object(digest)
         # Read back rather than trust the name: putting is how damage heals.
         if self._folder.read(path) == data:
