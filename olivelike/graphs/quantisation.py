@@ -15,7 +15,7 @@ import fnmatch
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
@@ -35,6 +35,7 @@ from olivelike.graphs.editing.values import (
     required,
     width_of,
 )
+from olivelike.graphs.rounded_rows import LEAST_STEP, MIDDLE, MOST, REST, Piece, RoundedRows
 from olivelike.model.graph import BLOCK_KEY, QUANTISE_DOMAIN
 from olivelike.model.quantised_values import QUANTISE, BlockFormat
 from olivelike.model.targets import Target
@@ -53,105 +54,8 @@ _MATRIX = 2
 """Axes of what is multiplied by, or of a table."""
 _IN_8_BITS = 4
 """Accuracy level of MatMulNBits that rounds activations."""
-_MIDDLE = 128
-"""The number that stands for 0: ONNX Runtime is fast at uint8 by int8, not at int8 by int8."""
-_MOST = 127
-_REST = 1 / (2 * _MOST)
-"""Scale of what rounding leaves, at most half a step, as a part of the step."""
-_LEAST_STEP = 2.0**-100
-"""Of a row of zeros."""
 _LEAST_DEPTH = 16
 """Values that are summed over; of fewer, the scales would be a large part."""
-
-
-@dataclass(frozen=True)
-class _Piece:
-    """Columns of what is rounded by rows."""
-
-    value: ir.Value
-    width: int
-    factor: ir.Value | None = None
-    """Of each row, that the values are yet to be multiplied by."""
-
-
-class _Rounded:
-    """Activations as uint8 with a scale for each row, which all products of them share."""
-
-    def __init__(self, editor: GraphEditor, given: ir.Value, pieces: Sequence[_Piece], before: ir.Node) -> None:
-        """Add what rounds rows of a value, which its columns are given of, in front of the first node that reads them.
-
-        Columns are rounded apart, and put beside each other as bytes.
-        """
-        self._editor, self._given, self._pieces = editor, given, pieces
-        self._rest: ir.Value | None = None
-        outer = dims_of(given)[:-1]
-        self._rows: Dims = (outer[0] if len(outer) == 1 else None,)
-        last, each = editor.shape_constant(-1), (*outer, 1)
-
-        def spread(operator: str, *inputs: ir.Value) -> ir.Value:
-            return self._add(operator, list(inputs), each, before)
-
-        sizes = []
-        for piece in pieces:  # Two readings are faster than a copy by Abs.
-            most, least = (
-                self._add(operator, [piece.value, last], each, before, keepdims=1)
-                for operator in ("ReduceMax", "ReduceMin")
-            )
-            size = spread("Max", most, spread("Neg", least))
-            sizes.append(size if piece.factor is None else spread("Mul", size, piece.factor))
-        size = spread("Max", *sizes) if len(sizes) > 1 else sizes[0]
-        step = spread("Mul", size, editor.constant(1 / _MOST, np.float32))
-        self.scales = spread("Max", step, editor.constant(_LEAST_STEP, np.float32))
-        """Of each row."""
-        steps = [self.scales if one.factor is None else spread("Div", self.scales, one.factor) for one in pieces]
-        self._steps = [self._add("Reshape", [step, last], self._rows, before) for step in steps]
-        shape = self._add("Shape", [self._steps[0]], (1,), before, ir.DataType.INT64)
-        middle = ir.tensor(np.array([_MIDDLE], np.uint8))
-        self._middles = self._add("ConstantOfShape", [shape], self._rows, before, ir.DataType.UINT8, value=middle)
-        self._matrices, self._shapes = [], []
-        for piece in pieces:
-            value, places = piece.value, editor.shape_constant(-1, piece.width)
-            self._matrices.append(self._add("Reshape", [value, places], (*self._rows, piece.width), before))
-            self._shapes.append(self._add("Shape", [value], (len(outer) + 1,), before, ir.DataType.INT64))
-        self._numbers = [
-            self._quantised(matrix, step, before) for matrix, step in zip(self._matrices, self._steps, strict=True)
-        ]
-        self.numbers = self._together(self._numbers, before)
-        """Of the shape of what is rounded; 128 stands for 0."""
-
-    def rest(self, before: ir.Node) -> ir.Value:
-        """Return what the numbers leave, as numbers of `_REST` of their scale."""
-        if self._rest is None:
-            found = []
-            for matrix, numbers, step in zip(self._matrices, self._numbers, self._steps, strict=True):
-                dims = dims_of(matrix)
-                inputs = [numbers, step, self._middles]
-                wide = self._add("DequantizeLinear", inputs, dims, before, ir.DataType.FLOAT, axis=0)
-                left = self._add("Sub", [matrix, wide], dims, before)
-                finer = self._add("Mul", [step, self._editor.constant(_REST, np.float32)], self._rows, before)
-                found.append(self._quantised(left, finer, before))
-            self._rest = self._together(found, before)
-        return self._rest
-
-    def _quantised(self, matrix: ir.Value, scales: ir.Value, before: ir.Node) -> ir.Value:
-        inputs = [matrix, scales, self._middles]
-        return self._add("QuantizeLinear", inputs, dims_of(matrix), before, ir.DataType.UINT8, axis=0)
-
-    def _together(self, pieces: Sequence[ir.Value], before: ir.Node) -> ir.Value:
-        """Return numbers of pieces in the shape of what is rounded."""
-        dims = dims_of(self._given)
-        found = [
-            self._add("Reshape", [numbers, shape], (*dims[:-1], piece.width), before)
-            for numbers, shape, piece in zip(pieces, self._shapes, self._pieces, strict=True)
-        ]
-        return self._add("Concat", found, dims, before, axis=-1) if len(found) > 1 else found[0]
-
-    def _add(
-        self, operator: str, inputs: list[ir.Value], dims: Dims, before: ir.Node, dtype: ir.DataType | None = None,
-        **more: int | ir.TensorProtocol,
-    ) -> ir.Value:  # fmt: skip
-        name = f"{self._given.name}.{operator.lower()}"
-        return self._editor.add(operator, inputs, dims, before=before, name=name, dtype=dtype, attributes=more or None)
 
 
 class BlockQuantisation:
@@ -203,7 +107,7 @@ class BlockQuantisation:
         self._paired_blocks = tuple(paired_blocks) if self._rows and {4, 8}.issubset(self._multiplied_bits) else ()
         self._exact_blocks = (*exact_blocks, *self._paired_blocks)
         self._accuracy_level, self._by_rows = accuracy_level, rows and accuracy_level == _IN_8_BITS
-        self._rounded: dict[ir.Value, _Rounded] = {}
+        self._rounded: dict[ir.Value, RoundedRows] = {}
         self._scaled: dict[ir.Value, tuple[ir.Value, ir.Value]] = {}
         """Products by rows, as what they are without the scales of rows, and these."""
         self._halves: dict[tuple[ir.Value, int], ir.Value] = {}
@@ -466,8 +370,8 @@ class BlockQuantisation:
 
         apart = add("Reshape", [given, self._editor.shape_constant(*[0] * len(outer), -1, size)], all_)
         most = add("ReduceMax", [add("Abs", [apart], all_), last], each, keepdims=1)
-        step = add("Mul", [most, self._editor.constant(1 / _MOST, np.float32)], each)
-        step = add("Max", [step, self._editor.constant(_LEAST_STEP, np.float32)], each)
+        step = add("Mul", [most, self._editor.constant(1 / MOST, np.float32)], each)
+        step = add("Max", [step, self._editor.constant(LEAST_STEP, np.float32)], each)
         upper = add("Mul", [add("Round", [add("Div", [apart, step], all_)], all_), step], all_)
         axis = self._editor.shape_constant(0)
         both = [add("Unsqueeze", [one, axis], (1, *all_)) for one in (upper, add("Sub", [apart, upper], all_))]
@@ -492,7 +396,7 @@ class BlockQuantisation:
         result, given = node.outputs[0], required(node, 0)
         if given not in self._rounded:
             pieces = self._pieces(given, fixed_dims(value)[0])
-            self._rounded[given] = _Rounded(self._editor, given, pieces, node)
+            self._rounded[given] = RoundedRows(self._editor, given, pieces, node)
         rounded = self._rounded[given]
         bias = input_of(node, 2) if node.op_type == "Gemm" else None
         width = fixed_dims(value)[1]
@@ -507,11 +411,11 @@ class BlockQuantisation:
             )
 
         for (found, _), *weight in zip(parts, weights[::2], weights[1::2], strict=True):
-            rows = [(rounded.numbers, 1.0, "product"), *([(rounded.rest(node), _REST, "rest")] if exact else [])]
+            rows = [(rounded.numbers, 1.0, "product"), *([(rounded.rest(node), REST, "rest")] if exact else [])]
             products = []
             for left, scale, name in rows:
                 inputs = [left, weight[0], self._editor.constant(scale, np.float32), weight[1]]
-                inputs.append(self._editor.constant(_MIDDLE, np.uint8))
+                inputs.append(self._editor.constant(MIDDLE, np.uint8))
                 products.append(add("MatMulIntegerToFloat", inputs, found, name, CONTRIB))
             product = add("Add", products, found, "both") if exact else products[0]
             scaled = add("Mul", [product, rounded.scales], found, "scaled")
@@ -519,7 +423,7 @@ class BlockQuantisation:
             self._editor.replace(found, scaled if bias is None else add("Add", [scaled, bias], found, "sum"))
         self._counts["multiplied"] += 1
 
-    def _pieces(self, given: ir.Value, depth: int) -> list[_Piece]:
+    def _pieces(self, given: ir.Value, depth: int) -> list[Piece]:
         """Return columns of what is multiplied, each as it is before a Concat, and before it was scaled by rows."""
         concat, rank = producer(given, "Concat"), len(dims_of(given))
         if concat is not None and is_used_once(given) and attribute(concat, "axis", 0) in (-1, rank - 1):
@@ -529,7 +433,7 @@ class BlockQuantisation:
                 return [self._unscaled(value, width) for value, width in zip(values, widths, strict=True)]
         return [self._unscaled(given, depth)]
 
-    def _unscaled(self, value: ir.Value, width: int) -> _Piece:
+    def _unscaled(self, value: ir.Value, width: int) -> Piece:
         """Return a product with what is scaled by rows as the product with what isn't, which saves a reading."""
         product = producer(value, "Mul")
         if product is not None and is_used_once(value):
@@ -539,8 +443,8 @@ class BlockQuantisation:
                     plain, scales = self._scaled[factor]
                     inputs, dims = [other, plain], dims_of(value)
                     name = f"{value.name}.plain"
-                    return _Piece(self._editor.add("Mul", inputs, dims, before=product, name=name), width, scales)
-        return _Piece(value, width)
+                    return Piece(self._editor.add("Mul", inputs, dims, before=product, name=name), width, scales)
+        return Piece(value, width)
 
     def _look_up(self, node: ir.Node, value: ir.Value, form: BlockFormat) -> None:
         """Look up rows of numbers, and of scales, and widen them."""
