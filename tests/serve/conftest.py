@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -21,9 +20,12 @@ from olivelike.serve.listen import listening, make_server
 from olivelike.serve.service import Service
 from tests.fixtures.forked_children import Forks
 from tests.fixtures.little_pipeline import little_pipeline
+from tests.fixtures.wait_until import wait_until  # noqa: F401  (tests take it from here)
 
 SMALL = {"prompt": "a red circle", "steps": 3, "seed": 7}
 """An order that takes milliseconds."""
+LONG = {"prompt": "long", "steps": 500, "width": 192, "height": 192}
+"""One that is drawn until somebody ends it, by the names of both our API and A1111's."""
 
 
 @dataclass
@@ -146,10 +148,3 @@ def serve(base_settings: ServeSettings, tmp_path: Path) -> Iterator[Callable[...
             return stack.enter_context(running(replace(base_settings, **settings)))
 
         yield serve
-
-
-def wait_until(true: Callable[[], bool], seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "it did not come to be"
-        time.sleep(0.01)

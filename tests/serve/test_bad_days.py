@@ -214,7 +214,7 @@ def test_an_upload_that_finds_no_room_is_told_so(rough, monkeypatch):
 def test_a_job_that_takes_too_long_is_ended(rough, monkeypatch):
     dispatcher = rough.service.dispatcher
     monkeypatch.setattr(dispatcher, "_settings", replace(rough.settings, time_limit=1.0))
-    failed = rough.wait(begin(rough))
+    failed = rough.draw(steps=500, num_images=50)
     assert failed["state"] == "failed"
     assert "longer than the 1 s that --time-limit allows" in failed["error"]["message"]
     monkeypatch.undo()

@@ -12,21 +12,22 @@ from olivelike.serve import listen
 from olivelike.serve.api.guards import GuardRules, Guards
 from olivelike.serve.listen import listening, make_server
 from olivelike.serve.settings import ServeSettings
+from tests.fixtures.set_forward import SetForward
 
 REQUEST = b"GET /slow HTTP/1.1\r\nHost: localhost\r\n"
 
 
 @pytest.fixture
 def talk(monkeypatch):
-    """Run a conversation with a server of short patience that has five connections at most, three of an address."""
-    monkeypatch.setattr(listen, "_HEADER_SECONDS", 0.3)
+    """Run a conversation with a server that has five connections at most, three of an address."""
     monkeypatch.setattr(listen, "_MOST_CONNECTIONS", 5)
     monkeypatch.setattr(listen, "_MOST_OF_ADDRESS", 3)
-    app = FastAPI()
+    app, answered = FastAPI(), []
 
     @app.get("/slow")
     async def slow():
-        await asyncio.sleep(0.5)
+        answered.append(1)
+        await app.state.may_answer.wait()
         return "done"
 
     def talk(conversation, proxies=(), *, guarded=False):
@@ -35,6 +36,8 @@ def talk(monkeypatch):
                 app.add_middleware(Guards, rules=GuardRules())
             listener, ready = listening(ServeSettings(port=0)), asyncio.Event()
             server, writers = make_server(app, ready.set, proxies), []
+            app.state.may_answer = asyncio.Event()
+            app.state.may_answer.set()
             serving = asyncio.create_task(server.serve(sockets=[listener]))
             await ready.wait()
 
@@ -43,8 +46,10 @@ def talk(monkeypatch):
                 writers.append(writer)
                 return reader, writer
 
+            connect.open = server.server_state.connections
+            connect.app, connect.answered = app, answered
             try:
-                return await asyncio.wait_for(conversation(connect), 10)
+                return await asyncio.wait_for(conversation(connect), 10 * listen._HEADER_SECONDS)
             finally:
                 for writer in writers:
                     writer.close()
@@ -53,9 +58,23 @@ def talk(monkeypatch):
                 await serving
                 listener.close()
 
-        return asyncio.run(run())
+        with asyncio.Runner(loop_factory=SetForward) as runner:
+            return runner.run(run())
 
     return talk
+
+
+async def until(true):
+    """Let the server go on until something is so."""
+    while not true():
+        await asyncio.sleep(0)
+
+
+async def rest_after_a_while(reader):
+    """Return what is read until the connection is closed, for which the clock is set forward."""
+    loop = asyncio.get_running_loop()
+    loop.ahead += listen._HEADER_SECONDS + 1
+    return await reader.read()
 
 
 @pytest.mark.parametrize("sent", [b"", REQUEST])
@@ -63,7 +82,8 @@ def test_a_connection_without_a_whole_header_is_closed(talk, sent):
     async def conversation(connect):
         reader, writer = await connect()
         writer.write(sent)
-        return await reader.read()
+        await until(lambda: connect.open)
+        return await rest_after_a_while(reader)
 
     assert talk(conversation) == b""
 
@@ -71,10 +91,17 @@ def test_a_connection_without_a_whole_header_is_closed(talk, sent):
 def test_a_whole_request_has_its_time_and_the_next_one_half_sent_has_not(talk):
     async def conversation(connect):
         reader, writer = await connect()
+        connect.app.state.may_answer.clear()
         writer.write(REQUEST + b"\r\n")
+        await until(lambda: connect.answered)
+        asyncio.get_running_loop().ahead += listen._HEADER_SECONDS + 1
+        await asyncio.sleep(0.01)
+        connect.app.state.may_answer.set()
         first = await reader.readuntil(b'"done"')
         writer.write(REQUEST)
-        return first, await reader.read()
+        (served,) = connect.open
+        await until(lambda: served.conn.trailing_data[0])  # Else its end would be that of one that asks nothing.
+        return first, await rest_after_a_while(reader)
 
     first, rest = talk(conversation)
     assert first.startswith(b"HTTP/1.1 200 ")
@@ -96,7 +123,7 @@ def test_more_connections_than_an_address_may_have_are_closed_and_leave_room_for
         more, other = await connect(), await connect("127.0.0.2")
         answers = [await answer(*one) for one in (more, other)]
         held[1][1].close()
-        await held[1][1].wait_closed()
+        await until(lambda: len(connect.open) == 3)
         return [*answers, await answer(*await connect())]
 
     more, other, again = talk(conversation)

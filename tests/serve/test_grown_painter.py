@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from olivelike.serve.drawing import painter, painting
 from olivelike.serve.drawing.painter import Painter
 from olivelike.serve.drawing.painting import DrawMessage, OrderDrawing, Painting
+from tests.fixtures.set_forward import SetForward
 
 SETTINGS = {
     "uploads": "uploads", "loras": [], "wildcards": [], "upscalers": [], "allow_pickle": False, "metadata": True,
@@ -57,15 +58,6 @@ def test_a_grown_child_gives_way_to_another_and_what_was_asked_of_it_is_asked_ag
     assert planned == {"pictures": 1}
 
 
-class SetForward(asyncio.SelectorEventLoop):
-    """A loop whose clock is set forward where others wait."""
-
-    ahead = 0.0
-
-    def time(self):
-        return super().time() + self.ahead
-
-
 def test_a_child_that_does_not_answer_is_ended_and_another_is_asked(tmp_path, monkeypatch):
     children = []
 
@@ -77,8 +69,9 @@ def test_a_child_that_does_not_answer_is_ended_and_another_is_asked(tmp_path, mo
             children.append(self)
 
         def send(self, message):
+            loop = asyncio.get_running_loop()
             if message.get("do") == "plan" and len(children) == 1:
-                asyncio.get_running_loop().ahead += painter._PATIENCE + 1
+                loop.call_soon(lambda: setattr(loop, "ahead", painter._PATIENCE + 1))  # Once it is waited for.
             elif message.get("do") == "plan":
                 self.hear({"answer": "told", "number": message["number"], "value": {"pictures": 1}})
 

@@ -18,12 +18,11 @@ from PIL import Image
 from olivelike.serve.api.guards import Guards
 from tests.fixtures.late import Late
 from tests.fixtures.little_pipeline import little_checkpoint
-from tests.serve.conftest import SMALL, running, wait_until
+from tests.serve.conftest import LONG, SMALL, running, wait_until
 from tests.serve.test_comfyui_graphs import changed, from_prompt
 
 openai = Late("openai")
 KEYS = {"anna": "key-of-anna", "bert": "key-of-bert"}
-LONG = {"prompt": "long", "steps": 500, "width": 64, "height": 64}
 
 
 @pytest.fixture
@@ -139,11 +138,11 @@ def test_a_client_interrupts_and_follows_its_own_pictures_alone(serve):
     wait_until(lambda: bert.get_progress()["state"]["job_count"] == 1)
     assert bert.get_progress()["progress"] == 0
     bert.interrupt()  # It waits, and need not be drawn first.
-    threads[1].join(20)
+    threads[1].join(60)
     assert not threads[1].is_alive()
     assert anna.get_progress()["progress"] > 0
     anna.interrupt()
-    threads[0].join(20)
+    threads[0].join(60)
     assert [result.images for result in results] == [[], []]
 
 

@@ -35,8 +35,10 @@ def test_a_picture_that_takes_too_long_or_ends_its_process_is_refused_and_the_ne
         assert (await reader.add(png())).id == first.id
         killed = reader._child.pid
         os.kill(killed, signal.SIGSTOP)
+        sent, send = asyncio.Event(), reader._child.send
+        monkeypatch.setattr(reader._child, "send", lambda message: (send(message), sent.set()))
         reading = asyncio.create_task(reader.add(png()))
-        await asyncio.sleep(0.1)
+        await sent.wait()
         os.kill(killed, signal.SIGKILL)
         with pytest.raises(UsageError, match="too much memory"):
             await reading
