@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 import tempfile
 from functools import cache, partial, wraps
@@ -21,6 +22,8 @@ if WHOLE:
     from olivelike.testing import models
 
     os.environ[models.SHELF_VARIABLE] = str(SHELF)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # What a shell starts in the background hands it on to children.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 gc.set_threshold(500_000, 5, 5)  # A twelfth of the time went into collections of some ten thousand objects each.
 os.fsync = lambda _: None  # What tests write need not outlive a loss of power; children still wait for the disk.
 if os.name == "posix" and Path("/dev/shm").is_dir():
