@@ -32,6 +32,8 @@ _CONTACT_SECONDS: Final = 10.0
 """Longest wait for the first answer: until then libraries are loaded and lines opened."""
 _WORTH: Final = 2.0
 """Most time of a fetch that was begun, as a multiple of the time for making the result."""
+_NEGLIGIBLE_SECONDS: Final = 1.0
+"""Time for which a fetch is not forgone, however quickly the result is made."""
 _LAST_SECONDS: Final = 30.0
 """Longest wait at the end of a run for what it gives, if making that took no longer."""
 _GOODBYE_SECONDS: Final = 5.0
@@ -206,7 +208,7 @@ class Sharing(Unshared):
         start, address = time.monotonic(), self._shared.address
         wanted = self._shared.missing_bytes(action, self._store)
         speed = self._shared.fetched.bytes_per_second or self._known_speed
-        if speed is not None and wanted / speed > seconds_to_make + 1:
+        if speed is not None and wanted / speed > seconds_to_make + _NEGLIGIBLE_SECONDS:
             usual = f"{size(wanted)} from {address} would take {wanted / speed:.0f} s"
             return Found(None, f"{usual}, making it about {seconds_to_make:.0f}")
         self._fetching[action.key] = wanted

@@ -46,7 +46,7 @@ def web(location: str) -> Iterator[tuple[int, list[tuple[str, str | None]]]]:
 
 
 def folder(port: int, path: str) -> RemoteFolder:
-    return RemoteFolder(parse_address(f"http://user:secret@127.0.0.1:{port}/{path}?timeout=2", "here"))
+    return RemoteFolder(parse_address(f"http://user:secret@127.0.0.1:{port}/{path}?timeout=60", "here"))
 
 
 def test_a_store_leads_nobody_to_another_place_and_tells_none_the_password() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
@@ -16,8 +17,7 @@ FIRST, SECOND, THIRD = (letter * 64 for letter in "abc")
 SHARED = b"an object that two results need" * 10
 
 
-PAUSE = 0.1
-"""Seconds between two moments."""
+HOUR = 3600.0
 
 
 class Share:
@@ -35,6 +35,12 @@ class Share:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
 
+    def age(self, hours: float, *names: str) -> None:
+        """Let files have been put so many hours ago; the other side's clock is that of its files."""
+        moment = time.time() - hours * HOUR
+        for name in names:
+            os.utime(self._root / name, (moment, moment))
+
     def flip(self, name: str, at: int = 0) -> None:
         data = bytearray((self._root / name).read_bytes())
         data[at] ^= 1
@@ -47,14 +53,17 @@ def bucket(tmp_path):
 
 
 @pytest.fixture
-def filled(machine, tmp_path):
-    """Three results in a file share, the oldest first; the first two share an object."""
+def filled(machine, bucket, tmp_path):
+    """Three results in a file share, of three hours, two, and one ago; the first two share an object."""
     there = shared_at(f"file://{tmp_path}/share")
     there.check()
     ours = machine("ours")
-    for key, contents in ((FIRST, (SHARED, b"1" * 1000)), (SECOND, (SHARED, b"2" * 1000)), (THIRD, (b"3" * 1000,))):
+    for hours, key, contents in (
+        (3, FIRST, (SHARED, b"1" * 1000)), (2, SECOND, (SHARED, b"2" * 1000)), (1, THIRD, (b"3" * 1000,)),
+    ):  # fmt: skip
+        before = {*bucket.names("objects"), *bucket.names("actions")}
         there.give(made(ours, key, *contents), ours)
-        time.sleep(PAUSE)
+        bucket.age(hours, *({*bucket.names("objects"), *bucket.names("actions")} - before))
     return there
 
 
@@ -74,7 +83,7 @@ def test_the_least_recently_used_go_first(bucket, filled):
     use = HeldLease(filled.folder, "run-1")
     use.use(FIRST)
     use.end()
-    time.sleep(PAUSE)
+    bucket.age(0.5, *bucket.names("leases"))
     report = collect(filled, max_bytes=measure(filled).bytes - 1, older_than=None)
     assert (report.results_removed, report.objects_removed) == (1, 1)
     assert filled.all_keys() == [FIRST, THIRD]  # Of the second one object stays, which the first needs.
@@ -85,12 +94,11 @@ def test_the_least_recently_used_go_first(bucket, filled):
 
 
 def test_what_was_not_used_for_long_goes(filled):
-    collect(filled, max_bytes=None, older_than=2.5 * PAUSE)
-    assert FIRST not in filled.all_keys()
-    assert THIRD in filled.all_keys()
+    collect(filled, max_bytes=None, older_than=2.5 * HOUR)
+    assert filled.all_keys() == [SECOND, THIRD]
 
 
-def test_what_a_live_run_uses_or_has_seen_stays(filled, monkeypatch):
+def test_what_a_live_run_uses_or_has_seen_stays(bucket, filled):
     live = HeldLease(filled.folder, "run-1")
     live.use(FIRST)
     live.hold()
@@ -98,17 +106,16 @@ def test_what_a_live_run_uses_or_has_seen_stays(filled, monkeypatch):
     assert report.live_runs == 1
     assert filled.all_keys() == [FIRST]
     live.end()
-    time.sleep(PAUSE)
+    bucket.age(0.5, *bucket.names("leases"))
     collect(filled, max_bytes=0, older_than=None)
     assert filled.all_keys() == []
 
 
-def test_a_run_that_died_holds_nothing_for_long(filled, monkeypatch):
+def test_a_run_that_died_holds_nothing_for_long(bucket, filled):
     lost = HeldLease(filled.folder, "run-1")
     lost.use(FIRST)
     lost.hold()
-    monkeypatch.setattr(leases, "LIVE_SECONDS", PAUSE / 2)
-    time.sleep(PAUSE)
+    bucket.age(leases.LIVE_SECONDS / HOUR, *bucket.names("leases"))
     assert collect(filled, max_bytes=0, older_than=None).live_runs == 0
     assert filled.all_keys() == []
 
@@ -121,17 +128,18 @@ def test_clocks_of_machines_do_not_matter(filled, monkeypatch, hours):
     live.use(FIRST)
     live.hold()
     (_, lease), *_ = read_leases(filled.folder)
-    assert abs(lease.began - lease.told) < 5
-    report = collect(filled, max_bytes=None, older_than=3600)
+    assert abs(lease.began - lease.told) < HOUR
+    report = collect(filled, max_bytes=None, older_than=4 * HOUR)
     assert (report.results_removed, report.live_runs) == (0, 1)
     live.end()
 
 
 def test_objects_that_nobody_needs_go_after_a_while(bucket, filled):
-    bucket.write(f"objects/ff/{'f' * 64}", b"left by a giver that was killed")
-    time.sleep(PAUSE)
+    name = f"objects/ff/{'f' * 64}"
+    bucket.write(name, b"left by a giver that was killed")
+    bucket.age(2, name)
     assert collect(filled, max_bytes=None, older_than=None).objects_removed == 0
-    assert collect(filled, max_bytes=None, older_than=None, grace_seconds=PAUSE / 2).objects_removed == 1
+    assert collect(filled, max_bytes=None, older_than=None, grace_seconds=HOUR).objects_removed == 1
     assert len(filled.all_keys()) == 3
 
 

@@ -154,8 +154,6 @@ def test_a_plan_tells_what_would_be_fetched_and_changes_nothing(first, machine, 
     ],
 )
 def test_a_bucket_that_fails_costs_one_warning_and_no_result(first, machine, bucket, mode, only, monkeypatch):
-    monkeypatch.setattr("olivelike.extras.shared_store.run_sharing._PATIENCE_SECONDS", 1.0)
-    monkeypatch.setattr("olivelike.extras.shared_store.run_sharing._CONTACT_SECONDS", 2.0)
     monkeypatch.setattr("olivelike.extras.shared_store.requests._PAUSES", (0.05,))
     second = machine("second")
     bucket.mode, bucket.only = mode, only
@@ -250,10 +248,11 @@ def test_what_takes_longer_to_fetch_than_to_make_is_made(first, machine, bucket,
     assert all(second.files()[name] == data for name, data in first.files().items() if name.startswith("text_encoder/"))
 
 
-def test_a_known_speed_decides_before_anything_is_fetched(first, machine, bucket):
+def test_a_known_speed_decides_before_anything_is_fetched(first, machine, bucket, monkeypatch):
     from olivelike.store import Store
 
     second = machine("second")
+    monkeypatch.setattr("olivelike.extras.shared_store.run_sharing._NEGLIGIBLE_SECONDS", 1.0)
     Store.open(second.folder / "cache").remember_json("shared-speed/1", url(bucket), 10.0)
     bucket.requests.clear()
     second.run(shared_cache=url(bucket))

@@ -152,7 +152,7 @@ def test_a_server_that_fails_is_told_and_nothing_is_lost(bucket, there, machine,
     ours, theirs = machine("ours"), machine("theirs")
     action = made(ours)
     there.give(action, ours)
-    quick = shared(bucket, "?timeout=5" if mode == "403" else "?timeout=0.5")  # Where it answers, it may be slow.
+    quick = shared(bucket, "?timeout=60" if mode == "403" else "?timeout=0.5")  # Where it answers, it may be slow.
     bucket.mode, bucket.only = mode, "/objects/"
     with pytest.raises(UnreachableError, match=said) as failed:
         quick.fetch(quick.find(KEY), theirs)
