@@ -15,16 +15,17 @@ from olivelike.errors import MissingError, SessionError, UsageError
 from olivelike.extras.cluster import cluster_workers
 from olivelike.extras.cluster.cluster_site import STORE_VARIABLE
 from olivelike.extras.cluster.drawing_cluster import DrawingCluster
+from olivelike.serve.gallery.gallery import PictureRow
 from olivelike.serve.service import Service
 from olivelike.testing.lora_files import make_lora
 from tests.fixtures.late import Late
 from tests.fixtures.little_pipeline import little_checkpoint
 from tests.fixtures.sockets import opened_meanwhile
-from tests.serve.conftest import SMALL, Running, _forked_children, running, wait_until  # noqa: F401 - for all tests
+from tests.serve.conftest import LONG, SMALL, Running, _forked_children, running, wait_until  # noqa: F401 - for all
 from tests.test_file_identity import rewrite
 
 distributed = Late("distributed")
-LONG = {"prompt": "a red circle", "steps": 30, "seed": 7, "num_images": 8, "batch_size": 1}
+MANY = {"prompt": "a red circle", "steps": 30, "seed": 7, "num_images": 8, "batch_size": 1}
 
 
 @pytest.fixture(scope="module")
@@ -65,10 +66,13 @@ def pictures(server: Running, view: dict[str, object]) -> list[bytes]:
 
 def test_a_worker_that_comes_later_draws_too_and_what_one_process_draws(drawing: Running, server: Running) -> None:
     orders = [{"seed": seed, "steps": 12, "num_images": 3, "batch_size": 1} for seed in (0, 0, 0, 1)]
+    long = submitted(drawing, **LONG)
+    wait_until(lambda: long in drawing.service.dispatcher.running)
     jobs = [submitted(drawing, **order) for order in orders]
-    at_once = set()
-    wait_until(lambda: at_once.update({len(drawing.service.dispatcher.running)}) or 2 in at_once)
     views = [drawing.wait(job) for job in jobs]
+    assert long in drawing.service.dispatcher.running
+    with drawing.client() as client:
+        client.post(f"/api/jobs/{long}/cancel")
     there = [pictures(drawing, view) for view in views]
     assert there == [pictures(server, server.draw(**order)) for order in orders]
     assert len({picture["id"] for view in views for picture in view["pictures"]}) == 12
@@ -113,7 +117,7 @@ def test_steps_come_as_they_are_made_and_a_plot_has_its_sheet(drawing: Running) 
 
 
 def test_a_cancelled_job_ends(drawing: Running) -> None:
-    job = submitted(drawing, **{**LONG, "num_images": 60})
+    job = submitted(drawing, **LONG)
     wait_until(lambda: job in drawing.service.dispatcher.running)
     with drawing.client() as client:
         assert client.post(f"/api/jobs/{job}/cancel").status_code == 200
@@ -122,18 +126,24 @@ def test_a_cancelled_job_ends(drawing: Running) -> None:
 
 
 def test_a_job_of_a_lost_worker_goes_on_elsewhere(
-    drawing: Running, server: Running, cluster: distributed.LocalCluster
+    drawing: Running, server: Running, cluster: distributed.LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = submitted(drawing, **LONG)
-    wait_until(lambda: len(drawing.service.job(job).pictures) >= 2)
-    painter = drawing.service.dispatcher.running[job].painter
-    address = painter._child.site.address
-    pid = next(worker.pid for worker in cluster.workers.values() if worker.worker_address == address)
-    os.kill(pid, signal.SIGKILL)
+    add, killed = drawing.service.gallery.add, []
+
+    def kill_behind_the_second(row: PictureRow, client: str) -> None:
+        add(row, client)
+        if row.number == 1 and not killed:
+            address = drawing.service.dispatcher.running[row.job].painter._child.site.address
+            killed.append(next(one.pid for one in cluster.workers.values() if one.worker_address == address))
+            os.kill(killed[0], signal.SIGKILL)
+
+    monkeypatch.setattr(drawing.service.gallery, "add", kill_behind_the_second)
+    job = submitted(drawing, **MANY)
     wait_until(lambda: drawing.service.job(job).state == "done", 120)
     view = drawing.wait(job)
     assert len(view["pictures"]) == 8
-    assert pictures(drawing, view) == pictures(server, server.draw(**LONG))
+    assert killed
+    assert pictures(drawing, view) == pictures(server, server.draw(**MANY))
 
 
 @pytest.fixture
