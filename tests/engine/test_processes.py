@@ -125,7 +125,7 @@ def test_children_end_when_the_run_is_killed(project: Project) -> None:
     children = psutil.Process(process.pid).children()
     process.kill()
     process.communicate(timeout=20)
-    _, alive = psutil.wait_procs(children, timeout=10)
+    _, alive = psutil.wait_procs(children, timeout=60)
     assert alive == []
 
 

@@ -15,7 +15,7 @@ from olivelike.model.records.run_record import NodeRecord
 
 def test_a_run_tells_how_far_it_is_once_per_change_and_what_runs_long(monkeypatch) -> None:
     clock = [100.0]
-    monkeypatch.setattr(telling.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(telling, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     nodes = [Node("unet.load", "unet", "load", None), Node("unet.materialize", "unet", "tokenizer", "unet.load")]
     node = NodeRecord("unet.load", "unet", "load", "executed", seconds=40.04)
     runs: Any = [SimpleNamespace(elements={"unet": 7}, nodes=[node])]
@@ -40,7 +40,7 @@ def test_a_run_tells_how_far_it_is_once_per_change_and_what_runs_long(monkeypatc
 
 def test_time_left_follows_the_pace_since_nothing_was_done(monkeypatch) -> None:
     clock = [100.0]
-    monkeypatch.setattr(telling.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(telling, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     nothing: Any = SimpleNamespace()
     teller = telling.Teller([], nothing, lambda _: None)
 

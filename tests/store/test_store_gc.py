@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import psutil
@@ -243,7 +244,11 @@ def test_old_run_records_and_their_logs_go(store: Store) -> None:
 
 
 def test_run_ids_sort_by_time_and_names_become_safe_paths(store: Store) -> None:
-    ids = [new_run_id() for _ in range(5)]
+    ids = []
+    for _ in range(5):
+        ids.append(new_run_id())
+        while f"{datetime.now(UTC):%f}" in ids[-1]:  # Each has a microsecond of its own.
+            pass
     assert ids == sorted(ids)
     logs = store.root / "logs" / "run"
     assert store.log_path("run", "unet/convert") == logs / "unet" / "convert.log"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pickle
 import signal
@@ -10,13 +11,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import diskcache
 import pytest
 
-from olivelike.store import Store
+from olivelike.store import Store, index
 from olivelike.store.index import TextDisk
+from tests.test_file_identity import rewrite
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -227,13 +230,11 @@ def test_an_index_of_another_version_is_read_or_begun_anew(warm: Store) -> None:
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def foreign_lock(warm: Store, monkeypatch: pytest.MonkeyPatch):
+    """Hold the database as a program of others may do, longer than stores wait from now on."""
+    assert warm.recall_json("space", "key")
     monkeypatch.setattr("olivelike.store.index._BUSY_SECONDS", 0.5)
-
-
-@pytest.fixture
-def foreign_lock(impatient: None, warm: Store):
-    """Hold the database as a program of others may do."""
+    monkeypatch.setattr(warm._index, "_patience", 0.5)
     connection = sqlite3.connect(warm.root / DATABASE, isolation_level=None)
     connection.execute("BEGIN EXCLUSIVE")
     yield connection
@@ -241,7 +242,7 @@ def foreign_lock(impatient: None, warm: Store):
 
 
 def soon(ask: Callable[[], object]) -> object:
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while (answer := ask()) is None and time.monotonic() < end:
         time.sleep(0.01)
     return answer
@@ -257,14 +258,16 @@ def test_a_busy_index_is_skipped_and_not_rebuilt(foreign_lock, warm: Store) -> N
     assert not warm.root.joinpath("quarantine").exists()
 
 
-def test_a_busy_index_is_waited_for_once_in_a_process(foreign_lock, warm: Store) -> None:
-    store, start = Store.open(warm.root), time.monotonic()
-    for _ in range(5):
-        assert store.recall_json("space", "key") is None
-        store.remember_json("space", "other", 1)
-    waited = time.monotonic() - start
+def test_a_busy_index_is_waited_for_once_in_a_process(foreign_lock, warm: Store, monkeypatch) -> None:
+    store, looks = Store.open(warm.root), itertools.count()
+    with monkeypatch.context() as patch:  # A clock on which each look takes as long as it waits.
+        clock = SimpleNamespace(monotonic=lambda: next(looks) * index._POLL_SECONDS, time=time.time)
+        patch.setattr(index, "time", clock)
+        for _ in range(5):
+            assert store.recall_json("space", "key") is None
+            store.remember_json("space", "other", 1)
     foreign_lock.execute("ROLLBACK")
-    assert 0.4 < waited < 1.5
+    assert next(looks) * index._POLL_SECONDS == pytest.approx(index._BUSY_SECONDS, abs=2 * index._POLL_SECONDS)
     assert soon(lambda: store.recall_json("space", "key")) is not None
 
 
@@ -290,17 +293,16 @@ def test_a_file_is_hashed_again_only_when_it_changed(store: Store, tmp_path: Pat
         return digest_file(path)
 
     monkeypatch.setattr("olivelike.store.index.digest_file", counting)
+    monkeypatch.setattr("olivelike.store.index._SETTLED_SECONDS", 3600.0)
     path = tmp_path / "model.safetensors"
     path.write_bytes(b"weights")
     first = store.file_digest(path)
     store.file_digest(path)
-    assert len(hashed) == 2, "changed less than two seconds before: not remembered"
+    assert len(hashed) == 2, "changed just before: not remembered"
     monkeypatch.setattr("olivelike.store.index._SETTLED_SECONDS", 0.0)
     assert store.file_digest(path) == store.file_digest(path) == first
     assert len(hashed) == 3
-    status = path.stat()
-    path.write_bytes(b"Weights")
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    rewrite(path, b"Weights")
     assert store.file_digest(path) != first, "same size and mtime, other ctime"
     assert len(hashed) == 4
 

