@@ -2,7 +2,9 @@
 
 A layer y = x·W becomes y = x·W + strength · (x·down)·up. The inputs have values of their own, of rank 0, so that who
 feeds none gets the plain network; ONNX Runtime calls them overridable initializers, and its adapters
-(`RunOptions.add_active_adapter`) feed them by name. Where a client can't feed such inputs, they have none.
+(`RunOptions.add_active_adapter`) feed them by name. What is computed of factors is in branches that are taken if there
+are any, which their sizes tell: there is nothing else to feed, and so nothing to forget. Where a client can't feed
+such inputs, they have no values.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import onnx_ir as ir
 from olivelike.errors import PassError
 from olivelike.graphs.editing.editor import CONTRIB, GraphEditor
 from olivelike.graphs.editing.values import dims_of
-from olivelike.model.low_rank_inputs import DOWN, UP, active_input, factor_input, strength_input
+from olivelike.model.low_rank_inputs import DOWN, UP, factor_input, strength_input
 
 if TYPE_CHECKING:
     from olivelike.graphs.editing.values import Attributes, Dims
@@ -148,8 +150,8 @@ def add_low_rank_inputs(model: ir.Model, layers: Sequence[LowRankLayer], choice:
     """Give layers of a graph, in place, the inputs of as many LoRAs at once as wanted, and a strength for each.
 
     Factors are of the type that the layer computes in. `down` is (features in, rank) and `up` (rank, features out); of
-    a convolution they are filters, `down` of the layer's own size and `up` of one pixel. Who feeds factors feeds that
-    the LoRA is active, too: without one that is, nothing is computed of any.
+    a convolution they are filters, `down` of the layer's own size and `up` of one pixel. Layers of one input have a
+    branch, in which nothing is computed unless one of them has factors.
 
     Raises `PassError` if there is no layer.
     """
@@ -158,11 +160,6 @@ def add_low_rank_inputs(model: ir.Model, layers: Sequence[LowRankLayer], choice:
     editor, slots = GraphEditor(model), choice.slots
     first, own_inputs = next(iter(model.graph)), len(model.graph.inputs)
     strengths = [_input(editor, strength_input(slot), (), np.ones((), np.float32)) for slot in range(slots)]
-    active = [_input(editor, active_input(slot), (1,), np.zeros(1, np.float32)) for slot in range(slots)]
-    is_active = editor.add(
-        "Cast", [editor.add("Max", active, (1,), before=first, name="lora.active", block="")], (1,), before=first,
-        name="lora.is_active", dtype=ir.DataType.BOOL, block="", attributes={"to": int(ir.DataType.BOOL)},
-    )  # fmt: skip
     scales: dict[ir.DataType, list[ir.Value]] = {ir.DataType.FLOAT: strengths}
     groups: dict[tuple[ir.Value, bool], list[tuple[ir.Node, _Factors]]] = {}
     for layer in layers:
@@ -182,7 +179,7 @@ def add_low_rank_inputs(model: ir.Model, layers: Sequence[LowRankLayer], choice:
             else:
                 groups.setdefault((_taken(node), node.op_type in _CONVOLUTIONS), []).append((node, factors))
     for (_, are_convolutions), members in groups.items():
-        _add_changes(editor, is_active, members, _convolved if are_convolutions else _multiplied)
+        _add_changes(editor, members, _convolved if are_convolutions else _multiplied)
     if not choice.defaults:
         for value in model.graph.inputs[own_inputs:]:
             del model.graph.initializers[str(value.name)]
@@ -299,19 +296,19 @@ class _Change:
     total: ir.Value
     """What then is in place of this; another value than `to` where a bias is added behind, which the change brings."""
     active: ir.Value
-    """The change by those that are active."""
+    """The change by their factors."""
     inactive: ir.Value
     """The change without any, which is the bias or 0."""
 
 
 def _add_changes(
     editor: GraphEditor,
-    is_active: ir.Value,
     members: Sequence[tuple[ir.Node, _Factors]],
     change: Callable[[GraphEditor, ir.Node, _Factors, ir.Node], _Change],
 ) -> None:
-    """Add changes to what layers of one input make; they are computed in a branch that is taken if a LoRA is active."""
-    before = members[0][0]
+    """Add changes to what layers of one input make; they are computed in a branch that is taken if one has factors."""
+    before = min((_place(node) for node, _ in members), key=list(editor.graph).index)
+    is_active = _is_active(editor, [factors for _, factors in members], before)
     known = set(editor.graph)
     changes = [change(editor, node, factors, before) for node, factors in members]
     made = [node for node in editor.graph if node not in known]
@@ -334,6 +331,21 @@ def _add_changes(
             user.replace_input_with(index, changed)
         if one.total is not one.to and (node := one.total.producer()) is not None:
             editor.prune(node)
+
+
+def _is_active(editor: GraphEditor, layers: Sequence[_Factors], before: ir.Node) -> ir.Value:
+    """Return whether a factor of one of the layers has numbers; half of a pair does, so that the product refuses it."""
+    name = f"{before.name}.lora"
+    sizes = [
+        editor.add("Size", [factor], (), before=before, name=f"{factor.name}.size", dtype=ir.DataType.INT64)
+        for layer in layers
+        for factor in (*layer.downs, *layer.ups)
+    ]
+    most = editor.add("Max", sizes, (), before=before, name=f"{name}.size")
+    return editor.add(
+        "Cast", [most], (), before=before, name=f"{name}.is_active", dtype=ir.DataType.BOOL,
+        attributes={"to": int(ir.DataType.BOOL)},
+    )  # fmt: skip
 
 
 def _zero(editor: GraphEditor, value: ir.Value) -> ir.Value:
@@ -377,6 +389,12 @@ def _with_bias(node: ir.Node) -> tuple[ir.Value, ir.Value | None]:
     return (user.outputs[0], other) if fits else (made, None)
 
 
+def _place(node: ir.Node) -> ir.Node:
+    """Return the node before which the change of a layer is computed: by then all is there that it is made of."""
+    followed, moves = _followed(node.outputs[0]) if node.op_type in _CONVOLUTIONS else (None, [])
+    return _first_user(followed) if followed is not None and moves else node
+
+
 def _first_user(value: ir.Value) -> ir.Node:
     users = {id(user) for user, _ in value.uses()}
     node = value.producer()
@@ -397,8 +415,32 @@ def _convolved(editor: GraphEditor, node: ir.Node, factors: _Factors, before: ir
             attributes=attributes, domain=node.domain, dtype=_dtype(node),
         )  # fmt: skip
 
-    low = filtered(_taken(node), down, f"{made.name}.lora.low", attributes)
-    return _Change(made, made, filtered(low, up, f"{made.name}.lora"), _zero(editor, made))
+    change = filtered(filtered(_taken(node), down, f"{made.name}.lora.low", attributes), up, f"{made.name}.lora")
+    followed, moves = _followed(made)
+    for move in moves:
+        inputs, dims = [change, *move.inputs[1:]], _unknown(move.outputs[0])
+        attributes = {attribute.name: attribute.value for attribute in move.attributes.values()}
+        change = editor.add(move.op_type, inputs, dims, before=before, name=f"{made.name}.lora", attributes=attributes)
+    return _Change(followed, followed, change, _zero(editor, followed))
+
+
+def _followed(made: ir.Value) -> tuple[ir.Value, list[ir.Node]]:
+    """Return what sums and moves make of a convolution's output while nothing else takes it, and the moves in order.
+
+    A change is added behind these: ONNX Runtime merges a convolution with the sum behind it, and so as in the plain
+    network.
+    """
+    moves: list[ir.Node] = []
+    while len(made.uses()) == 1:
+        user, index = next(iter(made.uses()))
+        if user.domain or user.outputs[0].is_graph_output():
+            break
+        if user.op_type == "Transpose" or (user.op_type == "Reshape" and index == 0):
+            moves.append(user)
+        elif user.op_type != "Add":
+            break
+        made = user.outputs[0]
+    return made, moves
 
 
 def _widen(editor: GraphEditor, node: ir.Node, factors: _Factors) -> None:

@@ -13,7 +13,6 @@ ADAPTER_SUFFIX: Final = ".onnx_adapter"
 DOWN: Final = "down"
 UP: Final = "up"
 _STRENGTH: Final = "strength"
-_ACTIVE: Final = "active"
 
 
 def factor_input(slot: int, initializer: str, factor: str) -> str:
@@ -24,8 +23,3 @@ def factor_input(slot: int, initializer: str, factor: str) -> str:
 def strength_input(slot: int) -> str:
     """Return the input of a LoRA's strength, a scalar in float32 that is 1 where it is not fed."""
     return f"lora_{slot}.{_STRENGTH}"
-
-
-def active_input(slot: int) -> str:
-    """Return the input that says whether factors of a LoRA are fed: one float32, 1 if so, 0 where it is not fed."""
-    return f"lora_{slot}.{_ACTIVE}"

@@ -79,6 +79,8 @@ class Lines:
         self._checked, self._size = event.checked, (event.width, event.height)
         taken = duration(time.monotonic() - self._opening)
         write_line(f"  on {event.provider} in {taken}, {self._size[0]}x{self._size[1]}")
+        for way in event.lora_ways:
+            write_line(f"  LoRAs in {way}")
         if not self._checked and self._drawing is None:  # Once, however many times it is opened.
             why = "this folder has no safety checker" if event.safety else "the safety checker is off"
             write_line(f"  {why}: nothing looks at the pictures")
@@ -194,7 +196,8 @@ class JsonLines:
                 self._write("opening", folder=event.model, loras=[lora.name for lora in event.loras])
             case Opened():
                 told = ("provider", "pictures", "width", "height", "seed", "checked")
-                self._write("generate_started", **{name: getattr(event, name) for name in told})
+                ways = {"lora_ways": event.lora_ways} if event.lora_ways else {}
+                self._write("generate_started", **{name: getattr(event, name) for name in told}, **ways)
             case StepDone():
                 told = ("batch", "batches", "attempt", "step", "steps", "timestep")
                 self._write("step", **{name: getattr(event, name) for name in told})

@@ -11,6 +11,7 @@ import math
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from itertools import count as count_up
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -23,15 +24,7 @@ from olivelike._untrusted import read_bytes
 from olivelike.engine.output.expressions import Array, Evaluator, Expression, operators, parameters
 from olivelike.errors import SourceError, UsageError
 from olivelike.model.graph import QUANTISE_DOMAIN
-from olivelike.model.low_rank_inputs import (
-    ADAPTER_SUFFIX,
-    DOWN,
-    LORA_INPUTS_FILE,
-    UP,
-    active_input,
-    factor_input,
-    strength_input,
-)
+from olivelike.model.low_rank_inputs import ADAPTER_SUFFIX, DOWN, LORA_INPUTS_FILE, UP, factor_input, strength_input
 from olivelike.model.records.output import OutputRecord
 
 if TYPE_CHECKING:
@@ -40,6 +33,14 @@ if TYPE_CHECKING:
 
 _FILTER_RANK: Final = 4
 _MOST_NAMED: Final = 3
+
+
+class NoFactorsError(SourceError):
+    """LoRAs that fit a network, and can't be factors of its graph."""
+
+    def __init__(self, reason: str, remedy: str) -> None:
+        super().__init__(f"{reason}; {remedy}")
+        self.reason = reason
 
 
 @dataclass(frozen=True)
@@ -51,10 +52,20 @@ class Factors:
     rank: int
     """Largest of a layer."""
 
-    def for_slot(self, slot: int) -> Mapping[str, Array]:
+    def for_slot(self, slot: int) -> dict[str, Array]:
         """Return what inputs get by their names, to be one of the LoRAs at once; the first is 0."""
-        factors = {factor_input(slot, *key): array for key, array in self.arrays.items()}
-        return {active_input(slot): np.ones(1, np.float32), **factors}
+        return {factor_input(slot, *key): array for key, array in self.arrays.items()}
+
+    @cached_property
+    def most_strength(self) -> float:
+        """The strength at which a number gets too large for the type of the factors."""
+        ups = [array for (_, factor), array in self.arrays.items() if factor == UP and array.any()]
+        return min((float(np.finfo(up.dtype).max) / float(np.abs(up).max()) for up in ups), default=math.inf)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all of them."""
+        return sum(array.nbytes for array in self.arrays.values())
 
 
 def lora_factors(folder: Path, loras: Sequence[WeightedLora]) -> dict[str, Factors]:
@@ -63,85 +74,120 @@ def lora_factors(folder: Path, loras: Sequence[WeightedLora]) -> dict[str, Facto
     Raises `SourceError` if a LoRA does not fit the folder, changes more than products of two factors do, or changes a
     layer that takes none, and if a network that it changes has no graph that takes factors.
     """
-    from olivelike.engine.output.swap import check_loras
-    from olivelike.sources.adapters.merge import changes
-
-    record = OutputRecord.require(folder)
-    wanted = check_loras(folder, record, loras)
-    found = {}
-    for component in sorted(wanted):
-        derivations = record.components[component].derivations
-        taken = _layers_of(folder / component / LORA_INPUTS_FILE)
-        shapes = {name: shape for expression in derivations.values() for name, shape in parameters(expression)}
-        mine = [one for one in loras if component in one.file.components]
-        changed = changes(component, shapes, mine)
-        found[component] = _factors(component, changed, derivations, taken)
-    return found
+    return LoraGraphs(folder).factors(loras)
 
 
-def _input_types(path: Path) -> dict[str, np.dtype[Any]]:
-    """Return the inputs of a graph that takes factors, with their types."""
+class LoraGraphs:
+    """Graphs of a folder whose layers take factors, each read once."""
+
+    def __init__(self, folder: Path) -> None:
+        """Read the folder's record. Raises `SourceError` if it has none."""
+        self.folder, self.record = folder, OutputRecord.require(folder)
+        self._read: dict[str, LoraGraph] = {}
+
+    def __contains__(self, component: str) -> bool:
+        """Say whether a component has one."""
+        return self._path(component).is_file()
+
+    def __getitem__(self, component: str) -> LoraGraph:
+        """Return that of a component. Raises `SourceError` if it has none."""
+        if component not in self._read:
+            derivations = self.record.components[component].derivations
+            self._read[component] = _read_graph(self._path(component), component, derivations)
+        return self._read[component]
+
+    def factors(self, loras: Sequence[WeightedLora]) -> dict[str, Factors]:
+        """Return what LoRAs together feed, by component. Raises what `lora_factors` raises."""
+        from olivelike.engine.output.swap import check_loras
+
+        wanted = check_loras(self.folder, self.record, loras)
+        return {component: self[component].factors(loras) for component in sorted(wanted)}
+
+    def _path(self, component: str) -> Path:
+        return (self.folder / self.record.model_file(component)).with_name(LORA_INPUTS_FILE)
+
+
+def _read_graph(path: Path, component: str, derivations: Mapping[str, Expression]) -> LoraGraph:
     from olivelike.graphs.inspect.skeleton import read_skeleton
     from olivelike.model.onnx_messages import ModelProto, numpy_dtype
 
     if not path.is_file():
         raise SourceError(
-            f"{path}: is not there, so {path.parent.name} takes no factors; put `lora_inputs` at the end of its chain "
-            "and run the workflow again"
+            f"{path}: is not there, so {component} takes no factors; put `lora_inputs` at the end of its chain and run "
+            "the workflow again"
         )
-    model = ModelProto.FromString(read_skeleton(path))
-    return {one.name: numpy_dtype(one.type.tensor_type.elem_type) for one in model.graph.input}
-
-
-def _layers_of(path: Path) -> dict[str, np.dtype[Any]]:
-    """Return the weights whose layers take factors, each with the type of these."""
+    inputs = ModelProto.FromString(read_skeleton(path)).graph.input
+    dtypes = {one.name: numpy_dtype(one.type.tensor_type.elem_type) for one in inputs}
     begin, end = factor_input(0, "|", DOWN).split("|")
-    return {
+    taken = {
         name.removeprefix(begin).removesuffix(end): dtype
-        for name, dtype in _input_types(path).items()
+        for name, dtype in dtypes.items()
         if name.startswith(begin) and name.endswith(end)
     }
+    slots = next(slot for slot in count_up() if strength_input(slot) not in dtypes)
+    return LoraGraph(component, slots, derivations, taken)
 
 
-def _factors(
-    component: str,
-    changed: Mapping[str, Any],
-    derivations: Mapping[str, Expression],
-    taken: Mapping[str, np.dtype[Any]],
-) -> Factors:
-    arrays: dict[tuple[str, str], Array] = {}
-    largest = 0
-    used = {
-        name: initializer
-        for initializer, expression in derivations.items()
-        if initializer not in taken and "output" not in expression  # Scales and the like.
-        for name, _ in parameters(expression)
-    }
-    if left := changed.keys() & used.keys():
-        names = ", ".join(sorted(left)[:_MOST_NAMED])
-        raise SourceError(
-            f"{component}: the LoRAs change {count(len(left), 'layer')} that take no factors, such as {names}; let "
-            "`layers` of `lora_inputs` name them if they do no more than multiply, or merge the LoRAs with `loras:` in "
-            "the workflow"
-        )
-    for initializer, dtype in taken.items():
-        expression = _unquantised(derivations[initializer])
-        mine = {name: changed[name] for name, _ in parameters(expression) if name in changed}
-        for name, change in mine.items():
+@dataclass(frozen=True)
+class LoraGraph:
+    """A network's graph whose layers take factors."""
+
+    component: str
+    slots: int
+    """LoRAs at once."""
+    derivations: Mapping[str, Expression]
+    """Expressions by which weights were made of parameters."""
+    types: Mapping[str, np.dtype[Any]]
+    """Type of the factors of each weight whose layers take some."""
+
+    def factors(self, loras: Sequence[WeightedLora]) -> Factors:
+        """Return LoRAs as one pair of factors for each layer, with their strengths in it.
+
+        Raises `NoFactorsError` if they can't be that, and `SourceError` if one does not fit the network.
+        """
+        from olivelike.sources.adapters.merge import changes
+
+        shapes = {name: shape for expression in self.derivations.values() for name, shape in parameters(expression)}
+        mine = [one for one in loras if self.component in one.file.components]
+        changed = changes(self.component, shapes, mine)
+        self._check(changed)
+        arrays: dict[tuple[str, str], Array] = {}
+        largest = 0
+        for initializer, dtype in self.types.items():
+            expression = _unquantised(self.derivations[initializer])
+            found = {name: changed[name] for name, _ in parameters(expression) if name in changed}
+            if not found:
+                continue
+            down, up, rank = _stacked(found, expression)
+            largest = max(largest, rank)
+            for factor, array in ((DOWN, down), (UP, up)):
+                if not np.isfinite(limited := array.astype(dtype)).all():
+                    reason = f"{next(iter(found))} of {self.component}: a factor is too large for half precision"
+                    raise NoFactorsError(reason, "take a lower weight, or a folder in fp32")
+                arrays[initializer, factor] = np.ascontiguousarray(limited)
+        return Factors(arrays, largest)
+
+    def _check(self, changed: Mapping[str, Any]) -> None:
+        for name, change in changed.items():
             if not change.is_low_rank:
-                raise SourceError(
-                    f"{name} of {component}: is changed by a DoRA, LoHa, LoKr or a Tucker decomposition, or in some of "
-                    "its rows, which is no product of two factors; merge that LoRA with `loras:` in the workflow"
+                raise NoFactorsError(
+                    f"{name} of {self.component}: is changed by a DoRA, LoHa, LoKr or a Tucker decomposition, or in "
+                    "some of its rows, which is no product of two factors",
+                    "merge that LoRA with `loras:` in the workflow",
                 )
-        if not mine:
-            continue
-        down, up, rank = _stacked(mine, expression)
-        largest = max(largest, rank)
-        for factor, array in ((DOWN, down), (UP, up)):
-            if not np.isfinite(limited := array.astype(dtype)).all():
-                raise SourceError(f"{next(iter(mine))} of {component}: a factor is too large for half precision")
-            arrays[initializer, factor] = np.ascontiguousarray(limited)
-    return Factors(arrays, largest)
+        used = {
+            name
+            for initializer, expression in self.derivations.items()
+            if initializer not in self.types and "output" not in expression  # Scales and the like.
+            for name, _ in parameters(expression)
+        }
+        if left := sorted(changed.keys() & used):
+            names = ", ".join(left[:_MOST_NAMED])
+            raise NoFactorsError(
+                f"{self.component}: the LoRAs change {count(len(left), 'layer')} that take no factors, such as {names}",
+                "let `layers` of `lora_inputs` name them if they do no more than multiply, or merge the LoRAs with "
+                "`loras:` in the workflow",
+            )
 
 
 def _unquantised(expression: Expression) -> Expression:
@@ -242,7 +288,8 @@ def write_adapters(
         raise UsageError(f"two LoRAs are called {twice!r}, and so would be their adapters; rename one of the files")
     if bad := next((one for one in names if Path(one).name != one or one in ("", ".", "..")), None):
         raise UsageError(f"{bad!r} is no name of a file")
-    found = [(one, lora_factors(folder, group)) for one, group in zip(names, groups, strict=True)]
+    graphs = LoraGraphs(folder)
+    found = [(one, graphs.factors(group)) for one, group in zip(names, groups, strict=True)]
     written = []
     for one, by_component in found:
         for component, factors in by_component.items():
@@ -250,18 +297,13 @@ def write_adapters(
             with explained("writing adapters", output, "name another --output"):
                 place.mkdir(parents=True, exist_ok=True)
             files = []
-            for slot in range(_slots(folder / component / LORA_INPUTS_FILE)):
+            for slot in range(graphs[component].slots):
                 path = place / f"{one}{f'.{slot}' if slot else ''}{ADAPTER_SUFFIX}"
                 nbytes = write_adapter(path, factors.for_slot(slot))
                 files.append(f"{component}/{path.name}")
             layers = len(factors.arrays) // 2
             written.append(WrittenAdapter(one, component, factors.rank, layers, nbytes, tuple(files)))
     return written
-
-
-def _slots(path: Path) -> int:
-    names = _input_types(path)
-    return next(slot for slot in count_up() if strength_input(slot) not in names)
 
 
 def write_adapter(path: Path, factors: Mapping[str, Array]) -> int:

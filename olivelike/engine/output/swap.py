@@ -26,12 +26,15 @@ from olivelike.errors import SourceError, UsageError
 from olivelike.families import DENOISERS, TEXT_ENCODERS, denoiser_among, family_of_folder
 from olivelike.model.client_layouts import is_package
 from olivelike.model.components import PIPELINE
+from olivelike.model.low_rank_inputs import LORA_INPUTS_FILE
 from olivelike.model.records.output import OutputRecord
 
 if TYPE_CHECKING:
     from olivelike.engine.output.expressions import Evaluator, Expression
     from olivelike.engine.output.initializers import Array
+    from olivelike.engine.output.live_factors import LiveFactors
     from olivelike.model.few_steps import FewSteps
+    from olivelike.runtime.pipeline.lora_change import Initializers, LoraChange
     from olivelike.sources.adapters.lora_file import LoraFile, WeightedLora
     from olivelike.sources.adapters.merge import Change
 
@@ -296,6 +299,7 @@ class LiveLoras:
         self._allow_pickle = allow_pickle
         self._opened: dict[Path, tuple[tuple[int, ...], LoraFile, str]] = {}
         """By path: size and time of change, and what was read then."""
+        self._factors: LiveFactors | None = None
 
     def named(self, text: str) -> LiveLora:
         """Open what `--lora FILE` or `FILE:WEIGHT` names; a file may be a hub id.
@@ -332,11 +336,11 @@ class LiveLoras:
             file, _ = self._read(lora.path)
             _check(file, set(file.components), folder, record)
 
-    def merge(self, loras: Sequence[LiveLora], folder: Path) -> Mapping[str, Mapping[str, Array]]:
-        """Merge LoRAs into what a folder holds, as `olivelike run` wrote it.
+    def merge(self, loras: Sequence[LiveLora], folder: Path) -> Initializers:
+        """Merge LoRAs into what a folder holds, as `olivelike run` wrote it; later where a graph takes them as factors.
 
-        Returns per component, what sessions take in place of the file's. Raises `SourceError` if one does not fit, or
-        is another file than when it was opened.
+        Returns per component what sessions take in place of the file's, or a `LoraChange` if it has `lora_inputs.onnx`.
+        Raises `SourceError` if one does not fit, or is another file than when it was opened.
         """
         from olivelike.sources.adapters.lora_file import WeightedLora
 
@@ -345,13 +349,43 @@ class LiveLoras:
             if digest != lora.hash:
                 raise SourceError(f"{lora.path}: was written anew since the picture was asked for; ask again")
         files = [file for file, _ in read]
-        text, unet = (
+        text, denoiser = (
             [WeightedLora(file, weight) for file, weight in zip(files, weights, strict=True)]
             for weights in ([lora.text_weight for lora in loras], [lora.unet_weight for lora in loras])
         )
+        if any(folder.glob(f"*/{LORA_INPUTS_FILE}")):
+            digests = [digest for _, digest in read]
+            of_texts = self._changes(folder, text, digests, TEXT_ENCODERS)
+            return {**of_texts, **self._changes(folder, denoiser, digests, DENOISERS)}
         if all(lora.text_weight == lora.unet_weight for lora in loras):
-            return swap_loras(folder, unet)
-        return {**swap_loras(folder, text, only=TEXT_ENCODERS), **swap_loras(folder, unet, only=DENOISERS)}
+            return swap_loras(folder, denoiser)
+        return {**swap_loras(folder, text, only=TEXT_ENCODERS), **swap_loras(folder, denoiser, only=DENOISERS)}
+
+    def _changes(
+        self, folder: Path, loras: Sequence[WeightedLora], digests: Sequence[str], components: Collection[str]
+    ) -> Initializers:
+        """Return what LoRAs change some components of a folder by, of which one at least has a graph for factors."""
+        from olivelike.engine.output.live_factors import LiveFactors
+        from olivelike.engine.output.low_rank_factors import NoFactorsError
+        from olivelike.runtime.pipeline.lora_change import LoraChange
+
+        self._factors = self._factors or LiveFactors()
+        graphs = self._factors.graphs(folder)
+        found: dict[str, Mapping[str, Array] | LoraChange] = {}
+        for component in sorted(check_loras(folder, graphs.record, loras, components)):
+
+            def merge(component: str = component) -> Mapping[str, Array]:
+                return swap_loras(folder, loras, only=(component,))[component]
+
+            if component not in graphs:
+                found[component] = merge()
+                continue
+            try:
+                feeds = self._factors.feeds(folder, component, list(zip(loras, digests, strict=True)))
+                found[component] = LoraChange(feeds, merge)
+            except NoFactorsError as error:
+                found[component] = LoraChange(None, merge, error.reason)
+        return found
 
     def weighted(self, lora: LiveLora) -> WeightedLora:
         """Return the opened file of a LoRA that `named` opened, with its weight."""

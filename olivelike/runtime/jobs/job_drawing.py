@@ -98,6 +98,8 @@ class Opened(Event):
     """Number of pictures of all jobs."""
     model: str
     loras: tuple[MergedLora, ...] = ()
+    lora_ways: tuple[str, ...] = field(default=(), metadata=_IF_ANY)
+    """Of networks that have `lora_inputs.onnx`: whether the LoRAs are factors there or merged, and why."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -301,6 +303,7 @@ class JobDrawing:
                 Opened(
                     provider=pipeline.provider, width=width, height=height, checked=pipeline.checks_safety,
                     safety=self._safety, seed=job.request.seed, pictures=self._pictures, model=model, loras=loras,
+                    lora_ways=pipeline.lora_ways(job.request),
                 )
             )  # fmt: skip
         return pipeline
@@ -408,13 +411,16 @@ class _Here(PictureFiles):
 
     def pipeline_for(self, job: Job, on_opening: Callable[[], None]) -> Pipeline:
         if self._pipeline is None or self._loras != job.loras:
-            self._pipeline, self._loras = None, job.loras  # The old one goes before the next takes memory.
-            if self.ahead is None or job.loras:
+            begun, self.ahead = self._pipeline or self.ahead, None
+            if begun is None or job.loras != self._loras:
                 on_opening()
-                merged = job.lora_files.merge(job.loras, job.folder) if job.loras and job.lora_files else None
-                self.ahead = begin_pipeline(
-                    job.folder, self.settings, safety=self.safety, initializers=merged, request=job.request
-                )
-            self._pipeline, self.ahead = self.ahead, None
+                merged = job.lora_files.merge(job.loras, job.folder) if job.loras and job.lora_files else {}
+                if begun is not None:
+                    begun = begun.with_initializers(merged, job.request)
+                else:
+                    begun = begin_pipeline(
+                        job.folder, self.settings, safety=self.safety, initializers=merged, request=job.request
+                    )
+            self._pipeline, self._loras = begun, job.loras
             self._pipeline.wait()
         return self._pipeline

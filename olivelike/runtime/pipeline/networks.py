@@ -8,24 +8,24 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from olivelike._text import size
 from olivelike.errors import UsageError
 from olivelike.model.components import DERIVED_FILES, MODEL_FILE, SAFETY_CHECKER, SHALLOW_FILE
 from olivelike.model.guides import guided_file
+from olivelike.model.low_rank_inputs import LORA_INPUTS_FILE
+from olivelike.runtime.pipeline.lora_change import LoraChange
 from olivelike.runtime.sessions.open_session import import_engine, open_session
 from olivelike.runtime.sessions.session import Network, Session, read_model_file
 
 if TYPE_CHECKING:
-    import numpy as np
-
+    from olivelike.runtime.pipeline.lora_change import Array, Initializers
     from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
-    Initializers = Mapping[str, Mapping[str, np.ndarray[Any, Any]]]
-
 _SHALLOW: Final = Path(SHALLOW_FILE).stem
+_TAKING: Final = Path(LORA_INPUTS_FILE).stem
 _WHOLE: Final = tuple(Path(file).stem for file in sorted(DERIVED_FILES - {SHALLOW_FILE}))
 
 
@@ -52,6 +52,10 @@ class Networks:
     """Networks by name: `vae_decoder`, `unet`, …, `unet/shallow`.
 
     Any thread may ask. A network that is being opened is waited for, and what it failed with is raised to who asks.
+
+    A component that has a graph which takes the factors of LoRAs, `unet/lora_inputs`, is drawn with as that, with LoRAs
+    and without: so neither opens anything, and no picture depends on those before. It is drawn with as the plain one
+    where LoRAs can't be factors.
     """
 
     def __init__(
@@ -67,7 +71,7 @@ class Networks:
         Args:
             folder: Has their files.
             settings: Of their sessions, and how much memory they may take.
-            initializers: Per component, arrays in place of initializers.
+            initializers: Per component, arrays in place of initializers, or LoRAs.
             opened: Those that are open already.
             through: Returns what a component's session is called through, to look at its calls.
         """
@@ -100,13 +104,16 @@ class Networks:
 
         Raises `SourceError` if the folder has none, and `SessionError` if it can't be opened here.
         """
-        return self._get(component, self._folder.network(component))
+        name = self._name(component)
+        return self._get(name, self._folder.network(name))
 
     def denoiser(self, leaders: Collection[str] = ()) -> Network:
         """Return the denoiser that some of `GUIDES` lead, the plain one without any; another one is closed first.
 
         Raises what `get` raises.
         """
+        if not leaders:
+            return self.get(self._denoiser)
         return self._get(denoiser_name(self._denoiser, leaders), self._folder.led_denoiser(leaders))
 
     def any_denoiser(self) -> Network:
@@ -122,7 +129,7 @@ class Networks:
     def begin(self, components: Iterable[str]) -> None:
         """Open networks in threads, as far as they are not and as there is room beside those that are open."""
         import_engine(self._settings)
-        for name in components:
+        for name in map(self._name, components):
             path = self._folder.network(name)
             with self._lock:
                 size = self._bytes(name)
@@ -138,35 +145,85 @@ class Networks:
             if entry.network.done() and entry.network.exception() is not None:
                 self._result(name, entry)
 
-    def close(self, names: Iterable[str]) -> None:
+    def close(self, components: Iterable[str]) -> None:
         """Close networks that are open; whoever asks for one again opens it."""
         with self._lock:
-            self._close(names)
+            self._close(name for component in components for name in self._alike(component))
 
-    def unchanged_by(self, initializers: Initializers) -> dict[str, Network]:
-        """Return those that stay open when these arrays stand for initializers."""
-        changed = self._initializers.keys() | initializers.keys()
-        kept = {name: entry for name, entry in list(self._entries.items()) if name.partition("/")[0] not in changed}
-        return {name: self._result(name, entry) for name, entry in kept.items()}
+    def hand_over(self, initializers: Initializers) -> dict[str, Network]:
+        """Return those that stay open when these stand for initializers; others that are changed are closed."""
+        kept, closed = {}, []
+        for name, entry in list(self._entries.items()):
+            component, _, graph = name.partition("/")
+            changes = self._initializers.get(component), initializers.get(component)
+            if not any(changes) or (graph == _TAKING and self._takes(component, changes[1])):
+                kept[name] = self._result(name, entry)
+            else:
+                closed.append(name)
+        with self._lock:
+            self._close(closed)
+        return kept
+
+    def reasons(self) -> dict[str, str]:
+        """Return why LoRAs are merged, by component that has a graph for factors; an empty text if they are not."""
+        found = {name: change for name, change in self._initializers.items() if isinstance(change, LoraChange)}
+        return {name: self._hindrance(name) or change.reason for name, change in found.items()}
+
+    def _name(self, component: str) -> str:
+        """Return the name of the graph that a component without guides is drawn with."""
+        if "/" in component or component in self._entries:
+            return component
+        taking = f"{component}/{_TAKING}"
+        is_there = self._folder.network(taking).is_file()
+        return taking if is_there and self._takes(component, self._initializers.get(component)) else component
+
+    def _takes(self, component: str, change: Mapping[str, Array] | LoraChange | None) -> bool:
+        """Say whether a component that has a graph for factors is drawn with as that, with these LoRAs or none."""
+        can_be_fed = change.feeds is not None if isinstance(change, LoraChange) else not change
+        return can_be_fed and not self._hindrance(component)
+
+    def _hindrance(self, component: str) -> str:
+        """Say why LoRAs are no factors here; nothing if they may be."""
+        if not self._settings.is_cpu_alone:
+            return "factors are for ONNX Runtime's CPU"
+        if component in self._folder.recorded.all_fed:
+            return "inputs for them have no values of their own"
+        if component == self._denoiser and self._folder.family.refines_texts:
+            return "blocks that run once for a text take none"
+        if component == self._denoiser and (self._folder.path / component / SHALLOW_FILE).is_file():
+            return "the shallow part of deepcache takes none"
+        return ""
+
+    def _alike(self, name: str) -> tuple[str, ...]:
+        """Return the names of what has the same weights, of which one is open."""
+        if name in self._whole:
+            return self._whole
+        component, _, graph = name.partition("/")
+        return (component, f"{component}/{_TAKING}") if graph in ("", _TAKING) else (name,)
 
     def _get(self, name: str, path: Path) -> Network:
         with self._lock:
             entry = self._entries.pop(name, None)
             begun = entry is not None
             if entry is None:
-                if name in self._whole:
-                    self._close(self._whole)  # Before the next one is read.
+                self._close(self._alike(name))  # Before the next one is read.
                 entry = _Entry(self._bytes(name))
                 self._make_room(entry.bytes)
             self._entries[name] = entry
         if not begun:
             self._open(entry, name, path)
-        return self._result(name, entry)
+        network = self._result(name, entry)
+        component, _, graph = name.partition("/")
+        if graph == _TAKING:
+            change = self._initializers.get(component)
+            network.feed(change.feeds or {} if isinstance(change, LoraChange) else {})
+        return network
 
     def _open(self, entry: _Entry, name: str, path: Path) -> None:
         try:
-            component = name.partition("/")[0]
-            arrays = self._initializers.get(component, {})
+            component, _, graph = name.partition("/")
+            change = self._initializers.get(component, {}) if graph != _TAKING else {}
+            arrays = change.merged if isinstance(change, LoraChange) else change
             if name == shallow_name(self._denoiser) and arrays:
                 own = {tensor.name for tensor in read_model_file(path).graph.initializer}
                 arrays = {name: array for name, array in arrays.items() if name in own}
@@ -175,7 +232,7 @@ class Networks:
         except BaseException as error:  # noqa: BLE001  (raised to who asks for the network)
             entry.network.set_exception(error)
 
-    def _session(self, name: str, path: Path, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Session:
+    def _session(self, name: str, path: Path, arrays: Mapping[str, Array]) -> Session:
         if name not in self._whole or not self._folder.family.refines_texts:
             return open_session(path, self._settings, arrays)
         from olivelike.runtime.sessions.text_part import open_in_two

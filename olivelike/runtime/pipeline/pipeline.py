@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
     from olivelike.families.denoiser_forms import Array
     from olivelike.runtime.pictures.upscaling import Upscaler
-    from olivelike.runtime.pipeline.networks import Initializers
+    from olivelike.runtime.pipeline.lora_change import Initializers
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
 
@@ -186,17 +186,28 @@ class Pipeline:
             self.denoiser.input(self.folder.family.sample)
         self._channels  # noqa: B018  (raises if there is no pipeline for it)
 
-    def with_initializers(self, initializers: Initializers) -> Pipeline:
+    def lora_ways(self, request: Request) -> tuple[str, ...]:
+        """Return how components that have `lora_inputs.onnx` take the LoRAs for a request: a line for each."""
+        reasons = self._networks.reasons()
+        if guide_names(request, self.folder) and reasons.get(name := self.folder.family.denoiser) == "":
+            reasons[name] = "the graph that pictures lead takes none"
+        return tuple(
+            f"{name}: merged; {reason}" if reason else f"{name}: as factors" for name, reason in reasons.items()
+        )
+
+    def with_initializers(self, initializers: Initializers, request: Request | None = None) -> Pipeline:
         """Return a pipeline with other arrays in place of initializers, as `open_pipeline` takes them.
 
-        Networks that neither changes are shared, so that of the two pipelines one draws at a time.
+        Networks that neither changes are shared, so that of the two pipelines one draws at a time; others are closed
+        here before they are opened there. With a `request`, those are opened that it begins with.
         """
         pipeline = Pipeline(
             self.folder,
             self._settings,
             safety=self.checks_safety,
             initializers=initializers,
-            shared=self._networks.unchanged_by(initializers),
+            shared=self._networks.hand_over(initializers),
+            request=request,
         )
         pipeline.wait()
         return pipeline

@@ -36,6 +36,7 @@ from olivelike.model.components import (
 )
 from olivelike.model.few_steps import ENOUGH, FewSteps
 from olivelike.model.guides import CONTROL_KINDS, GUIDE_COMPONENTS, GUIDES, guided_file
+from olivelike.model.low_rank_inputs import LORA_INPUTS
 from olivelike.model.records.output import RECORD_FILE, OutputRecord
 from olivelike.model.targets import TargetChoice, known_target
 from olivelike.runtime.schedulers.scheduler_names import FLOW
@@ -84,6 +85,8 @@ class RecordedFacts:
     """Steps and guidance that the last distilling LoRA, or the checkpoint, is for."""
     any_size: frozenset[str] = frozenset()
     """Components that take latents of any size."""
+    all_fed: frozenset[str] = frozenset()
+    """Components whose graph for LoRAs has inputs without values of their own."""
     prompt_guide: str | None = None
     """Name that people call the guide by whose pictures are a prompt."""
     leading_names: Mapping[str, str] = field(default_factory=dict)
@@ -117,6 +120,11 @@ def _read_facts(folder: Path, _identity: tuple[int, ...] | None) -> RecordedFact
             name
             for name, component in record.components.items()
             if any(one.name == "convert" and one.options.get("any_size") for one in component.passes)
+        ),
+        frozenset(
+            name
+            for name, component in record.components.items()
+            if any(one.name == LORA_INPUTS and not one.options.get("defaults", True) for one in component.passes)
         ),
         adapter.stem if adapter is not None else None,
         record.source.leading_names,

@@ -295,7 +295,8 @@ def _found(model: ModelProto, filters: Mapping[str, _Filter]) -> dict[str, tuple
     for tensor in model.graph.initializer:
         if tensor.data_type != tensor.FLOAT or len(tensor.dims) != _DIMS or tensor.data_location == tensor.EXTERNAL:
             continue
-        values = to_array(tensor)
+        if not (values := to_array(tensor)).size:
+            continue
         which = bisect_right(firsts, float(values.max())) - 1
         if which < 0:
             continue

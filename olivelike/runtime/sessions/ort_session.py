@@ -104,8 +104,10 @@ class OrtSession(Session):
                 after.append(partial(_fetch, value, buffer))
             else:
                 binding.bind_output(name, *_bound(buffer))
+        for name, array in self.fed.items():
+            binding.bind_input(name, *_bound(array))
         return OrtBoundCall(
-            self, binding, self._session, self._run_options(), dict(inputs), dict(outputs), before, after
+            self, binding, self._session, self._run_options(), dict(inputs), dict(outputs), self.fed, before, after
         )
 
     def compute(self, inputs: Mapping[str, Array]) -> dict[str, DeviceArray]:
@@ -156,7 +158,8 @@ class OrtBoundCall:
     run_options: Any
     inputs: Mapping[str, Buffer]
     outputs: Mapping[str, Buffer]
-    """Held, since the binding knows addresses only."""
+    fed: Mapping[str, Buffer]
+    """Held, as inputs and outputs are, since the binding knows addresses only."""
     before: Sequence[Callable[[], None]]
     """Copies of inputs to the provider's memory, made before each run."""
     after: Sequence[Callable[[], None]]

@@ -162,6 +162,8 @@ class Session(ABC):
     """Whether each run takes inputs to another memory, unless they are bound as constant."""
     opened: Opened | None = None
     """Model and settings that it was opened with, if it is a whole network."""
+    fed: Mapping[str, Array] = field(default_factory=dict)
+    """Arrays for inputs that have values of their own, by name, in calls that are bound from now on."""
 
     def bind(
         self, inputs: Mapping[str, Buffer], outputs: Mapping[str, Buffer], constant: Collection[str] = ()
@@ -308,6 +310,12 @@ class Network:
             return call
         inputs, outputs = {**call.inputs, **call.shared}, {**call.outputs, **call.into}
         return replace(call, bound=self.session.bind(inputs, outputs, constant))
+
+    def feed(self, arrays: Mapping[str, Array]) -> None:
+        """Let calls have these arrays for inputs that have values of their own, and no others."""
+        if arrays is not self.session.fed and (arrays or self.session.fed):
+            self.session.fed = arrays
+            self.forget_calls()
 
     def forget_calls(self) -> None:
         """Let the next call have buffers of its own, and know nothing of what was in others."""

@@ -1,0 +1,137 @@
+"""Pictures with LoRAs as factors of graphs that take them: those of the same LoRAs merged."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from olivelike.cli.app import run_command_line
+from olivelike.engine.output.swap import LiveLoras
+from olivelike.model.low_rank_inputs import LORA_INPUTS_FILE
+from olivelike.runtime import Request, open_pipeline
+from olivelike.runtime.jobs import PromptLine, plan_jobs
+from olivelike.serve.drawing.warm import SessionChoice, WarmPipelines
+from olivelike.testing.lora_files import make_lora
+from tests.fixtures.little_pipeline import little_checkpoint
+
+from .conftest import Project, lend_graphs_of
+
+NETWORKS = ("text_encoder", "unet", "vae_decoder")
+WORKFLOW = """
+name: small
+source: ./checkpoint
+target: cpu
+components:
+  text_encoder: [convert, fuse, lora_inputs]
+  unet: [convert, fuse, lora_inputs]
+  vae_decoder: [convert, fuse]
+output: models/small
+"""
+REQUEST = Request(prompts=("a red circle",), steps=3, seed=5)
+SEVERAL = ("ink:0.8",), ("ink:0.8", "glow:0.5"), ("ink:0.8", "glow:-0.5", "wash:0.3"), ("glow:0.5",)
+
+
+class Folders:
+    """A pipeline with graphs that take factors, without them, and LoRAs."""
+
+    def __init__(self, root: Path) -> None:
+        project = Project(root)
+        project.workflow.parent.mkdir()
+        base = little_checkpoint("attending")
+        (root / "checkpoint").symlink_to(base)
+        lend_graphs_of(base, root, *NETWORKS)
+        project.workflow.write_text(WORKFLOW, encoding="utf-8")
+        project.run()
+        self.taking, self.plain = project.output, root / "models" / "plain"
+        shutil.copytree(self.taking, self.plain)
+        for path in self.plain.rglob(LORA_INPUTS_FILE):
+            path.unlink()
+        self.loras = root / "loras"
+        self.loras.mkdir()
+        for seed, name in enumerate(("ink", "glow", "wash")):
+            make_lora(self.loras / f"{name}.safetensors", "kohya", base=base, seed=seed, modules="attention+ff")
+        make_lora(self.loras / "dora.safetensors", "dora", base=base, seed=5)
+        self.files = LiveLoras([self.loras])
+
+    def named(self, *names: str) -> list:
+        return [self.files.named(str(self.loras / name.replace(":", ".safetensors:"))) for name in names]
+
+    def merged(self, *names: str, folder: Path | None = None):
+        return self.files.merge(self.named(*names), folder or self.taking)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
+    return Folders(tmp_path_factory.mktemp("factors"))
+
+
+def decibels(found: np.ndarray, wanted: np.ndarray) -> float:
+    error = np.mean((found - wanted).astype(np.float64) ** 2)
+    return 10 * np.log10((wanted.max() - wanted.min()) ** 2 / max(error, 1e-30))
+
+
+def test_pictures_with_factors_are_those_of_merged_weights_and_others_as_if_there_had_been_none(
+    folders: Folders,
+) -> None:
+    pipeline, base = (open_pipeline(folder) for folder in (folders.taking, folders.plain))
+    plain, without = base.latents(REQUEST), pipeline.latents(REQUEST)
+    assert decibels(without, plain) > 100
+    for names in SEVERAL:
+        pipeline = pipeline.with_initializers(folders.merged(*names))
+        assert pipeline.lora_ways(REQUEST) == ("text_encoder: as factors", "unet: as factors")
+        wanted = base.with_initializers(folders.merged(*names, folder=folders.plain)).latents(REQUEST)
+        assert decibels(pipeline.latents(REQUEST), wanted) > 100
+        assert decibels(wanted, plain) < 40
+    off = pipeline.with_initializers({})
+    assert {"text_encoder/lora_inputs", "unet/lora_inputs"} <= {*off._networks}
+    assert not {"text_encoder", "unet"} & {*off._networks}
+    assert (off.latents(REQUEST) == without).all()
+    # The one before draws as before, though both have the same networks.
+    assert decibels(pipeline.latents(REQUEST), wanted) > 100
+
+
+def test_each_component_has_its_strength(folders: Folders) -> None:
+    files = folders.files
+    ink = files.tagged("<lora:ink:1:0.4>", "ink", 1.0, 0.4)
+    found, wanted = (
+        open_pipeline(folder, initializers=files.merge([ink], folder)).latents(REQUEST)
+        for folder in (folders.taking, folders.plain)
+    )
+    assert decibels(found, wanted) > 100
+
+
+def test_what_can_t_be_factors_is_merged_and_told_of(folders: Folders) -> None:
+    pipeline = open_pipeline(folders.taking, initializers=folders.merged("ink:0.8", "dora:0.5"))
+    assert [way.partition("; ")[0] for way in pipeline.lora_ways(REQUEST)] == ["text_encoder: merged", "unet: merged"]
+    assert "is changed by a DoRA" in pipeline.lora_ways(REQUEST)[1]
+    wanted = open_pipeline(folders.plain, initializers=folders.merged("ink:0.8", "dora:0.5", folder=folders.plain))
+    assert (pipeline.latents(REQUEST) == wanted.latents(REQUEST)).all()
+
+
+def test_a_server_feeds_other_factors_to_the_network_that_is_open(folders: Folders) -> None:
+    warm, opened = WarmPipelines(SessionChoice(), 1 << 30), []
+
+    def draw(*names: str) -> np.ndarray:
+        job = plan_jobs(folders.taking, [PromptLine("a")], {"steps": 2}, loras=folders.named(*names)).jobs[0]
+        pipeline = warm.get(folders.taking, job.loras, folders.files, safety=False)
+        opened.append(pipeline.denoiser.session)
+        return pipeline.latents(REQUEST)
+
+    plain, ink, glow, again, off = draw(), draw("ink:0.8"), draw("glow:0.8"), draw("ink:0.8"), draw()
+    assert (ink == again).all()
+    assert (plain == off).all()
+    assert (ink != glow).any()
+    assert len({id(one) for one in opened}) == 1
+
+
+def test_generate_says_which_way_was_taken(folders: Folders, tmp_path: Path, capsys) -> None:
+    command = ["generate", str(folders.taking), "a<lora:ink:0.5>", "b<lora:dora>", "--steps", "1", "--json"]
+    assert run_command_line([*command, "--lora-dir", str(folders.loras), "-o", str(tmp_path)]) == 0
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    first, second = (one["lora_ways"] for one in told if one["event"] == "generate_started")
+    assert first == ["text_encoder: as factors", "unet: as factors"]
+    assert second[1].startswith("unet: merged; ")

@@ -1,0 +1,80 @@
+"""Which layers of a written graph take factors, and what these compute."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime
+import pytest
+
+from olivelike.errors import PassError
+from olivelike.graphs.low_rank import Choice, add_low_rank_inputs, low_rank_layers
+from olivelike.model.low_rank_inputs import DOWN, UP, factor_input
+
+SIDE, RANK = 4, 2
+WEIGHTS = ("twice", "alone", "added", "turned", "last")
+MADE_OF = {name: [(f"{name}.weight", (SIDE, SIDE))] for name in WEIGHTS}
+
+
+@pytest.fixture
+def model() -> ir.Model:
+    """Products by five weights: two by one, one by another that is added too, by its transpose, and the output's."""
+    random = np.random.default_rng(2)
+    weights = [
+        ir.Value(name=name, const_value=ir.tensor(random.standard_normal((SIDE, SIDE)).astype(np.float32), name=name))
+        for name in WEIGHTS
+    ]
+    for weight in weights:
+        weight.shape, weight.type = ir.Shape((SIDE, SIDE)), ir.TensorType(ir.DataType.FLOAT)
+    twice, alone, added, turned, last = weights
+    taken = ir.Value(name="taken", shape=ir.Shape((SIDE, SIDE)), type=ir.TensorType(ir.DataType.FLOAT))
+    nodes: list[ir.Node] = []
+
+    def make(op_type: str, *inputs: ir.Value, name: str) -> ir.Value:
+        output = ir.Value(name=name, shape=ir.Shape((SIDE, SIDE)), type=ir.TensorType(ir.DataType.FLOAT))
+        nodes.append(ir.node(op_type, list(inputs), outputs=[output], name=name))
+        return output
+
+    made = make("MatMul", make("MatMul", taken, twice, name="first"), twice, name="second")
+    made = make("MatMul", made, alone, name="third")
+    made = make("Add", make("MatMul", made, added, name="fourth"), added, name="sum")
+    made = make("MatMul", made, make("Transpose", turned, name="other"), name="fifth")
+    made = make("MatMul", make("Add", made, turned, name="more"), last, name="made")
+    graph = ir.Graph([taken], [made], nodes=nodes, initializers=weights, opset_imports={"": 20}, name="layers")
+    return ir.Model(graph, ir_version=10)
+
+
+def opened(model: ir.Model) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    return onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString(), options, ["CPUExecutionProvider"])
+
+
+def test_a_weight_of_several_products_is_one_layer_and_one_that_does_more_than_multiply_none(model: ir.Model) -> None:
+    found = low_rank_layers(model, MADE_OF, Choice(2))
+    assert [(layer.initializer, [node.name for node in layer.nodes]) for layer in found] == [
+        ("twice", ["first", "second"]), ("alone", ["third"])
+    ]  # fmt: skip
+    assert [one.initializer for one in low_rank_layers(model, MADE_OF, Choice(2, ("*lon*",)))] == ["alone"]
+    with pytest.raises(PassError, match="no layer of the graph can take a LoRA"):
+        add_low_rank_inputs(model, [], Choice(1))
+
+
+def test_factors_change_each_product_by_a_weight_and_half_a_pair_is_refused(model: ir.Model) -> None:
+    plain, random = opened(model), np.random.default_rng(3)
+    weights = {name: value.const_value.numpy() for name, value in model.graph.initializers.items()}
+    add_low_rank_inputs(model, low_rank_layers(model, MADE_OF, Choice(2)), Choice(2))
+    session = opened(model)
+    taken = random.standard_normal((SIDE, SIDE)).astype(np.float32)
+    (wanted,) = plain.run(None, {"taken": taken})
+    assert (session.run(None, {"taken": taken})[0] == wanted).all()
+    down, up = (random.standard_normal(shape).astype(np.float32) for shape in ((SIDE, RANK), (RANK, SIDE)))
+    names = [factor_input(1, "twice", factor) for factor in (DOWN, UP)]
+    (found,) = session.run(None, {"taken": taken, **dict(zip(names, (down, up), strict=True))})
+    changed = weights["twice"] + down @ up
+    made = taken @ changed @ changed @ weights["alone"] @ weights["added"] + weights["added"]
+    made = (made @ weights["turned"].T + weights["turned"]) @ weights["last"]
+    assert np.abs(found - made).max() < 1e-5 * np.abs(made).max()
+    for name, array in zip(names, (down, up), strict=True):
+        with pytest.raises(Exception, match="dimension mismatch|incompatible dimensions|shape mismatch"):
+            session.run(None, {"taken": taken, name: array})
