@@ -303,7 +303,7 @@ class JobDrawing:
                 Opened(
                     provider=pipeline.provider, width=width, height=height, checked=pipeline.checks_safety,
                     safety=self._safety, seed=job.request.seed, pictures=self._pictures, model=model, loras=loras,
-                    lora_ways=pipeline.lora_ways(job.request),
+                    lora_ways=pipeline.lora_ways(job.request) if job.loras else (),
                 )
             )  # fmt: skip
         return pipeline
