@@ -13,7 +13,20 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from cyclonedx.contrib.license.factories import LicenseFactory
+from cyclonedx.exception import CycloneDxException
+from cyclonedx.exception.factory import InvalidSpdxLicenseException
+from cyclonedx.model import HashAlgorithm, HashType, Property, XsUri
+from cyclonedx.model.bom import Bom, BomMetaData
+from cyclonedx.model.bom_ref import BomRef
+from cyclonedx.model.component import Component, ComponentType, Pedigree
+from cyclonedx.model.dependency import Dependency
+from cyclonedx.model.license import LicenseAcknowledgement
+from cyclonedx.model.tool import ToolRepository
+from cyclonedx.output.json import JsonV1Dot6
+from packageurl import PackageURL
 
 from olivelike._files import explained, write_whole
 from olivelike._installed import own_version
@@ -23,18 +36,13 @@ from olivelike.digest import digest_bytes, digest_file
 from olivelike.engine.output.license_notes import unknown_licenses
 from olivelike.engine.output.output_files import holds, is_file
 from olivelike.errors import SourceError, UsageError, VerificationError
-from olivelike.families import DENOISERS
+from olivelike.families import DENOISERS, LORA_COMPONENTS
 from olivelike.model.components import torch_folder
 from olivelike.model.records.origin import License, Origin
 from olivelike.model.records.output import RECORD_FILE, ComponentRecord, OutputRecord
 from olivelike.model.records.signature_marks import MOST_BYTES
 from olivelike.model.records.users_files import BOM_FILE
 from olivelike.store.folder import is_digest
-
-if TYPE_CHECKING:
-    from cyclonedx.model import HashType
-    from cyclonedx.model.bom import Bom
-    from cyclonedx.model.component import Component
 
 _SHOWN: Final = 5
 _NAMESPACE: Final = uuid.UUID("6c54a0a4-3b4e-5d0c-9d6a-6f6c6976656c")
@@ -73,8 +81,6 @@ def write_bom(folder: Path, output: Path | None = None) -> BomFile:
         VerificationError: if a file of it is missing or was changed.
         UsageError: if something else lies where the file goes.
     """
-    from cyclonedx.exception import CycloneDxException
-
     record = OutputRecord.require(folder)
     path = output or folder / BOM_FILE
     _check_place(path)
@@ -102,8 +108,6 @@ def bom_of(record: OutputRecord, recorded: str) -> str:
         record: Its record.
         recorded: SHA-256 of that record's file.
     """
-    from cyclonedx.output.json import JsonV1Dot6
-
     made: Json = json.loads(JsonV1Dot6(_bom(record, recorded)).output_as_string())
     # It would differ by the time at which it was made, and by nothing else.
     made["metadata"].pop("timestamp", None)
@@ -111,13 +115,6 @@ def bom_of(record: OutputRecord, recorded: str) -> str:
 
 
 def _bom(record: OutputRecord, recorded: str) -> Bom:
-    from cyclonedx.model import Property
-    from cyclonedx.model.bom import Bom, BomMetaData
-    from cyclonedx.model.bom_ref import BomRef
-    from cyclonedx.model.component import Component, ComponentType
-    from cyclonedx.model.dependency import Dependency
-    from cyclonedx.model.tool import ToolRepository
-
     held = sorted((path, file.sha256) for path, file in record.files.items())
     sources = [(f"made-of:{number}:{role}", role, origin) for number, (role, origin) in enumerate(record.origins)]
     whole = Component(
@@ -157,8 +154,6 @@ def _bom(record: OutputRecord, recorded: str) -> Bom:
 
 
 def _network(name: str, entry: ComponentRecord, record: OutputRecord) -> Component:
-    from cyclonedx.model.component import Component, ComponentType, Pedigree
-
     ancestors = [_file(f"{name}:of:{path}", path, sha256) for path, sha256 in entry.made_of.items()]
     return Component(
         name=name,
@@ -171,10 +166,6 @@ def _network(name: str, entry: ComponentRecord, record: OutputRecord) -> Compone
 
 
 def _source(ref: str, role: str, origin: Origin) -> Component:
-    from cyclonedx.model import Property
-    from cyclonedx.model.component import Component, ComponentType
-    from packageurl import PackageURL
-
     purl = None
     if origin.repository is not None:
         owner, _, name = origin.repository.rpartition("/")
@@ -192,11 +183,6 @@ def _source(ref: str, role: str, origin: Origin) -> Component:
 
 
 def _licenses(licenses: Sequence[License | None]) -> list[object]:
-    from cyclonedx.contrib.license.factories import LicenseFactory
-    from cyclonedx.exception.factory import InvalidSpdxLicenseException
-    from cyclonedx.model import XsUri
-    from cyclonedx.model.license import LicenseAcknowledgement
-
     make, found = LicenseFactory(), []
     declared = LicenseAcknowledgement.DECLARED
     for one in {one.name: one for one in licenses if one is not None}.values():
@@ -209,8 +195,6 @@ def _licenses(licenses: Sequence[License | None]) -> list[object]:
 
 
 def _unknown(origins: Sequence[Origin]) -> Iterator[object]:
-    from cyclonedx.model import Property
-
     for name in unknown_licenses(origins):
         yield Property(name="olivelike:unknown-licence", value=one_line(name))
 
@@ -220,14 +204,10 @@ def _files(digests: Mapping[str, str], prefix: str = "") -> list[Component]:
 
 
 def _file(ref: str, path: str, sha256: str) -> Component:
-    from cyclonedx.model.component import Component, ComponentType
-
     return Component(name=path, type=ComponentType.FILE, bom_ref=f"file:{ref}", hashes=_hashes(sha256))
 
 
 def _hashes(sha256: str) -> list[HashType]:
-    from cyclonedx.model import HashAlgorithm, HashType
-
     if not is_digest(sha256):
         raise ValueError(f"{sha256[:80]!r} is no SHA-256")
     return [HashType(alg=HashAlgorithm.SHA_256, content=sha256)]
@@ -240,7 +220,9 @@ def _went_into(component: str, role: str, origin: Origin, record: OutputRecord) 
         elsewhere = {*source.everything} - {"source"}
         return elsewhere.isdisjoint((component, torch_folder(component)))
     if role == "LoRA":
-        return any(one.origin is origin and one.weights.get(component, one.weight) for one in record.loras)
+        return component in LORA_COMPONENTS and any(
+            one.origin is origin and one.weights.get(component, one.weight) for one in record.loras
+        )
     if role == "embedding":
         return any(one.origin is origin and component in one.vectors for one in record.embeddings)
     return role in (component, torch_folder(component)) or (role in source.guide_files and component in DENOISERS)

@@ -1,17 +1,20 @@
 """`olivelike sign` and `olivelike verify-signature`: who made a folder, and whether it is as they left it."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from olivelike._text import count
+from olivelike._untrusted import one_line
 from olivelike.cli import options as shared
 from olivelike.cli.options import argument, option
+from olivelike.cli.stdout import write_error, write_found
+from olivelike.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
     from olivelike.model.records.run_record import RunRecord
 
 _Folder = Annotated[Path, argument("FOLDER", "The folder of a model.")]
-
-
 _Trust = Annotated[Path | None, option("FILE", "Client trust config of a Sigstore of your own, as JSON.")]
 
 
@@ -37,13 +40,7 @@ def sign(
     The password of an encrypted key is read from $OLIVELIKE_KEY_PASSWORD, a token for --keyless from
     $OLIVELIKE_IDENTITY_TOKEN; without one that of a CI is taken, or a browser asks you to log in.
     """
-    import os
-
-    from olivelike._text import count
-    from olivelike._untrusted import one_line
-    from olivelike.cli.stdout import write_error, write_found
     from olivelike.engine.output.license_notes import folder_notes
-    from olivelike.errors import UsageError
     from olivelike.extras.signing.folder_signing import sign_folder
     from olivelike.extras.signing.signers import TOKEN, FolderSigner, KeylessSigner, KeySigner
 
@@ -53,11 +50,9 @@ def sign(
         raise UsageError("--keyless gets a certificate for the login; leave out --certificate and --chain")
     if trust_config is not None and not keyless:
         raise UsageError("--trust-config is for --keyless")
-    signer: FolderSigner
+    signer: FolderSigner = KeylessSigner(os.environ.get(TOKEN) or None, trust_config)
     if key is not None:
         signer = KeySigner(key, certificate=certificate, chain=tuple(chain or ()))
-    else:
-        signer = KeylessSigner(os.environ.get(TOKEN) or None, trust_config)
     run = _run_of(folder, cache_dir) if provenance else None
     notes = [*folder_notes(folder, "a signed folder")]
     signed = sign_folder(folder, signer, provenance=provenance, run=run)
@@ -75,7 +70,6 @@ def sign(
 def _run_of(folder: Path, cache_dir: str | None) -> "RunRecord | None":
     """Return the record of the run that made a folder, wherever that lies by now, if the store has it."""
     from olivelike.engine.run_result import readable_runs
-    from olivelike.errors import StoreError
     from olivelike.model.records.output import OutputRecord
 
     try:
@@ -106,10 +100,6 @@ def verify_signature(
     The exit status is 5 if another signed it, or a file was changed, added or removed; also if a statement of where it
     came from is of another signer, or of other files.
     """
-    from olivelike._text import count
-    from olivelike._untrusted import one_line
-    from olivelike.cli.stdout import write_found
-    from olivelike.errors import UsageError
     from olivelike.extras.signing.folder_checking import Login, check_folder
 
     if (identity is None) != (issuer is None):
