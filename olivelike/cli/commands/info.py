@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from olivelike.sources.identify.weight_file import FileHashes
 
 
+_OF_PICTURES = "--certificate: that is for signed pictures; `verify-signature` checks folders"
 _NARROWEST = 14
 _WIDEST = 34
 """Columns of a title."""
@@ -45,6 +46,8 @@ def info(
     with --certificate the exit status is 5 unless all is well.
     """
     if file.is_dir():
+        if certificate:
+            raise UsageError(_OF_PICTURES)
         from olivelike.engine.output.folder_info import describe_folder
 
         folder = describe_folder(file)
@@ -62,8 +65,8 @@ def info(
         if certificate and signature.state != "trusted":
             raise typer.Exit(VerificationError.exit_code)
         return
-    if certificate:
-        raise UsageError("--certificate: that is for signed pictures; `verify-signature` checks folders")
+    if certificate and file.exists():
+        raise UsageError(_OF_PICTURES)
     from olivelike.sources.files.pickled import read_pickle_table
     from olivelike.sources.identify.weight_file import describe_weight_file, hash_file
 

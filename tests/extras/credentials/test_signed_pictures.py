@@ -310,7 +310,9 @@ def test_files_that_are_no_keys_or_certificates_are_told(empty_folder, generate,
     path = PictureWriter("a.png", signer=signer).save(picture(), RECORD)
     told = cli("info", path, "--certificate", "no.pem")
     assert (told.status, "no.pem: is no certificate in PEM form" in told.err) == (2, True)
-    assert cli("info", "no.pem", "--certificate", "root.pem").status == 2
+    for path, status in (("no.pem", 2), (".", 2), ("gone.png", 3)):
+        told = cli("info", path, "--certificate", "root.pem")
+        assert (told.status, "that is for signed pictures" in told.err) == (status, status == 2), told.err
     plain = PictureWriter("b.png").save(picture(), RECORD)
     unsigned = cli("info", plain, "--certificate", "root.pem")
     assert (unsigned.status, unsigned.out.endswith("Signature     none\n")) == (5, True)
