@@ -103,7 +103,11 @@ class Service:
         """Queue an order and return what `events` does of its job, from before it is drawn. Raises as `submit`."""
         row, order = await self._planned(order, client)
         async with aclosing(self.events(row.id, previews=previews)) as events:
-            state = await anext(events)
+            try:
+                state = await anext(events)
+            except BaseException:
+                self.dispatcher.let_go(row.id)
+                raise
             view = self._push(row, order)
             yield {**state, "view": view.model_dump(mode="json")}
             async for event in events:
@@ -116,11 +120,12 @@ class Service:
         self.check_limits(order)
         # A choice that is left open is that of the folder's family.
         job, asked = secrets.token_hex(8), order.model_dump(mode="json", exclude=set(CHOICES - order.model_fields_set))
-        plan = await self.painter.plan(job=job, order=asked, models=self.dispatcher.models_of(order))
-        self._require_room()  # Others came meanwhile.
+        plan = await self.dispatcher.plan(job, order, asked)
+        if not self.dispatcher.is_ahead(job):
+            self._require_room()  # Others came meanwhile.
         plan["files"] = plan["pictures"] + 1
         row = JobRow(job, "pictures", client, "queued", time.time(), asked, plan)
-        self.journal.add(row)
+        self.dispatcher.write(row)
         return row, order
 
     def _push(self, row: JobRow, order: Order) -> JobView:

@@ -133,6 +133,15 @@ def test_jobs_that_are_drawn_at_once_have_numbers_of_their_own(gallery):
     assert gallery.reserve(passing=False) == (folder, 1)
 
 
+def test_numbers_are_held_for_a_job_that_the_journal_does_not_have_yet(gallery):
+    folder, first = gallery.reserve(passing=False, held=4)
+    assert first == 1
+    assert gallery.reserve(passing=False) == (folder, 5)
+    assert gallery.reserve(passing=True)[1] == 1
+    gallery.release()
+    assert gallery.reserve(passing=False) == (folder, 1)
+
+
 @pytest.mark.parametrize("how", ["missing", "damaged", "empty"])
 def test_the_files_make_the_index_again(gallery, how):
     job = JobRow("j", "pictures", "me", "done", 1.0, {"prompt": "a"}, {"files": 3}, folder="2026-11-22", first=1)

@@ -149,6 +149,40 @@ def test_what_can_not_be_had_is_refused_before_it_is_queued(client, order, statu
     assert message in answer.json()["error"]["message"]
 
 
+def test_an_order_that_finds_nothing_to_wait_for_is_begun_as_it_is_planned_and_numbers_have_no_gaps(server, client):
+    asked, painter = [], server.service.painter
+    child = painter.start()
+    send, child.send = child.send, lambda message: (asked.append(message), send(message))
+    try:
+        (first,) = server.draw()["pictures"]
+        assert client.post("/api/jobs", json={**SMALL, "scheduler": "none"}).status_code == 422
+        (second,) = server.draw()["pictures"]
+    finally:
+        child.send = send
+    assert [message["do"] for message in asked if message["do"] != "previews"] == ["plan"] * 3
+    paths = [server.service.gallery.find(one["id"]).path.rpartition("/")[2] for one in (first, second)]
+    assert int(paths[1][:5]) == int(paths[0][:5]) + 1
+
+
+def test_a_job_that_is_begun_and_cancelled_before_its_turn_is_not_drawn_on(server, client):
+    dispatcher, push = server.service.dispatcher, server.service.dispatcher.push
+    order = {**SMALL, "steps": 500, "num_images": 50}
+
+    def push_and_cancel(job, client):
+        push(job, client)
+        assert dispatcher.is_ahead(job)
+        assert dispatcher.cancel(job)
+
+    dispatcher.push = push_and_cancel
+    try:
+        job = submit(client, **order)["id"]
+    finally:
+        dispatcher.push = push
+    assert client.get(f"/api/jobs/{job}").json()["state"] == "cancelled"
+    assert server.draw()["state"] == "done"
+    assert client.get(f"/api/jobs/{job}").json()["pictures"] == []
+
+
 def test_a_job_that_runs_is_cancelled_and_the_next_is_drawn(server, client):
     long, short = submit(client, steps=500, num_images=50), submit(client)
     assert short["position"] is not None

@@ -8,7 +8,7 @@ import sqlite3
 import time
 from collections import Counter
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +22,7 @@ from olivelike.serve.drawing.plots import cells
 from olivelike.serve.drawing.waiting import FairQueue
 from olivelike.serve.feed import Feed
 from olivelike.serve.gallery.gallery import INDEX, UPLOADS, Gallery, PictureRow
+from olivelike.serve.gallery.journal import JobRow
 from olivelike.serve.gallery.library import picture_view
 from olivelike.serve.gallery.uploads import prune_uploads
 from olivelike.serve.orders import Order, uploads_of
@@ -55,6 +56,18 @@ class Running:
     """Why it was ended, if it was not its client who did."""
 
 
+@dataclass
+class Ahead:
+    """A job that is drawn while it is still planned and written down: nothing else was to be drawn."""
+
+    job: str
+    folder: str
+    first: int
+    row: JobRow | None = None
+    """As it is in the journal; `None` as long as it may still be refused."""
+    is_queued: bool = False
+
+
 class Dispatcher:
     """The queue, and the jobs that are drawn: one at a time here, or one by each worker of a cluster.
 
@@ -70,6 +83,7 @@ class Dispatcher:
         self.waiting = FairQueue()
         self.running: dict[str, Running] = {}
         """By job, in the order in which they were begun."""
+        self._ahead: Ahead | None = None
         self._open: dict[int, list[str]] = {}
         """Paths of folders that are kept open, by the number of the process that does."""
         self.counts: Counter[str] = Counter()
@@ -106,14 +120,65 @@ class Dispatcher:
         if self._cluster is not None:
             await asyncio.to_thread(self._cluster.close)
 
+    async def plan(self, job: str, order: Order, asked: Json) -> Json:
+        """Return what the process that draws finds out of an order; if nothing waits, it draws it at once.
+
+        Raises as `Painter.plan`. What comes next is `write` and `push`, or `let_go`.
+        """
+        models = self.models_of(order)
+        question = {"job": job, "order": asked, "models": models}
+        if self.waiting or self.running or self._ahead is not None or self._cluster is not None:
+            return await self.planner.plan(**question)
+        files = len(cells(order)) * order.num_images + 1
+        folder, first = self._gallery.reserve(passing=not order.save, held=files)
+        self._ahead = Ahead(job, folder, first)
+        try:
+            return await self.planner.plan_and_draw(self._message(job, asked, models, folder, first), **question)
+        except BaseException:
+            self._ahead = None
+            self._gallery.release()
+            self._came.set()
+            raise
+
+    def write(self, row: JobRow) -> None:
+        """Write a job down that was planned. Raises what the disk refuses; the job is none then."""
+        ahead = self._ahead
+        if ahead is None or ahead.job != row.id:
+            self._journal.add(row)
+            return
+        ahead.row = replace(row, state="drawing", started=row.created, folder=ahead.folder, first=ahead.first)
+        try:
+            self._journal.add(ahead.row)
+        except BaseException:
+            self.let_go(row.id)
+            raise
+        finally:
+            self._gallery.release()
+
     def push(self, job: str, client: str) -> None:
         """Queue a job that is in the journal."""
-        self.waiting.push(job, client)
+        if self._ahead is not None and self._ahead.job == job:
+            self._ahead.is_queued = True
+            self.waiting.push_front(job)
+        else:
+            self.waiting.push(job, client)
         self._came.set()
+
+    def is_ahead(self, job: str) -> bool:
+        """Tell whether a job is drawn already, and needs no place in the queue."""
+        return self._ahead is not None and self._ahead.job == job
+
+    def let_go(self, job: str) -> None:
+        """End what is drawn already, if that is this job: it comes to no place in the queue."""
+        if self.is_ahead(job):
+            self._ahead = None
+            self.planner.let_go(job)
+            self._came.set()
 
     def cancel(self, job: str) -> bool:
         """Take a job out of the queue, or end it; say whether that is done already."""
         if self.waiting.remove(job):
+            self.let_go(job)
             self._journal.end(job, "cancelled")
             self.counts["cancelled"] += 1
             self._tell_positions()
@@ -210,7 +275,9 @@ class Dispatcher:
     async def _draw_all(self, painter: Painter) -> None:
         while True:
             await painter.may_draw()
-            if (job := self.waiting.pop()) is None:
+            # What is drawn already goes first.
+            is_decided = self._ahead is None or self._ahead.is_queued
+            if (job := self.waiting.pop() if is_decided else None) is None:
                 self._came.clear()
                 await self._came.wait()
                 continue
@@ -256,26 +323,42 @@ class Dispatcher:
         self._came.set()
 
     async def _have_drawn(self, job: str, painter: Painter) -> None:
-        row = self._journal.job(job)
-        order = Order.model_validate(row.asked)
-        folder, first = row.folder, row.first
-        if folder is None or first is None:
-            folder, first = self._gallery.reserve(passing=not order.save)
-        self._journal.update(job, state="drawing", started=row.started or time.time(), folder=folder, first=first)
+        ahead = self._ahead
+        if ahead is not None and ahead.job == job:
+            self._ahead, row, message = None, ahead.row, None
+            assert row is not None
+        else:
+            row = self._journal.job(job)
+            message = self._begun(row)
         self._feed.publish(
             {"type": "started", "job": job, "batches": row.plan["batches"], "steps_total": row.plan["steps"]}
         )
-        there = [one for one in self._gallery.of_job(job) if not one.sheet] if row.started else []
-        message = {
-            "job": job, "order": row.asked, "models": self.models_of(order), "gallery": str(self._gallery.folder),
-            "folder": folder, "first": first, "done": {one.number: one.path for one in there},
-            "flagged": [one.number for one in there if one.flagged], "safety": self._settings.safety,
-            "reads": [*row.plan.get("reads", ()), *self._also_read(order)] if self._cluster is not None else [],
-        }  # fmt: skip
         # Closed here, if what was drawn can't be kept: by then the next job may be drawn.
         async with aclosing(painter.draw(message)) as answers:
             async for answer in answers:
                 self._heard(job, row.client, answer)
+
+    def _begun(self, row: JobRow) -> Json:
+        """Write down that a job is begun, or is again; return what the process that draws is told."""
+        order = Order.model_validate(row.asked)
+        folder, first = row.folder, row.first
+        if folder is None or first is None:
+            folder, first = self._gallery.reserve(passing=not order.save)
+        self._journal.update(row.id, state="drawing", started=row.started or time.time(), folder=folder, first=first)
+        there = [one for one in self._gallery.of_job(row.id) if not one.sheet] if row.started else []
+        reads = [*row.plan.get("reads", ()), *self._also_read(order)] if self._cluster is not None else []
+        return {
+            **self._message(row.id, row.asked, self.models_of(order), folder, first),
+            "done": {one.number: one.path for one in there}, "flagged": [one.number for one in there if one.flagged],
+            "reads": reads,
+        }  # fmt: skip
+
+    def _message(self, job: str, asked: JsonView, models: JsonView, folder: str, first: int) -> Json:
+        """Return what the process that draws is told of a job that has no pictures yet."""
+        return {
+            "job": job, "order": asked, "models": models, "gallery": str(self._gallery.folder), "folder": folder,
+            "first": first, "done": {}, "flagged": [], "safety": self._settings.safety,
+        }  # fmt: skip
 
     def _also_read(self, order: Order) -> list[str]:
         """Return the uploads that an order names, and all wildcards: which of them it takes is known as it is drawn."""

@@ -144,6 +144,18 @@ class Painter:
         """
         return await self._answer_to("plan", arguments, _PATIENCE)
 
+    async def plan_and_draw(self, message: JsonView, **arguments: Any) -> Json:
+        """Return what `plan` does; the child begins what it has planned, as `draw` without a message tells then.
+
+        The message is one of `draw`. Nothing is drawn if this raises.
+        """
+        self._job = message["job"]
+        try:
+            return await self._answer_to("plan", {**arguments, "draw": message}, _PATIENCE)
+        except BaseException:
+            self._drawing = None
+            raise
+
     async def enlarge(self, *, seconds: float, **arguments: Any) -> Json:
         """Let the child enlarge a picture within so many seconds, as `Painting` takes it. Raises as `plan`."""
         return await self._answer_to("enlarge", arguments, seconds)
@@ -151,6 +163,8 @@ class Painter:
     async def _answer_to(self, question: str, arguments: JsonView, seconds: float) -> Json:
         for _ in range(2):
             self._asked += 1
+            if "draw" in arguments:
+                self._drawing = asyncio.Queue()  # What an earlier child told is over.
             future: asyncio.Future[Json] = asyncio.get_running_loop().create_future()
             self._questions[self._asked] = future
             try:
@@ -161,21 +175,24 @@ class Painter:
                 why = str(error)
             except TimeoutError:
                 why = f"gave no answer within {seconds:g} s"
-                if self._drawing is None:
+                if "draw" in arguments or self._drawing is None:
                     await self._begin_anew(why)
         raise SessionError(f"the process that draws {why}")
 
-    async def draw(self, message: JsonView) -> AsyncGenerator[JsonView, None]:
+    async def draw(self, message: JsonView | None) -> AsyncGenerator[JsonView, None]:
         """Return what the child tells while it draws a job; the last one is one of `LAST`.
 
-        Raises `ChildEnded` if it dies.
+        Without a message, that is the job of `plan_and_draw`. Raises `ChildEnded` if it dies.
         """
-        child = self.start()
-        self._drawing, self._job = asyncio.Queue(), message["job"]
-        try:
+        if message is not None:
+            child = self.start()
+            self._drawing, self._job = asyncio.Queue(), message["job"]
             child.send({"do": "draw", "draw": message})
+        answers = self._drawing
+        assert answers is not None
+        try:
             while True:
-                answer = await self._drawing.get()
+                answer = await answers.get()
                 if isinstance(answer, ChildEnded):
                     raise answer
                 if answer["answer"] not in LAST:
@@ -200,6 +217,11 @@ class Painter:
         self._refuse(asked, ChildEnded(f"{why}, and was begun anew"))
         if not self._closed:
             self.start()
+
+    def let_go(self, job: str) -> None:
+        """End a job of `plan_and_draw` that nobody asks for any more."""
+        self.stop(job)
+        self._drawing = None
 
     def stop(self, job: str, *, skip: bool = False) -> None:
         """Ask the child to end the job that it draws, or its batch; a child that does not is ended itself."""

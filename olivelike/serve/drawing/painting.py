@@ -127,8 +127,7 @@ class Painting:
             case "unload":
                 self._jobs.put(self._unload)
             case "draw":
-                self._drawing = OrderDrawing(DrawMessage(**message["draw"]), self)
-                self._jobs.put(self._drawing)
+                self._begin(message["draw"])
             case "previews":
                 self.previews = message["wanted"]
             case "cancel" | "skip":
@@ -174,9 +173,15 @@ class Painting:
             text = text.replace(folder, Path(folder).name)
         return text
 
-    def _planned(self, job: str, order: JsonView, models: Mapping[str, str]) -> Json:
+    def _begin(self, message: JsonView) -> None:
+        self._drawing = OrderDrawing(DrawMessage(**message), self)
+        self._jobs.put(self._drawing)
+
+    def _planned(self, job: str, order: JsonView, models: Mapping[str, str], draw: JsonView | None = None) -> Json:
         plan = self.plan(job, order, models)
         self._plans[job] = plan
+        if draw is not None:
+            self._begin(draw)
         while len(self._plans) > _PLANS:
             del self._plans[next(iter(self._plans))]
         return {

@@ -130,6 +130,8 @@ class Gallery:
         """Clients by the uploads that they sent last; those of before the start are nobody's."""
         self._highest: dict[str, int] = {}
         """The highest number of a file that was found, by folder."""
+        self._held = "", 0
+        """Folder, and the last number in it that nobody else is given."""
         try:
             self.journal = Journal(index / "jobs.sqlite")
             self._database, _ = open_database(index / "pictures.sqlite", _SCHEMA)
@@ -147,10 +149,11 @@ class Gallery:
         self.journal.close()
         self._lock.release()
 
-    def reserve(self, *, passing: bool) -> tuple[str, int]:
+    def reserve(self, *, passing: bool, held: int = 0) -> tuple[str, int]:
         """Return a folder below the gallery and the first number that is free there.
 
         Neither a file nor a job that is still drawn has it: several are drawn at once where there are several workers.
+        So many numbers, of a job that the journal does not have yet, are `held` until `release`.
         """
         folder = PASSING if passing else f"{datetime.now().astimezone():%Y-%m-%d}"
         place = self.folder / folder
@@ -162,7 +165,15 @@ class Gallery:
         new = (name for name in os.listdir(place) if name > least or name[5:6] != "-")  # noqa: PTH208
         numbers = [int(match[1]) for name in new if (match := _NUMBERED.fullmatch(name))]
         known = self._highest[folder] = max([known, *numbers])
-        return folder, max([known, *self.journal.reserved(folder)]) + 1
+        taken = [self._held[1]] if self._held[0] == folder else []
+        first = max([known, *taken, *self.journal.reserved(folder)]) + 1
+        if held:
+            self._held = folder, first + held - 1
+        return folder, first
+
+    def release(self) -> None:
+        """Hold no numbers any more: the journal has them, or nobody does."""
+        self._held = "", 0
 
     def add(self, row: PictureRow, maker: str | None = None) -> None:
         """Put a picture whose file is there into the index, and who had it made, if that is known."""
