@@ -219,8 +219,9 @@ class JobDrawing:
         self._host: Host = weakref.proxy(host)
         self._safety = safety
         self._there = set(there)
+        self._guard = threading.Lock()
         self._stopped = threading.Event()
-        self._skips = False
+        self._skips = self._is_drawing = False
         self._end_engine: threading.Timer | None = None
         self._opened: tuple[object, ...] = ()
         self._batches = self._batch = self._steps = self._steps_done = self._pictures = 0
@@ -229,12 +230,15 @@ class JobDrawing:
 
     def stop(self, *, skip: bool) -> None:
         """End the drawing, or its batch, from another thread: before its next step, or in it if that takes long."""
-        self._skips = skip
-        self._stopped.set()
-        if not skip and self._end_engine is None:
-            self._end_engine = threading.Timer(_STEP_SECONDS, ENGINE_CALLS.end)
-            self._end_engine.daemon = True
-            self._end_engine.start()
+        with self._guard:
+            if self._stopped.is_set() and not self._skips:
+                return  # It ends already.
+            self._skips = skip
+            self._stopped.set()
+            if not skip and self._is_drawing:  # Else the engine computes for others.
+                self._end_engine = threading.Timer(_STEP_SECONDS, ENGINE_CALLS.end)
+                self._end_engine.daemon = True
+                self._end_engine.start()
 
     def draw(self, jobs: Sequence[Job]) -> None:
         """Draw all that is not there yet.
@@ -242,6 +246,8 @@ class JobDrawing:
         Raises `SafetyError` if pictures are flagged in all attempts; they are kept, black. Raises `Interrupted` if it
         was stopped. Raises `SessionError` if a network can't be opened or run here.
         """
+        with self._guard:
+            self._is_drawing = True
         self._batches, self._steps = sum(job.batches for job in jobs), sum(job.batches * job.steps for job in jobs)
         self._pictures = sum(len(job.numbers) for job in jobs)
         try:
@@ -250,8 +256,11 @@ class JobDrawing:
                 self._host.keep_sheet()
             require_safe(len(self._there), flagged, jobs[0].request.retry_unsafe)
         finally:
+            with self._guard:
+                self._is_drawing = False
             if self._end_engine is not None:
                 self._end_engine.cancel()
+                self._end_engine.join()
 
     def _draw_job(self, job: Job) -> list[int]:
         """Draw pictures of a job; return the seeds of those that are flagged."""
@@ -285,10 +294,11 @@ class JobDrawing:
                         )
                     )  # fmt: skip
             except Interrupted:
-                if not self._skips:
-                    raise
-                self._skips = False
-                self._stopped.clear()
+                with self._guard:
+                    if not self._skips:
+                        raise
+                    self._skips = False
+                    self._stopped.clear()
                 place += size
                 self._pass(job, 1)
         return flagged

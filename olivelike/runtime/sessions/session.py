@@ -53,6 +53,8 @@ class EngineCalls:
         """
         with self._lock:
             self._ends.append(end)
+            if self.ended:  # Who asked for that did so between two calls.
+                end()
         try:
             yield
         finally:
@@ -65,7 +67,7 @@ class EngineCalls:
         return bool(self._ends)
 
     def end(self) -> None:
-        """Ask all of them to return early."""
+        """Ask all of them to return early, and those that begin while somebody watches."""
         with self._lock:
             self.ended = True
             for end in self._ends:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -93,5 +94,19 @@ def test_a_stop_ends_what_is_drawn():
     with pytest.raises(Interrupted):
         drawing.draw([job("abc", 0), job("d", 3)])
     assert (host.kept, "sheet" in host.events) == ([0], False)
+    drawing.stop(skip=True)  # Too late, and no less of a stop.
     with pytest.raises(Interrupted, match="between two batches"):
         drawing.draw([job("d", 3)])
+
+
+def test_a_stop_before_or_behind_a_drawing_ends_no_call_of_others():
+    drawing = JobDrawing(Host(), safety=False)
+    before = set(threading.enumerate())
+    drawing.stop(skip=False)
+    assert set(threading.enumerate()) <= before
+    host = Host()
+    drawing = JobDrawing(host, safety=False)
+    host.when["b"] = lambda: drawing.stop(skip=False)
+    with pytest.raises(Interrupted):
+        drawing.draw([job("ab", 0)])
+    assert set(threading.enumerate()) <= before

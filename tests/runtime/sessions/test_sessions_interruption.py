@@ -52,4 +52,6 @@ def test_nothing_is_in_progress_between_calls():
             ENGINE_CALLS.end()
         ENGINE_CALLS.end()
         assert (ended, ENGINE_CALLS.any) == ([1], False)
+        with ENGINE_CALLS.in_progress(lambda: ended.append(2)):  # It began when the end was asked for already.
+            assert ended == [1, 2]
     assert not ENGINE_CALLS.watched
