@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from olivelike._signing_keys import key_name, not_valid_now, public_pem, read_certificates, read_public_keys
-from olivelike._text import listed
 from olivelike._untrusted import Json, one_line, parse_object, read_bytes
 from olivelike.digest import digest_bytes, digest_file
 from olivelike.errors import MissingError, UsageError, VerificationError
@@ -25,6 +24,7 @@ from olivelike.extras.signing.folder_signature import (
     covered_files,
     hashing,
     scratch_file,
+    shown,
     signing_key,
 )
 from olivelike.extras.signing.provenance import MEDIA_TYPE, products
@@ -46,7 +46,6 @@ _KINDS: Final = {
     "certificate": ("it is signed by a login", "name that with --identity and --issuer"),
 }
 """Kinds of signers, by the field of a bundle that names one, and how to check them."""
-_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -111,8 +110,8 @@ def check_folder(
     else:
         expected = _by_certificates(folder, roots, bundle)
     _check(folder, expected, signature, algorithm, digests)
-    if bare := sorted(name for name in files if any(Path(name).is_relative_to(one) for one in left_out)):
-        raise _wrong(folder, f"the signer left out {one_line(listed(bare, _SHOWN))}; remove it")
+    if bare := [name for name in files if any(Path(name).is_relative_to(one) for one in left_out)]:
+        raise _wrong(folder, f"the signer left out {shown(bare)}; remove it")
     if digests.keys() != files:
         raise _wrong(folder, "files came or went while it was read")
     told = PROVENANCE_FILE in files
@@ -134,8 +133,7 @@ def _check_provenance(folder: Path, expected: _Expected, algorithm: str, digests
     unlike = [name for name, digest in made.items() if digests.get(name) != digest]
     unlike += record.files.keys() - made.keys()
     if unlike:
-        shown = one_line(listed(sorted(unlike), _SHOWN))
-        raise _wrong(folder, f"its {PROVENANCE_FILE} is of another run, by {shown}")
+        raise _wrong(folder, f"its {PROVENANCE_FILE} is of another run, by {shown(unlike)}")
 
 
 def _read_signature(folder: Path) -> bytes:
@@ -268,13 +266,10 @@ def _check(folder: Path, expected: _Expected, signature: bytes, algorithm: str, 
 def _differences(folder: Path, algorithm: str, digests: dict[str, str]) -> str:
     """Return what a folder has otherwise than its signature says, which held."""
     files = covered_files(folder)
-    changed = [
-        name
-        for name in sorted(files & digests.keys())
-        if algorithm == "sha256" and digest_file(folder / name) != digests[name]
-    ]
-    told = {"changed": changed, "added": sorted(files - digests.keys()), "missing": sorted(digests.keys() - files)}
-    parts = [f"{word}: {one_line(listed(names, _SHOWN))}" for word, names in told.items() if names]
+    both = files & digests.keys() if algorithm == "sha256" else ()
+    changed = {name for name in both if digest_file(folder / name) != digests[name]}
+    told = {"changed": changed, "added": files - digests.keys(), "missing": digests.keys() - files}
+    parts = [f"{word}: {shown(names)}" for word, names in told.items() if names]
     return "; ".join(parts) or "files were changed"
 
 

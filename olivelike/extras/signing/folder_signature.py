@@ -18,13 +18,11 @@ from olivelike.model.records.output import JOURNAL_FILE
 from olivelike.model.records.signature_marks import SIGNATURE_FILE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
     from cryptography.x509 import Certificate
     from model_signing.hashing import Config
-
-_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -68,8 +66,9 @@ def covered_files(folder: Path) -> set[str]:
         if not folders and not names:
             strange.append(f"{here.relative_to(folder).as_posix()} is an empty folder")
     if strange:
-        shown = one_line(listed(sorted(strange), _SHOWN))
-        raise SourceError(f"{folder}: {shown}; a signature covers regular files alone: put files there, or remove it")
+        raise SourceError(
+            f"{folder}: {shown(strange)}; a signature covers regular files alone: put files there, or remove it"
+        )
     if JOURNAL_FILE in files:
         raise SourceError(f"{folder}: a run that was interrupted has left it half written; run the workflow again")
     return files - {SIGNATURE_FILE}
@@ -85,6 +84,11 @@ def hashing(algorithm: str = "sha256") -> Config:
         .use_file_serialization(hashing_algorithm=algorithm)
         .set_ignored_paths(paths=[SIGNATURE_FILE], ignore_git_paths=False)
     )
+
+
+def shown(names: Iterable[str]) -> str:
+    """Return the first names of files on one line."""
+    return one_line(listed(sorted(names), 5))
 
 
 @contextlib.contextmanager

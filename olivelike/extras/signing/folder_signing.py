@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from olivelike._files import explained, write_whole
-from olivelike._text import listed
 from olivelike._untrusted import one_line, read_bytes
 from olivelike.digest import digest_file
 from olivelike.errors import SourceError, UsageError, VerificationError
-from olivelike.extras.signing.folder_signature import FolderSignature, covered_files, scratch_file
+from olivelike.extras.signing.folder_signature import FolderSignature, covered_files, scratch_file, shown
 from olivelike.extras.signing.provenance import provenance_of
 from olivelike.model.records.output import RECORD_FILE, OutputRecord
 from olivelike.model.records.run_record import RunRecord
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from olivelike.extras.signing.signers import FolderSigner
-
-_SHOWN = 5
 
 
 def sign_folder(
@@ -78,9 +75,9 @@ def _signed(folder: Path, signer: FolderSigner, files: set[str], products: dict[
             ) from error
         signature = read_bytes(made, MOST_BYTES)
     digests = claimed_digests(claimed_statement(signature))
-    if changed := sorted(name for name, digest in products.items() if digests.get(name) != digest):
+    if changed := [name for name, digest in products.items() if digests.get(name) != digest]:
         raise VerificationError(
-            f"{folder}: is not as its {RECORD_FILE} says: {one_line(listed(changed, _SHOWN))}; run the workflow that "
+            f"{folder}: is not as its {RECORD_FILE} says: {shown(changed)}; run the workflow that "
             "made it again, or sign without --provenance"
         )
     path = folder / SIGNATURE_FILE
