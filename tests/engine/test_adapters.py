@@ -11,14 +11,17 @@ import pytest
 
 from olivelike.cli.app import run_command_line
 from olivelike.engine.output.initializers import Initializers
-from olivelike.engine.output.low_rank_factors import lora_factors, write_adapters
+from olivelike.engine.output.low_rank_factors import LoraGraphs, lora_factors, write_adapters
 from olivelike.engine.output.swap import swap_loras
 from olivelike.errors import SourceError, UsageError
 from olivelike.model.low_rank_inputs import DOWN, LORA_INPUTS_FILE, UP, strength_input
 from olivelike.sources.adapters.lora_file import WeightedLora
 from olivelike.sources.adapters.open_lora import open_lora
 from olivelike.testing.lora_files import make_lora
+from olivelike.testing.models import load_model
 from tests.fixtures.little_pipeline import little_checkpoint
+from tests.fixtures.little_transformers import little_transformer
+from tests.fixtures.transformer_loras import File, write
 
 from .conftest import Project, lend_graphs_of
 
@@ -31,6 +34,15 @@ components:
   unet: [convert, fuse, lora_inputs]
 output: models/small
 """
+TRANSFORMER = """
+name: small
+source: {source}
+target: cpu
+components:
+  transformer: [convert, fuse, lora_inputs]
+output: models/small
+"""
+TOKENS = {"transformer_cells": 16, "transformer_squares": 16, "transformer_text_sequence": 6}
 BOTH = ("text_encoder", "unet")
 STRENGTHS = {"one": 0.8, "two": 0.5}
 PER_LAYER = 2
@@ -100,6 +112,33 @@ def test_two_adapters_at_their_strengths_are_both_loras_merged(
         assert np.abs(wanted - array).max() < 2e-6 * np.abs(wanted).max()
         if (wanted != base).any():
             assert np.abs(wanted - base).max() > 1e-3 * np.abs(wanted).max()
+
+
+@pytest.mark.parametrize("family", ["flux2", pytest.param("flux", marks=pytest.mark.slow)])
+def test_a_transformer_takes_factors_and_without_them_is_the_plain_one_to_the_bit(family: str, tmp_path: Path) -> None:
+    source, project = little_transformer(family), Project(tmp_path)
+    project.workflow.parent.mkdir()
+    project.workflow.write_text(TRANSFORMER.format(source=source), encoding="utf-8")
+    lend_graphs_of(source, tmp_path, "transformer")
+    project.run()
+    folder = project.output / "transformer"
+    shapes = {name: tensor.shape for name, tensor in load_model(source, "transformer").weights.items()}
+    lora = open_lora(write(File(family, "PEFT", "transformer.", only="_blocks"), shapes, tmp_path / "ink.safetensors"))
+    graph = LoraGraphs(project.output)["transformer"]
+    fed = {**graph.factors([WeightedLora(lora, 1.0)]).for_slot(1), strength_input(1): np.array(0.8, np.float32)}
+    merged = opened(folder / "model.onnx", swap_loras(project.output, [WeightedLora(lora, 0.8)])["transformer"])
+    plain, session = (opened(folder / name) for name in ("model.onnx", LORA_INPUTS_FILE))
+    random = np.random.default_rng(4)
+    given = {
+        one.name: random.uniform(1, 4, [dim if isinstance(dim, int) else TOKENS.get(dim, 1) for dim in one.shape])
+        .astype(np.int64 if one.type == "tensor(int64)" else np.float32)
+        for one in plain.get_inputs()
+    }  # fmt: skip
+    (wanted,), (base,) = merged.run(None, given), plain.run(None, given)
+    (found,), (without,) = session.run(None, {**given, **fed}), session.run(None, given)
+    assert (without == base).all()
+    assert np.abs(found - wanted).max() < 2e-6 * np.abs(wanted).max()
+    assert np.abs(wanted - base).max() > 1e-3 * np.abs(wanted).max()
 
 
 def test_without_loras_it_is_the_plain_network(project: Project) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 
 from olivelike.cli.app import COMMANDS, run_command_line
@@ -16,9 +17,11 @@ from olivelike.engine.output.swap import swap_loras
 from olivelike.errors import SourceError, UsageError
 from olivelike.extras.deploy.triton_files import network_configuration, read_specs, triton_files
 from olivelike.measure.verify.folder_verification import verify_folder
+from olivelike.model.low_rank_inputs import LORA_INPUTS_FILE
 from olivelike.model.records.output import OutputRecord
 from olivelike.model.targets import TargetChoice, find_target
 from olivelike.runtime import Request, open_pipeline
+from olivelike.testing.lora_files import make_lora
 from tests.engine.conftest import Project, lend_graphs_of
 from tests.extras.deploy.triton_backend import Server, TritonModelException, configuration, dtype_of
 from tests.fixtures.little_pipeline import little_checkpoint
@@ -210,6 +213,26 @@ def test_commands_say_what_it_is(served: Project, capsys: pytest.CaptureFixture[
         assert "is laid out for triton" in capsys.readouterr().err
     with pytest.raises(SourceError, match="is laid out for triton"):
         swap_loras(served.output, [])
+
+
+def test_adapters_are_for_the_graph_beside_a_version_of_the_network(served: Project, tmp_path: Path) -> None:
+    served.run(
+        "components.unet=[convert, fuse, lora_inputs]", "outputs=[{path: models/taking, layout: triton}]"
+    )  # fmt: skip
+    lora = make_lora(tmp_path / "ink.safetensors", "kohya", base=little_checkpoint(), components=("unet",))
+    folder = served.folder / "models" / "taking"
+    assert run_command_line(["adapters", str(folder), str(lora), "-o", str(tmp_path)]) == 0
+    session = onnxruntime.InferenceSession(folder / "unet" / "1" / LORA_INPUTS_FILE, providers=["CPUExecutionProvider"])
+    adapter = onnxruntime.LoraAdapter()
+    adapter.Load(str(tmp_path / "unet" / "ink.onnx_adapter"))
+    run = onnxruntime.RunOptions()
+    run.add_active_adapter(adapter)
+    feeds = {
+        "sample": np.ones((1, 4, 8, 8), np.float32),
+        "timestep": np.array([500], np.float32),
+        "encoder_hidden_states": np.ones((1, 7, 32), np.float32),
+    }
+    assert (session.run(None, feeds)[0] != session.run(None, feeds, run)[0]).any()
 
 
 @pytest.mark.parametrize(
