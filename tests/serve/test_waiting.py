@@ -1,6 +1,11 @@
 from __future__ import annotations
 
+import random
+from types import SimpleNamespace
+
+from olivelike.serve.drawing.dispatch import Dispatcher
 from olivelike.serve.drawing.waiting import FairQueue
+from olivelike.serve.gallery.journal import JobRow, Journal
 
 
 def drained(queue):
@@ -72,3 +77,38 @@ def test_a_job_is_moved_among_those_of_its_client():
     assert queue.move("begun", 1)
     assert not queue.move("gone", 1)
     assert queue.order()[0] == "begun"
+
+
+def dispatcher(journal, queue):
+    """Return one that has a queue and a journal, and draws nothing."""
+    found = Dispatcher.__new__(Dispatcher)
+    found.waiting, found._journal, found._feed = queue, journal, SimpleNamespace(publish=lambda _: None)
+    found.counts, found.running, found._ahead = {"cancelled": 0}, {}, None
+    return found
+
+
+def test_a_queue_goes_on_in_the_order_in_which_it_was_killed(tmp_path):
+    source, journal, queue = random.Random(7), Journal(tmp_path / "jobs.sqlite"), FairQueue()
+    ours = dispatcher(journal, queue)
+    for number in range(120):
+        job, client = f"job {number}", source.choice("abc")
+        journal.add(JobRow(job, "pictures", client, "queued", number, {}, {}))
+        queue.push(job, client)
+        match source.randrange(4):
+            case 0 if (first := queue.pop()) is not None:
+                journal.update(first, state="drawing", started=float(number))
+                ours._keep_order()
+                journal.end(first, "done")
+            case 1:
+                assert ours.move(source.choice(queue.order()), source.choice((-2, -1, 1)))
+            case 2:
+                assert ours.cancel(source.choice(queue.order()))
+        again = FairQueue((row.id, None if row.started else row.client) for row in journal.unfinished())
+        assert again.order() == queue.order()
+    begun = queue.pop()
+    journal.update(begun, state="drawing", started=1.0)
+    ours._keep_order()
+    assert [row.id for row in journal.unfinished()] == [begun, *queue.order()]
+    journal._database.execute("UPDATE waiting SET jobs = '[1, {'")
+    assert {row.id for row in journal.unfinished()} == {begun, *queue.order()}
+    journal.close()

@@ -98,12 +98,11 @@ class Dispatcher:
 
     def start(self) -> None:
         """Queue again what was left unfinished, and begin to draw."""
-        for row in self._journal.unfinished():
-            if row.kind == "pictures" and row.state == "drawing":
-                self.waiting.push_front(row.id)
+        rows = [row for row in self._journal.unfinished() if row.kind == "pictures"]
+        self.waiting = FairQueue((row.id, None if row.started else row.client) for row in rows)
+        for row in rows:
+            if row.state == "drawing":
                 self._journal.update(row.id, state="queued")
-            elif row.kind == "pictures":
-                self.waiting.push(row.id, row.client)
         self.planner.start()
         if self._cluster is None:
             self._tasks = [asyncio.create_task(self._draw_all(self.planner), name="drawing")]
@@ -181,6 +180,7 @@ class Dispatcher:
             self.let_go(job)
             self._journal.end(job, "cancelled")
             self.counts["cancelled"] += 1
+            self._keep_order()
             self._tell_positions()
             return True
         if (running := self.running.get(job)) is not None:
@@ -190,6 +190,7 @@ class Dispatcher:
     def move(self, job: str, places: int) -> bool:
         """Move a job among those of its client that wait; say whether it waits."""
         if moved := self.waiting.move(job, places):
+            self._keep_order()
             self._tell_positions()
         return moved
 
@@ -345,6 +346,7 @@ class Dispatcher:
         if folder is None or first is None:
             folder, first = self._gallery.reserve(passing=not order.save)
         self._journal.update(row.id, state="drawing", started=row.started or time.time(), folder=folder, first=first)
+        self._keep_order()
         there = [one for one in self._gallery.of_job(row.id) if not one.sheet] if row.started else []
         reads = [*row.plan.get("reads", ()), *self._also_read(order)] if self._cluster is not None else []
         return {
@@ -399,6 +401,9 @@ class Dispatcher:
                     self._journal.end(job, state)
             case _:
                 self._feed.publish(told)
+
+    def _keep_order(self) -> None:
+        self._journal.keep_order(self.waiting.order())
 
     def _tell_positions(self) -> None:
         for position, job in enumerate(self.waiting.order()):

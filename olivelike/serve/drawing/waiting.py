@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from collections.abc import Iterable
 from itertools import chain, zip_longest
 
 
 class FairQueue:
     """Jobs that wait, by id."""
 
-    def __init__(self) -> None:
+    def __init__(self, order: Iterable[tuple[str, str | None]] = ()) -> None:
+        """Begin with jobs in an order that `order` has returned, with their clients; those without one were begun."""
         self._first: deque[str] = deque()
         self._lines: OrderedDict[str, deque[str]] = OrderedDict()
         """Each client's jobs; the client that is next comes first."""
+        for job, client in order:
+            if client is None:
+                self._first.append(job)
+            else:
+                self.push(job, client)
 
     def __len__(self) -> int:
         return len(self._first) + sum(map(len, self._lines.values()))

@@ -24,6 +24,7 @@ CREATE TABLE IF NOT EXISTS jobs (
     folder TEXT, first INTEGER, error TEXT, found TEXT
 );
 CREATE INDEX IF NOT EXISTS jobs_state ON jobs (state);
+CREATE TABLE IF NOT EXISTS waiting (place INTEGER PRIMARY KEY, jobs TEXT NOT NULL);
 """
 _KEPT: Final = 20_000
 """Jobs that are remembered, those that have not ended beside them."""
@@ -63,6 +64,7 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self._database, self.was_damaged = open_database(path, _SCHEMA, _check_rows)
+        self._waiting: list[str] | None = None
         self._unwritten: dict[str, Json] = {}
         """Changes of jobs that a full disk keeps from being written, until the next one is."""
         self._database.execute(
@@ -113,10 +115,32 @@ class Journal:
         values = {"state": state, "kind": kind, "client": client, "limit": limit}
         return [self._read(row) for row in self._database.execute(query, values)]
 
+    def keep_order(self, jobs: list[str]) -> None:
+        """Write down in which order jobs wait, if that is news; jobs that are added later are behind these."""
+        if jobs == self._waiting:
+            return
+        with contextlib.suppress(sqlite3.OperationalError):  # A full disk: the next change has the whole order, too.
+            self._database.execute("INSERT OR REPLACE INTO waiting VALUES (0, ?)", (json.dumps(jobs),))
+            self._waiting = jobs
+
     def unfinished(self) -> list[JobRow]:
-        """Return what has not ended, oldest first."""
+        """Return what has not ended: what is drawn, what was begun, then what waits as it was kept, then by age."""
         query = "SELECT * FROM jobs WHERE state IN ('queued', 'drawing') ORDER BY number"
-        return [self._read(row) for row in self._database.execute(query)]
+        rows = [self._read(row) for row in self._database.execute(query)]
+        places = {job: place for place, job in enumerate(self._order())}
+
+        def place(row: JobRow) -> tuple[bool, bool, int]:
+            return row.state != "drawing", row.started is None, places.get(row.id, len(places))
+
+        return sorted(rows, key=place)
+
+    def _order(self) -> list[str]:
+        found = self._database.execute("SELECT jobs FROM waiting").fetchone()
+        try:
+            kept = json.loads(found["jobs"]) if found is not None else []
+        except ValueError:
+            return []
+        return [job for job in kept if isinstance(job, str)] if isinstance(kept, list) else []
 
     def reserved(self, folder: str) -> Iterator[int]:
         """Yield the last number that each job which has not ended may give to a file in a folder of the gallery."""
