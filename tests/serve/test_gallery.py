@@ -44,13 +44,13 @@ def draw(gallery, number=1, *, folder="2026-11-22", job=None, sheet=False, **rec
 
 
 def found(gallery, *words, **exact):
-    return [row.id for row in gallery.search(words, exact)[0]]
+    return [row.id for row in gallery.search(Filter(words=words, exact=exact))[0]]
 
 
 def test_pictures_are_found_by_a_lora_of_their_record(gallery):
     led = draw(gallery, 1, loras=(UsedFile('it\'s "ink"', "0" * 8),))
     draw(gallery, 2)
-    names = [[row.id for row in gallery.search((), {}, Filter(lora=name))[0]] for name in ('it\'s "ink"', "ink")]
+    names = [[row.id for row in gallery.search(Filter(lora=name))[0]] for name in ('it\'s "ink"', "ink")]
     assert names == [[led.id], []]
 
 
@@ -76,7 +76,7 @@ def test_favourites_that_can_not_be_read_are_not_lost(tmp_path, monkeypatch):
         with pytest.raises(StoreError, match=r"favourites\.txt: can't be read"):
             Gallery(tmp_path)
     with closing(Gallery(tmp_path)) as again:
-        rows, _ = again.search([], {})
+        rows, _ = again.search()
         assert again.favourites(rows) == {row.id for row in rows}
 
 
@@ -108,9 +108,9 @@ def test_seeds_have_64_bits(gallery, seed):
 
 def test_pages_follow_one_another(gallery):
     rows = [draw(gallery, number, seed=number) for number in range(1, 6)]
-    first, older = gallery.search((), {}, limit=2)
-    second, older = gallery.search((), {}, before=older, limit=2)
-    third, end = gallery.search((), {}, before=older, limit=2)
+    first, older = gallery.search(limit=2)
+    second, older = gallery.search(before=older, limit=2)
+    third, end = gallery.search(before=older, limit=2)
     assert [row.id for row in (*first, *second, *third)] == [row.id for row in rows[::-1]]
     assert end is None
 
@@ -201,7 +201,7 @@ def test_what_no_index_can_hold_keeps_no_gallery_from_being_opened(gallery):
     gallery.close()
     again = Gallery(gallery.folder)
     try:
-        assert {one.prompt for one in again.search((), {})[0]} == {row.prompt, "x", "a half ?"}
+        assert {one.prompt for one in again.search()[0]} == {row.prompt, "x", "a half ?"}
     finally:
         again.close()
 

@@ -15,7 +15,7 @@ from tests.serve.test_native_jobs import png
 
 
 def test_pictures_are_found_by_recipe_page_by_page(server, client):
-    job = server.draw(prompt="an unmistakable zeppelin", num_images=3)
+    job = server.draw(prompt="an unmistakable zeppelin", num_images=3, scheduler="Euler Karras", guidance_scale=7.5)
     found = client.get("/api/pictures", params={"search": "Zeppelin", "limit": 2}).json()
     assert [one["seed"] for one in found["pictures"]] == [9, 8]
     older = client.get("/api/pictures", params={"search": "zeppelin", "limit": 2, "before": found["next"]}).json()
@@ -25,9 +25,32 @@ def test_pictures_are_found_by_recipe_page_by_page(server, client):
         ("zeppelin size:32x32", 3),
         ("zeppelin steps:3", 3),
         ("zeppelin size:64x64", 0),
+        ("zeppelin sampler:euler cfg:7.50", 3),
+        ('zeppelin sampler:"Euler a"', 0),
+        ("zeppelin cfg:7", 0),
+        ("zeppelin schedule:Karras", 3),
+        ("zeppelin hires:2", 0),
     ):
         assert len(client.get("/api/pictures", params={"search": search}).json()["pictures"]) == many, search
     assert len(client.get("/api/pictures", params={"search": f"job:{job['id']}"}).json()["pictures"]) == 3
+
+
+def test_all_that_are_found_are_counted_and_named_however_many_a_page_has(server, client):
+    job = server.draw(prompt="a numbered raft", num_images=3, sheet=True)
+    first, second, third = (one["id"] for one in job["pictures"])
+    client.put(f"/api/pictures/{second}/favourite")
+    asked = {"search": "numbered raft", "model": job["pictures"][0]["record"]["model"]}
+    page = client.get("/api/pictures", params={**asked, "limit": 1}).json()
+    assert page["total"] == 3
+    assert client.get("/api/pictures", params={**asked, "before": page["next"]}).json()["total"] is None
+    assert client.get("/api/pictures", params={"search": "no such raft"}).json()["total"] == 0
+    named = client.get("/api/pictures/ids", params=asked).json()
+    assert [(one["id"], one["favourite"]) for one in named] == [(third, False), (second, True), (first, False)]
+    answer = client.post("/api/pictures/archive.zip", files={"ids": (None, f"{first},{third}")})
+    with zipfile.ZipFile(io.BytesIO(answer.content)) as archive:
+        assert len(archive.namelist()) == 2
+    assert client.post("/api/pictures/archive.zip", files={"ids": (None, "../x")}).status_code == 404
+    client.delete(f"/api/pictures/{second}/favourite")
 
 
 def found(client, search):
@@ -218,7 +241,7 @@ def test_seeds_of_64_bits_are_drawn_told_and_found(server, client):
     assert client.post("/api/jobs", json={"prompt": "a", "seed": 2**64}).status_code == 422
 
 
-@pytest.mark.parametrize("search", ["seed:" + "9" * 30, "size:large"])
+@pytest.mark.parametrize("search", ["seed:" + "9" * 30, "size:large", "cfg:much"])
 def test_a_term_that_no_picture_can_have_is_refused(client, search):
     answer = client.get("/api/pictures", params={"search": search})
     assert answer.status_code == 422

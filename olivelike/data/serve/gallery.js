@@ -11,6 +11,8 @@ import { view } from "./viewer.js";
 const PAGE = 60;
 
 let pictures = [];
+/** How many there are, listed or not. */
+let total = 0;
 let next = null;
 let loading = false;
 /** Whether pictures came that are not listed yet. */
@@ -60,7 +62,7 @@ function put(picture, first = false) {
 }
 
 /** What the gallery is asked for: words and terms of the search, and the model. */
-function wanted() {
+export function wanted() {
   const [lora, day] = [$("search-lora").value, $("search-day").value];
   const terms = [$("search").value.trim(), $("search-kind").value, lora && `lora:"${lora}"`, day && `date:${day}`];
   return { search: terms.filter(Boolean).join(" "), model: $("search-model").value };
@@ -79,7 +81,7 @@ function searching() {
 
 function tell() {
   const empty = searching() ? t`No picture matches.` : t`No pictures yet. Paint one, and it stays here.`;
-  $("gallery-status").textContent = !pictures.length ? empty : next ? t`${pictures.length} and more pictures` : pictures.length === 1 ? t`1 picture` : t`${pictures.length} pictures`;
+  $("gallery-status").textContent = !total ? empty : total === 1 ? t`1 picture` : t`${total} pictures`;
   if (!pictures.length && searching()) $("gallery-status").append(" ", button(t`All pictures`, searchNothing));
   $("gallery-more").hidden = !next;
 }
@@ -92,6 +94,7 @@ async function read(before) {
     if (!isNewest()) return;
     if (!before) {
       pictures = [];
+      total = found.total;
       $("gallery-days").replaceChildren();
     }
     const known = new Set(pictures.map((one) => one.id));
@@ -146,13 +149,15 @@ export function addToGallery(picture) {
   missed ||= looked();
   if (missed) return;
   pictures.unshift(picture);
+  total += 1;
   put(picture, true);
   tell();
 }
 
 export function removeFromGallery(picture) {
+  const before = pictures.length;
   pictures = pictures.filter((one) => one.id !== picture.id);
-  forget(picture);
+  if (forget(picture) || pictures.length < before) total -= 1;
   const item = $("gallery-days").querySelector(`[data-picture="${CSS.escape(picture.id)}"]`);
   const day = item?.closest(".day");
   item?.remove();

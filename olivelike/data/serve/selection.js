@@ -6,12 +6,14 @@ import { t } from "./language.js";
 import { confirmed, notice, problem } from "./notices.js";
 import { ask, path, query } from "./server.js";
 
+/** Pictures of a sheet, and ids that an address has room for. */
 const MOST = 500;
 
 const chosen = new Map();
 let last = null;
 let removed = () => {};
 let listed = () => [];
+let wanted = () => ({});
 
 export const selecting = () => $("select").getAttribute("aria-pressed") === "true";
 
@@ -24,17 +26,31 @@ export function markTile(item, id) {
   else item.firstChild.removeAttribute("aria-pressed");
 }
 
-function show() {
+function tell() {
   const count = chosen.size;
-  $("selection").hidden = !selecting();
   $("selected-count").textContent = count === 1 ? t`1 picture chosen` : t`${count} pictures chosen`;
-  for (const button of $("selection").querySelectorAll("[data-needs]")) button.disabled = button.dataset.needs === "two" ? count !== 2 : !count;
+  const lacking = { one: !count, two: count !== 2, few: !count || count > MOST };
+  for (const button of $("selection").querySelectorAll("[data-needs]")) button.disabled = lacking[button.dataset.needs];
+}
+
+function show() {
+  $("selection").hidden = !selecting();
+  tell();
   for (const item of $("gallery-days").querySelectorAll("[data-picture]")) markTile(item, item.dataset.picture);
 }
 
 function set(picture, wanted) {
-  if (!wanted) chosen.delete(picture.id);
-  else if (chosen.size < MOST) chosen.set(picture.id, picture);
+  if (wanted) chosen.set(picture.id, picture);
+  else chosen.delete(picture.id);
+}
+
+/** Choose all that the gallery is asked for, listed or not; or none, where all are chosen. */
+async function chooseAll() {
+  const known = new Map(listed().map((one) => [one.id, one]));
+  const all = await ask(query("/api/pictures/ids", wanted()));
+  const were = all.every(({ id }) => chosen.has(id));
+  for (const one of all) set(known.get(one.id) ?? one, !were);
+  show();
 }
 
 /** Choose a picture or leave it; with Shift all from the last one to it. */
@@ -55,9 +71,11 @@ export function select(on) {
   show();
 }
 
-/** A picture is gone: it is chosen no more. */
+/** A picture is gone: it is chosen no more. Tell whether it was. */
 export function forget(picture) {
-  if (chosen.delete(picture.id)) show();
+  const was = chosen.delete(picture.id);
+  if (was) tell();
+  return was;
 }
 
 const ids = () => [...chosen.keys()].join(",");
@@ -70,15 +88,21 @@ function save(address) {
   link.remove();
 }
 
-/** Do something for each picture, a few at a time; return those for which it went well. */
+/** Save the chosen pictures as one file: more than an address has room for are named by a form. */
+function saveZip() {
+  const address = "/api/pictures/archive.zip";
+  if (chosen.size <= MOST) return save(query(address, { ids: ids() }));
+  const form = make("form", { method: "post", action: address, enctype: "multipart/form-data", hidden: true }, make("input", { name: "ids", value: ids() }));
+  document.body.append(form);
+  form.submit();
+  form.remove();
+}
+
+/** Do something for each picture, a few at a time. */
 async function forEach(work) {
   const waiting = [...chosen.values()];
-  const done = [];
   const worker = async () => {
-    for (let one = waiting.shift(); one; one = waiting.shift()) {
-      await work(one);
-      done.push(one);
-    }
+    for (let one = waiting.shift(); one; one = waiting.shift()) await work(one);
   };
   try {
     await Promise.all([worker(), worker(), worker()]);
@@ -87,7 +111,6 @@ async function forEach(work) {
     waiting.length = 0;
     problem($("gallery-problem"), error);
   }
-  return done;
 }
 
 async function removeAll() {
@@ -95,22 +118,25 @@ async function removeAll() {
   const liked = [...chosen.values()].filter((one) => one.favourite).length;
   const also = !liked ? "" : liked === 1 ? ` ${t`1 of them is a favourite.`}` : ` ${t`${liked} of them are favourites.`}`;
   if (!(await confirmed(words + (chosen.size > 1 ? also : ""), t`Delete`))) return;
-  const refused = new Map();
-  const done = await forEach((picture) => ask(path("pictures", picture.id), { method: "DELETE" }).catch((error) => {
-    if (error.status === 403) refused.set(picture, error);
-    else if (error.status !== 404) throw error;
-  }));
-  const gone = done.filter((one) => !refused.has(one));
-  for (const error of refused.values()) problem($("gallery-problem"), error);
-  for (const picture of gone) removed(picture);
-  notice(gone.length === 1 ? t`Picture deleted.` : t`${gone.length} pictures deleted.`);
-  show();
+  let refused = null;
+  let gone = 0;
+  await forEach(async (picture) => {
+    const error = await ask(path("pictures", picture.id), { method: "DELETE" }).catch((found) => found);
+    if (error?.status === 403) return (refused = error);
+    if (error && error.status !== 404) throw error;
+    gone += 1;
+    removed(picture);
+  });
+  if (refused) problem($("gallery-problem"), refused);
+  notice(gone === 1 ? t`Picture deleted.` : t`${gone} pictures deleted.`);
 }
 
 /** Make a picture a favourite, or none. */
 export async function like(picture, liked) {
   await ask(`${path("pictures", picture.id)}/favourite`, { method: liked ? "PUT" : "DELETE" });
   picture.favourite = liked;
+  const shown = listed().find(({ id }) => id === picture.id);
+  if (shown) shown.favourite = liked;
   tile(picture.id)?.classList.toggle("liked", liked);
 }
 
@@ -119,20 +145,17 @@ async function likeAll() {
   await forEach((picture) => like(picture, liked));
 }
 
-/** `pictures()` returns those of the gallery in order; `onRemoved(picture)` hears of each that was deleted. */
-export function startSelection(pictures, onRemoved) {
+/** `pictures()` returns those of the gallery in order, `asked()` what they are searched by; `onRemoved(picture)` hears of each that was deleted. */
+export function startSelection(pictures, asked, onRemoved) {
   listed = pictures;
+  wanted = asked;
   removed = onRemoved;
   $("select").addEventListener("click", () => select(!selecting()));
-  $("select-all").addEventListener("click", () => {
-    const all = listed().every((one) => chosen.has(one.id));
-    for (const one of listed()) set(one, !all);
-    show();
-  });
+  $("select-all").addEventListener("click", () => chooseAll().catch((error) => problem($("gallery-problem"), error)));
   $("selected-like").addEventListener("click", likeAll);
-  $("selected-compare").addEventListener("click", () => compare(...chosen.values()));
+  $("selected-compare").addEventListener("click", async () => compare(...(await Promise.all([...chosen.values()].map((one) => (one.url ? one : ask(path("pictures", one.id))))))));
   $("selected-sheet").addEventListener("click", () => save(query("/api/pictures/sheet.png", { ids: ids() })));
-  $("selected-zip").addEventListener("click", () => save(query("/api/pictures/archive.zip", { ids: ids() })));
+  $("selected-zip").addEventListener("click", saveZip);
   $("selected-delete").addEventListener("click", removeAll);
   $("view-gallery").addEventListener("keydown", (event) => {
     if (event.key === "Escape" && selecting()) select(false);

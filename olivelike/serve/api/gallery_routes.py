@@ -6,17 +6,21 @@ import asyncio
 from pathlib import PurePosixPath
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import FileResponse, JSONResponse, StreamingResponse
 
 from olivelike.runtime.pictures.picture_reading import decode_image
 from olivelike.runtime.pictures.preprocessors import NONE, PREPROCESSORS, check_preprocessor, preprocessed
+from olivelike.serve.api.a1111_guides import Threshold
+from olivelike.serve.api.forms import read_form
 from olivelike.serve.api.guards import visitor_of
 from olivelike.serve.api.images import in_turn, png
 from olivelike.serve.api.native import Client, TheService, answer
 from olivelike.serve.api.refusals import RequestRefusedError, StrictRoute, refused
+from olivelike.serve.gallery.gallery import Filter
 from olivelike.serve.orders import UploadId
 from olivelike.serve.recipe_views import RecipeQuestion, read_question, with_upscaler
+from olivelike.serve.service import Service
 
 router = APIRouter(route_class=StrictRoute)
 _TYPES: Final = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".webp": "image/webp"}
@@ -26,22 +30,51 @@ _FOR_EVER: Final = {"Cache-Control": "private, max-age=31536000, immutable"}
 """An id is that of the content."""
 
 
-@router.get("/api/pictures")
-async def pictures(
+async def asked_filter(
     service: TheService,
     search: Annotated[str, Query(max_length=500)] = "",
     model: Annotated[str | None, Query(max_length=300)] = None,
+) -> Filter:
+    """Return what pictures are to have in common."""
+    return service.library.wanted(search, model)
+
+
+Wanted = Annotated[Filter, Depends(asked_filter)]
+
+
+@router.get("/api/pictures")
+async def pictures(
+    service: TheService,
+    wanted: Wanted,
     before: Annotated[int | None, Query(ge=1, le=2**62)] = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
 ) -> Response:
-    """Return the newest pictures whose recipe has all words."""
-    found, older = service.library.search(search, model=model, before=before, limit=limit)
-    return JSONResponse({"pictures": [view.model_dump(mode="json") for view in found], "next": older})
+    """Return the newest pictures whose recipe has all words; with the first of them, how many there are in all."""
+    found, older = service.library.search(wanted, before=before, limit=limit)
+    total = None if before else len(found) if older is None else service.gallery.count(wanted)
+    return JSONResponse({"pictures": [one.model_dump(mode="json") for one in found], "next": older, "total": total})
+
+
+@router.get("/api/pictures/ids")
+async def picture_ids(service: TheService, wanted: Wanted) -> Response:
+    """Return the id of each picture whose recipe has all words, and whether it is a favourite."""
+    return JSONResponse([{"id": one, "favourite": liked} for one, liked in service.gallery.marks(wanted)])
 
 
 @router.get("/api/pictures/archive.zip")
 async def archive(service: TheService, ids: Ids) -> Response:
     """Return chosen pictures as one ZIP file."""
+    return _zip(service, ids)
+
+
+@router.post("/api/pictures/archive.zip")
+async def archive_of_form(request: Request, service: TheService) -> Response:
+    """Return the pictures whose `ids` a form has as one ZIP file: more than an address has room for."""
+    fields, _ = await read_form(request)
+    return _zip(service, fields.get("ids", ""))
+
+
+def _zip(service: Service, ids: str) -> Response:
     parts = service.library.archive(ids.split(","))
     named = {"Content-Disposition": 'attachment; filename="pictures.zip"'}
     return StreamingResponse(parts, media_type="application/zip", headers=named)
@@ -121,12 +154,17 @@ async def upload(request: Request, service: TheService, client: Client) -> Respo
 
 @router.get("/api/uploads/{upload}/preprocessed")
 async def preprocessed_upload(
-    upload: UploadId, service: TheService, preprocessor: Annotated[str, Query(max_length=100)]
+    upload: UploadId,
+    service: TheService,
+    preprocessor: Annotated[str, Query(max_length=100)],
+    threshold_a: Threshold = -1,
+    threshold_b: Threshold = -1,
 ) -> Response:
     """Return what a picture that was sent leads by, as PNG: `preprocessor` is that of a control of an order."""
     if preprocessor not in (names := (NONE, *PREPROCESSORS)):
         raise refused(f"preprocessor: there is no {preprocessor!r}; there are {', '.join(names)}")
     check_preprocessor(preprocessor)
     data = await service.library.upload_bytes(upload)
-    made = await in_turn(lambda: png(preprocessed(decode_image(data, "the upload"), preprocessor)))
+    asked = threshold_a, threshold_b
+    made = await in_turn(lambda: png(preprocessed(decode_image(data, "the upload"), preprocessor, asked)))
     return Response(made, media_type="image/png")

@@ -13,8 +13,9 @@ import re
 import sqlite3
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -76,8 +77,12 @@ class PictureRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Filter:
-    """Facts that pictures in a search have, beside words of their recipes; `None` leaves one open."""
+    """Facts that pictures in a search have; `None` leaves one open."""
 
+    words: tuple[str, ...] = ()
+    """Which the recipe has, all of them, in small or large letters."""
+    exact: Mapping[str, str | int] = field(default_factory=dict)
+    """Columns with their values."""
     lora: str | None = None
     flagged: bool | None = None
     favourite: bool | None = None
@@ -89,6 +94,12 @@ class Filter:
     def conditions(self) -> Iterator[tuple[str, tuple[Any, ...]]]:
         """Yield conditions on rows of the index, each with its values."""
         yield "sheet = ? AND path NOT LIKE ?", (self.sheets, f"{PASSING}/%")
+        for word in self.words:
+            yield "words LIKE ? ESCAPE '\\'", ("%" + re.sub(r"([\\%_])", r"\\\1", word.casefold()) + "%",)
+        for column, value in self.exact.items():
+            if column not in _COLUMNS:  # It becomes part of the query.
+                raise ValueError(f"{column!r} is no column of the gallery")
+            yield f"{column} = ?", (_stored(column, value),)
         if self.lora is not None:
             names = "SELECT 1 FROM json_each(record, '$.loras') WHERE json_extract(value, '$.name') = ?"
             yield f"EXISTS ({names})", (self.lora,)
@@ -102,7 +113,9 @@ class Filter:
 
 EVERY: Final = Filter()
 _SEEDS: Final = ("seed", "first_seed")
-_COLUMNS: Final = tuple(field.name for field in fields(PictureRow))
+_BEYOND: Final = 2**63 - 1
+"""Behind every place."""
+_COLUMNS: Final = tuple(one.name for one in fields(PictureRow))
 
 
 class Gallery:
@@ -200,41 +213,32 @@ class Gallery:
         return list(self._rows("job = ? ORDER BY sheet, number", job))
 
     def search(
-        self,
-        words: Sequence[str],
-        exact: Mapping[str, str | int],
-        wanted: Filter = EVERY,
-        *,
-        before: int | None = None,
-        limit: int = 50,
+        self, wanted: Filter = EVERY, *, before: int | None = None, limit: int = 50
     ) -> tuple[list[PictureRow], int | None]:
         """Return the newest pictures, and the `before` that gives the older ones.
 
         Args:
-            words: which the recipe has, all of them, in small or large letters.
-            exact: columns with their values.
-            wanted: what else they have in common.
+            wanted: what they have in common.
             before: place in the index, before which they lie.
             limit: how many are returned at most.
         """
-        where, values = list[str](), list[Any]()
-        for condition, given in wanted.conditions():
-            where.append(condition)
-            values += given
-        for word in words:
-            where.append("words LIKE ? ESCAPE '\\'")
-            values.append("%" + re.sub(r"([\\%_])", r"\\\1", word.casefold()) + "%")
-        for column, value in exact.items():
-            if column not in _COLUMNS:  # It becomes part of the query.
-                raise ValueError(f"{column!r} is no column of the gallery")
-            where.append(f"{column} = ?")
-            values.append(_stored(column, value))
-        if before is not None:
-            where.append("place < ?")
-            values.append(before)
-        query = f"SELECT * FROM pictures WHERE {' AND '.join(where)} ORDER BY place DESC LIMIT ?"  # noqa: S608
-        rows = self._database.execute(query, (*values, limit)).fetchall()
+        where, values = _joined(wanted)
+        query = f"SELECT * FROM pictures WHERE {where} AND place < ? ORDER BY place DESC LIMIT ?"  # noqa: S608
+        rows = self._database.execute(query, (*values, before or _BEYOND, limit)).fetchall()
         return [_read(row) for row in rows], rows[-1]["place"] if len(rows) == limit else None
+
+    def count(self, wanted: Filter = EVERY) -> int:
+        """Return how many pictures there are."""
+        where, values = _joined(wanted)
+        (number,) = self._database.execute(f"SELECT count(*) FROM pictures WHERE {where}", values).fetchone()  # noqa: S608
+        return int(number)
+
+    def marks(self, wanted: Filter = EVERY) -> list[tuple[str, bool]]:
+        """Return the ids of all pictures, newest first, and whether each is a favourite."""
+        where, values = _joined(wanted)
+        liked = "path IN (SELECT path FROM favourites)"
+        query = f"SELECT id, {liked} AS liked FROM pictures WHERE {where} ORDER BY place DESC"  # noqa: S608
+        return [(row["id"], bool(row["liked"])) for row in self._database.execute(query, values)]
 
     def path(self, row: PictureRow) -> Path:
         """Return a picture's file."""
@@ -348,6 +352,12 @@ class Gallery:
             record.to_json() if record and found.own else None, found.parameters,
         )  # fmt: skip
         self.add(made, None if row is None else row.client)
+
+
+def _joined(wanted: Filter) -> tuple[str, tuple[Any, ...]]:
+    """Return all conditions as one, with their values."""
+    conditions, values = zip(*wanted.conditions(), strict=True)
+    return " AND ".join(conditions), tuple(chain.from_iterable(values))
 
 
 def _stored(column: str, value: Any) -> Any:

@@ -37,7 +37,15 @@ _THUMB: Final = 320
 _ON_SHEET: Final = 768
 """Pixels of a picture's longer side on a sheet that is made of the gallery."""
 _QUALITY: Final = 95
-_TERM: Final = re.compile(r'(seed|size|model|steps|job|lora|flagged|favourite|date|kind):("[^"]*"|\S+)')
+_NAMES: Final = {"sampler": ", sampler", "schedule": ", schedule type", "upscaler": " upscaler"}
+"""Terms whose value is a name or its beginning → what stands before it in A1111's text of a picture."""
+_NUMBERS: Final = {
+    "steps": "\nsteps", "cfg": ", cfg scale", "denoising": ", denoising strength", "hires": ", hires upscale",
+}  # fmt: skip
+"""Terms whose value is a number → likewise."""
+_TERM: Final = re.compile(
+    rf'\b({"|".join((*_NAMES, *_NUMBERS))}|seed|size|model|job|lora|flagged|favourite|date|kind):("[^"]*"|\S+)'
+)
 _ANSWERS: Final = {"yes": True, "no": False}
 _MOST_RECIPE: Final = 250_000
 """Characters of one in a page of the gallery; an order has texts of up to 20,000, each told thrice."""
@@ -45,6 +53,7 @@ _MOST_PROMPT: Final = 1000
 """Characters of the prompt of one that has more."""
 _DAY: Final = re.compile(r"\d{4}-\d\d-\d\d")
 _SIZE: Final = re.compile(r"(\d{1,6})x(\d{1,6})")
+_NUMBER: Final = re.compile(r"-?\d{1,9}(\.\d{1,9})?")
 
 
 class Library:
@@ -57,8 +66,6 @@ class Library:
         """Signs what jobs here have drawn, and nothing that clients have sent."""
         self._decoding = asyncio.Semaphore(1)
         """Pictures are read one at a time: each may take 256 MB. Uploads do not hold them up."""
-        self._senders: dict[str, str] = {}
-        """Clients by the uploads that they sent last; those of before the start are nobody's."""
         self._uploads = UploadReader(gallery.folder / UPLOADS, gallery.folder / INDEX / "uploads.log")
 
     def find(self, picture: str) -> PictureRow:
@@ -69,20 +76,30 @@ class Library:
         return row
 
     def search(
-        self, text: str = "", *, model: str | None = None, before: int | None = None, limit: int = 50
+        self, wanted: Filter, *, before: int | None = None, limit: int = 50
     ) -> tuple[list[PictureView], int | None]:
-        """Return the newest pictures whose recipe has all words of a text, and where the older ones begin.
+        """Return the newest pictures, and where the older ones begin."""
+        rows, older = self._gallery.search(wanted, before=before, limit=limit)
+        return self.views([_bounded(row) for row in rows]), older
 
-        `seed:7`, `size:64x64`, `model:NAME`, `steps:20`, `job:ID`, `lora:NAME` or `lora:"A NAME"`, `flagged:yes`,
-        `favourite:no`, `date:2026-11-26` and `kind:sheet` are words too. Raises `UsageError` for one that says nothing.
+    def wanted(self, text: str = "", model: str | None = None) -> Filter:
+        """Return what a text of words and terms asks for.
+
+        `seed:7`, `size:64x64`, `model:NAME`, `job:ID`, `lora:NAME` or `lora:"A NAME"`, `flagged:yes`, `favourite:no`,
+        `date:2026-11-26`, `kind:sheet` and those of `_NAMES` and `_NUMBERS` are words too. Raises `UsageError` for one
+        that says nothing.
         """
         exact: dict[str, str | int] = {"model": model} if model else {}
         facts: dict[str, Any] = {}
         words = _TERM.sub("", text).split()
         for name, quoted in _TERM.findall(text):
             value = quoted.strip('"')
-            if name == "steps":
-                words.append(f"steps: {value},")
+            if name in _NAMES:
+                words.append(f"{_NAMES[name]}: {value}")
+            elif name in _NUMBERS:
+                if not _NUMBER.fullmatch(value):
+                    raise UsageError(f"{name}:{value} is no number; write one such as {name}:2")
+                words.append(f"{_NUMBERS[name]}: {float(value):.12g},")
             elif name == "size":
                 if not (size := _SIZE.fullmatch(value)):
                     raise UsageError(f"size:{value} is no size; write one such as size:512x768")
@@ -101,8 +118,7 @@ class Library:
                 raise UsageError(f"seed:{value} is none; seeds have 64 bits")
             else:
                 exact[name] = value
-        rows, older = self._gallery.search(words, exact, Filter(**facts), before=before, limit=limit)
-        return self.views([_bounded(row) for row in rows]), older
+        return Filter(words=tuple(words), exact=exact, **facts)
 
     def views(self, rows: Sequence[PictureRow]) -> list[PictureView]:
         """Return pictures as clients see them."""
