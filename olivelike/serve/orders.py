@@ -14,7 +14,8 @@ from olivelike.runtime.pipeline.request import LABELS, PICTURE_FIELDS, Choices, 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Strength = Annotated[Finite, Field(ge=-10, le=10)]
 AXES: Final = {
-    "prompt_sr": "Prompt S/R", "lora": "LoRA:weight", "model": "Model", "control_strength": "ControlNet weight",
+    "prompt_sr": "Prompt S/R", "lora": "LoRA:weight", "model": "Model", "schedule": "Schedule type",
+    "control_strength": "ControlNet weight",
 }  # fmt: skip
 """Axes of a plot beside a request's fields, with what people call them."""
 Name = Annotated[str, Field(max_length=300)]
@@ -54,7 +55,7 @@ class Axis(_Value, frozen=True):
 
     field: Literal[(*axes(), *AXES)]  # type: ignore[valid-type]
     """`prompt_sr` puts each value in the place of the first one in the prompts; `lora` adds `NAME:WEIGHT`;
-    `control_strength` is that of all control pictures."""
+    `schedule` is the schedule type of the sampler; `control_strength` is that of all control pictures."""
     values: Annotated[
         tuple[Annotated[str, Field(max_length=2000)] | int | Finite, ...],
         FailFast(),

@@ -44,11 +44,23 @@ def test_control_pictures_change_their_strength_together():
 
 
 def test_each_field_that_can_be_an_axis_takes_a_value_as_text():
-    texts = {"size": "64x32", "guidance_interval": "0.2:0.6", "prompt_sr": "red", "hires": "2", "scheduler": "Euler"}
+    texts = {
+        "size": "64x32", "guidance_interval": "0.2:0.6", "prompt_sr": "red", "hires": "2", "scheduler": "Euler",
+        "schedule": "Karras",
+    }  # fmt: skip
     controls = [{"image": "0" * 64}]
     for one in form()["axes"]:
-        (cell,) = plot((one["name"], texts.get(one["name"], "1")), controls=controls)
+        (cell,) = plot((one["name"], texts.get(one["name"], "1")), controls=controls, scheduler="DPM++ 2M")
         assert not cell.order.axes
+
+
+def test_a_schedule_type_is_that_of_the_sampler_beside_it():
+    found = plot(("schedule", "Karras", "uniform", "Automatic"), ("scheduler", "DPM++ 2M", "Euler Beta"))
+    names = ["DPM++ 2M Karras", "DPM++ 2M", "DPM++ 2M Karras", "Euler Karras", "Euler", "Euler"]
+    assert [cell.order.scheduler for cell in found] == names
+    assert heads(asked(("schedule", "Karras"))).across == ["Karras"]
+    with pytest.raises(UsageError, match="scheduler 'Euler a Karras': Euler a has no schedule type Karras"):
+        plot(("schedule", "Karras"), scheduler="Euler a")
 
 
 def test_an_order_without_axes_is_one_cell():
@@ -75,6 +87,7 @@ def test_axes_of_texts_sizes_and_loras():
         (("strength", 0), "axis strength: 0"),
         (("guidance_interval", "0.2"), "guidance interval '0.2' is none"),
         (("control_strength", 1), "no control picture"),
+        (("schedule", "Karras"), "no sampler is named"),
     ],
 )
 def test_values_that_a_field_can_not_have_are_refused(axis, message):

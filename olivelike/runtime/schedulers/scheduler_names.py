@@ -228,6 +228,15 @@ def written_schedule(sampler: str, schedule: str | None) -> str | None:
     return None if _PLAIN_TYPE.fullmatch(_plain(schedule)) else schedule
 
 
+def with_schedule(name: str, schedule: str) -> str:
+    """Return a scheduler's name with another schedule type of A1111. Raises as `find_scheduler`."""
+    choice = find_scheduler(name)
+    sampler, _ = sampler_of(choice.class_name, dict(choice.options))
+    kind = written_schedule(sampler, schedule)
+    find_scheduler(sampler, kind)
+    return f"{sampler} {kind}" if kind else sampler
+
+
 def scheduler_names(made_for: str | None = None) -> tuple[str, ...]:
     """Return every name that `find_for` takes with a folder's own class, A1111's first."""
     return tuple(name for name in _spellings() if draws_for(name, made_for))

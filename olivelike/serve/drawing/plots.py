@@ -12,9 +12,10 @@ from pydantic import ValidationError
 from olivelike.errors import UsageError
 from olivelike.runtime.pictures.sheets import PlotHeads
 from olivelike.runtime.pipeline.request import Asked, asked_fields, with_hires
+from olivelike.runtime.schedulers.scheduler_names import with_schedule
 from olivelike.serve.orders import Axis, Order, axis_label
 
-_SPEAKS_FOR_ITSELF = frozenset({"prompt_sr", "lora", "model", "scheduler", "size"})
+_SPEAKS_FOR_ITSELF = frozenset({"prompt_sr", "lora", "model", "scheduler", "schedule", "size"})
 """Axes whose values need no label."""
 
 
@@ -35,7 +36,9 @@ def cells(order: Order) -> list[Cell]:
     sides = [list(enumerate(axis.values if axis else (None,))) for axis in (order.z, order.y, order.x)]
     for (layer, deep), (row, down), (column, across) in product(*sides):
         cell = plain
-        for axis, value in ((order.z, deep), (order.y, down), (order.x, across)):
+        chosen = ((order.z, deep), (order.y, down), (order.x, across))
+        # A schedule type is that of the sampler, which may be another axis.
+        for axis, value in sorted(chosen, key=lambda one: one[0] is not None and one[0].field == "schedule"):
             cell = _changed(cell, axis, value)
         found.append(Cell(cell, (layer, row, column)))
     return found
@@ -95,6 +98,10 @@ def _changes(order: Order, axis: Axis, value: str | float) -> Mapping[str, objec
             if not searched or not any(searched in text for text in texts.values() if text):
                 raise UsageError(f"axis prompt_sr: {searched!r} is not in the prompts, so nothing can take its place")
             return {name: text.replace(searched, str(value)) for name, text in texts.items() if text}
+        case "schedule":
+            if order.scheduler is None:
+                raise UsageError("axis schedule: no sampler is named, so nothing has a schedule type; give scheduler")
+            return {"scheduler": with_schedule(order.scheduler, str(value))}
         case "size":
             width, height = _asked()["size"].read(str(value))
             return {"width": width, "height": height}
