@@ -49,6 +49,8 @@ def declared_texts() -> Iterator[str]:
     known = form()
     for one in (*known["fields"], *known["axes"], *known["record"], *known["preprocessors"]):
         yield one["label"]
+    for one in known["preprocessors"]:
+        yield from (label for label, _ in one.get("thresholds", ()))
     for one in known["fields"]:
         yield from (one.get("hint", ""), *one.get("words", ()))
     for one in known["record"]:

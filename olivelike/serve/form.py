@@ -37,7 +37,7 @@ def form(language: str = "en") -> Json:
 
     `fields` are those that the form has: name, label, group, bounds, default, the `value` that the form begins with
     where that is another, the field that it is `about`, and whether a record has it, or has it always. `preprocessors`
-    are of control pictures. `axes` are those of plots. `record` is how a record is told, as `info` does. What is
+    are of control pictures, with names and usual values of thresholds. `axes` are those of plots. `record` is how a record is told, as `info` does. What is
     nothing, no, or the usual is left out.
     """
     told = {one.name: told_of(one) for one in fields_of_files()}
@@ -71,7 +71,13 @@ def form(language: str = "en") -> Json:
         {"name": name, "label": t(axis_label(name)), "type": _number(known.get(name, {}))}
         for name in (*first, *AXES, *last)
     ]
-    made = [{"name": name, "label": t(one.label)} for name, one in PREPROCESSORS.items()]
+    made = [
+        {
+            "name": name, "label": t(one.label),
+            "thresholds": [(t(label), value) for label, value in zip(one.named, one.thresholds, strict=True)],
+        }
+        for name, one in PREPROCESSORS.items()
+    ]  # fmt: skip
     rows = {"fields": chosen, "axes": plotted, "preprocessors": made, "record": record}
     return {name: [_brief(one) for one in found] for name, found in rows.items()}
 

@@ -6,7 +6,8 @@ import { recipeFacts } from "./recipe.js";
 
 const part = () => $("compare-over").style.setProperty("clip-path", `inset(0 0 0 ${$("compare-slider").value}%)`);
 
-const recordOf = (picture) => picture.record ?? { prompt: picture.prompt, seed: picture.seed, width: picture.width, height: picture.height };
+/** A picture's record, or what is known of one that has none. */
+export const recordOf = (picture) => picture.record ?? { prompt: picture.prompt, seed: picture.seed, width: picture.width, height: picture.height };
 
 /** Facts that two recipes have differently: label, value of the first, value of the second. */
 function differing(first, second) {

@@ -8,27 +8,50 @@ import { t } from "./language.js";
 import { announce, problem } from "./notices.js";
 import { path, query } from "./server.js";
 
+const REFUSED = t`The server can’t make this of the picture; choose another preprocessor.`;
+
 let picture = null;
 let nets = [];
 const choosing = newest();
 
 /** Show what a model has; without any there is nothing to choose. */
 export function takeControlNets(names = []) {
-  const chosen = $("control-net").value;
+  const before = $("control-net").value;
   nets = names;
   $("control-none").hidden = nets.length > 0;
   for (const part of $("fold-control").querySelectorAll(".drop, .row, .grid")) part.hidden = nets.length === 0;
   $("control-net").replaceChildren(...nets.map((name) => make("option", { value: name }, name)));
-  if (nets.includes(chosen)) $("control-net").value = chosen;
+  if (nets.includes(before)) $("control-net").value = before;
+}
+
+const chosen = () => FORM.preprocessors.find(({ name }) => name === $("control-preprocessor").value);
+const inputs = () => [$("control-a"), $("control-b")];
+
+/** Where the picture is that the network sees, made with the thresholds that are asked for. */
+function made() {
+  const [threshold_a, threshold_b] = inputs().map(({ value }) => value);
+  return query(`${path("uploads", picture.id)}/preprocessed`, { preprocessor: chosen().name, threshold_a, threshold_b });
+}
+
+/** The picture that leads: with thresholds of its own it is made now, since orders have the usual ones. */
+async function leading() {
+  const usual = (chosen()?.thresholds ?? []).every(([, value], place) => Number(inputs()[place].value) === value);
+  if (usual) return { image: picture.id, preprocessor: $("control-preprocessor").value };
+  const address = made();
+  if (picture.made?.address !== address) {
+    const answer = await fetch(address);
+    if (!answer.ok) throw new Error(REFUSED);
+    picture.made = { address, id: (await upload(await answer.blob())).id };
+  }
+  return { image: picture.made.id, preprocessor: "none" };
 }
 
 /** What the order has of this. */
-export function controlFields() {
+export async function controlFields() {
   if (!picture || nets.length === 0) return {};
   const control = {
-    image: picture.id, net: $("control-net").value, strength: Number($("control-strength").value),
+    ...(await leading()), net: $("control-net").value, strength: Number($("control-strength").value),
     start: Number($("control-start").value), end: Number($("control-end").value),
-    preprocessor: $("control-preprocessor").value,
   };
   const [width, height] = ["width", "height"].map((id) => Number($(id).value));
   // A picture of another shape is cropped, as in A1111, unless the initial picture would be, too.
@@ -73,8 +96,14 @@ async function drawControl() {
 
 /** What the network sees: the picture, or what the preprocessor makes of it. */
 function show() {
-  const made = $("control-preprocessor").value;
-  const shown = picture && (made === "none" ? picture.url : query(`${path("uploads", picture.id)}/preprocessed`, { preprocessor: made }));
+  for (const [place, input] of inputs().entries()) {
+    const [label = "", value = ""] = chosen()?.thresholds?.[place] ?? [];
+    input.parentElement.hidden = !label;
+    input.disabled = !label;
+    input.previousElementSibling.textContent = label;
+    if (!label || input.value === "") input.value = value;
+  }
+  const shown = picture && (chosen() ? made() : picture.url);
   $("control-picture").hidden = !picture;
   $("control-note").hidden = Boolean(picture);
   if (shown && $("control-picture").getAttribute("src") !== shown) $("control-picture").src = shown;
@@ -88,9 +117,13 @@ export function startControls() {
     if (file) setControl(file, file.name);
   });
   $("control-preprocessor").append(...FORM.preprocessors.map(({ name, label }) => make("option", { value: name }, label)));
-  $("control-preprocessor").addEventListener("input", show);
+  $("control-preprocessor").addEventListener("input", () => {
+    for (const input of inputs()) input.value = "";
+    show();
+  });
+  for (const input of inputs()) input.addEventListener("change", show);
   document.addEventListener("form-filled", show);
-  $("control-picture").addEventListener("error", () => problem($("control-problem"), t`The server can’t make this of the picture; choose another preprocessor.`));
+  $("control-picture").addEventListener("error", () => problem($("control-problem"), REFUSED));
   $("control-picture").addEventListener("load", () => problem($("control-problem"), ""));
   $("control-draw").addEventListener("click", () => drawControl().catch((error) => problem($("control-problem"), error)));
   $("control-remove").addEventListener("click", () => forgetControl());

@@ -7,7 +7,7 @@ import { startCompare } from "./compare.js";
 import { readNames, startOffers } from "./complete.js";
 import { controlFields, forgetControl, startControls } from "./controls.js";
 import { firstFault, inWordsOfThePage, markField, readFields, rememberForm, resetFields, setField, startSizes } from "./form.js";
-import { addToGallery, listed, readNewest, removeFromGallery, startGallery } from "./gallery.js";
+import { addToGallery, listed, readNewest, removeFromGallery, startGallery, wanted } from "./gallery.js";
 import { startIncoming } from "./incoming.js";
 import { forgetInitial, hasMask, hasPicture, initialFields, limitUploads, startInitial } from "./initial.js";
 import { current, end, readQueue, startJobs, submit } from "./jobs.js";
@@ -22,7 +22,7 @@ import { PICTURE_LISTS } from "./picture_lists.js";
 import { axes, startPlot } from "./plot.js";
 import { recount, startPrompts } from "./prompts.js";
 import { readRuns, startRuns } from "./runs.js";
-import { samplers, startSamplers } from "./samplers.js";
+import { sampler, samplers, schedules, startSamplers } from "./samplers.js";
 import { startSelection } from "./selection.js";
 import { ask, listen, onReturn } from "./server.js";
 import { showServer, showSettings, startSettings } from "./settings.js";
@@ -37,7 +37,7 @@ let features = {};
 
 /** What the form asks for. Throws an `Error` where it can't be read. */
 async function order() {
-  const found = { ...readFields(), model: model(), loras: chosenLoras(), ...(await initialFields()), ...controlFields(), ...Object.assign({}, ...PICTURE_LISTS.map((list) => list.fields())) };
+  const found = { ...readFields(), model: model(), loras: chosenLoras(), ...(await initialFields()), ...(await controlFields()), ...Object.assign({}, ...PICTURE_LISTS.map((list) => list.fields())) };
   const given = { init_image: hasPicture(), mask: hasMask(), controls: found.controls, ip_adapter_images: found.ip_adapter_images, references: found.references };
   const missing = new Set(Object.keys(given).filter((name) => !given[name]));
   for (const { name, about, group } of FORM.fields) {
@@ -46,7 +46,10 @@ async function order() {
     delete found[name];
   }
   if (found.num_images < 2) found.sheet = false;
-  for (const [side, axis] of Object.entries(axes())) if (axis) found[side] = axis;
+  for (const [side, axis] of Object.entries(axes())) {
+    if (axis) found[side] = axis;
+    if (axis?.field === "schedule") found.scheduler ??= sampler();
+  }
   return found;
 }
 
@@ -210,7 +213,7 @@ function startForm() {
 function choices(field) {
   const [width, height] = [$("width").value, $("height").value];
   return {
-    scheduler: samplers(), model: modelNames(), lora: loraNames().map((name) => `${name}:1`),
+    scheduler: samplers(), schedule: schedules(), model: modelNames(), lora: loraNames().map((name) => `${name}:1`),
     upscaler: [...$("upscaler").options].map((option) => option.value).filter(Boolean),
     size: [`${width}x${height}`, `${height}x${width}`],
   }[field];
@@ -272,7 +275,7 @@ async function start() {
   startViewer();
   onRemoved(forgotten);
   startUpscale();
-  startSelection(listed, forgotten);
+  startSelection(listed, wanted, forgotten);
   startCompare();
   startOffers();
   startNotebook();

@@ -1,10 +1,11 @@
 // X/Y/Z plots: an axis' field and values, read as A1111's script reads them.
 
 import { FORM } from "./declared.js";
-import { $, exact, make } from "./dom.js";
+import { $, button, exact, make } from "./dom.js";
 import { t } from "./language.js";
 
-const SIDES = ["x", "y", "z"];
+const TOLD = { x: t`X axis, from left to right`, y: t`Y axis, from top to bottom`, z: t`Z axis, tables below each other` };
+const SIDES = Object.keys(TOLD);
 const AXES = Object.fromEntries(FORM.axes.map((one) => [one.name, one]));
 
 /** Values separated by commas; one with a comma in it stands in double quotes. */
@@ -66,15 +67,15 @@ export function axes() {
 /** `choices` returns, for a field, all values there are, or nothing. */
 export function startPlot(choices) {
   for (const side of SIDES) {
-    $(`${side}-field`).replaceChildren(
-      make("option", { value: "" }, t`Nothing`),
-      ...FORM.axes.map(({ name, label }) => make("option", { value: name }, label)),
-    );
-    $(`${side}-all`).addEventListener("click", () => {
-      const all = choices($(`${side}-field`).value) ?? [];
-      $(`${side}-values`).value = all.map((value) => (value.includes(",") ? `"${value}"` : value)).join(", ");
-      $(`${side}-values`).dispatchEvent(new Event("input", { bubbles: true }));
-    });
+    const name = side.toUpperCase();
+    const options = FORM.axes.map((one) => make("option", { value: one.name }, one.label));
+    const field = make("select", { id: `${side}-field`, data: { kept: "" } }, make("option", { value: "" }, t`Nothing`), ...options);
+    const values = make("input", { id: `${side}-values`, type: "text", data: { kept: "" }, autocomplete: "off", "aria-describedby": "plot-hint" });
+    const all = button("☰", () => {
+      values.value = (choices(field.value) ?? []).map((value) => (value.includes(",") ? `"${value}"` : value)).join(", ");
+      values.dispatchEvent(new Event("input", { bubbles: true }));
+    }, { id: `${side}-all`, className: "icon", "aria-label": t`All values for ${name}`, title: t`All values` });
+    $("plot-hint").before(make("div", { className: "axis", role: "group", "aria-label": TOLD[side] }, make("label", {}, `${name} `, field), make("label", {}, `${t`${name} values`} `, values), all));
   }
   const show = () => {
     for (const side of SIDES) $(`${side}-all`).hidden = !choices($(`${side}-field`).value);

@@ -2,7 +2,7 @@
 
 import { FORM } from "./declared.js";
 import { $, make, newest } from "./dom.js";
-import { setField } from "./form.js";
+import { fillForm, formState, setField } from "./form.js";
 import { t } from "./language.js";
 import { setLoras } from "./loras.js";
 import { model, modelNames, setModel } from "./models.js";
@@ -19,6 +19,7 @@ const applying = newest();
 export async function applyRecipe(record, where = t`the picture`, leftOut = undefined, actions = []) {
   const isNewest = applying();
   const missing = [];
+  const before = formState();
   const told = leftOut === undefined ? ask("/api/recipes", { method: "POST", json: { record } }).then((found) => found.left_out, (error) => error.message) : leftOut;
   // The form has to be in sight before its texts are typed over.
   location.hash = "#paint";
@@ -58,8 +59,7 @@ export async function applyRecipe(record, where = t`the picture`, leftOut = unde
   const text = missing.length ? t`Recipe of ${where} loaded, but ${missing.join("; ")}.` : t`Recipe of ${where} loaded.`;
   const lost = await told;
   // What changes the picture stays until it is closed.
-  if (lost) notice(`${text} ${lost[0].toUpperCase()}${lost.slice(1)}.`, actions, { stays: true });
-  else notice(text, actions);
+  notice(lost ? `${text} ${lost[0].toUpperCase()}${lost.slice(1)}.` : text, [[t`Undo`, () => fillForm(before)], ...actions], { stays: Boolean(lost) });
 }
 
 /** Names of LoRAs that a prompt names itself. */

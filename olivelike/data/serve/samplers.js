@@ -9,6 +9,12 @@ let own = { sampler: "", schedule: "", class: null };
 /** Names of all samplers that the model is drawn with, each with its usual schedule type. */
 export const samplers = () => known.map((one) => named(one, "Automatic"));
 
+/** The sampler that is chosen, or the model's own. */
+export const sampler = () => $("sampler").value || own.sampler;
+
+/** Schedule types that it is drawn with. */
+export const schedules = () => entry(sampler())?.schedules ?? [];
+
 const entry = (name) => known.find((one) => one.name === name);
 
 function named(one, schedule) {

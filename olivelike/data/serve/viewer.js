@@ -1,5 +1,6 @@
 // One picture, large, with its recipe and what can be done with it.
 
+import { recordOf } from "./compare.js";
 import { $ } from "./dom.js";
 import { locale, t } from "./language.js";
 import { notice, problem } from "./notices.js";
@@ -10,6 +11,7 @@ import { recipeRows } from "./recipe.js";
 const SWIPE = 50;
 
 let shown = null;
+let actual = false;
 let around = () => [null, null];
 
 /** Show `picture`; `neighbours(picture)` returns the ones before and after it. */
@@ -20,20 +22,42 @@ export function view(picture, neighbours = () => [null, null]) {
   $("viewer-before").disabled = !before;
   $("viewer-after").disabled = !after;
   $("viewer-picture").src = picture.url;
+  $("viewer-picture").style.setProperty("--pixels", `${picture.width / devicePixelRatio}px`);
   $("viewer-picture").alt = picture.prompt || t`Picture without a prompt`;
   $("viewer-picture").style.setProperty("--shape", picture.width / picture.height);
   $("viewer-picture").classList.toggle("tiny", picture.width <= 128);
   $("viewer-link").href = picture.url;
   $("viewer-heading").textContent = new Date(picture.created).toLocaleString(locale());
   problem($("viewer-flagged"), picture.flagged ? FLAGGED : "");
-  const record = picture.record ?? { prompt: picture.prompt, seed: picture.seed, width: picture.width, height: picture.height };
-  $("viewer-recipe").replaceChildren(...recipeRows(record));
+  $("viewer-recipe").replaceChildren(...recipeRows(recordOf(picture)));
   problem($("viewer-problem"), "");
   showActions("viewer", picture, {
     before: ({ stays }) => stays || $("viewer").close(),
     failed: (error) => ($("viewer").open ? problem($("viewer-problem"), error) : notice(error.message)),
   });
   if (!$("viewer").open) $("viewer").showModal();
+}
+
+/** Show each pixel of the picture as one of the screen, its middle first; or the whole picture. */
+function zoom(on) {
+  actual = on;
+  const room = $("viewer-link");
+  room.classList.toggle("actual", on);
+  $("viewer-actual").setAttribute("aria-pressed", String(on));
+  room.scrollTo((room.scrollWidth - room.clientWidth) / 2, (room.scrollHeight - room.clientHeight) / 2);
+}
+
+/** What is larger than the screen is drawn along by the mouse; fingers scroll it by themselves. */
+function drawAlong() {
+  const room = $("viewer-link");
+  let moved = 0;
+  room.addEventListener("pointerdown", () => (moved = 0));
+  room.addEventListener("pointermove", ({ buttons, pointerType, movementX, movementY }) => {
+    if (!actual || !buttons || pointerType !== "mouse") return;
+    moved += Math.abs(movementX) + Math.abs(movementY);
+    room.scrollBy(-movementX, -movementY);
+  });
+  room.addEventListener("click", (event) => moved > 4 && event.preventDefault());
 }
 
 /** What is said of a flagged picture, with what to do. */
@@ -56,16 +80,20 @@ export function startViewer() {
   $("viewer-close").addEventListener("click", () => $("viewer").close());
   $("viewer-before").addEventListener("click", () => turn(0));
   $("viewer-after").addEventListener("click", () => turn(1));
+  $("viewer-actual").addEventListener("click", () => zoom(!actual));
+  $("viewer").addEventListener("close", () => zoom(false));
+  drawAlong();
   let touched = null;
   $("viewer-link").addEventListener("touchstart", ({ touches }) => (touched = touches.length === 1 ? touches[0] : null), { passive: true });
   $("viewer-link").addEventListener("touchend", ({ changedTouches: [end] }) => {
-    const [across, along] = touched ? [end.clientX - touched.clientX, end.clientY - touched.clientY] : [0, 0];
+    const [across, along] = touched && !actual ? [end.clientX - touched.clientX, end.clientY - touched.clientY] : [0, 0];
     if (Math.abs(across) > SWIPE && Math.abs(across) > 2 * Math.abs(along)) turn(across > 0 ? 0 : 1);
   });
   $("viewer").addEventListener("keydown", (event) => {
     if (event.key === "ArrowLeft") turn(0);
     else if (event.key === "ArrowRight") turn(1);
     else if (event.key === "Delete") removePicture(shown).catch((error) => problem($("viewer-problem"), error));
+    else if (event.key === "z") zoom(!actual);
     else if (event.key === "f") $("viewer-actions").querySelector("[aria-pressed]").click();
   });
 }

@@ -69,14 +69,18 @@ class Preprocessor(NamedTuple):
     """Makes it of a picture in RGB and the thresholds."""
     thresholds: tuple[float, ...] = ()
     """The extension's `threshold_a` and `threshold_b`, as far as there are such, by default."""
+    named: tuple[str, ...] = ()
+    """What the thresholds are called there."""
 
 
 PREPROCESSORS: Final[Mapping[str, Preprocessor]] = MappingProxyType({
-    CANNY: Preprocessor("Canny (edges)", "its edges", _edges, (100, 200)),
-    "scribble_xdog": Preprocessor("Scribble (XDoG lines)", "its lines", _lines, (32,)),
+    CANNY: Preprocessor("Canny (edges)", "its edges", _edges, (100, 200), ("Low threshold", "High threshold")),
+    "scribble_xdog": Preprocessor("Scribble (XDoG lines)", "its lines", _lines, (32,), ("XDoG threshold",)),
     "invert": Preprocessor("Invert (black lines on white)", "inverted", _inverted),
-    "threshold": Preprocessor("Threshold (black and white)", "in black and white", _black_and_white, (127,)),
-    "blur_gaussian": Preprocessor("Blur", "blurred", _blurred, (9.0,)),
+    "threshold": Preprocessor(
+        "Threshold (black and white)", "in black and white", _black_and_white, (127,), ("Binarization threshold",)
+    ),
+    "blur_gaussian": Preprocessor("Blur", "blurred", _blurred, (9.0,), ("Sigma",)),
 })  # fmt: skip
 """All but `none`, the picture as it is."""
 

@@ -91,6 +91,29 @@ def test_a_control_picture_is_drawn_by_hand_and_made_of_another(visit: Callable[
     assert page.input_value("#width") == "48"
 
 
+def test_edges_are_found_by_thresholds_of_ones_own(visit: Callable[..., Opened], guided: Running) -> None:
+    opened = visit(server=guided)
+    page = opened.page
+    opened.fold("control")
+    drop(opened, "#fold-control .drop", "plain.png", png("white", (32, 32)))
+    page.locator("#control-picture").wait_for()
+    assert page.is_hidden("#control-a")
+    page.select_option("#control-preprocessor", "threshold")
+    assert page.get_by_label("Binarization threshold").input_value() == "127"
+    assert page.is_hidden("#control-b")
+    page.select_option("#control-preprocessor", "canny")
+    assert [page.get_by_label(f"{one} threshold").input_value() for one in ("Low", "High")] == ["100", "200"]
+    opened.generate(prompt="a red circle", steps=2)
+    (sent,) = opened.job()["order"]["controls"]
+    assert sent["preprocessor"] == "canny"
+    page.fill("#control-a", "20")
+    page.press("#control-a", "Tab")
+    assert "threshold_a=20" in str(page.get_attribute("#control-picture", "src"))
+    opened.generate(prompt="a red circle", steps=2)
+    (made,) = opened.job()["order"]["controls"]
+    assert (made["preprocessor"], made["image"] != sent["image"]) == ("none", True)
+
+
 def test_pictures_are_prompts_by_the_models_adapter(
     visit: Callable[..., Opened], guided: Running, tmp_path: Path
 ) -> None:

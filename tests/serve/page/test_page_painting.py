@@ -36,6 +36,8 @@ def test_a_picture_is_painted_and_seen_growing(visit: Callable[..., Opened]) -> 
     opened = visit()
     opened.page.evaluate(WATCH)
     opened.generate(prompt="a red circle", steps=300)
+    # It is announced a moment after it is seen.
+    opened.page.wait_for_function("window.seen.announced.some((text) => text.startsWith('Painted'))")
     seen = opened.page.evaluate("() => window.seen")
     previews = {one for one in seen["previews"] if one}
     assert len(previews) > 1
@@ -45,8 +47,7 @@ def test_a_picture_is_painted_and_seen_growing(visit: Callable[..., Opened]) -> 
     assert steps[0] < 100
     assert any(re.search(r" s left$", text) for text in seen["status"])
     # A screen reader hears of the beginning, the middle and the end, not of each step.
-    announced = opened.page.evaluate("() => window.seen.announced")
-    assert [text.partition(" ")[0] for text in announced if text] == ["Painting", "Half", "Painted"]
+    assert [text.partition(" ")[0] for text in seen["announced"] if text] == ["Painting", "Half", "Painted"]
     job = opened.job()
     assert opened.page.get_attribute("#stage-picture", "src") == job["pictures"][0]["url"]
     assert opened.page.locator("#stage-picture").evaluate(WIDTH) == 32
@@ -139,6 +140,14 @@ def test_a_plot_of_two_axes_has_labels_and_all_pictures(visit: Callable[..., Ope
     opened.page.fill("#x-values", "two")
     opened.page.click("#generate")
     assert "“two” is no number" in opened.page.text_content("#plot-problem")
+    opened.page.select_option("#x-field", "schedule")
+    opened.page.select_option("#y-field", "")
+    opened.page.select_option("#sampler", "DPM++ 2M")
+    opened.page.click("#x-all")
+    assert opened.page.input_value("#x-values") == "Uniform, Karras, Exponential, Beta, SGM Uniform"
+    opened.page.fill("#x-values", "Uniform, Karras")
+    opened.generate("^2 pictures", steps=2)
+    assert [one["record"].get("schedule") for one in opened.job()["pictures"]] == [None, "Karras"]
 
 
 def test_a_lora_is_added_with_a_strength_and_changes_the_picture(visit: Callable[..., Opened]) -> None:

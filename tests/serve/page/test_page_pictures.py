@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import zipfile
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
+from tests.serve.conftest import wait_until
 from tests.serve.page.conftest import Opened, drop, holds, png
 
 pytestmark = pytest.mark.slow
@@ -125,9 +127,67 @@ def test_older_pictures_come_as_one_goes_down(visit: Callable[..., Opened]) -> N
     opened.page.click("text=Gallery")
     opened.page.fill("#search", "a page of many")
     status = opened.page.locator("#gallery-status")
-    status.filter(has_text="60 and more pictures").wait_for()
-    opened.page.locator("#gallery-more").scroll_into_view_if_needed()
     status.filter(has_text=re.compile("^70 pictures$")).wait_for()
+    tiles = opened.page.locator("#gallery-days .thumbnail")
+    opened.page.locator("#gallery-more").scroll_into_view_if_needed()
+    tiles.nth(69).wait_for()
+
+
+def test_all_that_match_are_chosen_not_those_that_are_loaded_alone(visit: Callable[..., Opened]) -> None:
+    opened = visit()
+    for seed in (10, 40, 70):
+        opened.server.draw(prompt="one of a herd", steps=1, num_images=30, batch_size=10, seed=seed)
+    page = opened.page
+    page.click("text=Gallery")
+    page.fill("#search", "herd")
+    page.locator("#gallery-status", has_text=re.compile("^90 pictures$")).wait_for()
+    page.click("#select")
+    page.click("#select-all")
+    counted = page.locator("#selected-count")
+    counted.filter(has_text="90 pictures chosen").wait_for()
+    tile = page.locator("#gallery-days .thumbnail").first
+    width = tile.bounding_box()["width"]
+    tile.click()
+    counted.filter(has_text="89 pictures chosen").wait_for()
+    assert tile.bounding_box()["width"] == width
+    page.click("#selected-like")
+    with opened.server.client() as client:
+        asked = {"search": "herd favourite:yes", "limit": 1}
+        wait_until(lambda: client.get("/api/pictures", params=asked).json()["total"] == 89)
+    with page.expect_download() as download:
+        page.click("#selected-zip")
+    with zipfile.ZipFile(download.value.path()) as archive:
+        assert len(archive.namelist()) == 89
+    page.click("#selected-delete")
+    assert "Delete 89 pictures?" in str(page.text_content("#confirm-question"))
+    page.click("#confirm-yes")
+    page.locator("#gallery-status", has_text=re.compile("^1 picture$")).wait_for()
+
+
+def test_a_picture_is_seen_pixel_by_pixel(visit: Callable[..., Opened]) -> None:
+    opened = visit()
+    with opened.server.client() as client:
+        data = png("navy", (300, 400))
+        client.post("/api/upscale?upscaler=Lanczos&factor=4", content=data).raise_for_status()
+    page = opened.page
+    page.click("text=Gallery")
+    page.locator("#gallery-days .thumbnail").first.click()
+    shown = page.locator("#viewer-picture")
+    shown.evaluate("(image) => image.decode()")
+    assert shown.bounding_box()["height"] < 860
+    page.keyboard.press("z")
+    assert page.get_attribute("#viewer-actual", "aria-pressed") == "true"
+    assert [shown.bounding_box()[side] for side in ("width", "height")] == [1200, 1600]
+    left = shown.bounding_box()["x"]
+    box = page.locator("#viewer-link").bounding_box()
+    page.mouse.move(box["x"] + 300, box["y"] + 300)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 200, box["y"] + 300, steps=5)
+    page.mouse.up()
+    assert left - shown.bounding_box()["x"] == pytest.approx(100, abs=30)
+    assert len(page.context.pages) == 1  # It was drawn along, not opened.
+    page.click("#viewer-actual")
+    assert shown.bounding_box()["height"] < 860
 
 
 def test_a_picture_that_is_dragged_in_brings_its_recipe(visit: Callable[..., Opened]) -> None:
@@ -258,9 +318,18 @@ def test_what_the_form_can_not_take_of_a_recipe_is_named(visit: Callable[..., Op
 
 def test_a_pasted_recipe_fills_the_form_and_one_that_is_not_read_changes_nothing(visit: Callable[..., Opened]) -> None:
     opened = visit()
+    opened.page.fill("#prompt", "my own words")
+    opened.page.fill("#steps", "9")
     paste(opened, HIRES)
-    opened.page.locator(".notice", has_text=f"Recipe of the pasted text loaded. {LEFT_OUT}").wait_for()
+    notice = opened.page.locator(".notice", has_text=f"Recipe of the pasted text loaded. {LEFT_OUT}")
+    notice.wait_for()
     assert (opened.page.input_value("#prompt"), opened.page.input_value("#steps")) == ("a blue star", "3")
+    assert opened.page.input_value("#hires_steps") == "3"  # As many as the first pass, where A1111 says nothing.
+    notice.get_by_text("Undo").click()
+    holds(opened.page, "#prompt", "my own words")
+    assert (opened.page.input_value("#steps"), opened.page.input_value("#hires")) == ("9", "")
+    paste(opened, HIRES)
+    holds(opened.page, "#prompt", "a blue star")
     paste(opened, HIRES.replace("4x-UltraSharp", "RealESRGAN_x4plus"))
     holds(opened.page, "#upscaler", "R-ESRGAN 4x+")
     assert (opened.page.input_value("#hires"), opened.page.input_value("#hires_strength")) == ("2", "0.5")
