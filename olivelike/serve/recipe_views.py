@@ -66,7 +66,7 @@ def with_upscaler(view: _View, upscalers: Iterable[str]) -> _View:
     If it is not, the latents are enlarged in its place, and what is left out says so.
     """
     settings = dict((view.record or {}).get("other") or {})
-    upscaler, hires = settings.get("Hires upscaler", ""), take_hires(settings)
+    upscaler, hires = settings.get("Hires upscaler", ""), take_hires(settings, (view.record or {}).get("steps"))
     if view.record is None or not hires:
         return view
     name = named_upscaler(upscaler, upscalers)

@@ -305,8 +305,9 @@ class Service:
             side = round(max(self._size(cell.order)) * (cell.order.hires or 1))
             if side > limits.max_side:
                 raise UsageError(f"a side of {side} pixels is more than the {limits.max_side} that are drawn here")
-            if cell.order.steps > limits.max_steps:
-                raise UsageError(f"{cell.order.steps} steps are more than the {limits.max_steps} that are taken here")
+            steps = max(int(cell.order.steps * (cell.order.strength or 1)), cell.order.hires_steps)  # What is run.
+            if steps > limits.max_steps:
+                raise UsageError(f"{steps} steps are more than the {limits.max_steps} that are taken here")
 
     def _size(self, order: Order) -> tuple[int, int]:
         """Return the size that is asked for; of a second pass, too, where that multiplies the folder's own."""

@@ -90,7 +90,10 @@ def test_info_and_generate_name_what_is_not_taken_over_in_the_same_words(cli, ge
     notes = [line.removeprefix("note: ") for line in made.err.splitlines()]
     assert notes == [
         LEFT_OUT,
-        "the second pass is left out; --hires 2:0.5 draws one, with --upscaler FILE by an upscaler that you have",
+        (
+            "the second pass is left out; --hires 2:0.5 --hires-steps 2 draws one, with --upscaler FILE by an upscaler "
+            "that you have"
+        ),
     ]
 
 

@@ -177,7 +177,7 @@ def test_a_picture_of_one_line_is_painted_too(api, size, mode):
     assert api.img2img(**fields, inpaint_full_res=False).image.size == (32, 32)
 
 
-def test_a_second_pass_draws_the_enlarged_picture_again(api):
+def test_a_second_pass_draws_the_enlarged_picture_again(api, service):
     result = api.txt2img(**FAST, enable_hr=True, hr_scale=2, hr_upscaler="Lanczos", denoising_strength=0.6)
     assert result.image.size == (64, 64)
     assert (result.info["width"], result.info["seed"], result.info["denoising_strength"]) == (64, 7, 0.6)
@@ -186,16 +186,19 @@ def test_a_second_pass_draws_the_enlarged_picture_again(api):
         batch_size=2,
     )  # fmt: skip
     assert [image.size for image in both.images] == [(48, 48)] * 2
-    assert "Steps: 3" in both.info["infotexts"][0]
+    assert service.jobs(limit=1)[0].steps_total == 3
     assert both.info["all_seeds"] == [7, 8]
 
 
 def test_latents_are_enlarged_between_two_passes_of_one_job(api, service):
     assert api.get_latent_upscale_modes() == [{"name": "Latent"}]
-    result = api.txt2img(**FAST, enable_hr=True, hr_scale=1.5, hr_upscaler="Latent", denoising_strength=0.6)
+    asked = {**FAST, "enable_hr": True, "hr_scale": 1.5, "hr_upscaler": "Latent", "denoising_strength": 0.6}
+    result = api.txt2img(**asked)
     assert result.image.size == (48, 48)
     assert result.info["denoising_strength"] == 0.6
-    assert "Hires upscale: 1.5, Hires upscaler: Latent" in result.info["infotexts"][0]
+    assert "Hires upscale: 1.5, Hires steps: 2, Hires upscaler: Latent" in result.info["infotexts"][0]
+    assert "Hires steps: 5," in api.txt2img(**asked, hr_second_pass_steps=5).info["infotexts"][0]
+    assert service.jobs(limit=1)[0].steps_total == 2 + 5
 
 
 def test_subseeds_vary_the_pictures_of_one_seed(api):

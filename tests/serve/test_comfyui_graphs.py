@@ -111,7 +111,7 @@ def test_latents_that_are_enlarged_are_hires_fix_and_so_are_pictures_by_an_upsca
         "31": again,
     }
     fields = read_graph(latent, LISTED).fields
-    assert (fields["hires"], fields["hires_strength"], fields["steps"]) == (2.0, 0.5, 20)
+    assert (fields["hires"], fields["hires_strength"], fields["steps"], fields["hires_steps"]) == (2.0, 0.5, 20, 14)
     assert "upscaler" not in fields
     pixels = changed(latent, n31_latent_image=["36", 0]) | {
         "32": node("VAEDecode", samples=["3", 0], vae=["4", 2]),

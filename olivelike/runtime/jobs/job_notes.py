@@ -337,7 +337,8 @@ def _left_out_notes(record: PictureRecord, *, started: bool) -> Iterator[str]:
     other = record.other
     if "Hires upscale" in other and record.hires is None:
         strength = f":{other['Denoising strength']}" if "Denoising strength" in other else ""
-        option = shortened(f"--hires {other['Hires upscale']}{strength}", 30)
+        steps = other.get("Hires steps") or record.steps
+        option = shortened(f"--hires {other['Hires upscale']}{strength} --hires-steps {steps}", 60)
         yield f"the second pass is left out; {option} draws one, with --upscaler FILE by an upscaler that you have"
 
 

@@ -72,7 +72,9 @@ class Job:
     @property
     def steps(self) -> int:
         """About how many steps a batch takes."""
-        return max(1, int(self.request.steps * (self.request.strength or 1.0)))
+        request = self.request
+        first = max(1, int(request.steps * (request.strength or 1.0)))
+        return first if request.hires is None else first + request.second_steps(request.steps)
 
     @property
     def batches(self) -> int:

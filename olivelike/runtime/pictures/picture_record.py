@@ -244,7 +244,7 @@ def _validator() -> type[BaseModel]:
 NEGATIVE: Final = "Negative prompt:"
 _FIRST: Final = (
     "Steps", "Sampler", "Schedule type", "CFG scale", "CFG Rescale", "Seed", "Size", "Model hash", "Model",
-    "Denoising strength", "Hires upscale", "Hires upscaler", "Postprocess upscaler", "Variation seed",
+    "Denoising strength", "Hires upscale", "Hires steps", "Hires upscaler", "Postprocess upscaler", "Variation seed",
     "Variation seed strength", "Mask blur", "Inpaint area", "Masked area padding", "Clip skip", "Eta",
     "Guidance interval", "Cache interval", "Emphasis",
 )  # fmt: skip
@@ -291,6 +291,7 @@ def _settings(record: PictureRecord) -> Iterator[tuple[str, str]]:
         "Size": f"{record.width}x{record.height}" if record.width and record.height else None,
         "Denoising strength": record.denoising_strength(record.strength),
         "Hires upscale": record.hires,
+        "Hires steps": record.second_steps(record.steps) if record.hires and record.steps else None,
         "Hires upscaler": (enlarged or LATENT) if record.hires else None,
         "Postprocess upscaler": None if record.hires else enlarged,
         "Masked area padding": record.inpaint_padding if "Inpaint area" in plain else None,

@@ -17,7 +17,7 @@ from typing import Final
 from olivelike._untrusted import Json, JsonView, one_line
 from olivelike.errors import SourceError
 from olivelike.runtime.pictures.picture_record import LATENT, NEGATIVE, PictureRecord, told_of
-from olivelike.runtime.pipeline.request import RequestFields, hires_fields, read_number
+from olivelike.runtime.pipeline.request import RequestFields, hires_fields, read_number, read_whole
 from olivelike.runtime.schedulers.scheduler_names import written_schedule
 
 _LONGEST: Final = 65_536
@@ -218,18 +218,26 @@ def record_of_settings(record: PictureRecord, settings: Mapping[str, str]) -> Pi
     if size is not None:
         found["width"], found["height"] = int(size[1]), int(size[2])
         del rest["Size"]
-    if rest.get("Hires upscaler") == LATENT and "Hires steps" not in rest:
-        found |= take_hires(rest)
+    if rest.get("Hires upscaler") == LATENT:
+        found |= take_hires(rest, found.get("steps"))
     return replace(record, other=rest, **{**found, **_sampling(found)})
 
 
-def take_hires(settings: dict[str, str]) -> RequestFields:
-    """Take a second pass out of A1111's settings; nothing, if one is not there or no number."""
+def take_hires(settings: dict[str, str], steps: int | None) -> RequestFields:
+    """Take a second pass out of A1111's settings, whose first has so many steps; nothing, if there is none to be read.
+
+    Where it has no steps of its own it runs as many: `sample_hr_pass` of `modules/processing.py`.
+    """
     try:
-        found = hires_fields(read_number(settings["Hires upscale"]), read_number(settings["Denoising strength"]))
+        strength = read_number(settings["Denoising strength"])
+        runs = read_whole(settings.get("Hires steps", "0")) or steps or 0
+        if runs == int((steps or 0) * min(strength, 1)):  # The default here, and what texts of ours say of it.
+            runs = 0
+        found = hires_fields(read_number(settings["Hires upscale"]), strength, hires_steps=runs)
         del settings["Hires upscale"], settings["Hires upscaler"], settings["Denoising strength"]
     except (ValueError, KeyError):
         return {}
+    settings.pop("Hires steps", None)
     return found
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import UsageError
 from olivelike.model.components import latents_in_square
@@ -24,15 +24,19 @@ if TYPE_CHECKING:
     from olivelike.runtime.sessions.session import Network
 
 
+_MOST_STEPS: Final = 1000
+"""Steps of a schedule, however small a share of it runs: as many as networks are trained on."""
+
+
 def check_hires(request: Request) -> None:
     """Check whether a request can be drawn twice, if it asks for that. Raises `UsageError`."""
     if request.hires is None:
         return
     strength = request.hires_strength
-    if int(request.steps * strength) < 1:
+    if not request.hires_steps and int(request.steps * strength) < 1:
         raise UsageError(
             f"hires with strength {strength:g} of {request.steps} steps leaves no step; "
-            f"take at least strength {1 / request.steps:.2g}, or more steps"
+            f"take at least strength {1 / request.steps:.2g}, more steps, or hires_steps"
         )
     if request.init_image is not None:
         raise UsageError(
@@ -51,8 +55,15 @@ def hires_size(request: Request, folder: PipelineFolder) -> tuple[int, int]:
 
 
 def second_pass(request: ResolvedRequest, folder: PipelineFolder) -> ResolvedRequest:
-    """Return what is drawn of what the request draws first."""
-    return replace(request, size=hires_size(request, folder), strength=request.hires_strength, hires=None)
+    """Return what is drawn of what the request draws first; of its `steps`, `hires_steps` run if there are some."""
+    strength = request.hires_strength
+    steps = schedule_length(request.hires_steps, strength) if request.hires_steps else request.steps
+    return replace(request, size=hires_size(request, folder), steps=steps, strength=strength, hires=None)
+
+
+def schedule_length(runs: int, strength: float) -> int:
+    """Return of how many steps so many are the share, as `setup_img2img_steps` of A1111's `sd_samplers_common.py`."""
+    return max(runs, min(int(runs / min(strength, 0.999)), _MOST_STEPS))
 
 
 def enlarge_latents(latents: Array, state: BatchState) -> Array:

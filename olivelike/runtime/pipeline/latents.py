@@ -67,7 +67,7 @@ def begin_batch(
 ) -> BatchState:
     """Make generators and schedule of a batch, whose pictures may have variation seeds.
 
-    `begun` says that it goes on with latents, if not from the request's picture.
+    `begun` says that it goes on with latents, if not from the request's picture: the second pass of Hires fix.
 
     Raises `UsageError` for a scheduler that there is none of, or a number of steps that it refuses, and `SourceError`
     if the folder's own is for networks of another kind, or its config is damaged.
@@ -77,8 +77,9 @@ def begin_batch(
     chosen = scheduler_settings(request.scheduler, folder.scheduler, flow=folder.is_of_flow)
     strength = request.strength if begun or request.init_image is not None else None
     shift = shift_by_size(chosen.settings, folder.patches(request.size), request.steps, folder.family.flow_shift)
+    runs, even = request.hires_steps if begun else 0, folder.family.even_sigmas
     schedule = make_schedule(
-        chosen, request.steps, strength=strength, eta=request.eta, shift=shift, even=folder.family.even_sigmas
+        chosen, request.steps, strength=strength, runs=runs, eta=request.eta, shift=shift, even=even
     )
     return BatchState(request, folder, schedule, tuple(seeds), tuple(variations), generators(seeds))
 

@@ -518,7 +518,22 @@ class Recorded:
         elsewhere=Elsewhere(a1111="denoising_strength"),
         axis=True,
     )
-    """Share of the steps that run again then."""
+    """Share of the steps that run again then; with `hires_steps`, the share of a schedule that those are."""
+    hires_steps: Annotated[int, Bounds(ge=0, le=10_000)] = choice(
+        0,
+        Asked(
+            int,
+            "Steps of the second pass, as A1111 counts them; 0, the default, is STRENGTH of --steps.",
+            "N",
+            aliases=("hr_second_pass_steps",),
+        ),
+        label="Hires steps",
+        told=Told(),
+        entered=Entered("hires", hint="How many the second pass runs. 0: the share of Steps that its strength says."),
+        axis=True,
+        most=10_000,
+    )
+    """Steps that run again then, all of them; 0 is the share that `hires_strength` says of `steps`."""
     inpaint_area: Literal["whole", "masked"] = choice(
         "whole",
         Asked(
@@ -600,6 +615,10 @@ class Recorded:
     def denoising_strength(self, first: float | None) -> float | None:
         """Return what A1111 calls so: of the last pass, `first` without a second one."""
         return first if self.hires is None else self.hires_strength
+
+    def second_steps(self, steps: int) -> int:
+        """Return how many steps the second pass runs, where the first has so many."""
+        return self.hires_steps or max(1, int(steps * min(self.hires_strength, 1)))
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
@@ -918,9 +937,9 @@ def names_elsewhere(api: Literal["a1111", "openai"]) -> dict[str, str]:
     return {**aliases, **{name: theirs for name, theirs in declared.items() if theirs}}
 
 
-def hires_fields(times: float, strength: float | None) -> RequestFields:
-    """Return the fields of Hires fix; a strength of `None` is left open."""
-    return {"hires": times, **({} if strength is None else {"hires_strength": strength})}
+def hires_fields(times: float, strength: float | None, **more: int) -> RequestFields:
+    """Return the fields of Hires fix, with `more` of them; a strength of `None` is left open."""
+    return {"hires": times, **({} if strength is None else {"hires_strength": strength}), **more}
 
 
 def with_hires(given: RequestFields) -> RequestFields:

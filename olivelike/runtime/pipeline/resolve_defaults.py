@@ -11,7 +11,7 @@ from olivelike.model.guides import CONTROL_KINDS, GUIDES
 from olivelike.runtime.pictures.pixels import seen_size
 from olivelike.runtime.pipeline.cheap_steps import check_cheap_steps
 from olivelike.runtime.pipeline.guides_in_use import check_control_sizes, check_guides
-from olivelike.runtime.pipeline.hires import check_hires, hires_size
+from olivelike.runtime.pipeline.hires import check_hires, hires_size, second_pass
 from olivelike.runtime.pipeline.latents import begin_batch
 from olivelike.runtime.pipeline.masked_area import ASPECT_TOLERANCE, check_mask, part_of_picture
 from olivelike.runtime.pipeline.request import (
@@ -89,6 +89,8 @@ def resolve_defaults(
     check_scheduler(resolved.scheduler, folder.scheduler, flow=folder.is_of_flow)
     once_checked(resolved)
     begin_batch(resolved, folder, ())
+    if resolved.hires is not None:
+        begin_batch(second_pass(resolved, folder), folder, (), begun=True)
     part_of_picture(resolved)
     return resolved
 

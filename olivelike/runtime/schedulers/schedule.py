@@ -118,6 +118,7 @@ def make_schedule(
     steps: int,
     *,
     strength: float | None = None,
+    runs: int = 0,
     eta: float = 0.0,
     shift: float = 0.0,
     even: bool = False,
@@ -130,12 +131,13 @@ def make_schedule(
         chosen: The scheduler.
         steps: Steps from noise to a picture.
         strength: Share of them that runs, for a picture to start from; `None` is all.
+        runs: How many of them run, where that is asked for in place of a share.
         eta: Share of each step's noise that is drawn afresh, where a scheduler has such a share.
         shift: What `shift_by_size` returns.
         even: Whether a flow falls evenly to one step's share.
     """
     _check_steps(chosen, steps)
-    skipped = _skipped(chosen, steps, strength)
+    skipped = steps - runs if runs else _skipped(chosen, steps, strength)
     try:
         return _made(chosen.class_name, json.dumps(chosen.settings), steps, skipped, eta, float(shift), even)
     except (KeyError, ValueError, TypeError, IndexError, OverflowError, ZeroDivisionError) as error:

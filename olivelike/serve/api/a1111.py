@@ -7,13 +7,14 @@ import html
 import json
 import math
 import re
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeGuard, TypeVar
 
 from fastapi import APIRouter, Request
 
 from olivelike._untrusted import Json, JsonView
 from olivelike.errors import UsageError
 from olivelike.families import FAMILIES
+from olivelike.runtime.pipeline.hires import schedule_length
 from olivelike.runtime.pipeline.request import hires_fields, names_elsewhere
 from olivelike.runtime.schedulers.scheduler_names import find_scheduler
 from olivelike.serve.api.a1111_guides import controls_of
@@ -77,7 +78,7 @@ async def txt2img(request: Request, asked: TextToImage) -> Json:
     twice = asked.enable_hr and scale is None
     led = await controls_of(service, asked.alwayson_scripts, _model(request, asked), client_of(request))
     strength = _strength(asked.second_strength, asked.steps)
-    more = led if scale is None else {**led, **hires_fields(scale, strength)}
+    more = led if scale is None else {**led, **hires_fields(scale, strength, hires_steps=asked.second_steps)}
     order = _order(request, asked, save=asked.save_images and not twice, **more)
     if twice:
         found = find_model(service, order.model)
@@ -295,8 +296,15 @@ def _second_size(service: Service, asked: TextToImage, first: tuple[int, int]) -
 
 
 def _second_order(request: Request, again: TextToImage, asked: TextToImage, **more: Any) -> Order:
-    strength = _strength(asked.second_strength, again.steps)
-    return _order(request, again, save=asked.save_images, strength=strength, **more)
+    # As many run as there, of a schedule that is longer.
+    runs = asked.second_steps
+    steps = schedule_length(runs, asked.second_strength) if runs else again.steps
+    strength = _strength(runs / steps, steps)
+    return _order(request, again.model_copy(update={"steps": steps}), save=asked.save_images, strength=strength, **more)
+
+
+def _enlarges(asked: Drawing) -> TypeGuard[TextToImage]:
+    return isinstance(asked, TextToImage) and asked.enable_hr
 
 
 async def _answer(
@@ -341,7 +349,7 @@ def _info(service: Service, asked: Drawing, order: Order, pictures: list[Picture
         "sd_vae_hash": None,
         "seed_resize_from_w": -1,
         "seed_resize_from_h": -1,
-        "denoising_strength": order.denoising_strength(record.get("strength")),
+        "denoising_strength": asked.second_strength if _enlarges(asked) else record.get("strength"),
         "extra_generation_params": {"Schedule type": record["schedule"]} if record.get("schedule") else {},
         "index_of_first_image": 0,
         "infotexts": [one.parameters or "" for one in pictures] or [""],

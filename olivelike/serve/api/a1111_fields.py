@@ -146,9 +146,10 @@ _DRAWING: Final = {
 TEXT_TO_IMAGE: Final[Mapping[str, Field]] = {
     **_DRAWING,
     **_done(
-        enable_hr=False, hr_scale=2.0, hr_second_pass_steps=0, hr_resize_x=0, hr_resize_y=0, hr_checkpoint_name=None,
-        hr_sampler_name=None, hr_scheduler=None, hr_prompt="", hr_negative_prompt="",
+        enable_hr=False, hr_scale=2.0, hr_resize_x=0, hr_resize_y=0, hr_checkpoint_name=None, hr_sampler_name=None,
+        hr_scheduler=None, hr_prompt="", hr_negative_prompt="",
     ),
+    **_done("0 is `steps`", hr_second_pass_steps=0),
     **_done("of the second pass; 0 runs one step", denoising_strength=None),
     **_done("`Latent`, `Lanczos`, `Nearest`, files of `--upscaler-dir`", hr_upscaler=None),
     **_refused("give `width` and `height` of the first pass", firstphase_width=0, firstphase_height=0),

@@ -206,8 +206,13 @@ class TextToImage(Drawing):
 
     @property
     def second_strength(self) -> float:
-        """Share of the steps that the second pass runs."""
+        """Share of a schedule that the steps of the second pass are."""
         return 0.75 if self.denoising_strength is None else self.denoising_strength
+
+    @property
+    def second_steps(self) -> int:
+        """Steps that the second pass runs; 0 is one, at a strength of nothing."""
+        return (self.hr_second_pass_steps or self.steps) if self.second_strength else 0
 
     def latent_scale(self) -> float | None:
         """Return how many times as large latents are drawn again; `None` if pixels are enlarged, or nothing is.
@@ -217,8 +222,8 @@ class TextToImage(Drawing):
         if not self.enable_hr or self.hr_upscaler not in LATENT_MODES:
             return None
         other = (
-            "hr_second_pass_steps", "hr_resize_x", "hr_resize_y", "hr_checkpoint_name", "hr_sampler_name",
-            "hr_scheduler", "hr_prompt", "hr_negative_prompt",
+            "hr_resize_x", "hr_resize_y", "hr_checkpoint_name", "hr_sampler_name", "hr_scheduler", "hr_prompt",
+            "hr_negative_prompt",
         )  # fmt: skip
         if given := [name for name in other if _named(getattr(self, name))]:
             raise refused(f"{given[0]} with hr_upscaler {self.hr_upscaler!r} is not done here; take Lanczos")
@@ -232,7 +237,6 @@ class TextToImage(Drawing):
                 "negative_prompt": self.hr_negative_prompt or self.negative_prompt,
                 "sampler_name": _named(self.hr_sampler_name) or self.sampler_name or self.sampler_index,
                 "scheduler": _named(self.hr_scheduler) or self.scheduler,
-                "steps": self.hr_second_pass_steps or self.steps,
                 "n_iter": 1, "batch_size": 1, "width": size[0], "height": size[1],
             }
         )  # fmt: skip

@@ -282,7 +282,8 @@ def _second_pass(drawing: Drawing, second: _Sampling, latents: Node) -> Drawing:
         across, down = (int(enlarging.value(side)) for side in ("width", "height"))
         times = (across or down * width / int(whole.fields["height"])) / width
     more = {} if upscaler is None else {"upscaler": upscaler}
-    found = _with_fields(whole, **hires_fields(times, second.strength), **more)
+    runs = round(second.steps * second.strength)
+    found = _with_fields(whole, **hires_fields(times, second.strength, hires_steps=runs), **more)
     return replace(found, sampling=second.node, loader=drawing.loader)
 
 

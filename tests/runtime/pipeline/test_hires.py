@@ -11,7 +11,7 @@ from torch_pipelines import SCHEDULERS, assert_alike, paint, torch_pipeline
 
 from olivelike.errors import UsageError
 from olivelike.runtime import Request
-from olivelike.runtime.pipeline.hires import enlarge_latents
+from olivelike.runtime.pipeline.hires import enlarge_latents, schedule_length
 from tests.fixtures.little_pipeline import little_checkpoint
 from tests.runtime.small_networks import TWICE, write_network
 
@@ -20,7 +20,7 @@ def ask(**more):
     return Request(**{"prompts": ("a red circle",), "steps": 4, "seed": 5, "size": (32, 32), "hires": 1.5, **more})
 
 
-def painted_twice(scheduler, seeds, strength):
+def painted_twice(scheduler, seeds, strength, steps=4):
     """Return what diffusers draws at 32 pixels, and again at 48 from the enlarged latents."""
     import diffusers
     import torch
@@ -34,7 +34,7 @@ def painted_twice(scheduler, seeds, strength):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return pipeline(
-            ["a red circle"] * len(seeds), image=larger, strength=strength, num_inference_steps=4, generator=sources
+            ["a red circle"] * len(seeds), image=larger, strength=strength, num_inference_steps=steps, generator=sources
         ).images
 
 
@@ -47,6 +47,14 @@ def test_two_passes_give_what_two_pipelines_of_torch_give(pipeline, scheduler):
     assert_alike(result, painted_twice(scheduler, [5, 6], 0.75))
     assert [step.number for step in steps] == [*range(1, steps[0].total + 1)]
     assert {picture.image.size for picture in result.pictures} == {(48, 48)}
+
+
+def test_steps_of_the_second_pass_all_run(pipeline):
+    steps = []
+    result = pipeline.generate(ask(scheduler="DDIM", hires_strength=0.5, hires_steps=6), on_step=steps.append)
+    assert_alike(result, painted_twice("DDIM", [5], 0.5, steps=12))
+    assert steps[-1].total == 4 + 6
+    assert [schedule_length(*one) for one in ((14, 0.7), (10, 0.7), (5, 1.0), (20, 1e-6))] == [20, 14, 5, 1000]
 
 
 @pytest.mark.parametrize("vae", [{}, {"patch_size": [2, 2], "latent_channels": 3}], ids=["apart", "in squares"])
@@ -82,6 +90,7 @@ def test_an_upscaler_stands_between_the_passes_or_at_the_end(pipeline, tmp_path)
         ({"hires": 9.0}, "at most 8"),
         ({"hires_strength": 0.0}, "not above 0"),
         ({"hires_strength": 0.1}, "leaves no step"),
+        ({"hires_steps": 1001, "scheduler": "DDIM"}, "refuses 1001 steps"),
     ],
 )
 def test_a_second_pass_that_cant_be_is_refused(pipeline, more, said):
