@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import MISSING, fields
 from functools import cache
+from typing import Final
 
 from olivelike._untrusted import Json, JsonView
 from olivelike.runtime.pictures.picture_record import fields_of_files, label_of, told_of
 from olivelike.runtime.pictures.preprocessors import PREPROCESSORS
 from olivelike.runtime.pipeline.request import LABELS, Request, axes
-from olivelike.serve.languages import words
+from olivelike.serve.languages import compact, words
 from olivelike.serve.orders import AXES, Order, axis_label
 
 
@@ -37,8 +38,8 @@ def form(language: str = "en") -> Json:
 
     `fields` are those that the form has: name, label, group, bounds, default, the `value` that the form begins with
     where that is another, the field that it is `about`, and whether a record has it, or has it always. `preprocessors`
-    are of control pictures, with names and usual values of thresholds. `axes` are those of plots. `record` is how a record is told, as `info` does. What is
-    nothing, no, or the usual is left out.
+    are of control pictures, with names and usual values of thresholds. `axes` are those of plots. `record` is how a
+    record is told, as `info` does. What is nothing, no, or the usual is left out.
     """
     told = {one.name: told_of(one) for one in fields_of_files()}
     known, translated = bounds(), words(language)
@@ -80,6 +81,23 @@ def form(language: str = "en") -> Json:
     ]  # fmt: skip
     rows = {"fields": chosen, "axes": plotted, "preprocessors": made, "record": record}
     return {name: [_brief(one) for one in found] for name, found in rows.items()}
+
+
+def declared(language: str = "en") -> str:
+    """Return the module that gives `form` to the page; there a row that has no label is called as its field."""
+    found = form(language)
+    called = {one["name"]: one["label"] for one in found["fields"]}
+    for part in ("axes", "record"):
+        known = [(row, called.get(row["name"])) for row in found[part]]
+        found = {**found, part: [{**row, "label": None} if row["label"] == label else row for row, label in known]}
+    short = {part: [_brief(row) for row in rows] for part, rows in found.items()}
+    return f"export const FORM = {compact(short)};\n{_CALLED}"
+
+
+_CALLED: Final = (
+    "for (const row of [...FORM.axes, ...FORM.record]) "
+    "row.label ??= FORM.fields.find(({ name }) => name === row.name).label;\n"
+)
 
 
 def _brief(row: JsonView) -> Json:

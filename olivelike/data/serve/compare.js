@@ -1,6 +1,6 @@
 // Two pictures over each other, parted by a slider, and what differs in their recipes.
 
-import { $, make } from "./dom.js";
+import { $, make, showIn } from "./dom.js";
 import { t } from "./language.js";
 import { recipeFacts } from "./recipe.js";
 
@@ -18,9 +18,8 @@ function differing(first, second) {
 /** Show two pictures: the first one left of the slider, the second right of it. */
 export function compare(first, second) {
   for (const [id, picture, side] of [["compare-under", first, t`Left`], ["compare-over", second, t`Right`]]) {
-    $(id).src = picture.url;
-    $(id).alt = `${side}: ${picture.prompt || t`Picture without a prompt`} · ${t`Seed ${picture.seed ?? "?"}`}`;
-    $(id).classList.toggle("tiny", picture.width <= 128);
+    showIn($(id), picture);
+    $(id).alt = `${side}: ${$(id).alt} · ${t`Seed ${picture.seed ?? "?"}`}`;
   }
   const rows = differing(first, second).map((cells) => make("tr", {}, make("th", { scope: "row" }, cells[0]), ...cells.slice(1).map((text) => make("td", {}, text))));
   $("compare-rows").replaceChildren(...rows);

@@ -6,9 +6,7 @@ import { $, make, newest } from "./dom.js";
 import { emptySheet, fitSize, hasPicture, upload } from "./initial.js";
 import { t } from "./language.js";
 import { announce, problem } from "./notices.js";
-import { path, query } from "./server.js";
-
-const REFUSED = t`The server can’t make this of the picture; choose another preprocessor.`;
+import { ask, path, query } from "./server.js";
 
 let picture = null;
 let nets = [];
@@ -27,23 +25,16 @@ export function takeControlNets(names = []) {
 const chosen = () => FORM.preprocessors.find(({ name }) => name === $("control-preprocessor").value);
 const inputs = () => [$("control-a"), $("control-b")];
 
-/** Where the picture is that the network sees, made with the thresholds that are asked for. */
+/** Where what the network sees is, made with the thresholds that are asked for. */
 function made() {
   const [threshold_a, threshold_b] = inputs().map(({ value }) => value);
   return query(`${path("uploads", picture.id)}/preprocessed`, { preprocessor: chosen().name, threshold_a, threshold_b });
 }
 
-/** The picture that leads: with thresholds of its own it is made now, since orders have the usual ones. */
+/** The picture that leads: with thresholds of its own it is made now, as orders have the usual ones. */
 async function leading() {
-  const usual = (chosen()?.thresholds ?? []).every(([, value], place) => Number(inputs()[place].value) === value);
-  if (usual) return { image: picture.id, preprocessor: $("control-preprocessor").value };
-  const address = made();
-  if (picture.made?.address !== address) {
-    const answer = await fetch(address);
-    if (!answer.ok) throw new Error(REFUSED);
-    picture.made = { address, id: (await upload(await answer.blob())).id };
-  }
-  return { image: picture.made.id, preprocessor: "none" };
+  const own = chosen()?.thresholds?.some(([, value], place) => Number(inputs()[place].value) !== value);
+  return own ? { image: (await ask(made(), { method: "POST" })).id } : { image: picture.id, preprocessor: $("control-preprocessor").value };
 }
 
 /** What the order has of this. */
@@ -123,7 +114,7 @@ export function startControls() {
   });
   for (const input of inputs()) input.addEventListener("change", show);
   document.addEventListener("form-filled", show);
-  $("control-picture").addEventListener("error", () => problem($("control-problem"), REFUSED));
+  $("control-picture").addEventListener("error", () => problem($("control-problem"), t`The server can’t make this of the picture; choose another preprocessor.`));
   $("control-picture").addEventListener("load", () => problem($("control-problem"), ""));
   $("control-draw").addEventListener("click", () => drawControl().catch((error) => problem($("control-problem"), error)));
   $("control-remove").addEventListener("click", () => forgetControl());

@@ -1,5 +1,7 @@
 // Elements by id, and elements made of parts. Text from the server goes in as text alone: there is no innerHTML here.
 
+import { t } from "./language.js";
+
 export const $ = (id) => document.getElementById(id);
 
 /** Make an element: `on` has listeners, `data` the dataset, names with a hyphen are attributes, others properties. */
@@ -37,6 +39,30 @@ export function newest() {
     const mine = (last += 1);
     return () => mine === last;
   };
+}
+
+/** What this browser kept under a name, if it can be read. */
+export function recall(key, otherwise, store = localStorage) {
+  try {
+    return JSON.parse(store.getItem(key)) ?? otherwise;
+  } catch {
+    return otherwise;
+  }
+}
+
+/** Have this browser keep something; without room, or in private mode, it lives as long as the page. */
+export function remember(key, value, store = localStorage) {
+  try {
+    store.setItem(key, JSON.stringify(value));
+  } catch {
+    // As it is said above.
+  }
+}
+
+/** Show a picture of the gallery in an image. */
+export function showIn(image, { url, prompt, width }) {
+  Object.assign(image, { src: url, alt: prompt || t`Picture without a prompt` });
+  image.classList.toggle("tiny", width <= 128);
 }
 
 /** Name the keys that Apple's keyboards have otherwise. */

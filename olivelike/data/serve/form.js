@@ -1,7 +1,7 @@
 // The fields of the form: what they hold, their bounds, what is kept of them, and the order that they make.
 
 import { FORM } from "./declared.js";
-import { $, exact, make, settled, typeOver } from "./dom.js";
+import { $, exact, make, recall, remember, settled, typeOver } from "./dom.js";
 import { t } from "./language.js";
 
 const KEY = "olivelike.form";
@@ -153,16 +153,10 @@ function beginWithDefaults() {
 }
 
 /** Defaults that this browser keeps: by model, and for all under "". */
-function keptDefaults() {
-  try {
-    return JSON.parse(localStorage.getItem(DEFAULTS)) ?? {};
-  } catch {
-    return {};
-  }
-}
+const keptDefaults = () => recall(DEFAULTS, {});
 
 function writeDefaults(kept) {
-  localStorage.setItem(DEFAULTS, JSON.stringify(Object.fromEntries(Object.entries(kept).filter(([, values]) => Object.keys(values).length))));
+  remember(DEFAULTS, Object.fromEntries(Object.entries(kept).filter(([, values]) => Object.keys(values).length)));
   beginWithDefaults();
   document.dispatchEvent(new Event("form-filled"));
 }
@@ -253,11 +247,7 @@ function keep() {
   // Until a model says what it takes, words alone are somebody's choice.
   if (!optionsOf) state.fields = { ...remembered, ...Object.fromEntries(WORDS.map((name) => [name, state.fields[name]])) };
   remembered = state.fields;
-  try {
-    localStorage.setItem(KEY, JSON.stringify(state));
-  } catch {
-    // A browser without room or in private mode: the form lives as long as the page.
-  }
+  remember(KEY, state);
 }
 
 let more = () => ({});
@@ -266,12 +256,7 @@ let fillMore = async () => {};
 /** Fill in what was there when the page was last open. `extra` returns further values to keep, `fillExtra` takes them; returns the last ones. */
 export function rememberForm(extra, fillExtra) {
   [more, fillMore] = [extra, fillExtra];
-  let found = {};
-  try {
-    found = JSON.parse(localStorage.getItem(KEY) ?? "{}");
-  } catch {
-    found = {};
-  }
+  const found = recall(KEY, {});
   remembered = found.fields ?? {};
   for (const input of kept()) {
     if (input.id in remembered) set(input, remembered[input.id]);

@@ -58,6 +58,7 @@ async function pasteRecipe(text) {
 }
 
 export function startIncoming() {
+  for (const input of document.querySelectorAll("[type=file]")) input.accept = [...TYPES].join();
   let depth = 0;
   const hint = (now) => ($("drop-hint").hidden = !now);
   const zoneOf = (event) => event.target.closest?.("details .drop") ?? null;

@@ -1,7 +1,7 @@
 // This page's jobs: sent, followed by their events, cancelled; and the queue of everybody.
 
 import { FORM } from "./declared.js";
-import { $, button, inWords, make, spaced } from "./dom.js";
+import { $, button, inWords, make, recall, remember, spaced } from "./dom.js";
 import { t } from "./language.js";
 import { problem } from "./notices.js";
 import { ask, listen, path, query } from "./server.js";
@@ -18,13 +18,7 @@ let followed = null;
 let show = () => {};
 
 /** Ids of what this browser sent, from whichever tab: its jobs are ended and moved in each. */
-function sent() {
-  try {
-    return JSON.parse(localStorage.getItem(SENT) ?? "[]");
-  } catch {
-    return [];
-  }
-}
+const sent = () => recall(SENT, []);
 
 const isMine = (id) => own.has(id) || sent().includes(id);
 
@@ -32,11 +26,7 @@ const isMine = (id) => own.has(id) || sent().includes(id);
 export async function submit(order) {
   const job = await ask("/api/jobs", { method: "POST", json: order });
   take(job);
-  try {
-    localStorage.setItem(SENT, JSON.stringify([...sent(), job.id].slice(-MOST_SENT)));
-  } catch {
-    // A browser without room: this tab has it still.
-  }
+  remember(SENT, [...sent(), job.id].slice(-MOST_SENT));
   if (followed) readQueue();
   else follow();
   return job;
@@ -45,7 +35,7 @@ export async function submit(order) {
 function take(job) {
   if (ENDED.has(job.state)) own.delete(job.id);
   else own.set(job.id, job);
-  sessionStorage.setItem(KEY, JSON.stringify([...own.keys()]));
+  remember(KEY, [...own.keys()], sessionStorage);
 }
 
 /** Follow the first job of ours that has not ended: what it says goes to the stage. */
@@ -184,13 +174,7 @@ async function clear() {
 export async function startJobs(shown) {
   show = shown;
   $("queue-clear").addEventListener("click", clear);
-  let before = [];
-  try {
-    before = JSON.parse(sessionStorage.getItem(KEY) ?? "[]");
-  } catch {
-    before = [];
-  }
-  for (const id of before) {
+  for (const id of recall(KEY, [], sessionStorage)) {
     const job = await ask(path("jobs", id)).catch(() => null);
     if (job) take(job);
   }

@@ -1,6 +1,6 @@
 // Pictures that an order may have several of beside its words: a prompt for the IP-Adapter, references to work after.
 
-import { $, button, make } from "./dom.js";
+import { $, button, make, recall, remember } from "./dom.js";
 import { upload } from "./initial.js";
 import { t } from "./language.js";
 import { announce, problem } from "./notices.js";
@@ -23,11 +23,7 @@ function pictureList(name, field, told) {
     )));
     $(`${name}-remove`).disabled = pictures.length === 0;
     $(`${name}-badge`).textContent = pictures.length ? String(pictures.length) : "";
-    try {
-      localStorage.setItem(key, JSON.stringify(pictures.map((one) => ({ id: one.id, name: one.name }))));
-    } catch {
-      // A browser without room: they live as long as the page.
-    }
+    remember(key, pictures.map(({ id, name: called }) => ({ id, name: called })));
   }
 
   function remove(one) {
@@ -39,7 +35,7 @@ function pictureList(name, field, told) {
   /** Those of before a reload; one that the server has no more can't be shown, and is left out. */
   function restore() {
     try {
-      pictures = JSON.parse(localStorage.getItem(key) ?? "[]").map((one) => ({ ...one, url: query(`/api/uploads/${one.id}/preprocessed`, { preprocessor: "none" }) }));
+      pictures = recall(key, []).map((one) => ({ ...one, url: query(`/api/uploads/${one.id}/preprocessed`, { preprocessor: "none" }) }));
       show();
     } catch {
       localStorage.removeItem(key);

@@ -4,8 +4,7 @@ import { FORM } from "./declared.js";
 import { $, button, exact, make } from "./dom.js";
 import { t } from "./language.js";
 
-const TOLD = { x: t`X axis, from left to right`, y: t`Y axis, from top to bottom`, z: t`Z axis, tables below each other` };
-const SIDES = Object.keys(TOLD);
+const SIDES = ["x", "y", "z"];
 const AXES = Object.fromEntries(FORM.axes.map((one) => [one.name, one]));
 
 /** Values separated by commas; one with a comma in it stands in double quotes. */
@@ -74,8 +73,8 @@ export function startPlot(choices) {
     const all = button("☰", () => {
       values.value = (choices(field.value) ?? []).map((value) => (value.includes(",") ? `"${value}"` : value)).join(", ");
       values.dispatchEvent(new Event("input", { bubbles: true }));
-    }, { id: `${side}-all`, className: "icon", "aria-label": t`All values for ${name}`, title: t`All values` });
-    $("plot-hint").before(make("div", { className: "axis", role: "group", "aria-label": TOLD[side] }, make("label", {}, `${name} `, field), make("label", {}, `${t`${name} values`} `, values), all));
+    }, { id: `${side}-all`, className: "icon", "aria-label": t`All values for ${name}` });
+    $("plot-hint").before(make("div", { className: "axis" }, make("label", {}, `${name} `, field), make("label", {}, `${t`${name} values`} `, values), all));
   }
   const show = () => {
     for (const side of SIDES) $(`${side}-all`).hidden = !choices($(`${side}-field`).value);

@@ -6,7 +6,7 @@ import { t } from "./language.js";
 import { confirmed, notice, problem } from "./notices.js";
 import { ask, path, query } from "./server.js";
 
-/** Pictures of a sheet, and ids that an address has room for. */
+/** Pictures of a sheet. */
 const MOST = 500;
 
 const chosen = new Map();
@@ -88,11 +88,9 @@ function save(address) {
   link.remove();
 }
 
-/** Save the chosen pictures as one file: more than an address has room for are named by a form. */
+/** Save the chosen pictures as one file; a form names more of them than an address has room for. */
 function saveZip() {
-  const address = "/api/pictures/archive.zip";
-  if (chosen.size <= MOST) return save(query(address, { ids: ids() }));
-  const form = make("form", { method: "post", action: address, enctype: "multipart/form-data", hidden: true }, make("input", { name: "ids", value: ids() }));
+  const form = make("form", { method: "post", action: "/api/pictures/archive.zip", enctype: "multipart/form-data" }, make("input", { name: "ids", value: ids() }));
   document.body.append(form);
   form.submit();
   form.remove();

@@ -1,6 +1,6 @@
 // What is painted now: preview, steps, time left, and the pictures of the job.
 
-import { $, inWords, make, markInStrip } from "./dom.js";
+import { $, inWords, make, markInStrip, recall, remember, showIn } from "./dom.js";
 import { inWordsOfThePage } from "./form.js";
 import { addToGallery, thumbnail } from "./gallery.js";
 import { current } from "./jobs.js";
@@ -47,9 +47,7 @@ export function display(picture) {
   $("preview").hidden = true;
   $("stage-empty").hidden = true;
   $("stage-open").hidden = false;
-  $("stage-picture").src = picture.url;
-  $("stage-picture").alt = picture.prompt || t`Picture without a prompt`;
-  $("stage-picture").classList.toggle("tiny", picture.width <= 128);
+  showIn($("stage-picture"), picture);
   showBar(picture);
   keep();
   markInStrip(picture);
@@ -68,25 +66,14 @@ function showBar(picture) {
   $("picture-bar").classList.remove("away");
 }
 
-function keep() {
-  try {
-    localStorage.setItem(KEY, JSON.stringify({ job: shown?.job, picture: shown?.id }));
-  } catch {
-    // A browser without room: the picture is in the gallery.
-  }
-}
+const keep = () => remember(KEY, { job: shown?.job, picture: shown?.id });
 
 const duration = (job) => (job.started && job.finished ? inWords((new Date(job.finished) - new Date(job.started)) / 1000) : "");
 
 /** Show what was there when the page was last open. */
 export async function restoreStage() {
-  let before = {};
-  try {
-    before = JSON.parse(localStorage.getItem(KEY) ?? "{}");
-  } catch {
-    before = {};
-  }
-  if (!before?.job) return;
+  const before = recall(KEY, {});
+  if (!before.job) return;
   const job = await ask(path("jobs", before.job)).catch(() => null);
   if (!job || current() || begun) return;
   begun = job.id;

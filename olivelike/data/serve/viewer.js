@@ -1,7 +1,7 @@
 // One picture, large, with its recipe and what can be done with it.
 
 import { recordOf } from "./compare.js";
-import { $ } from "./dom.js";
+import { $, showIn } from "./dom.js";
 import { locale, t } from "./language.js";
 import { notice, problem } from "./notices.js";
 import { removePicture, showActions } from "./picture_actions.js";
@@ -21,11 +21,9 @@ export function view(picture, neighbours = () => [null, null]) {
   const [before, after] = around(picture);
   $("viewer-before").disabled = !before;
   $("viewer-after").disabled = !after;
-  $("viewer-picture").src = picture.url;
+  showIn($("viewer-picture"), picture);
   $("viewer-picture").style.setProperty("--pixels", `${picture.width / devicePixelRatio}px`);
-  $("viewer-picture").alt = picture.prompt || t`Picture without a prompt`;
   $("viewer-picture").style.setProperty("--shape", picture.width / picture.height);
-  $("viewer-picture").classList.toggle("tiny", picture.width <= 128);
   $("viewer-link").href = picture.url;
   $("viewer-heading").textContent = new Date(picture.created).toLocaleString(locale());
   problem($("viewer-flagged"), picture.flagged ? FLAGGED : "");
@@ -38,26 +36,13 @@ export function view(picture, neighbours = () => [null, null]) {
   if (!$("viewer").open) $("viewer").showModal();
 }
 
-/** Show each pixel of the picture as one of the screen, its middle first; or the whole picture. */
+/** Show each pixel as one of the screen, the middle first, to be drawn along; or the whole picture. */
 function zoom(on) {
   actual = on;
   const room = $("viewer-link");
   room.classList.toggle("actual", on);
   $("viewer-actual").setAttribute("aria-pressed", String(on));
   room.scrollTo((room.scrollWidth - room.clientWidth) / 2, (room.scrollHeight - room.clientHeight) / 2);
-}
-
-/** What is larger than the screen is drawn along by the mouse; fingers scroll it by themselves. */
-function drawAlong() {
-  const room = $("viewer-link");
-  let moved = 0;
-  room.addEventListener("pointerdown", () => (moved = 0));
-  room.addEventListener("pointermove", ({ buttons, pointerType, movementX, movementY }) => {
-    if (!actual || !buttons || pointerType !== "mouse") return;
-    moved += Math.abs(movementX) + Math.abs(movementY);
-    room.scrollBy(-movementX, -movementY);
-  });
-  room.addEventListener("click", (event) => moved > 4 && event.preventDefault());
 }
 
 /** What is said of a flagged picture, with what to do. */
@@ -82,7 +67,8 @@ export function startViewer() {
   $("viewer-after").addEventListener("click", () => turn(1));
   $("viewer-actual").addEventListener("click", () => zoom(!actual));
   $("viewer").addEventListener("close", () => zoom(false));
-  drawAlong();
+  $("viewer-link").addEventListener("mousemove", ({ buttons, movementX, movementY }) => buttons && $("viewer-link").scrollBy(-movementX, -movementY));
+  $("viewer-link").addEventListener("click", (event) => actual && event.preventDefault());
   let touched = null;
   $("viewer-link").addEventListener("touchstart", ({ touches }) => (touched = touches.length === 1 ? touches[0] : null), { passive: true });
   $("viewer-link").addEventListener("touchend", ({ changedTouches: [end] }) => {

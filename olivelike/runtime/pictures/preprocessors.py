@@ -75,10 +75,10 @@ class Preprocessor(NamedTuple):
 
 PREPROCESSORS: Final[Mapping[str, Preprocessor]] = MappingProxyType({
     CANNY: Preprocessor("Canny (edges)", "its edges", _edges, (100, 200), ("Low threshold", "High threshold")),
-    "scribble_xdog": Preprocessor("Scribble (XDoG lines)", "its lines", _lines, (32,), ("XDoG threshold",)),
+    "scribble_xdog": Preprocessor("Scribble (XDoG lines)", "its lines", _lines, (32,), ("Threshold",)),
     "invert": Preprocessor("Invert (black lines on white)", "inverted", _inverted),
     "threshold": Preprocessor(
-        "Threshold (black and white)", "in black and white", _black_and_white, (127,), ("Binarization threshold",)
+        "Threshold (black and white)", "in black and white", _black_and_white, (127,), ("Threshold",)
     ),
     "blur_gaussian": Preprocessor("Blur", "blurred", _blurred, (9.0,), ("Sigma",)),
 })  # fmt: skip

@@ -152,19 +152,32 @@ async def upload(request: Request, service: TheService, client: Client) -> Respo
     return answer(with_upscaler(await service.upload(await request.body(), client), service.catalogue.upscalers()), 201)
 
 
-@router.get("/api/uploads/{upload}/preprocessed")
-async def preprocessed_upload(
+async def made_of_upload(
     upload: UploadId,
     service: TheService,
     preprocessor: Annotated[str, Query(max_length=100)],
     threshold_a: Threshold = -1,
     threshold_b: Threshold = -1,
-) -> Response:
+) -> bytes:
     """Return what a picture that was sent leads by, as PNG: `preprocessor` is that of a control of an order."""
     if preprocessor not in (names := (NONE, *PREPROCESSORS)):
         raise refused(f"preprocessor: there is no {preprocessor!r}; there are {', '.join(names)}")
     check_preprocessor(preprocessor)
     data = await service.library.upload_bytes(upload)
     asked = threshold_a, threshold_b
-    made = await in_turn(lambda: png(preprocessed(decode_image(data, "the upload"), preprocessor, asked)))
+    return await in_turn(lambda: png(preprocessed(decode_image(data, "the upload"), preprocessor, asked)))
+
+
+Made = Annotated[bytes, Depends(made_of_upload)]
+
+
+@router.get("/api/uploads/{upload}/preprocessed")
+async def preprocessed_upload(made: Made) -> Response:
+    """Return what a picture that was sent leads by."""
     return Response(made, media_type="image/png")
+
+
+@router.post("/api/uploads/{upload}/preprocessed", status_code=201)
+async def keep_preprocessed(made: Made, service: TheService, client: Client) -> Response:
+    """Keep what a picture that was sent leads by as another one."""
+    return answer(await service.upload(made, client), 201)

@@ -10,8 +10,8 @@ from typing import Final
 from fastapi import APIRouter, Request, Response
 
 from olivelike.serve.api.refusals import RequestRefusedError
-from olivelike.serve.form import form
-from olivelike.serve.languages import COOKIE, compact, document_in, language_of, words_module
+from olivelike.serve.form import declared
+from olivelike.serve.languages import COOKIE, document_in, language_of, words_module
 
 _FOLDER: Final = files("olivelike.data").joinpath("serve")
 _NAME: Final = re.compile(r"[a-z_]+\.[a-z]+")
@@ -59,7 +59,7 @@ def _in_language(name: str, language: str) -> bytes | None:
         case "words.js":  # Texts of the other modules.
             return words_module(language, "modules").encode()
         case "declared.js":  # Fields of a request and of a record.
-            return f"export const FORM = {compact(form(language))};\n".encode()
+            return declared(language).encode()
     document = _on_disk(name)
     return None if document is None else document_in(language, document.decode()).encode()
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from olivelike.serve.form import form
-from olivelike.serve.languages import compact, document_in, table, words_module
+from olivelike.serve.form import declared, form
+from olivelike.serve.languages import document_in, table, words_module
 
 PAGE = Path(__file__).parents[3] / "olivelike" / "data" / "serve"
 FILES = sorted(path for path in PAGE.iterdir() if path.suffix != ".json")
@@ -55,7 +55,7 @@ def elements() -> Elements:
 def test_the_page_in_a_language_is_small(language: str) -> None:
     """A browser fetches the files, the document and what is declared in one language, and its other texts."""
     document = document_in(language, (PAGE / "index.html").read_text(encoding="utf-8"))
-    made = (document, compact(form(language)), words_module(language, "modules"))
+    made = (document, declared(language), words_module(language, "modules"))
     lying = sum(path.stat().st_size for path in FILES if path.suffix != ".html")
     assert lying + sum(len(one.encode()) for one in made) < 274_000
     assert {path.suffix for path in FILES} == {".html", ".css", ".js", ".svg"}
@@ -144,7 +144,7 @@ def test_node_parses_every_module(node: str) -> None:
 
 def test_values_of_a_plot_are_read_as_a1111_reads_them(node: str, tmp_path: Path) -> None:
     page = shutil.copytree(PAGE, tmp_path / "page")
-    (page / "declared.js").write_text(f"export const FORM = {json.dumps(form())};\n")
+    (page / "declared.js").write_text(declared())
     (page / "words.js").write_text(words_module("en"))
     cases = {
         "steps": {

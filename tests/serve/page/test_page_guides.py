@@ -99,7 +99,7 @@ def test_edges_are_found_by_thresholds_of_ones_own(visit: Callable[..., Opened],
     page.locator("#control-picture").wait_for()
     assert page.is_hidden("#control-a")
     page.select_option("#control-preprocessor", "threshold")
-    assert page.get_by_label("Binarization threshold").input_value() == "127"
+    assert page.get_by_label("Threshold", exact=True).input_value() == "127"
     assert page.is_hidden("#control-b")
     page.select_option("#control-preprocessor", "canny")
     assert [page.get_by_label(f"{one} threshold").input_value() for one in ("Low", "High")] == ["100", "200"]
