@@ -81,19 +81,22 @@ export function forget(picture) {
 const ids = () => [...chosen.keys()].join(",");
 
 /** Have the browser save what an address gives. */
-function save(address) {
-  const link = make("a", { href: address, download: "" });
+function save(address, download = "") {
+  const link = make("a", { href: address, download });
   document.body.append(link);
   link.click();
   link.remove();
 }
 
-/** Save the chosen pictures as one file; a form names more of them than an address has room for. */
-function saveZip() {
-  const form = make("form", { method: "post", action: "/api/pictures/archive.zip", enctype: "multipart/form-data" }, make("input", { name: "ids", value: ids() }));
-  document.body.append(form);
-  form.submit();
-  form.remove();
+/** Save the chosen pictures as one file. An address has no room for the names of many, and a form of this page no origin. */
+async function saveZip() {
+  const body = new FormData();
+  body.append("ids", ids());
+  const answer = await fetch("/api/pictures/archive.zip", { method: "POST", body });
+  if (!answer.ok) throw new Error((await answer.json()).error.message);
+  const address = URL.createObjectURL(await answer.blob());
+  save(address, "pictures.zip");
+  setTimeout(() => URL.revokeObjectURL(address), 60_000);
 }
 
 /** Do something for each picture, a few at a time. */
@@ -153,7 +156,7 @@ export function startSelection(pictures, asked, onRemoved) {
   $("selected-like").addEventListener("click", likeAll);
   $("selected-compare").addEventListener("click", async () => compare(...(await Promise.all([...chosen.values()].map((one) => (one.url ? one : ask(path("pictures", one.id))))))));
   $("selected-sheet").addEventListener("click", () => save(query("/api/pictures/sheet.png", { ids: ids() })));
-  $("selected-zip").addEventListener("click", saveZip);
+  $("selected-zip").addEventListener("click", () => saveZip().catch((error) => problem($("gallery-problem"), error)));
   $("selected-delete").addEventListener("click", removeAll);
   $("view-gallery").addEventListener("keydown", (event) => {
     if (event.key === "Escape" && selecting()) select(false);
