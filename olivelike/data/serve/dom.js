@@ -41,7 +41,7 @@ export function newest() {
   };
 }
 
-/** What this browser kept under a name, if it can be read. */
+/** What this browser kept, if it can be read. */
 export function recall(key, otherwise, store = localStorage) {
   try {
     return JSON.parse(store.getItem(key)) ?? otherwise;
@@ -50,13 +50,11 @@ export function recall(key, otherwise, store = localStorage) {
   }
 }
 
-/** Have this browser keep something; without room, or in private mode, it lives as long as the page. */
+/** Keep something in this browser, if it has room. */
 export function remember(key, value, store = localStorage) {
   try {
     store.setItem(key, JSON.stringify(value));
-  } catch {
-    // As it is said above.
-  }
+  } catch {}
 }
 
 /** Show a picture of the gallery in an image. */

@@ -88,7 +88,7 @@ function save(address, download = "") {
   link.remove();
 }
 
-/** Save the chosen pictures as one file. An address has no room for the names of many, and a form of this page no origin. */
+/** Save the chosen pictures, which may be more than an address names. */
 async function saveZip() {
   const body = new FormData();
   body.append("ids", ids());

@@ -58,7 +58,8 @@ def test_chosen_pictures_are_liked_compared_saved_and_deleted(visit: Callable[..
     opened.server.draw(prompt="a walrus", num_images=3, steps=1)
     page = opened.page
     page.click("text=Gallery")
-    page.fill("#search", "walrus")
+    with page.expect_response("**/api/pictures?search=walrus*"):
+        page.fill("#search", "walrus")
     page.locator("#gallery-status", has_text=re.compile("^3 pictures$")).wait_for()
     tiles = page.locator("#gallery-days .thumbnail")
     page.click("#select")
