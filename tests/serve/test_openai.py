@@ -24,8 +24,8 @@ from tests.serve.conftest import wait_until
 
 openai = Late("openai")
 FAST = {"num_inference_steps": 2}
-LONGER = {"num_inference_steps": 300, "seed": 7}
-"""Long enough for previews."""
+LONGER = {"num_inference_steps": 400, "seed": 7}
+"""Long enough for previews, at 64x64."""
 
 
 @pytest.fixture
@@ -105,16 +105,17 @@ def test_a_drawn_choice_is_told_as_the_revised_prompt(api):
 
 
 def test_a_stream_shows_the_picture_as_it_grows(api):
-    events = list(api.images.generate(prompt="a red circle", stream=True, partial_images=2, extra_body=LONGER))
+    asked = {"prompt": "a red circle", "size": "64x64", "extra_body": LONGER}
+    events = list(api.images.generate(**asked, stream=True, partial_images=2))
     *partial, last = events
     assert {event.type for event in partial} == {"image_generation.partial_image"}
     assert [event.partial_image_index for event in partial] == list(range(len(partial)))
     assert 1 <= len(partial) <= 2
     assert last.type == "image_generation.completed"
-    assert {picture_of(event).size for event in events} == {(32, 32)}
-    assert {event.size for event in events} == {"32x32"}
+    assert {picture_of(event).size for event in events} == {(64, 64)}
+    assert {event.size for event in events} == {"64x64"}
     assert last.usage.input_tokens_details.text_tokens == last.usage.total_tokens > 0
-    whole = api.images.generate(prompt="a red circle", extra_body=LONGER)
+    whole = api.images.generate(**asked)
     assert picture_of(whole.data[0]).tobytes() == picture_of(last).tobytes()
 
 

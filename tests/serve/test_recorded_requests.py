@@ -73,7 +73,7 @@ def check(answer, place, wanted, client, headers):
                 require_picture(base64.b64decode(value, validate=True))
             case "link to a picture" | "link to a picture that needs no key":
                 sent = {} if wanted.endswith("no key") else headers
-                fetched = httpx.get(value, headers=sent)
+                fetched = httpx.get(value, headers=sent, timeout=60)
                 assert fetched.headers["content-type"].startswith("image/")
                 require_picture(fetched.content)
             case {"length": length}:

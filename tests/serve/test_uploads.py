@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 import time
 
 import pytest
@@ -48,6 +49,12 @@ def test_a_picture_that_takes_too_long_or_ends_its_process_is_refused_and_the_ne
             await reader.add(b"no picture")
 
     asyncio.run(run())
+
+
+def test_a_process_that_does_not_start_is_said_at_once(reader, monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(StoreError, match="does not start; log says why"):
+        asyncio.run(reader.add(png()))
 
 
 def test_the_oldest_upload_that_no_job_needs_goes_when_there_are_too_many_bytes(tmp_path, monkeypatch):

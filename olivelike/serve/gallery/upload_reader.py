@@ -73,7 +73,8 @@ class UploadReader:
                 self.close()
                 self._child, self._answers = self._start()
                 self._child.send({})
-                await asyncio.wait_for(self._answers.get(), _PATIENCE)
+                if "ended" in await asyncio.wait_for(self._answers.get(), _PATIENCE):
+                    raise StoreError(f"the upload can't be read: its process does not start; {self._log.name} says why")
             self._child.send({"folder": str(self._folder), "sent": str(sent)})
             async with asyncio.timeout(_SECONDS):
                 answer = await self._answers.get()
