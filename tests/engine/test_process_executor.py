@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from olivelike.engine.kinds.kind import Workplace
 from olivelike.errors import DamagedError, SourceError
 from olivelike.store import Store
 from tests.fixtures.inline_executor import InlineExecutor
+from tests.fixtures.wait_until import wait_until
 
 
 @pytest.fixture
@@ -89,9 +89,7 @@ def test_a_worker_is_used_again_and_replaced_when_it_died_while_idle(processes, 
     answer_of(processes)
     assert list(processes.pids) == [first]
     psutil.Process(first).kill()
-    with contextlib.suppress(psutil.NoSuchProcess):  # Who reads its answers waits for it, too.
-        while psutil.Process(first).status() != psutil.STATUS_ZOMBIE:
-            time.sleep(0.01)
+    wait_until(lambda: processes._workers[0].has_ended)  # Its first thread is a zombie before the last has ended.
     processes.submit(task())
     assert "the source has no tokenizer" in answer_of(processes).content.message
     assert first not in processes.pids

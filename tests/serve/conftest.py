@@ -41,13 +41,13 @@ class Running:
     def service(self) -> Service:
         return self.app.state.service
 
-    def call(self, coroutine: Coroutine[Any, Any, Any], timeout: float = 30) -> Any:
+    def call(self, coroutine: Coroutine[Any, Any, Any], timeout: float = 120) -> Any:
         """Run something of the service in its loop, and return what it gives."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(timeout)
 
     def client(self, **options: Any) -> httpx.Client:
         # `verify` would read the certificates of all authorities, for each client anew.
-        return httpx.Client(base_url=self.url, timeout=30, verify=False, **options)
+        return httpx.Client(base_url=self.url, timeout=60, verify=False, **options)
 
     def draw(self, **order: Any) -> dict[str, Any]:
         """Submit an order and return the job when it has ended."""
@@ -79,12 +79,12 @@ def running(settings: ServeSettings) -> Iterator[Running]:
     thread = threading.Thread(target=run, name="server")
     thread.start()
     try:
-        assert ready.wait(30)
+        assert ready.wait(60)
         assert server.started, "the server did not start"
         yield Running("http://127.0.0.1:%d" % listener.getsockname()[1], app, settings, loops[0])  # noqa: UP031
     finally:
         server.should_exit = True
-        thread.join(20)
+        thread.join(60)
         listener.close()
         assert not thread.is_alive()
 
