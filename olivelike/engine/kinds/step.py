@@ -23,7 +23,7 @@ from olivelike.model import FACETS, Architecture, Model
 from olivelike.model.components import PIPELINE
 from olivelike.model.targets import Target
 from olivelike.pass_api import Cache, Context, Drawing, Pass
-from olivelike.workflow.passes import Registry
+from olivelike.workflow.passes import PassEntry, Registry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from olivelike.sources import PipelineSource
     from olivelike.store import Store
     from olivelike.workflow import Step
-    from olivelike.workflow.passes import PassEntry
 
 
 @dataclass(frozen=True)

@@ -51,12 +51,11 @@ class Address:
 def parse_address(text: str, where: str) -> Address:
     """Read a URL such as `s3://bucket/prefix?read-only&timeout=10`.
 
+    Raises `UsageError` for what is no such URL; it does not quote passwords.
+
     Args:
         text: what a person wrote.
         where: what messages call its place.
-
-    Raises:
-        UsageError: for what is no such URL; it does not quote passwords.
     """
     text = text.strip()
     try:

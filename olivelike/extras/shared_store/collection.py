@@ -72,17 +72,14 @@ def collect(
     """Remove what nothing needs, then results that were not used for long, then the least recently used.
 
     Results that live runs have used or made stay, those that a pin names, and what was put since the oldest of those
-    runs began.
+    runs began. Raises `UnreachableError` if the other side fails; what was removed until then was removed whole. Raises
+    `StoreError` if a pin is damaged; nothing was removed then.
 
     Args:
         shared: One that may be written.
         max_bytes: The cap, or none.
         older_than: Seconds without use after which a result goes, or never.
         grace_seconds: How long objects that nothing needs are left alone.
-
-    Raises:
-        UnreachableError: if the other side fails; what was removed until then was removed whole.
-        StoreError: if a pin is damaged; nothing was removed then.
     """
     collection = _Collection(shared.folder, remote_now(shared.folder, new_run_id()))
     collection.take_leftovers(grace_seconds)

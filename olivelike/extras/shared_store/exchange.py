@@ -46,16 +46,15 @@ def exchange(
 ) -> Exchange:
     """Give what a shared store lacks, fetch what the local one lacks, or both.
 
+    Raises `UnreachableError` if the shared store fails; what was exchanged until then stays. Raises `StoreError` if the
+    local disk refuses.
+
     Args:
         shared: One that is written if `gives`.
         store: One that may be written.
         gives: Whether to give.
         fetches: Whether to fetch.
         keys: The only results to look at; by default all.
-
-    Raises:
-        UnreachableError: if the shared store fails; what was exchanged until then stays.
-        StoreError: if the local disk refuses.
     """
     shared.check() if gives else shared.require()
     lease = HeldLease(shared.folder, new_run_id())

@@ -17,13 +17,12 @@ if TYPE_CHECKING:
 def needed_keys(ref: str, store: Path, shared: Address) -> frozenset[str]:
     """Return the keys of a workflow's stored results, here or in a shared store.
 
+    Raises `OlivelikeError` as `plan`.
+
     Args:
         ref: Path of a workflow file, or name of a shipped one; with a matrix, all combinations count.
         store: The store's folder.
         shared: The shared store.
-
-    Raises:
-        OlivelikeError: as `plan`.
     """
     options = Options(cache_dir=store, shared_cache=shared.url)
     try:

@@ -28,8 +28,7 @@ def remove_pin(folder: RemoteFolder, name: str) -> None:
 def read_pins(folder: RemoteFolder) -> dict[str, list[str]]:
     """Return the keys of each pin, by its name.
 
-    Raises:
-        StoreError: if one is damaged, for nobody knows then what it keeps.
+    Raises `StoreError` if one is damaged, for nobody knows then what it keeps.
     """
     found: dict[str, list[str]] = {}
     for file in folder.files(FOLDER):

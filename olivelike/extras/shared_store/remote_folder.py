@@ -43,11 +43,7 @@ class RemoteFolder:
     """Files by relative path; every method raises `UnreachableError` if the other side does not do its part."""
 
     def __init__(self, address: Address) -> None:
-        """Connect to nothing yet.
-
-        Raises:
-            MissingError: if the packages for such a URL are not installed.
-        """
+        """Connect to nothing yet. Raises `MissingError` if the packages for such a URL are not installed."""
         self.address = address
         self._fs, self._root = _open(address)
         self._parts = {"chunksize": _PART_BYTES} if address.kind == "s3" else {}

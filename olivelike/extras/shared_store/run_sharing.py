@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Final
 
 from olivelike._text import count, size
-from olivelike.engine.execute.events import Event
+from olivelike.engine.execute.events import Event, Listener
 from olivelike.engine.execute.sharing import Found, Unshared
 from olivelike.errors import DamagedError, StoreError
 from olivelike.extras.shared_store.leases import HeldLease
@@ -21,7 +21,6 @@ from olivelike.extras.shared_store.record_signatures import SIGNERS
 from olivelike.extras.shared_store.requests import LateError
 
 if TYPE_CHECKING:
-    from olivelike.engine.execute.events import Listener
     from olivelike.engine.plan.question import Question
     from olivelike.extras.shared_store.shared_store import SharedStore, Traffic
     from olivelike.store import Action, Store

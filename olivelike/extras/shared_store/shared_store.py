@@ -85,12 +85,11 @@ class SharedStore:
     def __init__(self, address: Address, signatures: RecordSignatures | None = None) -> None:
         """Connect to nothing yet; `check` does.
 
+        Raises `MissingError` if the packages for such a URL are not installed.
+
         Args:
             address: Its place.
             signatures: Which records are taken, and who signs; by default all, and nobody.
-
-        Raises:
-            MissingError: if the packages for such a URL are not installed.
         """
         self.address = address
         self.signatures = signatures or RecordSignatures()
@@ -118,8 +117,7 @@ class SharedStore:
     def check(self, ends: float | None = None) -> None:
         """Make sure that there is a shared store, or begin one; at least one request.
 
-        Raises:
-            UnreachableError: if there is no bucket, it refuses, it does not answer, or holds something else.
+        Raises `UnreachableError` if there is no bucket, it refuses, it does not answer, or holds something else.
         """
         found = self.folder.read(MARK, ends)
         if found is None and self.writable:
@@ -132,8 +130,7 @@ class SharedStore:
     def require(self) -> None:
         """Make sure that there is a shared store; nothing is changed.
 
-        Raises:
-            UnreachableError: if there is none, or it can't be reached.
+        Raises `UnreachableError` if there is none, or it can't be reached.
         """
         found = self.folder.read(MARK)
         if found is None:
@@ -201,15 +198,14 @@ class SharedStore:
     ) -> bool:
         """Bring a result into a local store; tell whether it was whole.
 
+        Raises `UnreachableError` if it could not be brought, `LateError` if not in time, and `StoreError` if the local
+        disk refuses.
+
         Args:
             action: As `find` gave it.
             store: What it lacks is fetched; nothing else changes.
             ends: When to give up, by `monotonic`.
             is_sound: Tells, once all parts are in the store, whether to record the result there.
-
-        Raises:
-            UnreachableError: if it could not be brought, `LateError` if not in time.
-            StoreError: if the local disk refuses.
         """
         with self.fetched.moving(), store.scratch() as scratch, ThreadPoolExecutor(_AT_ONCE) as threads:
 
@@ -241,13 +237,12 @@ class SharedStore:
     def give(self, action: Action, store: Store, *, anew: bool = False) -> bool:
         """Put a result of a local store, objects first; tell whether the record was not there yet.
 
+        Raises `DamagedError` if the local store lost an object.
+
         Args:
             action: As recorded in the store.
             store: Where its objects lie; one that is damaged there is an error.
             anew: Replace what is there, as it is done with what was found damaged.
-
-        Raises:
-            DamagedError: if the local store lost an object.
         """
         data, anew = self.signatures.encoded(action), anew or action.key in self._damaged
         anew = anew or (action.key in self._not_taken and self.signatures.may_replace)

@@ -15,13 +15,10 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
 
 from olivelike.families import FAMILIES, TEXT_ENCODERS
+from olivelike.families.network import Held, Rows
 from olivelike.families.networks import NETWORKS, network_of, stored_as
-
-if TYPE_CHECKING:
-    from olivelike.families.network import Held, Rows
 
 Shape = tuple[int, ...]
 _TRANSFORMER = "transformer"
