@@ -17,7 +17,7 @@ MOST = 127
 REST = 1 / (2 * MOST)
 """Scale of what rounding leaves, at most half a step, as a part of the step."""
 LEAST_STEP = 2.0**-100
-"""Of a row of zeros."""
+"""Scale of a row of zeros."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Piece:
     value: ir.Value
     width: int
     factor: ir.Value | None = None
-    """Of each row, that the values are yet to be multiplied by."""
+    """Factor of each row that the values are yet to be multiplied by."""
 
 
 class RoundedRows:
@@ -58,7 +58,7 @@ class RoundedRows:
         size = spread("Max", *sizes) if len(sizes) > 1 else sizes[0]
         step = spread("Mul", size, editor.constant(1 / MOST, np.float32))
         self.scales = spread("Max", step, editor.constant(LEAST_STEP, np.float32))
-        """Of each row."""
+        """Scale of each row."""
         steps = [self.scales if one.factor is None else spread("Div", self.scales, one.factor) for one in pieces]
         self._steps = [self._add("Reshape", [step, last], self._rows, before) for step in steps]
         shape = self._add("Shape", [self._steps[0]], (1,), before, ir.DataType.INT64)
@@ -73,7 +73,7 @@ class RoundedRows:
             self._quantised(matrix, step, before) for matrix, step in zip(self._matrices, self._steps, strict=True)
         ]
         self.numbers = self._together(self._numbers, before)
-        """Of the shape of what is rounded; 128 stands for 0."""
+        """Values as bytes, in the shape of what is rounded; 128 stands for 0."""
 
     def rest(self, before: ir.Node) -> ir.Value:
         """Return what the numbers leave, as numbers of `REST` of their scale."""
