@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from olivelike.model.architecture import Config
 
 TABLE: Final = Path(__file__).parents[1] / "data" / "published" / "schedulers.json"
-"""Settings that each class fills in and accepts, by release; `tools/make_assets_shelf.py` asks diffusers and writes it."""
+"""Settings that each class fills in and accepts, by release; `tools/make_assets_shelf.py` asks diffusers for them."""
 SIGMAS: Final = ("use_karras_sigmas", "use_exponential_sigmas", "use_beta_sigmas")
 """Settings for the spacing of noise levels; at most one is on."""
 
