@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from olivelike.engine.output.initializers import Array
     from olivelike.engine.output.live_factors import LiveFactors
     from olivelike.model.few_steps import FewSteps
-    from olivelike.runtime.pipeline.lora_change import Initializers, LoraChange
+    from olivelike.runtime.pipeline.networks import Initializers, LoraChange
     from olivelike.sources.adapters.lora_file import LoraFile, WeightedLora
     from olivelike.sources.adapters.merge import Change
 
@@ -367,7 +367,7 @@ class LiveLoras:
         """Return what LoRAs change some components of a folder by, of which one at least has a graph for factors."""
         from olivelike.engine.output.live_factors import LiveFactors
         from olivelike.engine.output.low_rank_factors import NoFactorsError
-        from olivelike.runtime.pipeline.lora_change import LoraChange
+        from olivelike.runtime.pipeline.networks import LoraChange
 
         self._factors = self._factors or LiveFactors()
         graphs = self._factors.graphs(folder)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from olivelike.runtime.jobs.control_files import Named, UsedImage
-    from olivelike.runtime.pipeline.lora_change import Initializers
+    from olivelike.runtime.pipeline.networks import Initializers
 
 
 class LoraFiles(Protocol):

@@ -7,26 +7,48 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from olivelike._text import size
 from olivelike.errors import UsageError
 from olivelike.model.components import DERIVED_FILES, MODEL_FILE, SAFETY_CHECKER, SHALLOW_FILE
 from olivelike.model.guides import guided_file
 from olivelike.model.low_rank_inputs import LORA_INPUTS_FILE
-from olivelike.runtime.pipeline.lora_change import LoraChange
 from olivelike.runtime.sessions.open_session import import_engine, open_session
 from olivelike.runtime.sessions.session import Network, Session, read_model_file
 
 if TYPE_CHECKING:
-    from olivelike.runtime.pipeline.lora_change import Array, Initializers
+    import numpy as np
+
     from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
     from olivelike.runtime.sessions.session_settings import SessionSettings
+
+    Array = np.ndarray[Any, Any]
+    Initializers = Mapping[str, Mapping[str, Array] | "LoraChange"]
+    """By component: arrays in place of initializers, or what LoRAs change it by."""
 
 _SHALLOW: Final = Path(SHALLOW_FILE).stem
 _TAKING: Final = Path(LORA_INPUTS_FILE).stem
 _WHOLE: Final = tuple(Path(file).stem for file in sorted(DERIVED_FILES - {SHALLOW_FILE}))
+
+
+@dataclass(frozen=True, eq=False)
+class LoraChange:
+    """LoRAs for a component whose folder has `lora_inputs.onnx`: as factors for that, or merged for `model.onnx`."""
+
+    feeds: Mapping[str, Array] | None
+    """Values of that graph's inputs by name; `None` if the LoRAs can't be factors."""
+    merge: Callable[[], Mapping[str, Array]]
+    """Returns what initializers become."""
+    reason: str = ""
+    """Reason that keeps the LoRAs from being factors."""
+
+    @cached_property
+    def merged(self) -> Mapping[str, Array]:
+        """Arrays in place of initializers, merged when they are first asked for."""
+        return self.merge()
 
 
 @dataclass(eq=False)

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
     from olivelike.families.denoiser_forms import Array
     from olivelike.runtime.pictures.upscaling import Upscaler
-    from olivelike.runtime.pipeline.lora_change import Initializers
+    from olivelike.runtime.pipeline.networks import Initializers
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
 
