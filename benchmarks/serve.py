@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import httpx
@@ -35,12 +35,15 @@ JSON = {"Content-Type": "application/json"}
 @contextmanager
 def server(folder: Path, gallery: Path, *options: str) -> Iterator[tuple[str, psutil.Process]]:
     command = [sys.executable, "-m", "olivelike", "serve", str(folder), "--port", "0", "--gallery", str(gallery)]
-    process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True)
-    try:
-        yield process.stdout.readline().split()[0], psutil.Process(process.pid)
-    finally:
-        process.terminate()
-        process.wait(10)
+    with tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, stderr=errors, text=True)
+        try:
+            yield process.stdout.readline().split()[0], psutil.Process(process.pid)
+        finally:
+            process.terminate()
+            process.wait(10)
+            errors.seek(0)  # What it says of being ended so is none.
+            sys.stderr.writelines(line for line in errors if line != "error: interrupted\n")
 
 
 def processor_seconds(process: psutil.Process) -> float:
@@ -63,14 +66,13 @@ class Events:
         listening.wait(10)
 
     def _read(self, url: str, previews: bool, listening: threading.Event) -> None:
-        with (
-            httpx.Client(timeout=None) as client,
-            client.stream("GET", f"{url}/api/events?previews={previews}") as all_of,
-        ):
-            for line in all_of.iter_lines():
+        # A large client's own time is not the server's.
+        with closing(http.client.HTTPConnection(url.removeprefix("http://"))) as connection:
+            connection.request("GET", f"/api/events?previews={str(previews).lower()}")
+            for line in connection.getresponse():
                 now = time.perf_counter()
                 listening.set()
-                if not line.startswith("data: "):
+                if not line.startswith(b"data: "):
                     continue
                 event = json.loads(line[6:])
                 with self._came:
@@ -106,7 +108,6 @@ def what_it_adds(folder: Path, pictures: int, threads: int) -> None:
             server(folder, Path(scratch, "gallery"), *options) as (url, process),
         ):
             writer, events = PictureWriter(Path(scratch, "own")), Events(url, previews)
-            # A large client's own time is not the server's.
             client = http.client.HTTPConnection(url.removeprefix("http://"))
 
             def own(seed: int, writer: PictureWriter = writer, saved: bool = saved) -> tuple[float, float, float]:
