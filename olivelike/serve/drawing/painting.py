@@ -40,7 +40,7 @@ from olivelike.runtime.pictures.preview_file import Pace, side_by_side
 from olivelike.runtime.pictures.sheets import SheetPicture, picture_sheet, plot_sheet
 from olivelike.runtime.pipeline.request import LABELS, Picture
 from olivelike.runtime.sessions.session import ENGINE_CALLS
-from olivelike.serve.drawing.planning import Files, OrderPlan, plan_order
+from olivelike.serve.drawing.planning import Files, OrderPlan, is_repeatable, plan_order, repeated
 from olivelike.serve.drawing.plots import heads
 from olivelike.serve.drawing.warm import SessionChoice, WarmPipelines
 from olivelike.serve.gallery.picture_id import picture_id
@@ -107,6 +107,8 @@ class Painting:
         """The one that was used last, by its file."""
         self._at_rest = _memory()
         self._plans: dict[str, OrderPlan] = {}
+        self._last: OrderPlan | None = None
+        """The plan that was made last, if another one can be made of it."""
         self._models: set[Path] = set()
         """Folders that were asked for."""
         self._jobs: queue.SimpleQueue[OrderDrawing | Callable[[], object]] = queue.SimpleQueue()
@@ -145,7 +147,13 @@ class Painting:
         folders = {name: Path(folder) for name, folder in models.items()}
         self._models.update(folders.values())
         found = self._plans.pop(job, None)
-        return found or plan_order(Order.model_validate(order), Files(models=folders, **self._files))
+        return found or self._new_plan(Order.model_validate(order), Files(models=folders, **self._files))
+
+    def _new_plan(self, order: Order, files: Files) -> OrderPlan:
+        last, self._last = self._last, None
+        plan = (repeated(last, order, files) if last is not None else None) or plan_order(order, files)
+        self._last = plan if is_repeatable(plan) else None
+        return plan
 
     def _answer_by(self, work: Callable[..., Json], message: JsonView) -> None:
         try:

@@ -14,6 +14,7 @@ from olivelike.runtime.jobs.job_plan import Job, JobPlan, open_pictures, plan_jo
 from olivelike.runtime.jobs.prompt_lines import PromptLine
 from olivelike.runtime.pictures import UsedFile
 from olivelike.runtime.pictures.picture_reading import open_image
+from olivelike.runtime.pipeline.pipeline_folder import open_folder
 from olivelike.runtime.pipeline.request import CHOICES, Pictures, RequestFields
 from olivelike.runtime.prompts.wildcards import Wildcards
 from olivelike.serve.drawing.plots import Cell, cells
@@ -66,6 +67,37 @@ def plan_order(order: Order, files: Files) -> OrderPlan:
         numbers = [place * order.num_images + more for place, _ in group for more in range(order.num_images)]
         jobs += [replace(job, numbers=[numbers[number] for number in job.numbers]) for job in plan.jobs]
     return OrderPlan(tuple(jobs), tuple(notes), tuple(cell for _, cell in placed for _ in range(order.num_images)))
+
+
+def is_repeatable(plan: OrderPlan) -> bool:
+    """Tell whether `repeated` may take a plan: of one picture, of plain text, and of no files but a folder's."""
+    if len(plan.cells) != 1 or len(plan.jobs) != 1:
+        return False
+    (job,), order = plan.jobs, plan.cells[0].order
+    return (
+        dict(job.written) == {order.prompt: order.prompt}
+        and job.request.prompts == (order.prompt,)
+        and not (job.loras or order.loras or order.upscaler or order.variation_strength)
+        and order.variation_seed is None
+        and not Pictures.of(order).given()
+    )
+
+
+def repeated(plan: OrderPlan, order: Order, files: Files) -> OrderPlan | None:
+    """Return the plan of an order that asks for another seed than the one of a plan, and for nothing else.
+
+    `None` if it asks for more, or the folder has changed: most pictures differ from the last one in their seed alone.
+    """
+    (before,), (job,) = plan.cells, plan.jobs
+    cell, *more = cells(order)
+    asked = cell.order.model_copy(update={"seed": before.order.seed})
+    if more or asked != before.order or asked.model_fields_set != before.order.model_fields_set or order.seed is None:
+        return None
+    if files.models[order.model or ""] != job.folder or open_folder(job.folder) is not job.request.resolved_for:
+        return None
+    request = job.request.resolved_with(seed=order.seed, seeds=(order.seed,))
+    again = replace(job, request=request, record=replace(job.record, seed=order.seed))
+    return OrderPlan((again,), plan.notes, (cell,))
 
 
 def _shared(order: Order) -> tuple[Any, ...]:

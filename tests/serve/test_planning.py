@@ -1,0 +1,62 @@
+"""The plan of an order that differs from the last one in its seed alone is made of that one's."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from olivelike._untrusted import Json
+from olivelike.serve.drawing.planning import Files, is_repeatable, plan_order, repeated
+from olivelike.serve.orders import Order
+
+
+@pytest.fixture
+def files(little: Path, tmp_path: Path) -> Files:
+    (tmp_path / "colour.txt").write_text("red\n")
+    return Files({"little": little}, tmp_path, (), (tmp_path,), False)
+
+
+def order(seed: int, **more: object) -> Order:
+    return Order.model_validate({"model": "little", "prompt": "a red circle", "seed": seed, "steps": 3, **more})
+
+
+@pytest.mark.parametrize("more", [{}, {"scheduler": "Euler a", "negative_prompt": "blue"}, {"fast": True, "hires": 2}])
+def test_a_plan_of_another_seed_is_what_planning_anew_makes(files: Files, more: Json) -> None:
+    last, fresh = plan_order(order(1, **more), files), plan_order(order(7, **more), files)
+    assert is_repeatable(last)
+    again = repeated(last, order(7, **more), files)
+    assert again is not None
+    assert (again.cells, again.notes) == (fresh.cells, fresh.notes)
+    assert [vars(job) for job in again.jobs] == [vars(job) for job in fresh.jobs]
+    assert again.jobs[0].request.resolved_for is fresh.jobs[0].request.resolved_for
+
+
+@pytest.mark.parametrize("more", [
+    {"prompt": "a blue circle"}, {"steps": 4}, {"num_images": 2}, {"guidance_scale": 7.5},
+    {"variation_strength": 0.5, "variation_seed": 3},
+    {"x": {"field": "steps", "values": [3, 4]}},
+])  # fmt: skip
+def test_an_order_that_asks_for_more_is_planned_anew(files: Files, more: Json) -> None:
+    assert repeated(plan_order(order(1), files), order(7, **more), files) is None
+
+
+@pytest.mark.parametrize("more", [
+    {"prompt": "a __colour__ circle"}, {"prompt": "a {red|blue} circle"}, {"num_images": 2},
+    {"variation_strength": 0.5, "variation_seed": 3},
+    {"x": {"field": "steps", "values": [3, 4]}},
+])  # fmt: skip
+def test_a_plan_that_its_seed_or_files_decide_is_none_to_repeat(files: Files, more: Json) -> None:
+    assert not is_repeatable(plan_order(order(1, **more), files))
+
+
+def test_a_folder_that_was_made_again_is_planned_anew(files: Files) -> None:
+    last = plan_order(order(1), files)
+    index = files.models["little"] / "model_index.json"
+    before = index.stat()
+    os.utime(index)
+    try:
+        assert repeated(last, order(7), files) is None
+    finally:
+        os.utime(index, ns=(before.st_atime_ns, before.st_mtime_ns))
