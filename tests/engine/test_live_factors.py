@@ -11,9 +11,16 @@ import pytest
 
 from olivelike.cli.app import run_command_line
 from olivelike.engine.output.swap import LiveLoras
+from olivelike.model.components import MODEL_FILE
+from olivelike.model.guides import guided_file
 from olivelike.model.low_rank_inputs import LORA_INPUTS_FILE
 from olivelike.runtime import Request, open_pipeline
 from olivelike.runtime.jobs import PromptLine, plan_jobs
+from olivelike.runtime.pipeline.networks import Networks, denoiser_name
+from olivelike.runtime.pipeline.pipeline_folder import open_folder
+from olivelike.runtime.sessions.open_session import open_session
+from olivelike.runtime.sessions.providers import find_provider
+from olivelike.runtime.sessions.session_settings import ProviderChoice, SessionSettings
 from olivelike.serve.drawing.warm import SessionChoice, WarmPipelines
 from olivelike.testing.lora_files import make_lora
 from tests.fixtures.little_pipeline import little_checkpoint
@@ -110,6 +117,34 @@ def test_what_can_t_be_factors_is_merged_and_told_of(folders: Folders) -> None:
     assert "is changed by a DoRA" in pipeline.lora_ways(REQUEST)[1]
     wanted = open_pipeline(folders.plain, initializers=folders.merged("ink:0.8", "dora:0.5", folder=folders.plain))
     assert (pipeline.latents(REQUEST) == wanted.latents(REQUEST)).all()
+
+
+def test_a_denoiser_that_guides_lead_has_them_merged_and_so_have_other_providers(
+    folders: Folders, tmp_path: Path
+) -> None:
+    folder, leaders = tmp_path / "guided", ("controlnet",)
+    shutil.copytree(folders.taking, folder)
+    shutil.copy(folder / "unet" / MODEL_FILE, folder / "unet" / guided_file(leaders))
+    changes = folders.merged("ink:0.8", folder=folder)
+    networks = Networks(open_folder(folder), SessionSettings(), changes)
+    led = networks.denoiser(leaders).session.opened
+    assert {*networks} == {denoiser_name("unet", leaders)}
+    assert led.initializers is changes["unet"].merged
+    assert networks.denoiser().session.fed is changes["unet"].feeds
+    assert {*networks} == {"unet/lora_inputs"}
+    elsewhere = SessionSettings((ProviderChoice(find_provider("cuda")),))
+    reasons = Networks(open_folder(folder), elsewhere, changes).reasons()
+    assert reasons == dict.fromkeys(("text_encoder", "unet"), "factors are for ONNX Runtime's CPU")
+
+
+def test_nothing_is_kept_of_a_graph_that_takes_factors(
+    folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("olivelike.runtime.sessions.compiled._SETTLED_NS", 0)
+    for name in (LORA_INPUTS_FILE, MODEL_FILE):
+        assert not [*tmp_path.iterdir()]
+        open_session(folders.taking / "text_encoder" / name, SessionSettings(compiled=tmp_path, keep_compiled=True))
+    assert [*tmp_path.iterdir()]
 
 
 def test_a_server_feeds_other_factors_to_the_network_that_is_open(folders: Folders) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from olivelike.errors import SessionError
+from olivelike.model.low_rank_inputs import LORA_INPUTS_FILE
 from olivelike.runtime.sessions.providers import OPENVINO
 from olivelike.runtime.sessions.session import Opened, Session
 from olivelike.runtime.sessions.session_settings import SessionSettings
@@ -38,7 +39,7 @@ def open_session(
     """
     if not model_path.is_file():
         raise SessionError(f"{model_path}: there is no such model file")
-    stays = content is None or part
+    stays = (content is None or part) and model_path.name != LORA_INPUTS_FILE  # ONNX Runtime reads none that it wrote.
     if settings.compiled is not None and not initializers and stays and settings.weights is None:
         from olivelike.runtime.sessions.compiled import open_keeping
 
