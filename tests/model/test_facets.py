@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from olivelike.model import FACETS, Architecture, Graph, Model, Tensor, Weights
 from olivelike.model.graph import PARAMETER_KEY, parameter_inputs, real_inputs, weight_values
+from tests.fixtures.characters import CHARACTERS
 
 ARCHITECTURE = Architecture("unet", "diffusers", "UNet2DConditionModel", {"in_channels": 4, "act_fn": "silu"})
 WEIGHTS = Weights({
@@ -101,7 +102,7 @@ TENSORS = st.builds(
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # A busy machine takes its time.
-@given(st.dictionaries(st.text(min_size=1), TENSORS, max_size=5))
+@given(st.dictionaries(st.text(CHARACTERS, min_size=1), TENSORS, max_size=5))
 def test_any_weights_table_survives_its_serialisation(tensors):
     weights = Weights(tensors)
     assert dict(Weights.from_bytes(weights.to_bytes())) == tensors

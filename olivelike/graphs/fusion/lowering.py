@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 import onnx
@@ -399,12 +400,17 @@ def _stamp(scope: Scope) -> None:
 
 def lowest_opset(node: ir.Node, current: int) -> int:
     """Return the lowest opset, from `LOWEST_OPSET` up, that has this operator with the same signature."""
-    newest = onnx.defs.get_schema(node.op_type, current, "")
+    return _lowest_opset(node.op_type, frozenset(node.attributes), current)
+
+
+@cache
+def _lowest_opset(op_type: str, attributes: frozenset[str], current: int) -> int:
+    newest = onnx.defs.get_schema(op_type, current, "")
     lowest = current
-    while lowest > LOWEST_OPSET and onnx.defs.has(node.op_type, lowest - 1, ""):
-        older = onnx.defs.get_schema(node.op_type, lowest - 1, "")
+    while lowest > LOWEST_OPSET and onnx.defs.has(op_type, lowest - 1, ""):
+        older = onnx.defs.get_schema(op_type, lowest - 1, "")
         same_inputs = [value.name for value in older.inputs] == [value.name for value in newest.inputs]
-        if older.deprecated or not same_inputs or not set(node.attributes) <= set(older.attributes):
+        if older.deprecated or not same_inputs or not attributes <= set(older.attributes):
             break
         lowest -= 1
     return lowest

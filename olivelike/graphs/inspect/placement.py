@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 import onnx
@@ -164,6 +165,9 @@ _DIRECTML = _registry(
     """,
 )
 
+_FUNCTION: Final = 0
+"""In place of an opset: an operator that ONNX spells out in others, which each target runs."""
+
 REGISTRIES: Final[Mapping[str, Registry]] = {"cpu": _CPU, "cuda": _CUDA, "directml": _DIRECTML}
 """By target name."""
 
@@ -250,19 +254,27 @@ def _in_bfloat16(node: ir.Node) -> bool:
 def _why_standard(op_type: str, target: Target, opset: int) -> str | None:
     if op_type == "Constant":
         return None
-    if not onnx.defs.has(op_type, opset):
+    since = _since(op_type, opset)
+    if since is None:
         return f"ONNX has no such operator at opset {opset}"
-    schema = onnx.defs.get_schema(op_type, opset)
-    if schema.has_function or schema.has_context_dependent_function:
+    if since == _FUNCTION:
         return None
     registry = REGISTRIES.get(target.name)
     if registry is not None and op_type not in registry.standard:
         return f"{target.name} has no kernel for it"
-    since = schema.since_version
     newest, knows = target.opset, "reads up to"
     if registry is not None:
         newest, knows = registry.standard[op_type], "knows it up to"
     return f"its form dates from opset {since}, and {target.name} {knows} {newest}" if since > newest else None
+
+
+@cache
+def _since(op_type: str, opset: int) -> int | None:
+    """Return the opset that an operator's form dates from, or `_FUNCTION`; `None` if ONNX has no such operator."""
+    if not onnx.defs.has(op_type, opset):
+        return None
+    schema = onnx.defs.get_schema(op_type, opset)
+    return _FUNCTION if schema.has_function or schema.has_context_dependent_function else int(schema.since_version)
 
 
 def _why_form(node: ir.Node, kernel: Kernel, target: str) -> str | None:

@@ -10,6 +10,7 @@ from hypothesis import given, settings, strategies as st
 
 from olivelike.measure.report.page import STYLE, TEMPLATE, Beside, page
 from olivelike.model.records.run_record import RunRecord
+from tests.fixtures.characters import CHARACTERS
 
 PICTURE = "data:image/png;base64,"
 
@@ -184,8 +185,8 @@ def test_a_run_without_nodes_has_a_report(report):
 
 
 ANYTHING = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(CHARACTERS, max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(CHARACTERS, max_size=5), inner, max_size=3),
     max_leaves=12,
 )
 FACTS = st.dictionaries(

@@ -14,6 +14,7 @@ from olivelike.model.records.origin import Origin
 from olivelike.model.records.output import OutputRecord
 from olivelike.model.records.reading import RecordError, from_json, part_of_json, to_json
 from olivelike.model.records.run_record import NodeRecord, RunRecord
+from tests.fixtures.characters import CHARACTERS
 from tests.fixtures.sample_records import output_record, run_record, write_output_record
 
 
@@ -101,8 +102,8 @@ def test_a_part_is_read_though_there_is_more():
 
 
 ANYTHING = st.recursive(
-    st.none() | st.booleans() | st.integers(-3, 3) | st.floats(allow_nan=False) | st.text(max_size=3),
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    st.none() | st.booleans() | st.integers(-3, 3) | st.floats(allow_nan=False) | st.text(CHARACTERS, max_size=3),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(CHARACTERS, max_size=3), inner, max_size=2),
     max_leaves=4,
 )
 

@@ -15,6 +15,7 @@ from olivelike.errors import SourceError, UsageError
 from olivelike.runtime.pictures import UsedFile, is_picture, read_picture, read_picture_record
 from olivelike.runtime.pictures.picture_record import a1111_text, record_from_json
 from olivelike.runtime.pictures.recipe_text import parse_a1111
+from tests.fixtures.characters import CHARACTERS
 
 
 @pytest.mark.parametrize("name", ["a.png", "a.jpg", "a.jpeg", "a.webp", "a.PNG"])
@@ -101,7 +102,7 @@ def test_a1111_s_text_leads_back_to_what_was_written(prompt, negative, model, sc
 
 
 @settings(max_examples=60, deadline=None)
-@given(prompt=st.text(), model=st.none() | st.text())
+@given(prompt=st.text(CHARACTERS), model=st.none() | st.text(CHARACTERS))
 def test_the_record_leads_back_to_what_was_written(prompt, model):
     record = replace(PLAIN, prompt=prompt, model=model)
     assert record_from_json(record.to_json(), "here") == record
