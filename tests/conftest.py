@@ -24,7 +24,7 @@ if WHOLE:
     os.environ[models.SHELF_VARIABLE] = str(SHELF)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # What a shell starts in the background hands it on to children.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-gc.set_threshold(500_000, 5, 5)  # A twelfth of the time went into collections of some ten thousand objects each.
+gc.set_threshold(2_000_000, 5, 5)  # Collections took a twentieth of the time: they walk graphs that are in use.
 os.fsync = lambda _: None  # What tests write need not outlive a loss of power; children still wait for the disk.
 if os.name == "posix" and Path("/dev/shm").is_dir():
     # Nor need it reach the disk: removing what lies there took longer than writing it. Containers have less than this.

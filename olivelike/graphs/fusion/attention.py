@@ -389,7 +389,7 @@ def _evaluator(mask: ir.Value, nodes: Sequence[ir.Node], model: ir.Model) -> onn
         if value is not None and value.const_value is not None
     }
     graph = onnx.helper.make_graph(
-        [ir.to_proto(node) for node in arithmetic],
+        [ir.serde.serialize_node(node) for node in arithmetic],
         "mask",
         [
             onnx.helper.make_tensor_value_info(node.outputs[0].name, onnx.TensorProto.INT64, [None])

@@ -138,7 +138,7 @@ class Evaluation:
 
     def _session(self, node: ir.Node, operands: Sequence[Array | None]) -> onnxruntime.InferenceSession:
         """Return the session of an operator; equal operators on equal types share one."""
-        proto: onnx.NodeProto = ir.serde.serialize_node(node)  # `to_proto` takes as long again to tell what it is.
+        proto: onnx.NodeProto = ir.serde.serialize_node(node)  # `to_proto` tells its kind first: 8 times this.
         del proto.metadata_props[:], proto.input[:], proto.output[:]
         proto.name, proto.doc_string = "", ""
         proto.input.extend("" if array is None else f"i{index}" for index, array in enumerate(operands))
