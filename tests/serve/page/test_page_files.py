@@ -19,6 +19,7 @@ FILES = sorted(path for path in PAGE.iterdir() if path.suffix != ".json")
 MODULES = [path for path in FILES if path.suffix == ".js"]
 NAMED = {"input", "select", "textarea"}
 VOID = {"meta", "link", "img", "input"}
+THRESHOLDS = {"control-a", "control-b"}
 MADE = {"./declared.js", "./words.js"}
 """Modules that the server makes: of a request's declaration, and of the table of texts in one language."""
 
@@ -111,6 +112,8 @@ def test_every_field_has_a_label_with_words(elements: Elements) -> None:
     for tag, attributes, text, around in elements.found:
         if twin := attributes.get("data-twin"):  # A module gives it the field's own label.
             assert declared[twin]
+        elif attributes.get("id") in THRESHOLDS:  # Their labels have a place for the words of a preprocessor.
+            assert any(elements.found[place][0] == "label" for place in around)
         elif tag in NAMED and attributes.get("type") != "hidden":
             own = [elements.found[place] for place in around if elements.found[place][0] == "label"]
             name = labels.get(attributes["id"] or "") or "".join("".join(label[2]) for label in own)
