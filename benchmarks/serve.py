@@ -35,7 +35,7 @@ JSON = {"Content-Type": "application/json"}
 @contextmanager
 def server(folder: Path, gallery: Path, *options: str) -> Iterator[tuple[str, psutil.Process]]:
     command = [sys.executable, "-m", "olivelike", "serve", str(folder), "--port", "0", "--gallery", str(gallery)]
-    with tempfile.TemporaryFile("w+") as errors:
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as errors:
         process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, stderr=errors, text=True)
         try:
             yield process.stdout.readline().split()[0], psutil.Process(process.pid)
