@@ -22,6 +22,7 @@ from olivelike._files import explained, write_whole
 from olivelike._text import count
 from olivelike._untrusted import read_bytes
 from olivelike.engine.output.expressions import Array, Evaluator, Expression, operators, parameters
+from olivelike.engine.output.fitting_loras import check_loras
 from olivelike.errors import SourceError, UsageError
 from olivelike.model.graph import QUANTISE_DOMAIN
 from olivelike.model.low_rank_inputs import ADAPTER_SUFFIX, DOWN, LORA_INPUTS_FILE, UP, factor_input, strength_input
@@ -98,8 +99,6 @@ class LoraGraphs:
 
     def factors(self, loras: Sequence[WeightedLora]) -> dict[str, Factors]:
         """Return what LoRAs together feed, by component. Raises what `lora_factors` raises."""
-        from olivelike.engine.output.swap import check_loras
-
         wanted = check_loras(self.folder, self.record, loras)
         return {component: self[component].factors(loras) for component in sorted(wanted)}
 

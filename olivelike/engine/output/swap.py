@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING
 
 from olivelike._files import file_identity
 from olivelike._text import count, did_you_mean
-from olivelike._untrusted import object_or_empty, open_file
+from olivelike._untrusted import open_file
+from olivelike.engine.output.fitting_loras import check_lora, check_loras
 from olivelike.errors import SourceError, UsageError
-from olivelike.families import DENOISERS, TEXT_ENCODERS, denoiser_among, family_of_folder
+from olivelike.families import DENOISERS, TEXT_ENCODERS
 from olivelike.model.client_layouts import is_package
 from olivelike.model.components import PIPELINE
 from olivelike.model.low_rank_inputs import LORA_INPUTS_FILE
@@ -81,30 +82,6 @@ def swap_loras(
         )
         for component in sorted(wanted)
     }
-
-
-def check_loras(
-    folder: Path, record: OutputRecord, loras: Sequence[WeightedLora], only: Collection[str] = ()
-) -> set[str]:
-    """Return the components that LoRAs change, of some or all. Raises `SourceError` if one does not fit the folder."""
-    wanted = {name for weighted in loras if weighted.weight for name in weighted.file.components}
-    wanted &= set(only) or wanted
-    for weighted in loras:
-        _check(weighted.file, wanted, folder, record)
-    return wanted
-
-
-def _check(lora: LoraFile, wanted: set[str], folder: Path, record: OutputRecord) -> None:
-    from olivelike.sources.adapters.lora_file import check_denoiser, check_family
-
-    # An output without a denoiser tells nothing of the family.
-    if config := object_or_empty(folder / (denoiser_among(record.components) or DENOISERS[0]) / "config.json"):
-        index = object_or_empty(folder / "model_index.json")
-        check_denoiser(lora, family_of_folder(index, record.components, config), str(folder))
-    if missing := sorted((lora.components & wanted) - record.components.keys()):
-        raise SourceError(f"{lora.path}: changes {missing[0]}, which {folder} does not have")
-    if isinstance(width := config.get("cross_attention_dim"), int):
-        check_family(lora, width, str(folder))
 
 
 def _swap(
@@ -334,7 +311,7 @@ class LiveLoras:
         record = OutputRecord.require(folder)
         for lora in loras:
             file, _ = self._read(lora.path)
-            _check(file, set(file.components), folder, record)
+            check_lora(file, set(file.components), folder, record)
 
     def merge(self, loras: Sequence[LiveLora], folder: Path) -> Initializers:
         """Merge LoRAs into what a folder holds, as `olivelike run` wrote it; later where a graph takes them as factors.
