@@ -58,6 +58,21 @@ def test_a_grown_child_gives_way_to_another_and_what_was_asked_of_it_is_asked_ag
     assert planned == {"pictures": 1}
 
 
+def test_a_job_whose_client_leaves_while_it_is_planned_is_ended(tmp_path, monkeypatch):
+    told = []
+    child = SimpleNamespace(pid=1, send=told.append, stop=lambda: told.append({"do": "stop"}))
+    monkeypatch.setattr(painter, "JsonChild", lambda *_: child)
+
+    async def run():
+        asked = asyncio.create_task(Painter({}, tmp_path / "log", lambda _: None).plan_and_draw({"job": "a"}))
+        await asyncio.sleep(0)
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+
+    asyncio.run(run())
+    assert [(message["do"], message.get("job")) for message in told[-2:]] == [("plan", None), ("cancel", "a")]
+
+
 def test_a_child_that_does_not_answer_is_ended_and_another_is_asked(tmp_path, monkeypatch):
     children = []
 

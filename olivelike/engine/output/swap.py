@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING
 from olivelike._files import file_identity
 from olivelike._text import count, did_you_mean
 from olivelike._untrusted import open_file
-from olivelike.engine.output.fitting_loras import check_lora, check_loras
 from olivelike.errors import SourceError, UsageError
 from olivelike.families import DENOISERS, TEXT_ENCODERS
 from olivelike.model.client_layouts import is_package
@@ -66,6 +65,8 @@ def swap_loras(
         SourceError: when the folder is no output, a LoRA does not fit it, or an initializer that a LoRA changes was
             derived by arithmetic that can't be undone.
     """
+    from olivelike.engine.output.fitting_loras import check_loras
+
     folder = Path(folder)
     record = OutputRecord.require(folder)
     if PIPELINE in record.components:
@@ -308,6 +309,8 @@ class LiveLoras:
 
     def check(self, loras: Sequence[LiveLora], folder: Path) -> None:
         """Check by their headers that LoRAs fit what a folder holds. Raises `SourceError` if one does not."""
+        from olivelike.engine.output.fitting_loras import check_lora
+
         record = OutputRecord.require(folder)
         for lora in loras:
             file, _ = self._read(lora.path)
@@ -342,6 +345,7 @@ class LiveLoras:
         self, folder: Path, loras: Sequence[WeightedLora], digests: Sequence[str], components: Collection[str]
     ) -> Initializers:
         """Return what LoRAs change some components of a folder by, of which one at least has a graph for factors."""
+        from olivelike.engine.output.fitting_loras import check_loras
         from olivelike.engine.output.live_factors import LiveFactors
         from olivelike.engine.output.low_rank_factors import NoFactorsError
         from olivelike.runtime.pipeline.networks import LoraChange

@@ -152,6 +152,9 @@ class Painter:
         self._job = message["job"]
         try:
             return await self._answer_to("plan", {**arguments, "draw": message}, _PATIENCE)
+        except asyncio.CancelledError:  # The child goes on, and draws.
+            self.let_go(message["job"])
+            raise
         except BaseException:
             self._drawing = None
             raise
