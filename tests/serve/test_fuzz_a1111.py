@@ -118,10 +118,10 @@ def undrawn(base_settings, tmp_path, monkeypatch):
     app = create_app(replace(base_settings, gallery=tmp_path / "gallery", max_side=64, max_steps=8, max_images=2))
     service: Service = app.state.service
 
-    async def plan(**_: Any) -> dict[str, Any]:
+    async def plan(*_: object) -> dict[str, Any]:
         return {"pictures": 1, "batches": 1, "steps": 1, "notes": [], "reads": []}
 
-    monkeypatch.setattr(service.painter, "plan", plan)
+    monkeypatch.setattr(service.dispatcher, "plan", plan)
     monkeypatch.setattr(service.dispatcher, "push", lambda job, _: service.journal.end(job, "cancelled"))
     loop = asyncio.new_event_loop()
     client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1")
