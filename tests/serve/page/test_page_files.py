@@ -8,15 +8,20 @@ import shutil
 import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pygments.lexers import get_lexer_by_name
+from pygments.token import Token
 
 from olivelike.serve.form import declared, form
 from olivelike.serve.languages import document_in, table, words_module
+from olivelike.serve.sent_code import as_sent
 
 PAGE = Path(__file__).parents[3] / "olivelike" / "data" / "serve"
 FILES = sorted(path for path in PAGE.iterdir() if path.suffix != ".json")
 MODULES = [path for path in FILES if path.suffix == ".js"]
+CODE = [*MODULES, PAGE / "style.css"]
 NAMED = {"input", "select", "textarea"}
 VOID = {"meta", "link", "img", "input"}
 THRESHOLDS = {"control-a", "control-b"}
@@ -54,12 +59,59 @@ def elements() -> Elements:
 
 @pytest.mark.parametrize("language", table()["languages"])
 def test_the_page_in_a_language_is_small(language: str) -> None:
-    """A browser fetches the files, the document and what is declared in one language, and its other texts."""
+    """A browser fetches code and icon, the document and what is declared in one language, and its other texts."""
     document = document_in(language, (PAGE / "index.html").read_text(encoding="utf-8"))
-    made = (document, declared(language), words_module(language, "modules"))
-    lying = sum(path.stat().st_size for path in FILES if path.suffix != ".html")
-    assert lying + sum(len(one.encode()) for one in made) < (260_000 if language == "en" else 274_000)
+    code = [as_sent(path.read_text(encoding="utf-8")) for path in CODE]
+    sent = [document, declared(language), words_module(language, "modules"), *code]
+    assert (PAGE / "icon.svg").stat().st_size + sum(len(one.encode()) for one in sent) < 260_000
     assert {path.suffix for path in FILES} == {".html", ".css", ".js", ".svg"}
+
+
+@pytest.mark.parametrize("path", CODE, ids=lambda path: path.name)
+def test_code_is_sent_word_by_word_on_its_lines_but_for_comments(path: Path) -> None:
+    written = path.read_text(encoding="utf-8")
+    sent = as_sent(written)
+    assert words_of(sent, path.suffix) == words_of(written, path.suffix)
+    assert not re.search(r"^([ \t]|//|/\*)", sent, re.MULTILINE)
+
+
+def words_of(code: str, kind: str) -> list[tuple[int, Any, str]]:
+    """Return the words of JavaScript or CSS, each with its line and what it is, without comments and space."""
+    found, line = [], 0
+    for word, text in get_lexer_by_name(kind.removeprefix("."), stripnl=False).get_tokens(code):
+        assert word is not Token.Error, text
+        if word not in Token.Text and word not in Token.Comment:
+            found.append((line, word, text))
+        line += text.count("\n")
+    return found
+
+
+def test_code_is_sent_with_its_texts_as_they_are() -> None:
+    written = """\
+/**
+ * Words, and `one of them.
+ */
+  const a = `1
+    // 2 \\`
+    ${3}`;
+\t// None`
+  const b = /[/*]`/; // "c"
+  /* d */ e("//");
+    /* f */
+"""
+    sent = """\
+
+
+
+const a = `1
+    // 2 \\`
+    ${3}`;
+
+const b = /[/*]`/; // "c"
+/* d */ e("//");
+
+"""
+    assert as_sent(written) == sent
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
@@ -134,11 +186,12 @@ def node() -> str:
 
 
 def test_node_parses_every_module(node: str) -> None:
+    sent = {path.name: as_sent(path.read_text(encoding="utf-8")) for path in MODULES}
     script = f"""
         import fs from "node:fs";
         import vm from "node:vm";
-        for (const path of {json.dumps([str(path) for path in MODULES])})
-          new vm.SourceTextModule(fs.readFileSync(path, "utf8"), {{ identifier: path }});
+        const sent = {json.dumps(sent)};
+        for (const [identifier, code] of Object.entries(sent)) new vm.SourceTextModule(code, {{ identifier }});
     """
     command = [node, "--experimental-vm-modules", "--input-type=module"]  # For `vm`, which parses and runs nothing.
     answer = subprocess.run(command, input=script, capture_output=True, check=False, text=True)
