@@ -1,7 +1,7 @@
 // The canvas: a mask, colours and more room around a picture, all painted by hand; a control picture is drawn there too.
 
 import { fit, pan, reveal, setContent, startView, viewScale, zoom } from "./canvas_view.js";
-import { $ } from "./dom.js";
+import { $, within } from "./dom.js";
 import { t } from "./language.js";
 import { confirmed } from "./notices.js";
 import { SIDES, WHOLE, canvasOf, colourAt, covered, drawAll, drawStep, frameOf, maskFile, pictureFile, sizeOf } from "./strokes.js";
@@ -134,8 +134,7 @@ function keys(event) {
     else {
       const step = event.shiftKey ? 1 : Math.max(1, radius() / 2);
       const [{ left, top }, [width, height]] = [frameOf(drawing), sizeOf(drawing)];
-      const inside = (value, least, most) => Math.min(Math.max(value, least), most);
-      showBrush(inside(brush.x + x * step, -left, width - left), inside(brush.y + y * step, -top, height - top));
+      showBrush(within(brush.x + x * step, -left, width - left), within(brush.y + y * step, -top, height - top));
       reveal(brush.x + left, brush.y + top);
       if (stroke) goOn([[brush.x, brush.y]]);
     }
@@ -219,7 +218,7 @@ function snapped(frame, side, value) {
   const unit = Number(input.step) || 8;
   const opposite = frame[{ left: "right", right: "left", top: "bottom", bottom: "top" }[side]];
   const rest = (upright ? drawing.height : drawing.width) + opposite;
-  const whole = Math.min(Math.max(Math.round((rest + value) / unit), 1), Math.floor(WIDEST / unit)) * unit;
+  const whole = within(Math.round((rest + value) / unit), 1, Math.floor(WIDEST / unit)) * unit;
   return whole - rest;
 }
 

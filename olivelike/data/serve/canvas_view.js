@@ -1,6 +1,6 @@
 // How the canvas is looked at: zoom and pan by wheel, two fingers, the middle button, keys and buttons.
 
-import { $ } from "./dom.js";
+import { $, within } from "./dom.js";
 
 const MOST = 64;
 /** How much of the picture stays in sight, in pixels of the screen. */
@@ -14,7 +14,6 @@ let fitted = true;
 let placed = () => {};
 
 const board = () => $("mask-board");
-const within = (value, least, most) => Math.min(Math.max(value, least), most);
 const fitScale = () => Math.min(board().clientWidth / width, board().clientHeight / height) * room;
 
 export const viewScale = () => view.scale;

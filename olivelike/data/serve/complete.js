@@ -25,8 +25,8 @@ export async function readNames(model) {
 }
 
 /** Return what could stand at the end of a text: from where it would be written over, and the names with how each is written. */
-export function offered(text, kinds = KINDS) {
-  for (const kind of kinds) {
+function offered(text) {
+  for (const kind of KINDS) {
     const found = kind.begins.exec(text);
     if (!found) continue;
     const typed = (found[1] ?? "").toLowerCase();

@@ -2,7 +2,7 @@
 
 import { paintOver } from "./canvas.js";
 import { FORM } from "./declared.js";
-import { $, make, newest } from "./dom.js";
+import { $, newest, offer, onFiles, onFilled, option } from "./dom.js";
 import { emptySheet, fitSize, hasPicture, upload } from "./initial.js";
 import { t } from "./language.js";
 import { announce, problem } from "./notices.js";
@@ -14,12 +14,10 @@ const choosing = newest();
 
 /** Show what a model has; without any there is nothing to choose. */
 export function takeControlNets(names = []) {
-  const before = $("control-net").value;
   nets = names;
   $("control-none").hidden = nets.length > 0;
   for (const part of $("fold-control").querySelectorAll(".drop, .row, .grid")) part.hidden = nets.length === 0;
-  $("control-net").replaceChildren(...nets.map((name) => make("option", { value: name }, name)));
-  if (nets.includes(before)) $("control-net").value = before;
+  offer($("control-net"), nets.map((name) => option(name)));
 }
 
 const chosen = () => FORM.preprocessors.find(({ name }) => name === $("control-preprocessor").value);
@@ -72,7 +70,6 @@ export function forgetControl(drawn = null) {
   if (picture) URL.revokeObjectURL(picture.url);
   if (picture?.drawn && picture.drawn.sheet !== drawn?.sheet) URL.revokeObjectURL(picture.drawn.sheet.url);
   picture = null;
-  $("control-file").value = "";
   show();
 }
 
@@ -103,17 +100,14 @@ function show() {
 }
 
 export function startControls() {
-  $("control-file").addEventListener("change", () => {
-    const [file] = $("control-file").files;
-    if (file) setControl(file, file.name);
-  });
-  $("control-preprocessor").append(...FORM.preprocessors.map(({ name, label }) => make("option", { value: name }, label)));
+  onFiles("control-file", ([file]) => setControl(file, file.name));
+  $("control-preprocessor").append(...FORM.preprocessors.map(({ name, label }) => option(name, label)));
   $("control-preprocessor").addEventListener("input", () => {
     for (const input of inputs()) input.value = "";
     show();
   });
   for (const input of inputs()) input.addEventListener("change", show);
-  document.addEventListener("form-filled", show);
+  onFilled(show);
   $("control-picture").addEventListener("error", () => problem($("control-problem"), t`The server can’t make this of the picture; choose another preprocessor.`));
   $("control-picture").addEventListener("load", () => problem($("control-problem"), ""));
   $("control-draw").addEventListener("click", () => drawControl().catch((error) => problem($("control-problem"), error)));

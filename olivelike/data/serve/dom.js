@@ -20,6 +20,33 @@ export function make(tag, { on = {}, data = {}, ...rest } = {}, ...children) {
 /** A button that submits nothing. */
 export const button = (text, click, more = {}) => make("button", { type: "button", on: { click }, ...more }, text);
 
+/** The value, or the bound that it is beyond. */
+export const within = (value, least, most) => Math.min(Math.max(value, least), most);
+
+/** A choice of a list. */
+export const option = (value, words = value, more = {}) => make("option", { value, ...more }, words);
+
+/** Give a list other choices; the one that is chosen stays, if it is still there. */
+export function offer(select, options) {
+  const { value } = select;
+  select.replaceChildren(...options);
+  if (options.some((one) => one.value === value)) select.value = value;
+}
+
+/** Tell who listens that an input, or the form, has other values, as typing does. */
+export const tellInput = (element) => element.dispatchEvent(new Event("input", { bubbles: true }));
+
+/** Tell that the form has other values, or bounds, by no typing; and hear of that. */
+export const tellFilled = () => document.dispatchEvent(new Event("form-filled"));
+export const onFilled = (work) => document.addEventListener("form-filled", work);
+
+/** Hear of files that are chosen at `id`, where the same ones may be chosen again. */
+export const onFiles = (id, take) => $(id).addEventListener("change", () => {
+  const files = [...$(id).files];
+  $(id).value = "";
+  if (files.length) take(files);
+});
+
 /** Mark the picture that is shown in the strip of all, and bring it into sight there. */
 export function markInStrip({ id }) {
   const strip = $("strip");
@@ -30,6 +57,18 @@ export function markInStrip({ id }) {
     // The strip alone is moved: scrollIntoView would move the page too.
     if (isShown) strip.scrollLeft = item.offsetLeft - strip.offsetLeft - strip.clientWidth / 2 + item.clientWidth / 2;
   }
+}
+
+/** Let arrows go along the strip, which is one stop of the tab key. */
+export function startStrip() {
+  $("strip").addEventListener("keydown", (event) => {
+    const way = { ArrowLeft: "previousSibling", ArrowRight: "nextSibling" }[event.key];
+    const next = way && event.target.closest("li")?.[way]?.querySelector("button");
+    if (!next) return;
+    event.preventDefault();
+    next.click();
+    next.focus();
+  });
 }
 
 /** Return a function that each asking calls: its result tells whether none began since, as a late answer may not replace a newer one. */
@@ -108,7 +147,7 @@ export function typeOver(input, text, from = 0, to = input.value.length) {
   const typed = fits && document.activeElement === input && (text ? document.execCommand("insertText", false, text) : document.execCommand("delete"));
   if (typed) return;
   input.setRangeText(text, from, to, "end");
-  input.dispatchEvent(new Event("input", { bubbles: true }));
+  tellInput(input);
 }
 
 /** Seconds as people say them. */

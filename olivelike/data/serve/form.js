@@ -1,7 +1,7 @@
 // The fields of the form: what they hold, their bounds, what is kept of them, and the order that they make.
 
 import { FORM } from "./declared.js";
-import { $, exact, make, recall, remember, settled, typeOver } from "./dom.js";
+import { $, exact, make, onFilled, option, recall, remember, settled, tellFilled, tellInput, typeOver, within } from "./dom.js";
 import { t } from "./language.js";
 
 const KEY = "olivelike.form";
@@ -35,7 +35,7 @@ function inputOf({ name, label, type, min, max, step = 1, default: plain, value 
   }
   // Words that no list of the declaration has are those of the server, which are read later.
   const input = choices || type === "string"
-    ? make("select", base, ...(choices ?? [""]).map((choice, place) => make("option", { value: choice }, words[place] ?? choice)))
+    ? make("select", base, ...(choices ?? [""]).map((choice, place) => option(choice, words[place])))
     : make("input", type === "array" ? { ...base, type: "text", pattern: PAIR } : { ...base, type: "number", min: min ?? "", max: max ?? "", step, defaultValue: value ?? "" });
   return [make("label", {}, `${label} `, input), ...hints];
 }
@@ -53,7 +53,7 @@ function joinTwin(twin) {
   twin.before(`${label} `);
   twin.addEventListener("input", () => setField(name, twin.value));
   $("form").addEventListener("input", follow);
-  document.addEventListener("form-filled", follow);
+  onFilled(follow);
   follow();
 }
 
@@ -66,7 +66,7 @@ function set(input, value) {
   else {
     const text = Array.isArray(value) ? value.join(":") : value ?? "";
     // What is chosen may be listed later: it is kept until then.
-    if (input.tagName === "SELECT" && text && ![...input.options].some((one) => one.value === text)) input.append(make("option", { value: text }, text));
+    if (input.tagName === "SELECT" && text && ![...input.options].some((one) => one.value === text)) input.append(option(text));
     input.value = text;
   }
 }
@@ -76,7 +76,7 @@ export function setField(name, value) {
   const input = $(name);
   if (input.tagName === "TEXTAREA") return typeOver(input, value ?? "");
   set(input, value);
-  input.dispatchEvent(new Event("input", { bubbles: true }));
+  tellInput(input);
 }
 
 /** Return the fields of a group of the form that hold something. */
@@ -135,7 +135,7 @@ export function takeOptions({ model, fields: given = {} }) {
     standard[name] = name === "scheduler" ? "" : own.get(name) ?? bounds.default ?? (input.type === "checkbox" ? input.defaultChecked : input.defaultValue);
   }
   beginWithDefaults();
-  document.dispatchEvent(new Event("form-filled"));
+  tellFilled();
   keep();
 }
 
@@ -158,7 +158,7 @@ const keptDefaults = () => recall(DEFAULTS, {});
 function writeDefaults(kept) {
   remember(DEFAULTS, Object.fromEntries(Object.entries(kept).filter(([, values]) => Object.keys(values).length)));
   beginWithDefaults();
-  document.dispatchEvent(new Event("form-filled"));
+  tellFilled();
 }
 
 /** Keep what the form has otherwise than the model as defaults; return how many fields that are. */
@@ -186,8 +186,8 @@ function labelOf(name) {
 }
 
 /** A sentence of the server in words of the page: options of the command line that are fields here by their labels. */
-export const inWordsOfThePage = (text) => text.replace(/--([a-z]+(?:-[a-z]+)*)(?:, \w+=True)?/g, (whole, option) => {
-  const name = option.replaceAll("-", "_");
+export const inWordsOfThePage = (text) => text.replace(/--([a-z]+(?:-[a-z]+)*)(?:, \w+=True)?/g, (whole, flag) => {
+  const name = flag.replaceAll("-", "_");
   const label = labelOf(name);
   return label === name ? whole : `“${label}”`;
 });
@@ -219,8 +219,8 @@ export function resetFields() {
     else if (input.type === "checkbox") input.checked = input.defaultChecked;
     else input.value = input.defaultValue;
   }
-  $("form").dispatchEvent(new Event("input", { bubbles: true }));
-  document.dispatchEvent(new Event("form-filled"));
+  tellInput($("form"));
+  tellFilled();
 }
 
 let remembered = {};
@@ -238,8 +238,8 @@ export async function fillForm(state) {
     if (input.tagName === "TEXTAREA") typeOver(input, String(state.fields[input.id]));
     else set(input, state.fields[input.id]);
   }
-  $("form").dispatchEvent(new Event("input", { bubbles: true }));
-  document.dispatchEvent(new Event("form-filled"));
+  tellInput($("form"));
+  tellFilled();
 }
 
 function keep() {
@@ -276,7 +276,7 @@ function snapSize() {
     const [unit, value] = [Number(input.step) || 8, Number(input.value)];
     if (!input.value || value % unit === 0) return "";
     const most = Math.floor(Number(input.max) / unit) * unit;
-    set(input, Math.min(Math.max(Math.round(value / unit), 1) * unit, most));
+    set(input, within(Math.round(value / unit) * unit, unit, most));
     return t`${value} became ${input.value}: sides are multiples of ${unit} with this model, at most ${most}.`;
   }).filter(Boolean);
   if (!told.length) return;
@@ -290,7 +290,7 @@ export function startSizes() {
     $(id).addEventListener("change", snapSize);
   }
   $("fit").addEventListener("change", snapSize);
-  document.addEventListener("form-filled", snapSize);
+  onFilled(snapSize);
 }
 
 /** Show at which field the server or the browser finds fault, and open what it is folded in; `mended` is called once it is changed. */

@@ -1,6 +1,6 @@
 // The pictures of all days: in pages that come as one scrolls, searched by recipe.
 
-import { $, button, make, newest, settled } from "./dom.js";
+import { $, button, make, newest, offer, option, settled, within } from "./dom.js";
 import { locale, t } from "./language.js";
 import { problem } from "./notices.js";
 import { loraNames } from "./loras.js";
@@ -31,11 +31,10 @@ export function thumbnail(picture, open) {
   return make("button", { type: "button", className: "thumbnail", title: words, "aria-label": words, on: { click: (event) => open(picture, event) } }, image, badge);
 }
 
-function neighbours(picture) {
-  const place = pictures.findIndex((one) => one.id === picture.id);
-  // The last one that is here asks for the page behind it.
-  if (place >= pictures.length - 2 && next) readMore();
-  return [pictures[place - 1] ?? null, place < 0 ? null : pictures[place + 1] ?? null];
+/** The pictures that are listed; the last one that is looked at asks for the page behind it. */
+function among({ id }) {
+  if (pictures.slice(-2).some((one) => one.id === id)) readMore();
+  return pictures;
 }
 
 function dayOf(picture) {
@@ -54,7 +53,7 @@ function put(picture, first = false) {
     day = make("section", { className: "day", data: { day: name } }, make("h2", {}, name), make("ul", { className: "plain tiles" }));
     $("gallery-days")[first ? "prepend" : "append"](day);
   }
-  const item = make("li", { data: { picture: picture.id } }, thumbnail(picture, (one, event) => (selecting() ? choose(one, event) : view(one, neighbours))));
+  const item = make("li", { data: { picture: picture.id } }, thumbnail(picture, (one, event) => (selecting() ? choose(one, event) : view(one, among))));
   item.classList.toggle("liked", picture.favourite);
   item.classList.toggle("flagged", Boolean(picture.flagged));
   markTile(item, picture.id);
@@ -123,9 +122,7 @@ function search() {
 
 /** What came since the gallery was read, or its first page. */
 export async function readNewest() {
-  const named = $("search-lora").value;
-  $("search-lora").replaceChildren(make("option", { value: "" }, t`Any LoRA`), ...loraNames().map((name) => make("option", { value: name }, name)));
-  $("search-lora").value = named;
+  offer($("search-lora"), [option("", t`Any LoRA`), ...loraNames().map((name) => option(name))]);
   $("search-lora").parentElement.hidden = !loraNames().length;
   if (!pictures.length || searching()) return search();
   const found = await ask(query("/api/pictures", { limit: PAGE })).catch(() => ({ pictures: [] }));
@@ -173,7 +170,7 @@ function walk(event) {
   const rows = { ArrowUp: -1, ArrowDown: 1 };
   if (place < 0 || event.altKey || event.ctrlKey || event.metaKey || !(event.key in sides || event.key in rows)) return;
   event.preventDefault();
-  let next = all[Math.min(Math.max(place + sides[event.key], 0), all.length - 1)];
+  let next = all[within(place + sides[event.key], 0, all.length - 1)];
   if (event.key in rows) {
     const [here, way] = [all[place].getBoundingClientRect(), rows[event.key]];
     const beyond = all.map((one) => [one, one.getBoundingClientRect()]).filter(([, { top }]) => (top - here.top) * way > 1);

@@ -1,6 +1,6 @@
 // Pictures that come from outside: dropped on the page, pasted, or chosen; their recipe goes into the form.
 
-import { $ } from "./dom.js";
+import { $, onFiles } from "./dom.js";
 import { setControl } from "./controls.js";
 import { setInitial, upload } from "./initial.js";
 import { t } from "./language.js";
@@ -28,7 +28,7 @@ const pictureIn = (transfer) => [...(transfer?.files ?? [])].find((file) => TYPE
 const hasFiles = (event) => [...(event.dataTransfer?.types ?? [])].includes("Files");
 
 /** Load the recipe of a file, or offer what else can be done with a picture that has none. */
-export async function loadRecipe(file) {
+async function loadRecipe(file) {
   const name = file.name || t`the picture`;
   try {
     const sent = await upload(file);
@@ -105,9 +105,5 @@ export function startIncoming() {
     if (takesPictures()) setUpscale(file);
     else (takerAt(document.activeElement) ?? loadRecipe)(file, t`the pasted picture`);
   });
-  $("recipe-file").addEventListener("change", () => {
-    const [file] = $("recipe-file").files;
-    if (file) loadRecipe(file);
-    $("recipe-file").value = "";
-  });
+  onFiles("recipe-file", ([file]) => loadRecipe(file));
 }

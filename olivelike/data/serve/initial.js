@@ -1,11 +1,12 @@
 // Picture to picture: the initial picture, and what was painted over it: a mask, colours, more room around it.
 
 import { paintOver } from "./canvas.js";
-import { $, newest } from "./dom.js";
+import { $, newest, onFiles, onFilled } from "./dom.js";
 import { noteSize, ownArea, setField } from "./form.js";
 import { t } from "./language.js";
 import { announce, notice, problem } from "./notices.js";
 import { ask } from "./server.js";
+import { asPng, canvasOf } from "./strokes.js";
 
 let picture = null;
 /** What the canvas made of it: steps, and its mask and picture, where there are some. */
@@ -107,7 +108,6 @@ export function forgetInitial() {
   forgetPainted();
   if (picture) URL.revokeObjectURL(picture.url);
   picture = null;
-  $("init-file").value = "";
   show();
 }
 
@@ -142,11 +142,11 @@ function setStrength(before) {
 /** A picture of one colour and the form's size, to be drawn on. */
 export async function emptySheet(colour) {
   const [width, height] = ["width", "height"].map((id) => Number($(id).value) || 512);
-  const sheet = Object.assign(document.createElement("canvas"), { width, height });
+  const sheet = canvasOf(width, height);
   const context = sheet.getContext("2d");
   context.fillStyle = colour;
   context.fillRect(0, 0, width, height);
-  const blob = await new Promise((resolve) => sheet.toBlob(resolve, "image/png"));
+  const blob = await asPng(sheet);
   return { width, height, blob, url: URL.createObjectURL(blob) };
 }
 
@@ -177,15 +177,12 @@ function show() {
 }
 
 export function startInitial() {
-  $("init-file").addEventListener("change", () => {
-    const [file] = $("init-file").files;
-    if (file) setInitial(file, { name: file.name });
-  });
+  onFiles("init-file", ([file]) => setInitial(file, { name: file.name }));
   $("init-remove").addEventListener("click", forgetInitial);
   $("init-draw").addEventListener("click", () => drawInitial().catch((error) => problem($("init-problem"), error)));
   $("mask-open").addEventListener("click", () => openCanvas());
   $("mask-remove").addEventListener("click", removeMask);
   const tell = () => ($("strength-shown").textContent = Number($("strength").value).toFixed(2));
   $("strength").addEventListener("input", tell);
-  document.addEventListener("form-filled", tell);
+  onFilled(tell);
 }

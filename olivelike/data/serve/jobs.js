@@ -7,7 +7,7 @@ import { problem } from "./notices.js";
 import { ask, listen, path, query } from "./server.js";
 
 const KEY = "olivelike.jobs";
-export const ENDED = new Set(["done", "failed", "cancelled"]);
+const ENDED = new Set(["done", "failed", "cancelled"]);
 
 const SENT = "olivelike.sent";
 const MOST_SENT = 200;

@@ -1,6 +1,6 @@
 // LoRAs that the next picture is painted with: a list with strengths, beside those that the prompt names.
 
-import { $, button, inMegabytes, make, typeOver } from "./dom.js";
+import { $, button, inMegabytes, make, tellInput, typeOver } from "./dom.js";
 import { t } from "./language.js";
 import { family } from "./models.js";
 import { notice } from "./notices.js";
@@ -10,6 +10,8 @@ import { ask } from "./server.js";
 let known = [];
 let chosen = [];
 
+const found = (name) => known.find((one) => one.name === name);
+
 export const loraNames = () => known.map((one) => one.name);
 
 /** Whether prompts may name a LoRA so: by its file, with or without its folder. */
@@ -18,23 +20,18 @@ export function isKnownLora(name) {
   return known.some((one) => one.name === name || one.name.split("/").pop() === last);
 }
 
-/** Strength that its user prefers, or what it was made for. */
-export const weightOf = (name) => known.find((one) => one.name === name)?.card.weight ?? 1;
+/** Strength that its user prefers, or `otherwise`. */
+export const weightOf = (name, otherwise = 1) => found(name)?.card.weight ?? otherwise;
 export const chosenLoras = () => chosen.map(({ name, weight }) => ({ name, weight }));
 
 export async function readLoras() {
-  const found = await ask("/api/loras");
-  known = found.sort((one, other) => one.name.localeCompare(other.name, undefined, { numeric: true }));
+  known = (await ask("/api/loras")).sort((one, other) => one.name.localeCompare(other.name, undefined, { numeric: true }));
   $("fold-loras").hidden = known.length === 0 && chosen.length === 0;
 }
 
 export function setLoras(loras) {
   chosen = loras.map(({ name, weight }) => ({ name, weight: weight ?? 1 }));
   show();
-}
-
-function changed() {
-  $("form").dispatchEvent(new Event("input", { bubbles: true }));
 }
 
 function show() {
@@ -55,14 +52,14 @@ function row(lora) {
   };
   slider.addEventListener("input", follow(slider, number));
   number.addEventListener("input", follow(number, slider));
-  const thumbnail = known.find((one) => one.name === lora.name)?.thumbnail;
+  const thumbnail = found(lora.name)?.thumbnail;
   return make("li", { className: "lora" },
     thumbnail ? make("img", { alt: "", src: thumbnail }) : null,
     make("span", { className: "grow" }, lora.name),
     button("×", () => {
       chosen = chosen.filter((one) => one !== lora);
       show();
-      changed();
+      tellInput($("form"));
       $("lora-button").focus();
     }, { "aria-label": t`Remove ${lora.name}`, className: "quiet icon" }),
     slider, number, words(lora));
@@ -70,7 +67,7 @@ function row(lora) {
 
 /** The words that a LoRA was trained with, each to be put into the prompt. */
 function words(lora) {
-  const given = known.find((one) => one.name === lora.name)?.card.trigger_words ?? [];
+  const given = found(lora.name)?.card.trigger_words ?? [];
   if (!given.length) return null;
   const add = (word) => () => {
     const prompt = $("prompt").value.trimEnd();
@@ -96,9 +93,9 @@ async function cards() {
 async function open() {
   const toggle = (name) => {
     const there = chosen.some((one) => one.name === name);
-    chosen = there ? chosen.filter((one) => one.name !== name) : [...chosen, { name, weight: known.find((one) => one.name === name)?.card.weight ?? 0.8 }];
+    chosen = there ? chosen.filter((one) => one.name !== name) : [...chosen, { name, weight: weightOf(name, 0.8) }];
     show();
-    changed();
+    tellInput($("form"));
     return !there;
   };
   pick(t`LoRAs`, await cards(), toggle, { many: true, again: cards });

@@ -1,6 +1,6 @@
 // The model that paints: picker, bounds of the form, samplers.
 
-import { $, inMegabytes, make, newest } from "./dom.js";
+import { $, inMegabytes, make, newest, offer, option, tellFilled } from "./dom.js";
 import { takeControlNets } from "./controls.js";
 import { takeOptions } from "./form.js";
 import { t } from "./language.js";
@@ -16,23 +16,20 @@ let current = null;
 const pictures = new Map();
 const choosing = newest();
 
+const found = (name) => models.find((one) => one.name === name);
+
 export const model = () => current;
-export const family = () => models.find((one) => one.name === current)?.family ?? null;
-export const examples = () => models.find((one) => one.name === current)?.examples ?? [];
+export const family = () => found(current)?.family ?? null;
+export const examples = () => found(current)?.examples ?? [];
+export const titleOf = (name) => found(name)?.title ?? name;
 export const modelNames = () => models.map((one) => one.name);
 
 /** What the model picker and the gallery's filter offer, read anew. */
 export async function readModels(wanted = current) {
-  const found = await ask("/api/models");
-  models = found;
+  models = await ask("/api/models");
   const usable = models.filter((one) => one.state !== "missing");
   const next = usable.find((one) => one.name === wanted) ?? usable[0];
-  const chosen = $("search-model").value;
-  $("search-model").replaceChildren(
-    make("option", { value: "" }, t`Any model`),
-    ...models.map((one) => make("option", { value: one.name }, one.title ?? one.name)),
-  );
-  $("search-model").value = chosen;
+  offer($("search-model"), [option("", t`Any model`), ...models.map((one) => option(one.name, one.title))]);
   if (next) await setModel(next.name);
   else show();
 }
@@ -55,13 +52,8 @@ export async function setModel(name) {
   } catch (error) {
     if (isNewest()) problem($("order-problem"), error);
   }
-  document.dispatchEvent(new Event("form-filled"));
+  tellFilled();
 }
-
-export const titleOf = (name) => {
-  const one = models.find((other) => other.name === name);
-  return one?.title ?? name;
-};
 
 function detailOf(one) {
   const size = one.default_size ? `${one.default_size[0]}×${one.default_size[1]}` : "";
@@ -70,11 +62,10 @@ function detailOf(one) {
 }
 
 function show() {
-  const one = models.find((other) => other.name === current);
-  const name = one ? one.title ?? one.name : t`no model`;
+  const one = found(current);
   $("model-button").replaceChildren(
     make("span", { className: "hint" }, t`Model`),
-    make("strong", {}, name),
+    make("strong", {}, one?.title ?? t`no model`),
     make("span", { className: "hint" }, one ? detailOf(one) : t`The server has no folder that can paint.`),
   );
 }
@@ -83,8 +74,8 @@ async function cards() {
   // A model has no picture of its own: the last one that it painted stands for it.
   await readModels().catch(() => {});
   await Promise.all(models.map(async (one) => {
-    const found = await ask(query("/api/pictures", { model: one.name, limit: 1 })).catch(() => ({ pictures: [] }));
-    pictures.set(one.name, found.pictures[0]?.thumb ?? null);
+    const last = await ask(query("/api/pictures", { model: one.name, limit: 1 })).catch(() => ({ pictures: [] }));
+    pictures.set(one.name, last.pictures[0]?.thumb ?? null);
   }));
   return models.map((one) => ({
     name: one.name, title: one.title, detail: detailOf(one), picture: pictures.get(one.name),
@@ -93,7 +84,7 @@ async function cards() {
 }
 
 /** What there is to know of each model. */
-export const modelFacts = () => models.map((one) => ({ title: one.title ?? one.name, detail: detailOf(one), sha256: one.sha256, loaded: one.loaded, current: one.name === current }));
+export const modelFacts = () => models.map((one) => ({ title: one.title, detail: detailOf(one), sha256: one.sha256, loaded: one.loaded, current: one.name === current }));
 
 export async function unloadModels() {
   await ask("/api/models/unload", { method: "POST" });

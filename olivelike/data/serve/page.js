@@ -2,7 +2,7 @@
 
 import { FORM } from "./declared.js";
 import { startCanvas } from "./canvas.js";
-import { $, button, nameKeys } from "./dom.js";
+import { $, button, nameKeys, onFilled } from "./dom.js";
 import { startCompare } from "./compare.js";
 import { readNames, startOffers } from "./complete.js";
 import { controlFields, forgetControl, startControls } from "./controls.js";
@@ -17,7 +17,6 @@ import { examples, model, modelNames, readModels, setModel, startModels } from "
 import { startNotebook } from "./notebook.js";
 import { notice, problem, say } from "./notices.js";
 import { startPicker } from "./picker.js";
-import { onRemoved } from "./picture_actions.js";
 import { PICTURE_LISTS } from "./picture_lists.js";
 import { axes, startPlot } from "./plot.js";
 import { recount, startPrompts } from "./prompts.js";
@@ -206,7 +205,7 @@ function startForm() {
   // An upscaler works without Hires fix, too.
   const tellHires = () => ($("hires-badge").textContent = [$("hires").value && `×${$("hires").value}`, $("upscaler").value].filter(Boolean).join(" · "));
   for (const id of ["hires", "upscaler"]) $(id).addEventListener("input", tellHires);
-  document.addEventListener("form-filled", tellHires);
+  onFilled(tellHires);
 }
 
 /** Sizes as text for a plot, the model's own and two shapes of it. */
@@ -273,7 +272,6 @@ async function start() {
     removeFromUpscale(picture);
   };
   startViewer();
-  onRemoved(forgotten);
   startUpscale();
   startSelection(listed, wanted, forgotten);
   startCompare();
@@ -282,7 +280,7 @@ async function start() {
   startForm();
   startSizes();
   startSettings();
-  document.addEventListener("form-filled", follow);
+  onFilled(follow);
   const kept = rememberForm(() => ({ model: model(), loras: chosenLoras() }), async (state) => {
     if (modelNames().includes(state.model) && state.model !== model()) await setModel(state.model);
     setLoras(state.loras ?? []);

@@ -8,20 +8,18 @@ import { t } from "./language.js";
 import { confirmed, notice } from "./notices.js";
 import { references } from "./picture_lists.js";
 import { applyRecipe, orderOf } from "./recipe.js";
-import { like } from "./selection.js";
-import { ask, path } from "./server.js";
+import { erase, like } from "./selection.js";
+import { fileOf } from "./server.js";
 import { sendToUpscale } from "./upscale.js";
 
 const VARIED = 0.2;
 const ENLARGED = 2;
-let removed = () => {};
 
 /** Return the file of a picture of the gallery, and go to where it is used. */
 async function taken(picture) {
-  const answer = await fetch(picture.url);
-  if (!answer.ok) throw new Error(t`This picture is gone; the gallery no longer has it.`);
+  const file = await fileOf(picture);
   location.hash = "#paint";
-  return answer.blob();
+  return file;
 }
 
 async function sendToInitial(picture) {
@@ -54,14 +52,9 @@ async function copyText({ parameters }) {
   }
 }
 
-async function remove(picture) {
+export async function removePicture(picture) {
   if (!(await confirmed(t`Delete this picture? Its file is gone for good.`, t`Delete`))) return;
-  try {
-    await ask(path("pictures", picture.id), { method: "DELETE" });
-  } catch (error) {
-    if (error.status !== 404) throw error;
-  }
-  removed(picture);
+  await erase(picture);
   notice(t`Picture deleted.`);
 }
 
@@ -82,7 +75,7 @@ const ACTIONS = [
   { name: "use", label: t`Reuse all`, hint: t`Put its whole recipe into the form`, fits: made, work: (picture) => applyRecipe(picture.record) },
   { name: "copy", label: t`Copy as text`, hint: t`Its recipe as A1111 writes it`, stays: true, large: true, fits: ({ parameters }) => Boolean(parameters), work: copyText },
   { name: "like", label: t`Favourite`, hint: t`Keep it among the favourites (F in the large view)`, stays: true, pressed: ({ favourite }) => Boolean(favourite), work: (picture) => like(picture, !picture.favourite) },
-  { name: "delete", label: t`Delete`, hint: t`Delete its file`, stays: true, danger: true, work: remove },
+  { name: "delete", label: t`Delete`, hint: t`Delete its file`, stays: true, danger: true, work: removePicture },
 ];
 
 function reuseSeed({ seed }) {
@@ -105,8 +98,3 @@ export function showActions(place, picture, { before = () => {}, failed = (error
     run(action, picture, place).catch(failed);
   }, { ...(action.pressed ? { "aria-pressed": String(action.pressed(picture)) } : {}), id: `${place}-${action.name}`, title: action.hint, className: action.danger ? "danger" : "" })));
 }
-
-export { remove as removePicture };
-
-/** `heard(picture)` hears of each picture that was deleted. */
-export const onRemoved = (heard) => (removed = heard);

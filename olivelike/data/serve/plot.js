@@ -1,14 +1,14 @@
 // X/Y/Z plots: an axis' field and values, read as A1111's script reads them.
 
 import { FORM } from "./declared.js";
-import { $, button, exact, make } from "./dom.js";
+import { $, button, exact, make, onFilled, option, tellInput } from "./dom.js";
 import { t } from "./language.js";
 
 const SIDES = ["x", "y", "z"];
 const AXES = Object.fromEntries(FORM.axes.map((one) => [one.name, one]));
 
 /** Values separated by commas; one with a comma in it stands in double quotes. */
-export function splitValues(text) {
+function splitValues(text) {
   const found = text.match(/\s*"(?:[^"]|"")*"\s*|[^,]+/g) ?? [];
   return found
     .map((value) => value.trim())
@@ -21,7 +21,7 @@ const RANGE = new RegExp(String.raw`^${NUMBER}\s*-\s*${NUMBER}(?:\s*\(\s*${NUMBE
 const MOST = 100;
 
 /** Numbers of one value: itself, `1-5`, `1-9 (+2)`, or `1-10 [4]` for so many between. */
-export function numbersOf(value, whole = false) {
+function numbersOf(value, whole = false) {
   const range = RANGE.exec(value);
   if (!range) {
     if (!Number.isFinite(Number(value))) throw new Error(t`“${value}” is no number and no range such as 1-5`);
@@ -67,12 +67,12 @@ export function axes() {
 export function startPlot(choices) {
   for (const side of SIDES) {
     const name = side.toUpperCase();
-    const options = FORM.axes.map((one) => make("option", { value: one.name }, one.label));
-    const field = make("select", { id: `${side}-field`, data: { kept: "" } }, make("option", { value: "" }, t`Nothing`), ...options);
+    const options = FORM.axes.map((one) => option(one.name, one.label));
+    const field = make("select", { id: `${side}-field`, data: { kept: "" } }, option("", t`Nothing`), ...options);
     const values = make("input", { id: `${side}-values`, type: "text", data: { kept: "" }, autocomplete: "off", "aria-describedby": "plot-hint" });
     const all = button("☰", () => {
       values.value = (choices(field.value) ?? []).map((value) => (value.includes(",") ? `"${value}"` : value)).join(", ");
-      values.dispatchEvent(new Event("input", { bubbles: true }));
+      tellInput(values);
     }, { id: `${side}-all`, className: "icon", "aria-label": t`All values for ${name}` });
     $("plot-hint").before(make("div", { className: "axis" }, make("label", {}, `${name} `, field), make("label", {}, `${t`${name} values`} `, values), all));
   }
@@ -89,6 +89,6 @@ export function startPlot(choices) {
     $("plot-badge").textContent = text;
   };
   $("fold-plot").addEventListener("input", show);
-  document.addEventListener("form-filled", show);
+  onFilled(show);
   show();
 }

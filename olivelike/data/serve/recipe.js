@@ -1,7 +1,7 @@
 // What made a picture: into the form, and as words for people.
 
 import { FORM } from "./declared.js";
-import { $, make, newest } from "./dom.js";
+import { $, make, newest, tellInput } from "./dom.js";
 import { fillForm, formState, setField } from "./form.js";
 import { t } from "./language.js";
 import { setLoras } from "./loras.js";
@@ -42,19 +42,17 @@ export async function applyRecipe(record, where = t`the picture`, leftOut = unde
     if (value !== undefined) setField(name, value);
   }
   setField("scheduler", record.scheduler ?? "");
-  const enlarger = record.upscaler?.name.replace(/\.onnx$/, "") ?? "";
+  const enlarger = enlargerOf(record);
   if (hasUpscaler(enlarger)) setField("upscaler", enlarger);
   else missing.push(t`the upscaler ${enlarger} is not served here`);
-  // LoRAs that the prompt names itself would count twice.
-  const named = namedIn(record.prompt);
-  setLoras((record.loras ?? []).filter((lora) => !named.has(lora.name)));
+  setLoras(lorasOf(record));
   // It is the recipe of one picture.
   for (const name of ["num_images", "batch_size"]) setField(name, 1);
   for (const name of ["sheet", "fast", "lines"]) setField(name, false);
   for (const [used, name] of [[record.init_image, t`an initial picture`], [record.mask, t`a mask`], ...(record.controls ?? []).map((one) => [one.image, t`a picture that led`]), ...(record.ip_adapter_images ?? []).map((one) => [one, t`a picture that was a prompt`]), ...(record.references ?? []).map((one) => [one, t`a reference`])]) {
     if (used) missing.push(t`it was made from ${name} (${used.name}), which you have to choose again`);
   }
-  $("form").dispatchEvent(new Event("input", { bubbles: true }));
+  tellInput($("form"));
   $("prompt").focus();
   const text = missing.length ? t`Recipe of ${where} loaded, but ${missing.join("; ")}.` : t`Recipe of ${where} loaded.`;
   const lost = await told;
@@ -62,18 +60,21 @@ export async function applyRecipe(record, where = t`the picture`, leftOut = unde
   notice(lost ? `${text} ${lost[0].toUpperCase()}${lost.slice(1)}.` : text, [[t`Undo`, () => fillForm(before)], ...actions], { stays: Boolean(lost) });
 }
 
-/** Names of LoRAs that a prompt names itself. */
-const namedIn = (prompt) => new Set([...(prompt ?? "").matchAll(/<(?:lora|lyco):([^:<>]+)/g)].map((match) => match[1].trim().split(/[\\/]/).pop()));
+const enlargerOf = ({ upscaler }) => upscaler?.name.replace(/\.onnx$/, "") ?? "";
+
+/** LoRAs beside those that the prompt names itself, which would count twice. */
+function lorasOf({ prompt, loras }) {
+  const named = new Set([...(prompt ?? "").matchAll(/<(?:lora|lyco):([^:<>]+)/g)].map((match) => match[1].trim().split(/[\\/]/).pop()));
+  return (loras ?? []).filter(({ name }) => !named.has(name)).map(({ name, weight }) => ({ name, weight: weight ?? 1 }));
+}
 
 /** The order that makes a picture again, of its record and of the pictures that its job was given. */
 export async function orderOf({ record, seed, job }) {
-  const { upscaler } = record;
   const found = { prompt: record.prompt ?? "", negative_prompt: record.negative_prompt, seed, width: record.width, height: record.height, scheduler: record.scheduler };
   if (modelNames().includes(record.model)) found.model = record.model;
   for (const { name } of FORM.fields.filter((one) => one.recorded)) if (record[name] !== undefined) found[name] = record[name];
-  if (upscaler) found.upscaler = upscaler.name.replace(/\.onnx$/, "");
-  const named = namedIn(record.prompt);
-  found.loras = (record.loras ?? []).filter((lora) => !named.has(lora.name)).map(({ name, weight }) => ({ name, weight: weight ?? 1 }));
+  if (record.upscaler) found.upscaler = enlargerOf(record);
+  found.loras = lorasOf(record);
   const used = ["init_image", "mask", "controls", "ip_adapter_images", "references"].filter((name) => (Array.isArray(record[name]) ? record[name].length : record[name]));
   if (used.length) {
     const { order } = await ask(path("jobs", job ?? "none")).catch(() => ({ order: null }));

@@ -1,6 +1,6 @@
 // Workflows and conversions: started from here, their plan, what they tell, and the report that they leave.
 
-import { $, button, make } from "./dom.js";
+import { $, button, make, option } from "./dom.js";
 import { locale, t } from "./language.js";
 import { announce, notice, problem } from "./notices.js";
 import { ask, listen, path, query } from "./server.js";
@@ -32,7 +32,7 @@ function settings() {
 const NAMES = { checkpoint: t`Checkpoint`, target: t`Target`, precision: t`Precision` };
 
 function field({ name, choices, default: value, hint }) {
-  const options = (value === null ? ["", ...choices] : choices).map((one) => make("option", { value: one }, one || "—"));
+  const options = (value === null ? ["", ...choices] : choices).map((one) => option(one, one || "—"));
   const input = make("select", { id: `run-${name}`, data: { setting: name } }, ...options);
   const words = hint ? make("span", { className: "hint", id: `run-${name}-hint` }, hint) : null;
   if (words) input.setAttribute("aria-describedby", words.id);
@@ -65,7 +65,7 @@ function choose(name) {
 
 function showKinds() {
   const all = [...(convert && checkpoints.length ? [[CONVERSION, t`Convert a checkpoint`]] : []), ...workflows.map((one) => [one.name, one.name])];
-  $("run-kind").replaceChildren(...all.map(([name, text]) => make("option", { value: name }, text)));
+  $("run-kind").replaceChildren(...all.map((one) => option(...one)));
   $("run-start").disabled = $("run-plan").disabled = all.length === 0;
   if (!all.some(([name]) => name === kind)) kind = all[0]?.[0] ?? null;
   if (!kind) return;
@@ -146,7 +146,7 @@ function makeRow(run) {
     outputs: make("p", { className: "hint" }),
     problem: make("p", { className: "problem", hidden: true }),
     lines: make("pre", { tabIndex: 0, role: "log", "aria-label": t`Events of ${name}`, "aria-live": "off" }),
-    cancel: button(t`Cancel`, () => ask(path("runs", run.id, "cancel"), { method: "POST" }).catch((error) => problem(row.problem, error)), { "aria-label": t`Cancel ${name}` }),
+    cancel: button(t`Cancel`, () => ask(path("runs", run.id, "cancel"), { method: "POST" }).catch((error) => problem(row.problem, error)), { "aria-label": t`Cancel: ${name}` }),
     seen: 0,
   };
   const log = make("details", {}, make("summary", {}, t`Events`), row.lines);

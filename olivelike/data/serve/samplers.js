@@ -1,6 +1,6 @@
 // Sampler and schedule type as two lists, which make the one name that orders and recipes have.
 
-import { $, make } from "./dom.js";
+import { $, onFilled, option } from "./dom.js";
 import { t } from "./language.js";
 
 let known = [];
@@ -29,8 +29,8 @@ export function takeSamplers(given, changed) {
   const sampler = names.sort((one, other) => other.length - one.length)[0] ?? given?.own ?? "";
   own = { sampler, schedule: (given?.own ?? "").slice(sampler.length).trim(), class: given?.class ?? null };
   $("sampler").replaceChildren(
-    make("option", { value: "" }, own.sampler ? t`${own.sampler} (default)` : t`Default`),
-    ...known.map(({ name }) => make("option", { value: name }, name)),
+    option("", own.sampler ? t`${own.sampler} (default)` : t`Default`),
+    ...known.map(({ name }) => option(name)),
   );
   if (changed && !entry(parts($("scheduler").value)[0])) $("scheduler").value = "";
   show();
@@ -57,7 +57,7 @@ export function namedSampler(name) {
 /** Show the name of an order or recipe that the form has now; one that is in no list is put there. */
 function show() {
   const [name, schedule] = parts($("scheduler").value);
-  if (![...$("sampler").options].some((option) => option.value === name)) $("sampler").append(make("option", { value: name }, name));
+  if (![...$("sampler").options].some((option) => option.value === name)) $("sampler").append(option(name));
   $("sampler").value = name;
   showSchedules(schedule);
 }
@@ -65,7 +65,7 @@ function show() {
 function showSchedules(chosen) {
   const one = entry($("sampler").value);
   const kinds = one ? ["Automatic", ...one.schedules] : [""];
-  $("schedule").replaceChildren(...kinds.map((kind) => make("option", { value: kind }, kind === "Automatic" ? t`Automatic (${one.automatic})` : kind || ($("sampler").value === "" && own.schedule) || t`Default`)));
+  $("schedule").replaceChildren(...kinds.map((kind) => option(kind, kind === "Automatic" ? t`Automatic (${one.automatic})` : kind || ($("sampler").value === "" && own.schedule) || t`Default`)));
   $("schedule").disabled = !one;
   $("schedule").value = kinds.includes(chosen) ? chosen : kinds[0];
 }
@@ -83,5 +83,5 @@ export function startSamplers() {
   });
   $("schedule").addEventListener("change", take);
   $("scheduler").addEventListener("input", show);
-  document.addEventListener("form-filled", show);
+  onFilled(show);
 }

@@ -114,6 +114,16 @@ async function forEach(work) {
   }
 }
 
+/** Delete a picture for good, and tell of it; one that is gone already is, too. */
+export async function erase(picture) {
+  try {
+    await ask(path("pictures", picture.id), { method: "DELETE" });
+  } catch (error) {
+    if (error.status !== 404) throw error;
+  }
+  removed(picture);
+}
+
 async function removeAll() {
   const words = chosen.size === 1 ? t`Delete this picture? Its file is gone for good.` : t`Delete ${chosen.size} pictures? Their files are gone for good.`;
   const liked = [...chosen.values()].filter((one) => one.favourite).length;
@@ -122,11 +132,13 @@ async function removeAll() {
   let refused = null;
   let gone = 0;
   await forEach(async (picture) => {
-    const error = await ask(path("pictures", picture.id), { method: "DELETE" }).catch((found) => found);
-    if (error?.status === 403) return (refused = error);
-    if (error && error.status !== 404) throw error;
-    gone += 1;
-    removed(picture);
+    try {
+      await erase(picture);
+      gone += 1;
+    } catch (error) {
+      if (error.status !== 403) throw error;
+      refused = error;
+    }
   });
   if (refused) problem($("gallery-problem"), refused);
   notice(gone === 1 ? t`Picture deleted.` : t`${gone} pictures deleted.`);

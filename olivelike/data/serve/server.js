@@ -4,7 +4,6 @@ import { $ } from "./dom.js";
 import { t } from "./language.js";
 import { announce } from "./notices.js";
 
-/** What the server refused, in its own words. */
 // An address that has a name and a key in it can't be asked; the browser knows both at the plain one, too.
 try {
   new Request("/");
@@ -12,7 +11,8 @@ try {
   location.replace(location.origin + location.pathname + location.search + location.hash);
 }
 
-export class ServerError extends Error {
+/** What the server refused, in its own words. */
+class ServerError extends Error {
   constructor(status, code, message) {
     super(message);
     Object.assign(this, { status, code });
@@ -22,7 +22,7 @@ export class ServerError extends Error {
 const WORDS_AND_NUMBERS = /"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?/g;
 
 /** Read JSON; whole numbers that JavaScript has none for, as seeds of 64 bits may be, become texts. */
-export function readJson(text) {
+function readJson(text) {
   if (!/\d{16}/.test(text)) return JSON.parse(text);
   return JSON.parse(text.replace(WORDS_AND_NUMBERS, (one) => (/^-?\d{16,}$/.test(one) && !Number.isSafeInteger(Number(one)) ? `"${one}"` : one)));
 }
@@ -45,6 +45,13 @@ export async function ask(path, { method = "GET", json, body, signal } = {}) {
   throw new ServerError(answer.status, error.code ?? "error", error.message ?? t`The server answered with status ${answer.status}.`);
 }
 
+/** The file of a picture of the gallery. */
+export async function fileOf({ url }) {
+  const answer = await fetch(url);
+  if (!answer.ok) throw new Error(t`This picture is gone; the gallery no longer has it.`);
+  return answer.blob();
+}
+
 export const path = (...parts) => `/api/${parts.map((part) => encodeURIComponent(part)).join("/")}`;
 
 /** A path with a query, of the values that are not empty. */
@@ -64,7 +71,7 @@ function lost() {
   connected = false;
   $("connection").hidden = false;
   $("connection").textContent = t`Connection lost. Trying again…`;
-  announce(t`Connection to the server lost. Trying again.`);
+  announce($("connection").textContent);
 }
 
 function found() {

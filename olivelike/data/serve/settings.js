@@ -1,6 +1,6 @@
 // Settings: language, theme and defaults, which this browser keeps; models, folders and bounds, as the operator has them.
 
-import { $, button, inMegabytes, inWords, make } from "./dom.js";
+import { $, button, inMegabytes, inWords, make, option } from "./dom.js";
 import { defaultsKept, forgetDefaults, keepDefaults } from "./form.js";
 import { LANGUAGE, LANGUAGES, followsBrowser, setLanguage, t } from "./language.js";
 import { modelFacts, readModels, titleOf, unloadModels } from "./models.js";
@@ -12,14 +12,14 @@ const FOLDERS = {
   "--upscaler-dir": t`Upscalers`, "--workflows": t`Workflows`, "--checkpoints": t`Checkpoints`,
 };
 
-/** A row of a list: what, its values, and the option of the command line that decides it. */
-function row(label, values, option = "") {
-  return make("div", {}, make("dt", {}, label), make("dd", {}, values, option ? make("code", {}, ` ${option}`) : null));
+/** A row of a list: what, its values, and what of the command line decides it. */
+function row(label, values, decided = "") {
+  return make("div", {}, make("dt", {}, label), make("dd", {}, values, decided ? make("code", {}, ` ${decided}`) : null));
 }
 
 /** Take what the server says of itself. */
 export function showServer({ version, folders, limits, allows, safety, providers }) {
-  $("folders-list").replaceChildren(...Object.entries(folders).map(([option, paths]) => row(FOLDERS[option] ?? option, paths.join("\n") || t`none given`, option)));
+  $("folders-list").replaceChildren(...Object.entries(folders).map(([decided, paths]) => row(FOLDERS[decided] ?? decided, paths.join("\n") || t`none given`, decided)));
   const yes = (one) => (one ? t`yes` : t`no`);
   $("allowed-list").replaceChildren(
     row(t`Pictures of a job`, limits.max_pictures, "--max-images"),
@@ -61,8 +61,7 @@ export function showSettings() {
 }
 
 export function startSettings() {
-  const browsers = make("option", { value: "" }, t`As the browser`);
-  $("language").replaceChildren(browsers, ...Object.entries(LANGUAGES).map(([code, name]) => make("option", { value: code, lang: code }, name)));
+  $("language").append(option("", t`As the browser`), ...Object.entries(LANGUAGES).map(([code, name]) => option(code, name, { lang: code })));
   $("language").value = followsBrowser() ? "" : LANGUAGE.split("-")[0];
   $("language").addEventListener("change", () => setLanguage($("language").value));
   $("theme-choice").addEventListener("change", () => setTheme($("theme-choice").value));

@@ -1,6 +1,6 @@
 // What is painted now: preview, steps, time left, and the pictures of the job.
 
-import { $, inWords, make, markInStrip, recall, remember, showIn } from "./dom.js";
+import { $, inWords, make, markInStrip, recall, remember, showIn, startStrip } from "./dom.js";
 import { inWordsOfThePage } from "./form.js";
 import { addToGallery, thumbnail } from "./gallery.js";
 import { current } from "./jobs.js";
@@ -28,6 +28,7 @@ const took = new Map();
 const asked = new Map();
 
 export const shownPicture = () => shown;
+const strip = () => pictures;
 
 /** Tell screen readers of a moment, once. */
 function sayOnce(moment, text = moment) {
@@ -42,7 +43,7 @@ function enable(going) {
   $("skip").disabled = !going || (current()?.batches ?? 1) < 2;
 }
 
-export function display(picture) {
+function display(picture) {
   shown = picture;
   $("preview").hidden = true;
   $("stage-empty").hidden = true;
@@ -113,16 +114,6 @@ function add(picture, { stored = true, show = true } = {}) {
 function pickOne(picture) {
   picked = picture.id !== pictures.at(-1).id;
   display(picture);
-}
-
-/** Arrows go along the strip, which is one stop of the tab key. */
-function walk(event) {
-  const way = { ArrowLeft: "previousSibling", ArrowRight: "nextSibling" }[event.key];
-  const next = way && event.target.closest("li")?.[way]?.querySelector("button");
-  if (!next) return;
-  event.preventDefault();
-  next.click();
-  next.focus();
 }
 
 function dropFirst() {
@@ -205,7 +196,7 @@ const heard = {
     else if (!$("preview").hidden) clear();
     const flagged = job.pictures.filter((one) => one.flagged).length;
     const also = flagged ? ` ${t`${flagged} flagged by the safety checker, and black.`}` : "";
-    const open = last ? [[t`Open`, () => view(last, neighbours)]] : [];
+    const open = last ? [[t`Open`, () => view(last, strip)]] : [];
     if ($("view-paint").hidden && job.state === "done") notice(t`Painted: ${job.order?.prompt || t`Picture without a prompt`}`, open);
     const count = job.pictures.length;
     if (job.state === "done") {
@@ -220,11 +211,6 @@ const heard = {
       problem($("job-problem"), job.error ? inWordsOfThePage(job.error.message) : t`The server does not say why.`);
     }
   },
-};
-
-const neighbours = (picture) => {
-  const place = pictures.findIndex((one) => one.id === picture.id);
-  return [pictures[place - 1] ?? null, pictures[place + 1] ?? null];
 };
 
 function clear() {
@@ -254,7 +240,7 @@ export function removeFromStage(picture) {
 }
 
 export function startStage() {
-  $("stage-open").addEventListener("click", () => shown && view(shown, neighbours));
-  $("strip").addEventListener("keydown", walk);
-  $("stage-picture").addEventListener("error", () => notice(t`This picture is gone from the gallery.`));
+  $("stage-open").addEventListener("click", () => shown && view(shown, strip));
+  startStrip();
+  $("stage-picture").addEventListener("error", () => notice(t`This picture is gone; the gallery no longer has it.`));
 }

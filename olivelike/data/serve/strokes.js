@@ -124,7 +124,7 @@ export function covered(canvas) {
   return sum / 255 / (data.length / 4);
 }
 
-const asPng = (canvas) => new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
+export const asPng = (canvas) => new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
 
 /** The mask in white on black. */
 export function maskFile(red) {

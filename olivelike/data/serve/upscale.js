@@ -1,13 +1,13 @@
 // Upscale: a picture enlarged by a network or without one, into the gallery; and the list of upscalers, for Hires fix too.
 
-import { $, make, newest } from "./dom.js";
+import { $, make, newest, offer, onFiles, option } from "./dom.js";
 import { addToGallery } from "./gallery.js";
 import { whyInvalid } from "./form.js";
 import { checkSize } from "./initial.js";
 import { t } from "./language.js";
 import { announce, problem } from "./notices.js";
 import { showActions } from "./picture_actions.js";
-import { ask, query } from "./server.js";
+import { ask, fileOf, query } from "./server.js";
 import { view } from "./viewer.js";
 
 /** The picture to enlarge: its file, its address here, and its size. */
@@ -18,13 +18,10 @@ const choosing = newest();
 /** Read what there is, into both lists; what was chosen stays, if it is still there. */
 export async function readUpscalers() {
   const found = await ask("/api/upscalers");
-  const networks = found.filter((one) => one.network).map((one) => one.name);
-  const options = (names) => names.map((name) => make("option", { value: name }, name));
-  const [chosen, hires] = [$("upscale-by").value, $("upscaler").value];
-  $("upscale-by").replaceChildren(...options([...networks, ...found.filter((one) => !one.network).map((one) => one.name)]));
-  if (found.some((one) => one.name === chosen)) $("upscale-by").value = chosen;
-  $("upscaler").replaceChildren(make("option", { value: "" }, t`None (Latent)`), ...options(networks));
-  $("upscaler").value = networks.includes(hires) ? hires : "";
+  const networks = found.filter((one) => one.network);
+  const options = (upscalers) => upscalers.map(({ name }) => option(name));
+  offer($("upscale-by"), options([...networks, ...found.filter((one) => !one.network)]));
+  offer($("upscaler"), [option("", t`None (Latent)`), ...options(networks)]);
   $("upscale-none").hidden = networks.length > 0;
 }
 
@@ -53,10 +50,12 @@ export async function setUpscale(file) {
 /** Go to Upscale with a picture of the gallery. */
 export async function sendToUpscale(chosen) {
   location.hash = "#upscale";
-  const answer = await fetch(chosen.url);
-  if (!answer.ok) return problem($("upscale-problem"), t`This picture is gone; the gallery no longer has it.`);
-  await setUpscale(await answer.blob());
-  $("upscale-start").focus();
+  try {
+    await setUpscale(await fileOf(chosen));
+    $("upscale-start").focus();
+  } catch (error) {
+    problem($("upscale-problem"), error);
+  }
 }
 
 /** Whether what is dropped or pasted is meant for this view. */
@@ -74,7 +73,6 @@ function show() {
 function remove() {
   if (picture) URL.revokeObjectURL(picture.url);
   picture = null;
-  $("upscale-file").value = "";
   show();
   $("upscale-file").focus();
 }
@@ -120,10 +118,7 @@ export function removeFromUpscale(gone) {
 
 export function startUpscale() {
   $("upscale-form").addEventListener("submit", start);
-  $("upscale-file").addEventListener("change", () => {
-    const [file] = $("upscale-file").files;
-    if (file) setUpscale(file);
-  });
+  onFiles("upscale-file", ([file]) => setUpscale(file));
   $("upscale-remove").addEventListener("click", remove);
   $("upscale-factor").addEventListener("input", show);
   $("upscale-open").addEventListener("click", () => result && view(result));

@@ -12,12 +12,19 @@ const SWIPE = 50;
 
 let shown = null;
 let actual = false;
-let around = () => [null, null];
+let listed = () => [];
 
-/** Show `picture`; `neighbours(picture)` returns the ones before and after it. */
-export function view(picture, neighbours = () => [null, null]) {
+/** The pictures before and after one, where there are some. */
+function around(picture) {
+  const all = listed(picture);
+  const place = all.findIndex(({ id }) => id === picture.id);
+  return place < 0 ? [] : [all[place - 1], all[place + 1]];
+}
+
+/** Show `picture`; `among(picture)` returns those that it stands among. */
+export function view(picture, among = () => []) {
   shown = picture;
-  around = neighbours;
+  listed = among;
   const [before, after] = around(picture);
   $("viewer-before").disabled = !before;
   $("viewer-after").disabled = !after;
@@ -50,14 +57,14 @@ export const FLAGGED = t`The safety checker flagged this picture, so it is black
 
 function turn(place) {
   const next = around(shown)[place];
-  if (next) view(next, around);
+  if (next) view(next, listed);
 }
 
 /** A picture was deleted: where it was shown, one beside it is. */
 export function leaveViewer(picture) {
   if (!$("viewer").open || shown?.id !== picture.id) return;
   const [before, after] = around(picture);
-  if (after ?? before) view(after ?? before, around);
+  if (after ?? before) view(after ?? before, listed);
   else $("viewer").close();
 }
 

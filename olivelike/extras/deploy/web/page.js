@@ -1,6 +1,6 @@
 // The form, and what it shows while the worker paints; everything heavy is in worker.js.
 
-import { $, button, inMegabytes, inWords, make, nameKeys, settled } from "./dom.js";
+import { $, button, inMegabytes, inWords, make, nameKeys, option, settled, startStrip, tellFilled } from "./dom.js";
 import { followsBrowser, LANGUAGE, LANGUAGES, setLanguage, t } from "./language.js";
 import { announce, confirmed, problem, say } from "./notices.js";
 import { addPicture, allPictures, endPreview, readPictures, removePicture, showPreview, shownPicture } from "./pictures.js";
@@ -100,7 +100,7 @@ async function offerDevices() {
 
 function fill(values) {
   for (const input of fields()) if (values[input.id] !== undefined) input.value = values[input.id];
-  document.dispatchEvent(new Event("form-filled"));
+  tellFilled();
   keep();
 }
 
@@ -287,6 +287,7 @@ function startForm() {
 }
 
 function startPictures() {
+  startStrip();
   $("picture-seed").addEventListener("click", () => fill({ seed: shownPicture().recipe.seed }));
   $("picture-use").addEventListener("click", () => fill(shownPicture().recipe));
   $("picture-delete").addEventListener("click", async () => {
@@ -304,7 +305,7 @@ function startPictures() {
 
 function startLanguage() {
   const codes = ["", ...Object.keys(LANGUAGES)];
-  $("language").replaceChildren(...codes.map((code) => make("option", { value: code }, LANGUAGES[code] ?? t`As the browser`)));
+  $("language").replaceChildren(...codes.map((code) => option(code, LANGUAGES[code] ?? t`As the browser`)));
   $("language").value = followsBrowser() ? "" : codes.find((code) => code && LANGUAGE.startsWith(code));
   $("language").addEventListener("change", () => setLanguage($("language").value));
 }
