@@ -15,11 +15,12 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from olivelike._installed import install_all
-from olivelike.errors import MissingError
+from olivelike._installed import entry_points, install_all, owner_of
+from olivelike.errors import MissingError, PluginError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from importlib.metadata import EntryPoint
     from types import ModuleType
 
 GROUP = "olivelike.extras"
@@ -106,10 +107,19 @@ def needed(interface: str, name: str, use: str) -> Any:
 
 @cache
 def _extras() -> tuple[ModuleType, ...]:
-    from importlib.metadata import entry_points
+    others = {point.value: point for point in entry_points(GROUP)}
+    return (*_ours(), *(_loaded(point) for _, point in sorted(others.items())))
 
-    others = sorted((point.value, point) for point in entry_points(group=GROUP))
-    return (*_ours(), *(point.load() for _, point in others))
+
+def _loaded(point: EntryPoint) -> ModuleType:
+    try:
+        module: ModuleType = point.load()
+    except Exception as error:  # Whatever a stranger's module does as it is imported.
+        owner = owner_of(point)
+        raise PluginError(
+            f"extra {point.value!r} of {owner} can't be loaded ({error!r}); fix or uninstall {owner}"
+        ) from error
+    return module
 
 
 @cache

@@ -1,15 +1,22 @@
-"""Distributions that olivelike needs: by the modules that it imports, and the words for one that is not installed.
+"""Installed distributions: which of them olivelike needs, the words for one that is absent, what all of them bring.
 
-An environment may lack some: what draws needs few of them.
+An environment may lack some: what draws needs few of them. It also has those of strangers. Where the metadata of one is
+damaged, what that one brings is not seen, and nothing else.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final, cast
 
+from olivelike._untrusted import one_line
 from olivelike.errors import MissingError
+
+if TYPE_CHECKING:
+    from email.message import Message
+    from importlib.metadata import Distribution, EntryPoint
 
 _ALIKE: Final = (
     "accelerate", "aiohttp", "anyio", "cryptography", "diffusers", "diskcache", "distributed", "fastapi", "filelock",
@@ -78,3 +85,64 @@ def _declared(ours: str) -> list[str]:
         return requires(ours) or []
     except PackageNotFoundError:
         return []
+
+
+_DAMAGED: Final = (OSError, TypeError, ValueError)
+"""What reading damaged metadata raises: it is no UTF-8, or a line of it is no pair."""
+
+
+def entry_points(group: str) -> list[EntryPoint]:
+    """Return the entry points of a group, sorted; a distribution whose list of them can't be read has none."""
+    from importlib import metadata
+
+    try:
+        return sorted(metadata.entry_points(group=group))
+    except _DAMAGED:
+        found: set[EntryPoint] = set()
+        for one in metadata.distributions():
+            with contextlib.suppress(*_DAMAGED):
+                found.update(one.entry_points.select(group=group))
+        return sorted(found)
+
+
+def owner_of(point: EntryPoint) -> str:
+    """Return the distribution of an entry point, in words for a message."""
+    name = metadata_of(point.dist)["Name"] if point.dist else None
+    return f"distribution {one_line(name)}" if name else f"the distribution of {one_line(point.value)}"
+
+
+def metadata_of(distribution: Distribution) -> Message:
+    """Return what a distribution says of itself; nothing where that is gone, or no text."""
+    from email.message import Message
+
+    try:
+        return cast("Message", distribution.metadata) or Message()
+    except _DAMAGED:
+        return Message()
+
+
+def installed_version(name: str) -> str | None:
+    """Return the version of a distribution; `None` where it is not installed, or does not say it."""
+    from importlib import metadata
+
+    try:
+        return metadata_of(metadata.distribution(name))["Version"]
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def packages_distributions() -> dict[str, list[str]]:
+    """Return the distributions that bring each top-level module, as `importlib.metadata` does."""
+    import inspect
+    from importlib import metadata
+
+    found: dict[str, list[str]] = {}
+    for one in metadata.distributions():
+        with contextlib.suppress(*_DAMAGED):
+            declared = (one.read_text("top_level.txt") or "").split()
+            files = [file for file in one.files or () if not declared and inspect.getmodulename(file.name)]
+            inferred = {file.parts[0].partition(".")[0] for file in files}
+            name = metadata_of(one)["Name"] if declared or inferred else None
+            for module in (declared or inferred) if name else ():
+                found.setdefault(module, []).append(name)
+    return found

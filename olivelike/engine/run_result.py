@@ -9,10 +9,10 @@ import platform
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from olivelike._installed import installed_version
 from olivelike.errors import StoreError
 from olivelike.model.records.output import OutputRecord
 from olivelike.model.records.reading import RecordError
@@ -155,13 +155,8 @@ TOOLS = (
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the installed libraries that matter."""
-    found = {"python": platform.python_version()}
-    for tool in TOOLS:
-        try:
-            found[tool] = version(tool)
-        except PackageNotFoundError:
-            continue
-    return found
+    tools = {tool: version for tool in TOOLS if (version := installed_version(tool))}
+    return {"python": platform.python_version(), **tools}
 
 
 def host() -> HostRecord:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Final, get_args
 
+from olivelike._installed import entry_points, metadata_of, owner_of
 from olivelike._text import did_you_mean
 from olivelike.errors import PluginError
 from olivelike.model.targets import ALIASES, TARGETS, Kernel, Precision, Target
@@ -91,29 +92,23 @@ _NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 
 def _points() -> dict[str, EntryPoint]:
     """Return the entry points by the names of their targets. Raises `PluginError` for a name that is taken."""
-    from importlib.metadata import entry_points
-
     found: dict[str, EntryPoint] = {}
-    for point in sorted(entry_points(group=GROUP)):
+    for point in entry_points(GROUP):
         if point.name in TARGETS or point.name in ALIASES:
             raise PluginError(
-                f"{_owner(point)} offers a target {point.name!r}, which is a name of olivelike's own; rename its "
+                f"{owner_of(point)} offers a target {point.name!r}, which is a name of olivelike's own; rename its "
                 "target, or uninstall it"
             )
         if (taken := found.setdefault(point.name, point)).value != point.value:
             raise PluginError(
-                f"two plugins offer a target {point.name!r}: {_owner(taken)} and {_owner(point)}; uninstall one"
+                f"two plugins offer a target {point.name!r}: {owner_of(taken)} and {owner_of(point)}; uninstall one"
             )
     return found
 
 
-def _owner(point: EntryPoint) -> str:
-    return f"distribution {point.dist.name}" if point.dist else f"entry point {point.name}"
-
-
 def _load(name: str) -> PluginTarget:
     point = _points()[name]
-    owner = _owner(point)
+    owner = owner_of(point)
     remedy = f"fix or uninstall {owner}"
     try:
         offered = point.load()
@@ -126,7 +121,8 @@ def _load(name: str) -> PluginTarget:
         )
     if mistakes := [*_mistakes(name, offered)]:
         raise PluginError("\n".join(f"target {name!r} of {owner} ({point.value}): {one}" for one in mistakes))
-    origin = f"{point.dist.name} {point.dist.version}" if point.dist else point.value
+    known = metadata_of(point.dist) if point.dist else {}
+    origin = f"{known['Name']} {known['Version']}" if known.get("Name") else point.value
     found = replace(offered, target=replace(offered.target, plugin=origin))
     object.__setattr__(found, "origin", origin)
     return found

@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from email.message import Message
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from olivelike._extras import GROUP as EXTRAS
+from olivelike._installed import entry_points, metadata_of
 from olivelike._table import Table, markdown_text
 from olivelike._text import did_you_mean
 from olivelike._untrusted import Json, one_line
@@ -20,7 +20,7 @@ from olivelike.model.plugin_targets import GROUP as TARGETS
 from olivelike.workflow.passes.registry import ENTRY_POINT_GROUP as PASSES
 
 if TYPE_CHECKING:
-    from importlib.metadata import Distribution
+    from email.message import Message
 
 
 GROUPS: Final = {"passes": PASSES, "targets": TARGETS, "extras": EXTRAS}
@@ -73,14 +73,12 @@ class InstalledPlugin:
 
 def installed_plugins() -> list[InstalledPlugin]:
     """Return the plugins of this environment, sorted by name."""
-    from importlib.metadata import entry_points
-
     found: dict[str, tuple[Message, dict[str, list[str]]]] = {}
     for kind, group in GROUPS.items():
-        for point in sorted(entry_points(group=group)):
+        for point in entry_points(group):
             if point.dist is not None:
-                known = _metadata(point.dist)
-                _, gives = found.setdefault(one_line(known["Name"] or point.module), (known, {}))
+                known = metadata_of(point.dist)
+                _, gives = found.setdefault(one_line(known["Name"] or point.value.partition(":")[0]), (known, {}))
                 gives.setdefault(kind, []).append(one_line(point.name))
     return [_described(name, *one) for name, one in sorted(found.items())]
 
@@ -105,14 +103,6 @@ def catalogue(plugins: list[InstalledPlugin]) -> list[str]:
         cells = [markdown_text(cell) for cell in (f"{one.name} {one.version}", one.summary, one.license)]
         rows.append((cells[0], "; ".join(gives), cells[1], cells[2], ", ".join(links)))
     return Table(("plugin", "gives", "does", "license", "links"), rows).markdown()
-
-
-def _metadata(distribution: Distribution) -> Message:
-    """Return what a distribution says of itself; nothing where that is gone, or no text."""
-    try:
-        return cast("Message", distribution.metadata) or Message()
-    except UnicodeDecodeError:
-        return Message()
 
 
 def _described(name: str, known: Message, gives: Mapping[str, list[str]]) -> InstalledPlugin:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import sys
 import textwrap
@@ -9,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from olivelike._installed import installed_version
 from olivelike.measure.doctor import diagnosis
 from olivelike.measure.doctor.diagnosis import (
     TIMEOUT_SECONDS,
@@ -117,14 +117,8 @@ def test_two_wheels_of_onnxruntime_get_a_warning_with_the_repair():
 
 
 def test_an_absent_package_is_broken_and_an_untested_one_a_warning(monkeypatch):
-    real = importlib.metadata.version
-
-    def version(name: str) -> str:
-        if name == "peft":
-            raise importlib.metadata.PackageNotFoundError(name)
-        return "99.0" if name == "typer" else real(name)
-
-    monkeypatch.setattr("olivelike.measure.doctor.diagnosis.version", version)
+    versions = {"peft": None, "typer": "99.0"}
+    monkeypatch.setattr(diagnosis, "installed_version", lambda name: versions.get(name, installed_version(name)))
     found = list(check_packages())
     (broken,) = [finding.message for finding in found if finding.severity == "broken"]
     assert broken.startswith("peft is not installed; run: pip install 'peft")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from olivelike._installed import entry_points, installed_version, packages_distributions
 from olivelike.workflow.installed_plugins import installed_plugins
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -98,6 +99,23 @@ def test_one_whose_metadata_is_gone_or_no_text_hides_no_other(examples, tmp_path
     found = {one["name"]: one["gives"] for one in json.loads(told.out)}
     assert found["odd"] == {"passes": ["a"]}
     assert "olivelike-pass-shorten-names" in found
+    listed = cli("passes", "list")
+    owner = "distribution odd" if metadata == b"Name: odd\n" else "the distribution of odd"
+    assert (listed.status, f"or fix or uninstall {owner}" in listed.err) == (3, True), listed.err
+
+
+@pytest.mark.parametrize("points", [b"[olivelike.passes]\na = \xff\n", b"[olivelike.passes]\nno pair\n"])
+def test_a_damaged_list_of_entry_points_hides_no_other(install, tmp_path, cli, points):
+    install("odd", "", "")
+    (info,) = tmp_path.glob("site-odd/*.dist-info")
+    (info / "METADATA").write_bytes(b"Name: odd\nVersion: 1\nKeywords: \xff\n")
+    (info / "entry_points.txt").write_bytes(points)
+    install("extra", "", "[olivelike.extras]\nextra = platform\n")
+    assert installed_version("odd") is None
+    assert packages_distributions()["numpy"] == ["numpy"]
+    assert [point.value for point in entry_points("olivelike.extras")] == ["platform"]
+    for command in (("passes", "list"), ("targets",), ("plugins",), ("doctor", "--json")):
+        assert cli(*command).status in {0, 3}, command
 
 
 def test_texts_of_strangers_stay_in_their_cells(install, cli):

@@ -10,11 +10,11 @@ import platform
 import statistics
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from importlib.metadata import PackageNotFoundError, version
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Final
 
+from olivelike._installed import installed_version
 from olivelike.engine.run_result import host, versions
 from olivelike.errors import Interrupted, SessionError, UsageError
 from olivelike.extras.bench.bench_report import BenchReport, Skipped
@@ -195,7 +195,7 @@ def describe_machine(folder: Path, sessions: SessionSettings, gpu: int | None) -
         diffusers_version=found.get("diffusers"),
         transformers_version=found.get("transformers"),
         onnxruntime_version=next((found[name] for name in _ONNXRUNTIME if name in found), None),
-        openvino_version=_version("openvino"),
+        openvino_version=installed_version("openvino"),
     )
 
 
@@ -205,13 +205,6 @@ def _cpu_name() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
-
-
-def _version(distribution: str) -> str | None:
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return None
 
 
 _RUNS: Final = 10

@@ -12,11 +12,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, packages_distributions, requires, version
+from importlib.metadata import requires
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from olivelike._installed import installed_version, packages_distributions
 from olivelike.engine.run_result import host, versions
 from olivelike.errors import PluginError
 from olivelike.measure.doctor.starts import Start, measure_starts
@@ -42,9 +43,8 @@ class Finding:
 def check_packages() -> Iterator[Finding]:
     """Yield required packages that are absent, or of an untested version."""
     for requirement in _requirements():
-        try:
-            found = version(requirement.name)
-        except PackageNotFoundError:
+        found = installed_version(requirement.name)
+        if found is None:
             # Another wheel of ONNX Runtime may do: that is for the providers to show.
             if not (requirement.name.startswith("onnxruntime") and onnxruntime_wheels()):
                 wanted = _plain(requirement)

@@ -7,10 +7,10 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Any, Final
 
+from olivelike._installed import installed_version
 from olivelike._text import did_you_mean
 from olivelike._untrusted import Json
 from olivelike.errors import SessionError, UsageError
@@ -206,9 +206,8 @@ def onnxruntime_offer() -> RuntimeOffer:
 @lru_cache
 def openvino_offer() -> RuntimeOffer | None:
     """Return what OpenVINO offers; `None` if it is not installed."""
-    try:
-        found = version("openvino")
-    except PackageNotFoundError:
+    found = installed_version("openvino")
+    if found is None:
         return None
     openvino: Any = importlib.import_module("openvino")  # Not one of the dependencies.
     return RuntimeOffer("OpenVINO", found, None, None, tuple(openvino.Core().available_devices))

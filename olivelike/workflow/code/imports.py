@@ -6,13 +6,12 @@ Versions of installed distributions: those that a pass's code imports, and those
 from __future__ import annotations
 
 import ast
-import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Final
 
-from olivelike._installed import DISTRIBUTIONS
+from olivelike._installed import DISTRIBUTIONS, installed_version, packages_distributions
 from olivelike.errors import MissingError
 
 LOADERS = frozenset({"import_module", "__import__", "spec_from_file_location", "run_path", "run_module"})
@@ -205,23 +204,11 @@ def tool_versions(names: Iterable[str], imported: Iterable[str] = ()) -> dict[st
         names: Distributions that must be there.
         imported: Distributions of modules that code imports, and may do without.
     """
-    from importlib.metadata import PackageNotFoundError
-
-    versions: dict[str, str] = {}
-    missing: list[str] = []
-    for name in names:
-        try:
-            versions[name] = _version(name)
-        except PackageNotFoundError:
-            missing.append(name)
-    if missing:
+    needed = {name: _version(name) for name in names}
+    if missing := [name for name, version in needed.items() if version is None]:
         raise MissingError(f"not installed: {', '.join(missing)}; run `pip install {' '.join(missing)}`")
-    for name in imported:
-        try:
-            versions.setdefault(name, _version(name))
-        except PackageNotFoundError:
-            versions[name] = NOT_INSTALLED
-    return dict(sorted(versions.items()))
+    found = {name: _version(name) for name in imported} | needed
+    return {name: version or NOT_INSTALLED for name, version in sorted(found.items())}
 
 
 def distributions_of(module: str) -> tuple[str, ...]:
@@ -233,17 +220,10 @@ def distributions_of(module: str) -> tuple[str, ...]:
 
 @cache
 def _installed() -> dict[str, tuple[str, ...]]:
-    from importlib.metadata import packages_distributions
-
     return {name: tuple(sorted(set(owners))) for name, owners in packages_distributions().items()}
 
 
 @cache
-def _version(name: str) -> str:
-    """Return a distribution's version; several passes ask for the same ones."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    for other in _SAME.get(name, ()):
-        with contextlib.suppress(PackageNotFoundError):
-            return version(other)
-    return version(name)
+def _version(name: str) -> str | None:
+    """Return a distribution's version, if it is installed; several passes ask for the same ones."""
+    return next(filter(None, map(installed_version, _SAME.get(name, (name,)))), None)

@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
+from olivelike._installed import entry_points, owner_of
 from olivelike._text import did_you_mean
 from olivelike.errors import PluginError, UsageError
 from olivelike.graphs.fusion.rule import Rule
@@ -147,13 +148,10 @@ def entry_point_passes() -> list[Entry]:
 
     Raises `PluginError` if one can't be loaded; the message names its distribution.
     """
-    from importlib.metadata import entry_points
-
     entries: list[Entry] = []
-    for point in sorted(entry_points(group=ENTRY_POINT_GROUP)):
-        owner = f"distribution {point.dist.name}" if point.dist else f"entry point {point.name}"
-        remedy = f"fix or uninstall {owner}"
-        entries += _module_passes(point.value, f"entry point of {owner}", remedy)
+    for point in entry_points(ENTRY_POINT_GROUP):
+        owner = owner_of(point)
+        entries += _module_passes(point.value, f"entry point of {owner}", f"fix or uninstall {owner}")
     return entries
 
 
