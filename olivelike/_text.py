@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Sequence
 from itertools import islice
@@ -20,6 +21,7 @@ _NAMES = 1000
 
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 _MINUTE = 60
+_WINDOWS = os.name == "nt"
 _BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([KMGT])(I?)B?|B)?", re.IGNORECASE)
 
 
@@ -138,6 +140,18 @@ def listed(names: Sequence[str], most: int) -> str:
     """Return `one, two and 3 more`: as many names as there is room for."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
+
+
+def quoted(word: str | Path) -> str:
+    """Return a path or name as a shell of this system takes it for one word, for commands that people copy."""
+    import shlex
+
+    text = str(word)
+    if text.startswith("-"):
+        text = f"./{text}"  # Otherwise it would be taken for an option.
+    if not _WINDOWS:
+        return shlex.quote(text)
+    return text if re.fullmatch(r"[\w@+=:,./\\~-]+", text) else f'"{text}"'
 
 
 def count(number: int, noun: str) -> str:

@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
-from olivelike._text import did_you_mean_path
+from olivelike._text import did_you_mean_path, quoted
 from olivelike._untrusted import read_settings
 from olivelike.digest import digest_json
 from olivelike.errors import SourceError
@@ -61,10 +61,11 @@ class FolderFiles:
     @classmethod
     def local(cls, root: Path) -> FolderFiles:
         """Take a user's own folder. Raises `SourceError` if it does not exist."""
+        fetch = f"`hf download REPO --local-dir {quoted(root)}`"
         if not root.is_dir():
-            otherwise = f"check its name, or download the pipeline into it with `hf download REPO --local-dir {root}`"
+            otherwise = f"check its name, or download the pipeline into it with {fetch}"
             raise SourceError(f"{root}: no such folder or file; {did_you_mean_path(root, otherwise)}")
-        remedy = f"download it again, for instance with `hf download REPO --local-dir {root}`"
+        remedy = f"download it again, for instance with {fetch}"
         return cls(root, str(root), remedy, Origin.local("folder", root))
 
     def names(self, folder: str) -> frozenset[str]:

@@ -105,6 +105,9 @@ def test_info_of_a_diffusers_folder_lists_its_networks(project, cli):
     assert text.startswith("checkpoint/unet: one network of a pipeline\nclass         UNet2DConditionModel\n")
     shutil.rmtree("checkpoint/unet")
     assert "unet" not in cli("info", "checkpoint").out
+    Path("checkpoint").rename("my model")
+    told = cli("info", "my model").out
+    assert "next          olivelike convert 'my model' -t TARGET -o 'models/my model'" in told
 
 
 def test_info_of_another_folder_names_what_is_in_it(project, cli):

@@ -1,6 +1,5 @@
 """`olivelike convert`: optimise one checkpoint without writing a workflow file."""
 
-import shlex
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal
@@ -8,6 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from olivelike._extras import commands
+from olivelike._text import quoted
 from olivelike.cli import options as shared
 from olivelike.cli.options import argument, option
 from olivelike.cli.stdout import write_error, write_line
@@ -119,11 +119,11 @@ def convert(
     if layout in {None, DEFAULT} and not json:
         write(next_step(target, output))
     if layout == "web" and not json:
-        write(f"next: olivelike export-web {shlex.quote(str(output))} site")
+        write(f"next: olivelike export-web {quoted(output)} site")
     if layout in {"triton", "ortpackage"} and not json:
         write("next: docs/packages.md says who reads it, and how")
     if layout in {"single", "single-ids"} and not json:
-        measured = f"olivelike bench {shlex.quote(str(output))}; " if "bench" in commands() else ""
+        measured = f"olivelike bench {quoted(output)}; " if "bench" in commands() else ""
         write(f"next: {measured}programs that draw with it are in docs/one-file.md")
 
 
@@ -138,8 +138,8 @@ def next_step(target: str, output: Path) -> str:
     try:
         open_folder(output)
     except SourceError:
-        return f"next: olivelike info {shlex.quote(str(output))}; it draws no pictures without the parts that it lacks"
+        return f"next: olivelike info {quoted(output)}; it draws no pictures without the parts that it lacks"
     found, needed = find_target(target), ""
     if found.provider not in (CPU, *([OPENVINO] if find_spec("openvino") else [])):
         needed = f", with {found.name} ({find_provider(target).package})"
-    return f'next{needed}: olivelike generate {shlex.quote(str(output))} "a red circle"'
+    return f'next{needed}: olivelike generate {quoted(output)} "a red circle"'

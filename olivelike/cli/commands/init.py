@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
+from olivelike._text import quoted
 from olivelike.cli.options import argument, option
 from olivelike.cli.stdout import write_error, write_line
 from olivelike.errors import PluginError
@@ -30,4 +31,4 @@ def init(
         AllowedPlugins().allow_folders([project.plugins.resolve()])
     except PluginError as error:  # The project is complete; its first command will ask.
         write_error(f"note: {error}")
-    write_line(f"next: olivelike plan {file_label(project.workflow)}")
+    write_line(f"next: olivelike plan {quoted(file_label(project.workflow))}")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from olivelike._text import quoted
 from olivelike.cli import options as shared
 from olivelike.cli.display.help_pages import Command, command_group
 from olivelike.cli.options import argument, option
@@ -53,7 +54,7 @@ def new(
 
     module, test = new_pass(name, folder, writes)
     write_line(f"wrote {module} and {test}")
-    write_line(f"name the pass in a chain, and its file or folder under `plugins:`, or try --plugin {module}")
+    write_line(f"name the pass in a chain, and its file or folder under `plugins:`, or try --plugin {quoted(module)}")
 
 
 def _lines(found: "PassDescription", options: "tuple[PassOption, ...]") -> "Iterator[str]":

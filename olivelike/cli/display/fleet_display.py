@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from olivelike._table import Table
-from olivelike._text import count, duration, listed, size
+from olivelike._text import count, duration, listed, quoted, size
 from olivelike._untrusted import Json
 from olivelike.cli.display.text import ended, fitted, message
 from olivelike.cli.stdout import write_error, write_found, write_json, write_line
@@ -104,7 +104,8 @@ def _report_line(reports: Mapping[str, str]) -> list[str]:
     if not reports:
         return []
     name, path = list(reports.items())[-1]
-    more = f"; {len(reports) - 1} more, such as `olivelike report {next(iter(reports))}`" if len(reports) > 1 else ""
+    first = quoted(next(iter(reports)))
+    more = f"; {len(reports) - 1} more, such as `olivelike report {first}`" if len(reports) > 1 else ""
     return [f"report of {name}: {file_label(Path(path))}{more}"]
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from olivelike._extras import commands, load, place_of
-from olivelike._text import listed, moment
+from olivelike._text import listed, moment, quoted
 from olivelike._untrusted import Json, JsonView, one_line, read_settings
 from olivelike.engine.output.lost_values import lost_values
 from olivelike.errors import SourceError
@@ -105,7 +105,7 @@ def _output(path: Path, record: OutputRecord) -> FolderInfo:
     ]
     facts["written"] = moment(dt.datetime.fromtimestamp((path / RECORD_FILE).stat().st_mtime, dt.UTC))
     if (path / SIGNATURE_FILE).exists():
-        facts["signature"] = f"{SIGNATURE_FILE}, not checked here: olivelike verify-signature {path}"
+        facts["signature"] = f"{SIGNATURE_FILE}, not checked here: olivelike verify-signature {quoted(path)}"
     if clamped := list(_lost(record, "saturated")):
         facts["clamped"] = clamped
     components = {name: ", ".join(step.name for step in entry.passes) for name, entry in record.components.items()}
@@ -144,11 +144,12 @@ def _rounded(record: OutputRecord) -> Iterator[str]:
 
 
 def _next(path: Path, layout: str) -> str | None:
+    folder = quoted(path)
     lines = {
-        "diffusers": f'olivelike generate {path} "a prompt"', "ortpackage": f"olivelike verify {path}",
-        "triton": f"tritonserver --model-repository {path}",
+        "diffusers": f'olivelike generate {folder} "a prompt"', "ortpackage": f"olivelike verify {folder}",
+        "triton": f"tritonserver --model-repository {folder}",
     }  # fmt: skip
-    of_extras = {"web": f"export-web {path} site", **dict.fromkeys(("single", "single-ids"), f"bench {path}")}
+    of_extras = {"web": f"export-web {folder} site", **dict.fromkeys(("single", "single-ids"), f"bench {folder}")}
     there = {name: f"olivelike {line}" for name, line in of_extras.items() if line.partition(" ")[0] in commands()}
     return {**lines, **there}.get(layout)
 
@@ -169,13 +170,13 @@ def _damages(path: Path, record: OutputRecord) -> Iterator[str]:
         if found != entry.size:
             yield f"{name} has {found:,} bytes in place of {entry.size:,}; run the workflow again"
     if is_outdated_signature(path):
-        yield f"{SIGNATURE_FILE} signs what was here before, or is damaged; olivelike sign {path}"
+        yield f"{SIGNATURE_FILE} signs what was here before, or is damaged; olivelike sign {quoted(path)}"
     if is_outdated_bom(path):
-        yield f"{BOM_FILE} is of what was here before, or is damaged; olivelike bom {path}"
+        yield f"{BOM_FILE} is of what was here before, or is damaged; olivelike bom {quoted(path)}"
     with contextlib.suppress(OSError, ValueError):  # A card that can't be read is not ours.
         card = read_card(path)
         if card is not None and is_outdated(card, record):
-            yield f"{CARD_FILE} has figures of what was here before; olivelike verify {path} --card"
+            yield f"{CARD_FILE} has figures of what was here before; olivelike verify {quoted(path)} --card"
 
 
 def _pipeline(path: Path) -> FolderInfo:
@@ -188,6 +189,7 @@ def _pipeline(path: Path) -> FolderInfo:
     exported = any(file.suffix == ".onnx" for name in networks for file in _files(path / name))
     title = "a pipeline of ONNX networks that olivelike did not write" if exported else "a diffusers pipeline"
     all_files = list(_files(path))
+    made = quoted(f"models/{path.resolve().name}")
     return FolderInfo(
         path,
         "pipeline",
@@ -198,7 +200,7 @@ def _pipeline(path: Path) -> FolderInfo:
         len(all_files),
         {"class": str(index.get("_class_name", "not said"))},
         () if networks else ("none of its networks has weights; download it again",),
-        f"olivelike convert {path} -t TARGET -o models/{path.resolve().name}" if networks else None,
+        f"olivelike convert {quoted(path)} -t TARGET -o {made}" if networks else None,
     )
 
 

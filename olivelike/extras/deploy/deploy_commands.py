@@ -27,9 +27,7 @@ def export_page(
 
     Any server of files will do; the page asks for nothing elsewhere.
     """
-    import shlex
-
-    from olivelike._text import size
+    from olivelike._text import quoted, size
     from olivelike.engine.output.license_notes import folder_notes
     from olivelike.extras.deploy.web_page import export_web
 
@@ -43,7 +41,7 @@ def export_page(
     lines = [
         f"wrote {page.path}: {page.files} files, {size(page.bytes)}, with onnxruntime-web {page.onnxruntime_web}",
         *(f"left alone, since it was changed: {path}" for path in page.left),
-        f"next: python -m http.server --directory {shlex.quote(str(page.path))} --bind 127.0.0.1 8000",
+        f"next: python -m http.server --directory {quoted(page.path)} --bind 127.0.0.1 8000",
     ]
     found = {
         "path": str(page.path), "files": page.files, "bytes": page.bytes, "onnxruntime_web": page.onnxruntime_web,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import html
-import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib.resources import files as files_in
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from olivelike._installed import own_version
+from olivelike._text import quoted
 from olivelike._untrusted import Json, one_line, open_file, read_json
 from olivelike.digest import digest_bytes
 from olivelike.engine.output.asset_table import SCHEDULER_MODEL
@@ -125,10 +125,10 @@ def export_web(
 def _needed(folder: Path, record: OutputRecord) -> list[tuple[str, FileFacts]]:
     """Return what a picture takes of an output: the files of its networks and tokenizers, index and schedulers."""
     if record.layout != "web":
-        source, target = shlex.quote(one_line(str(record.source.name))), one_line(record.target.name)
+        source, target = quoted(one_line(record.source.name)), one_line(record.target.name)
         raise SourceError(
             f"{folder}: its layout is {one_line(record.layout)}, a page reads that of `web`; convert it again: "
-            f"olivelike convert {source} -t {target} --layout web -o {shlex.quote(f'{folder}_web')}"
+            f"olivelike convert {source} -t {target} --layout web -o {quoted(f'{folder}_web')}"
         )
     encoders = [name for name in TEXT_ENCODERS if name in record.components]
     missing = [name for name in ("unet", "vae_decoder") if name not in record.components]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from olivelike._text import change_of_size, count, size
+from olivelike._text import change_of_size, count, quoted, size
 from olivelike.measure.report.content import (
     Block,
     Command,
@@ -175,7 +174,7 @@ def _hint(run: RunRecord, findings: Findings) -> Iterator[Hint]:
 def _command(name: str, path: str) -> str | Command:
     if not path:
         return "there is no output"
-    return Command(f"olivelike {name} {'FOLDER' if path.startswith('…') else shlex.quote(path)}")
+    return Command(f"olivelike {name} {'FOLDER' if path.startswith('…') else quoted(path)}")
 
 
 def _nodes(one: _Outcome) -> Tile:

@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from olivelike._text import quoted
 from olivelike.digest import digest_file
 from olivelike.engine.plan.adapters import fetch
 from olivelike.engine.preparation import source_spec
@@ -163,6 +164,6 @@ def merged_loras(record: OutputRecord, texts: Sequence[str], allow_pickle: bool)
             "chains of its workflow"
         )
     if sorted(map(str, digests)) != sorted(map(str, merged)):
-        wanted = " ".join(f"--lora {entry.origin.place}:{entry.weight:g}" for entry in record.loras)
+        wanted = " ".join(f"--lora {quoted(f'{entry.origin.place}:{entry.weight:g}')}" for entry in record.loras)
         raise UsageError(f"the folder has other LoRAs merged than the command says; give exactly {wanted or 'none'}")
     return opened

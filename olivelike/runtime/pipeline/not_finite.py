@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike._files import file_identity
-from olivelike._text import listed
+from olivelike._text import listed, quoted
 from olivelike._untrusted import open_file
 from olivelike.errors import SessionError
 from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder, read_folder_target
@@ -46,7 +46,7 @@ def not_finite_error(folder: PipelineFolder, *, from_latents: bool) -> SessionEr
     if target is not None and target.precision == "fp32":
         return SessionError(
             f"{maker} values that are no numbers, though all weights are finite and in float32; compare the networks "
-            f"with the original by `olivelike verify {folder.path}`{other_vae}"
+            f"with the original by `olivelike verify {quoted(folder.path)}`{other_vae}"
         )
     return SessionError(
         f"{maker} values that are no numbers, as when half precision overflows (all weights are finite); optimise the "

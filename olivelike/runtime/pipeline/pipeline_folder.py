@@ -11,11 +11,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from shlex import quote
 from typing import Final
 
 from olivelike._files import identity_at
-from olivelike._text import did_you_mean_path
+from olivelike._text import did_you_mean_path, quoted
 from olivelike._untrusted import JsonView, read_settings
 from olivelike.errors import SessionError, SourceError
 from olivelike.families import DENOISERS, TEXT_ENCODERS, denoiser_among, family_of_folder
@@ -446,7 +445,7 @@ def _not_a_pipeline(path: Path) -> str | None:
 
 
 def _convert_first(path: Path, name: str) -> str:
-    source, made = quote(str(path)), quote(f"models/{name}")
+    source, made = quoted(path), quoted(f"models/{name}")
     return f"optimise it first: olivelike convert {source} -t cpu -o {made}, then olivelike generate {made} PROMPT"
 
 
@@ -561,5 +560,5 @@ def _remedy(models: Mapping[str, Path], target: str) -> str:
     record = OutputRecord.read(folder)
     if record is None or record.workflow != folder.resolve().name:
         return by_workflow
-    converted = f"olivelike convert {quote(str(record.source.name))} -t {target} -o {quote(f'{folder}_{target}')}"
+    converted = f"olivelike convert {quoted(record.source.name)} -t {target} -o {quoted(f'{folder}_{target}')}"
     return f"{converted}, or if a workflow file made it: {by_workflow}"

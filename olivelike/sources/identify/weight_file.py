@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from olivelike._text import quoted
 from olivelike._untrusted import Json, open_file, parse_json
 from olivelike.errors import SourceError
 from olivelike.families import DENOISERS, FAMILIES
@@ -68,7 +69,8 @@ class WeightFileInfo:
             return PLACES.get(kind)
         parts = () if family.published.flow is None else family.parts
         absent = (f"--part {name}=FILE " for name in parts if self.identity.part(name) is None)
-        return f"olivelike convert {self.path} {''.join(absent)}-t TARGET -o models/{self.path.stem}"
+        made = quoted(f"models/{self.path.stem}")
+        return f"olivelike convert {quoted(self.path)} {''.join(absent)}-t TARGET -o {made}"
 
     def to_json(self) -> Json:
         """Return the findings as JSON values."""
