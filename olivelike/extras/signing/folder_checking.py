@@ -26,13 +26,13 @@ from olivelike.extras.signing.folder_signature import (
     scratch_file,
     shown,
     signing_key,
+    unlike_files,
 )
 from olivelike.extras.signing.provenance import MEDIA_TYPE, products
 from olivelike.extras.signing.signed_payloads import named_keys, payload_of
 from olivelike.extras.signing.signers import identity_name, read_trust, sigstore_reached
-from olivelike.model.records.output import OutputRecord
 from olivelike.model.records.signature_marks import MOST_BYTES, SIGNATURE_FILE, claimed_digests, claimed_statement
-from olivelike.model.records.users_files import PROVENANCE_FILE
+from olivelike.model.records.users_files import BOM_FILE, PROVENANCE_FILE, listed_digests
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -114,26 +114,40 @@ def check_folder(
         raise _wrong(folder, f"the signer left out {shown(bare)}; remove it")
     if digests.keys() != files:
         raise _wrong(folder, "files came or went while it was read")
-    told = PROVENANCE_FILE in files
-    if told:
-        _check_provenance(folder, expected, algorithm, digests)
-    return FolderSignature(folder, len(files), expected.name, provenance=told)
+    about: dict[str, Callable[[bytes], dict[str, str]]]
+    about = {PROVENANCE_FILE: lambda data: products(expected.statement(data)), BOM_FILE: listed_digests}
+    told = {name: _check_about(folder, name, read, algorithm, digests) for name, read in about.items() if name in files}
+    return FolderSignature(
+        folder, len(files), expected.name, provenance=PROVENANCE_FILE in told, bom=told.get(BOM_FILE, False)
+    )
 
 
-def _check_provenance(folder: Path, expected: _Expected, algorithm: str, digests: dict[str, str]) -> None:
-    """Check that the same one signed the statement, and that it is about these files."""
+def _check_about(
+    folder: Path, name: str, read: Callable[[bytes], dict[str, str]], algorithm: str, digests: dict[str, str]
+) -> bool:
+    """Check that a signed file says of the others what they are: the statement, by the same signer, or the bill.
+
+    Returns whether it speaks of them: a bill of another program's does not.
+
+    Args:
+        folder: It.
+        name: The file.
+        read: Returns the digests that it says. Raises `ValueError` if it does not hold.
+        algorithm: By which the folder was signed.
+        digests: What was signed.
+    """
     try:
-        data = read_bytes(folder / PROVENANCE_FILE, MOST_BYTES)
-        if digest_bytes(data) != digests[PROVENANCE_FILE] or algorithm != "sha256":
+        data = read_bytes(folder / name, MOST_BYTES)
+        made = read(data)
+        if made and (digest_bytes(data) != digests[name] or algorithm != "sha256"):
             raise ValueError("it changed while it was read, or was signed by another digest than SHA-256")
-        made = products(expected.statement(data))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise _wrong(folder, f"its {PROVENANCE_FILE} does not hold: {one_line(str(error))}") from None
-    record = OutputRecord.require(folder)
-    unlike = [name for name, digest in made.items() if digests.get(name) != digest]
-    unlike += record.files.keys() - made.keys()
-    if unlike:
-        raise _wrong(folder, f"its {PROVENANCE_FILE} is of another run, by {shown(unlike)}")
+        raise _wrong(folder, f"its {name} does not hold: {one_line(str(error))}") from None
+    if not made:
+        return False
+    if unlike := unlike_files(folder, made, digests):
+        raise _wrong(folder, f"its {name} is of other files, by {shown(unlike)}")
+    return True
 
 
 def _read_signature(folder: Path) -> bytes:

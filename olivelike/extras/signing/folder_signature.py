@@ -14,11 +14,11 @@ from olivelike._text import did_you_mean_path, listed
 from olivelike._untrusted import Json, one_line
 from olivelike.engine.output.output_files import is_link
 from olivelike.errors import MissingError, SourceError
-from olivelike.model.records.output import JOURNAL_FILE
+from olivelike.model.records.output import JOURNAL_FILE, OutputRecord
 from olivelike.model.records.signature_marks import SIGNATURE_FILE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
     from cryptography.x509 import Certificate
@@ -35,10 +35,12 @@ class FolderSignature:
     """Subject of a certificate, the digest of a public key, or a login."""
     provenance: bool = False
     """Whether a signed statement says what the folder was made of."""
+    bom: bool = False
+    """Whether a bill of materials lists its files."""
 
     def to_json(self) -> Json:
         """Return the fields as JSON values."""
-        return {"path": str(self.path), "files": self.files, "signer": self.signer, "provenance": self.provenance}
+        return {**vars(self), "path": str(self.path)}
 
 
 def covered_files(folder: Path) -> set[str]:
@@ -72,6 +74,20 @@ def covered_files(folder: Path) -> set[str]:
     if JOURNAL_FILE in files:
         raise SourceError(f"{folder}: a run that was interrupted has left it half written; run the workflow again")
     return files - {SIGNATURE_FILE}
+
+
+def unlike_files(folder: Path, made: Mapping[str, str], digests: Mapping[str, str]) -> list[str]:
+    """Return the files of an output of which a list says something else than is so, or nothing.
+
+    Raises `SourceError` if the folder is no output.
+
+    Args:
+        folder: It.
+        made: What the list says.
+        digests: What is so.
+    """
+    unlike = [name for name, digest in made.items() if digests.get(name) != digest]
+    return unlike + [name for name in OutputRecord.require(folder).files if name not in made]
 
 
 def hashing(algorithm: str = "sha256") -> Config:

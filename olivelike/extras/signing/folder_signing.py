@@ -8,12 +8,12 @@ from olivelike._files import explained, write_whole
 from olivelike._untrusted import one_line, read_bytes
 from olivelike.digest import digest_file
 from olivelike.errors import SourceError, UsageError, VerificationError
-from olivelike.extras.signing.folder_signature import FolderSignature, covered_files, scratch_file, shown
+from olivelike.extras.signing.folder_signature import FolderSignature, covered_files, scratch_file, shown, unlike_files
 from olivelike.extras.signing.provenance import provenance_of
 from olivelike.model.records.output import RECORD_FILE, OutputRecord
 from olivelike.model.records.run_record import RunRecord
 from olivelike.model.records.signature_marks import MOST_BYTES, SIGNATURE_FILE, claimed_digests, claimed_statement
-from olivelike.model.records.users_files import BOM_FILE, PROVENANCE_FILE, is_outdated_bom
+from olivelike.model.records.users_files import BOM_FILE, PROVENANCE_FILE, is_outdated_bom, listed_digests
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +35,8 @@ def sign_folder(
     Raises:
         UsageError: if there is a statement already, and none is asked for; or a bill of materials of other files.
         SourceError: if the folder has no files, or can't be signed.
-        VerificationError: if a file was changed since the run that the statement would be about.
+        VerificationError: if a file was changed since the run that the statement would be about, or the bill of
+            materials lists it otherwise.
         StoreError: if nothing can be written there.
         MissingError: if somebody who has to be asked for the signature can't be reached.
     """
@@ -80,9 +81,14 @@ def _signed(folder: Path, signer: FolderSigner, files: set[str], products: dict[
             f"{folder}: is not as its {RECORD_FILE} says: {shown(changed)}; run the workflow that "
             "made it again, or sign without --provenance"
         )
+    bill = listed_digests(read_bytes(folder / BOM_FILE, MOST_BYTES)) if BOM_FILE in files else {}
+    if bill and (unlike := unlike_files(folder, bill, digests)):
+        raise VerificationError(
+            f"{folder}: its {BOM_FILE} is of other files, by {shown(unlike)}; renew it with `bom`, or remove it"
+        )
     path = folder / SIGNATURE_FILE
     _write(path, signer.finished(signature))
-    return FolderSignature(path, len(files), signer.name, provenance=bool(products))
+    return FolderSignature(path, len(files), signer.name, provenance=bool(products), bom=bool(bill))
 
 
 def _write(path: Path, data: bytes) -> None:

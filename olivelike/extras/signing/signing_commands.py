@@ -98,9 +98,10 @@ def verify_signature(
     """Check who signed a folder, and that each file is as it was then.
 
     The exit status is 5 if another signed it, or a file was changed, added or removed; also if a statement of where it
-    came from is of another signer, or of other files.
+    came from is of another signer, or it or the bill of materials is of other files.
     """
     from olivelike.extras.signing.folder_checking import Login, check_folder
+    from olivelike.model.records.users_files import BOM_FILE, PROVENANCE_FILE
 
     if (identity is None) != (issuer is None):
         raise UsageError("--identity and --issuer belong together: anybody can log in somewhere under any name")
@@ -110,7 +111,7 @@ def verify_signature(
     found = check_folder(folder, key=key, roots=tuple(certificate or ()), login=login)
     lines = [f"{found.path}: {count(found.files, 'file')} as they were signed", f"signed by {found.signer}"]
     if found.provenance:
-        from olivelike.model.records.users_files import PROVENANCE_FILE
-
         lines.append(f"{PROVENANCE_FILE}: signed by the same, about these files")
+    if found.bom:
+        lines.append(f"{BOM_FILE}: about these files")
     write_found(found.to_json(), map(one_line, lines), json=json)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from olivelike._untrusted import read_object
+from olivelike._untrusted import parse_object, read_bytes
 from olivelike.digest import digest_file
 from olivelike.model.records.card_marks import CARD_FILE
 from olivelike.model.records.output import RECORD_FILE
@@ -24,11 +24,33 @@ def is_outdated_bom(folder: Path) -> bool:
     One that names none is another program's, and nothing is said of it.
     """
     try:
-        components = read_object(folder / BOM_FILE, MOST_BYTES)["components"]
-        told = [one["hashes"][0]["content"] for one in components if one["name"] == RECORD_FILE]
+        told = listed_digests(read_bytes(folder / BOM_FILE, MOST_BYTES))
     except FileNotFoundError:
         return False
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, ValueError):
         return True
     record = folder / RECORD_FILE
-    return bool(told) and (not record.is_file() or told != [digest_file(record)])
+    return bool(told) and (not record.is_file() or told[RECORD_FILE] != digest_file(record))
+
+
+def listed_digests(bill: bytes) -> dict[str, str]:
+    """Return the digest of each file that a bill of materials lists; none where it does not list `olivelike.json`.
+
+    Such a one is another program's. Raises `ValueError` for what is no bill, or has two digests for a file.
+    """
+    files: set[tuple[str, str]] = set()
+    try:
+        listed = list(parse_object(bill)["components"])
+        for one in listed:
+            listed += one.get("components", ())  # The files of a network are in it.
+            if one["type"] == "file":
+                digests = (hashed["content"] for hashed in one.get("hashes", ()) if hashed["alg"] == "SHA-256")
+                files.add((str(one["name"]), str(next(digests, ""))))
+    except (LookupError, TypeError, AttributeError) as error:
+        raise ValueError("it is no bill of materials") from error
+    found = dict(files)
+    if RECORD_FILE not in found:
+        return {}
+    if len(found) != len(files):
+        raise ValueError("it has two digests for a file")
+    return found

@@ -186,7 +186,7 @@ def _signed_by(folder, key, statement):
         (lambda made: made.replace(b"in-toto", b"in-tot0"), "does not hold"),
         ("other key", "none of the keys has signed it"),
         ("other kind", "something else was signed"),
-        ("other folder", "is of another run, by olivelike.json, unet/model.onnx"),
+        ("other folder", "is of other files, by olivelike.json, unet/model.onnx"),
         ("other predicate", "it is no provenance of SLSA's version 1"),
         ("two files of a name", "it names a file twice"),
         ("a number for a name", "it has no list of files"),

@@ -15,6 +15,7 @@ pytest.importorskip("olivelike.extras.bom")
 
 from olivelike.extras.signing.provenance import MEDIA_TYPE
 from olivelike.extras.signing.signed_payloads import payload_of
+from olivelike.extras.signing.signers import KeySigner
 from tests.cli import conftest as commands
 from tests.extras.signing.signers import write_record
 from tests.fixtures.certificates import certificate, write_key
@@ -75,7 +76,8 @@ def test_every_edit_of_a_record_a_bom_and_a_statement_is_found(cli, empty_folder
             missed.append((number, found))
         (output / name).write_bytes(kept[name])
     assert not missed
-    assert cli("verify-signature", "out", "--key", "a.pub").status == 0
+    found = cli("verify-signature", "out", "--key", "a.pub")
+    assert (found.status, found.out.endswith(f"{BOM}: about these files\n")) == (0, True)
 
 
 @pytest.mark.slow
@@ -104,3 +106,63 @@ def test_nothing_that_is_written_of_a_run_has_a_key_or_a_path(cli, project, monk
         assert all(secret not in (one.out + one.err).encode() for one in (*told, signed, checked))
     assert str(project).encode() not in written
     assert all(str(project) not in one.out + one.err for one in (told[1], signed, checked))
+
+
+def _network(bill: dict[str, Any]) -> dict[str, Any]:
+    return next(one for one in bill["components"] if "components" in one)
+
+
+def _other_weights(bill: dict[str, Any]) -> None:
+    _network(bill)["components"][0]["hashes"][0]["content"] = "0" * 64
+
+
+def _no_weights(bill: dict[str, Any]) -> None:
+    del _network(bill)["components"]
+
+
+def _one_more(bill: dict[str, Any]) -> None:
+    bill["components"].append({"type": "file", "name": "unet/more.onnx", "hashes": []})
+
+
+def _two_digests(bill: dict[str, Any]) -> None:
+    bill["components"].append({"type": "file", "name": "unet/model.onnx", "hashes": []})
+
+
+def _no_kind(bill: dict[str, Any]) -> None:
+    bill["components"] = [{"name": RECORD}]
+
+
+def _of_another_program(bill: dict[str, Any]) -> None:
+    bill["components"] = [{"type": "file", "name": "README"}]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (_other_weights, "is of other files, by unet/model.onnx"),
+        (_no_weights, "is of other files, by unet/model.onnx"),
+        (_one_more, "is of other files, by unet/more.onnx"),
+        (_two_digests, "two digests for a file"),
+        (_no_kind, "no bill of materials"),
+        (_of_another_program, ""),
+    ],
+)
+def test_a_bill_of_other_files_is_neither_signed_nor_believed_where_another_program_signed_it(
+    cli, empty_folder, change, said
+):
+    output = write_record(empty_folder / "out", b"weights")
+    write_key(empty_folder, "a")
+    assert cli("bom", "out").status == 0
+    bill = json.loads((output / BOM).read_text())
+    change(bill)
+    (output / BOM).write_text(json.dumps(bill))
+    refused = cli("sign", "out", "--key", "a.key")
+    assert (refused.status in {2, 5}) == bool(said), refused.err
+    signer, made = KeySigner(empty_folder / "a.key"), empty_folder / "made.sig"
+    (output / "model.sig").unlink(missing_ok=True)
+    signer.sign(output, made)
+    (output / "model.sig").write_bytes(signer.finished(made.read_bytes()))
+    found = cli("verify-signature", "out", "--key", "a.pub", "--json")
+    assert (found.status, said in found.err) == (5 if said else 0, True), found.err
+    if not said:
+        assert json.loads(found.out)["bom"] is False
