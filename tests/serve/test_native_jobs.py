@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import errno
 import io
 import json
+import time
 
 import pytest
 from PIL import Image, ImageDraw
@@ -159,9 +161,26 @@ def test_an_order_that_finds_nothing_to_wait_for_is_begun_as_it_is_planned_and_n
         (second,) = server.draw()["pictures"]
     finally:
         child.send = send
-    assert [message["do"] for message in asked if message["do"] != "previews"] == ["plan"] * 3
+    done = [message["do"] for message in asked if message["do"] != "previews"]
+    assert done == ["plan", "keep", "plan", "plan", "keep"]
     paths = [server.service.gallery.find(one["id"]).path.rpartition("/")[2] for one in (first, second)]
     assert int(paths[1][:5]) == int(paths[0][:5]) + 1
+
+
+def test_a_job_that_is_begun_and_not_written_down_leaves_no_picture(server, client, monkeypatch):
+    server.draw()
+    before = [*server.service.gallery.folder.rglob("*.png")]
+
+    def refuse(_: object) -> None:
+        time.sleep(0.3)  # In the meantime it is drawn; where it takes longer, this can't fail.
+        raise OSError(errno.ENOSPC, "full")
+
+    with monkeypatch.context() as full:
+        full.setattr(server.service.journal, "add", refuse)
+        assert client.post("/api/jobs", json={**SMALL, "seed": 123}).status_code == 507
+    (picture,) = server.draw()["pictures"]
+    (new,) = {*server.service.gallery.folder.rglob("*.png")} - {*before}
+    assert server.service.gallery.find(picture["id"]).path.endswith(new.name)
 
 
 def test_a_job_that_is_begun_and_cancelled_before_its_turn_is_not_drawn_on(server, client):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from olivelike._untrusted import Json
+from olivelike.runtime.pipeline import resolve_defaults
 from olivelike.serve.drawing.planning import Files, is_repeatable, plan_order, repeated
 from olivelike.serve.orders import Order
 
@@ -40,6 +42,24 @@ def test_a_plan_of_another_seed_is_what_planning_anew_makes(files: Files, more: 
 ])  # fmt: skip
 def test_an_order_that_asks_for_more_is_planned_anew(files: Files, more: Json) -> None:
     assert repeated(plan_order(order(1), files), order(7, **more), files) is None
+
+
+def test_a_plan_that_memory_decides_is_made_anew_where_that_has_changed(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large, exceeds = {"width": 256, "height": 256}, []
+    monkeypatch.setattr(resolve_defaults, "_exceeds_memory", lambda *_: exceeds[-1])
+    for before, now in ((False, True), (True, False)):
+        exceeds.append(before)
+        last = plan_order(order(1, **large), files)
+        assert repeated(last, order(7, **large), files) is not None
+        exceeds.append(now)
+        assert repeated(last, order(7, **large), files) is None
+
+
+def test_a_plan_is_made_anew_where_a_file_of_choices_may_have_come(files: Files) -> None:
+    without = replace(files, wildcards=())
+    assert not is_repeatable(plan_order(order(1, prompt="a __colour__ circle"), without))
 
 
 @pytest.mark.parametrize("more", [

@@ -153,6 +153,7 @@ class Dispatcher:
             raise
         finally:
             self._gallery.release()
+        self.planner.keep(row.id)
 
     def push(self, job: str, client: str) -> None:
         """Queue a job that is in the journal."""

@@ -147,7 +147,7 @@ class Painter:
     async def plan_and_draw(self, message: JsonView, **arguments: Any) -> Json:
         """Return what `plan` does; the child begins what it has planned, as `draw` without a message tells then.
 
-        The message is one of `draw`. Nothing is drawn if this raises.
+        The message is one of `draw`. Nothing is drawn if this raises, and no file is written before `keep`.
         """
         self._job = message["job"]
         try:
@@ -220,6 +220,11 @@ class Painter:
         self._refuse(asked, ChildEnded(f"{why}, and was begun anew"))
         if not self._closed:
             self.start()
+
+    def keep(self, job: str) -> None:
+        """Let the child write pictures of a job of `plan_and_draw`: the journal has it."""
+        if self._child is not None:
+            self._child.send({"do": "keep", "job": job})
 
     def let_go(self, job: str) -> None:
         """End a job of `plan_and_draw` that nobody asks for any more."""

@@ -136,6 +136,12 @@ class Painting:
                 drawing = self._drawing
                 if drawing is not None and drawing.message.job == message["job"]:
                     drawing.jobs.stop(skip=message["do"] == "skip")
+                    drawing.is_decided.set()
+            case "keep":
+                drawing = self._drawing
+                if drawing is not None and drawing.message.job == message["job"]:
+                    drawing.is_kept = True
+                    drawing.is_decided.set()
 
     def tell(self, answer: str, **values: Any) -> None:
         """Tell the parent, from any thread."""
@@ -181,15 +187,15 @@ class Painting:
             text = text.replace(folder, Path(folder).name)
         return text
 
-    def _begin(self, message: JsonView) -> None:
-        self._drawing = OrderDrawing(DrawMessage(**message), self)
+    def _begin(self, message: JsonView, *, is_kept: bool = True) -> None:
+        self._drawing = OrderDrawing(DrawMessage(**message), self, is_kept=is_kept)
         self._jobs.put(self._drawing)
 
     def _planned(self, job: str, order: JsonView, models: Mapping[str, str], draw: JsonView | None = None) -> Json:
         plan = self.plan(job, order, models)
         self._plans[job] = plan
         if draw is not None:
-            self._begin(draw)
+            self._begin(draw, is_kept=False)
         while len(self._plans) > _PLANS:
             del self._plans[next(iter(self._plans))]
         return {
@@ -258,8 +264,12 @@ class Painting:
 class OrderDrawing:
     """An order that is being drawn into the gallery; the parent is told of it."""
 
-    def __init__(self, message: DrawMessage, painting: Painting) -> None:
+    def __init__(self, message: DrawMessage, painting: Painting, *, is_kept: bool) -> None:
         self.message = message
+        self.is_kept = is_kept
+        """Whether the parent has written the job down."""
+        self.is_decided = threading.Event()
+        """Set once it has, or lets the job go; until then no file is written, which would be nobody's."""
         self._painting = painting
         self._files = {int(number): path for number, path in message.done.items()}
         self._flagged = set(message.flagged)
@@ -343,6 +353,10 @@ class OrderDrawing:
 
     def _write(self, name: str, image: Image, record: PictureRecord, *, sheet: bool = False) -> tuple[str, Json]:
         """Write a picture; return its path below the gallery, and what the gallery holds of it."""
+        if not self.is_kept:
+            self.is_decided.wait()
+            if not self.is_kept:
+                raise Interrupted("let go before it was written down")
         path = f"{self.message.folder}/{name}"
         data = encode_picture(
             image, ".png", record, sheet=sheet, metadata=self._painting.metadata, signer=self._painting.signer

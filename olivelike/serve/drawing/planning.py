@@ -16,6 +16,7 @@ from olivelike.runtime.pictures import UsedFile
 from olivelike.runtime.pictures.picture_reading import open_image
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
 from olivelike.runtime.pipeline.request import CHOICES, Pictures, RequestFields
+from olivelike.runtime.pipeline.resolve_defaults import fitted_into_memory
 from olivelike.runtime.prompts.wildcards import Wildcards
 from olivelike.serve.drawing.plots import Cell, cells
 from olivelike.serve.orders import LoraChoice, Order
@@ -75,7 +76,8 @@ def is_repeatable(plan: OrderPlan) -> bool:
         return False
     (job,), order = plan.jobs, plan.cells[0].order
     return (
-        dict(job.written) == {order.prompt: order.prompt}
+        "__" not in order.prompt  # A file of that name may come.
+        and dict(job.written) == {order.prompt: order.prompt}
         and job.request.prompts == (order.prompt,)
         and not (job.loras or order.loras or order.upscaler or order.variation_strength)
         and order.variation_seed is None
@@ -95,7 +97,10 @@ def repeated(plan: OrderPlan, order: Order, files: Files) -> OrderPlan | None:
         return None
     if files.models[order.model or ""] != job.folder or open_folder(job.folder) is not job.request.resolved_for:
         return None
-    request = job.request.resolved_with(seed=order.seed, seeds=(order.seed,))
+    request = job.request.resolved_with(seed=order.seed, seeds=(order.seed,), tiled_vae=order.tiled_vae)
+    if fitted_into_memory(request, open_folder(job.folder)).tiled_vae != job.request.tiled_vae:
+        return None  # There is more room than before, or less.
+    request = request.resolved_with(tiled_vae=job.request.tiled_vae)
     again = replace(job, request=request, record=replace(job.record, seed=order.seed))
     return OrderPlan((again,), plan.notes, (cell,))
 
