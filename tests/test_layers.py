@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import pytest
@@ -156,6 +157,53 @@ def test_no_modules_import_one_another_in_a_circle() -> None:
     while free := {name for name, uses in rest.items() if not uses}:
         rest = {name: uses - free for name, uses in rest.items() if name not in free}
     assert not rest, f"a circle among {sorted(rest)}, or above one"
+
+
+MOST_CIRCLES = 3
+"""Groups of modules that name one another, in functions and for type checkers too; the number may only shrink."""
+
+
+def test_few_modules_name_one_another() -> None:
+    """Who changes one of a circle has all of it to read."""
+    paths = {name_of(path): path for path in modules()}
+    paths |= {f"olivelike.passes.{path.stem}": path for path in own_files("passes") if path.stem != "__init__"}
+    uses = {name: named_modules(name, path, paths.keys()) - {name} for name, path in paths.items()}
+    found = circles(uses)
+    assert len(found) <= MOST_CIRCLES, "\n".join(" ".join(sorted(circle)) for circle in found)
+
+
+def named_modules(own: str, path: Path, known: Collection[str]) -> set[str]:
+    """Return the modules that a module imports anywhere: of a package, the module in it where there is one."""
+    found: set[str] = set()
+    for node in nodes_of(path):
+        match node:
+            case ast.ImportFrom(module=module, names=names, level=level):
+                package = ".".join(filter(None, (own.rsplit(".", level)[0] if level else "", module)))
+                inside = (f"{package}.{alias.name}" for alias in names)
+                found.update(name if name in known else package for name in inside)
+            case ast.Import(names=names):
+                found.update(alias.name for alias in names)
+    return found & {*known}
+
+
+def circles(uses: Mapping[str, set[str]]) -> set[frozenset[str]]:
+    """Return the groups of modules that are reached from one another."""
+
+    def reached(start: str) -> set[str]:
+        found, todo = set(), [start]
+        while todo:
+            new = uses[todo.pop()] - found
+            found |= new
+            todo += new
+        return found
+
+    behind = {name: reached(name) for name in uses}
+    return {frozenset(one for one in behind[name] if name in behind[one]) for name in uses if name in behind[name]}
+
+
+def test_circles_are_found() -> None:
+    uses = {"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set(), "e": {"f"}, "f": {"e", "a"}}
+    assert circles(uses) == {frozenset("bc"), frozenset("ef")}
 
 
 def test_about_a_dozen_rooms() -> None:

@@ -122,17 +122,22 @@ def lend_graphs_of(checkpoint: Path, project: Path, *components: str) -> None:
     lend_graphs(project / "cache", [load_model(checkpoint, name).architecture for name in components])
 
 
+def run_project(folder: Path, workflow: str, checkpoint: Path, *components: str) -> Project:
+    """Run a new project; tracing of these networks is spared as by `lend_graphs_of`."""
+    project = Project(folder)
+    project.workflow.parent.mkdir(parents=True, exist_ok=True)
+    project.workflow.write_text(workflow, encoding="utf-8")
+    lend_graphs_of(checkpoint, folder, *components)
+    project.run()
+    return project
+
+
 @pytest.fixture(scope="session")
 def template(checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
     """The project after its first run; not to be changed."""
     folder = tmp_path_factory.mktemp("template") / "project"
-    (folder / "workflows").mkdir(parents=True)
     shutil.copytree(checkpoints / "one", folder / "checkpoint")
-    project = Project(folder)
-    project.workflow.write_text(WORKFLOW, encoding="utf-8")
-    lend_graphs_of(folder / "checkpoint", folder, "text_encoder", "vae_decoder")
-    project.run()
-    return project
+    return run_project(folder, WORKFLOW, folder / "checkpoint", "text_encoder", "vae_decoder")
 
 
 @pytest.fixture

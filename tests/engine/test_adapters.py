@@ -23,7 +23,7 @@ from tests.fixtures.little_pipeline import little_checkpoint
 from tests.fixtures.little_transformers import little_transformer
 from tests.fixtures.transformer_loras import File, write
 
-from .conftest import Project, lend_graphs_of
+from .conftest import Project, run_project
 
 WORKFLOW = """
 name: small
@@ -51,17 +51,12 @@ PER_LAYER = 2
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A project that has run, with two LoRAs; tests write other outputs alone."""
-    folder = tmp_path_factory.mktemp("adapters") / "project"
-    (folder / "workflows").mkdir(parents=True)
+    folder = tmp_path_factory.mktemp("adapters")
     base = little_checkpoint("attending")
     (folder / "checkpoint").symlink_to(base)
     for seed, name in enumerate(STRENGTHS):
         make_lora(folder / f"{name}.safetensors", "kohya", base=base, seed=seed, modules="attention+ff")
-    project = Project(folder)
-    project.workflow.write_text(WORKFLOW, encoding="utf-8")
-    lend_graphs_of(folder / "checkpoint", folder, *BOTH)
-    project.run()
-    return project
+    return run_project(folder, WORKFLOW, base, *BOTH)
 
 
 def weighted(project: Project, name: str, weight: float = 1.0) -> WeightedLora:
@@ -116,11 +111,8 @@ def test_two_adapters_at_their_strengths_are_both_loras_merged(
 
 @pytest.mark.parametrize("family", ["flux2", pytest.param("flux", marks=pytest.mark.slow)])
 def test_a_transformer_takes_factors_and_without_them_is_the_plain_one_to_the_bit(family: str, tmp_path: Path) -> None:
-    source, project = little_transformer(family), Project(tmp_path)
-    project.workflow.parent.mkdir()
-    project.workflow.write_text(TRANSFORMER.format(source=source), encoding="utf-8")
-    lend_graphs_of(source, tmp_path, "transformer")
-    project.run()
+    source = little_transformer(family)
+    project = run_project(tmp_path, TRANSFORMER.format(source=source), source, "transformer")
     folder = project.output / "transformer"
     shapes = {name: tensor.shape for name, tensor in load_model(source, "transformer").weights.items()}
     lora = open_lora(write(File(family, "PEFT", "transformer.", only="_blocks"), shapes, tmp_path / "ink.safetensors"))

@@ -35,7 +35,7 @@ from olivelike.store import Store
 from olivelike.testing.lora_files import make_lora
 from tests.fixtures.little_pipeline import little_checkpoint, little_pipeline
 
-from .conftest import Project, lend_graphs_of
+from .conftest import Project, run_project
 
 WORKFLOW = """
 name: rounded
@@ -57,12 +57,9 @@ NETWORKS = ("text_encoder", "unet", "vae_decoder", "safety_checker")
 @pytest.fixture(scope="module")
 def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, list[Any]]:
     """A project that has drawn two pictures, and what its run told."""
-    project = Project(tmp_path_factory.mktemp("rounded"))
-    project.workflow.parent.mkdir()
-    shutil.copytree(little_checkpoint(), project.folder / "checkpoint")
-    project.workflow.write_text(WORKFLOW, encoding="utf-8")
-    lend_graphs_of(project.folder / "checkpoint", project.folder, *NETWORKS)
-    project.run()
+    folder = tmp_path_factory.mktemp("rounded")
+    shutil.copytree(little_checkpoint(), folder / "checkpoint")
+    project = run_project(folder, WORKFLOW, folder / "checkpoint", *NETWORKS)
     return project, project.events
 
 

@@ -25,7 +25,7 @@ from olivelike.serve.drawing.warm import SessionChoice, WarmPipelines
 from olivelike.testing.lora_files import make_lora
 from tests.fixtures.little_pipeline import little_checkpoint
 
-from .conftest import Project, lend_graphs_of
+from .conftest import run_project
 
 NETWORKS = ("text_encoder", "unet", "vae_decoder")
 WORKFLOW = """
@@ -46,14 +46,10 @@ class Folders:
     """A pipeline with graphs that take factors, without them, and LoRAs."""
 
     def __init__(self, root: Path) -> None:
-        project = Project(root)
-        project.workflow.parent.mkdir()
         base = little_checkpoint("attending")
         (root / "checkpoint").symlink_to(base)
-        lend_graphs_of(base, root, *NETWORKS)
-        project.workflow.write_text(WORKFLOW, encoding="utf-8")
-        project.run()
-        self.taking, self.plain = project.output, root / "models" / "plain"
+        self.taking = run_project(root, WORKFLOW, base, *NETWORKS).output
+        self.plain = root / "models" / "plain"
         shutil.copytree(self.taking, self.plain)
         for path in self.plain.rglob(LORA_INPUTS_FILE):
             path.unlink()

@@ -25,7 +25,7 @@ from olivelike.sources.adapters.open_lora import open_lora
 from olivelike.testing.lora_files import make_lora
 from tests.fixtures.little_pipeline import little_checkpoint
 
-from .conftest import Project, lend_graphs_of
+from .conftest import Project, lend_graphs_of, run_project
 
 WORKFLOW = """
 name: small
@@ -54,13 +54,9 @@ def loras(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def merged(loras: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
     """The project after a run without a LoRA, then one with the first; not to be changed."""
     folder = tmp_path_factory.mktemp("merged") / "project"
-    (folder / "workflows").mkdir(parents=True)
     shutil.copytree(little_checkpoint("attending"), folder / "checkpoint")
     shutil.copytree(loras, folder / "loras")
-    project = Project(folder)
-    project.workflow.write_text(WORKFLOW, encoding="utf-8")
-    lend_graphs_of(folder / "checkpoint", folder, *BOTH)
-    project.run()
+    project = run_project(folder, WORKFLOW, folder / "checkpoint", *BOTH)
     shutil.copytree(project.output, folder / "base")
     project.run("loras=[loras/one.safetensors]")
     return project

@@ -19,7 +19,7 @@ from olivelike.testing.lora_files import make_lora
 from olivelike.testing.single_file_writer import make_single_file
 from tests.fixtures.pickle_tables import read_pickle_here
 
-from .conftest import Project, lend_graphs_of
+from .conftest import Project, run_project
 
 WORKFLOW = """
 name: small
@@ -36,13 +36,8 @@ output: models/small
 def small(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A project on a checkpoint whose widths obey its family's rules, after its first run."""
     folder = tmp_path_factory.mktemp("small") / "project"
-    (folder / "workflows").mkdir(parents=True)
     make_checkpoint(folder / "checkpoint", "sd15", size="small", dtype="F16")
-    project = Project(folder)
-    project.workflow.write_text(WORKFLOW, encoding="utf-8")
-    lend_graphs_of(folder / "checkpoint", folder, "text_encoder", "vae_decoder")
-    project.run()
-    return project
+    return run_project(folder, WORKFLOW, folder / "checkpoint", "text_encoder", "vae_decoder")
 
 
 def test_folder_and_single_file_give_identical_bytes_and_rerun_nothing_but_the_form(small: Project) -> None:

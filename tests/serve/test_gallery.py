@@ -23,7 +23,8 @@ RECORD = PictureRecord("a red circle", steps=20, seed=7, sampler="DDIM", model="
 
 
 @pytest.fixture
-def gallery(tmp_path):
+def gallery(tmp_path, monkeypatch):
+    monkeypatch.setattr("olivelike.serve.gallery.gallery._today", lambda: "2026-11-27")  # No midnight in a test.
     gallery = Gallery(tmp_path / "gallery")
     yield gallery
     gallery.close()

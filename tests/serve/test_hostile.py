@@ -80,12 +80,17 @@ def pictures_of_harm():
     return pictures(random.Random(0))
 
 
-def test_a_sample_of_hostile_requests_finds_no_bug(server, client, caplog):
-    around = server.settings.gallery.parent
+def test_a_sample_of_hostile_requests_finds_no_bug(serve, tmp_path, monkeypatch, caplog):
+    around = tmp_path / "around"
+    around.mkdir()
+    monkeypatch.chdir(around)  # Nobody else writes there.
+    server = serve(gallery=around / "gallery")
     lay_decoys(around)
-    before, here = tree(around, server.settings.gallery), set(Path().iterdir())
+    before = tree(around, server.settings.gallery)
     port = httpx.URL(server.url).port
-    fuzzer = Fuzzer(client.get("/openapi.json").json(), port, seed=1, model=server.service.current_model, skip=STREAMS)
+    with server.client() as client:
+        described = client.get("/openapi.json").json()
+    fuzzer = Fuzzer(described, port, seed=1, model=server.service.current_model, skip=STREAMS)
     with caplog.at_level(logging.ERROR):
         statuses = {request: ask(port, request) for request in fuzzer.requests(150)}
     bad = {request.what: request.data[:300] for request, status in statuses.items() if status and status >= 500}
@@ -93,9 +98,7 @@ def test_a_sample_of_hostile_requests_finds_no_bug(server, client, caplog):
     assert [record.getMessage() for record in caplog.records] == []
     assert Counter(statuses.values())[200] > 10, "some are to be answered"
     assert tree(around, server.settings.gallery) == before
-    assert set(Path().iterdir()) == here
     assert not EXPLOITED.exists()
-    assert client.get("/healthz").status_code == 200
     assert server.draw()["state"] == "done"
 
 

@@ -168,7 +168,7 @@ class Gallery:
         Neither a file nor a job that is still drawn has it: several are drawn at once where there are several workers.
         So many numbers, of a job that the journal does not have yet, are `held` until `release`.
         """
-        folder = PASSING if passing else f"{datetime.now().astimezone():%Y-%m-%d}"
+        folder = PASSING if passing else _today()
         place = self.folder / folder
         if not place.is_dir():
             place.mkdir(parents=True, exist_ok=True)
@@ -352,6 +352,10 @@ class Gallery:
             record.to_json() if record and found.own else None, found.parameters,
         )  # fmt: skip
         self.add(made, None if row is None else row.client)
+
+
+def _today() -> str:
+    return f"{datetime.now().astimezone():%Y-%m-%d}"
 
 
 def _joined(wanted: Filter) -> tuple[str, tuple[Any, ...]]:

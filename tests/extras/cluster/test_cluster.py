@@ -27,7 +27,7 @@ from olivelike.extras.cluster import cluster_site, cluster_workers
 from olivelike.extras.cluster.cluster_data import packed, unpacked
 from olivelike.extras.cluster.cluster_executor import ClusterExecutor
 from olivelike.workflow.passes.allowed_plugins import plugin_code
-from tests.engine.conftest import Project, lend_graphs_of
+from tests.engine.conftest import Project, run_project
 from tests.fixtures.inline_executor import InlineExecutor
 from tests.fixtures.late import Late
 from tests.fixtures.little_pipeline import little_checkpoint
@@ -79,6 +79,7 @@ def cluster():
         2, threads_per_worker=1, processes=False, protocol="tcp", host="127.0.0.1", dashboard_address="127.0.0.1:0"
     ) as made:
         yield made
+    cluster_site.end_sides()  # The workers are this process.
 
 
 @pytest.fixture
@@ -149,12 +150,9 @@ def test_workers_with_stores_of_their_own_give_the_same_bytes(
 @pytest.mark.slow
 @pytest.mark.parametrize("auto", ["", ", auto: true, samples: 1, error_of: latents, max_relative_error: 0.01"])
 def test_pictures_for_calibration_are_drawn_elsewhere_as_here(tmp_path: Path, apart: str, auto: str) -> None:
-    project = Project(tmp_path / "rounded")
-    project.workflow.parent.mkdir(parents=True)
     text = ROUNDED.replace("LITTLE", str(little_checkpoint())).replace("[]}", f"[]{auto}}}")
-    project.workflow.write_text(text, encoding="utf-8")
-    lend_graphs_of(little_checkpoint(), project.folder, "text_encoder", "unet", "vae_decoder")
-    project.run()
+    networks = ("text_encoder", "unet", "vae_decoder")
+    project = run_project(tmp_path / "rounded", text, little_checkpoint(), *networks)
     here = project.files()
     run_on(project, apart, clean_cache=True)
     assert "pipeline.calibrate" in {node["id"] for node in last_record(project)}

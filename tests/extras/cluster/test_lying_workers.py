@@ -31,6 +31,7 @@ def cluster() -> Iterator[distributed.LocalCluster]:
         1, threads_per_worker=1, processes=False, protocol="tcp", host="127.0.0.1", dashboard_address=":0"
     ) as made:
         yield made
+    cluster_site.end_sides()  # The worker is this process.
 
 
 _REAL = cluster_site.answer_task

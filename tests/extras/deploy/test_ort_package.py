@@ -22,7 +22,7 @@ from olivelike.model.client_layouts import LAYOUTS
 from olivelike.model.guides import GUIDES, GuideKind
 from olivelike.model.records.output import OutputRecord
 from olivelike.runtime import open_pipeline
-from tests.engine.conftest import Project, lend_graphs_of
+from tests.engine.conftest import Project, run_project
 from tests.extras.deploy.ort_packages import OpenPackage, RefusedPackageError
 from tests.fixtures.little_pipeline import little_checkpoint
 
@@ -43,11 +43,8 @@ LATENTS = np.random.default_rng(0).standard_normal((1, 4, 8, 8)).astype(np.float
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A project that has written a package, and plain outputs for two targets; tests leave it as it is."""
-    project = Project(tmp_path_factory.mktemp("packed"))
-    project.workflow.parent.mkdir()
-    project.workflow.write_text(WORKFLOW.format(checkpoint=little_checkpoint()), encoding="utf-8")
-    lend_graphs_of(little_checkpoint(), project.folder, *NETWORKS)
-    project.run()
+    base = little_checkpoint()
+    project = run_project(tmp_path_factory.mktemp("packed"), WORKFLOW.format(checkpoint=base), base, *NETWORKS)
     for target in ("cpu", "cuda"):
         # Nothing that only one of the two runs, so that weights are alike.
         chains = "components={text_encoder: [convert], vae_decoder: [convert]}"

@@ -22,7 +22,7 @@ from olivelike.model.records.output import OutputRecord
 from olivelike.model.targets import TargetChoice, find_target
 from olivelike.runtime import Request, open_pipeline
 from olivelike.testing.lora_files import make_lora
-from tests.engine.conftest import Project, lend_graphs_of
+from tests.engine.conftest import Project, run_project
 from tests.extras.deploy.triton_backend import Server, TritonModelException, configuration, dtype_of
 from tests.fixtures.little_pipeline import little_checkpoint
 
@@ -47,12 +47,8 @@ CPU = find_target("cpu").choice()
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A project that has written a repository and a plain folder; tests leave it as it is."""
-    project = Project(tmp_path_factory.mktemp("served"))
-    project.workflow.parent.mkdir()
-    project.workflow.write_text(WORKFLOW.format(checkpoint=little_checkpoint()), encoding="utf-8")
-    lend_graphs_of(little_checkpoint(), project.folder, *NETWORKS, "vae_encoder")
-    project.run()
-    return project
+    folder, base = tmp_path_factory.mktemp("served"), little_checkpoint()
+    return run_project(folder, WORKFLOW.format(checkpoint=base), base, *NETWORKS, "vae_encoder")
 
 
 def test_each_network_is_a_model_whose_configuration_is_that_of_its_graph(served: Project) -> None:
@@ -134,16 +130,12 @@ def test_a_request_that_cannot_be_had_is_answered_with_the_reason(
 
 @pytest.mark.slow
 def test_sdxl_in_half_precision_is_served_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    project = Project(tmp_path)
-    project.workflow.parent.mkdir()
     checkpoint, networks = little_checkpoint("xl"), ("text_encoder", "text_encoder_2", "unet", "vae_decoder")
     chains = WORKFLOW.replace(
         "  vae_encoder: [convert]\n  safety_checker: [convert, fuse]", "  text_encoder_2: [convert]"
     )
     chains = chains.replace("unet: [convert, fuse]", "unet: [convert, fuse, float16]")
-    project.workflow.write_text(chains.format(checkpoint=checkpoint), encoding="utf-8")
-    lend_graphs_of(checkpoint, project.folder, *networks)
-    project.run()
+    project = run_project(tmp_path, chains.format(checkpoint=checkpoint), checkpoint, *networks)
     assert {one.data_type for one in configuration(project.output / "unet" / "config.pbtxt").output} == {10}  # FP16
     server = Server(project.output)
     drawn = server.ask(server.load(monkeypatch), prompt="a circle", seed=3, steps=2)

@@ -15,7 +15,7 @@ from olivelike.graphs.inspect import inspect_model
 from olivelike.measure.verify.folder_verification import verify_folder
 from olivelike.model.records.output import OutputRecord
 from olivelike.runtime import open_pipeline
-from tests.engine.conftest import Project, lend_graphs_of
+from tests.engine.conftest import Project, run_project
 from tests.fixtures.little_pipeline import little_checkpoint
 
 WORKFLOW = """
@@ -37,12 +37,8 @@ FILES = {"pipeline.onnx", "pipeline.onnx.data"}
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A project that has written one file; tests leave it as it is."""
-    project = Project(tmp_path_factory.mktemp("whole"))
-    project.workflow.parent.mkdir()
-    project.workflow.write_text(WORKFLOW.format(checkpoint=little_checkpoint()), encoding="utf-8")
-    lend_graphs_of(little_checkpoint(), project.folder, *NETWORKS)
-    project.run()
-    return project
+    base = little_checkpoint()
+    return run_project(tmp_path_factory.mktemp("whole"), WORKFLOW.format(checkpoint=base), base, *NETWORKS)
 
 
 def test_a_run_joins_all_chains_and_is_up_to_date_afterwards(whole: Project) -> None:
