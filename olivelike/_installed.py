@@ -142,7 +142,7 @@ def packages_distributions() -> dict[str, list[str]]:
             declared = (one.read_text("top_level.txt") or "").split()
             files = [file for file in one.files or () if not declared and inspect.getmodulename(file.name)]
             inferred = {file.parts[0].partition(".")[0] for file in files}
-            name = metadata_of(one)["Name"] if declared or inferred else None
-            for module in (declared or inferred) if name else ():
-                found.setdefault(module, []).append(name)
+            for module in declared or inferred:
+                if name := metadata_of(one)["Name"]:
+                    found.setdefault(module, []).append(name)
     return found

@@ -121,8 +121,8 @@ def _load(name: str) -> PluginTarget:
         )
     if mistakes := [*_mistakes(name, offered)]:
         raise PluginError("\n".join(f"target {name!r} of {owner} ({point.value}): {one}" for one in mistakes))
-    known = metadata_of(point.dist) if point.dist else {}
-    origin = f"{known['Name']} {known['Version']}" if known.get("Name") else point.value
+    known = metadata_of(point.dist) if point.dist else None
+    origin = f"{known['Name']} {known['Version']}" if known and known["Name"] else point.value
     found = replace(offered, target=replace(offered.target, plugin=origin))
     object.__setattr__(found, "origin", origin)
     return found
