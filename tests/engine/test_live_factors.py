@@ -8,12 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from olivelike.cli.app import run_command_line
 from olivelike.engine.output.swap import LiveLoras
 from olivelike.model.components import MODEL_FILE
 from olivelike.model.guides import guided_file
-from olivelike.model.low_rank_inputs import LORA_INPUTS_FILE
+from olivelike.model.low_rank_inputs import LORA_INPUTS_FILE, UP
 from olivelike.runtime import Request, open_pipeline
 from olivelike.runtime.jobs import PromptLine, plan_jobs
 from olivelike.runtime.pipeline.networks import Networks, denoiser_name
@@ -22,6 +23,7 @@ from olivelike.runtime.sessions.open_session import open_session
 from olivelike.runtime.sessions.providers import find_provider
 from olivelike.runtime.sessions.session_settings import ProviderChoice, SessionSettings
 from olivelike.serve.drawing.warm import SessionChoice, WarmPipelines
+from olivelike.sources.adapters.lora_settings import CONFIG_NAME, METADATA_KEY
 from olivelike.testing.lora_files import make_lora
 from tests.fixtures.little_pipeline import little_checkpoint
 
@@ -157,6 +159,31 @@ def test_a_server_feeds_other_factors_to_the_network_that_is_open(folders: Folde
     assert (plain == off).all()
     assert (ink != glow).any()
     assert len({id(one) for one in opened}) == 1
+
+
+def test_a_lora_of_the_same_numbers_and_other_settings_is_another_one(folders: Folders, tmp_path: Path) -> None:
+    files, path = LiveLoras([tmp_path]), tmp_path / "ink.safetensors"
+    made = make_lora(tmp_path / "made", "peft_native", base=little_checkpoint("attending"), components=("unet",))
+    shutil.move(made / "adapter_model.safetensors", path)
+    config = json.loads((made / "adapter_config.json").read_text())
+    fed = []
+    for name, alpha in (("ink", 2.0), ("ink", 8.0), ("twin", 8.0)):
+        if name == "twin":
+            tensors = {f"unet.{key.removeprefix('base_model.model.')}": one for key, one in load_file(path).items()}
+            metadata = {"unet.r": config["r"], "unet.lora_alpha": 2.0}
+            save_file(tensors, tmp_path / "twin.safetensors", {METADATA_KEY: json.dumps(metadata)})
+        else:
+            (tmp_path / CONFIG_NAME).write_text(json.dumps(config | {"lora_alpha": alpha}))
+        lora = files.tagged("", name, 1.0, 1.0)
+        fed.append((lora, files.merge([lora], folders.taking)["unet"].feeds))
+    (first, low), (second, high), (twin, again) = fed
+    assert first.hash == second.hash == twin.hash
+    assert first != second
+    changed = [name for name, array in low.items() if name.endswith(UP) and array.any()]
+    assert changed
+    for name in changed:
+        np.testing.assert_allclose(high[name], low[name] * 4, rtol=1e-6)
+        assert (again[name] == low[name]).all()
 
 
 def test_generate_says_which_way_was_taken(folders: Folders, tmp_path: Path, capsys) -> None:

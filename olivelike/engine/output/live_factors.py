@@ -46,7 +46,7 @@ class LiveFactors:
         Args:
             folder: Has a graph for the component.
             component: Its name.
-            loras: Each with the digest of its file; those that do not change the component are passed over.
+            loras: Each with a digest of what decides its factors; those that do not change the component are left out.
         """
         slots = self.graphs(folder)[component].slots
         mine = [(one, digest) for one, digest in loras if one.weight and component in one.file.components]

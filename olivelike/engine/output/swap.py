@@ -14,14 +14,15 @@ import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from olivelike._files import file_identity
+from olivelike._files import file_identity, identity_at
 from olivelike._text import count, did_you_mean
 from olivelike._untrusted import open_file
+from olivelike.digest import digest_file
 from olivelike.errors import SourceError, UsageError
 from olivelike.families import DENOISERS, TEXT_ENCODERS
 from olivelike.model.client_layouts import is_package
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from olivelike.runtime.pipeline.networks import Initializers, LoraChange
     from olivelike.sources.adapters.lora_file import LoraFile, WeightedLora
     from olivelike.sources.adapters.merge import Change
+    from olivelike.sources.identify.weight_file import FileHashes
 
 
 _LOG = logging.getLogger(__name__)
@@ -252,11 +254,13 @@ class LiveLora:
     path: Path
     name: str
     hash: str
-    """As A1111 prints it, 12 digits."""
+    """As A1111 prints it, 12 digits; of the numbers alone."""
     text_weight: float
     unet_weight: float
     few_steps: FewSteps | None = None
     """Kind of few-step model that it makes of the UNet."""
+    content: str = field(default="", repr=False)
+    """Digest of all that decides what it changes: of two files with the same numbers, names and alphas may differ."""
 
     def __str__(self) -> str:
         same = self.text_weight == self.unet_weight
@@ -275,8 +279,8 @@ class LiveLoras:
     def __init__(self, folders: Sequence[Path] = (), *, allow_pickle: bool = False) -> None:
         self._folders = folders
         self._allow_pickle = allow_pickle
-        self._opened: dict[Path, tuple[tuple[int, ...], LoraFile, str]] = {}
-        """By path: size and time of change, and what was read then."""
+        self._opened: dict[Path, tuple[object, LoraFile, FileHashes, str]] = {}
+        """By path: sizes and times of change of the file and its settings, what was read then, and its `content`."""
         self._factors: LiveFactors | None = None
 
     def named(self, text: str) -> LiveLora:
@@ -313,7 +317,7 @@ class LiveLoras:
 
         record = OutputRecord.require(folder)
         for lora in loras:
-            file, _ = self._read(lora.path)
+            file, *_ = self._read(lora.path)
             check_lora(file, set(file.components), folder, record)
 
     def merge(self, loras: Sequence[LiveLora], folder: Path) -> Initializers:
@@ -325,24 +329,24 @@ class LiveLoras:
         from olivelike.sources.adapters.lora_file import WeightedLora
 
         read = [self._read(lora.path) for lora in loras]
-        for lora, (_, digest) in zip(loras, read, strict=True):
-            if digest != lora.hash:
+        for lora, (*_, content) in zip(loras, read, strict=True):
+            if content != lora.content:
                 raise SourceError(f"{lora.path}: was written anew since the picture was asked for; ask again")
-        files = [file for file, _ in read]
+        files = [file for file, *_ in read]
         text, denoiser = (
             [WeightedLora(file, weight) for file, weight in zip(files, weights, strict=True)]
             for weights in ([lora.text_weight for lora in loras], [lora.unet_weight for lora in loras])
         )
         if any(folder.glob(f"*/{LORA_INPUTS_FILE}")):
-            digests = [digest for _, digest in read]
-            of_texts = self._changes(folder, text, digests, TEXT_ENCODERS)
-            return {**of_texts, **self._changes(folder, denoiser, digests, DENOISERS)}
+            contents = [content for *_, content in read]
+            of_texts = self._changes(folder, text, contents, TEXT_ENCODERS)
+            return {**of_texts, **self._changes(folder, denoiser, contents, DENOISERS)}
         if all(lora.text_weight == lora.unet_weight for lora in loras):
             return swap_loras(folder, denoiser)
         return {**swap_loras(folder, text, only=TEXT_ENCODERS), **swap_loras(folder, denoiser, only=DENOISERS)}
 
     def _changes(
-        self, folder: Path, loras: Sequence[WeightedLora], digests: Sequence[str], components: Collection[str]
+        self, folder: Path, loras: Sequence[WeightedLora], contents: Sequence[str], components: Collection[str]
     ) -> Initializers:
         """Return what LoRAs change some components of a folder by, of which one at least has a graph for factors."""
         from olivelike.engine.output.fitting_loras import check_loras
@@ -362,7 +366,7 @@ class LiveLoras:
                 found[component] = merge()
                 continue
             try:
-                feeds = self._factors.feeds(folder, component, list(zip(loras, digests, strict=True)))
+                feeds = self._factors.feeds(folder, component, list(zip(loras, contents, strict=True)))
                 found[component] = LoraChange(feeds, merge)
             except NoFactorsError as error:
                 found[component] = LoraChange(None, merge, error.reason)
@@ -375,10 +379,12 @@ class LiveLoras:
         return WeightedLora(self._read(lora.path)[0], lora.unet_weight)
 
     def _open(self, path: Path, text_weight: float, unet_weight: float) -> LiveLora:
-        file, digest = self._read(path)
-        return LiveLora(path, file.path.stem, digest, text_weight, unet_weight, file.few_steps)
+        file, hashes, content = self._read(path)
+        shown = (hashes.auto_v3 or hashes.sha256)[:12]
+        return LiveLora(path, file.path.stem, shown, text_weight, unet_weight, file.few_steps, content)
 
-    def _read(self, path: Path) -> tuple[LoraFile, str]:
+    def _read(self, path: Path) -> tuple[LoraFile, FileHashes, str]:
+        from olivelike.sources.adapters.lora_settings import CONFIG_NAME
         from olivelike.sources.adapters.open_lora import open_lora
         from olivelike.sources.files.pickled import read_pickle_table
         from olivelike.sources.identify.weight_file import hash_file
@@ -387,11 +393,12 @@ class LiveLoras:
             found = path.stat()
         except OSError as error:
             raise SourceError(f"{path}: can't be read: {error.strerror}; is it still there?") from error
-        stamp, known = file_identity(found), self._opened.get(path)
+        stamp, known = (file_identity(found), identity_at(path.with_name(CONFIG_NAME))), self._opened.get(path)
         if known is None or known[0] != stamp:
             opened = open_lora(path, read_pickle=read_pickle_table if self._allow_pickle else None)
             hashes = hash_file(opened.path, _data_start(opened.path))
-            known = self._opened[path] = stamp, opened, (hashes.auto_v3 or hashes.sha256)[:12]
+            settings = "" if opened.config_path is None else digest_file(opened.config_path)
+            known = self._opened[path] = stamp, opened, hashes, hashes.sha256 + settings
         return known[1:]
 
     def _find(self, written: str, name: str) -> Path:
