@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import shutil
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from olivelike._untrusted import Json
 from olivelike.cli.app import run_command_line
-from olivelike.engine.output.swap import LiveLoras
+from olivelike.engine.output.expressions import parameters
+from olivelike.engine.output.low_rank_factors import lora_factors
+from olivelike.engine.output.swap import LiveLoras, swap_loras
+from olivelike.errors import OlivelikeError
 from olivelike.model.components import MODEL_FILE
 from olivelike.model.guides import guided_file
 from olivelike.model.low_rank_inputs import LORA_INPUTS_FILE, UP
+from olivelike.model.records.output import RECORD_FILE
 from olivelike.runtime import Request, open_pipeline
 from olivelike.runtime.jobs import PromptLine, plan_jobs
 from olivelike.runtime.pipeline.networks import Networks, denoiser_name
@@ -23,7 +33,9 @@ from olivelike.runtime.sessions.open_session import open_session
 from olivelike.runtime.sessions.providers import find_provider
 from olivelike.runtime.sessions.session_settings import ProviderChoice, SessionSettings
 from olivelike.serve.drawing.warm import SessionChoice, WarmPipelines
+from olivelike.sources.adapters.lora_file import WeightedLora
 from olivelike.sources.adapters.lora_settings import CONFIG_NAME, METADATA_KEY
+from olivelike.sources.adapters.open_lora import open_lora
 from olivelike.testing.lora_files import make_lora
 from tests.fixtures.little_pipeline import little_checkpoint
 
@@ -184,6 +196,67 @@ def test_a_lora_of_the_same_numbers_and_other_settings_is_another_one(folders: F
     for name in changed:
         np.testing.assert_allclose(high[name], low[name] * 4, rtol=1e-6)
         assert (again[name] == low[name]).all()
+
+
+def of_type(number: int) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        path = folder / "unet" / LORA_INPUTS_FILE
+        model = onnx.load(path, load_external_data=False)
+        for value in model.graph.input:
+            if value.name.startswith("lora_"):
+                value.type.tensor_type.elem_type = number
+        path.unlink()
+        path.write_bytes(model.SerializeToString())
+
+    return change
+
+
+def derived_by(expression: Callable[[Json], object]) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        path = folder / RECORD_FILE
+        record = json.loads(path.read_bytes())
+        derivations = record["components"]["unet"]["derivations"]
+        record["components"]["unet"]["derivations"] = {name: expression(one) for name, one in derivations.items()}
+        path.unlink()
+        path.write_text(json.dumps(record))
+
+    return change
+
+
+def nested(expression: Json) -> Json:
+    for _ in range(40):
+        expression = {"op": "Cast", "inputs": [expression]}
+    return expression
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        of_type(0), of_type(99), of_type(onnx.TensorProto.INT64), of_type(onnx.TensorProto.STRING),
+        derived_by(lambda _: {"constant": [1, 2]}),
+        derived_by(lambda one: {"op": "Reshape", "inputs": [one, {"constant": []}]}),
+        derived_by(lambda one: {"op": "Expand", "inputs": [one, {"constant": [1 << 40]}], "attributes": {}}),
+        derived_by(lambda one: {"parameter": next(parameters(one))[0], "shape": [-3, 2]}),
+        derived_by(nested), derived_by(lambda _: {"parameter": 7, "shape": "x"}),
+    ],
+)  # fmt: skip
+def test_a_graph_or_a_record_that_lies_is_refused(folders: Folders, tmp_path: Path, change) -> None:
+    folder = tmp_path / "lying"
+    shutil.copytree(folders.taking, folder, copy_function=os.symlink)
+    change(folder)
+    loras = [WeightedLora(open_lora(folders.loras / "ink.safetensors"), 1.0)]
+    with pytest.raises(OlivelikeError):
+        lora_factors(folder, loras)
+    with contextlib.suppress(OlivelikeError):  # Some lies are about what merging does not ask for.
+        swap_loras(folder, loras)
+
+
+def test_a_strength_that_no_float_holds_is_merged(folders: Folders) -> None:
+    (lora,) = folders.named("ink:1")
+    with np.errstate(over="ignore"):
+        change = folders.files.merge([replace(lora, unet_weight=1e39, text_weight=1.0)], folders.taking)["unet"]
+    assert change.feeds is None
+    assert "too large for its factors" in change.reason
 
 
 def test_generate_says_which_way_was_taken(folders: Folders, tmp_path: Path, capsys) -> None:

@@ -8,13 +8,15 @@ An expression is `{"parameter": NAME, "shape": […]}`, `{"constant": VALUES, "d
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from olivelike._untrusted import JsonView
-from olivelike.errors import PassError
+from olivelike._untrusted import JsonView, one_line
+from olivelike.errors import PassError, SourceError
 from olivelike.model.finite_values import count_not_finite, is_float
 from olivelike.model.graph import QUANTISE_DOMAIN
 from olivelike.model.half_values import HALVES, to_half
@@ -26,6 +28,18 @@ Expression = JsonView
 
 _FLOAT = TYPE_NAMES.index("FLOAT")
 _HALF_BYTES = 2
+
+
+@contextmanager
+def followed(folder: Path) -> Iterator[None]:
+    """Raise `SourceError` where expressions of a folder lead nowhere: strangers may have written its record."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
+        raise SourceError(
+            f"{folder}: what it says of how its weights were made can't be followed "
+            f"({type(error).__name__}: {one_line(str(error))}); run the workflow again"
+        ) from error
 
 
 def parameters(expression: Expression | None) -> Iterator[tuple[str, tuple[int, ...]]]:

@@ -55,7 +55,7 @@ class LiveFactors:
         for slot, (one, digest) in enumerate(mine[:alone]):
             factors = self._factors(folder, component, [(replace(one, weight=1.0), digest)])
             if abs(one.weight) > factors.most_strength:
-                raise NoFactorsError(f"{one.file.path.name} at {one.weight:g} is too large for half precision", "")
+                raise NoFactorsError(f"{one.file.path.name} at {one.weight:g} is too large for its factors", "")
             fed |= {**factors.for_slot(slot), strength_input(slot): np.array(one.weight, np.float32)}
         if together := mine[alone:]:
             fed |= self._factors(folder, component, together).for_slot(alone)
@@ -65,7 +65,7 @@ class LiveFactors:
         key = (folder, component, *((digest, one.weight) for one, digest in loras))
         factors = self._kept.pop(key, None)
         if factors is None:
-            factors = self.graphs(folder)[component].factors([one for one, _ in loras])
+            factors = self.graphs(folder).of(component, [one for one, _ in loras])
         self._kept[key] = factors
         while len(self._kept) > 1 and sum(one.nbytes for one in self._kept.values()) > _KEPT_BYTES:
             del self._kept[next(iter(self._kept))]

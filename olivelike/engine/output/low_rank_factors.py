@@ -20,10 +20,11 @@ import numpy as np
 
 from olivelike._files import explained, write_whole
 from olivelike._text import count
-from olivelike._untrusted import read_bytes
-from olivelike.engine.output.expressions import Array, Evaluator, Expression, operators, parameters
+from olivelike._untrusted import one_line, read_bytes
+from olivelike.engine.output.expressions import Array, Evaluator, Expression, followed, operators, parameters
 from olivelike.engine.output.fitting_loras import check_loras
 from olivelike.errors import SourceError, UsageError
+from olivelike.model.finite_values import is_float
 from olivelike.model.graph import QUANTISE_DOMAIN
 from olivelike.model.low_rank_inputs import ADAPTER_SUFFIX, DOWN, LORA_INPUTS_FILE, UP, factor_input, strength_input
 from olivelike.model.records.output import OutputRecord
@@ -61,7 +62,8 @@ class Factors:
     def most_strength(self) -> float:
         """The strength at which a number gets too large for the type of the factors."""
         ups = [array for (_, factor), array in self.arrays.items() if factor == UP and array.any()]
-        return min((float(np.finfo(up.dtype).max) / float(np.abs(up).max()) for up in ups), default=math.inf)
+        most = float(np.finfo(np.float32).max)  # The strength is one, too.
+        return min((most, *(float(np.finfo(up.dtype).max) / float(np.abs(up).max()) for up in ups)))
 
     @property
     def nbytes(self) -> int:
@@ -93,14 +95,21 @@ class LoraGraphs:
     def __getitem__(self, component: str) -> LoraGraph:
         """Return that of a component. Raises `SourceError` if it has none."""
         if component not in self._read:
-            derivations = self.record.components[component].derivations
-            self._read[component] = _read_graph(self._path(component), component, derivations)
+            with followed(self.folder):
+                derivations = self.record.components[component].derivations
+                self._read[component] = _read_graph(self._path(component), component, derivations)
         return self._read[component]
 
     def factors(self, loras: Sequence[WeightedLora]) -> dict[str, Factors]:
         """Return what LoRAs together feed, by component. Raises what `lora_factors` raises."""
         wanted = check_loras(self.folder, self.record, loras)
-        return {component: self[component].factors(loras) for component in sorted(wanted)}
+        return {component: self.of(component, loras) for component in sorted(wanted)}
+
+    def of(self, component: str, loras: Sequence[WeightedLora]) -> Factors:
+        """Return what LoRAs together feed to a component. Raises what `lora_factors` raises."""
+        graph = self[component]
+        with followed(self.folder):
+            return graph.factors(loras)
 
     def _path(self, component: str) -> Path:
         return (self.folder / self.record.model_file(component)).with_name(LORA_INPUTS_FILE)
@@ -123,6 +132,11 @@ def _read_graph(path: Path, component: str, derivations: Mapping[str, Expression
         for name, dtype in dtypes.items()
         if name.startswith(begin) and name.endswith(end)
     }
+    if strange := [name for name, dtype in taken.items() if name not in derivations or not is_float(dtype)]:
+        raise SourceError(
+            f"{path}: takes numbers for {one_line(strange[0])!r}, which are no factors of a weight; run the workflow "
+            "again"
+        )
     slots = next(slot for slot in count_up() if strength_input(slot) not in dtypes)
     return LoraGraph(component, slots, derivations, taken)
 

@@ -67,6 +67,7 @@ def swap_loras(
         SourceError: when the folder is no output, a LoRA does not fit it, or an initializer that a LoRA changes was
             derived by arithmetic that can't be undone.
     """
+    from olivelike.engine.output.expressions import followed
     from olivelike.engine.output.fitting_loras import check_loras
 
     folder = Path(folder)
@@ -79,12 +80,13 @@ def swap_loras(
             "workflow"
         )
     wanted = check_loras(folder, record, loras, only)
-    return {
-        component: _swap(
-            folder / record.model_file(component), component, record.components[component].derivations, loras
-        )
-        for component in sorted(wanted)
-    }
+    with followed(folder):
+        return {
+            component: _swap(
+                folder / record.model_file(component), component, record.components[component].derivations, loras
+            )
+            for component in sorted(wanted)
+        }
 
 
 def _swap(
