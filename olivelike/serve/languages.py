@@ -17,6 +17,7 @@ PLACES: Final = ("modules", "document", "static")
 """Places of the table: a text stands in the first that it is said at."""
 TAGS: Final = {"zh": "zh-Hans"}
 """Languages whose tag says more than their name in the table."""
+_QUALITY: Final = re.compile(r"(?:[01](?:\.\d{0,3})?)?")
 _SPOKEN: Final = re.compile(r'(\s(?:aria-label|title|placeholder|alt)=")([^"]+)"')
 """Attributes that people read or hear."""
 _VOID: Final = frozenset({"meta", "link", "img", "input", "br"})
@@ -43,10 +44,9 @@ def language_of(kept: str | None, accepted: str | None) -> str:
     wished = []
     for place, part in enumerate((accepted or "")[:500].split(",")):
         tag, _, quality = part.strip().partition(";q=")
-        try:
-            wished.append((-float(quality or 1), place, tag.lower().split("-")[0]))
-        except ValueError:
-            continue
+        # RFC 9110, 12.4.2: 0 is what is not wanted.
+        if (wanted := float(quality or 1) if _QUALITY.fullmatch(quality) else 0.0) > 0:
+            wished.append((-wanted, place, tag.lower().split("-")[0]))
     for code in (kept, *(code for _, _, code in sorted(wished))):
         if code in known:
             return str(code)

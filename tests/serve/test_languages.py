@@ -76,7 +76,8 @@ def test_no_sentence_of_a_module_is_left_unmarked(path: Path) -> None:
 @pytest.mark.parametrize(("kept", "accepted", "code"), [
     (None, None, "en"), ("fr", "de", "fr"), ("xx", "de", "de"), (None, "pt,ja;q=0.8,es;q=0.9", "es"),
     (None, "zh-Hant-TW, en;q=0.5", "zh"), (None, "de;q=x, fr", "fr"), (None, "nl, sv", "en"),
-    (None, "en-GB,en;q=0.9,de;q=0.8", "en"),
+    (None, "en-GB,en;q=0.9,de;q=0.8", "en"), (None, "de;q=0", "en"), (None, "de;q=nan,fr;q=1e9,es;q=0.1", "es"),
+    ("../de", "fr;q=1.000,de;q=1.0", "fr"),
 ])  # fmt: skip
 def test_a_language_is_the_one_kept_else_the_browsers_else_english(
     kept: str | None, accepted: str | None, code: str

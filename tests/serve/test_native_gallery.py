@@ -50,6 +50,11 @@ def test_all_that_are_found_are_counted_and_named_however_many_a_page_has(server
     with zipfile.ZipFile(io.BytesIO(answer.content)) as archive:
         assert len(archive.namelist()) == 2
     assert client.post("/api/pictures/archive.zip", files={"ids": (None, "../x")}).status_code == 404
+    many, questions = ",".join(f"{number:020x}" for number in range(2000)), []
+    server.service.gallery._database.set_trace_callback(questions.append)
+    assert client.post("/api/pictures/archive.zip", files={"ids": (None, many)}).status_code == 404
+    server.service.gallery._database.set_trace_callback(None)
+    assert len(questions) == 1, "others are held up meanwhile"
     client.delete(f"/api/pictures/{second}/favourite")
 
 

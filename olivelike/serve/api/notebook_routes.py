@@ -44,7 +44,7 @@ async def keep_style(name: KeptName, words: StyleWords, service: TheService) -> 
 @router.delete("/api/styles/{name:path}", status_code=204)
 async def drop_style(name: KeptName, service: TheService) -> Response:
     """Forget a style."""
-    await asyncio.to_thread(service.notebook.drop_style, name)
+    await asyncio.to_thread(service.notebook.drop_style, name.strip())
     return Response(status_code=204)
 
 
@@ -65,5 +65,5 @@ async def keep_preset(name: KeptName, form: Json, service: TheService) -> Respon
 @router.delete("/api/presets/{name:path}", status_code=204)
 async def drop_preset(name: KeptName, service: TheService) -> Response:
     """Forget a preset."""
-    await asyncio.to_thread(service.notebook.drop_preset, name)
+    await asyncio.to_thread(service.notebook.drop_preset, name.strip())
     return Response(status_code=204)

@@ -8,6 +8,7 @@ wants to keep; `DIR/.uploads/` what clients sent.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import sqlite3
@@ -202,6 +203,12 @@ class Gallery:
     def find(self, picture: str) -> PictureRow | None:
         """Return a picture; `None` if there is none of that id."""
         return next(self._rows("id = ?", picture), None)
+
+    def there(self, pictures: Collection[str]) -> list[PictureRow]:
+        """Return those of pictures whose file is there, each once, in their order."""
+        asked = json.dumps(list(pictures))  # One question: there may be thousands.
+        found = {row.id: row for row in self._rows("id IN (SELECT value FROM json_each(?))", asked)}
+        return [row for one in dict.fromkeys(pictures) if (row := found.get(one)) is not None and self.has_file(row)]
 
     def maker(self, row: PictureRow) -> str | None:
         """Return the client that had a picture drawn; `None` if that is not known any more."""

@@ -134,20 +134,19 @@ class Library:
 
         Raises `SourceError` at once if none of them is there.
         """
-        rows = [row for one in dict.fromkeys(pictures) if (row := self._gallery.find(one)) is not None]
-        paths = {row.path: self._gallery.path(row) for row in rows if self._gallery.has_file(row)}
-        if not paths:
-            raise SourceError("none of these pictures is there; they may have been deleted")
-        return _zipped(paths)
+        return _zipped({row.path: self._gallery.path(row) for row in self._chosen(pictures)})
 
     async def sheet(self, pictures: Sequence[str]) -> bytes:
         """Return a PNG of pictures side by side, with their prompts and seeds. Raises as `archive`."""
-        rows = [row for one in dict.fromkeys(pictures) if (row := self._gallery.find(one)) is not None]
-        rows = [row for row in rows if self._gallery.has_file(row)]
-        if not rows:
-            raise SourceError("none of these pictures is there; they may have been deleted")
+        rows = self._chosen(pictures)
         async with self._decoding:
             return await asyncio.to_thread(self._make_sheet, rows)
+
+    def _chosen(self, pictures: Sequence[str]) -> list[PictureRow]:
+        rows = self._gallery.there(pictures)
+        if not rows:
+            raise SourceError("none of these pictures is there; they may have been deleted")
+        return rows
 
     def _make_sheet(self, rows: Sequence[PictureRow]) -> bytes:
         shown = []
