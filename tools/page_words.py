@@ -18,6 +18,7 @@ from typing import Any
 
 from olivelike.serve.form import form
 from olivelike.serve.languages import PLACES, translated
+from olivelike.serve.sent_code import as_sent
 
 _ROOT = Path(__file__).parents[1] / "olivelike"
 FOLDER = _ROOT / "data" / "serve"
@@ -28,7 +29,8 @@ TABLE = FOLDER / "words.json"
 def texts() -> dict[str, set[str]]:
     """Return every text of the pages, in English, by the first place of the table that it belongs to."""
     modules, static = (
-        {text for path in folder.glob("*.js") for text in module_texts(_code(path))} for folder in (FOLDER, STATIC)
+        {text for path in folder.glob("*.js") for text in module_texts(as_sent(path.read_text(encoding="utf-8")))}
+        for folder in (FOLDER, STATIC)
     )
     document, other = (
         document_texts((folder / "index.html").read_text(encoding="utf-8")) for folder in (FOLDER, STATIC)
@@ -37,11 +39,6 @@ def texts() -> dict[str, set[str]]:
     for place, said in zip(PLACES, (modules, {*document, *declared_texts()}, {*other, *static}), strict=True):
         found[place] = {text for text in said if re.search(r"[^\W\d_]{2}", text)}.difference(*found.values())
     return found
-
-
-def _code(path: Path) -> str:
-    """Return a module without its comments."""
-    return re.sub(r"(?m)^\s*(//|/?\*).*", "", path.read_text(encoding="utf-8"))
 
 
 def declared_texts() -> Iterator[str]:

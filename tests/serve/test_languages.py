@@ -9,6 +9,7 @@ import pytest
 
 from olivelike.serve.form import form
 from olivelike.serve.languages import PLACES, document_in, language_of, number_of, table, words, words_module
+from olivelike.serve.sent_code import as_sent
 from tools.page_words import TABLE, document_texts, module_texts, texts, write
 
 REMEDY = "python -m tools.page_words --write"
@@ -69,7 +70,7 @@ def test_texts_of_a_module_are_those_that_it_marks() -> None:
 
 @pytest.mark.parametrize("path", sorted(TABLE.parent.glob("*.js")), ids=lambda path: path.name)
 def test_no_sentence_of_a_module_is_left_unmarked(path: Path) -> None:
-    code = re.sub(r"(?m)^\s*(//|/?\*).*", "", path.read_text(encoding="utf-8"))
+    code = as_sent(path.read_text(encoding="utf-8"))
     assert re.findall(r'(?<!t\()"[A-Z][\w\u2019]* [^"\n]+"|(?<!t)`[A-Z][a-z]+ [^`\n]*`', code) == []
 
 

@@ -45,7 +45,7 @@ async function loadRecipe(file) {
 }
 
 /** Whether a text is meant as a recipe: it has a line of settings, or is what a program writes as JSON. */
-const isRecipe = (text) => /(?:^|\s)Steps:\s*\d+\s*[,;|\n][^]*\w+:/i.test(text) || /^\s*\{[^]*"[^]*\}\s*$/.test(text);
+const isRecipe = (text) => /(?:^|\s)Steps:\s*\d+\s*[,;|\n].*\w+:/is.test(text) || /^\s*\{.*".*\}\s*$/s.test(text);
 
 /** Load a recipe that was pasted as text into the prompt; what is none stays for the browser to paste. */
 async function pasteRecipe(text) {

@@ -12,6 +12,7 @@ from fastapi import APIRouter, Request, Response
 from olivelike.serve.api.refusals import RequestRefusedError
 from olivelike.serve.form import declared
 from olivelike.serve.languages import COOKIE, document_in, language_of, words_module
+from olivelike.serve.sent_code import as_sent
 
 _FOLDER: Final = files("olivelike.data").joinpath("serve")
 _NAME: Final = re.compile(r"[a-z_]+\.[a-z]+")
@@ -20,7 +21,7 @@ _TYPES: Final = {
     "html": "text/html; charset=utf-8", "css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml", "json": "application/json", "png": "image/png", "webmanifest": "application/manifest+json",
 }  # fmt: skip
-
+_CODE: Final = frozenset({"css", "js"})
 _DOCUMENT: Final = "index.html"
 _IN_LANGUAGES: Final = frozenset({_DOCUMENT, "declared.js", "words.js"})
 """Files that are made in the language of who asks."""
@@ -39,19 +40,21 @@ async def page_file(name: str, request: Request) -> Response:
 
 
 def _file(request: Request, name: str) -> Response:
-    data, headers = None, {"Cache-Control": "no-cache"}
+    data, headers, kind = None, {"Cache-Control": "no-cache"}, name.rpartition(".")[2]
     if name in _IN_LANGUAGES:
         data = _in_language(name, language_of(request.cookies.get(COOKIE), request.headers.get("Accept-Language")))
         headers["Vary"] = "Cookie, Accept-Language"
-    elif name.rpartition(".")[2] in _TYPES:
+    elif kind in _TYPES:
         data = _on_disk(name)
+        if data is not None and kind in _CODE:
+            data = as_sent(data.decode()).encode()
     if data is None:
         raise RequestRefusedError(404, "not_found", "the page has no such file")
     tag = f'"{hashlib.sha256(data).hexdigest()[:16]}"'
     headers["ETag"] = tag
     if request.headers.get("If-None-Match") == tag:
         return Response(status_code=304, headers=headers)
-    return Response(data, media_type=_TYPES[name.rpartition(".")[2]], headers=headers)
+    return Response(data, media_type=_TYPES[kind], headers=headers)
 
 
 def _in_language(name: str, language: str) -> bytes | None:

@@ -13,10 +13,12 @@ import pytest
 
 from olivelike.serve.form import declared, form
 from olivelike.serve.languages import document_in, table, words_module
+from olivelike.serve.sent_code import as_sent
 
 PAGE = Path(__file__).parents[3] / "olivelike" / "data" / "serve"
 FILES = sorted(path for path in PAGE.iterdir() if path.suffix != ".json")
 MODULES = [path for path in FILES if path.suffix == ".js"]
+CODE = [*MODULES, PAGE / "style.css"]
 NAMED = {"input", "select", "textarea"}
 VOID = {"meta", "link", "img", "input"}
 THRESHOLDS = {"control-a", "control-b"}
@@ -54,12 +56,43 @@ def elements() -> Elements:
 
 @pytest.mark.parametrize("language", table()["languages"])
 def test_the_page_in_a_language_is_small(language: str) -> None:
-    """A browser fetches the files, the document and what is declared in one language, and its other texts."""
+    """A browser fetches code and icon, the document and what is declared in one language, and its other texts."""
     document = document_in(language, (PAGE / "index.html").read_text(encoding="utf-8"))
-    made = (document, declared(language), words_module(language, "modules"))
-    lying = sum(path.stat().st_size for path in FILES if path.suffix != ".html")
-    assert lying + sum(len(one.encode()) for one in made) < (260_000 if language == "en" else 274_000)
+    code = [as_sent(path.read_text(encoding="utf-8")) for path in CODE]
+    sent = [document, declared(language), words_module(language, "modules"), *code]
+    assert (PAGE / "icon.svg").stat().st_size + sum(len(one.encode()) for one in sent) < 260_000
     assert {path.suffix for path in FILES} == {".html", ".css", ".js", ".svg"}
+
+
+def test_code_is_sent_with_its_texts_as_they_are() -> None:
+    written = """\
+/**
+ * Words, and `one of them.
+ */
+  const a = `1
+    // 2 \\`
+    ${3}`;
+\t// None`
+  const b = /[/*]`/; // "c"
+  /* d */ e("//");
+    /* f */
+"""
+    sent = """\
+
+
+
+const a = `1
+    // 2 \\`
+    ${3}`;
+
+const b = /[/*]`/; // "c"
+/* d */ e("//");
+
+"""
+    assert as_sent(written) == sent
+    styles = (PAGE / "style.css").read_text(encoding="utf-8")
+    bare, whole = (re.sub(r"/\*.*?\*/|\s", "", code, flags=re.DOTALL) for code in (as_sent(styles), styles))
+    assert bare == whole
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
@@ -98,7 +131,8 @@ def test_what_the_document_names_is_there(elements: Elements) -> None:
             assert not address.startswith("/page/") or address.removeprefix("/page/") in files
         for name in ("for", "aria-labelledby", "aria-describedby"):
             assert set((attributes.get(name) or "").split()) <= set(ids)
-    used = {name for path in MODULES for name in re.findall(r"\$\(\"([a-z_-]+)\"\)", path.read_text(encoding="utf-8"))}
+    names = re.compile(r'(?:\$\("([a-z_-]+)"\)|\bon(?:Files)?\("([a-z_-]+)",)')
+    used = {found[1] or found[2] for path in MODULES for found in names.finditer(path.read_text(encoding="utf-8"))}
     assert used - {"side"} <= {*ids, *(field["name"] for field in form()["fields"])}
 
 
@@ -133,16 +167,21 @@ def node() -> str:
     return found
 
 
-def test_node_parses_every_module(node: str) -> None:
+def test_node_reads_of_what_is_sent_what_was_written(node: str) -> None:
+    """Its own parser makes the same tree of both, on the same lines."""
+    written = [path.read_text(encoding="utf-8") for path in MODULES]
     script = f"""
-        import fs from "node:fs";
-        import vm from "node:vm";
-        for (const path of {json.dumps([str(path) for path in MODULES])})
-          new vm.SourceTextModule(fs.readFileSync(path, "utf8"), {{ identifier: path }});
+        const acorn = require("internal/deps/acorn/acorn/dist/acorn");
+        const options = {{ ecmaVersion: "latest", sourceType: "module", locations: true }};
+        const placed = (name, value) => typeof value === "number" && ["start", "end", "column"].includes(name);
+        const read = (code) =>
+          JSON.stringify(acorn.parse(code, options), (name, value) => (placed(name, value) ? undefined : value));
+        const pairs = {json.dumps([(code, as_sent(code)) for code in written])};
+        console.log(JSON.stringify(pairs.map(([one, other]) => one !== other && read(one) === read(other))));
     """
-    command = [node, "--experimental-vm-modules", "--input-type=module"]  # For `vm`, which parses and runs nothing.
-    answer = subprocess.run(command, input=script, capture_output=True, check=False, text=True)
-    assert answer.returncode == 0, answer.stderr
+    answer = subprocess.run([node, "--expose-internals"], input=script, capture_output=True, check=False, text=True)
+    assert answer.stdout, answer.stderr
+    assert json.loads(answer.stdout) == [True] * len(MODULES)
 
 
 def test_values_of_a_plot_are_read_as_a1111_reads_them(node: str, tmp_path: Path) -> None:
