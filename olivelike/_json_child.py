@@ -11,11 +11,12 @@ import io
 import json
 import os
 import queue
+import select
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -47,7 +48,7 @@ class JsonChild:
                 start_new_session=True,
             )
         self._fell_silent = threading.Event()
-        threading.Thread(target=self._read, args=(hear, end), daemon=True).start()
+        self._listen(hear, end)
 
     @property
     def pid(self) -> int:
@@ -75,10 +76,17 @@ class JsonChild:
                 os.killpg(self._process.pid, signal.SIGKILL)
         self._process.kill()
         self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                with contextlib.suppress(BrokenPipeError):
-                    stream.close()
+        if self._process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.close()
+        self._close_output()
+
+    def _close_output(self) -> None:
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+    def _listen(self, hear: Callable[[Json], None], end: Callable[[int], None]) -> None:
+        threading.Thread(target=self._read, args=(hear, end), daemon=True).start()
 
     def _read(self, hear: Callable[[Json], None], end: Callable[[int], None]) -> None:
         assert self._process.stdout is not None
@@ -108,18 +116,36 @@ def serve(handle: Callable[[Json, Callable[[JsonView], None]], None]) -> NoRetur
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # Logs are UTF-8, whatever the user's terminal is.
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
-    messages: queue.SimpleQueue[str] = queue.SimpleQueue()
-    threading.Thread(target=_read_messages, args=(messages,), daemon=True).start()
 
     def answer(message: JsonView) -> None:
         answers.write(json.dumps(message) + "\n")
         answers.flush()
 
+    for line in _messages():
+        handle(json.loads(line), answer)
+    os._exit(0)
+
+
+def _messages() -> Iterator[str]:
+    """Yield the lines of the child's input; another thread ends the process when that is closed, whatever it does."""
+    if hasattr(select, "poll"):
+        threading.Thread(target=_end_with_the_parent, daemon=True).start()
+        yield from sys.stdin
+        return
+    lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+    threading.Thread(target=_read_messages, args=(lines,), daemon=True).start()
     while True:
-        handle(json.loads(messages.get()), answer)
+        yield lines.get()
 
 
-def _read_messages(messages: queue.SimpleQueue[str]) -> None:
+def _end_with_the_parent() -> None:
+    closed = select.poll()
+    closed.register(0, 0)  # Nothing but that: what comes is read where it is handled, with one thread less to wake.
+    closed.poll()
+    os._exit(0)
+
+
+def _read_messages(lines: queue.SimpleQueue[str]) -> None:
     for line in sys.stdin:
-        messages.put(line)
+        lines.put(line)
     os._exit(0)

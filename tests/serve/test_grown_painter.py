@@ -41,7 +41,7 @@ def test_a_grown_child_gives_way_to_another_and_what_was_asked_of_it_is_asked_ag
         def stop(self):
             self.stopped = True
 
-    monkeypatch.setattr(painter, "JsonChild", Child)
+    monkeypatch.setattr(painter, "LoopChild", Child)
 
     async def run():
         one = Painter({}, tmp_path / "log", lambda _: None)
@@ -61,7 +61,7 @@ def test_a_grown_child_gives_way_to_another_and_what_was_asked_of_it_is_asked_ag
 def test_a_job_whose_client_leaves_while_it_is_planned_is_ended(tmp_path, monkeypatch):
     told = []
     child = SimpleNamespace(pid=1, send=told.append, stop=lambda: told.append({"do": "stop"}))
-    monkeypatch.setattr(painter, "JsonChild", lambda *_: child)
+    monkeypatch.setattr(painter, "LoopChild", lambda *_: child)
 
     async def run():
         asked = asyncio.create_task(Painter({}, tmp_path / "log", lambda _: None).plan_and_draw({"job": "a"}))
@@ -93,7 +93,7 @@ def test_a_child_that_does_not_answer_is_ended_and_another_is_asked(tmp_path, mo
         def stop(self):
             self.stopped = True
 
-    monkeypatch.setattr(painter, "JsonChild", Child)
+    monkeypatch.setattr(painter, "LoopChild", Child)
     with asyncio.Runner(loop_factory=SetForward) as runner:
         one = Painter({}, tmp_path / "log", lambda _: None)
         assert runner.run(one.plan(job="a")) == {"pictures": 1}
@@ -115,7 +115,7 @@ def test_an_order_that_was_drawn_is_freed_without_a_search_for_garbage():
     message = DrawMessage("a", {}, {}, "gallery", "day", 1, {}, [], safety=False)
     gc.disable()
     try:
-        drawing = weakref.ref(OrderDrawing(message, SimpleNamespace()))
+        drawing = weakref.ref(OrderDrawing(message, SimpleNamespace(tell_of=print)))
         assert drawing() is None, "it waits for the collector, and pictures' memory grows meanwhile"
     finally:
         gc.enable()

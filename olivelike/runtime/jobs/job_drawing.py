@@ -223,7 +223,8 @@ class JobDrawing:
         self._stopped = threading.Event()
         self._skips = self._is_drawing = False
         self._end_engine: threading.Timer | None = None
-        self._opened: tuple[object, ...] = ()
+        self._opened: tuple[Path | None, tuple[Lora, ...], str] = None, (), ""
+        """Folder and LoRAs that were told of last, and the provider."""
         self._batches = self._batch = self._steps = self._steps_done = self._pictures = 0
         self._began: float | None = None
         self._prompts: tuple[str, ...] = ()
@@ -273,7 +274,7 @@ class JobDrawing:
         if self._stopped.is_set() and not self._skips:
             raise Interrupted("cancelled between two batches")
         pipeline = self._open(job)
-        provider = pipeline.provider
+        _, _, provider = self._opened
         self._began = self._began or time.monotonic()
         flagged: list[int] = []
         while place < total:
@@ -306,12 +307,12 @@ class JobDrawing:
     def _open(self, job: Job) -> Pipeline:
         model, loras = str(job.folder), merged_loras(job.loras)
         pipeline = self._host.pipeline_for(job, lambda: self._host.tell(Opening(model=model, loras=loras)))
-        if self._opened != (job.folder, job.loras):
-            self._opened = job.folder, job.loras
+        if self._opened[:2] != (job.folder, job.loras):
+            self._opened = job.folder, job.loras, pipeline.provider
             width, height = job.request.size
             self._host.tell(
                 Opened(
-                    provider=pipeline.provider, width=width, height=height, checked=pipeline.checks_safety,
+                    provider=self._opened[2], width=width, height=height, checked=pipeline.checks_safety,
                     safety=self._safety, seed=job.request.seed, pictures=self._pictures, model=model, loras=loras,
                     lora_ways=pipeline.lora_ways(job.request) if job.loras else (),
                 )

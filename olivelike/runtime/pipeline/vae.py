@@ -87,6 +87,11 @@ def decode_latents(latents: Array, decoder: Network, folder: PipelineFolder, *, 
         latents: scaled as the denoiser has them.
         singly: one picture at a time, in buffers for one.
     """
+    with decoder.turn:  # A preview may be decoded beside it.
+        return _decoded(latents, decoder, folder, singly=singly)
+
+
+def _decoded(latents: Array, decoder: Network, folder: PipelineFolder, *, singly: bool) -> Array:
     import numpy as np
 
     unscaled: Array

@@ -272,6 +272,8 @@ class Network:
     def __init__(self, component: str, session: Session) -> None:
         self.component = component
         self.session = session
+        self.turn = threading.Lock()
+        """Held from filling a call's buffers until they are read, where two threads may do so."""
         self._calls: dict[tuple[object, ...], Call] = {}
 
     def input(self, name: str) -> ValueSpec:

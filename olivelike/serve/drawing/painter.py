@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncGenerator, Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from olivelike._json_child import JsonChild, how_it_ended
+from olivelike._json_child import how_it_ended
 from olivelike._untrusted import Json, JsonView
 from olivelike.errors import SessionError, error_of
+from olivelike.serve.drawing.loop_child import LoopChild, call_soon
 
 MODULE: Final = "olivelike.serve.drawing.painting"
 """Module that the child runs."""
@@ -114,24 +115,13 @@ class Painter:
         if self._closed:
             raise ChildEnded("the server is ending")
         if self._child is None:
-            loop = asyncio.get_running_loop()
             self._starts += 1
-            number = self._starts
-
-            def soon(what: Callable[..., None], value: Any) -> None:
-                with contextlib.suppress(RuntimeError):  # The loop has ended, and with it the server.
-                    loop.call_soon_threadsafe(what, number, value)
-
-            def hear(answer: JsonView) -> None:
-                soon(self._heard, answer)
-
-            def end(status: int) -> None:
-                soon(self._ended, status)
-
+            hear, end = partial(self._heard, self._starts), partial(self._ended, self._starts)
             if self._cluster is not None:
-                self._child = self._cluster.child(self._log, hear, end)
+                soon = partial(call_soon, asyncio.get_running_loop())
+                self._child = self._cluster.child(self._log, partial(soon, hear), partial(soon, end))
             else:
-                self._child = JsonChild(MODULE, self._log, hear, end)
+                self._child = LoopChild(MODULE, self._log, hear, end)
             self._child.send(self._settings)
             if self.previews:
                 self._child.send({"do": "previews", "wanted": True})
@@ -151,7 +141,8 @@ class Painter:
         """
         self._job = message["job"]
         try:
-            return await self._answer_to("plan", {**arguments, "draw": message}, _PATIENCE)
+            more = {name: value for name, value in message.items() if name not in arguments}
+            return await self._answer_to("plan", {**arguments, "draw": more}, _PATIENCE)
         except asyncio.CancelledError:  # The child goes on, and draws.
             self.let_go(message["job"])
             raise

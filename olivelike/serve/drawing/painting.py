@@ -6,7 +6,6 @@ other are JSON objects, one a line.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import io
 import logging
@@ -16,6 +15,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,12 +36,13 @@ from olivelike.runtime.jobs.job_drawing import (
 )
 from olivelike.runtime.pictures.picture_reading import open_image
 from olivelike.runtime.pictures.picture_record import PictureRecord, PictureSigner, a1111_text, encode_picture
-from olivelike.runtime.pictures.preview_file import Pace, side_by_side
 from olivelike.runtime.pictures.sheets import SheetPicture, picture_sheet, plot_sheet
 from olivelike.runtime.pipeline.request import LABELS, Picture
+from olivelike.runtime.sessions.providers import CPU
 from olivelike.runtime.sessions.session import ENGINE_CALLS
 from olivelike.serve.drawing.planning import Files, OrderPlan, is_repeatable, plan_order, repeated
 from olivelike.serve.drawing.plots import heads
+from olivelike.serve.drawing.previews import Previews
 from olivelike.serve.drawing.warm import SessionChoice, WarmPipelines
 from olivelike.serve.gallery.picture_id import picture_id
 from olivelike.serve.orders import Order
@@ -60,7 +61,6 @@ _GROWN: Final = 3
 """Growth of memory, in times that of libraries and open folders with `_ROOM` beside it, that is too much: a large
 picture leaves memory behind, but the next one uses it again."""
 _ROOM: Final = 1 << 30
-_PREVIEW_SECONDS: Final = 0.12
 _EVENT_SECONDS: Final = 0.1
 _LARGE: Final = 256 * 256
 """Pixels of a batch whose steps may take so long; calls that can be ended take 40 µs more each."""
@@ -148,6 +148,10 @@ class Painting:
         with self._lock:
             self._answer({"answer": answer, **values})
 
+    def tell_of(self, job: str, event: Event, **more: Any) -> None:
+        """Tell the parent what has happened to a job, from any thread."""
+        self.tell(event.kind, job=job, **event.to_json(), **more)
+
     def plan(self, job: str, order: JsonView, models: Mapping[str, str]) -> OrderPlan:
         """Return the plan of a job, made now if it is not kept."""
         folders = {name: Path(folder) for name, folder in models.items()}
@@ -195,7 +199,7 @@ class Painting:
         plan = self.plan(job, order, models)
         self._plans[job] = plan
         if draw is not None:
-            self._begin(draw, is_kept=False)
+            self._begin({"job": job, "order": order, "models": models, **draw}, is_kept=False)
         while len(self._plans) > _PLANS:
             del self._plans[next(iter(self._plans))]
         return {
@@ -275,7 +279,10 @@ class OrderDrawing:
         self._flagged = set(message.flagged)
         self.jobs = JobDrawing(self, safety=message.safety, there=self._files)
         self._told = 0.0
-        self._pace = Pace(_PREVIEW_SECONDS)
+        # Nothing here holds this order, so that it is freed with its last name.
+        self._tell = partial(painting.tell_of, message.job)
+        self._previews = Previews(self._tell)
+        self._is_on_cpu = False
 
     def draw(self) -> None:
         """Draw all that is not there yet."""
@@ -283,6 +290,7 @@ class OrderDrawing:
             self._plan = self._painting.plan(self.message.job, self.message.order, self.message.models)
             self.jobs.draw(self._plan.jobs)
         finally:
+            self._previews.close()
             if ENGINE_CALLS.ended:
                 self._painting.warm.close()  # OpenVINO's networks can't be run any more.
 
@@ -293,28 +301,24 @@ class OrderDrawing:
         warm, safety = self._painting.warm, self.message.safety
         return warm.get(job.folder, job.loras, job.lora_files, safety=safety, on_opening=on_opening)
 
-    def tell(self, event: Event, **more: Any) -> None:
+    def tell(self, event: Event) -> None:
         """Tell the parent of it, and of steps no more than anybody can see."""
         if isinstance(event, StepDone):
             now = time.monotonic()
             if event.step not in (1, event.steps) and now - self._told < _EVENT_SECONDS:
                 return  # Who is told of each of many short steps takes the processor from them.
             self._told = now
-            event = self._shown(event)
+            event = event if event.step == 1 else replace(event, prompts=())
+            # GPUs have one queue, and graphs that were recorded there allow no other calls.
+            self._previews.follow(event, wanted=self._painting.previews, beside=self._is_on_cpu)
         elif isinstance(event, Opening | Opened):
             event = replace(event, model=Path(event.model).name)
-        self._painting.tell(event.kind, job=self.message.job, **event.to_json(), **more)
-
-    def _shown(self, event: StepDone) -> StepDone:
-        preview = None
-        if self._painting.previews and event.images is not None and (event.step == 1 or self._pace.due()):
-            began = time.monotonic()
-            preview = _data_url(side_by_side(event.images()))
-            self._pace.took(time.monotonic() - began)
-        return replace(event, preview=preview, prompts=event.prompts if event.step == 1 else ())
+            self._is_on_cpu = isinstance(event, Opened) and event.provider == CPU
+        self._tell(event)
 
     def keep(self, number: int, picture: Picture, record: PictureRecord) -> None:
         """Write a picture under its number."""
+        self._previews.hide()
         path, more = self._write(f"{self.message.first + number:05}-{picture.seed}.png", picture.image, record)
         self._files[number] = path
         if picture.flagged:
@@ -323,7 +327,7 @@ class OrderDrawing:
             path=path, prompt=record.prompt, seed=picture.seed, first_seed=picture.first_seed,
             attempts=picture.attempts, flagged=picture.flagged,
         )  # fmt: skip
-        self.tell(written, **more, number=number, record=record.to_json())
+        self._tell(written, **more, number=number, record=record.to_json())
 
     def keep_sheet(self) -> None:
         """Lay the pictures that are still there out on a sheet, if the order asks for one."""
@@ -349,7 +353,7 @@ class OrderDrawing:
         name = f"{self.message.first + len(self._plan.cells):05}-sheet.png"
         path, more = self._write(name, sheet, record, sheet=True)
         nothing = dict.fromkeys(("number", "seed", "first_seed", "flagged", "record"))
-        self.tell(SheetWritten(path=path), **more, **nothing, prompt=record.prompt, attempts=1)
+        self._tell(SheetWritten(path=path), **more, **nothing, prompt=record.prompt, attempts=1)
 
     def _write(self, name: str, image: Image, record: PictureRecord, *, sheet: bool = False) -> tuple[str, Json]:
         """Write a picture; return its path below the gallery, and what the gallery holds of it."""
@@ -372,13 +376,6 @@ class OrderDrawing:
             "id": picture_id(path, data), "width": image.width, "height": image.height, "model": record.model,
             "parameters": a1111_text(record),
         }  # fmt: skip
-
-
-def _data_url(image: Image) -> str:
-    """Return a small picture as text that a page can show."""
-    data = io.BytesIO()
-    image.save(data, "WEBP", quality=80, method=0)
-    return f"data:image/webp;base64,{base64.b64encode(data.getvalue()).decode()}"
 
 
 def _signer(certificate: str, key: str) -> PictureSigner | None:
