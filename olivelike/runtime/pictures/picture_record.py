@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Final, Protocol, get_type_hints
 
 from olivelike._untrusted import Json, parse_json
@@ -114,16 +114,31 @@ class PictureRecord(Recorded):
 
     def to_json(self) -> str:
         """Return the record as JSON in ASCII, with the name of its format."""
-        values = self.values()
-        for one in fields(self):
-            if not told_of(one).always and values[one.name] == one.default:
-                del values[one.name]
-        return json.dumps({"format": _FORMAT, **values}, allow_nan=False)
+        return self._json
+
+    # A picture's file has both texts, and so has the gallery's index.
+    @cached_property
+    def _json(self) -> str:
+        told = (one for one in fields_of_files() if told_of(one).always or getattr(self, one.name) != one.default)
+        return json.dumps({"format": _FORMAT, **self._values(told)}, allow_nan=False)
+
+    @cached_property
+    def _parameters(self) -> str:
+        return _a1111_text(self)
 
     def values(self) -> Json:
         """Return all fields as JSON has them, in the order of files."""
-        values = asdict(self)
-        return {one.name: values[one.name] for one in fields_of_files()}
+        return self._values(fields_of_files())
+
+    def _values(self, told: Iterable[Field[Any]]) -> Json:
+        return {one.name: _plain(getattr(self, one.name)) for one in told}
+
+
+def _plain(value: Any) -> Any:
+    """Return a field's value as JSON has it."""
+    if isinstance(value, tuple):
+        return [_plain(one) for one in value]
+    return asdict(value) if isinstance(value, UsedFile | Control) else value
 
 
 _BEFORE: Final = {
@@ -259,6 +274,10 @@ _RNG = "CPU"
 
 def a1111_text(record: PictureRecord) -> str:
     """Return the text that A1111 and what descends from it read."""
+    return record._parameters  # noqa: SLF001  (made once)
+
+
+def _a1111_text(record: PictureRecord) -> str:
     lines = [record.prompt]
     if record.negative_prompt:
         lines.append(f"{NEGATIVE} {record.negative_prompt}")
