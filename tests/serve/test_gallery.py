@@ -30,7 +30,7 @@ def gallery(tmp_path, monkeypatch):
     gallery.close()
 
 
-def draw(gallery, number=1, *, folder="2026-11-22", job=None, sheet=False, **record):
+def draw(gallery, number=1, *, folder="2026-11-22", job=None, sheet=False, soon=False, **record):
     made = replace(RECORD, **record)
     path = f"{folder}/{number:05}-{'sheet' if sheet else made.seed}.png"
     data = encode_picture(Image.new("RGB", (8, 8), "red"), ".png", made, sheet=sheet)
@@ -40,7 +40,10 @@ def draw(gallery, number=1, *, folder="2026-11-22", job=None, sheet=False, **rec
         picture_id(path, data), path, job, number - 1, sheet, time.time(), 8, 8, made.seed, made.seed, 1, made.prompt,
         made.model, False, made.to_json(), a1111_text(made),
     )  # fmt: skip
-    gallery.add(row)
+    if soon:
+        gallery.add_soon(row, None)
+    else:
+        gallery.add(row)
     return row
 
 
@@ -53,6 +56,23 @@ def test_pictures_are_found_by_a_lora_of_their_record(gallery):
     draw(gallery, 2)
     names = [[row.id for row in gallery.search(Filter(lora=name))[0]] for name in ('it\'s "ink"', "ink")]
     assert names == [[led.id], []]
+
+
+def test_whoever_looks_finds_a_picture_that_is_still_to_be_written_down(gallery):
+    for number, look in enumerate((gallery.find, lambda one: found(gallery, seed=7), lambda _: gallery.count()), 1):
+        assert look(draw(gallery, number, soon=True).id)
+    assert gallery.count() == 3
+
+
+def test_a_picture_that_the_disk_has_no_room_for_is_written_down_once_it_has(gallery):
+    full = gallery._database.execute("PRAGMA page_count").fetchone()[0]
+    gallery._database.execute(f"PRAGMA max_page_count = {full}")
+    row = draw(gallery, soon=True, prompt="a red circle" * 2_000)
+    with pytest.raises(sqlite3.OperationalError, match="full"):
+        gallery.settle()
+    assert gallery.count() == 0
+    gallery._database.execute("PRAGMA max_page_count = 4294967294")
+    assert found(gallery) == [row.id]
 
 
 def test_favourites_are_those_of_the_file_when_the_gallery_is_opened(tmp_path):

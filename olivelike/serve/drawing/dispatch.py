@@ -339,6 +339,8 @@ class Dispatcher:
         async with aclosing(painter.draw(message)) as answers:
             async for answer in answers:
                 self._heard(job, row.client, answer)
+                await asyncio.sleep(0)  # Who waits for the picture is told before the index.
+                self._gallery.settle()
 
     def _begun(self, row: JobRow) -> Json:
         """Write down that a job is begun, or is again; return what the process that draws is told."""
@@ -387,7 +389,7 @@ class Dispatcher:
             case "picture" | "sheet" as kind:
                 more = {key: answer[key] for key in _PICTURE}
                 row = PictureRow(job=job, sheet=kind == "sheet", created=time.time(), **more)
-                self._gallery.add(row, client)
+                self._gallery.add_soon(row, client)
                 self.counts["pictures"] += kind == "picture"
                 view = picture_view(row).model_dump(mode="json")
                 self._feed.publish({"type": kind, "job": job, "number": row.number, "picture": view})

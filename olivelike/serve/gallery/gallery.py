@@ -146,9 +146,11 @@ class Gallery:
         """The highest number of a file that was found, by folder."""
         self._held = "", 0
         """Folder, and the last number in it that nobody else is given."""
+        self._coming: list[tuple[PictureRow, str | None]] = []
+        """Pictures that the index does not have yet, and who had them made."""
         try:
             self.journal = Journal(index / "jobs.sqlite")
-            self._database, _ = open_database(index / "pictures.sqlite", _SCHEMA)
+            self._opened, _ = open_database(index / "pictures.sqlite", _SCHEMA)
             self._fit_index()
         except StoreError:
             lock.release()
@@ -159,7 +161,7 @@ class Gallery:
 
     def close(self) -> None:
         """Let another server have it."""
-        self._database.close()
+        self._database.close()  # With what was coming.
         self.journal.close()
         self._lock.release()
 
@@ -191,14 +193,40 @@ class Gallery:
 
     def add(self, row: PictureRow, maker: str | None = None) -> None:
         """Put a picture whose file is there into the index, and who had it made, if that is known."""
+        self.add_soon(row, maker)
+        self.settle()
+
+    def add_soon(self, row: PictureRow, maker: str | None) -> None:
+        """Let `settle` do what `add` does, or whoever looks at the index before: none of them misses the picture."""
+        self._coming.append((row, maker))
+
+    def settle(self) -> None:
+        """Put what is coming into the index. Raises what the disk refuses; that is tried again next time."""
+        while self._coming:
+            row, maker = self._coming.pop(0)
+            try:
+                self._insert(row, maker)
+            except sqlite3.OperationalError:
+                self._coming.insert(0, (row, maker))
+                raise
+
+    def _insert(self, row: PictureRow, maker: str | None) -> None:
         words = f"{row.parameters or row.prompt}\n{row.model or ''}".casefold()
         marks = ", ".join("?" * (len(_COLUMNS) + 1))
         statement = f"INSERT OR REPLACE INTO pictures ({', '.join(_COLUMNS)}, words) VALUES ({marks})"  # noqa: S608
-        with self._database:
-            self._database.execute("BEGIN")
-            self._database.execute(statement, (*(_stored(name, getattr(row, name)) for name in _COLUMNS), words))
+        with self._opened:
+            self._opened.execute("BEGIN")
+            self._opened.execute(statement, (*(_stored(name, getattr(row, name)) for name in _COLUMNS), words))
             if maker is not None:
-                self._database.execute("INSERT OR REPLACE INTO makers VALUES (?, ?)", (row.path, maker))
+                self._opened.execute("INSERT OR REPLACE INTO makers VALUES (?, ?)", (row.path, maker))
+
+    @property
+    def _database(self) -> sqlite3.Connection:
+        """The index with all that was coming, but for what the disk refuses."""
+        if self._coming:
+            with contextlib.suppress(sqlite3.OperationalError):
+                self.settle()
+        return self._opened
 
     def find(self, picture: str) -> PictureRow | None:
         """Return a picture; `None` if there is none of that id."""
