@@ -32,6 +32,8 @@ _FOLDED: Final = re.compile(rb"\n[ \t]")
 """A header that goes on in the next line, which RFC 9112 has servers refuse."""
 _ORIGIN: Final = re.compile(r"[a-zA-Z][\w+.-]*://[^/?#\s]+")
 _NAME: Final = re.compile(r"[^/:\s]+|\[?[0-9a-fA-F:.]+\]?")
+_IDLE_SECONDS: Final = 75
+"""Seconds that a connection is kept for its client's next request: longer than proxies do, whose 60 are the usual."""
 _GRACE: Final = 1
 """Seconds that requests have to end once the server does."""
 
@@ -200,6 +202,7 @@ def make_server(
     config = uvicorn.Config(
         app, http=http, h11_max_incomplete_event_size=_MOST_HEADER_BYTES, ws=socket, ws_max_size=_MOST_MESSAGE_BYTES,
         ws_per_message_deflate=False, proxy_headers=False,
-        server_header=False, log_level="warning", access_log=False, timeout_graceful_shutdown=_GRACE, lifespan="on",
+        server_header=False, log_level="warning", access_log=False, timeout_keep_alive=_IDLE_SECONDS,
+        timeout_graceful_shutdown=_GRACE, lifespan="on",
     )  # fmt: skip
     return Server(config)

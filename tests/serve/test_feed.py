@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 
 from olivelike.serve import feed as module
+from olivelike.serve.api import native
 from olivelike.serve.feed import Feed
 
 
@@ -69,3 +70,21 @@ def test_a_listener_that_reads_nothing_takes_no_memory_without_end(monkeypatch):
             return await told(asleep)
 
     assert len(asyncio.run(play())) == 11
+
+
+def test_a_stream_says_that_it_listens_and_that_it_is_still_there(monkeypatch):
+    monkeypatch.setattr(native, "_SILENCE", 0.01)
+    sent, listens = [], []
+
+    async def events():
+        listens.append(True)
+        await asyncio.sleep(0.1)
+        yield {"type": "done"}
+
+    async def send(message):
+        sent.append(message.get("body", b"").decode() or message["type"])
+        assert listens or not message.get("body")
+
+    asyncio.run(native.events_of(events()).stream_response(send))
+    assert sent[:3] == ["http.response.start", ": here\n\n", ": still here\n\n"]
+    assert sent[-2:] == ['event: done\ndata: {"type": "done"}\n\n', "http.response.body"]

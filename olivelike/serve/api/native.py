@@ -5,20 +5,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncGenerator, Callable
-from typing import Annotated, Final
+import time
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from olivelike.errors import SourceError
 from olivelike.serve.api.drawing import service_of
 from olivelike.serve.api.guards import client_of, visitor_of
-from olivelike.serve.api.refusals import StrictRoute
+from olivelike.serve.api.refusals import StrictRequest, StrictRoute
 from olivelike.serve.orders import Order
 from olivelike.serve.service import Service
 from olivelike.serve.views import Event, JobState
+
+if TYPE_CHECKING:
+    from starlette.types import Send
 
 router = APIRouter(route_class=StrictRoute)
 _SILENCE: Final = 15.0
@@ -58,41 +62,70 @@ def answer(view: BaseModel, status: int = 200) -> Response:
     return Response(view.model_dump_json(), status, media_type="application/json")
 
 
-def events_of(events: AsyncGenerator[Event, None], written: Callable[[Event], str] | None = None) -> StreamingResponse:
-    """Return events as a stream, `text/event-stream`, each as `written` writes it."""
-    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(_lines(events, written or _as_event), media_type="text/event-stream", headers=headers)
+def events_of(events: AsyncGenerator[Event, None], written: Callable[[Event], str] | None = None) -> EventStream:
+    """Return events as a stream, each as `written` writes it."""
+    return EventStream(events, written or _as_event)
 
 
 def _as_event(event: Event) -> str:
     return f"event: {event['type']}\ndata: {json.dumps(event)}\n\n"
 
 
-async def _lines(events: AsyncGenerator[Event, None], written: Callable[[Event], str]) -> AsyncGenerator[str, None]:
-    async def following() -> Event | None:
-        return await anext(events, None)
+class EventStream(StreamingResponse):
+    """Events as they come, `text/event-stream`; where none does for a while, a line says that the stream is there."""
 
-    task = asyncio.ensure_future(following())
-    try:
-        await asyncio.sleep(0)  # Now it listens, and who reads this line misses nothing of what comes.
-        yield ": here\n\n"
+    def __init__(self, events: AsyncGenerator[Event, None], written: Callable[[Event], str]) -> None:
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        super().__init__((), media_type="text/event-stream", headers=headers)  # What it sends is sent below.
+        self._events, self._written = events, written
+        self._told = 0.0
+
+    async def stream_response(self, send: Send) -> None:
+        """Send the events."""
+
+        async def tell(text: str, *, more: bool = True) -> None:
+            self._told = time.monotonic()
+            await send({"type": "http.response.body", "body": text.encode(), "more_body": more})
+
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        beside = asyncio.ensure_future(self._say_that_it_is_there(tell))
+        try:
+            async for event in self._events:
+                await tell(self._written(event))
+        finally:
+            beside.cancel()
+            await asyncio.gather(beside, return_exceptions=True)
+            await self._events.aclose()
+        await tell("", more=False)
+
+    async def _say_that_it_is_there(self, tell: Callable[[str], Coroutine[None, None, None]]) -> None:
+        await tell(": here\n\n")  # By now it listens, and who reads this line misses nothing of what comes.
         while True:
-            done, _ = await asyncio.wait({task}, timeout=_SILENCE)
-            if not done:
-                yield ": still here\n\n"
-                continue
-            event = task.result()
-            if event is None:
-                return
-            task = asyncio.ensure_future(following())
-            yield written(event)
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        await events.aclose()
+            silent = time.monotonic() - self._told
+            if silent < _SILENCE:
+                await asyncio.sleep(_SILENCE - silent)
+            else:
+                await tell(": still here\n\n")
 
 
-@router.post("/api/jobs", status_code=202)
+class OrderRoute(StrictRoute):
+    """The route of orders: what FastAPI finds out of each request, and an order has no need of, is left out."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return the handler; a body that is no order in JSON is for the usual one to refuse."""
+        usual = super().get_route_handler()
+
+        async def handler(request: Request) -> Response:
+            if request.headers.get("content-type") == "application/json":
+                strict = StrictRequest(request.scope, request.receive)
+                with contextlib.suppress(ValidationError):
+                    return await submit(Order.model_validate(await strict.json()), strict)
+                request = strict  # It has the body, which comes once.
+            return await usual(request)
+
+        return handler
+
+
 async def submit(order: Order, request: Request) -> Response:
     """Queue an order; its model is the current one from now on."""
     service = service_of(request)
@@ -101,6 +134,9 @@ async def submit(order: Order, request: Request) -> Response:
         with contextlib.suppress(SourceError):  # Its folder may be gone already.
             service.set_model(view.order.model)
     return answer(view, 202)
+
+
+router.add_api_route("/api/jobs", submit, methods=["POST"], status_code=202, route_class_override=OrderRoute)
 
 
 @router.get("/api/jobs")
@@ -148,12 +184,12 @@ async def move(job: SeenJob, moving: Moving, service: TheService) -> Response:
 
 
 @router.get("/api/jobs/{job}/events")
-async def job_events(job: SeenJob, service: TheService, previews: bool = False) -> StreamingResponse:
+async def job_events(job: SeenJob, service: TheService, previews: bool = False) -> EventStream:
     """Return what happens to a job."""
     return events_of(service.events(job, previews=previews))
 
 
 @router.get("/api/events")
-async def events(request: Request, service: TheService, previews: bool = False) -> StreamingResponse:
+async def events(request: Request, service: TheService, previews: bool = False) -> EventStream:
     """Return what happens to all jobs; where keys are wanted, to the sender's."""
     return events_of(service.events(previews=previews, client=visitor_of(request).own))

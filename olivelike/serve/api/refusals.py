@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
@@ -174,13 +174,21 @@ class StrictRoute(APIRoute):
         original = super().get_route_handler()
 
         async def handler(request: Request) -> Response:
-            return await original(_StrictRequest(request.scope, request.receive))
+            return await original(StrictRequest.of(request))
 
         return handler
 
 
-class _StrictRequest(Request):
+class StrictRequest(Request):
+    """A request whose JSON is read so."""
+
+    @classmethod
+    def of(cls, request: Request) -> Self:
+        """Return a request as one of these; itself, if it is one."""
+        return request if isinstance(request, cls) else cls(request.scope, request.receive)
+
     async def json(self) -> Any:
+        """Return the body's value. Raises `HTTPException` if it is none that is read here."""
         body = await self.body()
         if body.count(b",") > _MOST_VALUES:  # Each wrong one would be told of, at some microseconds and bytes.
             raise HTTPException(413, f"the request's body has more than the {_MOST_VALUES:,} values that are read here")
