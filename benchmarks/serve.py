@@ -13,15 +13,18 @@ import argparse
 import asyncio
 import http.client
 import json
+import operator
 import re
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
@@ -29,7 +32,6 @@ import psutil
 
 ORDER = {"prompt": "a red circle", "steps": 50}
 """As many steps as `generate` takes by default."""
-JSON = {"Content-Type": "application/json"}
 
 
 @contextmanager
@@ -44,6 +46,12 @@ def server(folder: Path, gallery: Path, *options: str) -> Iterator[tuple[str, ps
             process.wait(10)
             errors.seek(0)  # What it says of being ended so is none.
             sys.stderr.writelines(line for line in errors if line != "error: interrupted\n")
+
+
+def connected(url: str) -> socket.socket:
+    """Return a connection to a server, which clients keep for several orders."""
+    host, _, port = url.removeprefix("http://").rpartition(":")
+    return socket.create_connection((host, int(port)))
 
 
 def processor_seconds(process: psutil.Process) -> float:
@@ -91,69 +99,107 @@ class Events:
             assert self._came.wait_for(lambda: all(job in self.ended for job in jobs), timeout), "a job was lost"
 
 
+@dataclass(frozen=True)
+class Pair:
+    """A picture, drawn by this process and by the server, in milliseconds."""
+
+    own: float
+    own_drawing: float
+    served: float
+    served_drawing: float
+
+    @property
+    def around(self) -> float:
+        """What the server adds before and behind the drawing."""
+        return self.served - self.served_drawing - (self.own - self.own_drawing)
+
+    @property
+    def share(self) -> float:
+        """What it adds in all, as a percentage."""
+        return 100 * (self.served / self.own - 1)
+
+
+def with_doubt(values: Sequence[float], unit: str) -> str:
+    """Return the median, and between which two of the values that of endless ones is at 95 %, by the binomial law."""
+    ordered = sorted(values)
+    out = max(0, round((len(ordered) - 1.96 * len(ordered) ** 0.5) / 2 - 1))
+    return f"{statistics.median(ordered):.1f} {unit} ({ordered[out]:.1f} to {ordered[-1 - out]:.1f})"
+
+
 def what_it_adds(folder: Path, pictures: int, threads: int) -> None:
     from olivelike.runtime.jobs.job_notes import picture_record
     from olivelike.runtime.pictures import PictureWriter
+    from olivelike.runtime.pictures.picture_record import encode_picture
     from olivelike.runtime.pipeline.pipeline import open_pipeline
     from olivelike.runtime.pipeline.request import NO_PICTURES, Request
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
     pipeline = open_pipeline(folder, SessionSettings(intra_threads=threads))
     options = ("--warm", "--threads", str(threads)) if threads else ("--warm",)
-    print(f"medians of {pictures} pictures of {ORDER['steps']} steps, in turn")
+    print(f"medians of {pictures} pictures of {ORDER['steps']} steps, each by both in turn; 95 % in parentheses")
     print(f"{'':32}   whole  drawing  all but drawing  processor, mean")
     for variant, previews, saved in (("", False, True), (", not kept", False, False), (", previews", True, True)):
         with (
             tempfile.TemporaryDirectory() as scratch,
             server(folder, Path(scratch, "gallery"), *options) as (url, process),
+            connected(url) as client,
         ):
             writer, events = PictureWriter(Path(scratch, "own")), Events(url, previews)
-            client = http.client.HTTPConnection(url.removeprefix("http://"))
 
             def own(seed: int, writer: PictureWriter = writer, saved: bool = saved) -> tuple[float, float, float]:
                 began, used = time.perf_counter(), time.process_time()
                 request = pipeline.resolve_defaults(Request((ORDER["prompt"],), steps=ORDER["steps"], seed=seed))
                 (batch,) = pipeline.batches(request)
+                image, record = batch.pictures[0].image, picture_record(request, pipeline.folder, NO_PICTURES, ())
                 if saved:
-                    writer.save(batch.pictures[0].image, picture_record(request, pipeline.folder, NO_PICTURES, ()))
+                    writer.save(image, record)
+                else:  # What a client is sent then.
+                    encode_picture(image, ".png", record)
                 return time.perf_counter() - began, batch.seconds, time.process_time() - used
 
             def served(
-                seed: int, events: Events = events, client: http.client.HTTPConnection = client, saved: bool = saved
+                seed: int,
+                events: Events = events,
+                client: socket.socket = client,
+                saved: bool = saved,
+                head: str = f"Host: {url.removeprefix('http://')}\r\nContent-Type: application/json\r\n",
             ) -> tuple[float, float]:
-                client.close()  # The server may have done so meanwhile.
-                client.connect()
+                order = json.dumps({**ORDER, "seed": seed, "save": saved}).encode()
+                sent = f"POST /api/jobs HTTP/1.1\r\n{head}Content-Length: {len(order)}\r\n\r\n".encode() + order
                 began = time.perf_counter()
-                client.request("POST", "/api/jobs", json.dumps({**ORDER, "seed": seed, "save": saved}), JSON)
-                job = json.loads(client.getresponse().read())["id"]
+                client.sendall(sent)  # In one piece, as browsers send a short body.
+                answer = http.client.HTTPResponse(client)
+                answer.begin()
+                job = json.loads(answer.read())["id"]
                 events.wait(job)
                 return events.first[job, "picture"] - began, events.seconds[job]
 
             for seed in range(5):
                 own(seed), served(seed)
-            before = processor_seconds(process)
-            times = [(*own(seed), *served(seed)) for seed in range(pictures)]
-            there = (processor_seconds(process) - before) / pictures * 1000
-        alone, drawn, _, through, drawn_there = (
-            statistics.median(column) * 1000 for column in zip(*times, strict=True)
-        )
-        here = statistics.mean(used for _, _, used, _, _ in times) * 1000
-        around = statistics.median(one - drawing for one, drawing, *_ in times) * 1000
-        around_there = statistics.median(one - drawing for *_, one, drawing in times) * 1000
-        for name, *row in (
-            ("one process", alone, drawn, around, here),
-            ("the server", through, drawn_there, around_there, there),
+            before, pairs, here = processor_seconds(process), [], 0.0
+            for seed in range(pictures):
+                first = served(seed) if seed % 2 else None  # What comes first may be slower, or faster.
+                whole, drawing, used = own(seed)
+                pairs.append(Pair(*(1000 * one for one in (whole, drawing, *(first or served(seed))))))
+                here += 1000 * used / pictures
+            there = 1000 * (processor_seconds(process) - before) / pictures
+        for name, whole, drawing, used in (
+            ("one process", "own", "own_drawing", here),
+            ("the server", "served", "served_drawing", there),
         ):
-            print(f"{name + variant:32}{row[0]:8.1f} {row[1]:8.1f} {row[2]:16.1f} {row[3]:16.1f} ms")
-        added, more = through - alone, there - here
-        quiet, quiet_there = (
-            statistics.quantiles((row[whole] - row[drawing] for row in times), n=4)[0] * 1000
-            for whole, drawing in ((0, 1), (3, 4))
-        )
+            wholes, drawings = ([getattr(pair, part) for pair in pairs] for part in (whole, drawing))
+            rest = statistics.median(map(operator.sub, wholes, drawings))
+            print(
+                f"{name + variant:32}{statistics.median(wholes):8.1f} {statistics.median(drawings):8.1f} "
+                f"{rest:16.1f} {used:16.1f} ms"
+            )
+        around = [pair.around for pair in pairs]
         print(
-            f"it adds {added:.1f} ms, {added / alone:.1%}; around the drawing {around_there - around:.1f} ms, "
-            f"{quiet_there - quiet:.1f} ms in the lower quartiles; "
-            f"processor {more:.1f} ms, {more / here:.1%}"
+            f"it adds {with_doubt(around, 'ms')} around the drawing, "
+            f"{statistics.quantiles(around, n=4)[0]:.1f} ms in the lower quartile; "
+            f"{with_doubt([pair.served_drawing - pair.own_drawing for pair in pairs], 'ms')} while it draws; "
+            f"{with_doubt([pair.share for pair in pairs], '%')} of the whole; "
+            f"processor {there - here:.1f} ms, {there / here - 1:.1%}"
         )
 
 
@@ -233,14 +279,15 @@ def before_drawing(folder: Path, orders: int) -> None:
         def send(self, message: dict[str, object]) -> None:
             message = json.loads(json.dumps(message))
             # An order that finds nothing to wait for is planned and drawn by one message.
-            draw = message.get("draw") or message.get("arguments", {}).pop("draw", None)
+            arguments = message.get("arguments", {})
+            draw = message.get("draw") or arguments.pop("draw", None)
             if self._painting is None:
                 self._painting = Painting(message, lambda answer: self._hear(json.loads(json.dumps(answer))))
             elif message["do"] != "draw":
                 self._painting.handle(message)
             if draw is not None:
                 spent.append(time.process_time() - began[0])
-                self._hear({"answer": "done", "job": draw["job"], "folders": []})
+                self._hear({"answer": "done", "job": draw.get("job") or arguments["job"], "folders": []})
 
         def stop(self) -> None:
             pass
@@ -258,7 +305,7 @@ def before_drawing(folder: Path, orders: int) -> None:
                 while (await client.get(f"/api/jobs/{job}")).json()["state"] != "done":
                     await asyncio.sleep(0.001)
 
-    painter.JsonChild = Child
+    painter.LoopChild = Child
     with tempfile.TemporaryDirectory() as scratch:
         asyncio.run(ask(scratch))
     taken = sorted(1000 * one for one in spent[orders // 10 :])
