@@ -115,7 +115,7 @@ def test_an_order_that_was_drawn_is_freed_without_a_search_for_garbage():
     message = DrawMessage("a", {}, {}, "gallery", "day", 1, {}, [], safety=False)
     gc.disable()
     try:
-        drawing = weakref.ref(OrderDrawing(message, SimpleNamespace(tell_of=print)))
+        drawing = weakref.ref(OrderDrawing(message, SimpleNamespace(tell_of=print), is_kept=True))
         assert drawing() is None, "it waits for the collector, and pictures' memory grows meanwhile"
     finally:
         gc.enable()

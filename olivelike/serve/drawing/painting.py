@@ -42,7 +42,6 @@ from olivelike.runtime.sessions.providers import CPU
 from olivelike.runtime.sessions.session import ENGINE_CALLS
 from olivelike.serve.drawing.planning import Files, OrderPlan, is_repeatable, plan_order, repeated
 from olivelike.serve.drawing.plots import heads
-from olivelike.serve.drawing.previews import Previews
 from olivelike.serve.drawing.warm import SessionChoice, WarmPipelines
 from olivelike.serve.gallery.picture_id import picture_id
 from olivelike.serve.orders import Order
@@ -269,6 +268,8 @@ class OrderDrawing:
     """An order that is being drawn into the gallery; the parent is told of it."""
 
     def __init__(self, message: DrawMessage, painting: Painting, *, is_kept: bool) -> None:
+        from olivelike.serve.drawing.previews import Previews
+
         self.message = message
         self.is_kept = is_kept
         """Whether the parent has written the job down."""
