@@ -150,15 +150,15 @@ def test_a_full_disk_fails_the_job_and_leaves_nothing_half_written(rough):
 
 
 def test_a_gallery_that_can_not_be_written_fails_the_job_and_the_next_is_drawn(rough, monkeypatch):
-    add, refused = rough.service.gallery.add, []
+    insert, tried = rough.service.gallery._insert, []
 
-    def refuse_once(*arguments):
-        if not refused:
-            refused.append(arguments)
+    def refuse_the_first(row, maker):
+        tried.append(row.job)
+        if row.job == tried[0] and rough.service.journal.job(row.job).state == "drawing":
             raise sqlite3.OperationalError("database or disk is full")
-        add(*arguments)
+        insert(row, maker)
 
-    monkeypatch.setattr(rough.service.gallery, "add", refuse_once)
+    monkeypatch.setattr(rough.service.gallery, "_insert", refuse_the_first)
     with rough.client() as client:
         jobs = [client.post("/api/jobs", json={**SMALL, "steps": 100}).json()["id"] for _ in range(3)]
     states = [(rough.wait(job)["state"], rough.wait(job)["error"]) for job in jobs]
