@@ -211,22 +211,22 @@ function setErasing(now) {
   $("mask-erase").setAttribute("aria-pressed", String(now));
 }
 
-/** How far a side reaches so that the whole is in steps of the model. */
-function snapped(frame, side, value) {
+/** How far a side reaches so that the whole is in steps of the model: the nearest, or with `round` at least so far. */
+function snapped(frame, side, value, round) {
   const upright = side === "top" || side === "bottom";
   const input = $(upright ? "height" : "width");
   const unit = Number(input.step) || 8;
   const opposite = frame[{ left: "right", right: "left", top: "bottom", bottom: "top" }[side]];
   const rest = (upright ? drawing.height : drawing.width) + opposite;
-  const whole = within(Math.round((rest + value) / unit), 1, Math.floor(WIDEST / unit)) * unit;
+  const whole = within(round((rest + value) / unit), 1, Math.floor(WIDEST / unit)) * unit;
   return whole - rest;
 }
 
 /** Let a picture reach further on some sides; `step` is the one to change while it is dragged. */
-function setFrame(values, step = null) {
+function setFrame(values, step = null, round = Math.round) {
   const before = frameOf(drawing);
   const frame = { ...before };
-  for (const [side, value] of Object.entries(values)) frame[side] = snapped(frame, side, value);
+  for (const [side, value] of Object.entries(values)) frame[side] = snapped(frame, side, value, round);
   if (SIDES.every((side) => frame[side] === before[side])) return;
   if (step) step.frame = frame;
   else {
@@ -342,7 +342,10 @@ export function startCanvas() {
   $("mask-size").addEventListener("input", takeSlider);
   $("mask-pixels").addEventListener("input", takePixels);
   $("mask-feather").addEventListener("input", placed);
-  for (const side of SIDES) $(`frame-${side}`).addEventListener("change", () => setFrame({ [side]: Number($(`frame-${side}`).value) || 0 }));
+  for (const side of SIDES) $(`frame-${side}`).addEventListener("change", () => {
+    setFrame({ [side]: Number($(`frame-${side}`).value) || 0 }, null, Math.ceil);
+    tell();
+  });
   on("mask-erase", () => setErasing(!erasing));
   on("mask-undo", undo);
   on("mask-redo", redo);

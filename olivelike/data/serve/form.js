@@ -259,7 +259,8 @@ export function rememberForm(extra, fillExtra) {
   const found = recall(KEY, {});
   remembered = found.fields ?? {};
   for (const input of kept()) {
-    if (input.id in remembered) set(input, remembered[input.id]);
+    // What somebody wrote while the page was loading stays.
+    if (input.id in remembered && !(WORDS.includes(input.id) && input.value)) set(input, remembered[input.id]);
   }
   const later = settled(keep, 300);
   $("form").addEventListener("input", later);

@@ -16,6 +16,7 @@ const own = new Map();
 let stream = null;
 let followed = null;
 let show = () => {};
+let sizeOf = () => [512, 512];
 
 /** Ids of what this browser sent, from whichever tab: its jobs are ended and moved in each. */
 const sent = () => recall(SENT, []);
@@ -94,8 +95,11 @@ let secondsEach = 0;
 let secondsLeft = 0;
 let waiting = [];
 
-/** How much there is to draw: steps, times the pixels of a batch. */
-const work = ({ order, steps_total: steps }) => steps * (order?.width ?? 512) * (order?.height ?? 512) * (order?.batch_size ?? 1);
+/** How much there is to draw: steps, times the pixels of a batch. An order without a size has its model's. */
+function work({ order, steps_total: steps }) {
+  const [width, height] = sizeOf(order?.model);
+  return steps * (order?.width ?? width) * (order?.height ?? height) * (order?.batch_size ?? 1);
+}
 
 function pace(job, { done, steps_total: steps, eta }) {
   if (!job || !eta || done >= steps) return;
@@ -118,7 +122,10 @@ export const readQueue = spaced(async () => {
     waiting = queued.sort((one, other) => one.position - other.position);
     // One that was moved is drawn before the one that is followed.
     const ahead = drawing.find((job) => own.has(job.id)) ?? waiting.find((job) => own.has(job.id));
-    if (ahead && ahead.id !== followed && waiting.some((job) => job.id === followed)) follow(ahead.id);
+    if (ahead && ahead.id !== followed && waiting.some((job) => job.id === followed)) {
+      own.set(ahead.id, ahead);
+      follow(ahead.id);
+    }
     const before = own.get(followed) ?? drawing[0];
     const jobs = [...drawing, ...waiting].filter((job) => job.id !== followed);
     const focused = document.activeElement?.id;
@@ -170,9 +177,9 @@ async function clear() {
   readQueue();
 }
 
-/** `shown(type, data)` is the stage. Jobs of before the page was loaded anew are found again. */
-export async function startJobs(shown) {
-  show = shown;
+/** `shown(type, data)` is the stage, `usual(model)` the size where none is asked for. Jobs of before the page was loaded anew are found again. */
+export async function startJobs(shown, usual) {
+  [show, sizeOf] = [shown, usual];
   $("queue-clear").addEventListener("click", clear);
   for (const id of recall(KEY, [], sessionStorage)) {
     const job = await ask(path("jobs", id)).catch(() => null);

@@ -90,7 +90,7 @@ async function cards() {
   return known.map(cardOf);
 }
 
-async function open() {
+function open() {
   const toggle = (name) => {
     const there = chosen.some((one) => one.name === name);
     chosen = there ? chosen.filter((one) => one.name !== name) : [...chosen, { name, weight: weightOf(name, 0.8) }];
@@ -98,7 +98,7 @@ async function open() {
     tellInput($("form"));
     return !there;
   };
-  pick(t`LoRAs`, await cards(), toggle, { many: true, again: cards });
+  pick(t`LoRAs`, known.map(cardOf), toggle, { many: true, again: cards });
 }
 
 export function startLoras() {

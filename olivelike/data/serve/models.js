@@ -21,14 +21,15 @@ const found = (name) => models.find((one) => one.name === name);
 export const model = () => current;
 export const family = () => found(current)?.family ?? null;
 export const examples = () => found(current)?.examples ?? [];
+export const usualSize = (name) => found(name)?.default_size ?? [512, 512];
 export const titleOf = (name) => found(name)?.title ?? name;
 export const modelNames = () => models.map((one) => one.name);
 
 /** What the model picker and the gallery's filter offer, read anew. */
-export async function readModels(wanted = current) {
+export async function readModels(wanted = null) {
   models = await ask("/api/models");
   const usable = models.filter((one) => one.state !== "missing");
-  const next = usable.find((one) => one.name === wanted) ?? usable[0];
+  const next = usable.find((one) => one.name === (wanted ?? current)) ?? usable[0];
   offer($("search-model"), [option("", t`Any model`), ...models.map((one) => option(one.name, one.title))]);
   if (next) await setModel(next.name);
   else show();
@@ -57,7 +58,7 @@ export async function setModel(name) {
 
 function detailOf(one) {
   const size = one.default_size ? `${one.default_size[0]}×${one.default_size[1]}` : "";
-  const parts = [one.family, size, one.made_for, one.size ? inMegabytes(one.size) : "", one.inpaints ? t`inpainting` : "", one.state === "missing" ? t`its folder is gone` : one.loaded ? t`loaded` : ""];
+  const parts = [one.family, size, one.made_for?.replace(" in ", " · "), one.size ? inMegabytes(one.size) : "", one.inpaints ? t`inpainting` : "", one.state === "missing" ? t`its folder is gone` : one.loaded ? t`loaded` : ""];
   return parts.filter(Boolean).join(" · ");
 }
 
@@ -77,6 +78,10 @@ async function cards() {
     const last = await ask(query("/api/pictures", { model: one.name, limit: 1 })).catch(() => ({ pictures: [] }));
     pictures.set(one.name, last.pictures[0]?.thumb ?? null);
   }));
+  return known();
+}
+
+function known() {
   return models.map((one) => ({
     name: one.name, title: one.title, detail: detailOf(one), picture: pictures.get(one.name),
     current: one.name === current, disabled: one.state === "missing",
@@ -91,8 +96,8 @@ export async function unloadModels() {
   notice(t`What is open is closed as soon as nothing is drawn; the next picture opens it again.`);
 }
 
-async function open() {
-  pick(t`Model`, await cards(), setModel, { again: cards, more: models.some((one) => one.loaded) ? [t`Free memory`, unloadModels] : null });
+function open() {
+  pick(t`Model`, known(), setModel, { again: cards, more: () => (models.some((one) => one.loaded) ? [t`Free memory`, unloadModels] : null) });
 }
 
 export function startModels() {

@@ -6,14 +6,14 @@ import { $, button, nameKeys, onFilled } from "./dom.js";
 import { startCompare } from "./compare.js";
 import { readNames, startOffers } from "./complete.js";
 import { controlFields, forgetControl, startControls } from "./controls.js";
-import { firstFault, inWordsOfThePage, markField, readFields, rememberForm, resetFields, setField, startSizes } from "./form.js";
+import { fillForm, firstFault, formState, inWordsOfThePage, markField, readFields, rememberForm, resetFields, setField, startSizes } from "./form.js";
 import { addToGallery, listed, readNewest, removeFromGallery, startGallery, wanted } from "./gallery.js";
 import { startIncoming } from "./incoming.js";
 import { forgetInitial, hasMask, hasPicture, initialFields, limitUploads, startInitial } from "./initial.js";
 import { current, end, readQueue, startJobs, submit } from "./jobs.js";
 import { t } from "./language.js";
 import { chosenLoras, loraNames, readLoras, setLoras, startLoras } from "./loras.js";
-import { examples, model, modelNames, readModels, setModel, startModels } from "./models.js";
+import { examples, model, modelNames, readModels, setModel, startModels, usualSize } from "./models.js";
 import { startNotebook } from "./notebook.js";
 import { notice, problem, say } from "./notices.js";
 import { startPicker } from "./picker.js";
@@ -158,10 +158,16 @@ function route() {
   for (const view of VIEWS) {
     $(`view-${view}`).hidden = view !== name;
     const link = document.querySelector(`nav a[href="#${view}"]`);
-    if (view === name) link.setAttribute("aria-current", "page");
-    else link.removeAttribute("aria-current");
+    if (view === name) {
+      link.setAttribute("aria-current", "page");
+      link.parentElement.scrollLeft = link.offsetLeft - link.parentElement.offsetLeft - 40;
+    } else link.removeAttribute("aria-current");
   }
-  if (left !== name) scrollTo(0, places[name] ?? 0);
+  if (left !== name) {
+    scrollTo(0, places[name] ?? 0);
+    // What was painted on the canvas is not left by a step back.
+    for (const dialog of document.querySelectorAll("dialog[open]:not(#mask)")) dialog.close();
+  }
   $("skip-link").hidden = name !== "paint";
   if (name === "workflows") readRuns();
   if (name === "settings") showSettings();
@@ -196,10 +202,11 @@ function startForm() {
     else setField("seed", seed);
   });
   $("form-reset").addEventListener("click", () => {
+    const before = formState();
     resetFields();
     setLoras([]);
     forgetPictures();
-    notice(t`All options are as the model has them.`);
+    notice(t`All options are as the model has them.`, [[t`Undo`, () => fillForm(before)]]);
   });
   document.addEventListener("keydown", shortcuts);
   // An upscaler works without Hires fix, too.
@@ -300,14 +307,13 @@ async function start() {
   } catch (error) {
     problem($("order-problem"), error);
   }
+  await restoreStage();
   await startJobs((type, data) => {
     onStage(type, data);
     if (type === "ended") again(data);
-  });
-  if (!current()) {
-    say(t`Ready.`);
-    await restoreStage();
-  }
+  }, usualSize);
+  if (!current()) say(t`Ready.`);
+  $("generate").disabled = false;
   document.addEventListener("visibilitychange", attend);
   attend();
   if (!$("view-settings").hidden) showSettings();

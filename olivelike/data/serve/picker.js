@@ -7,33 +7,40 @@ import { notice } from "./notices.js";
 let choose = () => {};
 let several = false;
 let readAgain = null;
+let further = () => null;
 
 /**
  * Open with `cards`: `{name, title, detail, picture, current, disabled}` each; `chosen(name)` hears of the choice.
  *
- * With `many` the dialog stays, and each choice is taken or left: `chosen` returns which. `again` returns the cards read anew.
- * `more` is one further button, its text and what it does.
+ * With `many` the dialog stays, and each choice is taken or left: `chosen` returns which. `again` returns the cards read anew,
+ * which is done as it opens. `more` returns one further button, its text and what it does.
  */
-export function pick(heading, cards, chosen, { many = false, again = null, more = null } = {}) {
-  [choose, several, readAgain] = [chosen, many, again];
-  $("picker-more").hidden = !more;
-  $("picker-more").textContent = more?.[0] ?? "";
-  $("picker-more").onclick = () => {
-    $("picker").close();
-    more[1]().catch((error) => notice(error.message));
-  };
+export function pick(heading, cards, chosen, { many = false, again, more = () => null } = {}) {
+  [choose, several, readAgain, further] = [chosen, many, again, more];
   $("picker-heading").textContent = heading;
   $("picker-filter").value = "";
-  $("picker-refresh").hidden = !again;
   $("picker-done").hidden = !many;
   put(cards);
   $("picker").showModal();
   ($("picker-list").querySelector("[aria-current=true], [aria-pressed=true]") ?? $("picker-filter")).focus();
+  refresh();
+}
+
+/** Show the cards as they are now, if the dialog still is what it was. */
+async function refresh() {
+  const asked = readAgain;
+  const cards = await asked();
+  if (readAgain === asked && $("picker").open) put(cards);
 }
 
 function put(cards) {
+  const focused = document.activeElement.closest("#picker-list li")?.dataset.name;
   $("picker-list").replaceChildren(...cards.map(card));
-  tell();
+  const more = further();
+  $("picker-more").hidden = !more;
+  $("picker-more").textContent = more?.[0] ?? "";
+  filter();
+  if (focused) $("picker-list").querySelector(`[data-name="${CSS.escape(focused)}"] > button`)?.focus();
 }
 
 function card({ name, title, detail, picture, current, disabled }) {
@@ -54,7 +61,13 @@ function card({ name, title, detail, picture, current, disabled }) {
       },
     },
   }, shown, words);
-  return make("li", { data: { words: `${name} ${title ?? ""} ${detail ?? ""}`.toLowerCase() } }, chosen);
+  return make("li", { data: { name, words: `${name} ${title ?? ""} ${detail ?? ""}`.toLowerCase() } }, chosen);
+}
+
+function filter() {
+  const words = $("picker-filter").value.toLowerCase().split(/\s+/);
+  for (const item of $("picker-list").children) item.hidden = !words.every((word) => item.dataset.words.includes(word));
+  tell();
 }
 
 function tell() {
@@ -65,17 +78,17 @@ function tell() {
 
 export function startPicker() {
   for (const id of ["picker-close", "picker-done"]) $(id).addEventListener("click", () => $("picker").close());
-  $("picker-refresh").addEventListener("click", async () => put(await readAgain()));
-  $("picker-filter").addEventListener("input", () => {
-    const words = $("picker-filter").value.toLowerCase().split(/\s+/);
-    for (const item of $("picker-list").children) item.hidden = !words.every((word) => item.dataset.words.includes(word));
-    tell();
+  $("picker-refresh").addEventListener("click", refresh);
+  $("picker-more").addEventListener("click", () => {
+    $("picker").close();
+    further()?.[1]().catch((error) => notice(error.message));
   });
+  $("picker-filter").addEventListener("input", filter);
   $("picker").addEventListener("keydown", (event) => {
-    const filter = $("picker-filter");
+    const words = $("picker-filter");
     const first = $("picker-list").querySelector("li:not([hidden]) > :enabled");
-    if (event.target !== filter) {
-      if (event.key.length === 1 && event.key !== " " && !event.ctrlKey && !event.metaKey) filter.focus();
+    if (event.target !== words) {
+      if (event.key.length === 1 && event.key !== " " && !event.ctrlKey && !event.metaKey) words.focus();
     } else if (event.key === "ArrowDown") first?.focus();
     else if (event.key === "Enter") {
       event.preventDefault(); // It would open the dialog again, whose button has the focus then.

@@ -100,7 +100,8 @@ function said(value) {
 /** What a field has that a record says nothing of. */
 const plainOf = (field) => FORM.fields.find(({ name }) => name === field)?.default;
 
-const isSaid = (value, plain) => value !== undefined && value !== null && value !== "" && JSON.stringify(value) !== JSON.stringify(plain);
+// What is no, or an empty list, is declared as nothing.
+const isSaid = (value, plain = Array.isArray(value) ? [] : false) => value !== undefined && value !== null && value !== "" && JSON.stringify(value) !== JSON.stringify(plain);
 
 /** The recipe as pairs of a label and a value in words. */
 export function recipeFacts(record) {

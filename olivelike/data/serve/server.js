@@ -60,6 +60,8 @@ export function query(start, values) {
   return given.length ? `${start}?${new URLSearchParams(given)}` : start;
 }
 
+const PAUSE = 2000;
+
 let connected = null;
 const returned = new Set();
 
@@ -72,6 +74,12 @@ function lost() {
   $("connection").hidden = false;
   $("connection").textContent = t`Connection lost. Trying again…`;
   announce($("connection").textContent);
+  setTimeout(probe, PAUSE);
+}
+
+/** Ask until there is an answer: a stream that outlived the gap does not tell of its end. */
+function probe() {
+  if (!connected) ask("/api/jobs?limit=1").catch(() => setTimeout(probe, PAUSE));
 }
 
 function found() {

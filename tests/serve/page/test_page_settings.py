@@ -136,7 +136,7 @@ def test_folders_bounds_and_models_are_shown(visit: Callable[..., Opened]) -> No
     assert "loras --lora-dir" in folders and "none given --wildcard-dir" in folders
     assert "Largest side2048 pixels" in page.text_content("#allowed-list")
     facts = page.text_content("#models-list")
-    assert "first" in facts and "cpu in fp32" in facts
+    assert "first" in facts and "cpu · fp32" in facts
     page.select_option("#theme-choice", "dark")
     assert page.get_attribute("html", "data-theme") == "dark"
     page.click("text=Paint")
