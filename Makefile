@@ -51,7 +51,7 @@ wheels: $(STAMP)
 	$(BIN)/python -m tools.wheels
 
 $(STAMP): pyproject.toml
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv --without-pip $(VENV)
 	$(BIN)/python tools/install.py
 	touch $@
 

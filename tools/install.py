@@ -1,7 +1,8 @@
 """The project in the environment of the Python that runs this, editable, with what contributors need.
 
-uv installs it in a sixth of pip's time, from the places that pip is set up to take packages from. Where uv can't be had
-or does not manage, it says so, and pip does the work.
+uv installs it in a sixth of pip's time, from the places that pip is set up to take packages from, and pip with it. A
+new environment has no pip, since to install the one that comes with Python takes three seconds: it is run from its
+wheel to bring uv. Where uv can't be had or does not manage, this says so, and pip does the work.
 """
 
 from __future__ import annotations
@@ -10,6 +11,10 @@ import ast
 import os
 import subprocess
 import sys
+import sysconfig
+import tempfile
+import zipfile
+from importlib.util import find_spec
 from pathlib import Path
 
 WHAT = ("--editable", f"{Path(__file__).parents[1]}[dev]")
@@ -26,13 +31,39 @@ SETTINGS = {
 
 def main() -> int:
     """Install, and return the exit status of the installer."""
-    if pip("install", "-qq", "--no-compile", "uv") == 0:
-        command = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", sys.executable, *WHAT]
-        if subprocess.run(command, check=False, env={**settings(), **os.environ}).returncode == 0:
-            return 0
-    print("uv did not install olivelike; pip does it now", file=sys.stderr)
-    pip("install", "-qq", "--upgrade", "pip")  # An old one takes a minute to choose releases.
-    return pip("install", "--quiet", "--no-compile", *WHAT)
+    with tempfile.TemporaryDirectory() as folder:
+        if find_spec("pip") is None:
+            lend_pip(Path(folder))
+        if pip("install", "-qq", "--no-compile", "uv") == 0:
+            command = [
+                sys.executable,
+                "-m",
+                "uv",
+                "pip",
+                "install",
+                "--quiet",
+                "--python",
+                sys.executable,
+                "pip",
+                *WHAT,
+            ]
+            if subprocess.run(command, check=False, env={**settings(), **os.environ}).returncode == 0:
+                return 0
+        print("uv did not install olivelike; pip does it now", file=sys.stderr)
+        pip("install", "-qq", "--upgrade", "pip")  # An old one takes a minute to choose releases.
+        return pip("install", "--quiet", "--no-compile", *WHAT)
+
+
+def lend_pip(folder: Path) -> None:
+    """Unpack the pip that comes with Python, for this process and its children."""
+    try:
+        import ensurepip
+    except ModuleNotFoundError:
+        sys.exit("this Python comes without pip; install its modules `ensurepip` and `venv` (Debian: python3-venv)")
+    wheels = Path(sysconfig.get_config_var("WHEEL_PKG_DIR") or Path(ensurepip.__file__).with_name("_bundled"))
+    with zipfile.ZipFile(next(wheels.glob("pip-*.whl"))) as wheel:
+        wheel.extractall(folder)
+    os.environ["PYTHONPATH"] = str(folder)
 
 
 def settings() -> dict[str, str]:

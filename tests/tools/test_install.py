@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
+
+import pytest
 
 from tools import install
 
@@ -45,3 +49,13 @@ def test_pip_does_it_where_uv_does_not(monkeypatch, capfd):
     assert [command[0] for command in commands] == ["pip", "pip", "pip"]
     assert commands[-1][1] == "install" and commands[-1][-2:] == list(install.WHAT)
     assert capfd.readouterr().err == "uv did not install olivelike; pip does it now\n"
+
+
+def test_a_new_environment_is_lent_the_pip_that_comes_with_python(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", "before")
+    install.lend_pip(tmp_path)
+    assert os.environ["PYTHONPATH"] == str(tmp_path)
+    assert (tmp_path / "pip" / "__main__.py").is_file()
+    monkeypatch.setitem(sys.modules, "ensurepip", None)
+    with pytest.raises(SystemExit, match="this Python comes without pip; install"):
+        install.lend_pip(tmp_path)
