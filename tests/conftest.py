@@ -227,13 +227,36 @@ def code_of_ours_digested_once():
 
 @pytest.fixture(scope="session")
 def bucket_server():
-    """An S3 server for whoever needs buckets; each client anew would read what botocore knows of all services."""
-    from botocore.loaders import JSONFileLoader
+    """An S3 server for whoever needs buckets.
+
+    Each client anew would read what botocore knows of all services and whom the system trusts, and each request would
+    make the server look through all that it could serve.
+    """
+    from aiobotocore.httpsession import AIOHTTPSession
+    from botocore.loaders import JSONFileLoader, Loader
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication
 
     from tests.fixtures.faulty_bucket import FaultyBucket
 
+    def once(method, key):
+        known = {}
+
+        @wraps(method)
+        def told(*asked, **named):
+            if (found := key(*asked, **named)) not in known:
+                known[found] = method(*asked, **named)
+            return known[found]
+
+        return told
+
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(JSONFileLoader, "load_file", staticmethod(cache(JSONFileLoader().load_file)))
+        for owner, name, key in (
+            (Loader, "list_available_services", lambda _, type_name: type_name),
+            (AIOHTTPSession, "_build_verify_context", lambda session: session._verify),
+            (DomainDispatcherApplication, "get_backend_for_host", lambda _, host: host),
+        ):
+            patched.setattr(owner, name, once(getattr(owner, name), key))
         server = FaultyBucket()
         yield server
         server.close()

@@ -11,14 +11,15 @@ from olivelike._light_diffusers import light_diffusers
 
 
 def test_distributions_are_looked_for_when_one_is_asked_for(monkeypatch):
-    look, looked = importlib.metadata.packages_distributions, []
-    monkeypatch.setattr(_light_diffusers, "_look_for_distributions", lambda: looked.append(1) or look())
+    assert _light_diffusers._look_for_distributions is importlib.metadata.packages_distributions
+    there, looked = {"diffusers": ["diffusers"], "torch": ["torch"]}, []
+    monkeypatch.setattr(_light_diffusers, "_look_for_distributions", lambda: looked.append(1) or there)
     with light_diffusers():
         found = importlib.metadata.packages_distributions()
         assert not looked
         assert found["diffusers"] == ["diffusers"]
         assert found.get("no_such_package") is None
-        assert dict(found) == look()
+        assert dict(found) == there
     assert looked == [1]
 
 

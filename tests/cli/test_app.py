@@ -189,6 +189,8 @@ def test_a_command_that_takes_long_looks_for_garbage_as_usual(monkeypatch):
             time.sleep(0.01)
         return gc.get_threshold()[0]
 
+    frozen = []
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(True))  # Of all tests before it would stay what is garbage.
     monkeypatch.setattr(cli, "_SHORT_SECONDS", 0.05)
     monkeypatch.setattr(app, "run_command_line", command)
     monkeypatch.setattr(sys, "argv", ["olivelike", "doctor"])
@@ -197,7 +199,5 @@ def test_a_command_that_takes_long_looks_for_garbage_as_usual(monkeypatch):
             cli.main()
     finally:
         gc.set_threshold(*before)
-        gc.unfreeze()
-        gc.collect()
-        gc.freeze()  # As for all tests.
     assert ended.value.code == 700
+    assert frozen == [True]

@@ -57,6 +57,9 @@ def test_the_example_runs(guide_project, example, capsys, monkeypatch):
         from PIL import Image
 
         Image.new("RGB", (8, 8)).save("circle.png")
+    if "diagnose" in example:  # `test_doctor.py` asks all providers.
+        monkeypatch.setattr("olivelike.measure.doctor.diagnosis.listed_providers", lambda _: ["CPUExecutionProvider"])
+        monkeypatch.setattr("olivelike.measure.doctor.diagnosis.find_spec", lambda _: None)
     if "export_web" in example:
         web_outputs = pytest.importorskip("tests.extras.deploy.web_outputs")
         web_outputs.take_as_release(monkeypatch)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from olivelike.cli.app import run_command_line
 from tests.cli import conftest as commands
 
 (cli, project, warm_project) = (commands.cli, commands.project, commands.warm_project)
@@ -20,6 +21,25 @@ LITTLE = "workflows/little.yaml"
 @pytest.fixture
 def url(bucket):
     return f"s3://{bucket.name}/team"
+
+
+@pytest.fixture(scope="module")
+def contents(warm_project, bucket_server, tmp_path_factory):
+    """What a bucket holds after the project's store was pushed into it."""
+    bucket_server.renew()
+    with pytest.MonkeyPatch.context() as patched:
+        for name, value in bucket_server.environment().items():
+            patched.setenv(name, value)
+        patched.chdir(shutil.copytree(warm_project, tmp_path_factory.mktemp("pushed") / "project"))
+        assert run_command_line(["cache", "push", f"s3://{bucket_server.name}/team"]) == 0
+    return {name: bucket_server.read(name) for name in bucket_server.names()}
+
+
+@pytest.fixture
+def pushed(contents, bucket):
+    """Let the newest bucket hold that."""
+    for name, data in contents.items():
+        bucket.write(name, data)
 
 
 def test_push_then_pull_on_another_machine(project, cli, url, bucket):
@@ -35,8 +55,8 @@ def test_push_then_pull_on_another_machine(project, cli, url, bucket):
     assert len(json.loads(cli("cache", "ls", "--json").out)) == results
 
 
-def test_pull_of_one_workflow_fetches_no_more(project, cli, url, bucket):
-    results = json.loads(cli("cache", "push", url, "--json").out)["given"]["results"]
+def test_pull_of_one_workflow_fetches_no_more(project, cli, url, bucket, pushed):
+    results = len(bucket.names("team/actions"))
     shutil.rmtree("cache")
     pulled = json.loads(cli("cache", "pull", url, "--workflow", LITTLE, "--json").out)
     assert 0 < pulled["fetched"]["results"] <= results
@@ -44,8 +64,7 @@ def test_pull_of_one_workflow_fetches_no_more(project, cli, url, bucket):
     assert (again["fetched"]["results"], again["fetched"]["there"]) == (0, pulled["fetched"]["results"])
 
 
-def test_sync_makes_both_the_same(project, cli, url, bucket):
-    cli("cache", "push", url)
+def test_sync_makes_both_the_same(project, cli, url, bucket, pushed):
     names = bucket.names("team/actions")
     bucket.client.delete_object(Bucket=bucket.name, Key=names[0])
     Path("cache/actions", *Path(names[1]).parts[-2:]).unlink()
@@ -54,8 +73,7 @@ def test_sync_makes_both_the_same(project, cli, url, bucket):
     assert bucket.names("team/actions") == names
 
 
-def test_size_verify_and_gc_of_a_shared_store(project, cli, url, bucket):
-    cli("cache", "push", url)
+def test_size_verify_and_gc_of_a_shared_store(project, cli, url, bucket, pushed):
     found = json.loads(cli("cache", "size", "--cache-dir", url, "--json").out)
     assert found["results"] == len(bucket.names("team/actions"))
     assert cli("cache", "verify", "--cache-dir", url).out.endswith(": all is well\n")
@@ -72,8 +90,7 @@ def test_size_verify_and_gc_of_a_shared_store(project, cli, url, bucket):
     assert told.startswith(f"{url}: removed ")
 
 
-def test_a_damaged_result_is_left_and_told(project, cli, url, bucket):
-    cli("cache", "push", url)
+def test_a_damaged_result_is_left_and_told(project, cli, url, bucket, pushed):
     bucket.flip(bucket.names("team/objects")[0])
     shutil.rmtree("cache")
     pulled = cli("cache", "pull", url)
@@ -82,8 +99,7 @@ def test_a_damaged_result_is_left_and_told(project, cli, url, bucket):
     assert cli("cache", "verify").status == 0
 
 
-def test_a_run_says_what_came_and_what_went(project, cli, url, bucket):
-    cli("cache", "push", url)
+def test_a_run_says_what_came_and_what_went(project, cli, url, bucket, pushed):
     shutil.rmtree("cache")
     shutil.rmtree("models")
     told = cli("run", LITTLE, "--cache-dir", url).out
@@ -127,8 +143,7 @@ def test_mistakes_are_told(project, cli, bucket, monkeypatch, words, status, sai
     assert (result.status, said in result.err) == (status, True), result.err
 
 
-def test_what_is_no_age_is_refused(project, cli, url, bucket):
-    cli("cache", "push", url)
+def test_what_is_no_age_is_refused(project, cli, url, bucket, pushed):
     for age in ("", "d", "30", "-1d", "30x", "infd", "nand"):
         result = cli("cache", "gc", "--cache-dir", url, "--older-than", age)
         assert result.status == 2
@@ -144,12 +159,13 @@ def test_no_password_is_shown(project, cli, monkeypatch):
     assert "hidden" not in result.out + result.err
 
 
-def test_a_pin_in_a_shared_store_keeps_results_there(project, cli, url, bucket):
+def test_a_pin_in_a_shared_store_keeps_results_there(project, cli, url, bucket, contents):
     nothing = cli("cache", "pin", LITTLE, "--cache-dir", url)
     assert nothing.status == 3
     assert f"{url} holds no shared store" in nothing.err
     assert "else make that first, or correct the address" in nothing.err
-    cli("cache", "push", url)
+    for name, data in contents.items():
+        bucket.write(name, data)
     pinned = cli("cache", "pin", LITTLE, "--cache-dir", url)
     assert (pinned.status, pinned.err) == (0, "")
     assert pinned.out.endswith(f" as little in {url}\n")
