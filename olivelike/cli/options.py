@@ -58,6 +58,7 @@ Workflow = Annotated[
 Plugins = Annotated[
     list[str] | None, option("--plugin PLUGIN", "File, folder or module with more passes; may be repeated.")
 ]
+Safety = Annotated[bool, typer.Option(help="Check pictures; flagged ones are black.")]
 SignPictures = Annotated[
     Path | None,
     option(

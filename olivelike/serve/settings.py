@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Final
 
 from olivelike._text import did_you_mean_path
 from olivelike._untrusted import read_bytes
@@ -17,37 +18,99 @@ _LEAST_BODY = 64 << 10
 
 
 @dataclass(frozen=True)
+class ServeOption:
+    """How `olivelike serve` asks for a setting."""
+
+    usage: str
+    """As help shows it; empty for a flag that is called like the setting and may be switched off."""
+    help: str
+    is_size: bool = False
+    """Whether it is written as a size, such as `8GB`."""
+    bounds: Mapping[str, float] = field(default_factory=dict)
+    """Least and most, `min` and `max`."""
+
+
+OPTION: Final = "option"
+"""Key of a field's `ServeOption`; what has none is declared with other commands that take it."""
+
+
+def asked(usage: str, help: str, default: Any = None, *, is_size: bool = False, **bounds: float) -> Any:  # noqa: A002
+    """Return the field of a setting that has an option."""
+    return field(default=default, metadata={OPTION: ServeOption(usage, help, is_size, bounds)})
+
+
+def asked_by_name(usage: str, help: str) -> Any:  # noqa: A002
+    """Return that of one which is written as pairs."""
+    return field(default_factory=dict, metadata={OPTION: ServeOption(usage, help)})
+
+
+@dataclass(frozen=True)
 class ServeSettings:
     """Settings for what is served, to whom, and within which bounds. Requests change none of them."""
 
     folders: tuple[Path, ...] = ()
     """Optimised folders."""
-    models_dirs: tuple[Path, ...] = ()
-    """Folders of optimised folders; what appears in one is served at once."""
-    gallery: Path = Path("gallery")
-    """Folder of pictures, uploads and the journal."""
-    host: str = "127.0.0.1"
-    port: int = 7860
-    """0 takes a free one."""
-
-    lora_dirs: tuple[Path, ...] = ()
-    """Beside `loras/` here and beside the folders."""
-    wildcard_dirs: tuple[Path, ...] = ()
-    upscaler_dirs: tuple[Path, ...] = ()
-    """Folders of ONNX files of networks that enlarge pictures, for A1111's API."""
-    styles: Path | None = None
-    """A1111's `styles.csv`; by default in the gallery."""
-    ignore_unsupported: bool = False
-    """Whether what A1111's API can't do here is left out and told of in the answer, in place of being refused."""
-    allow_pickle: bool = False
+    models_dirs: tuple[Path, ...] = asked(
+        "--models DIR", "Serve all such folders in it, later ones too; may be repeated.", ()
+    )
+    gallery: Path = asked("DIR", "Where pictures and jobs are kept.", Path("gallery"))
+    warm: bool = asked("--warm", "Open the first folder at once.", False)
     safety: bool = True
     """Whether the safety checker looks at each picture; a request can't switch it off."""
-    metadata: bool = True
-    """Whether what made a picture is in its file."""
+    metadata: bool = asked("", "Write into each file what made the picture.", True)
     sign_pictures: Path | None = None
     """Certificate that pictures are signed with, as PEM."""
     sign_key: Path | None = None
     """Its private key."""
+    lora_dirs: tuple[Path, ...] = asked(
+        "--lora-dir DIR", "Where LoRAs are, beside loras/ here and beside FOLDER; may be repeated.", ()
+    )
+    wildcard_dirs: tuple[Path, ...] = asked("--wildcard-dir DIR", "Where the file of __NAME__ is; may be repeated.", ())
+    upscaler_dirs: tuple[Path, ...] = asked(
+        "--upscaler-dir DIR", "Where upscalers are, networks as ONNX files; may be repeated.", ()
+    )
+    styles: Path | None = asked("FILE", "Styles of prompts, A1111's styles.csv; by default in the gallery.")
+    ignore_unsupported: bool = asked(
+        "--ignore-unsupported", "Leave out what A1111's API asks for and can't be had, and say so.", False
+    )
+    allow_pickle: bool = False
+    workflows_dir: Path | None = asked("--workflows DIR", "Workflows that the page may run.")
+    checkpoints_dir: Path | None = asked("--checkpoints DIR", "Checkpoints that the page may convert.")
+    cache_dir: str | Path | None = None
+    """The store of such runs: a folder, or the URL of a shared one."""
+    allow_plugins: bool = asked("--allow-plugins", "Run the code that workflows name under `plugins:`.", False)
+    cluster: str | None = None
+    """`tcp://HOST:PORT` of a Dask scheduler whose workers draw, or `local:N`; by default this machine does."""
+
+    host: str = asked("ADDRESS", "Where to listen; other machines reach 0.0.0.0.", "127.0.0.1")
+    port: int = asked("N", "0 takes a free one.", 7860, min=0, max=65535)
+    api_keys: Mapping[str, str] = asked_by_name(
+        "--api-key NAME=KEY", "Ask for a key, and call who has it so; may be repeated."
+    )
+    """Keys by the names of those who have them."""
+    basic: Mapping[str, str] = asked_by_name("--basic USER:PASSWORD", "Ask for a password; may be repeated.")
+    """Passwords by user."""
+    no_auth: bool = asked("--no-auth", "Let everybody who reaches the address use the server.", False)
+    allow_hosts: tuple[str, ...] = asked("--allow-host NAME", "Another name of this server; may be repeated.", ())
+    allow_origins: tuple[str, ...] = asked(
+        "--allow-origin URL", "A page elsewhere that may use it; may be repeated.", ()
+    )
+    proxies: tuple[str, ...] = asked("--proxy ADDRESS", "A proxy in front, with many connections; may be repeated.", ())
+
+    memory_limit: int | None = asked(
+        "SIZE",
+        "What folders kept open may have together; the networks of a larger one are open in turns. By default "
+        "four fifths of what is free.",
+        is_size=True,
+    )
+    """Bytes of their files."""
+    time_limit: float = asked("SECONDS", "That a job may be drawn.", 1800.0, min=1)
+    max_queue: int = asked("N", "Jobs that may wait.", 200, min=1)
+    max_images: int = asked("N", "Pictures of a job.", 100, min=1)
+    """Cells of a plot included."""
+    max_side: int = asked("--max-size PIXELS", "Of a side.", 2048, min=8)
+    max_steps: int = asked("N", "Of a picture.", 500, min=1)
+    max_body: int = asked("SIZE", "Of a request.", 64_000_000, is_size=True)
 
     providers: tuple[str, ...] = ()
     """As `--provider` has them; by default those of each folder's target."""
@@ -56,42 +119,6 @@ class ServeSettings:
     session_options: tuple[str, ...] = ()
     threads: int = 0
     keep_compiled: bool = False
-
-    cluster: str | None = None
-    """`tcp://HOST:PORT` of a Dask scheduler whose workers draw, or `local:N`; by default this machine does."""
-    warm: bool = False
-    """Open the first folder at the start."""
-    memory_limit: int | None = None
-    """Bytes of files that folders kept open may have together; by default four fifths of what is free at the start."""
-    time_limit: float = 1800.0
-    """Seconds that a job may be drawn."""
-    max_queue: int = 200
-    max_images: int = 100
-    """Pictures of a job, cells of a plot included."""
-    max_side: int = 2048
-    max_steps: int = 500
-    max_body: int = 64 << 20
-    """Bytes of a request."""
-
-    api_keys: Mapping[str, str] = field(default_factory=dict)
-    """Keys by the names of those who have them."""
-    basic: Mapping[str, str] = field(default_factory=dict)
-    """Passwords by user."""
-    no_auth: bool = False
-    """Whether anybody may use a server that other machines reach."""
-    allow_hosts: tuple[str, ...] = ()
-    allow_origins: tuple[str, ...] = ()
-    proxies: tuple[str, ...] = ()
-    """Addresses whose connections are those of many."""
-
-    workflows_dir: Path | None = None
-    """Workflows that the page may run."""
-    checkpoints_dir: Path | None = None
-    """Checkpoints that the page may convert."""
-    cache_dir: str | Path | None = None
-    """The store of such runs: a folder, or the URL of a shared one."""
-    allow_plugins: bool = False
-    """Whether code that a workflow's file names under `plugins:` runs."""
 
     @property
     def most_enlarged(self) -> int:

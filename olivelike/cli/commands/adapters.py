@@ -3,9 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from olivelike.cli import options as shared
+from olivelike.cli.options import argument, option
 
 if TYPE_CHECKING:
     from olivelike.engine.output.low_rank_factors import WrittenAdapter
@@ -13,14 +12,10 @@ if TYPE_CHECKING:
 
 def adapters(
     folder: shared.OutputFolder,
-    loras: Annotated[
-        list[str],
-        typer.Argument(metavar="LORA[:WEIGHT]...", help="LoRA files, or hub ids; 1 is the weight.", show_default=False),
-    ],
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Where to write.", show_default=False)],
+    loras: Annotated[list[str], argument("LORA[:WEIGHT]...", "LoRA files, or hub ids; 1 is the weight.")],
+    output: Annotated[Path, option("--output -o DIR", "Where to write.")],
     together: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Make one adapter of all of them, of this name, with their weights in it."),
+        str | None, option("NAME", "Make one adapter of all of them, of this name, with their weights in it.")
     ] = None,
     allow_pickle: shared.AllowPickle = False,
     json: shared.Json = False,

@@ -154,7 +154,7 @@ def generate(
     made_before: Annotated[
         Path | None, option("--from PICTURE", "Make this picture again; options override what it says.")
     ] = None,
-    safety: Annotated[bool, typer.Option(help="Check pictures; flagged ones are black.")] = True,
+    safety: shared.Safety = True,
     output: Annotated[
         str, option("-o --output PATTERN", "Folder, file or pattern such as out/{index:05}-{seed}-{prompt}.png.")
     ] = "pictures",
