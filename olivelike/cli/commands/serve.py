@@ -18,9 +18,10 @@ def _own_options() -> Iterator[tuple[str, Any, Any]]:
     for one in fields(ServeSettings):
         if (asked := one.metadata.get(OPTION)) is None:
             continue
-        kind, default = kinds[one.name], one.default
+        kind: Any = kinds[one.name]
+        default: Any = one.default
         if get_origin(kind) is tuple:
-            kind, default = list[get_args(kind)[0]] | None, None  # type: ignore[misc]
+            kind, default = list[get_args(kind)[0]] | None, None
         elif one.name in ("api_keys", "basic"):  # Pairs, which are read later.
             kind, default = list[str] | None, None
         elif asked.is_size:
