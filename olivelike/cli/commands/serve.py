@@ -21,7 +21,7 @@ def _own_options() -> Iterator[tuple[str, Any, Any]]:
         kind: Any = kinds[one.name]
         default: Any = one.default
         if get_origin(kind) is tuple:
-            kind, default = list[get_args(kind)[0]] | None, None
+            kind, default = list[get_args(kind)[0]] | None, None  # type: ignore[misc]
         elif one.name in ("api_keys", "basic"):  # Pairs, which are read later.
             kind, default = list[str] | None, None
         elif asked.is_size:

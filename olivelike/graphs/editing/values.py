@@ -177,11 +177,10 @@ def node_of(value: ir.Value) -> ir.Node:
     return node
 
 
-def producer(value: ir.Value | None, op_type: str, domain: str = "") -> ir.Node | None:
-    """Return the node that computes `value` if it is of this type."""
+def producer(value: ir.Value | None, op_type: str) -> ir.Node | None:
+    """Return the node that computes `value` if it is of this type, which is one of ONNX's own."""
     node = None if value is None else value.producer()
-    matches = node is not None and node.op_type == op_type and node.domain == domain
-    return node if matches else None
+    return node if node is not None and node.op_type == op_type and not node.domain else None
 
 
 def only_user(value: ir.Value, op_type: str | None = None) -> ir.Node | None:
