@@ -11,7 +11,6 @@ from typing import Any, Final
 from olivelike._text import did_you_mean_path
 from olivelike._untrusted import read_bytes
 from olivelike.errors import SourceError, UsageError
-from olivelike.runtime.sessions.session_settings import parse_provider
 
 _LEAST_BODY = 64 << 10
 """Bytes that an order of long prompts has."""
@@ -153,6 +152,8 @@ class ServeSettings:
         Raises `SourceError` for a folder that is not there, and `UsageError` for a provider of no known name,
         or bodies that may hold no order.
         """
+        from olivelike.runtime.sessions.session_settings import parse_provider
+
         if self.max_body < _LEAST_BODY:
             raise UsageError(f"--max-body {self.max_body}: an order alone may have more; take at least {_LEAST_BODY}")
         for text in self.providers:
