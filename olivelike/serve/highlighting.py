@@ -71,7 +71,8 @@ def read_tokens(folder: Path, text: str, *, negative: bool, wildcards: Sequence[
     ]
     spans, open_brackets = _spans(text)
     if open_brackets:
-        notes.append(f"{', '.join(open_brackets)} is never closed.")
+        first, count = open_brackets[0], len(open_brackets)
+        notes.append(f"{'A bracket is' if count == 1 else f'{count} brackets are'} never closed: {first}")
     placed = {(span["start"], -span["end"]): span for span in (*spans, *_embeddings(text, names), *unread)}
     return {"encoders": encoders, "spans": [placed[place] for place in sorted(placed)], "notes": notes}
 

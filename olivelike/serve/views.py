@@ -26,7 +26,7 @@ class QueueFull(UsageError):  # noqa: N818  (named after the state)
     """No more jobs are taken until others are done."""
 
     def __init__(self, waiting: int, seconds: int) -> None:
-        super().__init__(f"{waiting} jobs wait already, the most that are taken; try again in {seconds} s")
+        super().__init__(f"{waiting} jobs wait already, the most that are taken; try again when one is done")
         self.seconds = seconds
 
 

@@ -191,7 +191,7 @@ def test_a_prompts_tokens_and_syntax_are_told(client):
         ("(red:1.3)", "weight", 1.3), ("[x:y:3]", "edit", None), ("<lora:style:1>", "lora", None),
         ("BREAK", "break", None), ("{a|b}", "choice", None), ("AND", "and", None),
     ]  # fmt: skip
-    assert found["notes"] == ["(not is never closed."]
+    assert found["notes"] == ["A bracket is never closed: (not"]
     (encoder,) = found["encoders"]
     assert encoder["chunks"] == 2
     assert encoder["count"] > 3

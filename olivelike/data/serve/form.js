@@ -285,7 +285,16 @@ function snapSize() {
   keep();
 }
 
+/** Say how many of the rare options are not at their defaults. */
+function tellRare() {
+  const begins = (input) => defaults[input.dataset.field] ?? (input.type === "checkbox" ? input.defaultChecked : "");
+  const changed = kept().filter((input) => input.closest("#fold-rare") && !input.disabled && String(get(input)) !== String(begins(input)));
+  $("rare-badge").textContent = changed.length || "";
+}
+
 export function startSizes() {
+  $("form").addEventListener("input", tellRare);
+  onFilled(tellRare);
   for (const id of ["width", "height"]) {
     $(id).addEventListener("input", () => noteSize(""));
     $(id).addEventListener("change", snapSize);

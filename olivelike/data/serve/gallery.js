@@ -140,9 +140,9 @@ function catchUp() {
   readNewest();
 }
 
-/** A picture that was just painted goes first, unless one is searching. */
+/** A picture that was just painted goes first, unless one is searching; sheets are listed apart. */
 export function addToGallery(picture) {
-  if (searching() || pictures.some((one) => one.id === picture.id)) return;
+  if (picture.sheet || searching() || pictures.some((one) => one.id === picture.id)) return;
   missed ||= looked();
   if (missed) return;
   pictures.unshift(picture);

@@ -3,7 +3,7 @@
 import { FORM } from "./declared.js";
 import { $, button, inWords, make, recall, remember, spaced } from "./dom.js";
 import { t } from "./language.js";
-import { problem } from "./notices.js";
+import { notice, problem } from "./notices.js";
 import { ask, listen, path, query } from "./server.js";
 
 const KEY = "olivelike.jobs";
@@ -170,11 +170,16 @@ function row(job, before) {
     ...actions);
 }
 
-/** Cancel all of ours that wait. */
+/** Cancel all of ours that wait; they can be sent again. */
 async function clear() {
   const ours = waiting.filter((job) => isMine(job.id) && job.id !== followed);
-  await Promise.all(ours.map(({ id }) => end(id, "cancel").then(() => own.delete(id)))).catch((error) => problem($("job-problem"), error));
+  const failed = (error) => problem($("job-problem"), error);
+  await Promise.all(ours.map(({ id }) => end(id, "cancel").then(() => own.delete(id)))).catch(failed);
   readQueue();
+  const again = async () => {
+    for (const { order } of ours) await submit(order);
+  };
+  if (ours.length) notice(t`Cancelled.`, [[t`Undo`, () => again().catch(failed)]]);
 }
 
 /** `shown(type, data)` is the stage, `usual(model)` the size where none is asked for. Jobs of before the page was loaded anew are found again. */

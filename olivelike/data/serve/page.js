@@ -210,8 +210,12 @@ function startForm() {
   });
   document.addEventListener("keydown", shortcuts);
   // An upscaler works without Hires fix, too.
-  const tellHires = () => ($("hires-badge").textContent = [$("hires").value && `×${$("hires").value}`, $("upscaler").value].filter(Boolean).join(" · "));
-  for (const id of ["hires", "upscaler"]) $(id).addEventListener("input", tellHires);
+  const tellHires = () => {
+    const [times, unit] = [Number($("hires").value), Number($("width").step) || 1];
+    const size = ["width", "height"].map((id) => Math.round(($(id).value * times) / unit) * unit).join("×");
+    $("hires-badge").textContent = [times && `×${times} · ${size}`, $("upscaler").value].filter(Boolean).join(" · ");
+  };
+  $("form").addEventListener("input", tellHires);
   onFilled(tellHires);
 }
 

@@ -4,6 +4,8 @@ import { $, onFilled, option } from "./dom.js";
 import { t } from "./language.js";
 
 let known = [];
+/** The sampler whose schedule types are listed. */
+let last = null;
 let own = { sampler: "", schedule: "", class: null };
 
 /** Names of all samplers that the model is drawn with, each with its usual schedule type. */
@@ -58,11 +60,14 @@ export function namedSampler(name) {
 function show() {
   const [name, schedule] = parts($("scheduler").value);
   if (![...$("sampler").options].some((option) => option.value === name)) $("sampler").append(option(name));
+  // Automatic and what it stands for are one name: what was chosen of them stays.
+  const stays = [null, name].includes(last) && entry(name) && named(entry(name), $("schedule").value) === $("scheduler").value;
   $("sampler").value = name;
-  showSchedules(schedule);
+  showSchedules(stays ? $("schedule").value : schedule);
 }
 
 function showSchedules(chosen) {
+  last = $("sampler").value;
   const one = entry($("sampler").value);
   const kinds = one ? ["Automatic", ...one.schedules] : [""];
   $("schedule").replaceChildren(...kinds.map((kind) => option(kind, kind === "Automatic" ? t`Automatic (${one.automatic})` : kind || ($("sampler").value === "" && own.schedule) || t`Default`)));

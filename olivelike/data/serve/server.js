@@ -2,7 +2,7 @@
 
 import { $ } from "./dom.js";
 import { t } from "./language.js";
-import { announce } from "./notices.js";
+import { announce, say } from "./notices.js";
 
 // An address that has a name and a key in it can't be asked; the browser knows both at the plain one, too.
 try {
@@ -74,6 +74,9 @@ function lost() {
   $("connection").hidden = false;
   $("connection").textContent = t`Connection lost. Trying again…`;
   announce($("connection").textContent);
+  // Nobody knows how far the job is now; the next event of it says so.
+  const bar = $("step-bar");
+  if (!bar.classList.contains("idle")) say($("connection").textContent, bar.value);
   setTimeout(probe, PAUSE);
 }
 

@@ -57,7 +57,7 @@ export function showSettings() {
       forgetDefaults(one.model);
       showSettings();
       $("defaults-keep").focus();
-    }, { "aria-label": t`Forget the defaults of ${one.model ? titleOf(one.model) : t`All models`}` })) : make("li", { className: "hint" }, t`Those of each model.`))));
+    }, { "aria-label": t`Forget the defaults of ${one.model ? titleOf(one.model) : t`All models`}` })) : make("li", { className: "hint" }, t`None kept: each model begins with its own.`))));
 }
 
 export function startSettings() {

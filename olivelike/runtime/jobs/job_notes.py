@@ -246,8 +246,8 @@ def size_notes(requests: Iterable[ResolvedRequest], folder: PipelineFolder) -> I
                 f"{width}x{height} is {_factor(times)} times the area that this model was trained on "
                 f"({own[0]}x{own[1]}): a step takes at least {_factor(times)} times as long, and up to "
                 f"{_factor(times * times)} times (convolutions grow with the area, self-attention with its square), "
-                f"the VAE decoder at least {size(memory)} of memory ({size(free)} are free), and what is shown "
-                "often repeats"
+                f"the VAE decoder at least {size(memory)} of memory ({size(free)} are free), and what the "
+                "prompt names is often drawn several times"
             )
 
 

@@ -105,6 +105,8 @@ def denoise(
         if start.blend is not None:
             latents = start.blend.apply(latents, call, schedule)
         if callbacks.on_step is not None:
+            if start.blend is not None:
+                foretold = start.blend.foretell(foretold)
             preview = Preview(foretold, decoder, state.folder, callbacks.previewer)
             place = (callbacks.batch, callbacks.batches, callbacks.attempt)
             callbacks.on_step(Step(*place, number + 1, total, float(moment), preview))

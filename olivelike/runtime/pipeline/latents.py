@@ -259,6 +259,13 @@ class Blend:
         around = self.original
         if call + 1 in schedule.calls:
             around = schedule.mix(around, self.noise, call + 1)
+        return self._around(around, latents)
+
+    def foretell(self, foretold: Array) -> Array:
+        """Return what the denoiser foretells, with all but the mask as in the picture: for previews."""
+        return self._around(self.original, foretold)
+
+    def _around(self, around: Array, latents: Array) -> Array:
         blended: Array = (1 - self.mask) * around + self.mask * latents
         return blended
 

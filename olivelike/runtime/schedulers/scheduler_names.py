@@ -171,7 +171,9 @@ def find_scheduler(name: str, schedule: str | None = None) -> SchedulerChoice:
                 )
         if (part := _wrong_part(name, schedule)) is not None:
             raise UsageError(f"scheduler {asked!r}: {part}")
-        raise UsageError(f"there is no scheduler {asked!r}; {did_you_mean(asked, _spellings(), 'samplers')}")
+        near = did_you_mean(asked, _spellings())
+        hint = near if near.startswith("did you mean") else f"samplers: {', '.join(SAMPLERS)}"
+        raise UsageError(f"there is no scheduler {asked!r}; {hint}")
     return found
 
 

@@ -188,8 +188,8 @@ def _check_fit(
         names = dict.fromkeys(place.parameter for place in places)
         where = f"{', '.join(names)} of {component}, whose {'shape is' if len(names) == 1 else 'joint shape is'}"
         raise SourceError(
-            f"{file.path}: {module.name} does not fit {where} {list(held)}: "
-            f"{', '.join(f'{role} {size}' for role, size in factors.items())}; the LoRA is for another network"
+            f"{file.path}: the LoRA is for another network; {module.name} does not fit {where} {list(held)}: "
+            f"{', '.join(f'{role} {size}' for role, size in factors.items())}"
         )
 
 

@@ -61,3 +61,15 @@ def test_a_soft_edge_puts_the_initial_picture_back(pipeline, picture, mask):
 def test_an_area_that_is_none_is_refused(pipeline, large, more, said):
     with pytest.raises(UsageError, match=said):
         pipeline.resolve_defaults(ask(large, **more))
+
+
+def test_previews_show_the_picture_around_the_mask(pipeline, picture, mask):
+    shown = []
+    pipeline.generate(
+        ask((picture, mask), inpaint_area="whole", strength=1.0, steps=3),
+        on_step=lambda step: shown.append(step.preview.latents),
+    )
+    first, last = shown[0], shown[-1]
+    stays = (first == last).all(axis=(0, 1))
+    assert stays.any()
+    assert not stays.all()

@@ -56,6 +56,7 @@ def broken(little_folder, tmp_path):
         ({"size": (0, 32)}, "size 0x32: .* the nearest is 4x32"),
         ({"size": (-8, 32)}, "size -8x32"),
         ({"scheduler": "Eular"}, "there is no scheduler 'Eular'; did you mean 'Euler'"),
+        ({"scheduler": "Nosuch"}, r"there is no scheduler 'Nosuch'; samplers: DPM\+\+ 2M, DPM\+\+ SDE, (?!.*Karras)"),
         ({"strength": 0.5}, "strength is given without an initial picture"),
         ({"init_image": Image.new("RGB", (32, 32)), "strength": 0.0}, "strength 0 is not above 0 and at most 1"),
         ({"init_image": Image.new("RGB", (32, 32)), "strength": 1.2}, "strength 1.2 is not above 0"),
