@@ -597,7 +597,10 @@ class Recorded:
         ),
         label="Guess mode",
         told=Told("on: the prompt alone was led"),
-        entered=Entered("control", hint="Works without a prompt: it leads what the prompt says alone."),
+        entered=Entered(
+            "control",
+            hint="My prompt is more important, in A1111: what it says is led, what the negative prompt says is not.",
+        ),
         about="controls",
     )
     """Let them lead prompts alone, not negative ones, and outer layers less than inner ones: works without a prompt."""
