@@ -12,7 +12,8 @@ import ml_dtypes
 import numpy as np
 
 from olivelike._untrusted import open_file
-from olivelike.errors import SourceError
+from olivelike.digest import digest_bytes
+from olivelike.errors import PassError, SourceError
 from olivelike.model.block_forms import BLOCK_FORMS, decode_blocks
 from olivelike.model.weights import IDENTITY, Tensor
 
@@ -33,6 +34,19 @@ _BLOCK = 1 << 17
 
 _SINGLE = 1 << 18
 """Multiplications up to which OpenBLAS starts no threads for a product (`GEMM_MULTITHREAD_THRESHOLD`, 4 · 2¹⁶)."""
+
+
+def stored_tensor(array: Array) -> tuple[Tensor, bytes]:
+    """Return an array as the entry of a table, and the bytes that it names by their digest.
+
+    Raises `PassError` if safetensors has no such dtype.
+    """
+    array = np.asarray(array, order="C")
+    dtype = next((name for name, numpy in DTYPES.items() if array.dtype == numpy), None)
+    if dtype is None:
+        raise PassError(f"a tensor of dtype {array.dtype} can't be stored")
+    data = array.tobytes()
+    return Tensor(dtype, array.shape, digest_bytes(data), 0), data
 
 
 def read_tensor(tensor: Tensor, files: Mapping[str, Path]) -> Array:

@@ -19,15 +19,12 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from olivelike.digest import digest_bytes, digest_file
+from olivelike.digest import digest_file
 from olivelike.engine.keys import Key, pass_key
-from olivelike.errors import PassError
 from olivelike.families.network import stored_values
 from olivelike.graphs.shelf import BUILT_IN, Shelf
 from olivelike.model import Architecture, Graph, Model, Tensor, Weights
-from olivelike.model.tensor_file import DTYPES, read_tensor
+from olivelike.model.tensor_file import read_tensor, stored_tensor
 from olivelike.store import Action, Store
 from olivelike.testing.checkpoints import make_checkpoint, random_parameter
 from olivelike.workflow.passes import Registry
@@ -35,6 +32,7 @@ from olivelike.workflow.passes import Registry
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import numpy as np
     import onnx_ir as ir
 
     from olivelike._untrusted import Json
@@ -143,16 +141,11 @@ class LocalTensors:
         Raises:
             PassError: for a dtype that safetensors does not have.
         """
-        array = np.asarray(array, order="C")
-        dtype = next((name for name, numpy in DTYPES.items() if array.dtype == numpy), None)
-        if dtype is None:
-            raise PassError(f"a tensor of dtype {array.dtype} can't be stored")
-        data = array.tobytes()
-        digest = digest_bytes(data)
-        if digest not in self.files:
-            self.files[digest] = self._new_folder() / digest
-            self.files[digest].write_bytes(data)
-        return Tensor(dtype, array.shape, digest, 0)
+        tensor, data = stored_tensor(array)
+        if tensor.file not in self.files:
+            self.files[tensor.file] = self._new_folder() / tensor.file
+            self.files[tensor.file].write_bytes(data)
+        return tensor
 
     def evaluate(self, value: ir.Value, weights: Weights) -> Array:
         """Return the values of a weight of a graph; raises as `TensorAccess.evaluate`."""

@@ -6,7 +6,6 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Self
 
-from olivelike.digest import digest_bytes
 from olivelike.errors import DamagedError, PassError
 from olivelike.model import Tensor
 
@@ -67,21 +66,14 @@ class StoredTensors:
 
         Raises `PassError` if its dtype can't be stored, and `StoreError` if this or an earlier tensor can't be written.
         """
-        import numpy as np
+        from olivelike.model.tensor_file import stored_tensor
 
-        from olivelike.model.tensor_file import DTYPES
-
-        array = np.asarray(array, order="C")
-        dtype = next((name for name, numpy in DTYPES.items() if array.dtype == numpy), None)
-        if dtype is None:
-            raise PassError(f"a tensor of dtype {array.dtype} can't be stored")
-        data = array.tobytes()
-        digest = digest_bytes(data)
+        tensor, data = stored_tensor(array)
         while len(self._pending) >= _PENDING:
             self._pending.popleft().result()
-        self._pending.append(self._writers.submit(self._store.put_bytes, data, digest))
-        self.sizes[digest] = array.nbytes
-        return Tensor(dtype, array.shape, digest, 0)
+        self._pending.append(self._writers.submit(self._store.put_bytes, data, tensor.file))
+        self.sizes[tensor.file] = len(data)
+        return tensor
 
     def evaluate(self, value: ir.Value, weights: Weights) -> np.ndarray[Any, Any]:
         """Return the values of a weight of a graph; raises as `TensorAccess.evaluate` and `read`."""
