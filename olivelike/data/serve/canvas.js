@@ -71,7 +71,9 @@ function placed() {
   if (!drawing) return;
   showBrush(brush.x, brush.y);
   // A blur of a canvas that is shown large takes long, for each bit of a stroke.
-  const blur = stroke && viewScale() > 2 ? 0 : (Number($("mask-feather").value) || 0) * viewScale();
+  // Of strokes that are thinner than their edge nothing would be seen.
+  const feather = Number($("mask-feather").value) || 0;
+  const blur = (stroke && viewScale() > 2) || feather * 2 > Number($("mask-pixels").value) ? 0 : feather * viewScale();
   canvas().style.filter = blur ? `blur(${blur}px)` : "none";
 }
 

@@ -25,7 +25,7 @@ const SECONDS_TO_CHOOSE = 20;
 
 /** Show a notice in place of the last one, with actions, `[text, work]` each; it goes after a while, unless it `stays`, or a pointer or the focus is on it. */
 export function notice(text, actions = [], { stays = false } = {}) {
-  const shown = make("li", { className: "notice" }, make("p", {}, text));
+  const shown = make("li", { className: "notice" }, make("p", { className: text.length > 90 ? "long" : "" }, text));
   const close = () => shown.remove();
   for (const [label, work] of actions) {
     shown.append(button(label, () => {

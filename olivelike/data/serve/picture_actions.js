@@ -29,7 +29,8 @@ async function sendToInitial(picture) {
 
 async function toCanvas(picture, tool) {
   await sendToInitial(picture);
-  await openCanvas(tool);
+  // The button waits for the picture, not for what is painted over it.
+  openCanvas(tool).catch((error) => notice(error.message));
 }
 
 async function refer(picture) {
@@ -78,14 +79,17 @@ const ACTIONS = [
   { name: "delete", label: t`Delete`, hint: t`Delete its file`, stays: true, danger: true, work: removePicture },
 ];
 
-function reuseSeed({ seed }) {
+async function reuseSeed({ seed }) {
   location.hash = "#paint";
   setField("seed", seed);
   notice(t`Seed ${seed} is in the form.`);
 }
 
 async function run({ name, pressed, work }, picture, place) {
-  await work(picture);
+  const shown = $(`${place}-${name}`);
+  // A picture may be under way for a while.
+  shown.setAttribute("aria-busy", "true");
+  await work(picture).finally(() => shown.removeAttribute("aria-busy"));
   if (pressed) $(`${place}-${name}`)?.setAttribute("aria-pressed", String(pressed(picture)));
 }
 

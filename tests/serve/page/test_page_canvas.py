@@ -179,7 +179,7 @@ def test_the_frame_is_dragged_and_what_is_new_is_drawn(visit: Callable[..., Open
     page.mouse.move(x + (unit + 1) * scale, y, steps=4)
     page.mouse.up()
     assert page.input_value("#frame-right") == str(unit)
-    page.fill("#frame-top", str(unit + 1))
+    page.fill("#frame-top", str(unit - 1))
     page.press("#frame-top", "Tab")
     assert page.input_value("#frame-top") == str(unit)
     page.click("#mask-undo")

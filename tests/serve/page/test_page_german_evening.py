@@ -173,3 +173,25 @@ def test_a_queue_of_orders_without_a_size_takes_what_their_model_takes(visit: Ca
     page.click("#cancel")
     opened.status("^Cancelled")
     assert seconds <= own * 1.5 + 5
+
+
+def test_strokes_thinner_than_their_edge_are_seen(visit: Callable[..., Opened]) -> None:
+    page = visit().page
+    page.click("#fold-init > summary")
+    page.set_input_files("#init-file", {"name": "a.png", "mimeType": "image/png", "buffer": png()})
+    page.click("#mask-open")
+    for pixels, shown in (("4", "none"), ("16", "blur")):
+        page.fill("#mask-pixels", pixels)
+        page.fill("#mask-feather", "4")
+        assert page.evaluate("document.querySelector('#mask-canvas').style.filter").startswith(shown)
+
+
+def test_a_button_says_that_its_picture_is_under_way(visit: Callable[..., Opened]) -> None:
+    opened = visit()
+    page = opened.page
+    opened.generate(prompt="a red circle", steps=2)
+    page.route("**/files/*", lambda route: page.wait_for_timeout(800) or route.continue_())
+    page.click("#picture-inpaint", no_wait_after=True)
+    page.locator("#picture-inpaint[aria-busy]").wait_for(timeout=3000)
+    page.locator("#mask[open]").wait_for()
+    page.locator("#picture-inpaint:not([aria-busy])").wait_for()
