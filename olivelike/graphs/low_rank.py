@@ -1,26 +1,27 @@
 """A network whose layers take the factors of LoRAs as inputs: made of a written graph, over its weights.
 
-A layer y = x·W becomes y = x·W + strength · (x·down)·up. The inputs have values of their own, of rank 0, so that who
-feeds none gets the plain network; ONNX Runtime calls them overridable initializers, and its adapters
-(`RunOptions.add_active_adapter`) feed them by name. What is computed of factors is in branches that are taken if there
-are any, which their sizes tell: there is nothing else to feed, and so nothing to forget. Where a client can't feed
-such inputs, they have no values.
+A layer y = x·W becomes y = x·W + strength · (x·down)·up, or y = x·(W + strength · down·up) where that is cheaper. The
+inputs have values of their own, of rank 0, so that who feeds none gets the plain network; ONNX Runtime calls them
+overridable initializers, and its adapters (`RunOptions.add_active_adapter`) feed them by name. What is computed of
+factors is in branches that are taken if there are any, which their sizes tell: there is nothing else to feed, and so
+nothing to forget. Where a client can't feed such inputs, they have no values.
 """
 
 from __future__ import annotations
 
 import fnmatch
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import astuple, dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
 
 from olivelike.errors import PassError
 from olivelike.graphs.editing.editor import CONTRIB, GraphEditor
-from olivelike.graphs.editing.values import dims_of
+from olivelike.graphs.editing.values import attribute, dims_of, only_user, perm_of, producer
 from olivelike.model.low_rank_inputs import DOWN, UP, factor_input, strength_input
 
 if TYPE_CHECKING:
@@ -33,6 +34,13 @@ _PRODUCTS: Final = frozenset({
 })  # fmt: skip
 """Operators that multiply what they take first by a weight that they take second."""
 _CONVOLUTIONS: Final = ("Conv", "NhwcConv")
+_ATTENDING: Final = frozenset({(CONTRIB, "MultiHeadAttention"), ("", "Attention")})
+_MERGED_FEATURES: Final = 640
+"""Most features that a layer takes whose weight gets down·up added to it: few, for the many rows of such layers."""
+_GATED_LAYERS: Final = 16
+"""Layers that are asked together whether they have factors, about those of a transformer's block."""
+_IMAGE: Final = (0, 3, 1, 2)
+"""Axes of an image, from those of its rows with channels last."""
 _MATRIX, _FILTERS = 2, 4
 """Axes of weights."""
 
@@ -150,8 +158,9 @@ def add_low_rank_inputs(model: ir.Model, layers: Sequence[LowRankLayer], choice:
     """Give layers of a graph, in place, the inputs of as many LoRAs at once as wanted, and a strength for each.
 
     Factors are of the type that the layer computes in. `down` is (features in, rank) and `up` (rank, features out); of
-    a convolution they are filters, `down` of the layer's own size and `up` of one pixel. Layers of one input have a
-    branch, in which nothing is computed unless one of them has factors.
+    a convolution they are filters, `down` of the layer's own size and `up` of one pixel. Layers of one input, or those
+    that one operator attends to, have a branch, which is taken if one of them has factors. A gate for several branches
+    tells, so that little is asked where there are none.
 
     Raises `PassError` if there is no layer.
     """
@@ -161,7 +170,7 @@ def add_low_rank_inputs(model: ir.Model, layers: Sequence[LowRankLayer], choice:
     first, own_inputs = next(iter(model.graph)), len(model.graph.inputs)
     strengths = [_input(editor, strength_input(slot), (), np.ones((), np.float32)) for slot in range(slots)]
     scales: dict[ir.DataType, list[ir.Value]] = {ir.DataType.FLOAT: strengths}
-    groups: dict[tuple[ir.Value, bool], list[tuple[ir.Node, _Factors]]] = {}
+    groups: dict[tuple[_Way, object], _Layers] = {}
     for layer in layers:
         dtype = _dtype(layer.nodes[0])
         if dtype not in scales:
@@ -177,9 +186,17 @@ def add_low_rank_inputs(model: ir.Model, layers: Sequence[LowRankLayer], choice:
             if node.op_type == "Attention":
                 _widen(editor, node, factors)
             else:
-                groups.setdefault((_taken(node), node.op_type in _CONVOLUTIONS), []).append((node, factors))
-    for (_, are_convolutions), members in groups.items():
-        _add_changes(editor, members, _convolved if are_convolutions else _multiplied)
+                groups.setdefault(_way(node), []).append((node, factors))
+    places = {node: place for place, node in enumerate(editor.graph)}
+    gates = [
+        (chunk, min((node for *_, members in chunk for node, _ in members), key=places.__getitem__))
+        for chunk in _chunks([(way, members) for (way, _), members in groups.items()], places)
+    ]
+    found = [one for chunk, before in gates for one in _gate(editor, chunk, before)]
+    for wanted, change in (("add", _add_changes), ("merge", _merge), ("attend", _attend)):  # Others move nodes.
+        for (way, members), given in found:
+            if way == wanted:
+                change(editor, members, given)
     if not choice.defaults:
         for value in model.graph.inputs[own_inputs:]:
             del model.graph.initializers[str(value.name)]
@@ -236,6 +253,20 @@ class _Factors:
             for factor, values, axis in pairs
         )  # fmt: skip
         return down, up
+
+
+_Layers: TypeAlias = list[tuple[ir.Node, _Factors]]
+_Way: TypeAlias = Literal["add", "merge", "attend"]
+_Group: TypeAlias = tuple[_Way, _Layers]
+"""Layers whose changes are computed in one branch, and how."""
+
+
+def _way(node: ir.Node) -> tuple[_Way, object]:
+    """Return how a layer is changed, and what those layers have in common that share a branch."""
+    if _is_merged(node):
+        return "merge", _taken(node)
+    user = _attention(node)
+    return ("add", (_taken(node), node.op_type in _CONVOLUTIONS)) if user is None else ("attend", user)
 
 
 def _factors(editor: GraphEditor, layer: LowRankLayer, scales: Sequence[ir.Value]) -> _Factors:
@@ -301,49 +332,232 @@ class _Change:
     """The change without any, which is the bias or 0."""
 
 
-def _add_changes(
-    editor: GraphEditor,
-    members: Sequence[tuple[ir.Node, _Factors]],
-    change: Callable[[GraphEditor, ir.Node, _Factors, ir.Node], _Change],
-) -> None:
+def _add_changes(editor: GraphEditor, members: _Layers, given: Sequence[ir.Value]) -> None:
     """Add changes to what layers of one input make; they are computed in a branch that is taken if one has factors."""
     before = min((_place(node) for node, _ in members), key=list(editor.graph).index)
-    is_active = _is_active(editor, [factors for _, factors in members], before)
-    known = set(editor.graph)
-    changes = [change(editor, node, factors, before) for node, factors in members]
-    made = [node for node in editor.graph if node not in known]
-    editor.graph.remove(made)
-    others = [
-        ir.node("Identity", [one], outputs=[editor.value(f"{made.name}.none", dims_of(one), made.dtype)])
-        for one, made in ((change.inactive, change.active) for change in changes)
-    ]
-    branches = {
-        "then_branch": ir.Graph([], [one.active for one in changes], nodes=made, name=f"{before.name}.active"),
-        "else_branch": ir.Graph([], [node.outputs[0] for node in others], nodes=others, name=f"{before.name}.none"),
-    }
-    outputs = [editor.value(f"{one.active.name}.change", _unknown(one.to), one.active.dtype) for one in changes]
-    chosen = ir.node("If", [is_active], branches, outputs=outputs, name=outputs[0].name)
-    editor.graph.insert_before(before, chosen)
-    for one, added in zip(changes, outputs, strict=True):
+    change = _convolved if members[0][0].op_type in _CONVOLUTIONS else _multiplied
+    (is_active,) = given
+    with _branch(editor, before, "active") as active:
+        changes = [change(editor, node, factors, before) for node, factors in members]
+        active.results += [one.active for one in changes]
+    with _branch(editor, before, "none") as inactive:
+        inactive.results += [_copied(editor, one.inactive, one.active, before) for one in changes]
+    outputs = _choose(editor, before, is_active, active, inactive, [_unknown(one.to) for one in changes])
+    for one, chosen in zip(changes, outputs, strict=True):
         users, place = one.total.uses(), _first_user(one.to)
-        changed = editor.add("Add", [one.to, added], dims_of(one.to), before=place, name=f"{one.total.name}.changed")
+        changed = editor.add("Add", [one.to, chosen], dims_of(one.to), before=place, name=f"{one.total.name}.changed")
         for user, index in users:
             user.replace_input_with(index, changed)
         if one.total is not one.to and (node := one.total.producer()) is not None:
             editor.prune(node)
 
 
-def _is_active(editor: GraphEditor, layers: Sequence[_Factors], before: ir.Node) -> ir.Value:
-    """Return whether a factor of one of the layers has numbers; half of a pair does, so that the product refuses it."""
-    name = f"{before.name}.lora"
-    sizes = [
-        editor.add("Size", [factor], (), before=before, name=f"{factor.name}.size", dtype=ir.DataType.INT64)
-        for layer in layers
-        for factor in (*layer.downs, *layer.ups)
+def _attention(node: ir.Node) -> ir.Node | None:
+    """Return the operator that attends to what a layer makes, if that is all that takes it."""
+    user = only_user(node.outputs[0])
+    if user is None or (user.domain, user.op_type) not in _ATTENDING:
+        return None
+    return None if any(output.is_graph_output() for output in user.outputs) else user
+
+
+def _attend(editor: GraphEditor, members: _Layers, given: Sequence[ir.Value]) -> None:
+    """Let a branch attend to what layers make with their changes, another to that without: neither copies it."""
+    user = _attention(members[0][0])
+    assert user is not None
+    (is_active,) = given
+    with _branch(editor, user, "active") as active:
+        inputs = list(user.inputs)
+        for node, factors in members:
+            made = node.outputs[0]
+            down, up = factors.joined(editor, user)
+            name = f"{made.name}.lora"
+            low = editor.add("MatMul", [_taken(node), down], _unknown(made), before=user, name=f"{name}.low")
+            change = editor.add("MatMul", [low, up], _unknown(made), before=user, name=name)
+            inputs[inputs.index(made)] = editor.add(
+                "Add", [made, change], dims_of(made), before=user, name=f"{name}.changed"
+            )
+        active.results += _again(editor, user, inputs)
+    _swap(editor, is_active, active, [user], user.outputs)
+
+
+def _is_merged(node: ir.Node) -> bool:
+    """Tell whether adding down·up to the weight is cheaper than x·down·up."""
+    weight = node.inputs[1]
+    return (
+        node.op_type == "MatMul"
+        and weight is not None
+        and weight.is_initializer()
+        and weight.dtype == _dtype(node) == ir.DataType.FLOAT
+        and _features(node)[0] <= _MERGED_FEATURES
+    )
+
+
+def _changed_weights(editor: GraphEditor, members: _Layers, before: ir.Node) -> list[ir.Value]:
+    """Return the weights of layers with down·up in them, and whether that is other than 0 in one."""
+    weights, sums = [], []
+    for node, factors in members:
+        down, up = factors.joined(editor, before)
+        weight, name = node.inputs[1], f"{factors.name}.changed"
+        assert weight is not None
+        weights.append(editor.add("Gemm", [down, up, weight], dims_of(weight), before=before, name=name))
+        sums.append(editor.add("ReduceL1", [up], (), before=before, name=f"{name}.sum", attributes={"keepdims": 0}))
+    return [*weights, _truth(editor, sums, f"{members[0][0].name}.changes", before)]
+
+
+def _merge(editor: GraphEditor, members: _Layers, given: Sequence[ir.Value]) -> None:
+    """Let a branch multiply by weights that were changed, another by those that are constants.
+
+    ONNX Runtime packs those, and then rounds otherwise: where all changes are 0 the latter is taken.
+    """
+    before = members[0][0]
+    *weights, changes = given
+    nodes, outputs = list[ir.Node](), list[ir.Value]()
+    with _branch(editor, before, "changed") as changed:
+        for (node, _), weight in zip(members, weights, strict=True):
+            total, bias = _with_bias(node)
+            made = _again(editor, node, [node.inputs[0], weight], before)
+            nodes.append(node)
+            if bias is not None and (user := total.producer()) is not None:
+                inputs = [made[0] if one is node.outputs[0] else one for one in user.inputs]
+                made = _again(editor, user, inputs, before)
+                nodes.append(user)
+            changed.results += made
+            outputs.append(total)
+    _swap(editor, changes, changed, nodes, outputs)
+
+
+@dataclass
+class _Branch:
+    """What a branch computes, without inputs of its own."""
+
+    name: str
+    nodes: list[ir.Node] = field(default_factory=list)
+    results: list[ir.Value] = field(default_factory=list)
+
+    def graph(self) -> ir.Graph:
+        return ir.Graph([], self.results, nodes=self.nodes, name=self.name)
+
+
+@contextmanager
+def _branch(editor: GraphEditor, before: ir.Node, name: str) -> Iterator[_Branch]:
+    """Yield a branch that gets the nodes that are added before a node in the block."""
+    known, branch = set(editor.graph), _Branch(f"{before.name}.{name}")
+    yield branch
+    branch.nodes += [node for node in editor.graph if node not in known]
+    editor.graph.remove(branch.nodes)
+
+
+def _choose(
+    editor: GraphEditor, before: ir.Node, condition: ir.Value, then: _Branch, other: _Branch, shapes: Sequence[Dims]
+) -> list[ir.Value]:
+    """Insert the choice of one of two branches, and return its outputs."""
+    outputs = [
+        editor.value(f"{one.name}.chosen", dims, one.dtype) for one, dims in zip(then.results, shapes, strict=True)
     ]
-    most = editor.add("Max", sizes, (), before=before, name=f"{name}.size")
+    branches = {"then_branch": then.graph(), "else_branch": other.graph()}
+    editor.graph.insert_before(before, ir.node("If", [condition], branches, outputs=outputs, name=outputs[0].name))
+    return outputs
+
+
+def _swap(
+    editor: GraphEditor, condition: ir.Value, then: _Branch, nodes: Sequence[ir.Node], outputs: Sequence[ir.Value]
+) -> None:
+    """Put a choice in place of nodes: what a branch computes, or the nodes themselves."""
+    before = min(nodes, key=list(editor.graph).index)
+    other = _Branch(f"{before.name}.plain", list(nodes), list(outputs))
+    users = [tuple(one.uses()) for one in outputs]
+    place = ir.node("Identity", [condition], name=f"{before.name}.place")
+    editor.graph.insert_before(before, place)
+    editor.graph.remove(list(nodes))
+    chosen = _choose(editor, place, condition, then, other, [_unknown(one) for one in outputs])
+    editor.graph.remove(place)
+    for uses, value in zip(users, chosen, strict=True):
+        for user, index in uses:
+            user.replace_input_with(index, value)
+
+
+def _again(
+    editor: GraphEditor, node: ir.Node, inputs: Sequence[ir.Value | None], before: ir.Node | None = None
+) -> list[ir.Value]:
+    """Insert a node like another one, of other inputs, and return its outputs."""
+    outputs = [editor.value(f"{one.name}.changed", _unknown(one), one.dtype) for one in node.outputs]
+    again = ir.node(
+        node.op_type, list(inputs), {one.name: one.value for one in node.attributes.values()}, domain=node.domain,
+        outputs=outputs, name=f"{node.name}.changed",
+    )  # fmt: skip
+    editor.graph.insert_before(before or node, again)
+    return outputs
+
+
+def _copied(editor: GraphEditor, value: ir.Value, like: ir.Value, before: ir.Node) -> ir.Value:
+    """Return what a branch gives in place of another's result: a value from outside."""
+    return editor.add("Identity", [value], dims_of(value), before=before, name=f"{like.name}.none")
+
+
+def _chunks(groups: Sequence[_Group], places: Mapping[ir.Node, int]) -> Iterator[list[_Group]]:
+    """Yield groups that have a gate together: of some layers that follow each other, as of a transformer's block."""
+    chunk, count = list[_Group](), 0
+    for way, members in sorted(groups, key=lambda group: min(places[node] for node, _ in group[1])):
+        if chunk and count + len(members) > _GATED_LAYERS:
+            yield chunk
+            chunk, count = [], 0
+        chunk.append((way, members))
+        count += len(members)
+    if chunk:
+        yield chunk
+
+
+def _gate(editor: GraphEditor, chunk: Sequence[_Group], before: ir.Node) -> Iterator[tuple[_Group, Sequence[ir.Value]]]:
+    """Insert a branch that is taken if a layer has factors, and yield for each group what is decided there.
+
+    That is whether the group is active, behind the weights that it merges. Factors of one size are joined to ask them
+    for numbers all at once: an operator for each took half of the time that a network without LoRAs lost.
+    """
+    given = list[list[ir.Value]]()
+    with _branch(editor, before, "gate") as taken:
+        for way, members in chunk:
+            if way == "merge":
+                given.append(_changed_weights(editor, members, before))
+            else:
+                sizes = [
+                    editor.add("Size", [one], (), before=before, name=f"{one.name}.size", dtype=ir.DataType.INT64)
+                    for _, factors in members
+                    for one in (*factors.downs, *factors.ups)
+                ]
+                given.append([_truth(editor, sizes, f"{members[0][0].name}.is_active", before)])
+            taken.results += given[-1]
+    nothing: Any = np.zeros((0, 0))
+    empty, no = editor.constant(nothing, np.float32), editor.constant(False, np.bool_)
+    with _branch(editor, before, "closed") as closed:
+        closed.results += [
+            _copied(editor, no if one.dtype == ir.DataType.BOOL else empty, one, before) for one in taken.results
+        ]
+    has_factors = _has_factors(editor, [factors for _, members in chunk for _, factors in members], before)
+    shapes = [_unknown(one) for one in taken.results]
+    chosen = iter(_choose(editor, before, has_factors, taken, closed, shapes))
+    for group, values in zip(chunk, given, strict=True):
+        yield group, [next(chosen) for _ in values]
+
+
+def _has_factors(editor: GraphEditor, layers: Sequence[_Factors], before: ir.Node) -> ir.Value:
+    """Return whether a factor of one of the layers has numbers; half of a pair does, so that the product refuses it."""
+    alike: dict[tuple[ir.DataType | None, int, Dims], list[ir.Value]] = {}
+    for layer in layers:
+        for factors, axis in ((layer.downs, layer.down_axis), (layer.ups, layer.up_axis)):
+            alike.setdefault((factors[0].dtype, axis, dims_of(factors[0])), []).extend(factors)
+    name = f"{before.name}.factors"
+    sizes = []
+    for (_, axis, dims), values in alike.items():
+        joined = editor.add("Concat", values, dims, before=before, name=name, attributes={"axis": axis})
+        sizes.append(editor.add("Size", [joined], (), before=before, name=f"{name}.size", dtype=ir.DataType.INT64))
+    return _truth(editor, sizes, f"{name}.are_there", before)
+
+
+def _truth(editor: GraphEditor, numbers: Sequence[ir.Value], name: str, before: ir.Node) -> ir.Value:
+    """Return whether one of the numbers, none of which is below 0, is not 0."""
+    most = editor.add("Max", numbers, (), before=before, name=f"{name}.most")
     return editor.add(
-        "Cast", [most], (), before=before, name=f"{name}.is_active", dtype=ir.DataType.BOOL,
+        "Cast", [most], (), before=before, name=name, dtype=ir.DataType.BOOL,
         attributes={"to": int(ir.DataType.BOOL)},
     )  # fmt: skip
 
@@ -415,13 +629,38 @@ def _convolved(editor: GraphEditor, node: ir.Node, factors: _Factors, before: ir
             attributes=attributes, domain=node.domain, dtype=_dtype(node),
         )  # fmt: skip
 
-    change = filtered(filtered(_taken(node), down, f"{made.name}.lora.low", attributes), up, f"{made.name}.lora")
+    low = _low_of_rows(editor, node, down, before)
+    if low is None:
+        low = filtered(_taken(node), down, f"{made.name}.lora.low", attributes)
+    change = filtered(low, up, f"{made.name}.lora")
     followed, moves = _followed(made)
     for move in moves:
         inputs, dims = [change, *move.inputs[1:]], _unknown(move.outputs[0])
         attributes = {attribute.name: attribute.value for attribute in move.attributes.values()}
         change = editor.add(move.op_type, inputs, dims, before=before, name=f"{made.name}.lora", attributes=attributes)
     return _Change(followed, followed, change, _zero(editor, followed))
+
+
+def _low_of_rows(editor: GraphEditor, node: ir.Node, down: ir.Value, before: ir.Node) -> ir.Value | None:
+    """Return what filters of a point make of rows that are turned into an image for the convolution alone.
+
+    They are multiplied as rows: with another user of the image ONNX Runtime could not turn and reorder it in one.
+    """
+    turn, dims = producer(_taken(node), "Transpose"), dims_of(down)
+    moves = any(
+        value != default
+        for name, default in (("strides", 1), ("pads", 0))
+        for value in attribute(node, name, [default])
+    )
+    if turn is None or perm_of(turn) != _IMAGE or dims[2:] != (1, 1) or moves or len(_taken(node).uses()) > 1:
+        return None
+    rows, name = turn.inputs[0], f"{node.outputs[0].name}.lora.low"
+    flat = editor.add(
+        "Reshape", [down, editor.shape_constant(0, int(str(dims[1])))], dims[:2], before=before, name=name
+    )
+    turned = editor.transpose(flat, (1, 0), before=before, name=name)
+    low = editor.add("MatMul", [rows, turned], (None,) * _FILTERS, before=before, name=name)
+    return editor.transpose(low, _IMAGE, before=before, name=name)
 
 
 def _followed(made: ir.Value) -> tuple[ir.Value, list[ir.Node]]:

@@ -8,8 +8,9 @@ import onnxruntime
 import pytest
 
 from olivelike.errors import PassError
+from olivelike.graphs.editing.editor import CONTRIB
 from olivelike.graphs.low_rank import Choice, add_low_rank_inputs, low_rank_layers
-from olivelike.model.low_rank_inputs import DOWN, UP, factor_input
+from olivelike.model.low_rank_inputs import DOWN, UP, factor_input, strength_input
 
 SIDE, RANK = 4, 2
 WEIGHTS = ("twice", "alone", "added", "turned", "last")
@@ -75,6 +76,82 @@ def test_factors_change_each_product_by_a_weight_and_half_a_pair_is_refused(mode
     made = taken @ changed @ changed @ weights["alone"] @ weights["added"] + weights["added"]
     made = (made @ weights["turned"].T + weights["turned"]) @ weights["last"]
     assert np.abs(found - made).max() < 1e-5 * np.abs(made).max()
+    for fed in ((down, np.zeros_like(up)), (np.zeros_like(down), up)):
+        assert (session.run(None, {"taken": taken, **dict(zip(names, fed, strict=True))})[0] == wanted).all()
+    off = {strength_input(1): np.zeros((), np.float32)}
+    assert (session.run(None, {"taken": taken, **dict(zip(names, (down, up), strict=True)), **off})[0] == wanted).all()
     for name, array in zip(names, (down, up), strict=True):
-        with pytest.raises(Exception, match="dimension mismatch|incompatible dimensions|shape mismatch"):
+        with pytest.raises(Exception, match="(?i)dimension mismatch|incompatible dimensions|shape mismatch"):
             session.run(None, {"taken": taken, name: array})
+
+
+ATTENTION = ("query", "key", "value", "out")
+
+
+def attending(weights: dict[str, np.ndarray]) -> ir.Model:
+    """An attention with a bias behind it, and a product that makes the output."""
+    values = {
+        name: ir.Value(
+            name=name, const_value=ir.tensor(array, name=name), shape=ir.Shape(array.shape),
+            type=ir.TensorType(ir.DataType.FLOAT),
+        )
+        for name, array in weights.items()
+    }  # fmt: skip
+    taken = ir.Value(name="taken", shape=ir.Shape((1, "rows", 8)), type=ir.TensorType(ir.DataType.FLOAT))
+    nodes: list[ir.Node] = []
+
+    def make(op_type: str, *inputs: ir.Value, name: str, **attributes: int) -> ir.Value:
+        output = ir.Value(name=name, shape=ir.Shape((1, "rows", 8)), type=ir.TensorType(ir.DataType.FLOAT))
+        domain = CONTRIB if attributes else ""
+        nodes.append(ir.node(op_type, list(inputs), attributes, domain=domain, outputs=[output], name=name))
+        return output
+
+    made = [make("MatMul", taken, values[name], name=f"{name}.made") for name in ("query", "key", "value")]
+    attended = make("MultiHeadAttention", *made, name="attended", num_heads=2)
+    summed = make("Add", make("MatMul", attended, values["out"], name="out.made"), values["bias"], name="summed")
+    made_last = make("MatMul", summed, values["last"], name="made")
+    graph = ir.Graph(
+        [taken], [made_last], nodes=nodes, initializers=list(values.values()), opset_imports={"": 20, CONTRIB: 1},
+        name="attention",
+    )  # fmt: skip
+    return ir.Model(graph, ir_version=10)
+
+
+@pytest.mark.parametrize("most", [0, 640])
+def test_layers_are_changed_whether_factors_are_multiplied_by_rows_or_merged(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("olivelike.graphs.low_rank._MERGED_FEATURES", most)
+    random = np.random.default_rng(4)
+
+    def numbers(*shape: int) -> np.ndarray:
+        return random.standard_normal(shape).astype(np.float32)
+
+    weights = {name: numbers(8, 8) for name in (*ATTENTION, "last")} | {"bias": numbers(8)}
+    model, choice = attending(weights), Choice(2)
+    made_of = {name: [(f"{name}.weight", (8, 8))] for name in ATTENTION}
+    add_low_rank_inputs(model, low_rank_layers(model, made_of, choice), choice)
+    attends = [node.op_type for node in model.graph].count("MultiHeadAttention")
+    assert attends == bool(most)  # By rows it is in both branches.
+    session, taken = opened(model), numbers(1, 5, 8)
+    assert (session.run(None, {"taken": taken})[0] == opened(attending(weights)).run(None, {"taken": taken})[0]).all()
+    factors = {(name, slot): (numbers(8, 2 + slot), numbers(2 + slot, 8)) for name in ATTENTION for slot in range(2)}
+    for changed in (ATTENTION, ("key",), ("out",)):
+        fed = {
+            factor_input(slot, name, factor): array
+            for (name, slot), pair in factors.items()
+            if name in changed
+            for factor, array in zip((DOWN, UP), pair, strict=True)
+        }
+        strength = {strength_input(1): np.array(0.5, np.float32)}
+        merged = dict(weights)
+        for name in changed:
+            merged[name] = weights[name] + sum(
+                scale * down @ up
+                for scale, (down, up) in zip((1, 0.5), (factors[name, 0], factors[name, 1]), strict=True)
+            )
+        (wanted,) = opened(attending({name: one.astype(np.float32) for name, one in merged.items()})).run(
+            None, {"taken": taken}
+        )
+        (found,) = session.run(None, {"taken": taken} | fed | strength)
+        assert np.abs(found - wanted).max() < 1e-5 * np.abs(wanted).max()
