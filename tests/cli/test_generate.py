@@ -151,7 +151,7 @@ def test_pictures_are_not_held_once_they_are_written(generate, monkeypatch):
         (("a", "--provider", "cudda"), 2, "did you mean 'cuda'"),
         (("a", "--provider", "directml"), 3, "is not installed"),
         (("a", "--init-image", "nowhere.png"), 3, "nowhere.png: can't be read as a picture: No such file"),
-        (("a", "--init-image", "text.png"), 3, "text.png: is no picture that can be read"),
+        (("a", "--init-image", "text.png"), 3, "text.png: this is no picture that can be read"),
         (("a", "--mask", "mask.png"), 2, "a mask is given without an initial picture"),
         (("a", "--strength", 0.5), 2, "--strength is given without an initial picture"),
         (("a", "--retry-unsafe", -1), 2, "--retry-unsafe is -1"),

@@ -42,7 +42,11 @@ const KINDS = {
   presets: {
     heading: t`Presets`, none: t`No presets yet.`, keep: t`Keep the form as a preset`, hint: t`A preset has every field, model and LoRAs; pictures it has not.`,
     read: async () => (await ask("/api/presets")).map((one) => ({ ...one, detail: one.form.fields?.prompt ?? "" })),
-    use: (one) => fillForm(one.form),
+    use(one) {
+      const before = formState();
+      notice(t`“${one.name}” is in the form.`, [[t`Undo`, () => fillForm(before)]]);
+      return fillForm(one.form);
+    },
     kept: formState,
   },
   history: { heading: t`Last prompts`, none: t`Nothing was drawn yet.`, read: history, use: (one) => write(one.order) },

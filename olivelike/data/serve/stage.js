@@ -167,7 +167,7 @@ const heard = {
   queued: (data) => told("queued", data.view ?? data),
   queue: (data) => told("queued", data),
   opening({ loras }) {
-    say(loras?.length ? t`Opening the model, with LoRAs…` : t`Opening the model…`, 0);
+    say(loras?.length ? t`Opening the model, with LoRAs…` : t`Opening the model…`, $("step-bar").value);
   },
   started() {
     position = null;

@@ -112,7 +112,7 @@ def unsuited_notes(jobs: Iterable[tuple[Request, Sequence[Lora]]], folder: Pipel
         burns = not folder.takes_guidance and request.guidance_scale > few.recipe.most_guidance
         if request.steps > most or burns:
             asked = [f"{request.steps} steps"] if request.steps > most else []
-            asked += [f"guidance {request.guidance_scale:g}"] if burns else []
+            asked += [f"CFG scale {request.guidance_scale:g}"] if burns else []
             yield f"{' and '.join(asked)}: more than this is made for, {few}; --fast takes what suits it"
 
 

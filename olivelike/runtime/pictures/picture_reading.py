@@ -184,7 +184,7 @@ def decode_image(data: bytes, name: str) -> Image.Image:
             _check_pixels(name, image)
             image.load()
     except UnidentifiedImageError:
-        raise SourceError(f"{name}: is no picture that can be read; save it as PNG, JPEG or WebP") from None
+        raise SourceError(f"{name}: this is no picture that can be read; save it as PNG, JPEG or WebP") from None
     except (*_UNREADABLE, Image.DecompressionBombError) as error:
         raise SourceError(f"{name}: can't be read as a picture: {error}; get the file again") from error
     return _of_bytes(name, image)

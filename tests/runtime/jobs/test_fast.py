@@ -100,7 +100,7 @@ def test_the_record_of_a_folder_says_what_it_is(little, tmp_path):
     assert notes == ("fast: Turbo (its title): Euler a SGM Uniform, 4 steps, guidance off",)
     plain = plan_jobs(folder, A)
     assert (plain.jobs[0].request.steps, plain.jobs[0].request.guidance_scale) == (50, 7.5)
-    wanted = "50 steps and guidance 7.5: more than this is made for, Turbo (its title); --fast takes what suits it"
+    wanted = "50 steps and CFG scale 7.5: more than this is made for, Turbo (its title); --fast takes what suits it"
     assert plain.notes == (wanted,)
     assert plan_jobs(folder, A, {"steps": 2, "guidance_scale": 1.0}).notes == ()
     assert planned(distilled(little, tmp_path / "none", few_steps=None))[0] == USUAL

@@ -11,7 +11,7 @@ import pytest
 
 from olivelike.serve import ServeSettings
 from tests.serve.conftest import running
-from tests.serve.page.conftest import WIDE, Opened, long
+from tests.serve.page.conftest import WIDE, Opened, holds, long
 
 pytestmark = pytest.mark.slow
 
@@ -99,3 +99,37 @@ def test_nothing_is_claimed_of_a_job_while_the_connection_is_lost(
         opened.page.click("#generate")
         opened.status("^Step")
     opened.status("^Connection lost")
+
+
+def test_a_preset_that_was_taken_can_be_undone(visit: Callable[..., Opened]) -> None:
+    page = visit().page
+    page.fill("#prompt", "a red circle")
+    page.click("#open-presets")
+    page.fill("#notebook-name", "circles")
+    page.keyboard.press("Enter")
+    page.locator("#notebook:not([open])").wait_for(state="attached")
+    page.fill("#prompt", "a green star")
+    page.click("#open-presets")
+    page.click("#notebook li button:has-text('circles')")
+    holds(page, "#prompt", "a red circle")
+    page.click(".notice button:has-text('Undo')")
+    holds(page, "#prompt", "a green star")
+
+
+def test_the_bar_stays_where_it_is_while_loras_are_changed_within_a_plot(visit: Callable[..., Opened]) -> None:
+    opened = visit()
+    page = opened.page
+    opened.fold("plot")
+    page.select_option("#x-field", label="LoRA:weight")
+    page.fill("#x-values", "wild:0.5, wild:1")
+    page.evaluate("""() => {
+      window.bars = [];
+      const [status, bar] = ["#status", "#step-bar"].map((one) => document.querySelector(one));
+      const note = () => bars.push([status.textContent, bar.value]);
+      new MutationObserver(note).observe(status, { childList: true });
+    }""")
+    opened.generate(prompt="a red circle", steps=6)
+    told = page.evaluate("bars")
+    opening = [value for text, value in told if text.startswith("Opening")]
+    assert len(opening) >= 2
+    assert opening[-1] >= 0.4
