@@ -1,7 +1,7 @@
 // The canvas: a mask, colours and more room around a picture, all painted by hand; a control picture is drawn there too.
 
 import { fit, pan, reveal, setContent, startView, viewScale, zoom } from "./canvas_view.js";
-import { $, within } from "./dom.js";
+import { $, on, within } from "./dom.js";
 import { t } from "./language.js";
 import { confirmed } from "./notices.js";
 import { SIDES, WHOLE, canvasOf, colourAt, covered, drawAll, drawStep, frameOf, maskFile, pictureFile, sizeOf } from "./strokes.js";
@@ -329,38 +329,37 @@ async function leaveIt() {
 }
 
 export function startCanvas() {
-  const on = (id, work) => $(id).addEventListener("click", work);
   const whole = (kind) => () => add({ kind, layers: painted(), colour: $("mask-colour").value });
   startView(POINTER, placed);
   startHandles();
-  $("mask-board").addEventListener("pointerleave", () => ($("mask-brush").hidden = !stroke && document.activeElement !== canvas()));
-  $("mask-board").addEventListener("contextmenu", (event) => event.preventDefault());
+  on("mask-board", "pointerleave", () => ($("mask-brush").hidden = !stroke && document.activeElement !== canvas()));
+  on("mask-board", "contextmenu", (event) => event.preventDefault());
   canvas().addEventListener("keydown", keys);
   canvas().addEventListener("keyup", (event) => event.key === " " && endStroke());
   canvas().addEventListener("blur", endStroke);
-  $("mask").addEventListener("keydown", shortcuts);
-  $("mask").addEventListener("close", () => leave?.(false));
-  $("mask-tools").addEventListener("change", (event) => choose(event.target.value));
-  $("mask-size").addEventListener("input", takeSlider);
-  $("mask-pixels").addEventListener("input", takePixels);
-  $("mask-feather").addEventListener("input", placed);
-  for (const side of SIDES) $(`frame-${side}`).addEventListener("change", () => {
+  on("mask", "keydown", shortcuts);
+  on("mask", "close", () => leave?.(false));
+  on("mask-tools", "change", (event) => choose(event.target.value));
+  on("mask-size", "input", takeSlider);
+  on("mask-pixels", "input", takePixels);
+  on("mask-feather", "input", placed);
+  for (const side of SIDES) on(`frame-${side}`, "change", () => {
     setFrame({ [side]: Number($(`frame-${side}`).value) || 0 }, null, Math.ceil);
     tell();
   });
-  on("mask-erase", () => setErasing(!erasing));
-  on("mask-undo", undo);
-  on("mask-redo", redo);
-  on("mask-clear", whole("clear"));
-  on("mask-all", whole("all"));
-  on("mask-invert", whole("invert"));
-  on("mask-close", leaveIt);
-  $("mask").addEventListener("cancel", (event) => {
+  on("mask-erase", "click", () => setErasing(!erasing));
+  on("mask-undo", "click", undo);
+  on("mask-redo", "click", redo);
+  on("mask-clear", "click", whole("clear"));
+  on("mask-all", "click", whole("all"));
+  on("mask-invert", "click", whole("invert"));
+  on("mask-close", "click", leaveIt);
+  on("mask", "cancel", (event) => {
     event.preventDefault();
     leaveIt();
   });
-  on("mask-done", () => leave?.(true));
-  on("rect-add", () => {
+  on("mask-done", "click", () => leave?.(true));
+  on("rect-add", "click", () => {
     const [left, top, width, height] = ["left", "top", "width", "height"].map((side) => Number($(`rect-${side}`).value));
     add({ kind: "rectangle", layers: painted(), colour: $("mask-colour").value, erase: erasing, left, top, width, height });
   });

@@ -1,6 +1,6 @@
 // How the canvas is looked at: zoom and pan by wheel, two fingers, the middle button, keys and buttons.
 
-import { $, within } from "./dom.js";
+import { $, on, within } from "./dom.js";
 
 const MOST = 64;
 /** How much of the picture stays in sight, in pixels of the screen. */
@@ -109,9 +109,9 @@ export function startView(tool, whenPlaced) {
     if (event.shiftKey) pan(-(event.deltaX || event.deltaY) * lines, 0);
     else zoom(1.0018 ** -(event.deltaY * lines * (event.ctrlKey ? 4 : 1)), event.clientX, event.clientY);
   }, { passive: false });
-  $("zoom-in").addEventListener("click", () => zoom(1.5));
-  $("zoom-out").addEventListener("click", () => zoom(1 / 1.5));
-  $("zoom-fit").addEventListener("click", () => fit());
+  on("zoom-in", "click", () => zoom(1.5));
+  on("zoom-out", "click", () => zoom(1 / 1.5));
+  on("zoom-fit", "click", () => fit());
   new ResizeObserver(() => {
     if (board().clientWidth) setContent(width, height);
   }).observe(board());

@@ -1,6 +1,6 @@
 // Two pictures over each other, parted by a slider, and what differs in their recipes.
 
-import { $, make, showIn } from "./dom.js";
+import { $, make, on, showIn } from "./dom.js";
 import { t } from "./language.js";
 import { recipeFacts } from "./recipe.js";
 
@@ -31,10 +31,10 @@ export function compare(first, second) {
 }
 
 export function startCompare() {
-  $("compare-slider").addEventListener("input", part);
-  $("compare-close").addEventListener("click", () => $("compare").close());
-  $("compare-board").addEventListener("pointerdown", (event) => $("compare-board").setPointerCapture(event.pointerId));
-  $("compare-board").addEventListener("pointermove", (event) => {
+  on("compare-slider", "input", part);
+  on("compare-close", "click", () => $("compare").close());
+  on("compare-board", "pointerdown", (event) => $("compare-board").setPointerCapture(event.pointerId));
+  on("compare-board", "pointermove", (event) => {
     if (!event.buttons) return;
     const { left, width } = $("compare-board").getBoundingClientRect();
     $("compare-slider").value = ((event.clientX - left) / width) * 100;

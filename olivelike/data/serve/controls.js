@@ -2,10 +2,10 @@
 
 import { paintOver } from "./canvas.js";
 import { FORM } from "./declared.js";
-import { $, newest, offer, onFiles, onFilled, option } from "./dom.js";
+import { $, newest, offer, on, onFiles, onFilled, option } from "./dom.js";
 import { emptySheet, fitSize, hasPicture, upload } from "./initial.js";
 import { t } from "./language.js";
-import { announce, problem } from "./notices.js";
+import { announce, problem, shownAt } from "./notices.js";
 import { ask, path, query } from "./server.js";
 
 let picture = null;
@@ -102,14 +102,14 @@ function show() {
 export function startControls() {
   onFiles("control-file", ([file]) => setControl(file, file.name));
   $("control-preprocessor").append(...FORM.preprocessors.map(({ name, label }) => option(name, label)));
-  $("control-preprocessor").addEventListener("input", () => {
+  on("control-preprocessor", "input", () => {
     for (const input of inputs()) input.value = "";
     show();
   });
   for (const input of inputs()) input.addEventListener("change", show);
   onFilled(show);
-  $("control-picture").addEventListener("error", () => problem($("control-problem"), t`The server can’t make this of the picture; choose another preprocessor.`));
-  $("control-picture").addEventListener("load", () => problem($("control-problem"), ""));
-  $("control-draw").addEventListener("click", () => drawControl().catch((error) => problem($("control-problem"), error)));
-  $("control-remove").addEventListener("click", () => forgetControl());
+  on("control-picture", "error", () => problem($("control-problem"), t`The server can’t make this of the picture; choose another preprocessor.`));
+  on("control-picture", "load", () => problem($("control-problem"), ""));
+  on("control-draw", "click", () => drawControl().catch(shownAt("control-problem")));
+  on("control-remove", "click", () => forgetControl());
 }

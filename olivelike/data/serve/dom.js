@@ -17,6 +17,9 @@ export function make(tag, { on = {}, data = {}, ...rest } = {}, ...children) {
   return element;
 }
 
+/** Hear of events of the element with this id. */
+export const on = (id, type, heard) => $(id).addEventListener(type, heard);
+
 /** A button that submits nothing. */
 export const button = (text, click, more = {}) => make("button", { type: "button", on: { click }, ...more }, text);
 
@@ -41,7 +44,7 @@ export const tellFilled = () => document.dispatchEvent(new Event("form-filled"))
 export const onFilled = (work) => document.addEventListener("form-filled", work);
 
 /** Hear of files that are chosen at `id`, where the same ones may be chosen again. */
-export const onFiles = (id, take) => $(id).addEventListener("change", () => {
+export const onFiles = (id, take) => on(id, "change", () => {
   const files = [...$(id).files];
   $(id).value = "";
   if (files.length) take(files);
@@ -61,7 +64,7 @@ export function markInStrip({ id }) {
 
 /** Let arrows go along the strip, which is one stop of the tab key. */
 export function startStrip() {
-  $("strip").addEventListener("keydown", (event) => {
+  on("strip", "keydown", (event) => {
     const way = { ArrowLeft: "previousSibling", ArrowRight: "nextSibling" }[event.key];
     const next = way && event.target.closest("li")?.[way]?.querySelector("button");
     if (!next) return;

@@ -1,7 +1,7 @@
 // The fields of the form: what they hold, their bounds, what is kept of them, and the order that they make.
 
 import { FORM } from "./declared.js";
-import { $, exact, make, onFilled, option, recall, remember, settled, tellFilled, tellInput, typeOver, within } from "./dom.js";
+import { $, exact, make, on, onFilled, option, recall, remember, settled, tellFilled, tellInput, typeOver, within } from "./dom.js";
 import { t } from "./language.js";
 
 const KEY = "olivelike.form";
@@ -52,7 +52,7 @@ function joinTwin(twin) {
   };
   twin.before(`${label} `);
   twin.addEventListener("input", () => setField(name, twin.value));
-  $("form").addEventListener("input", follow);
+  on("form", "input", follow);
   onFilled(follow);
   follow();
 }
@@ -263,8 +263,8 @@ export function rememberForm(extra, fillExtra) {
     if (input.id in remembered && !(WORDS.includes(input.id) && input.value)) set(input, remembered[input.id]);
   }
   const later = settled(keep, 300);
-  $("form").addEventListener("input", later);
-  $("form").addEventListener("change", later);
+  on("form", "input", later);
+  on("form", "change", later);
   addEventListener("pagehide", keep);
   return found.more ?? {};
 }
@@ -293,13 +293,13 @@ function tellRare() {
 }
 
 export function startSizes() {
-  $("form").addEventListener("input", tellRare);
+  on("form", "input", tellRare);
   onFilled(tellRare);
   for (const id of ["width", "height"]) {
-    $(id).addEventListener("input", () => noteSize(""));
-    $(id).addEventListener("change", snapSize);
+    on(id, "input", () => noteSize(""));
+    on(id, "change", snapSize);
   }
-  $("fit").addEventListener("change", snapSize);
+  on("fit", "change", snapSize);
   onFilled(snapSize);
 }
 

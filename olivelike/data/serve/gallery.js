@@ -1,6 +1,6 @@
 // The pictures of all days: in pages that come as one scrolls, searched by recipe.
 
-import { $, button, make, newest, offer, option, settled, within } from "./dom.js";
+import { $, button, make, newest, offer, on, option, settled, within } from "./dom.js";
 import { locale, t } from "./language.js";
 import { problem } from "./notices.js";
 import { loraNames } from "./loras.js";
@@ -185,10 +185,10 @@ function walk(event) {
 export const listed = () => pictures;
 
 export function startGallery() {
-  $("search").addEventListener("input", settled(search, 250));
-  for (const id of ["search-kind", "search-model", "search-lora", "search-day"]) $(id).addEventListener("change", search);
-  $("gallery-more").addEventListener("click", readMore);
+  on("search", "input", settled(search, 250));
+  for (const id of ["search-kind", "search-model", "search-lora", "search-day"]) on(id, "change", search);
+  on("gallery-more", "click", readMore);
   addEventListener("scroll", settled(catchUp, 150));
-  $("gallery-days").addEventListener("keydown", walk);
+  on("gallery-days", "keydown", walk);
   new IntersectionObserver(([end]) => end.isIntersecting && visible() && readMore(), { rootMargin: "600px" }).observe($("gallery-more"));
 }

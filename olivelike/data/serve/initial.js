@@ -1,10 +1,10 @@
 // Picture to picture: the initial picture, and what was painted over it: a mask, colours, more room around it.
 
 import { paintOver } from "./canvas.js";
-import { $, newest, onFiles, onFilled } from "./dom.js";
+import { $, newest, on, onFiles, onFilled } from "./dom.js";
 import { noteSize, ownArea, setField } from "./form.js";
 import { t } from "./language.js";
-import { announce, notice, problem } from "./notices.js";
+import { announce, notice, problem, shownAt } from "./notices.js";
 import { ask } from "./server.js";
 import { asPng, canvasOf } from "./strokes.js";
 
@@ -178,11 +178,11 @@ function show() {
 
 export function startInitial() {
   onFiles("init-file", ([file]) => setInitial(file, { name: file.name }));
-  $("init-remove").addEventListener("click", forgetInitial);
-  $("init-draw").addEventListener("click", () => drawInitial().catch((error) => problem($("init-problem"), error)));
-  $("mask-open").addEventListener("click", () => openCanvas());
-  $("mask-remove").addEventListener("click", removeMask);
+  on("init-remove", "click", forgetInitial);
+  on("init-draw", "click", () => drawInitial().catch(shownAt("init-problem")));
+  on("mask-open", "click", () => openCanvas());
+  on("mask-remove", "click", removeMask);
   const tell = () => ($("strength-shown").textContent = Number($("strength").value).toFixed(2));
-  $("strength").addEventListener("input", tell);
+  on("strength", "input", tell);
   onFilled(tell);
 }

@@ -1,9 +1,9 @@
 // This page's jobs: sent, followed by their events, cancelled; and the queue of everybody.
 
 import { FORM } from "./declared.js";
-import { $, button, inWords, make, recall, remember, spaced } from "./dom.js";
+import { $, button, inWords, make, on, recall, remember, spaced } from "./dom.js";
 import { t } from "./language.js";
-import { notice, problem } from "./notices.js";
+import { notice, problem, shownAt } from "./notices.js";
 import { ask, listen, path, query } from "./server.js";
 
 const KEY = "olivelike.jobs";
@@ -159,7 +159,7 @@ function row(job, before) {
   const words = job.order?.prompt || t`Without a prompt`;
   const mine = isMine(job.id);
   const name = words.slice(0, 60);
-  const act = (how, json) => () => ask(path("jobs", job.id, how), { method: "POST", json }).catch((error) => problem($("job-problem"), error)).then(readQueue);
+  const act = (how, json) => () => ask(path("jobs", job.id, how), { method: "POST", json }).catch(shownAt("job-problem")).then(readQueue);
   const actions = !mine ? [] : [
     ...(job.state === "queued" ? [["↑", "Earlier", t`Earlier`, -1], ["↓", "Later", t`Later`, 1]].map(([sign, way, told, places]) => button(sign, act("move", { places }), { id: `queue-${way}-${job.id}`, "aria-label": `${told}: ${name}`, title: told, className: "quiet icon" })) : []),
     button("×", () => end(job.id, "cancel").then(() => own.delete(job.id)).then(readQueue), { "aria-label": t`Cancel: ${name}`, title: t`Cancel`, className: "quiet icon" }),
@@ -185,7 +185,7 @@ async function clear() {
 /** `shown(type, data)` is the stage, `usual(model)` the size where none is asked for. Jobs of before the page was loaded anew are found again. */
 export async function startJobs(shown, usual) {
   [show, sizeOf] = [shown, usual];
-  $("queue-clear").addEventListener("click", clear);
+  on("queue-clear", "click", clear);
   for (const id of recall(KEY, [], sessionStorage)) {
     const job = await ask(path("jobs", id)).catch(() => null);
     if (job) take(job);

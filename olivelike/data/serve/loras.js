@@ -1,6 +1,6 @@
 // LoRAs that the next picture is painted with: a list with strengths, beside those that the prompt names.
 
-import { $, button, inMegabytes, make, tellInput, typeOver } from "./dom.js";
+import { $, button, inMegabytes, make, on, tellInput, typeOver } from "./dom.js";
 import { t } from "./language.js";
 import { family } from "./models.js";
 import { notice } from "./notices.js";
@@ -102,5 +102,5 @@ function open() {
 }
 
 export function startLoras() {
-  $("lora-button").addEventListener("click", open);
+  on("lora-button", "click", open);
 }

@@ -1,6 +1,6 @@
 // The model that paints: picker, bounds of the form, samplers.
 
-import { $, inMegabytes, make, newest, offer, option, tellFilled } from "./dom.js";
+import { $, inMegabytes, make, newest, offer, on, option, tellFilled } from "./dom.js";
 import { takeControlNets } from "./controls.js";
 import { takeOptions } from "./form.js";
 import { t } from "./language.js";
@@ -101,5 +101,5 @@ function open() {
 }
 
 export function startModels() {
-  $("model-button").addEventListener("click", open);
+  on("model-button", "click", open);
 }

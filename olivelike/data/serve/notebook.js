@@ -1,9 +1,9 @@
 // What people keep for the next time: styles of prompts, presets of the form; and the prompts that they gave last.
 
-import { $, button, make, typeOver } from "./dom.js";
+import { $, button, make, on, typeOver } from "./dom.js";
 import { fillForm, formState } from "./form.js";
 import { t } from "./language.js";
-import { confirmed, notice, problem } from "./notices.js";
+import { confirmed, notice, problem, shownAt } from "./notices.js";
 import { ask, path, query } from "./server.js";
 
 const MOST_HISTORY = 60;
@@ -82,7 +82,7 @@ async function show() {
 
 async function drop(name) {
   if (!(await confirmed(t`Delete “${name}”?`, t`Delete`))) return;
-  await ask(path(kind, name), { method: "DELETE" }).catch((error) => problem($("notebook-problem"), error));
+  await ask(path(kind, name), { method: "DELETE" }).catch(shownAt("notebook-problem"));
   await show();
 }
 
@@ -103,14 +103,14 @@ async function keep() {
 
 export function startNotebook() {
   for (const name of Object.keys(KINDS)) {
-    $(`open-${name}`).addEventListener("click", () => {
+    on(`open-${name}`, "click", () => {
       kind = name;
       $("notebook").showModal();
       show().then(() => ($("notebook-list").querySelector("button") ?? $("notebook-name")).focus());
     });
   }
-  $("notebook-close").addEventListener("click", () => $("notebook").close());
-  $("notebook-keep").addEventListener("submit", (event) => {
+  on("notebook-close", "click", () => $("notebook").close());
+  on("notebook-keep", "submit", (event) => {
     event.preventDefault();
     keep();
   });

@@ -61,6 +61,9 @@ export function problem(element, error) {
   element.hidden = !text;
 }
 
+/** Return what shows an error at the element with this id, for `catch`. */
+export const shownAt = (id) => (error) => problem($(id), error);
+
 /** Ask before something that can't be taken back. */
 export function confirmed(question, verb) {
   const dialog = $("confirm");

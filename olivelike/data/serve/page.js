@@ -2,7 +2,7 @@
 
 import { FORM } from "./declared.js";
 import { startCanvas } from "./canvas.js";
-import { $, button, nameKeys, onFilled } from "./dom.js";
+import { $, button, nameKeys, on, onFilled } from "./dom.js";
 import { startCompare } from "./compare.js";
 import { readNames, startOffers } from "./complete.js";
 import { controlFields, forgetControl, startControls } from "./controls.js";
@@ -182,26 +182,26 @@ function shortcuts(event) {
 }
 
 function startForm() {
-  $("form").addEventListener("submit", (event) => {
+  on("form", "submit", (event) => {
     event.preventDefault();
     generate();
   });
   // What is changed may be what was wrong.
-  $("form").addEventListener("input", () => problem($("order-problem"), ""));
-  $("cancel").addEventListener("click", () => stop("cancel"));
-  $("skip").addEventListener("click", () => stop("skip"));
-  $("swap").addEventListener("click", () => {
+  on("form", "input", () => problem($("order-problem"), ""));
+  on("cancel", "click", () => stop("cancel"));
+  on("skip", "click", () => stop("skip"));
+  on("swap", "click", () => {
     const [width, height] = [$("width").value, $("height").value];
     setField("width", height);
     setField("height", width);
   });
-  $("seed-random").addEventListener("click", () => setField("seed", -1));
-  $("seed-last").addEventListener("click", () => {
+  on("seed-random", "click", () => setField("seed", -1));
+  on("seed-last", "click", () => {
     const seed = shownPicture()?.seed;
     if (seed === null || seed === undefined) notice(t`No picture is shown whose seed could be taken.`);
     else setField("seed", seed);
   });
-  $("form-reset").addEventListener("click", () => {
+  on("form-reset", "click", () => {
     const before = formState();
     resetFields();
     setLoras([]);
@@ -215,7 +215,7 @@ function startForm() {
     const size = ["width", "height"].map((id) => Math.round(($(id).value * times) / unit) * unit).join("×");
     $("hires-badge").textContent = [times && `×${times} · ${size}`, $("upscaler").value].filter(Boolean).join(" · ");
   };
-  $("form").addEventListener("input", tellHires);
+  on("form", "input", tellHires);
   onFilled(tellHires);
 }
 

@@ -1,6 +1,6 @@
 // A dialog of cards with pictures, of which one or several are chosen: for models and for LoRAs.
 
-import { $, make } from "./dom.js";
+import { $, make, on } from "./dom.js";
 import { t } from "./language.js";
 import { notice } from "./notices.js";
 
@@ -77,14 +77,14 @@ function tell() {
 }
 
 export function startPicker() {
-  for (const id of ["picker-close", "picker-done"]) $(id).addEventListener("click", () => $("picker").close());
-  $("picker-refresh").addEventListener("click", refresh);
-  $("picker-more").addEventListener("click", () => {
+  for (const id of ["picker-close", "picker-done"]) on(id, "click", () => $("picker").close());
+  on("picker-refresh", "click", refresh);
+  on("picker-more", "click", () => {
     $("picker").close();
     further()?.[1]().catch((error) => notice(error.message));
   });
-  $("picker-filter").addEventListener("input", filter);
-  $("picker").addEventListener("keydown", (event) => {
+  on("picker-filter", "input", filter);
+  on("picker", "keydown", (event) => {
     const words = $("picker-filter");
     const first = $("picker-list").querySelector("li:not([hidden]) > :enabled");
     if (event.target !== words) {

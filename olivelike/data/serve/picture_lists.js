@@ -1,6 +1,6 @@
 // Pictures that an order may have several of beside its words: a prompt for the IP-Adapter, references to work after.
 
-import { $, button, make, onFiles, recall, remember } from "./dom.js";
+import { $, button, make, on, onFiles, recall, remember } from "./dom.js";
 import { upload } from "./initial.js";
 import { t } from "./language.js";
 import { announce, problem } from "./notices.js";
@@ -81,7 +81,7 @@ function pictureList(name, field, told) {
     },
     start() {
       onFiles(`${name}-file`, add);
-      $(`${name}-remove`).addEventListener("click", this.forget);
+      on(`${name}-remove`, "click", this.forget);
       restore();
     },
   };

@@ -1,7 +1,7 @@
 // X/Y/Z plots: an axis' field and values, read as A1111's script reads them.
 
 import { FORM } from "./declared.js";
-import { $, button, exact, make, onFilled, option, tellInput } from "./dom.js";
+import { $, button, exact, make, on, onFilled, option, tellInput } from "./dom.js";
 import { t } from "./language.js";
 
 const SIDES = ["x", "y", "z"];
@@ -88,7 +88,7 @@ export function startPlot(choices) {
     }
     $("plot-badge").textContent = text;
   };
-  $("fold-plot").addEventListener("input", show);
+  on("fold-plot", "input", show);
   onFilled(show);
   show();
 }

@@ -1,6 +1,6 @@
 // The two prompts: how many tokens they have, and colours behind what is more than plain text.
 
-import { $, make, newest, settled, typeOver } from "./dom.js";
+import { $, make, newest, on, settled, typeOver } from "./dom.js";
 import { t } from "./language.js";
 import { isKnownLora } from "./loras.js";
 import { problem } from "./notices.js";
@@ -157,7 +157,7 @@ const editors = [];
 
 export function startPrompts(model) {
   editors.push(new Editor("prompt", "prompt", model), new Editor("negative_prompt", "negative", model));
-  $("prompt_weights").addEventListener("input", recount);
+  on("prompt_weights", "input", recount);
 }
 
 /** Count anew, as after another model or when the text was set from elsewhere. */

@@ -1,6 +1,6 @@
 // Workflows and conversions: started from here, their plan, what they tell, and the report that they leave.
 
-import { $, button, make, option } from "./dom.js";
+import { $, button, make, on, option } from "./dom.js";
 import { locale, t } from "./language.js";
 import { announce, notice, problem } from "./notices.js";
 import { ask, listen, path, query } from "./server.js";
@@ -195,7 +195,7 @@ export async function readRuns() {
 /** `onServed()` is called when a run has made a model that can paint now. */
 export function startRuns(onServed) {
   served = onServed;
-  $("run-kind").addEventListener("change", () => choose($("run-kind").value));
-  $("run-plan").addEventListener("click", plan);
-  $("run-form").addEventListener("submit", start);
+  on("run-kind", "change", () => choose($("run-kind").value));
+  on("run-plan", "click", plan);
+  on("run-form", "submit", start);
 }

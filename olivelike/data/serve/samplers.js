@@ -1,6 +1,6 @@
 // Sampler and schedule type as two lists, which make the one name that orders and recipes have.
 
-import { $, onFilled, option } from "./dom.js";
+import { $, on, onFilled, option } from "./dom.js";
 import { t } from "./language.js";
 
 let known = [];
@@ -82,11 +82,11 @@ function take() {
 }
 
 export function startSamplers() {
-  $("sampler").addEventListener("change", () => {
+  on("sampler", "change", () => {
     showSchedules("Automatic");
     take();
   });
-  $("schedule").addEventListener("change", take);
-  $("scheduler").addEventListener("input", show);
+  on("schedule", "change", take);
+  on("scheduler", "input", show);
   onFilled(show);
 }

@@ -1,9 +1,9 @@
 // Several pictures of the gallery, chosen at once, and what is done with all of them.
 
 import { compare } from "./compare.js";
-import { $, make } from "./dom.js";
+import { $, make, on } from "./dom.js";
 import { t } from "./language.js";
-import { confirmed, notice, problem } from "./notices.js";
+import { confirmed, notice, problem, shownAt } from "./notices.js";
 import { ask, path, query } from "./server.js";
 
 /** Pictures of a sheet. */
@@ -163,14 +163,14 @@ export function startSelection(pictures, asked, onRemoved) {
   listed = pictures;
   wanted = asked;
   removed = onRemoved;
-  $("select").addEventListener("click", () => select(!selecting()));
-  $("select-all").addEventListener("click", () => chooseAll().catch((error) => problem($("gallery-problem"), error)));
-  $("selected-like").addEventListener("click", likeAll);
-  $("selected-compare").addEventListener("click", async () => compare(...(await Promise.all([...chosen.values()].map((one) => (one.url ? one : ask(path("pictures", one.id))))))));
-  $("selected-sheet").addEventListener("click", () => save(query("/api/pictures/sheet.png", { ids: ids() })));
-  $("selected-zip").addEventListener("click", () => saveZip().catch((error) => problem($("gallery-problem"), error)));
-  $("selected-delete").addEventListener("click", removeAll);
-  $("view-gallery").addEventListener("keydown", (event) => {
+  on("select", "click", () => select(!selecting()));
+  on("select-all", "click", () => chooseAll().catch(shownAt("gallery-problem")));
+  on("selected-like", "click", likeAll);
+  on("selected-compare", "click", async () => compare(...(await Promise.all([...chosen.values()].map((one) => (one.url ? one : ask(path("pictures", one.id))))))));
+  on("selected-sheet", "click", () => save(query("/api/pictures/sheet.png", { ids: ids() })));
+  on("selected-zip", "click", () => saveZip().catch(shownAt("gallery-problem")));
+  on("selected-delete", "click", removeAll);
+  on("view-gallery", "keydown", (event) => {
     if (event.key === "Escape" && selecting()) select(false);
   });
 }

@@ -1,6 +1,6 @@
 // Settings: language, theme and defaults, which this browser keeps; models, folders and bounds, as the operator has them.
 
-import { $, button, inMegabytes, inWords, make, option } from "./dom.js";
+import { $, button, inMegabytes, inWords, make, on, option } from "./dom.js";
 import { defaultsKept, forgetDefaults, keepDefaults } from "./form.js";
 import { LANGUAGE, LANGUAGES, followsBrowser, setLanguage, t } from "./language.js";
 import { modelFacts, readModels, titleOf, unloadModels } from "./models.js";
@@ -63,14 +63,14 @@ export function showSettings() {
 export function startSettings() {
   $("language").append(option("", t`As the browser`), ...Object.entries(LANGUAGES).map(([code, name]) => option(code, name, { lang: code })));
   $("language").value = followsBrowser() ? "" : LANGUAGE.split("-")[0];
-  $("language").addEventListener("change", () => setLanguage($("language").value));
-  $("theme-choice").addEventListener("change", () => setTheme($("theme-choice").value));
-  $("defaults-keep").addEventListener("click", () => {
+  on("language", "change", () => setLanguage($("language").value));
+  on("theme-choice", "change", () => setTheme($("theme-choice").value));
+  on("defaults-keep", "click", () => {
     const count = keepDefaults();
     notice(count ? t`The form is the default now.` : t`The form is as the model has it; there is nothing to keep.`);
     showSettings();
   });
-  const doing = (id, work) => $(id).addEventListener("click", async () => {
+  const doing = (id, work) => on(id, "click", async () => {
     await work().catch((error) => notice(error.message));
     showSettings();
   });

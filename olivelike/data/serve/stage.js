@@ -1,11 +1,11 @@
 // What is painted now: preview, steps, time left, and the pictures of the job.
 
-import { $, inWords, make, markInStrip, recall, remember, showIn, startStrip } from "./dom.js";
+import { $, inWords, make, markInStrip, on, recall, remember, showIn, startStrip } from "./dom.js";
 import { inWordsOfThePage } from "./form.js";
 import { addToGallery, thumbnail } from "./gallery.js";
 import { current } from "./jobs.js";
 import { t } from "./language.js";
-import { announce, notice, problem, say } from "./notices.js";
+import { announce, notice, problem, say, shownAt } from "./notices.js";
 import { showActions } from "./picture_actions.js";
 import { ask, path } from "./server.js";
 import { FLAGGED, view } from "./viewer.js";
@@ -62,7 +62,7 @@ function showBar(picture) {
   if (asked.has(picture.job) && !picture.sheet && picture.prompt !== asked.get(picture.job)) parts.push(make("br"), picture.prompt);
   if (picture.flagged) parts.push(make("span", { className: "problem" }, FLAGGED));
   $("picture-facts").replaceChildren(...parts);
-  showActions("picture", picture, { failed: (error) => problem($("job-problem"), error), before: () => problem($("job-problem"), "") });
+  showActions("picture", picture, { failed: shownAt("job-problem"), before: () => problem($("job-problem"), "") });
   $("picture-bar").hidden = false;
   $("picture-bar").classList.remove("away");
 }
@@ -240,7 +240,7 @@ export function removeFromStage(picture) {
 }
 
 export function startStage() {
-  $("stage-open").addEventListener("click", () => shown && view(shown, strip));
+  on("stage-open", "click", () => shown && view(shown, strip));
   startStrip();
-  $("stage-picture").addEventListener("error", () => notice(t`This picture is gone; the gallery no longer has it.`));
+  on("stage-picture", "error", () => notice(t`This picture is gone; the gallery no longer has it.`));
 }

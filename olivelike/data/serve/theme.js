@@ -1,6 +1,6 @@
 // Light, dark, or as the system has it; kept, and set by early_theme.js the next time.
 
-import { $ } from "./dom.js";
+import { $, on } from "./dom.js";
 import { t } from "./language.js";
 
 const KEY = "olivelike.theme";
@@ -27,4 +27,4 @@ function show() {
 }
 
 show();
-$("theme").addEventListener("click", () => setTheme(ORDER[(ORDER.indexOf(chosen) + 1) % ORDER.length]));
+on("theme", "click", () => setTheme(ORDER[(ORDER.indexOf(chosen) + 1) % ORDER.length]));

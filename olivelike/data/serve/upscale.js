@@ -1,11 +1,11 @@
 // Upscale: a picture enlarged by a network or without one, into the gallery; and the list of upscalers, for Hires fix too.
 
-import { $, make, newest, offer, onFiles, option } from "./dom.js";
+import { $, make, newest, offer, on, onFiles, option } from "./dom.js";
 import { addToGallery } from "./gallery.js";
 import { whyInvalid } from "./form.js";
 import { checkSize } from "./initial.js";
 import { t } from "./language.js";
-import { announce, problem } from "./notices.js";
+import { announce, problem, shownAt } from "./notices.js";
 import { showActions } from "./picture_actions.js";
 import { ask, fileOf, query } from "./server.js";
 import { view } from "./viewer.js";
@@ -96,7 +96,7 @@ async function start(event) {
     $("upscale-result").alt = t`Upscaled to ${result.width} by ${result.height} pixels`;
     $("upscale-open").hidden = false;
     $("upscaled-actions").hidden = false;
-    showActions("upscaled", result, { failed: (error) => problem($("upscale-problem"), error), before: () => problem($("upscale-problem"), "") });
+    showActions("upscaled", result, { failed: shownAt("upscale-problem"), before: () => problem($("upscale-problem"), "") });
     $("upscale-status").textContent = t`${result.width}×${result.height}, after ${Math.max(1, Math.round((Date.now() - began) / 1000))} s. It is in the gallery.`;
     announce($("upscale-status").textContent);
   } catch (error) {
@@ -117,10 +117,10 @@ export function removeFromUpscale(gone) {
 }
 
 export function startUpscale() {
-  $("upscale-form").addEventListener("submit", start);
+  on("upscale-form", "submit", start);
   onFiles("upscale-file", ([file]) => setUpscale(file));
-  $("upscale-remove").addEventListener("click", remove);
-  $("upscale-factor").addEventListener("input", show);
-  $("upscale-open").addEventListener("click", () => result && view(result));
+  on("upscale-remove", "click", remove);
+  on("upscale-factor", "input", show);
+  on("upscale-open", "click", () => result && view(result));
   show();
 }

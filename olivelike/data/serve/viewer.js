@@ -1,9 +1,9 @@
 // One picture, large, with its recipe and what can be done with it.
 
 import { recordOf } from "./compare.js";
-import { $, showIn } from "./dom.js";
+import { $, on, showIn } from "./dom.js";
 import { locale, t } from "./language.js";
-import { notice, problem } from "./notices.js";
+import { notice, problem, shownAt } from "./notices.js";
 import { removePicture, showActions } from "./picture_actions.js";
 import { recipeRows } from "./recipe.js";
 
@@ -69,23 +69,23 @@ export function leaveViewer(picture) {
 }
 
 export function startViewer() {
-  $("viewer-close").addEventListener("click", () => $("viewer").close());
-  $("viewer-before").addEventListener("click", () => turn(0));
-  $("viewer-after").addEventListener("click", () => turn(1));
-  $("viewer-actual").addEventListener("click", () => zoom(!actual));
-  $("viewer").addEventListener("close", () => zoom(false));
-  $("viewer-link").addEventListener("mousemove", ({ buttons, movementX, movementY }) => buttons && $("viewer-link").scrollBy(-movementX, -movementY));
-  $("viewer-link").addEventListener("click", (event) => actual && event.preventDefault());
+  on("viewer-close", "click", () => $("viewer").close());
+  on("viewer-before", "click", () => turn(0));
+  on("viewer-after", "click", () => turn(1));
+  on("viewer-actual", "click", () => zoom(!actual));
+  on("viewer", "close", () => zoom(false));
+  on("viewer-link", "mousemove", ({ buttons, movementX, movementY }) => buttons && $("viewer-link").scrollBy(-movementX, -movementY));
+  on("viewer-link", "click", (event) => actual && event.preventDefault());
   let touched = null;
-  $("viewer-link").addEventListener("touchstart", ({ touches }) => (touched = touches.length === 1 ? touches[0] : null), { passive: true });
-  $("viewer-link").addEventListener("touchend", ({ changedTouches: [end] }) => {
+  on("viewer-link", "touchstart", ({ touches }) => (touched = touches.length === 1 ? touches[0] : null), { passive: true });
+  on("viewer-link", "touchend", ({ changedTouches: [end] }) => {
     const [across, along] = touched && !actual ? [end.clientX - touched.clientX, end.clientY - touched.clientY] : [0, 0];
     if (Math.abs(across) > SWIPE && Math.abs(across) > 2 * Math.abs(along)) turn(across > 0 ? 0 : 1);
   });
-  $("viewer").addEventListener("keydown", (event) => {
+  on("viewer", "keydown", (event) => {
     if (event.key === "ArrowLeft") turn(0);
     else if (event.key === "ArrowRight") turn(1);
-    else if (event.key === "Delete") removePicture(shown).catch((error) => problem($("viewer-problem"), error));
+    else if (event.key === "Delete") removePicture(shown).catch(shownAt("viewer-problem"));
     else if (event.key === "z") zoom(!actual);
     else if (event.key === "f") $("viewer-actions").querySelector("[aria-pressed]").click();
   });

@@ -1,6 +1,6 @@
 // The form, and what it shows while the worker paints; everything heavy is in worker.js.
 
-import { $, button, inMegabytes, inWords, make, nameKeys, option, settled, startStrip, tellFilled } from "./dom.js";
+import { $, button, inMegabytes, inWords, nameKeys, on, option, settled, startStrip, tellFilled } from "./dom.js";
 import { followsBrowser, LANGUAGE, LANGUAGES, setLanguage, t } from "./language.js";
 import { announce, confirmed, problem, say } from "./notices.js";
 import { addPicture, allPictures, endPreview, readPictures, removePicture, showPreview, shownPicture } from "./pictures.js";
@@ -250,7 +250,7 @@ function onLoadError(event) {
 }
 
 function startForm() {
-  $("form").addEventListener("submit", (event) => {
+  on("form", "submit", (event) => {
     event.preventDefault();
     generate();
   });
@@ -261,18 +261,18 @@ function startForm() {
       generate();
     } else if (event.key === "Escape" && asked) $("cancel").click();
   });
-  $("cancel").addEventListener("click", () => {
+  on("cancel", "click", () => {
     say(t`Cancelling: this step ends first.`, $("step-bar").value);
     worker.postMessage({ kind: "cancel" });
   });
-  $("use-wasm").addEventListener("click", () => {
+  on("use-wasm", "click", () => {
     choice("wasm").checked = true;
     generate();
   });
-  $("swap").addEventListener("click", () => fill({ width: $("height").value, height: $("width").value }));
-  $("seed-random").addEventListener("click", () => fill({ seed: -1 }));
-  $("seed-last").addEventListener("click", () => shownPicture() && fill({ seed: shownPicture().recipe.seed }));
-  $("form-reset").addEventListener("click", () => {
+  on("swap", "click", () => fill({ width: $("height").value, height: $("width").value }));
+  on("seed-random", "click", () => fill({ seed: -1 }));
+  on("seed-last", "click", () => shownPicture() && fill({ seed: shownPicture().recipe.seed }));
+  on("form-reset", "click", () => {
     fill(Object.fromEntries(Object.entries(usual()).filter(([id]) => !words.has(id))));
     if (facts.samplers.own === null) withoutOwn();
   });
@@ -283,31 +283,31 @@ function startForm() {
     });
   }
   const later = settled(keep, 300);
-  for (const type of ["input", "change"]) $("form").addEventListener(type, later);
+  for (const type of ["input", "change"]) on("form", type, later);
 }
 
 function startPictures() {
   startStrip();
-  $("picture-seed").addEventListener("click", () => fill({ seed: shownPicture().recipe.seed }));
-  $("picture-use").addEventListener("click", () => fill(shownPicture().recipe));
-  $("picture-delete").addEventListener("click", async () => {
+  on("picture-seed", "click", () => fill({ seed: shownPicture().recipe.seed }));
+  on("picture-use", "click", () => fill(shownPicture().recipe));
+  on("picture-delete", "click", async () => {
     if (!(await confirmed(t`Delete this picture? It is gone for good.`, t`Delete`))) return;
     await removePicture(shownPicture());
     showKept();
   });
-  $("forget-pictures").addEventListener("click", async () => {
+  on("forget-pictures", "click", async () => {
     if (!(await confirmed(t`Delete all pictures? They are gone for good.`, t`Delete`))) return;
     for (const picture of [...allPictures()]) await removePicture(picture);
     showKept();
   });
-  $("forget-files").addEventListener("click", () => worker.postMessage({ kind: "forget" }));
+  on("forget-files", "click", () => worker.postMessage({ kind: "forget" }));
 }
 
 function startLanguage() {
   const codes = ["", ...Object.keys(LANGUAGES)];
   $("language").replaceChildren(...codes.map((code) => option(code, LANGUAGES[code] ?? t`As the browser`)));
   $("language").value = followsBrowser() ? "" : codes.find((code) => code && LANGUAGE.startsWith(code));
-  $("language").addEventListener("change", () => setLanguage($("language").value));
+  on("language", "change", () => setLanguage($("language").value));
 }
 
 recall();
