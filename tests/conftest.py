@@ -9,6 +9,7 @@ import sys
 import tempfile
 from functools import cache, partial, wraps
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -31,6 +32,8 @@ if os.name == "posix" and Path("/dev/shm").is_dir():
     memory = os.statvfs("/dev/shm")
     if memory.f_bavail * memory.f_frsize > 8 << 30 and not memory.f_flag & os.ST_NOEXEC:
         tempfile.tempdir = os.environ["TMPDIR"] = os.environ.get("TMPDIR", "/dev/shm")
+# For formats that no schema of ours has, jsonschema compiles a grammar in a second where this is installed.
+sys.modules.setdefault("rfc3987_syntax", None)
 os.environ["OLIVELIKE_SHELF"] = ""  # That of whoever runs the tests knows things, too.
 
 if os.environ.get("OLIVELIKE_FILL_SHELF"):
@@ -129,11 +132,10 @@ def folder_of(path):
 def pytest_collection_finish(session):
     """Notice when a release of pytest or pytest-xdist keeps groups together no more: fixtures would be made twice.
 
-    Then spare the garbage collector the modules and the tests.
+    Then spare the garbage collector the modules and the tests, which take it a second to look at.
     """
     if os.environ.get("PYTEST_XDIST_WORKER") and session.config.getvalue("loadgroup"):
         assert all("@" in item.nodeid for item in session.items), "tests have lost their groups"
-    gc.collect()
     gc.freeze()  # What is loaded by now stays to the end.
 
 
@@ -167,17 +169,39 @@ def allowed_plugins(tmp_path_factory):
 
 
 @pytest.fixture(scope="session", autouse=True)
-def sessions_wait_asleep():
-    """Let threads of ONNX Runtime wait without spinning: that took as long again as what they compute."""
+def sessions_run_in_one_thread():
+    """Let ONNX Runtime compute in one thread where no number is said, and others wait without spinning.
+
+    Spinning took as long again as what they compute, and twice as long to open a network.
+    """
     import onnxruntime
 
     class SessionOptions(onnxruntime.SessionOptions):
         def __init__(self):
             super().__init__()
+            self.intra_op_num_threads = 0
             self.add_session_config_entry("session.intra_op.allow_spinning", "0")
+
+        def __setattr__(self, name, value):
+            super().__setattr__(name, value or 1 if name == "intra_op_num_threads" else value)
+
+    class InferenceSession(onnxruntime.InferenceSession):
+        def __init__(self, model, sess_options=None, *more, **named):
+            super().__init__(model, sess_options or SessionOptions(), *more, **named)
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(onnxruntime, "SessionOptions", SessionOptions)
+        patched.setattr(onnxruntime, "InferenceSession", InferenceSession)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def closed_networks_are_looked_for_among_what_is_young():
+    """Spare each pipeline that closes a network a look at all that the tests have made: a tenth of a second."""
+    from olivelike.runtime.pipeline import networks
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(networks, "gc", SimpleNamespace(collect=partial(gc.collect, 1)))
         yield
 
 

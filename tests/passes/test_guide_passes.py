@@ -98,7 +98,8 @@ def run(session, values):
     return session.run(["out_sample"], given)[0].astype(np.float64)
 
 
-def torch_unet(kind, *, prompted):
+@cache
+def torch_unet(kind, prompted):
     """Return diffusers' UNet in float64, with an IP-Adapter that its own code placed."""
     from diffusers import UNet2DConditionModel
     from safetensors.torch import load_file
@@ -142,7 +143,7 @@ def feeds(kind):
     }  # fmt: skip
     embeds = normal(2, 1, 16)
     with torch.no_grad():
-        (tokens,) = torch_unet(kind, prompted=True).encoder_hid_proj([torch.from_numpy(embeds).double()])
+        (tokens,) = torch_unet(kind, True).encoder_hid_proj([torch.from_numpy(embeds).double()])
     more["ip_adapter"] = {IMAGE_TOKENS: tokens[:, 0].float().numpy(), IMAGE_STRENGTH: np.array([SCALE], np.float32)}
     return given, more, embeds
 
@@ -164,7 +165,7 @@ def expected(kind, guides):
         conditions["image_embeds"] = [torch.from_numpy(embeds).double()]
     down = led["up"]
     with torch.no_grad():
-        return torch_unet(kind, prompted="ip_adapter" in guides)(
+        return torch_unet(kind, "ip_adapter" in guides)(
             *list(taken.values())[:3],
             down_intrablock_additional_residuals=led["down"],
             added_cond_kwargs=conditions or None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from functools import partial
+from functools import cache, partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -100,6 +100,13 @@ def calibrated(one_torch_thread, tmp_path_factory):
     return fused, write(fused, tmp_path_factory.mktemp("float")), {n: one.result() for n, one in seen.items()}
 
 
+@pytest.fixture(scope="module")
+def rounded_by(calibrated):
+    """What gives the UNet that a pass has rounded for a target, each once."""
+    fused, _, seen = calibrated
+    return cache(lambda make, target: run_pass(make, fused, target=target, calibration=seen))
+
+
 def outputs(path, optimised=None):
     opened = session(path, optimised)
     return opened.run(None, shaped(opened, feeds()))[0]
@@ -109,9 +116,9 @@ def distance(found, wanted):
     return float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted))
 
 
-def test_the_cpu_computes_in_8_bits_what_is_near_to_float(calibrated, tmp_path):
+def test_the_cpu_computes_in_8_bits_what_is_near_to_float(calibrated, rounded_by, tmp_path):
     fused, as_float, seen = calibrated
-    result = run_pass(INT8, fused, target="cpu", calibration=seen)
+    result = rounded_by(INT8, "cpu")
     path = write(result, tmp_path)
     assert 1e-3 < distance(outputs(path, tmp_path / "optimised.onnx"), outputs(as_float)) < 0.2
     ran = Counter(node.op_type for node in onnx.load(tmp_path / "optimised.onnx", load_external_data=False).graph.node)
@@ -129,12 +136,10 @@ def test_the_cpu_computes_in_8_bits_what_is_near_to_float(calibrated, tmp_path):
     assert {entry.domain for entry in onnx.load(path).opset_import} == {"", "com.microsoft"}
 
 
-def test_openvino_reads_the_same_form(calibrated, tmp_path):
+def test_openvino_reads_the_same_form(calibrated, rounded_by, tmp_path):
     openvino = pytest.importorskip("openvino")
     fused, as_float, seen = calibrated
-    network = openvino.Core().compile_model(
-        str(write(run_pass(INT8, fused, target="openvino", calibration=seen), tmp_path)), "CPU"
-    )
+    network = openvino.Core().compile_model(str(write(rounded_by(INT8, "openvino"), tmp_path)), "CPU")
     found = network(shaped(session(as_float), feeds()))[0]
     assert 1e-3 < distance(found, outputs(as_float)) < 0.2
 
@@ -143,17 +148,17 @@ def test_openvino_reads_the_same_form(calibrated, tmp_path):
     ("make", "target", "name"),
     [(FP8, "tensorrt", "fp8"), pytest.param(INT8, "cpu", "int8", marks=pytest.mark.slow)],  # A run verifies int8.
 )
-def test_verify_knows_it(calibrated, make, target, name):
+def test_verify_knows_it(calibrated, rounded_by, make, target, name):
     fused, _, seen = calibrated
-    found = run_pass(VERIFY, run_pass(make, fused, target=target, calibration=seen), samples=1)
+    found = run_pass(VERIFY, rounded_by(make, target), samples=1)
     figures = found.facts["verification"]
     assert (figures["precision"], figures["passed"]) == (name, True)
     assert figures["relative_error"] > 1e-3
 
 
-def test_float8_graphs_run_and_are_evaluated_as_the_cpu_rounds(calibrated, tmp_path):
+def test_float8_graphs_run_and_are_evaluated_as_the_cpu_rounds(calibrated, rounded_by, tmp_path):
     fused, as_float, seen = calibrated
-    result = run_pass(FP8, fused, target="tensorrt", calibration=seen)
+    result = rounded_by(FP8, "tensorrt")
     assert 1e-3 < distance(outputs(write(result, tmp_path)), outputs(as_float)) < 0.2
     graph = onnx.parser.parse_graph(
         "agraph (float[N] x, float scale) => (float[N] y) <float8e4m3fn zero = {0}>"
@@ -227,9 +232,9 @@ def test_a_product_whose_second_factor_is_a_softmax_is_no_attention():
     assert list(attending(model.graph, set())) == []
 
 
-def test_it_is_known_where_float8_runs(calibrated):
+def test_it_is_known_where_float8_runs(calibrated, rounded_by):
     fused, _, seen = calibrated
-    graph = run_pass(FP8, fused, target="tensorrt", calibration=seen).graph.to_ir()
+    graph = rounded_by(FP8, "tensorrt").graph.to_ir()
     left = {
         name: {node.reason for node in left_to_cpu(graph, TARGETS[name])} for name in ("cpu", "tensorrt", "directml")
     }
@@ -238,14 +243,14 @@ def test_it_is_known_where_float8_runs(calibrated):
     assert "directml is not known to have it in float8" in left["directml"]
 
 
-def test_what_stays_in_float_is_an_option(calibrated):
+def test_what_stays_in_float_is_an_option(calibrated, rounded_by):
     fused, _, seen = calibrated
-    usual = run_pass(INT8, fused, target="cpu", calibration=seen).facts
+    usual = rounded_by(INT8, "cpu").facts
     less = run_pass(INT8, fused, target="cpu", calibration=seen, linear=False, float_blocks=["down_blocks.*"]).facts
     assert usual["left_in_float"] < less["left_in_float"]
     assert "quantised_linear" not in less
     paths = {node.metadata_props.get("olivelike.block", "") for node in
-             run_pass(INT8, fused, target="cpu", calibration=seen).graph.to_ir().graph
+             rounded_by(INT8, "cpu").graph.to_ir().graph
              if node.op_type == "QuantizeLinear"}  # fmt: skip
     assert not {path for path in paths if path.startswith(("conv_in", "time_embedding"))}
 
@@ -266,12 +271,12 @@ def test_symmetric_activations_have_no_zero_point(calibrated):
     assert not any(zero.any() for zero in zeros)
 
 
-def test_another_graph_than_the_one_that_was_seen_is_refused(calibrated):
+def test_another_graph_than_the_one_that_was_seen_is_refused(calibrated, rounded_by):
     fused, _, seen = calibrated
     with pytest.raises(PassError, match="calibration has not seen '.*'; nothing may change the graph"):
         run_pass(INT8, fused, target="cpu", calibration={})
     with pytest.raises(PassError, match="quantised already"):
-        run_pass(INT8, run_pass(INT8, fused, target="cpu", calibration=seen), target="cpu", calibration=seen)
+        run_pass(INT8, rounded_by(INT8, "cpu"), target="cpu", calibration=seen)
 
 
 @pytest.mark.parametrize(("make", "name"), [(INT8, "tensorrt"), (INT8, "webgpu"), (FP8, "cpu"), (FP8, "cuda")])
@@ -376,7 +381,7 @@ def test_a_limit_on_what_is_drawn_that_cannot_be_met_is_answered_with_the_neares
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("make", "target"), [(INT8, "cpu"), (FP8, "tensorrt")])
-def test_a_search_leaves_in_float_what_costs_most(calibrated, make, target):
+def test_a_search_leaves_in_float_what_costs_most(calibrated, rounded_by, make, target):
     fused, _, seen = calibrated
     cache = {}
 
@@ -387,7 +392,7 @@ def test_a_search_leaves_in_float_what_costs_most(calibrated, make, target):
         def put(self, question, answer):
             cache[json.dumps(question)] = answer
 
-    usual = run_pass(VERIFY, run_pass(make, fused, target=target, calibration=seen), samples=1, max_relative_error=1)
+    usual = run_pass(VERIFY, rounded_by(make, target), samples=1, max_relative_error=1)
     error = usual.facts["verification"]["relative_error"]
     asked = {"target": target, "calibration": seen, "auto": True, "samples": 1}
     with pytest.MonkeyPatch.context() as patch:

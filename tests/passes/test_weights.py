@@ -38,6 +38,18 @@ def fused(one_torch_thread):
     return run_pass(FUSE, little_model("attending", "unet"), target="cpu")
 
 
+@pytest.fixture(scope="module")
+def eighth(fused):
+    """Return that UNet as `weights8` makes it by default."""
+    return run_pass(EIGHT, fused, target="cpu")
+
+
+@pytest.fixture(scope="module")
+def text(tiny):
+    """Return the fused text encoder."""
+    return run_pass(FUSE, tiny("text_encoder"), target="cpu")
+
+
 @pytest.mark.parametrize(
     ("make", "half"),
     [
@@ -58,8 +70,8 @@ def test_a_unet_is_as_near_to_torch_as_its_bits_allow(fused, make, half):
 
 
 @pytest.mark.parametrize("make", [EIGHT, FOUR])
-def test_what_is_written_holds_integers_and_runs(tiny, make, tmp_path):
-    model = run_pass(FUSE, tiny("text_encoder"), target="cpu")
+def test_what_is_written_holds_integers_and_runs(text, make, tmp_path):
+    model = text
     result = run_pass(make, model, target="cpu")
     written = materialize(result.graph, result.weights, result.tensors.files, tmp_path, lambda _, __: None)
     proto = onnx.load(tmp_path / "model.onnx")
@@ -107,15 +119,15 @@ def test_targets_without_matmulnbits_widen_all():
     assert operators(model)["DequantizeLinear"] == model.facts["weights_widened"]
 
 
-def test_what_stays_in_float_is_an_option(fused):
-    usual = run_pass(EIGHT, fused, target="cpu").facts
+def test_what_stays_in_float_is_an_option(fused, eighth):
+    usual = eighth.facts
     less = run_pass(EIGHT, fused, target="cpu", convolutions=False, float_blocks=["down_blocks.*"]).facts
     assert less["weights_left"] < usual["weights_left"]
     assert less["weights_multiplied"] < usual["weights_multiplied"]
 
 
-def test_it_is_known_where_blocks_run(fused):
-    graph = run_pass(EIGHT, fused, target="cpu").graph.to_ir()
+def test_it_is_known_where_blocks_run(eighth):
+    graph = eighth.graph.to_ir()
     left = {name: {node.reason for node in left_to_cpu(graph, TARGETS[name])} for name in ("cpu", "webgpu", "openvino")}
     assert not left["cpu"]
     assert not left["webgpu"]
@@ -128,23 +140,21 @@ def test_other_sizes_of_blocks_are_refused(size):
         EIGHT(block_size=size)
 
 
-def test_quantised_twice_is_refused(fused):
+def test_quantised_twice_is_refused(eighth):
     with pytest.raises(PassError, match="the graph is quantised already; keep one of `weights8` and `weights4`"):
-        run_pass(FOUR, run_pass(EIGHT, fused, target="cpu"), target="cpu")
+        run_pass(FOUR, eighth, target="cpu")
 
 
-def test_few_sensitive_weights_have_more_bits(fused):
-    coarse, fine = (run_pass(EIGHT, fused, target="cpu", fine_blocks=blocks) for blocks in ((), EIGHT().fine_blocks))
-    errors = [run_pass(VERIFY, model, samples=1).facts["verification"]["relative_error"] for model in (coarse, fine)]
+def test_few_sensitive_weights_have_more_bits(fused, eighth):
+    coarse = run_pass(EIGHT, fused, target="cpu", fine_blocks=())
+    errors = [run_pass(VERIFY, model, samples=1).facts["verification"]["relative_error"] for model in (coarse, eighth)]
     assert errors[1] < errors[0]
+    fourth = run_pass(FOUR, fused, target="cpu", fine_blocks=("mid_block",))
+    half = run_pass(EIGHT, run_pass(FLOAT16, fused, target="cpu"), target="cpu")
     widths = [
-        {node.attributes["bits"].as_int() for node in run_pass(make, model, target="cpu", **options).graph.to_ir().graph
-         if node.op_type == "QuantizeBlocks"}
-        for make, model, options in (
-            (EIGHT, fused, {}), (FOUR, fused, {"fine_blocks": ("mid_block",)}),
-            (EIGHT, run_pass(FLOAT16, fused, target="cpu"), {}),
-        )
-    ]  # fmt: skip
+        {node.attributes["bits"].as_int() for node in model.graph.to_ir().graph if node.op_type == "QuantizeBlocks"}
+        for model in (eighth, fourth, half)
+    ]
     assert widths == [{8, 12}, {4, 8}, {8, 12}]
 
 
@@ -219,8 +229,8 @@ def test_openvino_reads_blocks(tiny, tmp_path):
 
 
 @pytest.mark.parametrize("half", [False, True])
-def test_paired_weights_are_products_and_rows_of_8_and_4_bits_on_the_cpu(tiny, half, tmp_path):
-    model = run_pass(FUSE, tiny("text_encoder"), target="cpu")
+def test_paired_weights_are_products_and_rows_of_8_and_4_bits_on_the_cpu(text, half, tmp_path):
+    model = text
     model = run_pass(FLOAT16, model, target="cpu") if half else model
     paired = ("*mlp", "*self_attn", "*token_embedding")
     result = run_pass(EIGHT, model, target="cpu", fine_blocks=(), paired_blocks=paired, int8_compute=True)
@@ -253,8 +263,8 @@ def test_paired_weights_are_products_and_rows_of_8_and_4_bits_on_the_cpu(tiny, h
     assert found["12 bits"] == next(one["weights"] for one in result.facts["kept_weights"] if one["form"] == "12 bits")
 
 
-def test_products_by_rows_are_of_whole_numbers_on_the_cpu(tiny, tmp_path):
-    model = run_pass(FUSE, tiny("text_encoder"), target="cpu")
+def test_products_by_rows_are_of_whole_numbers_on_the_cpu(text, tmp_path):
+    model = text
     chosen = {"fine_blocks": (), "paired_blocks": (), "int8_compute": True, "int8_rows": True}
     rounded, exact = (run_pass(EIGHT, model, target="cpu", **chosen, exact_blocks=one) for one in ((), ("*",)))
     for times, result in enumerate((rounded, exact), start=1):
@@ -335,8 +345,8 @@ def test_columns_that_are_read_apart_are_multiplied_apart_and_rounded_before_the
     assert all(np.array_equal(array, held.file.read(name)) for name, array in parts.items())
 
 
-def test_paired_weights_beside_products_by_rows_multiply_both_halves_of_sixteen_bits(tiny, tmp_path):
-    model = run_pass(FUSE, tiny("text_encoder"), target="cpu")
+def test_paired_weights_beside_products_by_rows_multiply_both_halves_of_sixteen_bits(text, tmp_path):
+    model = text
     chosen = {"fine_blocks": (), "int8_compute": True, "paired_blocks": ("*mlp", "*self_attn")}
     outputs, ids = [], {"input_ids": np.arange(154, dtype=np.int32).reshape(2, 77)}
     for rows in (False, True):

@@ -67,15 +67,16 @@ class Drawn:
         there = (name for name in texts if (self.source / name).is_dir())
         return (*there, "transformer", "vae_encoder", "vae_decoder")
 
-    @property
+    @cached_property
     def store(self) -> Path:
         """The store of its conversions, with the graphs of all of its networks."""
-        return self.root / "cache"
+        store = self.root / "cache"
+        lend_graphs(store, [load_model(self.source, name).architecture for name in self.components])
+        return store
 
     @cache  # noqa: B019  (as long as the session)
     def converted(self, **options: Any) -> Path:
         """Return the folder of a conversion."""
-        lend_graphs(self.store, [load_model(self.source, name).architecture for name in self.components])
         name = "-".join((self.family, self.variant, *map(str, options.values())))
         request = ConvertRequest(str(self.source), "cpu", self.root / name, **options)
         run(*draft(request, Options(cache_dir=self.store)), executor=InlineExecutor)

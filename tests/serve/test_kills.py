@@ -123,7 +123,7 @@ def test_a_server_killed_in_mid_job_20_times_loses_nothing(little, tmp_path):
 
 def test_ctrl_c_ends_children_and_streams_and_the_job_goes_on_later(little, tmp_path):
     with process(little, tmp_path / "gallery") as (server, client):
-        one = submit(client, steps=200, num_images=2)
+        one = submit(client, steps=80, num_images=2)
         with client.stream("GET", f"/api/jobs/{one}/events") as stream:
             lines = stream.iter_lines()
             assert any('"step"' in line for line in lines)

@@ -30,7 +30,13 @@ def test_the_cases_are_not_what_the_exporter_saw(tiny):
 
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_float32_agrees_with_torch_to_1e_5(component, tiny):
-    compare_with_torch(tiny(component)).require(1e-5)
+    compare_with_torch(short_unet() if component == "unet" else tiny(component)).require(1e-5)
+
+
+@pytest.mark.slow
+def test_a_unet_of_four_levels_agrees_with_torch_to_1e_5(tiny):
+    """Runs of the demo verify it too."""
+    compare_with_torch(tiny("unet")).require(1e-5)
 
 
 @pytest.mark.parametrize("component", COMPONENTS)

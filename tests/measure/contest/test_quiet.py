@@ -61,10 +61,10 @@ def cpu_seconds(process):
 
 
 def survey(processes):
-    """Return what was found in a second, and what processes took of it."""
+    """Return what was found in a while, and what processes took of it."""
     with surveying() as found:
         begun = sum(map(cpu_seconds, processes))
-        time.sleep(1.0)
+        time.sleep(0.4)
         taken = sum(map(cpu_seconds, processes)) - begun
     return found[0], taken
 

@@ -165,7 +165,7 @@ from olivelike.runtime.pipeline import networks
 real = networks.open_session
 def slow(path, *others):
     if path.parent.name == "unet":
-        time.sleep(1)
+        time.sleep(0.5)
         print("opening", flush=True)
         try:
             return real(path, *others)

@@ -117,7 +117,7 @@ def test_pictures_of_a_batch_are_those_that_are_drawn_alone(drawn, family, varia
 @pytest.mark.parametrize(("family", "variant"), [("flux", "dev"), ("sd3", ""), ("z_image", "")])
 def test_the_folder_is_verified_with_its_pictures(drawn, family, variant):
     made = drawn(family, variant)
-    found = verify_folder(made.folder, against=str(made.source), samples=1, pictures=1, steps=3, min_psnr=LEAST)
+    found = verify_folder(made.folder, against=str(made.source), samples=1, pictures=1, steps=2, min_psnr=LEAST)
     assert found.passed
     assert {one.name for one in found.components} == {*made.components}
 
@@ -130,7 +130,7 @@ def test_half_precision_draws_nearly_the_same(drawn, family):
     for name in {"transformer", "text_encoder_2" if family == "flux" else "text_encoder_3"} & {*made.components}:
         whole, half = (sum(file.stat().st_size for file in (folder / name).iterdir()) for folder in folders)
         assert half < 0.7 * whole, name
-    latents = [open_pipeline(folder).latents(made.ask()) for folder in folders]
+    latents = [pipeline.latents(made.ask()) for pipeline in (made.pipeline, open_pipeline(folders[1]))]
     assert np.isfinite(latents[1]).all()
     assert np.linalg.norm(latents[1] - latents[0]) / np.linalg.norm(latents[0]) < 0.05
 
