@@ -117,7 +117,7 @@ def distance(found, wanted):
 
 
 def test_the_cpu_computes_in_8_bits_what_is_near_to_float(calibrated, rounded_by, tmp_path):
-    fused, as_float, seen = calibrated
+    _, as_float, _ = calibrated
     result = rounded_by(INT8, "cpu")
     path = write(result, tmp_path)
     assert 1e-3 < distance(outputs(path, tmp_path / "optimised.onnx"), outputs(as_float)) < 0.2
@@ -138,7 +138,7 @@ def test_the_cpu_computes_in_8_bits_what_is_near_to_float(calibrated, rounded_by
 
 def test_openvino_reads_the_same_form(calibrated, rounded_by, tmp_path):
     openvino = pytest.importorskip("openvino")
-    fused, as_float, seen = calibrated
+    _, as_float, _ = calibrated
     network = openvino.Core().compile_model(str(write(rounded_by(INT8, "openvino"), tmp_path)), "CPU")
     found = network(shaped(session(as_float), feeds()))[0]
     assert 1e-3 < distance(found, outputs(as_float)) < 0.2
@@ -148,8 +148,7 @@ def test_openvino_reads_the_same_form(calibrated, rounded_by, tmp_path):
     ("make", "target", "name"),
     [(FP8, "tensorrt", "fp8"), pytest.param(INT8, "cpu", "int8", marks=pytest.mark.slow)],  # A run verifies int8.
 )
-def test_verify_knows_it(calibrated, rounded_by, make, target, name):
-    fused, _, seen = calibrated
+def test_verify_knows_it(rounded_by, make, target, name):
     found = run_pass(VERIFY, rounded_by(make, target), samples=1)
     figures = found.facts["verification"]
     assert (figures["precision"], figures["passed"]) == (name, True)
@@ -157,7 +156,7 @@ def test_verify_knows_it(calibrated, rounded_by, make, target, name):
 
 
 def test_float8_graphs_run_and_are_evaluated_as_the_cpu_rounds(calibrated, rounded_by, tmp_path):
-    fused, as_float, seen = calibrated
+    _, as_float, _ = calibrated
     result = rounded_by(FP8, "tensorrt")
     assert 1e-3 < distance(outputs(write(result, tmp_path)), outputs(as_float)) < 0.2
     graph = onnx.parser.parse_graph(
@@ -232,8 +231,7 @@ def test_a_product_whose_second_factor_is_a_softmax_is_no_attention():
     assert list(attending(model.graph, set())) == []
 
 
-def test_it_is_known_where_float8_runs(calibrated, rounded_by):
-    fused, _, seen = calibrated
+def test_it_is_known_where_float8_runs(rounded_by):
     graph = rounded_by(FP8, "tensorrt").graph.to_ir()
     left = {
         name: {node.reason for node in left_to_cpu(graph, TARGETS[name])} for name in ("cpu", "tensorrt", "directml")

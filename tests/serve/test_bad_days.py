@@ -160,7 +160,7 @@ def test_a_gallery_that_can_not_be_written_fails_the_job_and_the_next_is_drawn(r
 
     monkeypatch.setattr(rough.service.gallery, "_insert", refuse_the_first)
     with rough.client() as client:
-        jobs = [client.post("/api/jobs", json={**SMALL, "steps": 100}).json()["id"] for _ in range(3)]
+        jobs = [client.post("/api/jobs", json={**SMALL, "steps": 30}).json()["id"] for _ in range(3)]
     states = [(rough.wait(job)["state"], rough.wait(job)["error"]) for job in jobs]
     assert [state for state, _ in states] == ["failed", "done", "done"]
     assert "the gallery can't be written: database or disk is full; free some space" in states[0][1]["message"]
