@@ -84,9 +84,17 @@ def has_drawn(client, one, pictures):
     return found["step"] > 0 and len(found["pictures"]) >= pictures
 
 
-def kill_in_the_middle(folder, gallery, times, source):
-    """Kill a server so often while it draws, then let the last one finish what was asked of all of them."""
-    asked = []
+def kill_in_the_middle(folder, gallery, times, source, before=None):
+    """Kill a server so often while it draws, then let the last one finish what was asked of all of them.
+
+    Args:
+        folder: what is drawn with.
+        gallery: where its pictures are.
+        times: how often.
+        source: of random numbers.
+        before: seeds of a job by its id, which an earlier server has left.
+    """
+    before, asked = before or {}, []
     for number in range(times):
         with process(folder, gallery) as (server, client):
             asked.append(submit(client, seed=100 * number, num_images=4, steps=60))
@@ -100,7 +108,9 @@ def kill_in_the_middle(folder, gallery, times, source):
             wait_until(partial(gone, children))
         check_files(gallery, was_killed=True)
     with process(folder, gallery) as (server, client):
-        wait_until(lambda: all(job(client, one)["state"] == "done" for one in asked), 120)
+        wait_until(lambda: all(job(client, one)["state"] == "done" for one in (*before, *asked)), 120)
+        for one, seeds in before.items():
+            assert [picture["seed"] for picture in job(client, one)["pictures"]] == seeds
         for number, one in enumerate(asked):
             first = 100 * (number // 2)
             seeds = [first, first + 1, first + 2, first + 3] if number % 2 == 0 else [first + 50]
@@ -109,11 +119,7 @@ def kill_in_the_middle(folder, gallery, times, source):
         server.send_signal(signal.SIGINT)
         server.wait(30)
     check_files(gallery)
-    assert len(listed) == len(list(gallery.glob("20*/*"))) == 5 * times
-
-
-def test_a_server_killed_in_mid_job_finishes_all_after_the_restart(little, tmp_path):
-    kill_in_the_middle(little, tmp_path / "gallery", 1, random.Random(1))
+    assert len(listed) == len(list(gallery.glob("20*/*"))) == 5 * times + sum(map(len, before.values()))
 
 
 @pytest.mark.slow
@@ -121,7 +127,7 @@ def test_a_server_killed_in_mid_job_20_times_loses_nothing(little, tmp_path):
     kill_in_the_middle(little, tmp_path / "gallery", 20, random.Random(2))
 
 
-def test_ctrl_c_ends_children_and_streams_and_the_job_goes_on_later(little, tmp_path):
+def test_jobs_that_ctrl_c_or_a_kill_ended_in_the_middle_go_on_after_the_restart(little, tmp_path):
     with process(little, tmp_path / "gallery") as (server, client):
         one = submit(client, steps=80, num_images=2)
         with client.stream("GET", f"/api/jobs/{one}/events") as stream:
@@ -134,9 +140,7 @@ def test_ctrl_c_ends_children_and_streams_and_the_job_goes_on_later(little, tmp_
         assert gone(children)
         errors = server.stderr.read()
         assert "Traceback" not in errors
-    with process(little, tmp_path / "gallery", "--time-limit", "100") as (_, client):
-        wait_until(lambda: job(client, one)["state"] == "done", 60)
-        assert len(job(client, one)["pictures"]) == 2
+    kill_in_the_middle(little, tmp_path / "gallery", 1, random.Random(1), {one: [7, 8]})
 
 
 def test_a_second_server_on_one_gallery_and_an_address_that_is_taken_are_refused(server, little, tmp_path, capsys):

@@ -56,7 +56,7 @@ def test_any_number_of_steps_and_any_text_give_the_picture_of_torch(base, steps,
 )
 def test_a_picture_gives_the_picture_of_torch(drawn, variant, strength):
     made = drawn("flux2", variant)
-    image = drawn("flux2").painted(seed=9)
+    image = drawn("flux2").picture()
     theirs = made.torch_pipeline("")
     # It has no option for it, but takes latents and levels of noise, which it bends.
     levels = np.linspace(1.0, 0.25, 4)[round(4 * (1 - strength)) :]
@@ -156,7 +156,7 @@ def test_steps_are_shown_by_decoding_where_a_vae_has_other_channels(klein):
 
 
 def test_a_large_picture_is_read_and_decoded_in_strips(klein):
-    request = {"init_image": klein.painted(seed=9), "strength": 0.5}
+    request = {"init_image": klein.picture(), "strength": 0.5}
     whole, strips = (klein.pipeline.generate(klein.ask(tiled_vae=tiled, **request)) for tiled in (False, True))
     assert_alike(strips, whole.pictures[0].image)
 

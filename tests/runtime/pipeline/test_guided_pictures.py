@@ -314,7 +314,7 @@ def test_half_precision_is_near_torch(settings, guide, kind):
 def test_an_ip_adapter_goes_with_controlnets_as_in_torch(settings, guided, kind, scale, half):
     by = [By("controlnet", strength=0.8), By("ip_adapter", strength=scale)]
     if half:
-        pipeline = open_pipeline(little_guided(kind, half=True, guides=("controlnet", "ip_adapter")), settings)
+        pipeline = open_pipeline(little_guided(kind, half=True, few="controlnet+ip_adapter"), settings)
     else:
         pipeline = open_pipeline(little_guided(kind), settings) if kind != "attending" else guided
     assert_alike(pipeline.generate(ask(*by)), paint(*by, kind=kind), 30 if half else 50)

@@ -77,7 +77,7 @@ def test_each_option_means_what_it_means_in_diffusers(sd3, ours, theirs):
 
 
 def test_a_mask_gives_the_latents_of_torch(sd3):
-    image = sd3.painted(seed=9)
+    image = sd3.picture()
     found = sd3.pipeline.latents(sd3.ask(init_image=image, mask=half_mask(32), strength=0.5))
     more = {"image": image, "mask_image": half_mask(32), "strength": 0.5, "output_type": "latent"}
     # The pixels of diffusers' pipeline lack the shift of latents, which the other two have.

@@ -79,7 +79,7 @@ def test_brackets_are_text_as_in_diffusers(drawn, family):
 )  # fmt: skip
 def test_a_picture_gives_the_picture_of_torch(drawn, family, variant, strength):
     made = drawn(family, variant)
-    image = drawn(family).painted(seed=9)
+    image = drawn(family).picture()
     # Z-Image's is without guidance otherwise.
     ours, theirs = ({"guidance_scale": 3.0}, {"guidance_scale": 2.0}) if family == "z_image" else ({}, {})
     result = made.pipeline.generate(made.ask(init_image=image, strength=strength, **ours))
@@ -100,7 +100,7 @@ def half_mask(side):
 )
 def test_a_mask_gives_the_picture_of_torch(drawn, family, variant, strength):
     made = drawn(family, variant)
-    image = made.painted(seed=9)
+    image = made.picture()
     mask = half_mask(image.width)
     result = made.pipeline.generate(made.ask(init_image=image, mask=mask, strength=strength))
     assert_alike(result, made.painted("Inpaint", image=image, mask_image=mask, strength=strength))

@@ -70,14 +70,14 @@ def test_a_network_is_compiled_once(network, keeping):
     assert (from_cache(second), is_right(second)) == (True, True)
     assert blob(keeping.compiled).parent.joinpath("whole.json").is_file()
     del first, second
-    gc.collect()
+    gc.collect(1)
     assert work(keeping.compiled) == []
 
 
 @pytest.mark.parametrize("bytes_left", [0, 100, -1])
 def test_a_cut_file_is_compiled_anew(network, keeping, bytes_left, caplog):
     open_session(network, keeping)
-    gc.collect()
+    gc.collect(1)
     cut = blob(keeping.compiled)
     content = cut.read_bytes()
     cut.chmod(0o600)
@@ -116,7 +116,7 @@ def test_what_can_not_be_used_is_dropped_with_a_warning(network, keeping, caplog
     from olivelike.errors import SessionError
 
     open_session(network, keeping)
-    gc.collect()
+    gc.collect(1)
 
     def refusing(settings):
         if "CACHE_DIR" in settings.options:
@@ -177,7 +177,7 @@ def test_clearing_leaves_what_a_live_session_uses(network, keeping):
     assert list(keeping.compiled.glob("*/*.blob")) == []
     assert len(list(keeping.compiled.glob("tmp/*/*.blob"))) == 1
     del session
-    gc.collect()
+    gc.collect(1)
     assert work(keeping.compiled) == []
 
 

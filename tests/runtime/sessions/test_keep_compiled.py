@@ -181,7 +181,7 @@ def test_what_a_new_file_replaces_is_removed_and_what_is_gone(network, keeping, 
 @pytest.mark.parametrize("damage", ["cut", "garbage"])
 def test_what_is_damaged_is_compiled_anew(damage, network, keeping, caplog, is_from_there):
     open_session(network, keeping)
-    gc.collect()
+    gc.collect(1)
     (place,) = kept(keeping)
     file = place / network_file(keeping)
     status, content = file.stat(), file.read_bytes()

@@ -259,7 +259,7 @@ def test_a_profile_is_written_as_the_session_closes(tmp_path):
     call = session.bind({"x": ones(1, 3), "shift": zeros(4)}, {"y": zeros(1, 4)})
     call.run()
     del session, call
-    gc.collect()
+    gc.collect(1)
     (profile,) = (tmp_path / "profiles").iterdir()
     assert profile.name.startswith("run_linear_")
     assert any(event["name"] == "model_run" for event in json.loads(profile.read_text()))
