@@ -310,7 +310,7 @@ class Body:
 
     def _constant(self, number: float | Sequence[int]) -> ir.Value:
         dtype = np.float32 if isinstance(number, float) else np.int64
-        return self._append("Constant", [], {"value": ir.tensor(np.array(number, dtype))}, 1)[0]
+        return self._append("Constant", [], {"value": ir.Tensor(np.array(number, dtype))}, 1)[0]
 
     def _append(
         self, op_type: str, inputs: Sequence[ir.Value], attributes: Attributes, outputs: int

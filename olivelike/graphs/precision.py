@@ -256,7 +256,7 @@ class HalfPrecision:
         bounds = []
         for name, number in (("lowest", -_MOST), ("highest", _MOST)):
             if (known := self._graph.initializers.get(f"float16.{name}")) is None:
-                known = ir.Value(name=f"float16.{name}", const_value=ir.tensor(np.asarray(number, np.float32)))
+                known = ir.Value(name=f"float16.{name}", const_value=ir.Tensor(np.asarray(number, np.float32)))
                 known.shape, known.dtype = ir.Shape([]), FLOAT
                 self._graph.register_initializer(known)
             bounds.append(known)
@@ -277,7 +277,7 @@ class HalfPrecision:
         for kind, count in lost.items():
             self._counts[f"constants_{kind}"] += count
         name = f"{value.name}.{dtype.name.lower()}"
-        result = ir.Value(name=name, const_value=ir.tensor(array, name=name))
+        result = ir.Value(name=name, const_value=ir.Tensor(array, name=name))
         result.shape, result.dtype = value.shape, dtype
         self._graph.register_initializer(result)
         return result

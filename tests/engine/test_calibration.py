@@ -266,7 +266,7 @@ def test_a_plugin_draws_without_reading_ranges(rounded: Project, tmp_path: Path)
         "        context.report(**context.require_drawing().compare(model.require('graph').to_ir()))\n"
         "        return model\n"
     )
-    overrides = f"plugins=[{plugin}]", "components.vae_decoder=[convert, fuse, drawer]"
+    overrides = f"plugins=[{plugin}]", "calibration.prompts=[a cat]", "components.vae_decoder=[convert, fuse, drawer]"
     rounded.run(*overrides, "components.unet=[convert, fuse]", output=tmp_path / "out")
     record = next(readable_runs(Store.open(rounded.folder / "cache")))
     facts = next(node for node in record.nodes if node.id == "vae_decoder.drawer").facts

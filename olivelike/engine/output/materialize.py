@@ -369,12 +369,12 @@ class _Appended:
         if self._place is None:
             nbytes = -(-math.prod(self._shape) * dtype.bitwidth // _BYTE)
             if nbytes < INLINE_BYTES and piece.count is None:
-                self._inline = ir.tensor(array, dtype=dtype, name=self._name)
+                self._inline = ir.Tensor(array, dtype=dtype, name=self._name)
                 return
             self._place = self._data.begin(nbytes)
         # NumPy gives each element a byte of its own at least; ONNX packs two or four smaller ones into one.
         whole = dtype.bitwidth >= _BYTE
-        self._data.write(array.reshape(-1).view(np.uint8).data if whole else memoryview(ir.tensor(array).tobytes()))
+        self._data.write(array.reshape(-1).view(np.uint8).data if whole else memoryview(ir.Tensor(array).tobytes()))
 
     def tensor(self) -> ir.TensorProtocol:
         """Return the initializer's tensor, once all of it is appended."""

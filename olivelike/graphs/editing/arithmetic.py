@@ -73,7 +73,7 @@ class Writer:
                 texts = [text.encode() for text in array.ravel()]
                 tensor: ir.TensorProtocol = ir.StringTensor(texts, shape=ir.Shape(array.shape), name=name)
             else:
-                tensor = ir.tensor(array, name=name)
+                tensor = ir.Tensor(array, name=name)
             value = ir.Value(name=name, shape=ir.Shape(array.shape), const_value=tensor)
             value.dtype = tensor.dtype
             root.graph.register_initializer(value)

@@ -14,6 +14,19 @@ CONTRIB = "com.microsoft"
 """Domain of ONNX Runtime's fused operators."""
 
 
+def _typed(attributes: Attributes) -> Attributes:
+    """Return attributes in which lists of whole numbers have their type.
+
+    `onnx_ir` tells the type of a list after it has asked for three protocols, which takes most of making a node.
+    """
+    return {
+        name: ir.AttrInt64s(name, value)
+        if isinstance(value, list | tuple) and all(isinstance(one, int) for one in value)
+        else value
+        for name, value in attributes.items()
+    }
+
+
 class GraphEditor:
     """One graph being rewritten; names, types, shapes, blocks and the set of weights are kept right.
 
@@ -63,7 +76,7 @@ class GraphEditor:
             trimmed.pop()
         known = next(value for value in trimmed if value is not None).dtype if dtype is None else dtype
         output = self.value(name, shape, known)
-        node = ir.node(op_type, trimmed, attributes or {}, domain=domain, outputs=[output], name=output.name)
+        node = ir.node(op_type, trimmed, _typed(attributes or {}), domain=domain, outputs=[output], name=output.name)
         self._place(node, before, block)
         return output
 
@@ -94,7 +107,7 @@ class GraphEditor:
         # What nothing used is gone where the graph was cleaned up.
         if known is None or known not in self.graph.initializers.values():
             fresh = self.value("constant", array.shape, ir.DataType.from_numpy(array.dtype))
-            fresh.const_value = ir.tensor(array, name=fresh.name)
+            fresh.const_value = ir.Tensor(array, name=fresh.name)
             self.graph.register_initializer(fresh)
             self._constants[key] = fresh
         return self._constants[key]

@@ -177,6 +177,8 @@ def without_absolute_paths(record: RunRecord, others: Sequence[object]) -> tuple
     named = re.compile(rf"(?<![\w./\\])(?:{'|'.join(map(re.escape, ordered))})(?![\w-])") if ordered else None
 
     def shorten(text: str) -> str:
+        if "/" not in text and "\\" not in text:
+            return text
         if named is not None:
             if root is not None:
                 text = text.replace(f"{root}/", "").replace(f"{root}\\", "")

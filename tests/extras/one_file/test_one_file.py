@@ -62,12 +62,16 @@ def test_a_run_joins_all_chains_and_is_up_to_date_afterwards(whole: Project) -> 
     assert verdict.passed
 
 
-def test_a_damaged_file_is_made_again(whole: Project) -> None:
+def test_a_damaged_file_is_made_again_and_what_is_in_the_way_is_not_replaced(whole: Project) -> None:
     target = whole.folder / "damaged"
     whole.run(output=target)
     (target / "pipeline.onnx.data").unlink()
     whole.run(output=target)
     assert whole.executed() == {"pipeline.one_file"}
+    (target / "pipeline.onnx").write_bytes(b"mine")
+    with pytest.raises(UsageError, match=r"pipeline\.onnx"):
+        whole.run(output=target)
+    assert (target / "pipeline.onnx").read_bytes() == b"mine"
 
 
 def test_networks_in_the_file_are_compared_with_torch(whole: Project) -> None:
@@ -115,15 +119,6 @@ def test_commands_say_what_it_is(whole: Project, capsys: pytest.CaptureFixture[s
 def test_a_part_of_one_file_cannot_be_made_alone(whole: Project) -> None:
     with pytest.raises(UsageError, match="--only: the layout single-ids is one file of all components"):
         whole.run(only=("unet",))
-
-
-def test_what_is_in_the_way_is_not_replaced(whole: Project) -> None:
-    target = whole.folder / "taken"
-    whole.run(output=target)
-    (target / "pipeline.onnx").write_bytes(b"mine")
-    with pytest.raises(UsageError, match=r"pipeline\.onnx"):
-        whole.run(output=target)
-    assert (target / "pipeline.onnx").read_bytes() == b"mine"
 
 
 def test_the_model_is_valid_and_names_are_unique(whole: Project) -> None:
