@@ -1,7 +1,7 @@
 // The canvas: a mask, colours and more room around a picture, all painted by hand; a control picture is drawn there too.
 
 import { fit, pan, reveal, setContent, startView, viewScale, zoom } from "./canvas_view.js";
-import { $, on, within } from "./dom.js";
+import { $, inDigits, on, within } from "./dom.js";
 import { t } from "./language.js";
 import { confirmed } from "./notices.js";
 import { SIDES, WHOLE, canvasOf, colourAt, covered, drawAll, drawStep, frameOf, maskFile, pictureFile, sizeOf } from "./strokes.js";
@@ -43,7 +43,7 @@ function add(one) {
 function tell() {
   const share = covered(canvas()) * 100;
   const [width, height] = sizeOf(drawing);
-  $("mask-share").textContent = [drawing.masks && t`${share.toFixed(share < 10 ? 1 : 0)} % covered`, `${width}\u00d7${height}`].filter(Boolean).join(", ");
+  $("mask-share").textContent = [drawing.masks && t`${inDigits(share, share < 10 ? 1 : 0)} % covered`, `${width}\u00d7${height}`].filter(Boolean).join(", ");
   $("mask-undo").disabled = drawing.steps.length === 0;
   $("mask-redo").disabled = undone.length === 0;
   const frame = frameOf(drawing);

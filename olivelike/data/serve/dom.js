@@ -110,8 +110,11 @@ export function nameKeys() {
   if (/Mac|iP/.test(navigator.platform)) for (const key of document.querySelectorAll("kbd")) key.textContent = "⌘ ↵";
 }
 
+/** A number with so many digits behind the point or comma of the page's language, in a unit if one is named. */
+export const inDigits = (value, digits, unit) => value.toLocaleString(document.documentElement.lang, { minimumFractionDigits: digits, maximumFractionDigits: digits, ...(unit && { style: "unit", unit }) });
+
 /** Bytes in words. */
-export const inMegabytes = (bytes) => (bytes < 1e9 ? `${(bytes / 1e6).toFixed(bytes < 1e7 ? 1 : 0)} MB` : `${(bytes / 1e9).toFixed(1)} GB`);
+export const inMegabytes = (bytes) => (bytes < 1e9 ? inDigits(bytes / 1e6, bytes < 1e7 ? 1 : 0, "megabyte") : inDigits(bytes / 1e9, 1, "gigabyte"));
 
 /** Call `work` once, when no call came for so long. */
 export function settled(work, milliseconds) {

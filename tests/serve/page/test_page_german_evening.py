@@ -195,3 +195,14 @@ def test_a_button_says_that_its_picture_is_under_way(visit: Callable[..., Opened
     page.locator("#picture-inpaint[aria-busy]").wait_for(timeout=3000)
     page.locator("#mask[open]").wait_for()
     page.locator("#picture-inpaint:not([aria-busy])").wait_for()
+
+
+@pytest.mark.parametrize(("language", "told"), [("de-DE", "0,0 %"), ("fr-FR", "0,0 %"), ("en-US", "0.0 %")])
+def test_numbers_and_units_are_those_of_the_language(visit: Callable[..., Opened], language: str, told: str) -> None:
+    page = visit(locale=language).page
+    unit = "Mo" if language == "fr-FR" else "MB"
+    assert re.search(rf"\d\s{unit}", str(page.text_content("#model-button")))
+    page.click("#fold-init > summary")
+    page.set_input_files("#init-file", {"name": "a.png", "mimeType": "image/png", "buffer": png()})
+    page.click("#mask-open")
+    page.locator("#mask-share", has_text=told).wait_for()

@@ -103,7 +103,7 @@ def test_keys_alone_change_settings(visit: Callable[..., Opened]) -> None:
 def test_what_the_form_has_becomes_the_default_of_this_model_or_of_all(visit: Callable[..., Opened]) -> None:
     opened = visit("#settings")
     page = opened.page
-    assert page.text_content("#defaults-list") == "Those of each model."
+    assert page.text_content("#defaults-list") == "None kept: each model begins with its own."
     opened.open()
     page.fill("#prompt", "a red circle")
     page.fill("#steps", "7")
