@@ -2,7 +2,7 @@
 
 import { $, make, newest, on, settled, typeOver } from "./dom.js";
 import { t } from "./language.js";
-import { isKnownLora } from "./loras.js";
+import { chosenLoras, isKnownLora } from "./loras.js";
 import { problem } from "./notices.js";
 import { ask } from "./server.js";
 
@@ -70,7 +70,10 @@ class Editor {
       this.paint();
       this.tell(found.encoders);
       const unknown = this.spans.map(({ start, end, kind }) => (isUnknown(kind, text.slice(start, end)) ? loraOf(text.slice(start, end)) : null)).filter(Boolean);
-      this.note([...found.notes, ...unknown.map((name) => t`There is no LoRA “${name}” here.`)].join("\n"), unknown.length > 0);
+      const named = this.spans.filter(({ kind }) => kind === "lora").map(({ start, end }) => loraOf(text.slice(start, end)));
+      const twice = chosenLoras().filter(({ name }) => named.includes(name));
+      const notes = [...unknown.map((name) => t`There is no LoRA “${name}” here.`), ...twice.map(({ name }) => t`“${name}” is chosen under LoRAs, too: both strengths count.`)];
+      this.note([...found.notes, ...notes].join("\n"), unknown.length > 0);
     } catch (error) {
       if (!isNewest()) return;
       if (error.status === 422 || error.status === 400) this.note(error.message, true);
@@ -158,6 +161,8 @@ const editors = [];
 export function startPrompts(model) {
   editors.push(new Editor("prompt", "prompt", model), new Editor("negative_prompt", "negative", model));
   on("prompt_weights", "input", recount);
+  // LoRAs came to the list, or went from it.
+  on("form", "input", ({ target }) => target.id === "form" && recount());
 }
 
 /** Count anew, as after another model or when the text was set from elsewhere. */
