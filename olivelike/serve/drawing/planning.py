@@ -95,12 +95,13 @@ def repeated(plan: OrderPlan, order: Order, files: Files) -> OrderPlan | None:
     asked = cell.order.model_copy(update={"seed": before.order.seed})
     if more or asked != before.order or asked.model_fields_set != before.order.model_fields_set or order.seed is None:
         return None
-    if files.models[order.model or ""] != job.folder or open_folder(job.folder) is not job.request.resolved_for:
+    folder = open_folder(job.folder)
+    if files.models[order.model or ""] != job.folder or folder is not job.request.resolved_for:
         return None
     request = job.request.resolved_with(seed=order.seed, seeds=(order.seed,), tiled_vae=order.tiled_vae)
-    if fitted_into_memory(request, open_folder(job.folder)).tiled_vae != job.request.tiled_vae:
+    request = fitted_into_memory(request, folder)
+    if request.tiled_vae != job.request.tiled_vae:
         return None  # There is more room than before, or less.
-    request = request.resolved_with(tiled_vae=job.request.tiled_vae)
     again = replace(job, request=request, record=replace(job.record, seed=order.seed))
     return OrderPlan((again,), plan.notes, (cell,))
 

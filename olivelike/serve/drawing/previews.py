@@ -31,7 +31,7 @@ class Previews:
         self._guard = threading.Lock()
         self._step: StepDone | None = None
         """The last one, as long as previews are told."""
-        self._thread = ThreadPoolExecutor(1, "previews")
+        self._thread: ThreadPoolExecutor | None = None
         self._made: Future[None] | None = None
 
     def follow(self, step: StepDone, *, wanted: bool, beside: bool) -> None:
@@ -50,6 +50,7 @@ class Previews:
         if wanted and is_due and step.images is not None:
             began, images = time.monotonic(), step.images
             made = None if beside else images()
+            self._thread = self._thread or ThreadPoolExecutor(1, "previews")
             self._made = self._thread.submit(self._make, began, images if made is None else lambda: made)
 
     def hide(self) -> None:
@@ -60,7 +61,8 @@ class Previews:
     def close(self) -> None:
         """Wait for the thread, whose networks may be closed then."""
         self.hide()
-        self._thread.shutdown()
+        if self._thread is not None:
+            self._thread.shutdown()
 
     def _make(self, began: float, images: Callable[[], list[Any]]) -> None:
         preview = _data_url(side_by_side(images()))
