@@ -139,7 +139,7 @@ def test_other_prompts_and_weights_draw_again_and_other_methods_do_not(rounded: 
     shutil.copytree(little_checkpoint(), other)
     file = other / "unet" / "diffusion_pytorch_model.safetensors"
     save_file({name: array * 1.1 for name, array in load_file(file).items()}, file)
-    rounded.run(f"source={other}", output=out, overwrite=True)
+    rounded.run(f"source={other}", "calibration.prompts=[a cat]", output=out, overwrite=True)
     assert rounded.executed() == {"pipeline.calibrate", "unet.int8", "unet.materialize"}
 
 
@@ -147,10 +147,10 @@ def test_another_weight_of_a_lora_draws_again_and_the_plan_says_what_decides_it(
     rounded: Project, tmp_path: Path
 ) -> None:
     lora = make_lora(tmp_path / "one.safetensors", "peft", base=rounded.folder / "checkpoint", modules="attention")
-    chain = "components.unet=[merge_lora, convert, fuse, int8: {float_blocks: []}]"
+    same = "components.unet=[merge_lora, convert, fuse, int8: {float_blocks: []}]", "calibration.prompts=[a cat]"
 
-    def weighing(weight: float) -> tuple[str, str]:
-        return chain, f"loras=[{{file: {lora}, weight: {weight}, weights: {{text_encoder: 0}}}}]"
+    def weighing(weight: float) -> tuple[str, ...]:
+        return *same, f"loras=[{{file: {lora}, weight: {weight}, weights: {{text_encoder: 0}}}}]"
 
     rounded.run(*weighing(1.0), output=tmp_path / "out")
     first = drawing(rounded).outputs["calibration.unet"]
