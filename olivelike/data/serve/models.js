@@ -72,10 +72,10 @@ function show() {
 }
 
 async function cards() {
-  // A model has no picture of its own: the last one that it painted stands for it.
+  // A model has no picture of its own: the last one that it painted, and that is not black, stands for it.
   await readModels().catch(() => {});
   await Promise.all(models.map(async (one) => {
-    const last = await ask(query("/api/pictures", { model: one.name, limit: 1 })).catch(() => ({ pictures: [] }));
+    const last = await ask(query("/api/pictures", { model: one.name, search: "flagged:no", limit: 1 })).catch(() => ({ pictures: [] }));
     pictures.set(one.name, last.pictures[0]?.thumb ?? null);
   }));
   return known();

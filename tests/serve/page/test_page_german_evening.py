@@ -114,13 +114,15 @@ def test_options_that_were_reset_can_be_had_back(visit: Callable[..., Opened]) -
 
 
 def test_models_are_offered_before_the_server_says_what_they_painted(visit: Callable[..., Opened]) -> None:
-    page = visit().page
+    opened = visit()
+    page = opened.page
     page.route("**/api/pictures?model=*", lambda route: page.wait_for_timeout(1500) or route.continue_())
     page.click("#model-button")
     page.keyboard.type("sec")
     page.locator("#picker-status", has_text="1 of 2").wait_for(timeout=1000)
     page.wait_for_timeout(3500)
     assert page.input_value("#picker-filter") == "sec"
+    assert all("flagged%3Ano" in url for url in opened.requests if "/api/pictures?model=" in url)
     assert page.locator("#picker-list li:not([hidden])").count() == 1
     page.keyboard.press("Enter")
     page.locator("#model-button", has_text="second").wait_for()
