@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import tempfile
+import typing
 from functools import cache, partial, wraps
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,6 +33,9 @@ if os.name == "posix" and Path("/dev/shm").is_dir():
     memory = os.statvfs("/dev/shm")
     if memory.f_bavail * memory.f_frsize > 8 << 30 and not memory.f_flag & os.ST_NOEXEC:
         tempfile.tempdir = os.environ["TMPDIR"] = os.environ.get("TMPDIR", "/dev/shm")
+if sys.version_info < (3, 12):  # Which keeps what a protocol has; onnx_ir asks whether an object is one for each value.
+    for name in ("_get_protocol_attrs", "_is_callable_members_only"):
+        setattr(typing, name, cache(getattr(typing, name)))
 # For formats that no schema of ours has, jsonschema compiles a grammar in a second where this is installed.
 sys.modules.setdefault("rfc3987_syntax", None)
 os.environ["OLIVELIKE_SHELF"] = ""  # That of whoever runs the tests knows things, too.

@@ -109,7 +109,7 @@ def test_pictures_of_a_job_come_on_one_sheet_when_asked(server, client):
 
 
 def test_pictures_that_are_deleted_meanwhile_are_not_on_the_sheet(server, client):
-    job = submit(client, steps=200, x={"field": "size", "values": ["32x32", "192x192", "64x64"]})["id"]
+    job = submit(client, steps=80, x={"field": "size", "values": ["32x32", "192x192", "64x64"]})["id"]
     wait_until(lambda: client.get(f"/api/jobs/{job}").json()["pictures"])
     picture = client.get(f"/api/jobs/{job}").json()["pictures"][0]["id"]
     assert client.delete(f"/api/pictures/{picture}").status_code == 204
@@ -241,7 +241,7 @@ def test_a_job_that_waits_is_moved_and_one_that_ended_is_not(server, client):
 
 
 def test_a_batch_is_skipped_and_the_rest_is_drawn(server, client):
-    job = submit(client, steps=200, x={"field": "size", "values": ["192x192", "32x32"]})["id"]
+    job = submit(client, steps=80, x={"field": "size", "values": ["192x192", "32x32"]})["id"]
     wait_until(lambda: client.get(f"/api/jobs/{job}").json()["step"] > 0)
     client.post(f"/api/jobs/{job}/skip")
     done = server.wait(job)

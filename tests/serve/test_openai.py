@@ -24,7 +24,7 @@ from tests.serve.conftest import wait_until
 
 openai = Late("openai")
 FAST = {"num_inference_steps": 2}
-LONGER = {"num_inference_steps": 200, "seed": 7}
+LONGER = {"num_inference_steps": 120, "seed": 7}
 """Long enough for previews, at 64x64."""
 
 
