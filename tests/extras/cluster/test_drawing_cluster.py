@@ -128,7 +128,7 @@ def test_a_cancelled_job_ends(drawing: Running) -> None:
 def test_a_job_of_a_lost_worker_goes_on_elsewhere(
     drawing: Running, server: Running, cluster: distributed.LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    add, killed = drawing.service.gallery.add, []
+    add, killed = drawing.service.gallery.add_soon, []
 
     def kill_behind_the_second(row: PictureRow, client: str) -> None:
         add(row, client)
@@ -137,7 +137,7 @@ def test_a_job_of_a_lost_worker_goes_on_elsewhere(
             killed.append(next(one.pid for one in cluster.workers.values() if one.worker_address == address))
             os.kill(killed[0], signal.SIGKILL)
 
-    monkeypatch.setattr(drawing.service.gallery, "add", kill_behind_the_second)
+    monkeypatch.setattr(drawing.service.gallery, "add_soon", kill_behind_the_second)
     job = submitted(drawing, **MANY)
     wait_until(lambda: drawing.service.job(job).state == "done", 120)
     view = drawing.wait(job)
