@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 
 import pytest
 
@@ -12,10 +12,6 @@ def drawn(tmp_path_factory):
     """Return what gives a `Drawn` by family and variant."""
     from drawn_transformers import Drawn
 
-    root = tmp_path_factory.mktemp("transformers")
-
-    @cache
-    def of(family, variant=""):
-        return Drawn(root, family, variant)
-
-    return of
+    known = cache(partial(Drawn, tmp_path_factory.mktemp("transformers")))
+    # With or without a default named, it is one value.
+    return lambda family, variant="": known(family, variant)
