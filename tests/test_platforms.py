@@ -42,6 +42,7 @@ NAMES = {
 """Names of the standard library that Windows or macOS lack."""
 GUARDED = {
     ("olivelike/_json_child.py", "os.killpg"): "os.name",
+    ("olivelike/_json_child.py", "select.poll"): "hasattr",
     ("olivelike/_json_child.py", "signal.SIGKILL"): "os.name",
     ("olivelike/engine/output/data_files.py", "os.posix_fadvise"): "hasattr",
     ("olivelike/measure/contest/memory.py", "resource"): "sys.platform",

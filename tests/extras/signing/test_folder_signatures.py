@@ -339,10 +339,11 @@ def test_what_is_out_of_date_is_not_signed(cli, empty_folder):
     output = write_record(empty_folder / "out", b"weights")
     write_key(empty_folder, "a")
     bom = output / "bom.cdx.json"
-    bom.write_text(json.dumps({"components": [{"name": "olivelike.json", "hashes": [{"content": "0" * 64}]}]}))
+    listed = {"type": "file", "name": "olivelike.json", "hashes": [{"alg": "SHA-256", "content": "0" * 64}]}
+    bom.write_text(json.dumps({"components": [listed]}))
     refused = cli("sign", "out", "--key", "a.key")
     assert (refused.status, "its bom.cdx.json is of what was here before" in refused.err) == (2, True)
-    bom.write_text(json.dumps({"components": [{"name": "of another program"}]}))
+    bom.write_text(json.dumps({"components": [{"type": "library", "name": "of another program"}]}))
     assert cli("sign", "out", "--key", "a.key").status == 0
     (output / "model.sig").unlink()
     record = json.loads((output / "olivelike.json").read_bytes())
