@@ -73,7 +73,7 @@ REQUESTS: Final[Mapping[str, Fields]] = {
     "weighted": {"prompt": "a (red:1.3) [circle] BREAK on blue"},
     "literal": {"prompt": "a (red:1.3) circle", "prompt_weights": False},
     "alternatives": {"prompt": "a {red|blue|green} circle"},
-    "skipped": {"clip_skip": 1},
+    "skipped": {"clip_layer": 2},
     "varied": {"variation_strength": 0.3, "variation_seed": 9},
     "large seed": {"seed": 2**40 + 3},
     "hires": {"hires": 1.5, "hires_strength": 0.6},
@@ -287,7 +287,7 @@ def at_a1111s_api(client: httpx.Client) -> Callable[[Fields], list[bytes] | None
         if "num_images" in left and "batch_size" in left:
             left["num_images"] //= left["batch_size"]
         batch = left.pop("batch_size", 1)
-        skip = left.pop("clip_skip", 0)
+        layer = left.pop("clip_layer", None)
         area = left.pop("inpaint_area", "whole")
         images = {name: left.pop(name) for name in ("init_image", "mask") if name in left}
         units = [_unit(one, left) for one in left.pop("controls", ())]
@@ -298,7 +298,7 @@ def at_a1111s_api(client: httpx.Client) -> Callable[[Fields], list[bytes] | None
         if left.keys() - _A1111.keys():
             return None
         body: dict[str, Any] = {_A1111[name]: value for name, value in left.items()}
-        body |= {"batch_size": batch, "override_settings": {"CLIP_stop_at_last_layers": skip + 1} if skip else {}}
+        body |= {"batch_size": batch, "override_settings": {"CLIP_stop_at_last_layers": layer} if layer else {}}
         if "hires" in left:
             body |= {"enable_hr": True, "hr_upscaler": "Latent"}
         if units:

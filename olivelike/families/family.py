@@ -55,6 +55,8 @@ class TextPart:
     """Whether a text is read to the end of its first chunk, and not further."""
     back: int = 0
     """Number of layers from the last one back to the states that the denoiser was trained on."""
+    shortened: bool = False
+    """Whether networks lack the last layer of the one that it was trained as, having been led by the one before."""
     normed: bool = True
     """Whether states of an earlier layer pass the norm behind the last one."""
     pooled: str = "text_embeds"
@@ -73,6 +75,10 @@ class TextPart:
     `None` for a graph with all of them."""
     other_classes: tuple[str, ...] = ()
     """Further classes that hold the same network."""
+
+    def layers_back(self, clip_layer: int) -> int:
+        """Return how many layers before the network's last one a request's `clip_layer` is: never behind `back`."""
+        return max(self.back, clip_layer - 1 - self.shortened) if self.kind == "clip" else self.back
     optional: bool = False
     """Whether pipelines of the family may lack it."""
     unprojected: bool = False

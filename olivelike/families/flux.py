@@ -80,7 +80,7 @@ FAMILY: Final = Family(
     takes_negatives=False,
     refused={
         "negative_prompt": "it was distilled so that nothing leads away from a text",
-        "clip_skip": "its denoiser takes one vector of CLIP, that of the last layer",
+        "clip_layer": "its denoiser takes one vector of CLIP, that of the last layer",
     },
     prompt_syntax=False,
     even_sigmas=True,

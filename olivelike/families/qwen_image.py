@@ -84,7 +84,7 @@ FAMILY: Final = Family(
     guidance=4.0,
     # Without a negative prompt that pipeline has no guidance.
     asked=lambda scale: {"true_cfg_scale": scale, "negative_prompt": ""},
-    refused={"clip_skip": "its text encoder is no CLIP"},
+    refused={"clip_layer": "its text encoder is no CLIP"},
     prompt_syntax=False,
     even_sigmas=True,
     text_key="joint_attention_dim",

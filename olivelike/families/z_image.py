@@ -91,7 +91,7 @@ FAMILY: Final = Family(
     # It adds the difference to what the prompt leads to.
     asked=lambda scale: {"guidance_scale": scale - 1},
     variant=_variant,
-    refused={"clip_skip": "its text encoder is no CLIP"},
+    refused={"clip_layer": "its text encoder is no CLIP"},
     prompt_syntax=False,
     even_sigmas=True,
     refines_texts=True,

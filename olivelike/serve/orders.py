@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, FailFast, Field
+from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
 
 from olivelike._untrusted import JsonView
 from olivelike.families import FAMILIES
-from olivelike.runtime.pipeline.request import LABELS, PICTURE_FIELDS, Choices, Control, axes
+from olivelike.runtime.pipeline.request import LABELS, PICTURE_FIELDS, Choices, Control, axes, with_clip_layer
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Strength = Annotated[Finite, Field(ge=-10, le=10)]
@@ -63,6 +63,13 @@ class Axis(_Value, frozen=True):
     ]
 
 
+def _axis_of_before(axis: Any) -> Any:
+    if not isinstance(axis, dict) or axis.get("field") != "clip_skip":
+        return axis
+    layers = [with_clip_layer({"clip_skip": value})["clip_layer"] for value in axis.get("values") or ()]
+    return {**axis, "field": "clip_layer", "values": layers}
+
+
 class Order(_Value, Choices, frozen=True):
     """Pictures to make: what a `Request` has in plain values, and pictures and LoRAs by their names at the server.
 
@@ -97,6 +104,14 @@ class Order(_Value, Choices, frozen=True):
     """Lay all pictures out on one sheet too; a plot has one anyway."""
     save: bool = True
     """Whether pictures stay in the gallery; they are dropped an hour after the job otherwise."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_before(cls, values: Any) -> Any:
+        """Read what 0.1.0 called `clip_skip`, in orders and as an axis."""
+        if not isinstance(values, dict):
+            return values
+        return {name: _axis_of_before(one) if name in ("x", "y", "z") else one for name, one in with_clip_layer(values).items()}
 
     @property
     def axes(self) -> tuple[Axis, ...]:

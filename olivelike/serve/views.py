@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict
 
 from olivelike._untrusted import Json
 from olivelike.errors import UsageError
+from olivelike.runtime.pipeline.request import with_clip_layer
 from olivelike.serve.lora_cards import LoraCard
 from olivelike.serve.orders import Order
 
@@ -191,4 +192,4 @@ def iso(seconds: float | None) -> str | None:
 
 def record_of(text: str | None) -> Json | None:
     """Return what made a picture, of its JSON."""
-    return json.loads(text) if text else None
+    return dict(with_clip_layer(json.loads(text))) if text else None

@@ -16,7 +16,7 @@ from tests.fixtures.little_pipeline import little_checkpoint
 def test_a_picture_holds_what_remakes_it_exactly(generate, empty_folder):
     made = generate(
         "a (red:1.3) circle", "--negative-prompt", "dark", "--scheduler", "Euler a", "--guidance-scale", 4,
-        "--seed", 11, "--size", "40x24", "--clip-skip", 1, "--guidance-rescale", 0.2, "-o", "first.png",
+        "--seed", 11, "--size", "40x24", "--clip-skip", 2, "--guidance-rescale", 0.2, "-o", "first.png",
     )  # fmt: skip
     assert made.status == 0, made.err
     again = generate("--from", "first.png", "-o", "second.png", steps=())
@@ -26,7 +26,7 @@ def test_a_picture_holds_what_remakes_it_exactly(generate, empty_folder):
     assert other.status == 0, other.err
     record = read_picture_record(empty_folder / "third.png")
     assert (record.prompt, record.seed, record.width, record.steps) == ("a blue circle", 12, 40, 2)
-    assert (record.negative_prompt, record.clip_skip, record.scheduler) == ("dark", 1, "Euler a")
+    assert (record.negative_prompt, record.clip_layer, record.scheduler) == ("dark", 2, "Euler a")
 
 
 def test_a_picture_of_a_picture_wants_its_files_again(generate, empty_folder):

@@ -98,3 +98,12 @@ def test_an_index_of_another_pipeline_than_its_denoiser_is_told(place: str) -> N
     said = f"names FluxPipeline, whose transformer is a FluxTransformer2DModel, and here it is a {made}; get all parts"
     with pytest.raises(SourceError, match=said):
         family_of_folder({"_class_name": "FluxPipeline", **entry}, (), config)
+
+
+@pytest.mark.parametrize(
+    ("name", "back"), [("sd1", [0, 1, 2]), ("sd2", [0, 0, 1]), ("sdxl", [1, 1, 2]), ("sd3", [1, 1, 2])]
+)
+def test_clip_skip_counts_from_the_end_of_clip_as_it_was_trained_and_begins_at_the_models_own(name, back):
+    for part in FAMILIES[name].texts:
+        expected = back if part.kind == "clip" else [part.back] * 3
+        assert [part.layers_back(layer) for layer in (1, 2, 3)] == expected

@@ -24,7 +24,7 @@ OPTIONS = {
     "seeds": "lines have a seed", "variation_seeds": "lines have one",
     "hires_strength": "--hires X:STRENGTH", "prompt_weights": "--plain-prompts",
     "ip_adapter_images": "--ip-adapter", "ip_adapter_scale": "--ip-adapter FILE:X",
-    "references": "--reference",
+    "references": "--reference", "clip_layer": "--clip-skip",
 }  # fmt: skip
 LINES = {
     "prompts": "--prompt", "seeds": "the line's seed", "variation_seeds": "the line's variation seed",
@@ -58,7 +58,7 @@ PLOTS = {
 DOCS = Path(__file__).parents[2] / "docs" / "request-options.md"
 TABLES = {
     "prompts": "what is written behind the folder",
-    **{name: OPTIONS[name] for name in OPTIONS if name != "prompt_weights"},
+    **{name: OPTIONS[name] for name in OPTIONS if name not in ("prompt_weights", "clip_layer")},
     **dict.fromkeys(PICTURES, "an option of the command alone"),
 }  # fmt: skip
 

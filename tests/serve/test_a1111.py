@@ -119,16 +119,16 @@ def test_without_a_sampler_the_folder_draws_with_its_own(client):
 
 
 def test_the_last_layers_are_left_out_as_a1111_counts_them(api, client):
-    def skipped():
-        return client.get("/api/jobs?limit=1").json()["jobs"][0]["order"]["clip_skip"]
+    def layer():
+        return client.get("/api/jobs?limit=1").json()["jobs"][0]["order"]["clip_layer"]
 
     api.txt2img(**FAST, override_settings={"CLIP_stop_at_last_layers": 2})
-    assert skipped() == 1
+    assert layer() == 2
     api.set_options({"CLIP_stop_at_last_layers": 2})
     assert api.txt2img(**FAST).info["clip_skip"] == 2
     api.set_options({"CLIP_stop_at_last_layers": 1})
     api.txt2img(**FAST)
-    assert skipped() == 0
+    assert layer() == 1
 
 
 def test_a_picture_is_drawn_anew_from_another(api):

@@ -190,8 +190,8 @@ def test_a_server_may_leave_out_what_is_not_done(serve):
         ({"n_iter": True, "save_images": 1}, {"num_images": 1, "save": True}),
         ({"save_images": "0", "enable_hr": 0.0}, {"save": False}),
         ({"steps": None, "seed": 3}, {"steps": 50, "seed": 3}),
-        ({"override_settings": {"CLIP_stop_at_last_layers": "1"}}, {"clip_skip": 0}),
-        ({"override_settings": {"CLIP_stop_at_last_layers": 2.0}}, {"clip_skip": 1}),
+        ({"override_settings": {"CLIP_stop_at_last_layers": "1"}}, {"clip_layer": 1}),
+        ({"override_settings": {"CLIP_stop_at_last_layers": 2.0}}, {"clip_layer": 2}),
         ({"sampler_name": "DDIM", "override_settings": {"eta_ddim": "0.5"}}, {"eta": 0.5}),
         ({"sampler_name": "DDIM", "eta": 0.2, "override_settings": {"eta_ddim": 0.5}}, {"eta": 0.2}),
     ],
@@ -240,7 +240,7 @@ def test_a_second_pass_of_no_strength_runs_one_step(client):
         ({"batch_size": 64, "n_iter": 2}, "n_iter times batch_size: "),
         ({"sampler_name": "DDIM", "eta": 2}, "eta: "),
         ({"override_settings": {"CLIP_stop_at_last_layers": "two"}}, "override_settings.CLIP_stop_at_last_layers: "),
-        ({"override_settings": {"CLIP_stop_at_last_layers": 90}}, "CLIP_stop_at_last_layers less 1 leaves no layer"),
+        ({"override_settings": {"CLIP_stop_at_last_layers": 90}}, "CLIP_stop_at_last_layers leaves no layer"),
         ({"override_settings": {"samples_format": "exe"}}, "override_settings.samples_format is one of png"),
         ({"override_settings": [1]}, "override_settings: "),
         ({"alwayson_scripts": {"controlnet": {"args": [{"image": "x", "weight": "much"}]}}}, "args.0.weight: "),
@@ -252,7 +252,7 @@ def test_errors_name_a1111s_fields(client, fields, name):
     assert set(answer.json()) == {"error", "detail", "body", "errors"}
     assert name in answer.json()["detail"]
     assert not any(
-        ours in answer.json()["detail"] for ours in ("guidance_scale", "clip_skip", "num_images", "variation")
+        ours in answer.json()["detail"] for ours in ("guidance_scale", "clip_layer", "num_images", "variation")
     )
 
 

@@ -56,7 +56,7 @@ def test_a_prompt_is_an_order():
     drawing = read_graph(from_prompt(), LISTED)
     assert drawing.fields == {
         "prompt": "a lighthouse", "negative_prompt": "fog", "seed": 42, "steps": 20, "guidance_scale": 7.0,
-        "clip_skip": None, "loras": None, "width": 64, "height": 96, "num_images": 2,
+        "clip_layer": None, "loras": None, "width": 64, "height": 96, "num_images": 2,
     }  # fmt: skip
     assert (drawing.model, drawing.sampler) == ("painter", ("Euler a", "normal"))
     assert (drawing.loader, drawing.sampling.id, drawing.decoder) == ("4", "3", "8")
@@ -73,7 +73,7 @@ def test_loras_and_skipped_layers_are_between_loader_and_sampler():
     assert fields["loras"] == [
         {"name": "ink", "weight": 0.8, "text_weight": 0.5}, {"name": "sub/wash", "weight": 0.3, "text_weight": 0.0},
     ]  # fmt: skip
-    assert fields["clip_skip"] == 1
+    assert fields["clip_layer"] == 2
 
 
 def test_a_picture_is_started_from_with_as_many_steps_run_as_there():

@@ -26,7 +26,7 @@ SMALL = {"prompt": "a (red:1.2) circle", "steps": 2, "width": 16, "height": 16}
 ROUTES = ("txt2img", "txt2img", "img2img", "extra-single-image", "extra-batch-images", "png-info", "options")
 JSON = {"Content-Type": "application/json"}
 DOCUMENTED = {400, 404, 413, 422}
-OURS = ("guidance_scale", "num_images", "clip_skip", "variation_seed", "hires_strength", "Traceback", "a bug")
+OURS = ("guidance_scale", "num_images", "clip_layer", "variation_seed", "hires_strength", "Traceback", "a bug")
 SAID = (
     "Euler a", "Euler", "DDIM", "DPM++ 2M Karras", "DPM++ 2M SDE", "UniPC", "Karras", "Automatic", "karras", "Beta",
     "Lanczos", "Nearest", "Latent", "None", "Use same sampler", "R-ESRGAN 4x+", "png", "webp", "", "<lora:x:1>",

@@ -141,7 +141,7 @@ def test_pictures_that_are_deleted_meanwhile_are_not_on_the_sheet(server, client
         ({"strength": 0.5}, 422, "without an initial picture"),
         ({"guidance_scale": "many"}, 422, "guidance_scale"),
         ({"unknown": 1}, 422, "unknown"),
-        ({"clip_skip": 50}, 422, "leaves no layer"),
+        ({"clip_layer": 50}, 422, "leaves no layer"),
         ({"prompt": "(" * 30_000}, 422, "prompt"),
     ],
 )

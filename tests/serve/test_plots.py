@@ -93,3 +93,9 @@ def test_axes_of_texts_sizes_and_loras():
 def test_values_that_a_field_can_not_have_are_refused(axis, message):
     with pytest.raises(UsageError, match=message):
         plot(axis)
+
+
+def test_an_order_of_before_counts_layers_that_are_left_out():
+    axis = {"field": "clip_skip", "values": [0, 1]}
+    found = Order.model_validate({"prompt": "a", "clip_skip": 1, "y": axis})
+    assert (found.clip_layer, found.y) == (2, Axis(field="clip_layer", values=(1, 2)))

@@ -28,6 +28,7 @@ from olivelike.runtime.pipeline.request import (
     read_number,
     read_seed,
     read_whole,
+    with_clip_layer,
 )
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ def _plain(value: Any) -> Any:
 
 
 _BEFORE: Final = {
-    "guidance_rescale": "seed", "eta": "seed", "clip_skip": "model", "prompt_weights": "model",
+    "guidance_rescale": "seed", "eta": "seed", "clip_layer": "model", "prompt_weights": "model",
     "upscaler": "inpaint_area", "controls": "control_guess", "ip_adapter_images": "ip_adapter_scale",
 }  # fmt: skip
 """Fields that stand right before another one in files; all others as they are declared, those of records first."""
@@ -228,7 +229,7 @@ def record_from_json(text: str, where: str) -> PictureRecord:
             "file again"
         )
     try:
-        found = _validator().model_validate(value)
+        found = _validator().model_validate(with_clip_layer(value))
         record = PictureRecord(**{name: getattr(found, name) for name in found.model_fields_set})
         record.to_json()
     except ValidationError as error:

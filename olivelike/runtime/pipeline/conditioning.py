@@ -97,13 +97,13 @@ def encode(
 ) -> Conditioning:
     """Encode the prompts of a batch, each text that a step has once.
 
-    As diffusers' pipelines, but for `clip_skip`: it holds for negative prompts too, as in A1111, since the denoiser
+    As diffusers' pipelines, but for `clip_layer`: it holds for negative prompts too, as in A1111, since the denoiser
     compares the two. Raises `UsageError` if more layers are to be skipped than there are, or prompts cost too much, and
     `SourceError` if a text encoder lacks an output.
 
     Args:
         prompts: one for each picture.
-        request: gives negative prompt, guidance, `clip_skip`, and the size that some denoisers take as an input.
+        request: gives negative prompt, guidance, `clip_layer`, and the size that some denoisers take as an input.
         encoders: returns each reader of texts with its network, in the order of `folder.texts`.
         kept: texts of batches before, of the same encoders.
         image: tokens of the pictures that are a prompt too.
@@ -116,14 +116,14 @@ def encode(
 
     def encoded() -> Inputs:
         callables = [
-            (reader, _Encoder(network, folder, part, request.clip_skip))
+            (reader, _Encoder(network, folder, part, request.clip_layer))
             for part, (reader, network) in zip(folder.texts, encoders(), strict=True)
         ]
         read = encode_prompts(texts, callables, prompt_weights=request.prompt_weights)
         names = (part.component for part in folder.texts)
         return folder.form.encode(dict(zip(names, read, strict=True)), folder.denoiser)
 
-    found = kept.get((*texts, request.clip_skip, request.prompt_weights), encoded)
+    found = kept.get((*texts, request.clip_layer, request.prompt_weights), encoded)
     places = {text: place for place, text in enumerate(texts)}
     made: dict[tuple[int, ...], Inputs] = {}
 
@@ -174,10 +174,10 @@ def _conditions(
 class _Encoder:
     """A text encoder as prompts call it: the hidden states of the layer that the denoiser was trained on."""
 
-    def __init__(self, network: Network, folder: PipelineFolder, part: TextPart, skipped: int) -> None:
+    def __init__(self, network: Network, folder: PipelineFolder, part: TextPart, clip_layer: int) -> None:
         self._network = network
         self._folder = folder
-        back = part.back + (skipped if part.kind == "clip" else 0)
+        back = part.layers_back(clip_layer)
         self._states = self._layer(back) if back else part.output
         self._norm = read_final_norm(folder.model(network.component)) if back and part.normed else None
         self._pooled = part.pooled if part.pooled in network.session.outputs else None
@@ -214,11 +214,11 @@ class _Encoder:
         what = f"{self._folder.path / self._network.component / MODEL_FILE}"
         if layers < 0:
             raise SourceError(
-                f"{what}: has no outputs hidden_states.N, which clip_skip and SDXL need; "
+                f"{what}: has no outputs hidden_states.N, which clip_layer and SDXL need; "
                 "convert the checkpoint with `olivelike run`, which writes them"
             )
         if back >= layers:
-            raise UsageError(f"clip_skip leaves no layer: {what} has {layers}")
+            raise UsageError(f"clip_layer leaves no layer: {what} has {layers}")
         return f"hidden_states.{layers - back}"
 
     def _width(self, output: str) -> int:
@@ -282,7 +282,7 @@ def read_final_norm(path: Path) -> FinalNorm:
     names = [node.input[place] for place in _WEIGHTS[node.op_type]] if node is not None else []
     if node is None or not stored.keys() >= set(names):
         raise SourceError(
-            f"{path}: {_OUTPUT} is no layer norm with weights of its own, which clip_skip needs; "
+            f"{path}: {_OUTPUT} is no layer norm with weights of its own, which clip_layer needs; "
             "convert the checkpoint with `olivelike run`"
         )
     weight, bias = (_tensor(stored[name], path) for name in names)

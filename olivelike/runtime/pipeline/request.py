@@ -20,6 +20,7 @@ from olivelike.errors import SafetyError, UsageError
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+    from olivelike._untrusted import JsonView
     from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
 
 Image_co = TypeVar("Image_co", covariant=True)
@@ -272,8 +273,8 @@ def read_seed(text: str) -> int:
     return value
 
 
-def _one_less(text: str) -> int:
-    return max(read_whole(text), 1) - 1
+def _layer(text: str) -> int:
+    return max(read_whole(text), 1)
 
 
 def _interval(text: str) -> tuple[float, float]:
@@ -387,21 +388,24 @@ class Recorded:
         axis=True,
     )
     """Share of fresh noise in each step of the DDIM scheduler."""
-    clip_skip: Annotated[int, Bounds(ge=0, le=100)] = choice(
-        0,
+    clip_layer: Annotated[int, Bounds(ge=1, le=100)] = choice(
+        1,
         Asked(
-            int, "Last layers of the text encoder to leave out; A1111 counts from 1.", "N", group="Prompts and sampling"
+            int,
+            "Layer of CLIP whose states lead, counted from its end as in A1111; by default the model's own.",
+            "N",
+            name="clip-skip",
+            group="Prompts and sampling",
         ),
         label="Clip skip",
-        told=Told(written=Written("Clip skip", _one_less, lambda skipped: skipped + 1), always=True),
-        elsewhere=Elsewhere(a1111="CLIP_stop_at_last_layers less 1"),
+        told=Told(written=Written("Clip skip", _layer)),
+        elsewhere=Elsewhere(a1111="CLIP_stop_at_last_layers"),
         entered=Entered(
-            "more",
-            hint="Clip skip counts the layers left out: A1111’s 2 is 1 here.",  # noqa: RUF001
+            "more", hint="Clip skip as A1111 counts: 2 leaves out the last layer of CLIP. SDXL does so anyway."
         ),
         axis=True,
     )
-    """Last layers of the text encoder to leave out; A1111 counts from 1."""
+    """Layer of CLIP whose states lead, counted from its end; one behind the model's own is the model's own."""
     guidance_interval: tuple[float, float] | None = choice(
         None,
         Asked(
@@ -938,6 +942,14 @@ def names_elsewhere(api: Literal["a1111", "openai"]) -> dict[str, str]:
     }
     aliases = {name: asked.aliases[0] for name, asked in asked_fields() if asked.aliases} if api == "a1111" else {}
     return {**aliases, **{name: theirs for name, theirs in declared.items() if theirs}}
+
+
+def with_clip_layer(given: JsonView) -> JsonView:
+    """Return fields in which `clip_skip`, as 0.1.0 called it and diffusers counts, from 0, is `clip_layer`."""
+    if (skipped := given.get("clip_skip")) is None:
+        return given
+    layer = skipped + 1 if isinstance(skipped, int) else skipped
+    return {**{name: value for name, value in given.items() if name != "clip_skip"}, "clip_layer": layer}
 
 
 def hires_fields(times: float, strength: float | None, **more: int) -> RequestFields:

@@ -172,13 +172,13 @@ def _check_counts(request: Request) -> None:
 
 
 def _check_layers(request: Request, folder: PipelineFolder) -> None:
-    """Check `clip_skip` against the configs; where they do not tell, the networks do once they are open."""
-    for part in folder.texts if request.clip_skip else ():
+    """Check `clip_layer` against the configs; where they do not tell, the networks do once they are open."""
+    for part in folder.texts:
         layers = folder.config(part.component).get("num_hidden_layers")
-        most = layers - 1 - part.back if isinstance(layers, int) else request.clip_skip
-        if request.clip_skip > most:
+        if isinstance(layers, int) and (back := part.layers_back(request.clip_layer)) > part.back and back >= layers:
             raise UsageError(
-                f"clip_skip leaves no layer: {folder.model(part.component)} has {layers}; take at most {max(most, 0)}"
+                f"clip_layer leaves no layer: {folder.model(part.component)} has {layers}; take at most "
+                f"{layers + part.shortened}"
             )
 
 

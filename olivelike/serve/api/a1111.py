@@ -230,7 +230,7 @@ def _order(request: Request, asked: Drawing, **more: Any) -> Order:
             "num_images": asked.n_iter * asked.batch_size, "batch_size": asked.batch_size, "steps": asked.steps,
             "scheduler": scheduler, "seed": max(asked.seed, -1),
             "eta": (eta if asked.eta is None else asked.eta) if draws_noise else None,
-            "clip_skip": max(skipped, 1) - 1, "width": width,
+            "clip_layer": max(skipped, 1), "width": width,
             "height": height, "fit": True,
             "variation_seed": max(asked.subseed, -1) if asked.subseed_strength else None,
             **more,
@@ -355,7 +355,7 @@ def _info(service: Service, asked: Drawing, order: Order, pictures: list[Picture
         "infotexts": [one.parameters or "" for one in pictures] or [""],
         "styles": asked.styles,
         "job_timestamp": "".join(mark for mark in (first.created if first else "") if mark.isdigit())[:14],
-        "clip_skip": order.clip_skip + 1,
+        "clip_skip": order.clip_layer,
         "is_using_inpainting_conditioning": False,
         "version": record.get("version"),
     }

@@ -369,7 +369,7 @@ def _conditions(sampling: _Sampling) -> Drawing:
         if other.kind != "ConditioningZeroOut":
             negative, _ = _text(other)
     loader, shift, weights = _model(sampling.model)
-    skipped, text_weights = _text_encoder(clip)
+    clip_layer, text_weights = _text_encoder(clip)
     loras = [
         {"name": node.value("lora_name"), "weight": weight, "text_weight": text_weights.get(node.id, 0.0)}
         for node, weight in reversed(weights)
@@ -379,7 +379,7 @@ def _conditions(sampling: _Sampling) -> Drawing:
         raise clip.refused(f"the LoRA of node {min(unmerged)} is for the texts alone; join it to the model too")
     fields = {
         "prompt": prompt, "negative_prompt": negative, "seed": sampling.seed, "steps": sampling.steps,
-        "guidance_scale": guidance, "clip_skip": skipped or None, "loras": loras or None, **sampling.more,
+        "guidance_scale": guidance, "clip_layer": clip_layer, "loras": loras or None, **sampling.more,
     }  # fmt: skip
     model = str(loader.value(_LOADERS[loader.kind]))
     return Drawing(fields, model, sampling.sampler, loader.id, sampling.node, "", (), shift=shift)
@@ -409,12 +409,12 @@ def _model(node: Node) -> tuple[Node, tuple[Node, float] | None, list[tuple[Node
     return node, shift, loras
 
 
-def _text_encoder(node: Node) -> tuple[int, dict[str, float]]:
-    """Return the layers that are left out, and what LoRAs weigh, by their nodes."""
-    skipped, weights = 0, dict[str, float]()
+def _text_encoder(node: Node) -> tuple[int | None, dict[str, float]]:
+    """Return the layer of CLIP, from its end, that leads, if one is named, and what LoRAs weigh, by their nodes."""
+    clip_layer, weights = None, dict[str, float]()
     while node.kind != "CheckpointLoaderSimple" and node.kind not in _TEXT_LOADERS:
         if node.kind == "CLIPSetLastLayer":
-            skipped = max(skipped, -int(node.value("stop_at_clip_layer")) - 1)
+            clip_layer = max(clip_layer or 1, -int(node.value("stop_at_clip_layer")))
         elif node.kind == "LoraLoader":
             weights[node.id] = float(node.value("strength_clip"))
         else:
@@ -422,7 +422,7 @@ def _text_encoder(node: Node) -> tuple[int, dict[str, float]]:
         node, _ = node.follow("clip")
     for name in NODES[node.kind].required:
         node.value(name)
-    return skipped, weights
+    return clip_layer, weights
 
 
 def _picture(node: Node) -> SentPicture:

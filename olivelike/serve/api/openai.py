@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from olivelike._untrusted import Json, parse_json
 from olivelike.errors import OlivelikeError, UsageError
 from olivelike.runtime.jobs.job_notes import LARGE
-from olivelike.runtime.pipeline.request import CHOICES, names_elsewhere
+from olivelike.runtime.pipeline.request import CHOICES, names_elsewhere, with_clip_layer
 from olivelike.serve.api.drawing import draw, find_model, make_order, require_done, service_of
 from olivelike.serve.api.forms import Files, form_of, read_form
 from olivelike.serve.api.guards import client_of, visitor_of
@@ -70,7 +70,7 @@ class Wanted(BaseModel):
     scheduler: str | None = None
     strength: Finite | None = None
     seed: int | None = None
-    clip_skip: int | None = None
+    clip_layer: int | None = None
     loras: Annotated[tuple[LoraChoice, ...], Field(max_length=32)] | None = None
     """In a form: as JSON."""
 
@@ -80,6 +80,7 @@ class Wanted(BaseModel):
         """Take null, and what a form leaves empty, for what is not given."""
         if not isinstance(values, dict):
             return values
+        values = with_clip_layer(values)
         for slip, meant in _SLIPS.items():
             if values.get(slip) is not None:
                 raise RequestRefusedError(400, "invalid", f"{slip} is no field here: give {meant}", param=meant)

@@ -29,7 +29,7 @@ def test_a_line_has_the_options_of_a1111_s_script(empty_folder):
     (empty_folder / "p.txt").write_text(
         '--prompt "a cat" in a hat --negative_prompt "bad, worse" --seed 3 --steps 10 --cfg_scale 5.5 '
         '--sampler_name "Euler a" --width 48 --height 32 --batch_size 2 --n_iter 3\n'
-        "--prompt x --size 32x64 --num-images 4 --scheduler DDIM --clip-skip 1\n"
+        "--prompt x --size 32x64 --num-images 4 --scheduler DDIM --clip-skip 2\n"
     )
     first, second = read_prompts(["@p.txt"])
     assert first.prompt == "a cat in a hat"
@@ -37,7 +37,7 @@ def test_a_line_has_the_options_of_a1111_s_script(empty_folder):
         "negative_prompt": "bad, worse", "seed": 3, "steps": 10, "guidance_scale": 5.5, "scheduler": "Euler a",
         "size": (48, 32), "batch_size": 2, "num_images": 6,
     }  # fmt: skip
-    assert second.fields == {"size": (32, 64), "num_images": 4, "scheduler": "DDIM", "clip_skip": 1}
+    assert second.fields == {"size": (32, 64), "num_images": 4, "scheduler": "DDIM", "clip_layer": 2}
 
 
 @pytest.mark.parametrize(

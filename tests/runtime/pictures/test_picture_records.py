@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import string
 from dataclasses import replace
 
@@ -42,6 +43,12 @@ def test_the_text_is_laid_out_as_a1111_does():
     )
 
 
+@pytest.mark.parametrize("skipped", [0, 1])
+def test_a_record_of_before_counts_layers_that_are_left_out(skipped):
+    told = {name: value for name, value in json.loads(RECORD.to_json()).items() if name != "clip_layer"}
+    assert record_from_json(json.dumps({**told, "clip_skip": skipped}), "x").clip_layer == skipped + 1
+
+
 def test_the_text_of_a_picture_by_a1111_is_understood():
     found = parse_a1111(
         "photo of a cat, <lora:ink:0.8>\r\nhigh quality\r\nNegative prompt: bad,\n  worse \n"
@@ -51,7 +58,7 @@ def test_the_text_of_a_picture_by_a1111_is_understood():
     )
     assert (found.prompt, found.negative_prompt) == ("photo of a cat, <lora:ink:0.8>\nhigh quality", "bad,\nworse")
     assert (found.steps, found.seed, found.width, found.height) == (30, 1234567890, 512, 768)
-    assert (found.scheduler, found.guidance_scale, found.clip_skip) == ("DPM++ 2M SDE Karras", 7.0, 1)
+    assert (found.scheduler, found.guidance_scale, found.clip_layer) == ("DPM++ 2M SDE Karras", 7.0, 2)
     assert (found.model, found.model_hash, found.version) == ("v1, pruned: yes", "6ce0161689", "v1.10.1")
     assert found.loras == (UsedFile("ink", "aabbccddeeff"), UsedFile("wet", "112233445566"))
     assert found.other == {"VAE": "x.pt", "Hires upscale": "2"}

@@ -17,7 +17,7 @@ from olivelike.runtime.pipeline.resolve_defaults import absent_fields, refused_f
 
 PICTURE = Image.new("RGB", (64, 64))
 GIVEN = {
-    "negative_prompt": "a dog", "clip_skip": 1, "guidance_rescale": 0.7, "guidance_interval": (0.2, 0.8),
+    "negative_prompt": "a dog", "clip_layer": 2, "guidance_rescale": 0.7, "guidance_interval": (0.2, 0.8),
     "guidance_calls": "two", "eta": 0.5, "cache_interval": 2, "controls": (Control(PICTURE),), "control_guess": True,
     "ip_adapter_images": (PICTURE,), "ip_adapter_scale": 0.5, "references": (PICTURE,),
 }  # fmt: skip
@@ -43,7 +43,7 @@ def test_each_absent_field_is_one_of_an_order_and_refused_by_name(family):
 def test_a_unet_has_all_but_references_and_a_transformer_what_its_denoiser_takes():
     assert absent_fields(folder_of(FAMILIES["sdxl"])) == ("references",)
     shared = {"eta", "cache_interval", "controls", "control_guess", "ip_adapter_images", "ip_adapter_scale", "fast"}
-    unweighed = shared | {"clip_skip", "prompt_weights"}
+    unweighed = shared | {"clip_layer", "prompt_weights"}
     assert {*absent_fields(folder_of(FAMILIES["sd3"]))} == shared | {"references"}
     assert {*absent_fields(folder_of(FAMILIES["z_image"]))} == unweighed | {"references"}
     assert {*absent_fields(folder_of(FAMILIES["flux2"]))} == unweighed

@@ -52,7 +52,7 @@ def test_an_order_has_the_usual_values_of_the_folder_and_the_page_leaves_out_wha
     told = _fields(SimpleNamespace(settings=settings), view)
     assert (told["steps"]["default"], told["guidance_scale"]["default"]) == usual
     absent = {name for name, one in told.items() if one.get("absent")}
-    assert absent == {*absent_fields(made.pipeline.folder)} >= {"negative_prompt", "clip_skip"}
+    assert absent == {*absent_fields(made.pipeline.folder)} >= {"negative_prompt", "clip_layer"}
     name = made.folder.name
     files = Files({name: made.folder}, made.folder, (), (), allow_pickle=False)
     sent = Order(model=name, prompt="a red circle", seed=5).model_dump(mode="json", exclude_unset=True)

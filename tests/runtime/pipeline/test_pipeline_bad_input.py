@@ -39,8 +39,8 @@ def broken(little_folder, tmp_path):
         ({"num_images": 10**9}, "num_images is 1000000000; it must be at most 100,000"),
         ({"steps": 10**9}, "steps is 1000000000; it must be at most 10,000"),
         ({"steps": -3}, "steps is -3; it must be at least 1"),
-        ({"clip_skip": -1}, "clip_skip is -1"),
-        ({"clip_skip": 3}, "clip_skip leaves no layer: .* has 3"),
+        ({"clip_layer": 0}, "clip_layer is 0"),
+        ({"clip_layer": 4}, "clip_layer leaves no layer: .* has 3; take at most 3"),
         ({"retry_unsafe": -1}, "retry_unsafe is -1"),
         ({"seed": -1}, "seed -1 is not between 0 and 18446744073709551615"),
         ({"seed": 2**64}, "seed 18446744073709551616 is not between"),
@@ -223,7 +223,7 @@ def test_a_text_encoder_without_hidden_states_cant_skip_layers(broken, settings)
     pipeline = open_pipeline(broken, settings)
     pipeline.generate(ask())
     with pytest.raises(SourceError, match=r"has no outputs hidden_states\.N, .* convert the checkpoint"):
-        pipeline.generate(ask(clip_skip=1))
+        pipeline.generate(ask(clip_layer=2))
 
 
 def test_a_unet_of_a_kind_that_is_not_known_is_refused(broken, settings):

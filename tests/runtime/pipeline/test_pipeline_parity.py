@@ -99,7 +99,7 @@ def test_clip_skip_takes_an_earlier_layer_for_both_prompts(pipeline, skipped):
     embeddings = {"prompt_embeds": encode("a red circle"), "negative_prompt_embeds": encode("dark")}
     generators = [torch.Generator().manual_seed(seed) for seed in (5, 6)]
     images = torch_one(generator=generators, num_inference_steps=4, **embeddings).images
-    result = pipeline.generate(ask(clip_skip=skipped, negative_prompt="dark"))
+    result = pipeline.generate(ask(clip_layer=1 + skipped, negative_prompt="dark"))
     assert_alike(result, images)
     plain = pipeline.generate(ask(negative_prompt="dark"))
     assert psnr(plain.pictures[0].image, result.pictures[0].image) < 50

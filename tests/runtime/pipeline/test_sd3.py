@@ -67,7 +67,7 @@ def test_other_folders_give_the_picture_of_torch(drawn, sd3, changed, variant):
     [
         ({"guidance_scale": 1.0}, {"guidance_scale": 1.0}),
         ({"negative_prompt": None}, {"negative_prompt": None}),
-        ({"clip_skip": 1, "guidance_scale": 1.0}, {"clip_skip": 1, "guidance_scale": 1.0}),
+        ({"clip_layer": 3, "guidance_scale": 1.0}, {"clip_skip": 1, "guidance_scale": 1.0}),
         ({"scheduler": "Euler"}, {}),
     ],
     ids=str,

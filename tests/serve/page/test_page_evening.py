@@ -436,9 +436,9 @@ def _(her: Painter) -> None:
 @task("Clip skip 2", 3, sure=False)
 def _(her: Painter) -> None:
     her.unfold("rare")
-    her.type("clip_skip", 1)
-    assert her.generate()["order"]["clip_skip"] == 1
-    her.page.fill("#clip_skip", "0")
+    her.type("clip_layer", 2)
+    assert her.generate()["order"]["clip_layer"] == 2
+    her.page.fill("#clip_layer", "1")
 
 
 @task("ControlNet Canny from a file, weight 0.6", 5)

@@ -36,7 +36,7 @@ def test_closed_folds_say_what_is_set_in_them(visit: Callable[..., Opened]) -> N
     page = opened.page
     assert page.text_content("#rare-badge") == ""
     opened.fold("rare")
-    page.fill("#clip_skip", "1")
+    page.fill("#clip_layer", "2")
     page.check("#tiled_vae")
     assert page.text_content("#rare-badge") == "2"
     opened.fold("hires")
