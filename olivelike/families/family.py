@@ -79,6 +79,7 @@ class TextPart:
     def layers_back(self, clip_layer: int) -> int:
         """Return how many layers before the network's last one a request's `clip_layer` is: never behind `back`."""
         return max(self.back, clip_layer - 1 - self.shortened) if self.kind == "clip" else self.back
+
     optional: bool = False
     """Whether pipelines of the family may lack it."""
     unprojected: bool = False

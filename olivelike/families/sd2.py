@@ -41,7 +41,11 @@ FAMILY: Final = replace(
     name="sd2",
     title="Stable Diffusion 2.x",
     owns=_owns,
-    texts=(TextPart("text_encoder", "tokenizer", _WIDTH, stored="open_clip", prefix="cond_stage_model.model.", shortened=True),),
+    texts=(
+        TextPart(
+            "text_encoder", "tokenizer", _WIDTH, stored="open_clip", prefix="cond_stage_model.model.", shortened=True
+        ),
+    ),
     # stabilityai/stable-diffusion-2-1 (v), stable-diffusion-2-1-base (epsilon), stable-diffusion-2-inpainting
     published=Published(
         sd1.INDEX,

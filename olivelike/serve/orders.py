@@ -111,7 +111,8 @@ class Order(_Value, Choices, frozen=True):
         """Read what 0.1.0 called `clip_skip`, in orders and as an axis."""
         if not isinstance(values, dict):
             return values
-        return {name: _axis_of_before(one) if name in ("x", "y", "z") else one for name, one in with_clip_layer(values).items()}
+        axes_of = {side: _axis_of_before(values[side]) for side in ("x", "y", "z") if side in values}
+        return {**with_clip_layer(values), **axes_of}
 
     @property
     def axes(self) -> tuple[Axis, ...]:
