@@ -10,6 +10,7 @@ from typing import Final
 
 import numpy as np
 
+from olivelike.errors import SourceError
 from olivelike.measure.network_sizes import Array
 from olivelike.model.components import PIPELINE_FILE
 from olivelike.model.graph import FACTOR_KEY, SIZE_KEY
@@ -57,6 +58,9 @@ def one_file_inputs(
         height: In pixels.
         width: Likewise.
         steps: How often the UNet runs.
+
+    Raises:
+        SourceError: if an input is none that a pipeline in one file has.
     """
     known = _numbers(metadata.get(SIZE_KEY, ""))
     trained = known if len(known) == 2 else [_SIDE, _SIDE]
@@ -67,18 +71,24 @@ def one_file_inputs(
         "steps": np.array([steps], np.int64),
         "guidance": np.array([7.5], np.float32),
     }
+
+    def value(spec: ValueSpec) -> Array:
+        rows = 1 if spec.name.startswith("negative") else batch_size
+        if spec.name == "noise":
+            shape = (1, batch_size, int(spec.dims[2]), *sides)
+            return np.random.default_rng(0).standard_normal(shape, np.float32)
+        if spec.dtype == "string":
+            return np.array(["a red circle"] * rows, object)
+        return np.zeros((rows, int(spec.dims[1])), np.int32)
+
     found: dict[str, Array] = {}
     for spec in inputs:
-        rows = 1 if spec.name.startswith("negative") else batch_size
-        if spec.name in fixed:
-            found[spec.name] = fixed[spec.name]
-        elif spec.name == "noise":
-            shape = (1, batch_size, int(spec.dims[2]), *sides)
-            found[spec.name] = np.random.default_rng(0).standard_normal(shape, np.float32)
-        elif spec.dtype == "string":
-            found[spec.name] = np.array(["a red circle"] * rows, object)
-        else:
-            found[spec.name] = np.zeros((rows, int(spec.dims[1])), np.int32)
+        try:
+            found[spec.name] = fixed[spec.name] if spec.name in fixed else value(spec)
+        except (LookupError, MemoryError, ValueError) as error:
+            raise SourceError(
+                f"{PIPELINE_FILE}: nothing can be given for its input {spec.name!r} ({error}); make the folder again"
+            ) from error
     return found
 
 

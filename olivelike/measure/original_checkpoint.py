@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -65,9 +66,12 @@ def recorded_checkpoint(folder: Path) -> OriginalCheckpoint:
         return OriginalCheckpoint(source.name, source.commit)
     name = source.file or source.name
     near = source.found_from(folder)
-    for place in dict.fromkeys([*([near] if near else []), *(place / name for place in _places(folder))]):
-        if _is_original(place, folder):
-            return OriginalCheckpoint(str(place))
+    # A record may come from anyone, and says a name, not a way to somewhere else.
+    named = [] if Path(name).anchor or ".." in Path(name).parts else [place / name for place in _places(folder)]
+    for place in dict.fromkeys([*([near] if near else []), *named]):
+        with contextlib.suppress(OSError):  # Such as a name that is too long for a file's.
+            if _is_original(place, folder):
+                return OriginalCheckpoint(str(place))
     raise OriginalAbsent(
         f"the folder was made of {name!r}, which is neither near it nor here; name it with --checkpoint"
     )

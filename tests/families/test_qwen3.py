@@ -86,6 +86,8 @@ def test_a_family_marks_the_states_that_it_takes():
     ("change", "said"),
     [
         ({TAKEN_STATES: [9, 18, 27]}, "has 6 layers, and the denoiser takes the states behind number 27"),
+        ({TAKEN_STATES: True}, "`taken_states: true`, where a list of layers' numbers"),
+        ({TAKEN_STATES: [None]}, r"`taken_states: \[null\]`"),
         ({"use_sliding_window": True}, "`use_sliding_window: true` is not supported"),
         ({"num_key_value_heads": 0}, "`num_key_value_heads: 0`"),
         ({"num_key_value_heads": 3}, "4 heads of width 16 and 3 of keys"),

@@ -48,3 +48,10 @@ def test_what_lies_in_the_project_of_the_output_is_found_from_any_folder(tmp_pat
     files["qwen3"].unlink()
     with pytest.raises(UsageError, match="place it does not know; name it with --against transformer=FILE,text_enco"):
         spec_of(folder, OutputRecord.require(folder), None, None)
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "../" * 30 + "etc/passwd", "x" * 5_000, ".."])
+def test_a_record_does_not_lead_to_files_elsewhere(tmp_path, name):
+    write_output_record(tmp_path, source=Origin("file", name))
+    with pytest.raises(OriginalAbsent, match="name it with --checkpoint"):
+        recorded_checkpoint(tmp_path)

@@ -62,7 +62,7 @@ def load_onnx(component: str, graph_path: Path) -> tuple[Adaptation, Graph]:
     unused = tuple(sorted(tensors.keys() - names.keys()))
     try:
         return Adaptation(None, names, unused), modernise(model)
-    except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
+    except (RuntimeError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
         # What the checker lets pass, such as an operator without one of its operands.
         raise SourceError(
             f"{graph_path}: not a valid ONNX model: its parts do not fit together ({error}); export it again"

@@ -81,17 +81,14 @@ class _Part:
         if self.record.layout == DEFAULT:
             networks = {*self.record.components}
             return {path: facts for path, facts in self.record.files.items() if path.partition("/")[0] not in networks}
-        return {
-            path.split("/", 2)[2]: facts for path, facts in self.record.files.items() if path.startswith(f"{SHARED}/")
-        }
+        shared = ((path.split("/", 2), facts) for path, facts in self.record.files.items())
+        return {parts[2]: facts for parts, facts in shared if parts[0] == SHARED and len(parts) > 2}
 
     def place(self, path: str) -> Path:
         """Return where a file of the pipeline lies."""
         if self.record.layout == DEFAULT:
             return self.folder / path
-        return next(
-            self.folder / one for one in self.record.files if one.startswith(SHARED) and one.endswith(f"/{path}")
-        )
+        return next(self.folder / one for one in self.record.files if one.split("/", 2)[::2] == [SHARED, path])
 
 
 def package_outputs(folders: Sequence[str | Path], output: str | Path, *, overwrite: bool = False) -> ModelPackage:

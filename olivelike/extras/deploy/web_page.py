@@ -184,7 +184,7 @@ def _told(folder: Path, record: OutputRecord, needed: Sequence[str], examples: S
             and (told["size"] is None or _is_size(told["size"]))
             and _are_samplers(told["samplers"])
         )
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise SourceError(f"{path}: can't be read: {error}; run the workflow again") from error
     if not right:
         raise SourceError(f"{path}: is no manifest of kind {MANIFEST_KIND}; run the workflow again")

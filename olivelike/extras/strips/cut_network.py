@@ -47,7 +47,9 @@ _PACKING: Final = [0, 1, 3, 5, 2, 4]
 """Axes of rows and columns behind those of channels: (1, channels, rows, 2, columns, 2) is four times the channels."""
 _ROWS, _ROWS_OF_NHWC = 2, 1
 _BYTES: Final = {TensorProto.FLOAT16: 2, TensorProto.BFLOAT16: 2}
-_MISFITS: Final = (OSError, DecodeError, LookupError, ValueError, TypeError, StopIteration, RecursionError)
+_MISFITS: Final = (
+    OSError, DecodeError, LookupError, ValueError, TypeError, StopIteration, RecursionError, ArithmeticError,
+)  # fmt: skip
 """Errors from reading a graph whose parts do not fit together."""
 
 

@@ -71,8 +71,9 @@ def interface_of(architecture: Architecture) -> Interface:
         raise UsageError(f"convert knows no component {component!r} of class {architecture.class_name}")
     try:
         return network.interface(architecture.config)
-    except KeyError as error:
+    except (KeyError, TypeError) as error:
+        lack = repr(error.args[0]) if isinstance(error, KeyError) else "value for a setting"
         raise PassError(
-            f"{component}: its config has no {error.args[0]!r}, which decides the inputs; it is the config of another "
+            f"{component}: its config has no {lack}, which decides the inputs; it is the config of another "
             "class, or not complete"
         ) from error

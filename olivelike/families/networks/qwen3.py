@@ -65,6 +65,11 @@ def _check(component: str, class_name: str, config: Config) -> None:
     """Refuse a network that lacks a state that is taken, or whose layers see a part of the text."""
     layers = config.get("num_hidden_layers")
     taken = config.get(TAKEN_STATES) or [0]
+    if not isinstance(taken, list) or not all(isinstance(number, int) for number in taken):
+        raise SourceError(
+            f"{component}: the config of {class_name} has `{TAKEN_STATES}: {shown(taken)}`, where a list of layers' "
+            "numbers makes sense; get its config.json again"
+        )
     if isinstance(layers, int) and max(taken) > layers:
         raise SourceError(
             f"{component}: {class_name} has {layers} layers, and the denoiser takes the states behind number "

@@ -8,6 +8,8 @@ and integer divisions.
 from __future__ import annotations
 
 import ast
+import contextlib
+import math
 import operator
 import re
 from collections import Counter
@@ -28,6 +30,10 @@ Dim = int | str | None
 _Polynomial = dict[tuple[str, ...], int]
 """Coefficient of each product of sorted factors; the empty product is the constant."""
 
+_LONGEST: Final = 500
+"""Letters of a formula; a file from anywhere may have others as names of sizes."""
+_MOST_TERMS: Final = 1000
+"""Products in a normal form that come of a multiplication; one of more sums is one factor."""
 _OPERATORS: Final[dict[type[ast.operator], Callable[[Any, Any], Any]]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -57,17 +63,22 @@ def evaluate(formula: str, size_of: Callable[[str], int]) -> int:
             case ast.Name(id=name):
                 return size_of(name)
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
-                return int(_OPERATORS[type(op)](value(left), value(right)))
+                with contextlib.suppress(ZeroDivisionError):
+                    return int(_OPERATORS[type(op)](value(left), value(right)))
             case ast.BinOp(left=left, op=ast.Div(), right=right):
                 if (share := value(right)) != 0:
                     return -(-value(left) // share)
         raise ValueError(f"{formula!r} is no formula of names, numbers, +, -, *, / and //")
 
-    try:
-        tree = ast.parse(formula, mode="eval")
-    except SyntaxError as error:
-        raise ValueError(f"{formula!r} is no formula") from error
-    return value(tree.body)
+    return value(_parsed(formula))
+
+
+def _parsed(formula: str) -> ast.expr:
+    """Return the tree of a formula. Raises `ValueError` for what is none, or too long to be one."""
+    if len(formula) <= _LONGEST:
+        with contextlib.suppress(SyntaxError, RecursionError, MemoryError):
+            return ast.parse(formula, mode="eval").body
+    raise ValueError(f"{formula[:_LONGEST]!r} is no formula")
 
 
 def renamed(formula: str, names: Mapping[str, str]) -> str:
@@ -84,10 +95,9 @@ def spaced(formula: str) -> str:
 def normal_form(formula: str) -> str:
     """Return the formula as a sum of products in a fixed order; what is no formula comes back unchanged."""
     try:
-        tree = ast.parse(formula, mode="eval")
-    except SyntaxError:
+        return _text(_polynomial(_parsed(formula)))
+    except ValueError:
         return formula
-    return _text(_polynomial(tree.body))
 
 
 def _polynomial(tree: ast.expr) -> _Polynomial:
@@ -103,7 +113,9 @@ def _polynomial(tree: ast.expr) -> _Polynomial:
         case ast.BinOp(left=left, op=ast.Sub(), right=right):
             return _plus(_polynomial(left), _times({(): -1}, _polynomial(right)))
         case ast.BinOp(left=left, op=ast.Mult(), right=right):
-            return _times(_polynomial(left), _polynomial(right))
+            factors = _polynomial(left), _polynomial(right)
+            if math.prod(map(len, factors)) <= _MOST_TERMS:
+                return _times(*factors)
         case ast.BinOp(left=left, op=ast.FloorDiv(), right=right):
             return {(f"({_text(_polynomial(left))}//{_text(_polynomial(right))})",): 1}
     return {(ast.unparse(tree),): 1}

@@ -150,10 +150,12 @@ def _hidden_states(folder: ClientFolder) -> Problem:
         if not text.back:
             continue
         count = folder.json(f"{text.component}/config.json").get("num_hidden_layers", 0)
+        if not isinstance(count, int):
+            return f"the config of {text.component} has no whole number as num_hidden_layers"
         names = set(_outputs(folder, text.component))
-        lost = [f"hidden_states.{index}" for index in range(count) if f"hidden_states.{index}" not in names]
-        if lost:
-            return f"{text.component} lacks {lost[0]}"
+        lost = next((one for index in range(count) if (one := f"hidden_states.{index}") not in names), None)
+        if lost is not None:
+            return f"{text.component} lacks {lost}"
     return None
 
 

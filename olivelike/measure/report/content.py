@@ -189,7 +189,7 @@ def shown(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):
-        return f"{value:,}" if abs(value) < _LONGEST else f"{value:.3e}"
+        return f"{value:,}" if abs(value) < _LONGEST else f"{max(min(value, _MOST), -_MOST):.3e}"
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, dict):
@@ -200,6 +200,8 @@ def shown(value: object) -> str:
 
 
 _LONGEST = 10**18
+_MOST = 10**300
+"""What a float can be made of."""
 
 
 def moment(value: str) -> str:

@@ -14,6 +14,8 @@ from olivelike.model.records.run_record import NodeRecord, RunRecord
 
 _TICKS: Final = 5
 """Marks of the axis, about."""
+_LONGEST: Final = 1e12
+"""Seconds that a step may have taken; a record that says more lies."""
 _LEAST: Final = 0.4
 """Percent of the axis that a bar takes at least, so that it can be seen."""
 STATUSES = {"hit": "stored", "shelf": "from the shelf", "executed": "ran", "failed": "failed", "skipped": "skipped"}
@@ -33,7 +35,8 @@ def _timeline(run: RunRecord) -> Table:
     ]
     busy.sort(key=lambda item: math.inf if item[0].start_seconds is None else item[0].start_seconds)
     nodes = [node for node, _ in busy]
-    span = max((_start(node) + node.seconds for node in nodes), default=0) or 1
+    span = max((_end(node) for node in nodes), default=0)
+    span = 1 if span < 1 / _LONGEST else span
     reasons = {node.reason for node in nodes}
     added = any(node.memory_before_bytes for node in nodes)
     known = any(node.start_seconds is not None for node in nodes)
@@ -64,14 +67,17 @@ def _name(node: NodeRecord, label: str) -> Note:
 
 
 def _start(node: NodeRecord) -> float:
-    return max(node.start_seconds or 0, 0)
+    return min(max(node.start_seconds or 0, 0), _LONGEST)
+
+
+def _end(node: NodeRecord) -> float:
+    return _start(node) + min(max(node.seconds, 0), _LONGEST)
 
 
 def _bar(node: NodeRecord, span: float) -> Bar:
     left = 100 * _start(node) / span
     width = min(max(100 * node.seconds / span, _LEAST), 100)
-    until = duration(_start(node) + node.seconds)
-    said = f"from {duration(_start(node))} to {until}" if node.start_seconds is not None else ""
+    said = f"from {duration(_start(node))} to {duration(_end(node))}" if node.start_seconds is not None else ""
     return Bar(node.status, min(left, 100 - width), width, said)
 
 

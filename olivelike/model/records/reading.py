@@ -85,6 +85,8 @@ def to_json(value: object) -> Any:
 
 
 _LONGEST_NAME: Final = 100
+_LARGEST: Final = 1 << 64
+"""Beyond what seeds, sizes and counts have, and well within what a float can be made of."""
 _SIMPLE: Final[Mapping[object, str]] = {str: "a text", int: "a whole number", bool: "true or false"}
 
 
@@ -92,7 +94,7 @@ def _read(hint: Any, value: object, place: str, *, exact: bool) -> Any:
     if hint in (object, Any) or (hint is NoneType and value is None):
         return value
     if hint in _SIMPLE:
-        if type(value) is hint:
+        if type(value) is hint and (hint is not int or -_LARGEST < value < _LARGEST):  # type: ignore[operator]
             return value
         raise _wrong(place, _SIMPLE[hint], value)
     if hint is float:

@@ -13,6 +13,7 @@ import onnxruntime
 import pytest
 
 from olivelike.cli.app import run_command_line
+from olivelike.digest import digest_bytes
 from olivelike.errors import OlivelikeError, SourceError, UsageError
 from olivelike.extras.deploy.joined_package import package_outputs
 from olivelike.extras.deploy.ort_package import package_root
@@ -20,11 +21,12 @@ from olivelike.measure.profiling import profile_folder
 from olivelike.measure.verify.folder_verification import verify_folder
 from olivelike.model.client_layouts import LAYOUTS
 from olivelike.model.guides import GUIDES, GuideKind
-from olivelike.model.records.output import OutputRecord
+from olivelike.model.records.output import ComponentRecord, OutputFile, OutputRecord
 from olivelike.runtime import open_pipeline
 from tests.engine.conftest import Project, run_project
 from tests.extras.deploy.ort_packages import OpenPackage, RefusedPackageError
 from tests.fixtures.little_pipeline import little_checkpoint
+from tests.fixtures.sample_records import write_output_record
 
 WORKFLOW = """
 name: packed
@@ -212,3 +214,15 @@ def test_no_guide_has_a_place_in_a_package(
     with pytest.raises(UsageError, match=f"has {kind.components[0]}; a package holds no {kind.title}s"):
         package_outputs([packed.output], tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_shared_file_outside_of_an_asset_is_no_part_of_the_pipeline(tmp_path: Path) -> None:
+    empty = OutputFile(0, digest_bytes(b""))
+    files = ("shared_assets/lone", "shared_assets/sha256-1/model_index.json", "unet/cpu/model.onnx")
+    for name in files:
+        path = tmp_path / "strange" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    known = {"layout": "ortpackage", "components": {"unet": ComponentRecord("key")}}
+    write_output_record(tmp_path / "strange", files=dict.fromkeys(files, empty), **known)
+    assert package_outputs([tmp_path / "strange"], tmp_path / "made").targets == ("cpu",)

@@ -199,6 +199,7 @@ def _manifest(**change: object) -> dict[str, bytes | None]:
         (_manifest(samplers=SAMPLERS | {"own": None}), "is no manifest"),
         (_manifest(samplers=SAMPLERS | {"own": 1}), "is no manifest"),
         (_manifest(samplers=SAMPLERS | {"list": [{"name": "Euler"}]}), "is no manifest"),
+        (_manifest(samplers=SAMPLERS | {"list": "ab"}), "can't be read"),
         (_manifest(samplers={"names": [""]}), r"manifest\.json: can't be read"),
         (_manifest(kind="web/3"), "is no manifest"),
         ({"manifest.json": b'{"kind": "web/1", "size": null}'}, r"manifest\.json: can't be read: 'samplers'"),

@@ -63,6 +63,11 @@ def test_a_config_without_what_decides_the_interface_is_no_key_error(component):
         interface_of(Architecture(component, "diffusers", classes_of(component)[0], {}))
 
 
+def test_nor_is_one_without_a_value_for_it():
+    with pytest.raises(PassError, match="its config has no value for a setting, which decides the inputs"):
+        interface_of(Architecture("unet", "diffusers", "UNet2DConditionModel", {"block_out_channels": None}))
+
+
 class Scaled(torch.nn.Module):
     """A layer with numbers that a file stores, some of them under two names, and others that it does not."""
 

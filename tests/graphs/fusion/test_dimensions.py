@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from olivelike.graphs.editing.values import normal_form, same_dim
+from olivelike.graphs.editing.values import evaluate, normal_form, same_dim
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,21 @@ def test_different_and_unknown_sizes_are_not_one(left, right):
 def test_what_is_no_formula_is_compared_as_it_stands():
     assert normal_form("a b") == "a b"
     assert same_dim("Max(1, h)", "Max(1, h)")
+
+
+@pytest.mark.parametrize(
+    "text", ["a//0", "(a - a)//1//0", "-" * 100_000 + "a", "a\0", "+".join("a" * 9_999), "9" * 5_000]
+)
+def test_what_a_stranger_calls_a_size_is_no_formula(text):
+    with pytest.raises(ValueError, match="is no formula"):
+        evaluate(text, lambda _: 4)
+    normal_form(text)
+
+
+def test_a_product_of_many_sums_is_not_multiplied_out():
+    many = "*".join(f"(a{number} + b{number})" for number in range(30))
+    assert normal_form(many).count("+") < 2_000
+    assert same_dim(many, many)
 
 
 formulas = st.recursive(

@@ -310,6 +310,15 @@ def test_a_part_that_is_missing_is_told_once_with_what_brings_it(csharp):
     assert "a single file never has one" in failed[0].remedy
 
 
+@pytest.mark.parametrize("layers", [10**13, "abc", None, 2.5])
+def test_a_count_of_layers_that_is_none_is_a_reason_and_no_crash(folder, layers):
+    write_json(folder / "model_index.json", {**SD15["index"], "_class_name": "StableDiffusionXLPipeline"})
+    write_json(folder / "text_encoder" / "config.json", {"num_hidden_layers": layers})
+    found = verdicts(folder, "optimum")["text encoders give hidden_states.N for each layer"]
+    assert found == ("text_encoder lacks hidden_states.0" if layers == 10**13 else
+                     "the config of text_encoder has no whole number as num_hidden_layers")  # fmt: skip
+
+
 def test_a_broken_model_is_a_reason_and_no_crash(folder):
     (folder / "unet" / "model.onnx").write_bytes(b"\0no protobuf" * 9)
     assert "is not an ONNX model" in verdicts(folder, "diffusers")["unet/model.onnx and its data are there"]

@@ -3,7 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from olivelike.errors import SourceError
 from olivelike.measure.network_sizes import PictureSizes, random_values, sizes_of
+from olivelike.measure.one_file_inputs import one_file_inputs
+from olivelike.runtime.sessions.session import ValueSpec
 
 SIZES = PictureSizes(batch_size=2, height=512, width=384)
 
@@ -49,3 +52,12 @@ def test_the_size_is_what_the_unet_was_trained_on(tmp_path):
         (tmp_path / name / "config.json").write_text(config)
     assert sizes_of(tmp_path / "unet", width=64) == PictureSizes(1, 128, 64, 4)
     assert sizes_of(tmp_path / "absent" / "unet") == PictureSizes(1, 512, 512, 8)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "dims"),
+    [("foo", "float32", ("n",)), ("noise", "float32", ("a", "b", "c", "d", "e")), ("ids", "int32", ("n", 10**15))],
+)
+def test_one_file_of_a_stranger_is_refused_by_the_input_that_nothing_fits(name, dtype, dims):
+    with pytest.raises(SourceError, match=f"pipeline.onnx: nothing can be given for its input '{name}'"):
+        one_file_inputs([ValueSpec(name, dtype, dims)], {})

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 
 def places(made):
     """Return where each bar is, in percent of the axis: its beginning and its width."""
@@ -93,3 +95,14 @@ def test_a_failed_step_has_its_time_and_a_skipped_one_none(record, report):
 def test_parents_in_a_circle_end(record, report):
     record["nodes"][0]["parent"] = "unet.verify"
     assert len(report(record).steps()) == 3
+
+
+@pytest.mark.parametrize(("start", "seconds"), [(1e308, 1e308), (0.0, 5e-324), (0.0, -5.0)])
+def test_times_that_no_step_has_are_shown_on_an_axis_all_the_same(record, report, start, seconds):
+    for node in record["nodes"]:
+        node |= {
+            "start_seconds": start,
+            "seconds": seconds,
+            "facts": {"verification": {"limit": 10**400}, "x": 10**400},
+        }
+    assert len(report(record).rows("When each step ran")) == 2

@@ -34,6 +34,7 @@ def write(folder, **changes):
         ({"loras": [{"origin": {"kind": "hub"}, "weight": "\x1b"}]}, r"loras[0].weight: expected a number"),
         ({"components": {"unet": 3}}, "components.unet: expected an object, found 3"),
         ({"files": {"a": {"size": True, "sha256": ""}}}, "files.a.size: expected a whole number, found True"),
+        ({"files": {"a": {"size": 10**30, "sha256": ""}}}, "files.a.size: expected a whole number, found 1000"),
         ({"files": {"../a": {"size": 1, "sha256": ""}}}, "'../a' is no path of a file in an output"),
         ({"\x1b": 1}, r"\x1b is no field that a record has"),
         ({"version": "2"}, "version: expected a number from 1, found '2'"),
