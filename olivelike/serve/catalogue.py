@@ -173,6 +173,7 @@ def _model(name: str, folder: Path) -> ModelView:
         update={
             "title": f"{name} [{short}]" if short else name,
             "family": opened.family.name,
+            "text_width": width if isinstance(width := opened.denoiser.get("cross_attention_dim"), int) else None,
             "default_size": opened.default_size,
             "size_unit": opened.least_unit,
             "scheduler": opened.scheduler.get("_class_name"),
@@ -203,13 +204,14 @@ def _made(folder: Path, _changed: object) -> tuple[str, int]:
 
 @lru_cache(maxsize=4096)
 def _lora(name: str, path: Path, _changed: object, allow_pickle: bool) -> LoraView:
-    family, metadata = None, dict[str, str]()
+    family, width, metadata = None, None, dict[str, str]()
     with contextlib.suppress(OlivelikeError):
         opened = open_lora(path, read_pickle=read_pickle_table if allow_pickle else None)
-        family, metadata = opened.family, dict(opened.metadata)
+        family, width, metadata = opened.family, opened.cross_attention_dim, dict(opened.metadata)
     has_picture = _thumbnail(path) is not None
     return LoraView(
         name=name, alias=metadata.get("ss_output_name") or path.stem, path=path.name, family=family, metadata=metadata,
+        text_width=width,
         card=card_of(path, metadata), size=path.stat().st_size,
         thumbnail=f"/api/loras/{name}/thumbnail" if has_picture else None,
     )  # fmt: skip

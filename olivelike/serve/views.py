@@ -108,6 +108,8 @@ class ModelView(_View):
     title: str
     """As A1111 shows it: the name with the hash."""
     family: str
+    text_width: int | None = None
+    """Numbers of each vector of a prompt that its UNet takes."""
     default_size: tuple[int, int]
     size_unit: int
     """Sides are multiples of it."""
@@ -158,6 +160,8 @@ class LoraView(_View):
     """Family of the networks that it fits, such as `sd1`; `None` if it can't be read."""
     metadata: dict[str, str]
     card: LoraCard
+    text_width: int | None = None
+    """Numbers of each vector of a prompt that its layers take; `None` if it has none that do."""
     size: int
     """Bytes of its file."""
     thumbnail: str | None

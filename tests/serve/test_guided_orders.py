@@ -189,7 +189,7 @@ def test_a_unit_of_a1111_guides_alone_and_beside_another(api, without_units, dra
 
 def test_a_unit_has_a_mode_and_leads_a_picture_of_a_picture(api, without_units, drawing):
     unit, guessed = (webuiapi.ControlNetUnit(image=drawing, model="edges [12345678]", control_mode=mode)
-                     for mode in (0, 1))  # fmt: skip
+                     for mode in (0, 2))  # fmt: skip
     images = [api.txt2img(**ASKED, controlnet_units=[one], alwayson_scripts={}).image for one in (unit, guessed)]
     assert not alike(*images)
     more = {"denoising_strength": 0.7, "controlnet_units": [unit], "alwayson_scripts": {}}
@@ -218,7 +218,7 @@ def test_thresholds_of_a_unit_lead_as_the_picture_that_they_make(api, guided, dr
     [
         ({"model": "edges"}, "has no image"),
         ({"image": "!", "module": "openpose"}, "no ControlNet module 'openpose'; there are none, canny, scribble_xdog"),
-        ({"image": "!", "control_mode": "ControlNet is more important"}, "is not done here"),
+        ({"image": "!", "control_mode": "My prompt is more important"}, "is not done here"),
         ({"image": "!", "weight": "much"}, "args.0.weight"),
         ({"image": "!", "weight": 11}, "args.0.weight"),
         ({"image": "!", "threshold_a": 256}, "args.0.threshold_a"),

@@ -17,6 +17,8 @@ let drawing = null;
 let undone = [];
 let leave = null;
 let stroke = null;
+/** Where the last stroke ended. */
+let last = null;
 let brush = { x: 0, y: 0 };
 let tool = "mask";
 let erasing = false;
@@ -86,15 +88,17 @@ function beginStroke(point, erase = erasing) {
 }
 
 function goOn(points) {
-  const last = stroke.points.at(-1);
+  const from = stroke.points.at(-1);
   stroke.points.push(...points);
-  drawStep(drawing, { ...stroke, points: [last, ...points] });
+  drawStep(drawing, { ...stroke, points: [from, ...points] });
 }
 
 function endStroke() {
   if (!stroke) return;
+  last = stroke.points.at(-1);
   stroke = null;
-  tell();
+  // As it is drawn after an undo: in one go.
+  draw();
   placed();
 }
 
@@ -109,7 +113,9 @@ const POINTER = {
     if (event.button !== 0 && event.button !== 2) return;
     canvas().focus();
     showBrush(...placeOf(event));
-    beginStroke(placeOf(event), erasing !== (event.button === 2));
+    if (tool === "colour" && (event.ctrlKey || event.altKey)) return pickColour(...placeOf(event));
+    beginStroke(event.shiftKey && last ? last : placeOf(event), erasing !== (event.button === 2));
+    if (stroke && event.shiftKey) goOn([placeOf(event)]);
   },
   go(event) {
     showBrush(...placeOf(event));
@@ -283,6 +289,7 @@ export async function paintOver(picture, { steps = [], tool: first = "mask", mas
   const [width, height] = [picture.width, picture.height].map((side) => Math.max(1, Math.round(side * share)));
   drawing = { image, width, height, masks, steps: [...steps], first: steps, began: frameOf({ steps }), layers: { under: $("mask-under"), colours: $("mask-colours"), mask: canvas() } };
   undone = [];
+  last = null;
   brush = { x: width / 2, y: height / 2 };
   if (colour) $("mask-colour").value = colour;
   for (const name of ["mask", "frame"]) document.querySelector(`#mask-tools [value="${name}"]`).closest("label").hidden = !masks;
@@ -290,6 +297,7 @@ export async function paintOver(picture, { steps = [], tool: first = "mask", mas
   $("rect-width").value = Math.round(width / 2);
   $("rect-height").value = Math.round(height / 2);
   for (const side of SIDES) $(`frame-${side}`).step = $(side === "top" || side === "bottom" ? "height" : "width").step || 8;
+  $("frame-hint").textContent = t`Pixels to add, so that sides are multiples of ${$("frame-left").step}; below 0 the picture is cropped.`;
   setErasing(false);
   $("mask").showModal();
   draw();

@@ -182,7 +182,9 @@ export function startInitial() {
   on("init-draw", "click", () => drawInitial().catch(shownAt("init-problem")));
   on("mask-open", "click", () => openCanvas());
   on("mask-remove", "click", removeMask);
-  const tell = () => ($("strength-shown").textContent = Number($("strength").value).toFixed(2));
+  const tell = () => document.activeElement === $("strength-shown") || ($("strength-shown").value = $("strength").value);
+  on("strength-shown", "input", () => setField("strength", $("strength-shown").value));
+  on("strength-shown", "change", () => ($("strength-shown").value = $("strength").value));
   on("strength", "input", tell);
   onFilled(tell);
 }

@@ -24,8 +24,9 @@ const sent = () => recall(SENT, []);
 const isMine = (id) => own.has(id) || sent().includes(id);
 
 /** Send an order; the job is followed from now on. */
-export async function submit(order) {
+export async function submit(order, now = false) {
   const job = await ask("/api/jobs", { method: "POST", json: order });
+  if (now) show("asked");
   take(job);
   remember(SENT, [...sent(), job.id].slice(-MOST_SENT));
   if (followed) readQueue();

@@ -1,8 +1,8 @@
 // LoRAs that the next picture is painted with: a list with strengths, beside those that the prompt names.
 
-import { $, button, inMegabytes, make, on, tellInput, typeOver } from "./dom.js";
+import { $, button, inMegabytes, make, on, onFilled, tellInput, typeOver } from "./dom.js";
 import { t } from "./language.js";
-import { family } from "./models.js";
+import { isForAnother } from "./models.js";
 import { notice } from "./notices.js";
 import { pick } from "./picker.js";
 import { ask } from "./server.js";
@@ -20,8 +20,8 @@ export function isKnownLora(name) {
   return known.some((one) => one.name === name || one.name.split("/").pop() === last);
 }
 
-/** Strength that its user prefers, or `otherwise`. */
-export const weightOf = (name, otherwise = 1) => found(name)?.card.weight ?? otherwise;
+/** Strength that its user prefers, or 1, as in A1111. */
+export const weightOf = (name) => found(name)?.card.weight ?? 1;
 export const chosenLoras = () => chosen.map(({ name, weight }) => ({ name, weight }));
 
 export async function readLoras() {
@@ -55,7 +55,7 @@ function row(lora) {
   const thumbnail = found(lora.name)?.thumbnail;
   return make("li", { className: "lora" },
     thumbnail ? make("img", { alt: "", src: thumbnail }) : null,
-    make("span", { className: "grow" }, lora.name),
+    make("span", { className: "grow" }, lora.name, isForAnother(found(lora.name) ?? {}) ? make("span", { className: "problem" }, ` ${t`not for this model`}`) : null),
     button("×", () => {
       chosen = chosen.filter((one) => one !== lora);
       show();
@@ -76,10 +76,11 @@ function words(lora) {
   return make("span", { className: "triggers" }, ...given.slice(0, 6).map((word) => button(word, add(word), { className: "quiet", title: t`Into the prompt` })));
 }
 
-function cardOf({ name, alias, family: made, thumbnail, card, size }) {
+function cardOf(one) {
+  const { name, alias, family: made, thumbnail, card, size } = one;
   const title = card.title || alias || name;
   const details = [
-    title === name ? "" : name, card.base_model || made, made && family() && made !== family() ? t`not for this model` : "", inMegabytes(size),
+    title === name ? "" : name, card.base_model || made, isForAnother(one) ? t`not for this model` : "", inMegabytes(size),
     card.trigger_words.length ? t`words: ${card.trigger_words.join(", ")}` : "", card.description,
   ];
   return { name, title, detail: details.filter(Boolean).join(" · "), picture: thumbnail, current: chosen.some((one) => one.name === name) };
@@ -93,7 +94,7 @@ async function cards() {
 function open() {
   const toggle = (name) => {
     const there = chosen.some((one) => one.name === name);
-    chosen = there ? chosen.filter((one) => one.name !== name) : [...chosen, { name, weight: weightOf(name, 0.8) }];
+    chosen = there ? chosen.filter((one) => one.name !== name) : [...chosen, { name, weight: weightOf(name) }];
     show();
     tellInput($("form"));
     return !there;
@@ -102,5 +103,6 @@ function open() {
 }
 
 export function startLoras() {
+  onFilled(() => $("lora-list").replaceChildren(...chosen.map(row)));
   on("lora-button", "click", open);
 }

@@ -28,6 +28,12 @@ async function history() {
   return [...told.values()].map((order) => ({ name: order.prompt, detail: order.negative_prompt ? t`not: ${order.negative_prompt}` : "", order }));
 }
 
+/** Say that something is in the form, and let it be taken back. */
+function tellTaken({ name }) {
+  const before = formState();
+  notice(t`“${name}” is in the form.`, [[t`Undo`, () => fillForm(before)]]);
+}
+
 const KINDS = {
   styles: {
     heading: t`Styles`, none: t`No styles yet.`, keep: t`Keep these prompts as a style`,
@@ -35,6 +41,7 @@ const KINDS = {
     read: async () => (await ask("/api/styles")).map((one) => ({ ...one, detail: [one.prompt, one.negative_prompt && t`not: ${one.negative_prompt}`].filter(Boolean).join(" · ") })),
     use(one) {
       const now = prompts();
+      tellTaken(one);
       write({ prompt: added(now.prompt, one.prompt), negative_prompt: added(now.negative_prompt, one.negative_prompt) });
     },
     kept: prompts,
@@ -43,9 +50,10 @@ const KINDS = {
     heading: t`Presets`, none: t`No presets yet.`, keep: t`Keep the form as a preset`, hint: t`A preset has every field, model and LoRAs; pictures it has not.`,
     read: async () => (await ask("/api/presets")).map((one) => ({ ...one, detail: one.form.fields?.prompt ?? "" })),
     use(one) {
-      const before = formState();
-      notice(t`“${one.name}” is in the form.`, [[t`Undo`, () => fillForm(before)]]);
-      return fillForm(one.form);
+      tellTaken(one);
+      // One that was kept without a prompt is about the options.
+      const { prompt, negative_prompt: negative, ...options } = one.form.fields ?? {};
+      return fillForm({ ...one.form, fields: prompt || negative ? one.form.fields : options });
     },
     kept: formState,
   },

@@ -23,9 +23,13 @@ export function say(text, share = null) {
 const SECONDS = 6;
 const SECONDS_TO_CHOOSE = 20;
 
-/** Show a notice in place of the last one, with actions, `[text, work]` each; it goes after a while, unless it `stays`, or a pointer or the focus is on it. */
+/**
+ * Show a notice, with actions, `[text, work]` each; it goes after a while, unless it `stays`, or a pointer or the focus is on it.
+ *
+ * It takes the place of the last one, or stands below it where that has actions: what can be undone can still be undone.
+ */
 export function notice(text, actions = [], { stays = false } = {}) {
-  const shown = make("li", { className: "notice" }, make("p", { className: text.length > 90 ? "long" : "" }, text));
+  const shown = make("li", { className: "notice", data: actions.length ? { acts: text } : {} }, make("p", { className: text.length > 90 ? "long" : "" }, text));
   const close = () => shown.remove();
   for (const [label, work] of actions) {
     shown.append(button(label, () => {
@@ -34,7 +38,8 @@ export function notice(text, actions = [], { stays = false } = {}) {
     }));
   }
   shown.append(button("×", close, { "aria-label": t`Close this notice`, className: "quiet" }));
-  $("notices").replaceChildren(shown);
+  const before = [...$("notices").children].filter(({ dataset: { acts } }) => acts && acts !== text).slice(-1);
+  $("notices").replaceChildren(...before, shown);
   raise();
   announce(text);
   const wait = (seconds) => setTimeout(() => (shown.matches(":hover, :focus-within") ? wait(SECONDS) : close()), 1000 * seconds);

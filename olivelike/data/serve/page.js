@@ -37,7 +37,7 @@ let features = {};
 /** What the form asks for. Throws an `Error` where it can't be read. */
 async function order() {
   const found = { ...readFields(), model: model(), loras: chosenLoras(), ...(await initialFields()), ...(await controlFields()), ...Object.assign({}, ...PICTURE_LISTS.map((list) => list.fields())) };
-  const given = { init_image: hasPicture(), mask: hasMask(), controls: found.controls, ip_adapter_images: found.ip_adapter_images, references: found.references };
+  const given = { init_image: hasPicture(), mask: hasMask(), controls: found.controls, ip_adapter_images: found.ip_adapter_images, references: found.references, hires: found.hires ?? Object.values(axes()).some((axis) => axis?.field === "hires") };
   const missing = new Set(Object.keys(given).filter((name) => !given[name]));
   for (const { name, about, group } of FORM.fields) {
     if (!missing.has(about) && !(group === "picture" && !given.init_image && !given.controls)) continue;
@@ -61,10 +61,10 @@ function prompts(text) {
 function fault(error) {
   const place = error.plot ? "plot-problem" : "order-problem";
   if (error.plot) $("fold-plot").open = true;
+  const named = /^(?:body\.)?([a-z_]+)\b/.exec(error.message)?.[1];
   error.message = inWordsOfThePage(error.message);
   problem($(place), error);
   if (error.plot) $(place).scrollIntoView({ block: "nearest" });
-  const named = /^(?:body\.)?([a-z_]+)\b/.exec(error.message)?.[1];
   markField(error.field ?? named, () => problem($(place), ""));
   if (error.code === "source" && /upload|picture/.test(error.message)) {
     forgetPictures();

@@ -41,7 +41,7 @@ async function refer(picture) {
 async function again(picture, changes) {
   const order = { ...(await orderOf(picture)), ...changes };
   location.hash = "#paint";
-  await submit(order);
+  await submit(order, true);
 }
 
 async function copyText({ parameters }) {

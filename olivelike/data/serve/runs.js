@@ -82,12 +82,14 @@ function order() {
 async function plan() {
   problem($("run-problem"), "");
   $("run-plan").setAttribute("aria-busy", "true");
+  $("run-plan-lines").textContent = t`Planning…`;
+  $("run-plan-lines").hidden = false;
   try {
     const { lines } = await ask("/api/runs/plan", { method: "POST", json: order() });
     $("run-plan-lines").textContent = lines.join("\n");
-    $("run-plan-lines").hidden = false;
     announce(t`The plan is below.`);
   } catch (error) {
+    $("run-plan-lines").hidden = true;
     problem($("run-problem"), error);
   } finally {
     $("run-plan").removeAttribute("aria-busy");

@@ -15,6 +15,8 @@ const KEY = "olivelike.stage";
 
 /** How many pictures the strip has at most. */
 const MOST = 60;
+/** Jobs whose pictures are in the strip again after a reload. */
+const MOST_JOBS = 12;
 
 let pictures = [];
 let shown = null;
@@ -23,7 +25,7 @@ let begun = null;
 let position = null;
 /** Whether somebody looks at an earlier picture, which previews and new ones leave there. */
 let picked = false;
-/** By job: how long it took, and the prompt that was asked for. */
+/** By job: how long it took and for how many pictures, and the prompt that was asked for. */
 const took = new Map();
 const asked = new Map();
 
@@ -48,6 +50,8 @@ function display(picture) {
   $("preview").hidden = true;
   $("stage-empty").hidden = true;
   $("stage-open").hidden = false;
+  // Notes are about the job that was begun last.
+  $("job-notes").hidden = picture.job !== begun;
   showIn($("stage-picture"), picture);
   showBar(picture);
   keep();
@@ -56,7 +60,7 @@ function display(picture) {
 
 /** Below the picture: what it is, and what can be done with it. */
 function showBar(picture) {
-  const facts = [picture.sheet ? t`Grid` : picture.seed === null || picture.seed === undefined ? "" : t`Seed ${picture.seed}`, `${picture.width}×${picture.height}`, took.get(picture.job)];
+  const facts = [picture.sheet ? t`Grid` : picture.seed === null || picture.seed === undefined ? "" : t`Seed ${picture.seed}`, `${picture.width}×${picture.height}`, variationOf(picture), tookFor(picture)];
   const parts = [facts.filter(Boolean).join(" · ")];
   // What wildcards and the like came to.
   if (asked.has(picture.job) && !picture.sheet && picture.prompt !== asked.get(picture.job)) parts.push(make("br"), picture.prompt);
@@ -67,7 +71,18 @@ function showBar(picture) {
   $("picture-bar").classList.remove("away");
 }
 
-const keep = () => remember(KEY, { job: shown?.job, picture: shown?.id });
+function variationOf({ record, sheet }) {
+  const { variation_strength: share, variation_seed: seed } = record ?? {};
+  return share && !sheet ? t`variation ${seed} at ${share}` : "";
+}
+
+/** Of several pictures it is known together how long they took. */
+function tookFor({ job }) {
+  const { time, count } = took.get(job) ?? {};
+  return time && count > 1 ? t`${time} for ${count} pictures` : time;
+}
+
+const keep = () => remember(KEY, { job: shown?.job, picture: shown?.id, jobs: [...new Set(pictures.map((one) => one.job))].slice(-MOST_JOBS) });
 
 const duration = (job) => (job.started && job.finished ? inWords((new Date(job.finished) - new Date(job.started)) / 1000) : "");
 
@@ -75,17 +90,20 @@ const duration = (job) => (job.started && job.finished ? inWords((new Date(job.f
 export async function restoreStage() {
   const before = recall(KEY, {});
   if (!before.job) return;
-  const job = await ask(path("jobs", before.job)).catch(() => null);
-  if (!job || current() || begun) return;
-  begun = job.id;
-  know(job);
-  for (const picture of [...job.pictures, ...(job.sheet ? [job.sheet] : [])]) add(picture, { stored: false, show: false });
+  const ids = [...new Set([...(before.jobs ?? []), before.job])];
+  const jobs = (await Promise.all(ids.map((id) => ask(path("jobs", id)).catch(() => null)))).filter(Boolean);
+  if (!jobs.length || current() || begun) return;
+  begun = before.job;
+  for (const job of jobs) {
+    know(job);
+    for (const picture of [...job.pictures, ...(job.sheet ? [job.sheet] : [])]) add(picture, { stored: false, show: false });
+  }
   const last = pictures.find((one) => one.id === before.picture) ?? pictures.at(-1);
   if (last) display(last);
 }
 
 function know(job) {
-  took.set(job.id, duration(job));
+  took.set(job.id, { time: duration(job), count: job.pictures.length });
   if (job.order) asked.set(job.id, job.order.prompt);
 }
 
@@ -200,7 +218,7 @@ const heard = {
     if ($("view-paint").hidden && job.state === "done") notice(t`Painted: ${job.order?.prompt || t`Picture without a prompt`}`, open);
     const count = job.pictures.length;
     if (job.state === "done") {
-      const time = took.get(job.id);
+      const { time } = took.get(job.id);
       say((count === 1 ? t`Painted in ${time}.` : t`${count} pictures painted in ${time}.`) + also);
       announce($("status").textContent);
     } else if (job.state === "cancelled") {

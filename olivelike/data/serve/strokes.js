@@ -98,9 +98,11 @@ function drawLine(context, { points, radius }) {
   context.fill();
 }
 
-/** What a frame adds to the one before, with some of the picture: left, top, width and height each. */
-function bandsOf({ frame, before }, { width, height }) {
-  const reach = (one) => Object.fromEntries(SIDES.map((side) => [side, Math.max(one[side], 0)]));
+/** What a frame adds to the one before and the last one has still, with some of the picture: left, top, width and height each. */
+function bandsOf({ frame, before }, drawing) {
+  const { width, height } = drawing;
+  const still = frameOf(drawing);
+  const reach = (one) => Object.fromEntries(SIDES.map((side) => [side, Math.max(Math.min(one[side], still[side]), 0)]));
   const [now, last] = [reach(frame), reach(before)];
   const all = [width + now.left + now.right, height + now.top + now.bottom];
   const over = Math.min(OVERLAP, width / 8, height / 8);

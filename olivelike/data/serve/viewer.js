@@ -28,6 +28,8 @@ export function view(picture, among = () => []) {
   const [before, after] = around(picture);
   $("viewer-before").disabled = !before;
   $("viewer-after").disabled = !after;
+  // What is disabled loses the focus, and with it the keys.
+  if (document.activeElement?.disabled) (before ? $("viewer-before") : after ? $("viewer-after") : $("viewer-close")).focus();
   showIn($("viewer-picture"), picture);
   $("viewer-picture").style.setProperty("--pixels", `${picture.width / devicePixelRatio}px`);
   $("viewer-picture").style.setProperty("--shape", picture.width / picture.height);

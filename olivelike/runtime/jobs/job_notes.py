@@ -61,7 +61,7 @@ def picture_record(
     controls = [with_image(one, named.image) for one, named in zip(request.controls, used.controls, strict=True)]
     alike |= {**used.given(), "controls": tuple(controls)}
     return PictureRecord(
-        **alike,
+        **with_meaning(alike, ()),
         prompt=request.prompts[0],
         seed=request.seed,
         scheduler=scheduler,
@@ -234,20 +234,23 @@ def size_notes(requests: Iterable[ResolvedRequest], folder: PipelineFolder) -> I
 
     own = folder.default_size
     sizes = dict.fromkeys(
-        (hires_size(one, folder), 1 if one.decode_singly else min(one.batch_size, len(one.seeded_prompts)))
+        (
+            hires_size(one, folder),
+            1 if one.decode_singly else min(one.batch_size, len(one.seeded_prompts)),
+            # What the first pass drew once is not drawn several times.
+            "" if one.hires else ", and what the prompt names is often drawn several times",
+        )
         for one in requests
     )
-    for (width, height), pictures in sizes:  # Each once, in order; `pictures` are decoded at once.
+    for (width, height), pictures, drawn in sizes:  # Each once, in order; `pictures` are decoded at once.
         times = width * height / (own[0] * own[1])
         if times > LARGE:
             free = psutil.virtual_memory().available
             memory = folder.decoder_memory((width, height), pictures)
             yield (
                 f"{width}x{height} is {_factor(times)} times the area that this model was trained on "
-                f"({own[0]}x{own[1]}): a step takes at least {_factor(times)} times as long, and up to "
-                f"{_factor(times * times)} times (convolutions grow with the area, self-attention with its square), "
-                f"the VAE decoder at least {size(memory)} of memory ({size(free)} are free), and what the "
-                "prompt names is often drawn several times"
+                f"({own[0]}x{own[1]}): a step takes {_factor(times)} to {_factor(times * times)} times as long, the "
+                f"VAE decoder at least {size(memory)} of memory ({size(free)} are free){drawn}"
             )
 
 

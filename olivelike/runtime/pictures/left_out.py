@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from typing import Final
 
 from olivelike._untrusted import one_line
-from olivelike.runtime.pictures.picture_record import PictureRecord, told_in_words
+from olivelike.runtime.pictures.picture_record import PictureRecord, told_in_words, unnamed_loras
 
 _LONGEST: Final = 60
 """Characters of a name or value that are shown; `olivelike info` has all."""
@@ -47,6 +47,9 @@ def _settings(record: PictureRecord, unable: Collection[str], *, started: bool) 
             yield f"{_shown(name)} {_shown(value)}"
     if record.strength is not None and record.init_image is None and record.hires is None and not started:
         yield f"Denoising strength {record.strength:g} of a picture that is not named"
+    for lora in unnamed_loras(record):
+        if lora.weight is None:
+            yield f"strength of LoRA {_shown(lora.name)}, which is not told"
     for name, label, text in told_in_words(record):
         if name in unable:
             yield f"{label} {_shown(text)}"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields, replace
 from functools import cached_property, lru_cache
@@ -279,7 +280,7 @@ def a1111_text(record: PictureRecord) -> str:
 
 
 def _a1111_text(record: PictureRecord) -> str:
-    lines = [record.prompt]
+    lines = [_prompt(record)]
     if record.negative_prompt:
         lines.append(f"{NEGATIVE} {record.negative_prompt}")
     lines.append(", ".join(f"{name}: {_quote(value)}" for name, value in _settings(record)))
@@ -287,9 +288,25 @@ def _a1111_text(record: PictureRecord) -> str:
     return "\n".join(lines).replace("\0", " ").encode("utf-8", "replace").decode()
 
 
+def _prompt(record: PictureRecord) -> str:
+    """Return the prompt with all LoRAs, as A1111 has them; a prompt of plain words names none."""
+    loras = unnamed_loras(record) if record.prompt_weights else []
+    tags = [f"<lora:{one.name}:{one.weight:g}>" for one in loras if one.weight is not None]
+    return " ".join(filter(None, (record.prompt, *tags)))
+
+
+_LORA_TAG: Final = re.compile(r"(?<!\\)<(?:lora|lyco):([^:<>]+)")
+
+
+def unnamed_loras(record: PictureRecord) -> list[UsedFile]:
+    """Return the LoRAs that the prompt does not name itself."""
+    named = {name.strip().rpartition("/")[2] for name in _LORA_TAG.findall(record.prompt)}
+    return [lora for lora in record.loras if lora.name.rpartition("/")[2] not in named]
+
+
 def a1111_parameters(record: PictureRecord) -> dict[str, str]:
     """Return what A1111 reads in its text, by its names; the size as two numbers."""
-    found = {"Prompt": record.prompt, "Negative prompt": record.negative_prompt or "", **dict(_settings(record))}
+    found = {"Prompt": _prompt(record), "Negative prompt": record.negative_prompt or "", **dict(_settings(record))}
     found.pop("Size", None)
     if record.width and record.height:
         found |= {"Size-1": str(record.width), "Size-2": str(record.height)}
@@ -335,7 +352,7 @@ def _settings(record: PictureRecord) -> Iterator[tuple[str, str]]:
 
 def _control(control: Control[UsedFile], record: PictureRecord) -> str:
     """Return what A1111's extension for ControlNets writes of a picture that led."""
-    mode = "My prompt is more important" if record.control_guess else "Balanced"
+    mode = "ControlNet is more important" if record.control_guess else "Balanced"
     return (
         f"Module: {control.preprocessor}, Model: {control.net}, Weight: {control.strength:g}, "
         f"Guidance Start: {control.start:g}, Guidance End: {control.end:g}, Control Mode: {mode}"

@@ -121,13 +121,15 @@ def plot_sheet(cells: Mapping[tuple[int, int, int], Sequence[SheetPicture]], hea
     column = max(_LEAST_WIDTH, beside * (wide + _GAP) - _GAP)
     row = math.ceil(most / beside) * (tall + _GAP) - _GAP
     words = _Words(max(_LEAST_WIDTH, wide))
-    side = min(column, max(words.width(head) for head in heads.down))
+    longest = max((words.width(word) for head in heads.down for word in head.split()), default=0)
+    side = min(max(column, min(longest, 2 * column)), max(words.width(head) for head in heads.down))
+    beside_row = words.lines(row)
     first = _GAP + (side + _GAP if side else 0)
     width = first + len(heads.across) * (column + _GAP)
     table = width - first - _GAP
     title = words.height(heads.title, width - 2 * _GAP)
     head = max(words.height(text, column) for text in heads.across)
-    rows = [max(row, words.height(text, side)) + _GAP for text in heads.down]
+    rows = [max(row, words.height(text, side, beside_row)) + _GAP for text in heads.down]
     tops = [words.height(text, table) for text in heads.layers]
     sheet = Image.new("RGB", (width, 2 * _GAP + title + sum(tops) + len(tops) * (head + sum(rows) + _GAP)), _PAPER)
     draw = ImageDraw.Draw(sheet)
@@ -140,7 +142,8 @@ def plot_sheet(cells: Mapping[tuple[int, int, int], Sequence[SheetPicture]], hea
             words.write(draw, (first + number * (column + _GAP), top), name, column, "middle")
         top += head
         for down, (name, height) in enumerate(zip(heads.down, rows, strict=True)):
-            words.write(draw, (_GAP, top + (height - _GAP - words.height(name, side)) // 2), name, side)
+            above_name = (height - _GAP - words.height(name, side, beside_row)) // 2
+            words.write(draw, (_GAP, top + above_name), name, side, most=beside_row)
             for across in range(len(heads.across)):
                 left = first + across * (column + _GAP)
                 held = placed.get((layer, down, across), ())
@@ -205,9 +208,13 @@ class _Words:
         """Return how wide a text is on one line."""
         return math.ceil(self._font.getlength(text))
 
-    def height(self, text: str, width: int) -> int:
-        """Return how high a text is that may be so wide."""
-        lines = len(self._lines(text, width))
+    def lines(self, height: int) -> int:
+        """Return how many lines a text may have beside what is so high."""
+        return max(_MOST_LINES, (height - _GAP // 2) // self._line)
+
+    def height(self, text: str, width: int, most: int = _MOST_LINES) -> int:
+        """Return how high a text is that may be so wide, of so many lines at most."""
+        lines = len(self._lines(text, width, most))
         return lines * self._line + (_GAP // 2 if lines else 0)
 
     def write(
@@ -219,24 +226,25 @@ class _Words:
         align: Literal["left", "middle"] = "left",
         *,
         ink: str = _INK,
+        most: int = _MOST_LINES,
     ) -> None:
         """Write a text into a box, whose upper left corner is given."""
-        for number, line in enumerate(self._lines(text, width)):
+        for number, line in enumerate(self._lines(text, width, most)):
             top = place[1] + _GAP // 4 + number * self._line
             free = max(0, width - self.width(line)) // 2 if align == "middle" else 0
             draw.text((place[0] + free, top), line, fill=ink, font=self._font)
 
-    def _lines(self, text: str, width: int) -> list[str]:
-        return [line for part in text.split("\n", 1) for line in self._wrapped(part, width)]
+    def _lines(self, text: str, width: int, most: int) -> list[str]:
+        return [line for part in text.split("\n", 1) for line in self._wrapped(part, width, most)]
 
-    def _wrapped(self, text: str, width: int) -> list[str]:
+    def _wrapped(self, text: str, width: int, most: int) -> list[str]:
         lines: list[str] = []
         # No letter is narrower than a pixel: what is behind so many is left out in any case.
-        for word in " ".join(text.split())[: (_MOST_LINES + 1) * (width + 1)].split():
+        for word in " ".join(text.split())[: (most + 1) * (width + 1)].split():
             longer = f"{lines[-1]} {word}" if lines else word
             if lines and self._font.getlength(longer) <= width:
                 lines[-1] = longer
-            elif len(lines) == _MOST_LINES:
+            elif len(lines) == most:
                 lines[-1] += " …"
                 break
             else:

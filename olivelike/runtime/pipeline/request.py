@@ -519,6 +519,7 @@ class Recorded:
         label="Hires denoising strength",
         told=Told(within=True),
         entered=Entered("hires", step=0.05),
+        about="hires",
         elsewhere=Elsewhere(a1111="denoising_strength"),
         axis=True,
     )
@@ -534,6 +535,7 @@ class Recorded:
         label="Hires steps",
         told=Told(),
         entered=Entered("hires", hint="How many the second pass runs. 0: the share of Steps that its strength says."),
+        about="hires",
         axis=True,
         most=10_000,
     )
@@ -603,7 +605,7 @@ class Recorded:
         told=Told("on: the prompt alone was led"),
         entered=Entered(
             "control",
-            hint="My prompt is more important, in A1111: what it says is led, what the negative prompt says is not.",
+            hint="ControlNet is more important, in A1111: what it says is led, what the negative prompt says is not.",
         ),
         about="controls",
     )

@@ -79,8 +79,8 @@ class Unit(BaseModel):
 
     @property
     def guesses(self) -> bool:
-        """Whether it leads the prompt alone, as the extension's middle mode and the one before it did."""
-        return self.guessmode or self.control_mode in (1, _MODES[1])
+        """Whether it leads the prompt alone and less at the edges, as the extension's last mode does."""
+        return self.guessmode or self.control_mode in (2, _MODES[2])
 
     @property
     def is_prompt(self) -> bool:
@@ -183,8 +183,8 @@ def _check(unit: Unit) -> None:
     if unit.module.lower() not in (*_MODULES, *_PICTURES):
         known = ", ".join((*_MODULES, *_PICTURES))
         raise refused(f"there is no ControlNet module {unit.module!r}; there are {known}")
-    if unit.control_mode not in (0, 1, *_MODES[:2]):
-        raise refused(f"control_mode {unit.control_mode!r} is not done here; there are {_MODES[0]} and {_MODES[1]}")
+    if unit.control_mode not in (0, 2, _MODES[0], _MODES[2]):
+        raise refused(f"control_mode {unit.control_mode!r} is not done here; there are {_MODES[0]} and {_MODES[2]}")
 
 
 def _check_adapter(view: ModelView | None, units: list[Unit]) -> None:

@@ -43,6 +43,13 @@ def test_the_text_is_laid_out_as_a1111_does():
     )
 
 
+def test_loras_beside_the_prompt_are_in_the_text_as_a1111_names_them():
+    loras = (UsedFile("ink", "0123456789ab", 0.35), UsedFile("wash", None, 1.0))
+    record = replace(PLAIN, prompt="a fish <lora:styles/ink:0.8>", loras=loras)
+    assert a1111_text(record).splitlines()[0] == "a fish <lora:styles/ink:0.8> <lora:wash:1>"
+    assert a1111_text(replace(record, prompt="a", prompt_weights=False)).splitlines()[0] == "a"
+
+
 @pytest.mark.parametrize("skipped", [0, 1])
 def test_a_record_of_before_counts_layers_that_are_left_out(skipped):
     told = {name: value for name, value in json.loads(RECORD.to_json()).items() if name != "clip_layer"}

@@ -1,0 +1,153 @@
+"""What painters found at the page, and that it is mended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from olivelike.serve import ServeSettings
+from olivelike.testing.lora_files import make_lora
+from tests.fixtures.little_pipeline import little_checkpoint
+from tests.serve.conftest import running
+from tests.serve.page.conftest import Opened, equipped, holds, png
+
+pytestmark = pytest.mark.slow
+
+
+def test_clip_skip_is_a1111s_in_the_form_the_order_and_the_large_view(visit: Callable[..., Opened]) -> None:
+    opened = visit(may_complain=True)
+    page = opened.page
+    opened.fold("rare")
+    assert page.input_value("#clip_layer") == "1"
+    opened.generate(prompt="a fish", steps="2", clip_layer="2")
+    assert opened.job()["order"]["clip_layer"] == 2
+    page.click("#stage-open")
+    assert page.locator("#viewer-recipe div", has_text="Clip skip").locator("dd").text_content() == "2"
+    page.click("#viewer-close")
+    page.fill("#clip_layer", "50")
+    page.click("#generate")
+    page.locator("#order-problem", has_text="“Clip skip” leaves no layer").wait_for()
+
+
+def test_what_can_be_undone_stays_behind_a_newer_notice(visit: Callable[..., Opened]) -> None:
+    opened = visit()
+    page = opened.page
+    page.fill("#prompt", "a ship")
+    page.locator("#prompt").evaluate(
+        """(prompt) => {
+          const clipboardData = new DataTransfer();
+          clipboardData.setData("text/plain", "a fish\\nSteps: 3, Sampler: Euler, CFG scale: 4, Seed: 5, Size: 64x64");
+          prompt.dispatchEvent(new ClipboardEvent("paste", { bubbles: true, cancelable: true, clipboardData }));
+        }"""
+    )
+    page.locator(".notice", has_text="Recipe of").wait_for()
+    page.click("[href='#settings']")
+    page.click("#models-unload")
+    page.locator(".notice").nth(1).wait_for()
+    page.locator(".notice button", has_text="Undo").click()
+    holds(page, "#prompt", "a ship")
+
+
+def test_arrows_go_back_from_the_last_picture_and_buttons_are_named_by_the_order(visit: Callable[..., Opened]) -> None:
+    opened = visit()
+    page = opened.page
+    opened.generate(prompt="a fish", steps="1", num_images="2")
+    page.click("#stage-open")
+    first = page.get_attribute("#viewer-link", "href")
+    page.focus("#viewer-before")
+    for _ in range(60):
+        if page.is_disabled("#viewer-before"):
+            break
+        page.keyboard.press("ArrowLeft")
+    assert page.get_attribute("#viewer-link", "href") != first
+    page.keyboard.press("ArrowRight")
+    assert page.is_enabled("#viewer-before")
+
+
+def test_an_outpainting_that_is_taken_back_leaves_no_mask(visit: Callable[..., Opened]) -> None:
+    opened = visit()
+    page = opened.page
+    opened.fold("init")
+    page.set_input_files("#init-file", {"name": "a.png", "mimeType": "image/png", "buffer": png()})
+    page.click("#mask-open")
+    page.check("#tool-frame", force=True)
+    for left in ("64", "0"):
+        page.fill("#frame-left", left)
+        page.keyboard.press("Tab")
+    assert page.text_content("#mask-share") == "0.0 % covered, 64×64"
+    page.fill("#frame-right", "64")
+    page.keyboard.press("Tab")
+    share = page.text_content("#mask-share")
+    page.click("#mask-undo")
+    page.click("#mask-redo")
+    assert page.text_content("#mask-share") == share
+
+
+def test_vary_of_an_older_picture_is_shown(visit: Callable[..., Opened]) -> None:
+    opened = visit()
+    page = opened.page
+    opened.generate(prompt="a fish", steps="1", num_images="3")
+    page.click("#strip li:nth-last-child(3) button")
+    old = page.get_attribute("#stage-picture", "src")
+    page.locator("#picture-actions button", has_text="Vary").click()
+    opened.status("^Painted in")
+    assert page.get_attribute("#stage-picture", "src") != old
+    assert "variation" in page.text_content("#picture-facts")
+
+
+def test_the_strip_is_there_after_a_reload(visit: Callable[..., Opened]) -> None:
+    opened = visit()
+    opened.generate(prompt="a fish", steps="1", num_images="2")
+    opened.generate(prompt="a bird", steps="1", num_images="1")
+    before = opened.page.locator("#strip li").count()
+    opened.open()
+    opened.page.locator("#strip li").nth(before - 1).wait_for()
+    assert before >= 3
+
+
+def test_a_preset_without_a_prompt_leaves_the_one_that_is_there(visit: Callable[..., Opened]) -> None:
+    opened = visit()
+    page = opened.page
+    page.fill("#prompt", "")
+    page.fill("#steps", "7")
+    page.click("#open-presets")
+    page.fill("#notebook-name", "seven steps")
+    page.keyboard.press("Enter")
+    page.locator("#notebook:not([open])").wait_for(state="attached")
+    page.fill("#prompt", "a ship")
+    page.fill("#steps", "3")
+    page.click("#open-presets")
+    page.locator("#notebook-list button", has_text="seven steps").click()
+    holds(page, "#steps", "7")
+    holds(page, "#prompt", "a ship")
+
+
+def test_a_lora_for_another_model_is_told_before_anything_is_drawn(
+    visit: Callable[..., Opened], little: Path, base_settings: ServeSettings, tmp_path: Path
+) -> None:
+    settings = equipped(base_settings, tmp_path, little)
+    make_lora(tmp_path / "loras/other.safetensors", "kohya", base=little_checkpoint("xl"), alpha=64.0)
+    with running(replace(settings)) as server:
+        page = visit(server=server, may_complain=True).page
+        page.click("#fold-loras > summary")
+        page.click("#lora-button")
+        page.locator("#picker-list .card", has_text="other").locator(":scope", has_text="not for this model").click()
+        page.locator("#picker-list .card", has_text="wild").click()
+        page.keyboard.press("Escape")
+        rows = page.locator("#lora-list li")
+        assert "not for this model" in rows.nth(0).text_content()
+        assert "not for this model" not in rows.nth(1).text_content()
+        assert [page.locator("#lora-list [type=number]").nth(place).input_value() for place in (0, 1)] == ["1", "1"]
+
+
+def test_factors_of_upscaling_and_strengths_are_typed(visit: Callable[..., Opened]) -> None:
+    page = visit("#upscale").page
+    page.fill("#upscale-factor", "1.35")
+    assert page.locator("#upscale-factor").evaluate("(input) => input.checkValidity()")
+    page.click("[href='#paint']")
+    page.click("#fold-init > summary")
+    page.fill("#strength-shown", "0.55")
+    assert page.input_value("#strength") == "0.55"
