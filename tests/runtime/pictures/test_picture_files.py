@@ -203,7 +203,7 @@ def test_a_plot_has_heads_around_its_cells_and_marks_what_is_flagged():
 
 def test_heads_of_rows_have_as_many_lines_as_their_row_and_room_for_long_names():
     cells = {(0, 0, 0): [SheetPicture(Image.new("RGB", (256, 256)))]}
-    words, name = "of many words " * 12, "a_name_of_a_file_that_is_much_longer_than_a_picture_is_wide"
+    words, name = "of many words " * 30, "a_name_of_a_file_that_is_much_longer_than_a_picture_is_wide"
     plain, long, wide = (plot_sheet(cells, PlotHeads("", down=[text])) for text in ("x", words, name))
     assert long.height == plain.height
     ink = np.asarray(long.convert("L"))[:, :256] < 128

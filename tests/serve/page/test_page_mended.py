@@ -77,7 +77,7 @@ def test_an_outpainting_that_is_taken_back_leaves_no_mask(visit: Callable[..., O
     for left in ("64", "0"):
         page.fill("#frame-left", left)
         page.keyboard.press("Tab")
-    assert page.text_content("#mask-share") == "0.0 % covered, 64×64"
+    assert page.text_content("#mask-share").startswith("0.0 % covered")
     page.fill("#frame-right", "64")
     page.keyboard.press("Tab")
     share = page.text_content("#mask-share")
