@@ -3,8 +3,9 @@
     olivelike run workflows/demo.yaml
     python benchmarks/serve.py models/demo
 
-A picture of the server is timed from the request to the event that says that it is in its file; in turn with it, this
-process draws the same one with `open_pipeline` and writes it. Clients and server are on one machine.
+A picture of the server is timed from the request to the event that says that it is in its file. In turn with it, the
+server's process that draws makes the same one straight (`served_child.py`), as a program with `open_pipeline` does: so
+both have the same luck with the machine. Clients and server are on one machine.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import argparse
 import asyncio
 import http.client
 import json
-import operator
+import os
 import re
 import socket
 import statistics
@@ -22,23 +23,33 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from multiprocessing.connection import Connection, Listener
 from pathlib import Path
 
 import httpx
 import psutil
+from served_child import ADDRESS, Drawn, Straight
 
 ORDER = {"prompt": "a red circle", "steps": 50}
 """As many steps as `generate` takes by default."""
 
 
 @contextmanager
-def server(folder: Path, gallery: Path, *options: str) -> Iterator[tuple[str, psutil.Process]]:
-    command = [sys.executable, "-m", "olivelike", "serve", str(folder), "--port", "0", "--gallery", str(gallery)]
+def server(
+    folder: Path,
+    gallery: Path,
+    *options: str,
+    command: Sequence[str] = (sys.executable, "-m", "olivelike"),
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[tuple[str, psutil.Process]]:
+    command = [*command, "serve", str(folder), "--port", "0", "--gallery", str(gallery)]
     with tempfile.TemporaryFile("w+", encoding="utf-8") as errors:
-        process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, stderr=errors, text=True)
+        process = subprocess.Popen(
+            [*command, *options], stdout=subprocess.PIPE, stderr=errors, text=True, env=environment
+        )
         try:
             yield process.stdout.readline().split()[0], psutil.Process(process.pid)
         finally:
@@ -68,16 +79,20 @@ class Events:
         self.first: dict[tuple[str, str], float] = {}
         self.states: dict[str, str] = {}
         self.seconds: dict[str, float] = {}
+        self._waited: set[str] = set()
         self._came = threading.Condition()
+        self._connection = connected(url)
         listening = threading.Event()
         threading.Thread(target=self._read, args=(url, previews, listening), daemon=True).start()
         listening.wait(10)
 
     def _read(self, url: str, previews: bool, listening: threading.Event) -> None:
         # A large client's own time is not the server's.
-        with closing(http.client.HTTPConnection(url.removeprefix("http://"))) as connection:
-            connection.request("GET", f"/api/events?previews={str(previews).lower()}")
-            for line in connection.getresponse():
+        head = f"Host: {url.removeprefix('http://')}\r\n\r\n"
+        self._connection.sendall(f"GET /api/events?previews={str(previews).lower()} HTTP/1.1\r\n{head}".encode())
+        with http.client.HTTPResponse(self._connection) as response:
+            response.begin()
+            for line in response:
                 now = time.perf_counter()
                 listening.set()
                 if not line.startswith(b"data: "):
@@ -93,6 +108,18 @@ class Events:
                         self.ended[event["job"]], self.states[event["job"]] = now, event["type"]
                         self._came.notify_all()
 
+    def close(self) -> None:
+        """Hear nothing more."""
+        self._connection.shutdown(socket.SHUT_RDWR)
+
+    def wait_for_next(self) -> str:
+        """Wait until another job has ended, and return it."""
+        with self._came:
+            assert self._came.wait_for(lambda: self.ended.keys() - self._waited, 600), "a job was lost"
+            (job,) = self.ended.keys() - self._waited
+            self._waited.add(job)
+        return job
+
     def wait(self, *jobs: str, timeout: float = 600) -> None:
         """Wait until all jobs have ended."""
         with self._came:
@@ -100,107 +127,129 @@ class Events:
 
 
 @dataclass(frozen=True)
-class Pair:
-    """A picture, drawn by this process and by the server, in milliseconds."""
+class Variant:
+    """How a picture is asked for."""
 
-    own: float
-    own_drawing: float
+    name: str
+    side: int = 64
+    route: str = "/api/jobs"
+    saved: bool = True
+    previews: bool = False
+    share: float = 1.0
+    """Of `--pictures`, that are drawn."""
+
+    def order(self, seed: int) -> dict[str, object]:
+        """Return the body of a request."""
+        order = {**ORDER, "seed": seed, "width": self.side, "height": self.side}
+        return {**order, "save_images": True} if self.route == TXT2IMG else {**order, "save": self.saved}
+
+
+TXT2IMG = "/sdapi/v1/txt2img"
+"""Its answer has the picture."""
+VARIANTS = (
+    Variant("a picture"),
+    Variant("not kept", saved=False),
+    Variant("with previews", previews=True),
+    Variant("of A1111's API", route=TXT2IMG),
+    Variant("large", side=256, share=0.2),
+    Variant("large, with previews", side=256, previews=True, share=0.2),
+)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A picture, drawn straight and by the server, in milliseconds."""
+
+    straight: float
+    straight_drawing: float
     served: float
     served_drawing: float
 
     @property
     def around(self) -> float:
         """What the server adds before and behind the drawing."""
-        return self.served - self.served_drawing - (self.own - self.own_drawing)
-
-    @property
-    def share(self) -> float:
-        """What it adds in all, as a percentage."""
-        return 100 * (self.served / self.own - 1)
+        return self.served - self.served_drawing - (self.straight - self.straight_drawing)
 
 
-def with_doubt(values: Sequence[float], unit: str) -> str:
-    """Return the median, and between which two of the values that of endless ones is at 95 %, by the binomial law."""
-    ordered = sorted(values)
-    out = max(0, round((len(ordered) - 1.96 * len(ordered) ** 0.5) / 2 - 1))
-    return f"{statistics.median(ordered):.1f} {unit} ({ordered[out]:.1f} to {ordered[-1 - out]:.1f})"
+def with_quartiles(values: Sequence[float], unit: str, digits: int = 1) -> str:
+    """Return the median, and the quartiles in parentheses."""
+    low, middle, high = statistics.quantiles(values, n=4)
+    return f"{middle:.{digits}f} ({low:.{digits}f} to {high:.{digits}f}) {unit}"
+
+
+class Measured:
+    """A server whose process that draws does so straight, too."""
+
+    def __init__(self, folder: Path, url: str, process: psutil.Process, straight: Connection, scratch: Path) -> None:
+        self._folder, self._process, self._straight, self._scratch = folder, process, straight, scratch
+        self._url, self._client = url, connected(url)
+
+    def draw_straight(self, variant: Variant, seed: int) -> Drawn:
+        """Have the process draw a picture as one without a server around it does."""
+        written = str(self._scratch) if variant.saved else None
+        size = (variant.side, variant.side)
+        asked = Straight(str(self._folder.absolute()), ORDER["prompt"], seed, ORDER["steps"], size, written)
+        self._straight.send(tuple(asked))
+        drawn = Drawn(*self._straight.recv())
+        time.sleep(0.01)  # The server hears that its process is free, which no picture waits for.
+        return drawn
+
+    def draw_served(self, variant: Variant, seed: int, events: Events) -> tuple[float, float]:
+        """Return the seconds until the client has the picture, and those of its drawing."""
+        order = json.dumps(variant.order(seed)).encode()
+        head = f"Host: {self._url.removeprefix('http://')}\r\nContent-Type: application/json\r\n"
+        sent = f"POST {variant.route} HTTP/1.1\r\n{head}Content-Length: {len(order)}\r\n\r\n".encode() + order
+        began = time.perf_counter()
+        self._client.sendall(sent)  # In one piece, as browsers send a short body.
+        answer = http.client.HTTPResponse(self._client)
+        answer.begin()
+        body = json.loads(answer.read())
+        came = time.perf_counter()
+        assert answer.status < 300, body
+        job = events.wait_for_next()
+        return (came if variant.route == TXT2IMG else events.first[job, "picture"]) - began, events.seconds[job]
+
+    def compare(self, variant: Variant, pictures: int) -> None:
+        """Print what a variant takes by both, each picture by both in turn."""
+        with closing(Events(self._url, variant.previews)) as events:
+            for seed in range(max(1, pictures // 10)):
+                self.draw_straight(variant, seed), self.draw_served(variant, seed, events)
+            before, pairs, straight_used = processor_seconds(self._process), [], 0.0
+            for seed in range(pictures):
+                first = self.draw_served(variant, seed, events) if seed % 2 else None  # What comes first may be slower.
+                straight = self.draw_straight(variant, seed)
+                served = first or self.draw_served(variant, seed, events)
+                pairs.append(Pair(*(1000 * one for one in (straight.whole, straight.drawing, *served))))
+                straight_used += straight.processor
+            used = processor_seconds(self._process) - before - straight_used
+        print(f"{variant.name}: {ORDER['steps']} steps of {variant.side}x{variant.side} pixels, {pictures} by each")
+        for name, side in (("straight", "straight"), ("by the server", "served")):
+            wholes, drawings = ([getattr(pair, part) for pair in pairs] for part in (side, f"{side}_drawing"))
+            print(f"  {name:22}{with_quartiles(wholes, 'ms')}, of that drawing {with_quartiles(drawings, 'ms')}")
+        around = [pair.around for pair in pairs]
+        shares = [100 * pair.around / pair.straight for pair in pairs]
+        print(
+            f"  added around drawing  {with_quartiles(around, 'ms')}, {with_quartiles(shares, '%', 2)} of the picture"
+        )
+        more = [pair.served_drawing - pair.straight_drawing for pair in pairs]
+        print(f"  added while it draws  {with_quartiles(more, 'ms')}")
+        wholes = [100 * (pair.served / pair.straight - 1) for pair in pairs]
+        print(f"  added in all          {with_quartiles(wholes, '%', 2)}, processor {used / straight_used - 1:+.1%}")
 
 
 def what_it_adds(folder: Path, pictures: int, threads: int) -> None:
-    from olivelike.runtime.jobs.job_notes import picture_record
-    from olivelike.runtime.pictures import PictureWriter
-    from olivelike.runtime.pictures.picture_record import encode_picture
-    from olivelike.runtime.pipeline.pipeline import open_pipeline
-    from olivelike.runtime.pipeline.request import NO_PICTURES, Request
-    from olivelike.runtime.sessions.session_settings import SessionSettings
-
-    pipeline = open_pipeline(folder, SessionSettings(intra_threads=threads))
     options = ("--warm", "--threads", str(threads)) if threads else ("--warm",)
-    print(f"medians of {pictures} pictures of {ORDER['steps']} steps, each by both in turn; 95 % in parentheses")
-    print(f"{'':32}   whole  drawing  all but drawing  processor, mean")
-    for variant, previews, saved in (("", False, True), (", not kept", False, False), (", previews", True, True)):
+    print("medians, quartiles in parentheses; one process draws both, in turns")
+    with tempfile.TemporaryDirectory() as scratch, Listener(str(Path(scratch, "straight"))) as listener:
+        command = [sys.executable, str(Path(__file__).parent / "served_child.py")]
+        environment = {**os.environ, ADDRESS: str(listener.address)}
         with (
-            tempfile.TemporaryDirectory() as scratch,
-            server(folder, Path(scratch, "gallery"), *options) as (url, process),
-            connected(url) as client,
+            server(folder, Path(scratch, "gallery"), *options, command=command, environment=environment) as served,
+            listener.accept() as straight,
         ):
-            writer, events = PictureWriter(Path(scratch, "own")), Events(url, previews)
-
-            def own(seed: int, writer: PictureWriter = writer, saved: bool = saved) -> tuple[float, float, float]:
-                began, used = time.perf_counter(), time.process_time()
-                request = pipeline.resolve_defaults(Request((ORDER["prompt"],), steps=ORDER["steps"], seed=seed))
-                (batch,) = pipeline.batches(request)
-                image, record = batch.pictures[0].image, picture_record(request, pipeline.folder, NO_PICTURES, ())
-                if saved:
-                    writer.save(image, record)
-                else:  # What a client is sent then.
-                    encode_picture(image, ".png", record)
-                return time.perf_counter() - began, batch.seconds, time.process_time() - used
-
-            def served(
-                seed: int,
-                events: Events = events,
-                client: socket.socket = client,
-                saved: bool = saved,
-                head: str = f"Host: {url.removeprefix('http://')}\r\nContent-Type: application/json\r\n",
-            ) -> tuple[float, float]:
-                order = json.dumps({**ORDER, "seed": seed, "save": saved}).encode()
-                sent = f"POST /api/jobs HTTP/1.1\r\n{head}Content-Length: {len(order)}\r\n\r\n".encode() + order
-                began = time.perf_counter()
-                client.sendall(sent)  # In one piece, as browsers send a short body.
-                answer = http.client.HTTPResponse(client)
-                answer.begin()
-                job = json.loads(answer.read())["id"]
-                events.wait(job)
-                return events.first[job, "picture"] - began, events.seconds[job]
-
-            for seed in range(5):
-                own(seed), served(seed)
-            before, pairs, here = processor_seconds(process), [], 0.0
-            for seed in range(pictures):
-                first = served(seed) if seed % 2 else None  # What comes first may be slower, or faster.
-                whole, drawing, used = own(seed)
-                pairs.append(Pair(*(1000 * one for one in (whole, drawing, *(first or served(seed))))))
-                here += 1000 * used / pictures
-            there = 1000 * (processor_seconds(process) - before) / pictures
-        for name, whole, drawing, used in (
-            ("one process", "own", "own_drawing", here),
-            ("the server", "served", "served_drawing", there),
-        ):
-            wholes, drawings = ([getattr(pair, part) for pair in pairs] for part in (whole, drawing))
-            rest = statistics.median(map(operator.sub, wholes, drawings))
-            print(
-                f"{name + variant:32}{statistics.median(wholes):8.1f} {statistics.median(drawings):8.1f} "
-                f"{rest:16.1f} {used:16.1f} ms"
-            )
-        around = [pair.around for pair in pairs]
-        print(
-            f"it adds {with_doubt(around, 'ms')} around the drawing, "
-            f"{statistics.quantiles(around, n=4)[0]:.1f} ms in the lower quartile; "
-            f"{with_doubt([pair.served_drawing - pair.own_drawing for pair in pairs], 'ms')} while it draws; "
-            f"{with_doubt([pair.share for pair in pairs], '%')} of the whole; "
-            f"processor {there - here:.1f} ms, {there / here - 1:.1%}"
-        )
+            measured = Measured(folder, *served, straight, Path(scratch))
+            for variant in VARIANTS:
+                measured.compare(variant, max(2, round(variant.share * pictures)))
 
 
 def first_preview(folder: Path, jobs: int = 10) -> None:

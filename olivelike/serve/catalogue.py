@@ -57,17 +57,8 @@ class Catalogue:
 
     def folders(self) -> dict[str, Path]:
         """Return the folders by name: those that were named, then those in `--models`."""
-        found: dict[str, Path] = {}
-        listed = [path.parent for one in self._settings.models_dirs for path in sorted(one.glob(f"*/{INDEX_FILE}"))]
-        # Answers could not tell a name that is no UTF-8, nor those beside it.
-        told = [one for one in listed if has_utf8(one.resolve().name)]
-        for folder in dict.fromkeys(Path(os.path.realpath(one)) for one in (*self._settings.folders, *told)):
-            number, name = 1, folder.name
-            while name in found:
-                number += 1
-                name = f"{folder.name}-{number}"
-            found[name] = folder
-        return found
+        listed = tuple(folder for models in self._settings.models_dirs for folder in _listed(models))
+        return dict(_named(tuple(map(os.path.realpath, self._settings.folders)), listed))
 
     def folder(self, name: str) -> Path:
         """Return a folder by its name. Raises `SourceError` if none of that name is served."""
@@ -80,6 +71,17 @@ class Catalogue:
         """Return all folders; `loaded` are those that are open."""
         views = (_model(name, folder) for name, folder in self.folders().items())
         return [view.model_copy(update={"loaded": view.name in loaded}) for view in views]
+
+    def model(self, name: str) -> ModelView | None:
+        """Return a folder by what it is called: its name, or else its title or hash; `loaded` is left out.
+
+        All folders are looked at only where none has the name.
+        """
+        folders = self.folders()
+        if name in folders:
+            return _model(name, folders[name])
+        views = (_model(one, folder) for one, folder in folders.items())
+        return next((view for view in views if name in (view.title, view.hash, view.sha256)), None)
 
     def usual(self, name: str) -> Mapping[str, float]:
         """Return what an order has that names no steps or guidance; nothing of a folder that is not there."""
@@ -154,6 +156,29 @@ class Catalogue:
     def wildcards(self) -> list[str]:
         """Return the names of files that prompts may choose from."""
         return sorted(Wildcards(self._settings.wildcard_dirs or [Path("wildcards")]).files)
+
+
+def _listed(models: Path) -> list[str]:
+    """Return the folders below one, in the order of their names; each request asks, and there may be hundreds."""
+    with contextlib.suppress(OSError), os.scandir(os.path.realpath(models)) as entries:
+        found = sorted((one.name, one) for one in entries if os.path.exists(f"{one.path}/{INDEX_FILE}"))  # noqa: PTH110
+        return [os.path.realpath(one.path) if one.is_symlink() else one.path for _, one in found]
+    return []
+
+
+@lru_cache(maxsize=4)
+def _named(folders: tuple[str, ...], listed: tuple[str, ...]) -> tuple[tuple[str, Path], ...]:
+    """Return folders that were named and those that were found, each once, with names that no two of them have."""
+    found: dict[str, Path] = {}
+    # Answers could not tell a name that is no UTF-8, nor those beside it.
+    told = (one for one in map(Path, listed) if has_utf8(one.name))
+    for folder in dict.fromkeys((*map(Path, folders), *told)):
+        number, name = 1, folder.name
+        while name in found:
+            number += 1
+            name = f"{folder.name}-{number}"
+        found[name] = folder
+    return tuple(found.items())
 
 
 def _model(name: str, folder: Path) -> ModelView:

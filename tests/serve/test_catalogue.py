@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from olivelike.serve import catalogue as catalogue_module
 from olivelike.serve.catalogue import Catalogue
 from olivelike.serve.settings import ServeSettings
 from olivelike.serve.upscalers import upscaler_files
@@ -40,6 +41,35 @@ def test_what_is_told_of_a_folder_follows_each_of_its_files(little, tmp_path):
     assert catalogue.models([])[0].state == "missing"
     assert catalogue.embeddings("painter") == []
     assert catalogue.embeddings("nobody") == []
+
+
+def test_folders_are_found_as_they_come_and_go_and_through_links(little, tmp_path):
+    shelf, elsewhere = tmp_path / "shelf", tmp_path / "elsewhere"
+    shelf.mkdir()
+    shutil.copytree(little, elsewhere / "ink")
+    catalogue = Catalogue(ServeSettings(folders=(little,), models_dirs=(shelf, tmp_path / "none")))
+    assert list(catalogue.folders()) == [little.name]
+    (shelf / "empty").mkdir()
+    shutil.copytree(elsewhere / "ink", shelf / "oil")
+    (shelf / "link").symlink_to(elsewhere / "ink", target_is_directory=True)
+    assert catalogue.folders() == {little.name: little, "ink": elsewhere / "ink", "oil": shelf / "oil"}
+    (shelf / "link").unlink()
+    shutil.copytree(elsewhere / "ink", shelf / little.name)
+    assert set(catalogue.folders()) == {little.name, f"{little.name}-2", "oil"}
+    (shelf / "oil" / "model_index.json").unlink()
+    assert list(catalogue.folders()) == [little.name, f"{little.name}-2"]
+
+
+def test_a_model_that_is_called_by_its_name_is_the_only_one_that_is_looked_at(little, tmp_path, monkeypatch):
+    for name in ("ink", "oil"):
+        shutil.copytree(little, tmp_path / name)
+    catalogue, looked_at = Catalogue(ServeSettings(folders=(), models_dirs=(tmp_path,))), []
+    look = catalogue_module._model
+    monkeypatch.setattr(catalogue_module, "_model", lambda name, folder: looked_at.append(name) or look(name, folder))
+    found = catalogue.model("oil")
+    assert (found.name, looked_at) == ("oil", ["oil"])
+    assert catalogue.model(found.sha256).name == "ink"  # Both are copies of one.
+    assert catalogue.model("water") is None
 
 
 def test_a_model_tells_what_it_is_made_for_and_how_large_it_is(client):

@@ -29,7 +29,7 @@ def service_of(request: Request) -> Service:
 def find_model(service: Service, name: str | None) -> ModelView | None:
     """Return the folder of a name, or of what other programs call it: title, file name or hash."""
     plain = (name or "").strip().removesuffix(".safetensors")
-    return next((m for m in service.models() if plain and plain in (m.name, m.title, m.hash, m.sha256)), None)
+    return service.catalogue.model(plain) if plain else None
 
 
 def make_order(names: Mapping[str, str] | None = None, /, **fields: Any) -> Order:

@@ -1,0 +1,91 @@
+"""A process that draws for a server and, asked by `serve.py`, as one process does that has no server around it.
+
+So both pictures share networks, memory and thread, and how fast the machine and its scheduler let this process be.
+
+    python benchmarks/served_child.py serve FOLDER ...
+
+is `olivelike serve` with such a process, which connects to `$OLIVELIKE_BENCHMARK`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from multiprocessing.connection import Client
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from olivelike.runtime.jobs.job_notes import picture_record
+from olivelike.runtime.pictures import PictureWriter
+from olivelike.runtime.pictures.picture_record import encode_picture
+from olivelike.runtime.pipeline.request import NO_PICTURES, Request
+from olivelike.serve.drawing import painter, painting
+
+ADDRESS = "OLIVELIKE_BENCHMARK"
+
+
+class Straight(NamedTuple):
+    """A picture that is to be drawn without the server."""
+
+    folder: str
+    prompt: str
+    seed: int
+    steps: int
+    size: tuple[int, int]
+    written: str | None
+    """Folder for its file; none makes the file's bytes alone, which a client is sent."""
+
+
+class Drawn(NamedTuple):
+    """What it took, in seconds."""
+
+    whole: float
+    drawing: float
+    processor: float
+
+
+class MeasuredPainting(painting.Painting):
+    """The process's state, which also hears `serve.py`."""
+
+    def __init__(self, *values: Any) -> None:
+        super().__init__(*values)
+        threading.Thread(target=self._hear, daemon=True).start()
+
+    def _hear(self) -> None:
+        with Client(os.environ[ADDRESS]) as connection:
+            while True:
+                asked = Straight(*connection.recv())
+                self._jobs.put(lambda asked=asked: connection.send(tuple(self._straight(asked))))
+
+    def _straight(self, asked: Straight) -> Drawn:
+        """Draw a picture in the thread that draws the server's."""
+        pipeline = self.warm.get(Path(asked.folder), (), None, safety=True)
+        began, used = time.perf_counter(), time.process_time()
+        request = Request((asked.prompt,), steps=asked.steps, seed=asked.seed, size=asked.size)
+        request = pipeline.resolve_defaults(request)
+        (batch,) = pipeline.batches(request)
+        image, record = batch.pictures[0].image, picture_record(request, pipeline.folder, NO_PICTURES, ())
+        if asked.written is None:
+            encode_picture(image, ".png", record)
+        else:
+            PictureWriter(Path(asked.written)).save(image, record)
+        return Drawn(time.perf_counter() - began, batch.seconds, time.process_time() - used)
+
+
+def main() -> None:
+    """Be `olivelike serve`; or, without a command line, the process that it starts."""
+    if len(sys.argv) == 1:
+        painting.Painting = MeasuredPainting
+        painting.main()
+    else:
+        from olivelike.cli import main as command_line
+
+        painter.MODULE = Path(__file__).stem
+        os.environ["PYTHONPATH"] = str(Path(__file__).parent)  # It is started by the module's name.
+        command_line()
+
+
+if __name__ == "__main__":
+    main()
