@@ -54,8 +54,9 @@ def create_app(settings: ServeSettings) -> FastAPI:
     app.state.service = service
     add_handlers(app)
     app.add_middleware(Guards, rules=_rules(settings))
-    apis = (openai_router, a1111_router, guides_router, probes_router, comfyui_router)
-    for router in (native, gallery, catalogue, notebook, upscaling, health, page, runs, *apis):
+    # In turn they are asked whether a request is theirs; ComfyUI's has routes that are others' before.
+    drawing, others = (native, a1111_router, openai_router), (guides_router, probes_router, comfyui_router)
+    for router in (*drawing, gallery, catalogue, notebook, upscaling, health, page, runs, *others):
         app.include_router(router)
     return app
 

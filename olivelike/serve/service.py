@@ -202,9 +202,12 @@ class Service:
 
     async def finished(self, job: str) -> JobView:
         """Wait until a job has ended. Raises `SourceError` if there is none of that id."""
-        async with aclosing(self.events(job)) as events:
-            async for event in events:
-                if event["type"] in ENDED:
+        with self.feed.listening(job) as listener:
+            view = self.job(job)
+            if view.state in ENDED:
+                return view
+            async for event in listener.events():
+                if event["type"] == "ended":
                     break
         return self.job(job)
 

@@ -9,7 +9,8 @@ import math
 import re
 from typing import Any, Final, TypeGuard, TypeVar
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse
 
 from olivelike._untrusted import Json, JsonView
 from olivelike.errors import UsageError
@@ -63,7 +64,7 @@ _OURS: Final = re.compile(rf"\b({'|'.join(_THEIRS)})\b")
 
 
 @a1111_router.post("/txt2img")
-async def txt2img(request: Request, asked: TextToImage) -> Json:
+async def txt2img(request: Request, asked: TextToImage) -> Response:
     """Draw pictures for a prompt; with `enable_hr`, each again at a larger size, from its enlarged form."""
     service = service_of(request)
     asked, warnings = await _settled(request, asked)
@@ -95,7 +96,7 @@ async def txt2img(request: Request, asked: TextToImage) -> Json:
 
 
 @a1111_router.post("/img2img")
-async def img2img(request: Request, asked: ImageToImage) -> Json:
+async def img2img(request: Request, asked: ImageToImage) -> Response:
     """Draw pictures that start from one, all of it or where a mask is white."""
     service = service_of(request)
     asked, warnings = await _settled(request, asked)
@@ -309,12 +310,13 @@ def _enlarges(asked: Drawing) -> TypeGuard[TextToImage]:
 
 async def _answer(
     request: Request, asked: Drawing, order: Order, pictures: list[PictureView], warnings: list[str]
-) -> Json:
+) -> Response:
     service = service_of(request)
     suffix = asked.override_settings.suffix or webui_of(request).suffix
     images = [to_base64(await service.picture_bytes(one.id, suffix)) for one in pictures] if asked.send_images else []
     info = json.dumps({**_info(service, asked, order, pictures), "warnings": warnings})
-    return {"images": images, "parameters": asked.kept, "info": info}
+    # FastAPI itself would look through the pictures' text twice.
+    return JSONResponse({"images": images, "parameters": asked.kept, "info": info})
 
 
 def _info(service: Service, asked: Drawing, order: Order, pictures: list[PictureView]) -> Json:

@@ -299,7 +299,9 @@ class Gallery:
 
     def favourites(self, pictures: Sequence[PictureRow]) -> set[str]:
         """Return the ids of those among pictures that are favourites."""
-        marked = {row["path"] for row in self._database.execute("SELECT path FROM favourites")}
+        asked = json.dumps([row.path for row in pictures])
+        query = "SELECT path FROM favourites WHERE path IN (SELECT value FROM json_each(?))"
+        marked = {row["path"] for row in self._database.execute(query, (asked,))}
         return {row.id for row in pictures if row.path in marked}
 
     def mark_favourite(self, row: PictureRow, *, liked: bool) -> None:

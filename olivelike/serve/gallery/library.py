@@ -37,6 +37,8 @@ _THUMB: Final = 320
 _ON_SHEET: Final = 768
 """Pixels of a picture's longer side on a sheet that is made of the gallery."""
 _QUALITY: Final = 95
+_SMALL: Final = 512 * 512
+"""Pixels of a picture whose file is read sooner than a thread wakes up: it was just written, as a rule."""
 _NAMES: Final = {"sampler": ", sampler", "schedule": ", schedule type", "upscaler": " upscaler"}
 """Terms whose value is a name or its beginning → what stands before it in A1111's text of a picture."""
 _NUMBERS: Final = {
@@ -168,6 +170,8 @@ class Library:
         if suffix not in FORMATS:
             raise UsageError(f"pictures are had as {', '.join(FORMATS)}, not {suffix}")
         row = self.find(picture)
+        if suffix == ".png" and row.width * row.height <= _SMALL:
+            return self._encoded(row, suffix, quality)
         return await asyncio.to_thread(self._encoded, row, suffix, quality)
 
     async def thumb(self, picture: str) -> Path:
