@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import fields, replace
-from typing import Annotated, Final, Self, TypeVar
+from typing import Annotated, Any, Final, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -16,6 +16,7 @@ from olivelike.runtime.pictures.picture_record import LATENT, PictureRecord, Use
 from olivelike.runtime.pictures.recipe_text import take_hires
 from olivelike.runtime.pictures.recipes import read_recipe_text
 from olivelike.runtime.pipeline.request import Recorded
+from olivelike.runtime.schedulers.scheduler_names import find_scheduler, sampler_alone
 from olivelike.serve.upscalers import named_upscaler
 from olivelike.serve.views import RecipeView, UploadView, record_of
 
@@ -60,23 +61,39 @@ def read_question(asked: RecipeQuestion) -> RecipeView:
         raise UsageError(str(error)) from error
 
 
-def with_upscaler(view: _View, upscalers: Iterable[str]) -> _View:
-    """Return a recipe with A1111's Hires fix, by the network that enlarged there if it is one of `upscalers`.
+def for_the_form(view: _View, upscalers: Iterable[str]) -> _View:
+    """Return a recipe that the form can send; what is left out says what was changed for that.
 
-    If it is not, the latents are enlarged in its place, and what is left out says so.
+    A sampler without the schedule type that stands there is taken alone, and one that is not here not at all. A1111's
+    Hires fix is by the network that enlarged there if it is one of `upscalers`; if not, the latents are enlarged.
     """
-    settings = dict((view.record or {}).get("other") or {})
-    upscaler, hires = settings.get("Hires upscaler", ""), take_hires(settings, (view.record or {}).get("steps"))
-    if view.record is None or not hires:
+    if view.record is None:
         return view
-    name = named_upscaler(upscaler, upscalers)
-    if name is None and upscaler != LATENT:
-        settings["Hires upscaler"] = upscaler
-    record = replace(
-        record_from_json(json.dumps(view.record), "the record"),
-        **hires, upscaler=UsedFile(f"{name}.onnx") if name else None, other=settings,
-    )  # fmt: skip
-    without = left_out_on_the_page(record)
-    if "Hires upscaler" in settings:
-        without = f"{without}; no file of the server's --upscaler-dir is that upscaler, so the latents are enlarged"
-    return view.model_copy(update={"record": record_of(record.to_json()), "left_out": without})
+    settings = dict(view.record.get("other") or {})
+    changes: dict[str, Any] = _sampler(view.record.get("scheduler"), settings)
+    upscaler, hires = settings.get("Hires upscaler", ""), take_hires(settings, view.record.get("steps"))
+    if not hires and not changes:
+        return view
+    without = ""
+    if hires:
+        name = named_upscaler(upscaler, upscalers)
+        changes |= {**hires, "upscaler": UsedFile(f"{name}.onnx") if name else None}
+        if name is None and upscaler != LATENT:
+            settings["Hires upscaler"] = upscaler
+            without = "; no file of the server's --upscaler-dir is that upscaler, so the latents are enlarged"
+    record = replace(record_from_json(json.dumps(view.record), "the record"), **changes, other=settings)
+    told = f"{left_out_on_the_page(record)}{without}" if without else left_out_on_the_page(record)
+    return view.model_copy(update={"record": record_of(record.to_json()), "left_out": told})
+
+
+def _sampler(name: str | None, settings: Json) -> Json:
+    """Return the nearest sampler that draws, as a change of a record, and move the rest to the other settings."""
+    if name is None:
+        return {}
+    try:
+        find_scheduler(name)
+    except UsageError:
+        alone, kind = sampler_alone(name)
+        settings |= {"Schedule type": kind} if alone else {"Sampler": name}
+        return {"scheduler": alone}
+    return {}

@@ -14,6 +14,7 @@ from olivelike._untrusted import Json, JsonView
 from olivelike.errors import SourceError
 from olivelike.model.scheduler_settings import SIGMAS, scheduler_table, taken_over
 from olivelike.runtime.schedulers.scheduler_names import (
+    BENT_HERE,
     CLASSES,
     EDM,
     FLOW,
@@ -101,7 +102,9 @@ def scheduler_settings(name: str | None, config: JsonView, *, flow: bool = True)
     defaults = _defaults()[class_name]
     own_defaults = {} if class_name == made_for else _defaults().get(made_for or "", {})
     settings = {**defaults, **taken_over(class_name, config, defaults, own_defaults)}
-    settings |= {key: value for key, value in choice.options if key in defaults} if choice else {}
+    if choice:
+        bends = SIGMAS if class_name in BENT_HERE else ()
+        settings |= {key: value for key, value in choice.options if key in defaults or (key in bends and value)}
     return SchedulerSettings(class_name, _with_formulas(class_name, settings))
 
 

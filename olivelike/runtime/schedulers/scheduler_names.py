@@ -66,6 +66,8 @@ _WITH_SIGMAS = frozenset(
         "UniPCMultistepScheduler",
     }
 )  # fmt: skip
+BENT_HERE: Final = frozenset({"EulerAncestralDiscreteScheduler"})
+"""Classes that have no settings of `SIGMAS`, and are drawn with other schedule types all the same, asked by name."""
 CLASSES = (
     *sorted(_WITH_SIGMAS), "DDIMParallelScheduler", "DDIMScheduler", "DDPMParallelScheduler", "DDPMScheduler",
     "EulerAncestralDiscreteScheduler", "LCMScheduler", "PNDMScheduler", "TCDScheduler",
@@ -116,7 +118,7 @@ SCHEDULES: Mapping[str, Options] = {
 """A1111's schedule type → settings; for the classes that have them."""
 
 _ALL_ALONG: Mapping[str, Options] = {
-    **dict.fromkeys(("EulerAncestralDiscreteScheduler", "DDIMScheduler"), (("timestep_spacing", "trailing"),)),
+    "DDIMScheduler": (("timestep_spacing", "trailing"),),
     **dict.fromkeys(("LCMScheduler", "TCDScheduler"), (("original_inference_steps", 1000),)),
 }
 """Classes without other schedule types → settings for `SGM Uniform`: steps from the last timestep on, evenly."""
@@ -134,7 +136,10 @@ PLAIN_SCHEDULES = ("Uniform", "Normal", "Simple")
 """A1111's schedule types that space noise levels as a class of diffusers does by itself."""
 _UNBENT: Final = PLAIN_SCHEDULES[0]
 
-_OTHER_SCHEDULES = ("Polyexponential", "Align Your Steps", "KL Optimal")
+_POLYEXPONENTIAL: Final = "Polyexponential"
+"""A1111's schedule type that is `Exponential` with the exponent that it has there, 1."""
+
+_OTHER_SCHEDULES = ("Align Your Steps", "KL Optimal")
 """A1111's schedule types that no class of diffusers has."""
 
 
@@ -196,6 +201,7 @@ def find_for(name: str, made_for: str | None) -> SchedulerChoice:
 
 
 def _known(plain: str) -> SchedulerChoice | None:
+    plain = re.sub(f"{_plain(_POLYEXPONENTIAL)}$", "exponential", plain)
     theirs = _KDIFFUSION.sub(lambda match: _KDIFFUSION_NAMES[match[1]], plain)
     for spelling in (plain, theirs, theirs.removeprefix("k")):
         if found := _CHOICES.get(spelling) or _CHOICES.get(_PLAIN_TYPE.sub("", spelling)):
@@ -227,7 +233,18 @@ def written_schedule(sampler: str, schedule: str | None) -> str | None:
     """
     if schedule is None or _plain(schedule) == "automatic":
         return DEFAULT_SCHEDULES.get(sampler)
+    if _plain(schedule) == _plain(_POLYEXPONENTIAL):
+        return "Exponential"
     return None if _PLAIN_TYPE.fullmatch(_plain(schedule)) else schedule
+
+
+def sampler_alone(name: str) -> tuple[str | None, str]:
+    """Return the longest sampler that a name begins with, and what stands behind it; `None` and the name if none."""
+    words = name.split()
+    for count in range(len(words) - 1, 0, -1):
+        if _known(_plain(alone := " ".join(words[:count]))):
+            return alone, " ".join(words[count:])
+    return None, name
 
 
 def with_schedule(name: str, schedule: str) -> str:
@@ -294,7 +311,7 @@ def sampler_of(class_name: str, settings: Mapping[str, object]) -> tuple[str, st
         if cls == class_name and all(settings.get(key) == value for key, value in options)
     ]
     sampler = names[0] if names else class_name.removesuffix(_SUFFIX)
-    if class_name in _WITH_SIGMAS:
+    if class_name in _WITH_SIGMAS | BENT_HERE:
         for schedule, options in SCHEDULES.items():
             if all(bool(settings.get(k)) == v if k in SIGMAS else settings.get(k) == v for k, v in options):
                 return sampler, schedule
@@ -306,12 +323,12 @@ def _spellings() -> dict[str, SchedulerChoice]:
     """Every name, as people write it."""
     found: dict[str, SchedulerChoice] = {}
     for sampler, (class_name, options) in SAMPLERS.items():
-        if class_name not in _WITH_SIGMAS:
+        if class_name not in _WITH_SIGMAS | BENT_HERE:
             found[sampler] = SchedulerChoice(class_name, options)
             if class_name in _ALL_ALONG:
                 found[f"{sampler} SGM Uniform"] = SchedulerChoice(class_name, options + _ALL_ALONG[class_name])
             continue
-        found[sampler] = SchedulerChoice(class_name, options + _sigmas(None))
+        found[sampler] = SchedulerChoice(class_name, options + (() if class_name in BENT_HERE else _sigmas(None)))
         for schedule, more in SCHEDULES.items():
             found[f"{sampler} {schedule}"] = SchedulerChoice(class_name, options + more)
     for class_name in CLASSES:

@@ -27,7 +27,17 @@ SAMPLER_ALIASES: Final = {
     "LCM": ["k_lcm"],
 }
 """A1111's further names of its samplers."""
-_SCHEDULES: Final = ("Automatic", "Uniform", "Karras", "Exponential", "SGM Uniform", "Simple", "Normal", "Beta")
+_SCHEDULES: Final = (
+    "Automatic",
+    "Uniform",
+    "Karras",
+    "Exponential",
+    "SGM Uniform",
+    "Simple",
+    "Normal",
+    "Beta",
+    "Polyexponential",
+)
 SCHEDULE_NAMES: Final = {label.lower().replace(" ", "_"): label for label in _SCHEDULES}
 """Schedule types by the names that programs send; people read the labels."""
 _ANCESTRAL: Final = ("EulerAncestralDiscreteScheduler", "KDPM2AncestralDiscreteScheduler")

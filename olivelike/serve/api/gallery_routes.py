@@ -19,7 +19,7 @@ from olivelike.serve.api.native import Client, TheService, answer
 from olivelike.serve.api.refusals import RequestRefusedError, StrictRoute, refused
 from olivelike.serve.gallery.gallery import Filter
 from olivelike.serve.orders import UploadId
-from olivelike.serve.recipe_views import RecipeQuestion, read_question, with_upscaler
+from olivelike.serve.recipe_views import RecipeQuestion, for_the_form, read_question
 from olivelike.serve.service import Service
 
 router = APIRouter(route_class=StrictRoute)
@@ -143,13 +143,13 @@ async def thumb(name: str, service: TheService) -> Response:
 async def recipe(asked: RecipeQuestion, service: TheService) -> Response:
     """Read a recipe that was pasted, of any program that is known here."""
     found = await asyncio.to_thread(read_question, asked)
-    return answer(with_upscaler(found, service.catalogue.upscalers()))
+    return answer(for_the_form(found, service.catalogue.upscalers()))
 
 
 @router.post("/api/uploads", status_code=201)
 async def upload(request: Request, service: TheService, client: Client) -> Response:
     """Keep a picture for orders that name it: the body is its file."""
-    return answer(with_upscaler(await service.upload(await request.body(), client), service.catalogue.upscalers()), 201)
+    return answer(for_the_form(await service.upload(await request.body(), client), service.catalogue.upscalers()), 201)
 
 
 async def made_of_upload(

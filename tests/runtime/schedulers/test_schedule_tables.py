@@ -281,6 +281,34 @@ def test_the_loop_of_torch_in_32_bits_is_not_far_off(name: str) -> None:
     torch.testing.assert_close(ours, other, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("kind", ["Karras", "Exponential", "Beta", "SGM Uniform"])
+def test_ancestral_steps_are_those_of_diffusers_between_noise_levels_that_its_class_has_no_setting_for(
+    kind: str,
+) -> None:
+    config = {"_class_name": "PNDMScheduler", **SD}
+    levels, theirs = (
+        made_of(scheduler_settings(f"Euler {kind}", config)),
+        made_of(scheduler_settings("Euler a", config)),
+    )
+    for one in (levels, theirs):
+        one.set_timesteps(12)
+    theirs.sigmas, theirs.timesteps = levels.sigmas, levels.timesteps
+    schedule = make_schedule(scheduler_settings(f"Euler a {kind}", config), 12)
+    np.testing.assert_allclose(schedule.timesteps, theirs.timesteps, atol=1e-3)
+    source, again = (torch.Generator().manual_seed(1) for _ in range(2))
+    latents = torch.randn(SHAPE, generator=source)
+    torch.randn(SHAPE, generator=again)
+    ours, other = latents * schedule.first, latents * levels.init_noise_sigma
+    kept = schedule.kept
+    for call in schedule.calls:
+        moment = theirs.timesteps[call]
+        seen = theirs.scale_model_input(other, moment)
+        other = theirs.step(torch.tanh(seen.flip(1)), moment, other, generator=again).prev_sample
+        noise = torch.randn(SHAPE, generator=source)
+        ours, kept, _ = schedule.advance(call, ours, kept, torch.tanh(schedule.scaled(ours, call).flip(1)), noise)
+    torch.testing.assert_close(ours, other, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("kind", ["linear", "scaled_linear", "squaredcos_cap_v2", "sigmoid", "laplace", "exp"])
 def test_alphas_are_those_of_diffusers(kind: str) -> None:
     name = {"exp": "HeunDiscreteScheduler", "sigmoid": "DDPMScheduler", "laplace": "DDPMScheduler"}.get(
