@@ -229,14 +229,15 @@ def _made(folder: Path, _changed: object) -> tuple[str, int]:
 
 @lru_cache(maxsize=4096)
 def _lora(name: str, path: Path, _changed: object, allow_pickle: bool) -> LoraView:
-    family, width, metadata = None, None, dict[str, str]()
+    family, width, metadata, broken = None, None, dict[str, str](), True
     with contextlib.suppress(OlivelikeError):
         opened = open_lora(path, read_pickle=read_pickle_table if allow_pickle else None)
         family, width, metadata = opened.family, opened.cross_attention_dim, dict(opened.metadata)
+        broken = False
     has_picture = _thumbnail(path) is not None
     return LoraView(
         name=name, alias=metadata.get("ss_output_name") or path.stem, path=path.name, family=family, metadata=metadata,
-        text_width=width,
+        text_width=width, broken=broken,
         card=card_of(path, metadata), size=path.stat().st_size,
         thumbnail=f"/api/loras/{name}/thumbnail" if has_picture else None,
     )  # fmt: skip

@@ -162,6 +162,8 @@ class LoraView(_View):
     card: LoraCard
     text_width: int | None = None
     """Numbers of each vector of a prompt that its layers take; `None` if it has none that do."""
+    broken: bool = False
+    """Whether it can't be read as a LoRA."""
     size: int
     """Bytes of its file."""
     thumbnail: str | None

@@ -329,11 +329,12 @@ async function result() {
   return found;
 }
 
+/** Whether nothing was painted since the canvas was opened. */
+const isAsBefore = ({ first, steps }) => steps.length === first.length && steps.every((one, place) => one === first[place]);
+
 /** Close without changes, and ask first where there are some. */
 async function leaveIt() {
-  const { first, steps } = drawing;
-  const same = steps.length === first.length && steps.every((one, place) => one === first[place]);
-  if (same || (await confirmed(t`Leave without what you painted?`, t`Leave`))) $("mask").close();
+  if (isAsBefore(drawing) || (await confirmed(t`Leave without what you painted?`, t`Leave`))) $("mask").close();
 }
 
 export function startCanvas() {
@@ -367,6 +368,7 @@ export function startCanvas() {
     leaveIt();
   });
   on("mask-done", "click", () => leave?.(true));
+  addEventListener("beforeunload", (event) => drawing && !isAsBefore(drawing) && event.preventDefault());
   on("rect-add", "click", () => {
     const [left, top, width, height] = ["left", "top", "width", "height"].map((side) => Number($(`rect-${side}`).value));
     add({ kind: "rectangle", layers: painted(), colour: $("mask-colour").value, erase: erasing, left, top, width, height });

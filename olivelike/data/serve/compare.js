@@ -28,6 +28,7 @@ export function compare(first, second) {
   $("compare-slider").value = 50;
   part();
   $("compare").showModal();
+  $("compare-slider").focus();
 }
 
 export function startCompare() {

@@ -40,7 +40,10 @@ async function loadRecipe(file) {
       await applyRecipe(sent.record, name, sent.left_out, [[t`Use as initial picture`, start]]);
     } else notice(sent.unread ? `${name}: ${sent.unread}.` : t`${name} has no recipe.`, [[t`Use as initial picture`, start]]);
   } catch (error) {
-    notice(error.message, [[t`Try again`, () => loadRecipe(file)]], { stays: true });
+    // What the server has read, it won't read otherwise the next time.
+    const known = error.status >= 400 && error.status < 500 && error.status !== 408 && error.status !== 429;
+    if (known) notice(t`${name} is no picture that can be read; save it as PNG, JPEG or WebP.`);
+    else notice(`${name}: ${error.message}`, [[t`Try again`, () => loadRecipe(file)]], { stays: true });
   }
 }
 
@@ -88,7 +91,7 @@ export function startIncoming() {
     hint(false);
     mark(null);
     const file = pictureIn(event.dataTransfer);
-    if (!file) notice(t`This is no PNG, JPEG or WebP.`);
+    if (!file) notice(t`${event.dataTransfer.files[0]?.name ?? t`The file`} is no PNG, JPEG or WebP.`);
     else if (takesPictures()) setUpscale(file);
     else (takerAt(zoneOf(event)) ?? loadRecipe)(file, file.name);
   });

@@ -180,7 +180,7 @@ async function clear() {
   const again = async () => {
     for (const { order } of ours) await submit(order);
   };
-  if (ours.length) notice(t`Cancelled.`, [[t`Undo`, () => again().catch(failed)]]);
+  if (ours.length) notice(ours.length === 1 ? t`Cancelled.` : t`${ours.length} jobs cancelled.`, [[t`Undo`, () => again().catch(failed)]]);
 }
 
 /** `shown(type, data)` is the stage, `usual(model)` the size where none is asked for. Jobs of before the page was loaded anew are found again. */

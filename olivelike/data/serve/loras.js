@@ -20,6 +20,9 @@ export function isKnownLora(name) {
   return known.some((one) => one.name === name || one.name.split("/").pop() === last);
 }
 
+/** The first LoRA that is for another kind of model than the one that is chosen, of those that are chosen and of `names`. */
+export const misfits = (names) => [...chosen.map(({ name }) => name), ...names].find((name) => isForAnother(known.find((one) => one.name === name || one.name.split("/").pop() === name.split("/").pop()) ?? {}));
+
 /** Strength that its user prefers, or 1, as in A1111. */
 export const weightOf = (name) => found(name)?.card.weight ?? 1;
 export const chosenLoras = () => chosen.map(({ name, weight }) => ({ name, weight }));
@@ -80,7 +83,7 @@ function cardOf(one) {
   const { name, alias, family: made, thumbnail, card, size } = one;
   const title = card.title || alias || name;
   const details = [
-    title === name ? "" : name, card.base_model || made, isForAnother(one) ? t`not for this model` : "", inMegabytes(size),
+    title === name ? "" : name, card.base_model || made, one.broken ? t`can’t be read` : "", isForAnother(one) ? t`not for this model` : "", inMegabytes(size),
     card.trigger_words.length ? t`words: ${card.trigger_words.join(", ")}` : "", card.description,
   ];
   return { name, title, detail: details.filter(Boolean).join(" · "), picture: thumbnail, current: chosen.some((one) => one.name === name) };

@@ -12,14 +12,14 @@ import { startIncoming } from "./incoming.js";
 import { forgetInitial, hasMask, hasPicture, initialFields, limitUploads, startInitial } from "./initial.js";
 import { current, end, readQueue, startJobs, submit } from "./jobs.js";
 import { t } from "./language.js";
-import { chosenLoras, loraNames, readLoras, setLoras, startLoras } from "./loras.js";
-import { examples, model, modelNames, readModels, setModel, startModels, usualSize } from "./models.js";
+import { chosenLoras, isKnownLora, loraNames, misfits, readLoras, setLoras, startLoras } from "./loras.js";
+import { examples, model, modelNames, readModels, setModel, startModels, titleOf, usualSize } from "./models.js";
 import { startNotebook } from "./notebook.js";
 import { notice, problem, say } from "./notices.js";
 import { startPicker } from "./picker.js";
 import { PICTURE_LISTS } from "./picture_lists.js";
 import { axes, startPlot } from "./plot.js";
-import { recount, startPrompts } from "./prompts.js";
+import { lorasOfPrompt, recount, startPrompts } from "./prompts.js";
 import { readRuns, startRuns } from "./runs.js";
 import { sampler, samplers, schedules, startSamplers } from "./samplers.js";
 import { startSelection } from "./selection.js";
@@ -58,12 +58,27 @@ function prompts(text) {
   return $("lines").checked && lines.length ? lines : [text];
 }
 
+/** What a painter is refused most often, by its code, in the page's language; nothing for all else, which the server says itself. */
+function inThePagesLanguage({ code, status, message }) {
+  if (status === 429) return t`So many jobs wait that no more are taken; try again when one is done.`;
+  if (status === 507) return t`The server has no room left for pictures; free some space.`;
+  if (code !== "source") return null;
+  if (/upload/.test(message)) return t`The server no longer has a picture that is used here; choose it again.`;
+  const [unknown] = lorasOfPrompt().filter((name) => !isKnownLora(name));
+  if (unknown) return t`There is no LoRA “${unknown}” here.`;
+  const other = misfits(lorasOfPrompt());
+  return other ? t`The LoRA “${other}” is for another kind of model than “${titleOf(model())}”.` : null;
+}
+
 function fault(error) {
+  // The server calls an axis by its field.
+  const axis = /^axis ([a-z_]+): /.exec(error.message);
+  if (axis) Object.assign(error, { plot: true, message: `${FORM.axes.find(({ name }) => name === axis[1])?.label ?? axis[1]}: ${error.message.slice(axis[0].length)}` });
   const place = error.plot ? "plot-problem" : "order-problem";
   if (error.plot) $("fold-plot").open = true;
   const named = /^(?:body\.)?([a-z_]+)\b/.exec(error.message)?.[1];
-  error.message = inWordsOfThePage(error.message);
-  problem($(place), error);
+  const said = inThePagesLanguage(error);
+  problem($(place), said ?? Object.assign(error, { message: inWordsOfThePage(error.message) }));
   if (error.plot) $(place).scrollIntoView({ block: "nearest" });
   markField(error.field ?? named, () => problem($(place), ""));
   if (error.code === "source" && /upload|picture/.test(error.message)) {
@@ -165,7 +180,8 @@ function route() {
   }
   if (left !== name) {
     scrollTo(0, places[name] ?? 0);
-    // What was painted on the canvas is not left by a step back.
+    // What was painted on the canvas is not left by a step back: it asks.
+    if ($("mask").open) $("mask").dispatchEvent(new Event("cancel", { cancelable: true }));
     for (const dialog of document.querySelectorAll("dialog[open]:not(#mask)")) dialog.close();
   }
   $("skip-link").hidden = name !== "paint";

@@ -19,6 +19,8 @@ function splitValues(text) {
 const NUMBER = String.raw`([+-]?(?:\d+\.?\d*|\.\d+))`;
 const RANGE = new RegExp(String.raw`^${NUMBER}\s*-\s*${NUMBER}(?:\s*\(\s*${NUMBER}\s*\)|\s*\[\s*(\d+)\s*\])?$`);
 const MOST = 100;
+/** What is written for axes that are no numbers. */
+const EXAMPLES = { lora: t`NAME:0.5, NAME:1`, prompt_sr: t`a word of the prompt, what takes its place, …` };
 
 /** Numbers of one value: itself, `1-5`, `1-9 (+2)`, or `1-10 [4]` for so many between. */
 function numbersOf(value, whole = false) {
@@ -77,7 +79,12 @@ export function startPlot(choices) {
     $("plot-hint").before(make("div", { className: "axis" }, make("label", {}, `${name} `, field), make("label", {}, `${t`${name} values`} `, values), all));
   }
   const show = () => {
-    for (const side of SIDES) $(`${side}-all`).hidden = !choices($(`${side}-field`).value);
+    for (const side of SIDES) {
+      const { value } = $(`${side}-field`);
+      $(`${side}-all`).hidden = !choices(value);
+      $(`${side}-values`).disabled = !value;
+      $(`${side}-values`).placeholder = EXAMPLES[value] ?? "";
+    }
     let text = "";
     try {
       const { x, y, z } = axes();

@@ -7,6 +7,8 @@ import { problem } from "./notices.js";
 import { ask } from "./server.js";
 
 const PAUSE = 250;
+/** What weighs words, or parts a prompt, where a model has that. */
+const WEIGHTS = /\([^()]+:\s*[\d.]+\)|\[[^[\]]+:[^[\]]+\]|\bBREAK\b/;
 
 /** Behaviour of one prompt. `model` returns the model whose tokenizer counts. */
 class Editor {
@@ -73,6 +75,7 @@ class Editor {
       const named = this.spans.filter(({ kind }) => kind === "lora").map(({ start, end }) => loraOf(text.slice(start, end)));
       const twice = chosenLoras().filter(({ name }) => named.includes(name));
       const notes = [...unknown.map((name) => t`There is no LoRA “${name}” here.`), ...twice.map(({ name }) => t`“${name}” is chosen under LoRAs, too: both strengths count.`)];
+      if ($("prompt_weights").disabled && WEIGHTS.test(text)) notes.push(t`This model takes brackets and BREAK as words.`);
       this.note([...found.notes, ...notes].join("\n"), unknown.length > 0);
     } catch (error) {
       if (!isNewest()) return;
@@ -120,6 +123,9 @@ class Editor {
 }
 
 const loraOf = (tag) => /^<(?:lora|lyco):([^:>]+)/.exec(tag)?.[1].trim();
+
+/** Names of LoRAs in the prompt. */
+export const lorasOfPrompt = () => [...$("prompt").value.matchAll(/(?<!\\)<(?:lora|lyco):[^<>]+>/g)].map(([tag]) => loraOf(tag)).filter(Boolean);
 
 const isUnknown = (kind, text) => kind === "lora" && loraOf(text) !== undefined && !isKnownLora(loraOf(text));
 

@@ -1,11 +1,13 @@
 // One picture, large, with its recipe and what can be done with it.
 
 import { recordOf } from "./compare.js";
-import { $, on, showIn } from "./dom.js";
+import { FORM } from "./declared.js";
+import { $, make, on, showIn } from "./dom.js";
 import { locale, t } from "./language.js";
 import { notice, problem, shownAt } from "./notices.js";
 import { removePicture, showActions } from "./picture_actions.js";
 import { recipeRows } from "./recipe.js";
+import { ask, path } from "./server.js";
 
 /** Pixels that a finger goes across for the next picture. */
 const SWIPE = 50;
@@ -37,12 +39,24 @@ export function view(picture, among = () => []) {
   $("viewer-heading").textContent = new Date(picture.created).toLocaleString(locale());
   problem($("viewer-flagged"), picture.flagged ? FLAGGED : "");
   $("viewer-recipe").replaceChildren(...recipeRows(recordOf(picture)));
+  if (picture.sheet && picture.job) tellGrid(picture).catch(() => {});
   problem($("viewer-problem"), "");
   showActions("viewer", picture, {
     before: ({ stays }) => stays || $("viewer").close(),
     failed: (error) => ($("viewer").open ? problem($("viewer-problem"), error) : notice(error.message)),
   });
   if (!$("viewer").open) $("viewer").showModal();
+}
+
+/** Of a grid: what its pictures have in common, and what changes along its axes. */
+async function tellGrid(picture) {
+  const { order, pictures } = await ask(path("jobs", picture.job));
+  const axes = ["x", "y", "z"].filter((side) => order[side]);
+  if (picture !== shown || !axes.length) return;
+  const changing = new Set(axes.map((side) => order[side].field));
+  const common = Object.entries(pictures[0]?.record ?? {}).filter(([name]) => !changing.has(name) && !(name === "sampler" && changing.has("scheduler")));
+  const rows = axes.map((side) => make("div", {}, make("dt", {}, `${side.toUpperCase()}: ${FORM.axes.find(({ name }) => name === order[side].field)?.label}`), make("dd", {}, order[side].values.join(", "))));
+  $("viewer-recipe").replaceChildren(...rows, ...recipeRows({ ...Object.fromEntries(common), width: picture.width, height: picture.height }));
 }
 
 /** Show each pixel as one of the screen, the middle first, to be drawn along; or the whole picture. */

@@ -45,6 +45,8 @@ _NUMBERS: Final = {
     "steps": "\nsteps", "cfg": ", cfg scale", "denoising": ", denoising strength", "hires": ", hires upscale",
 }  # fmt: skip
 """Terms whose value is a number → likewise."""
+_WORDS: Final = re.compile(r'"([^"]+)"|([^\s"]+)')
+"""What stands in quotes is one."""
 _TERM: Final = re.compile(
     rf'\b({"|".join((*_NAMES, *_NUMBERS))}|seed|size|model|job|lora|flagged|favourite|date|kind):("[^"]*"|\S+)'
 )
@@ -93,7 +95,7 @@ class Library:
         """
         exact: dict[str, str | int] = {"model": model} if model else {}
         facts: dict[str, Any] = {}
-        words = _TERM.sub("", text).split()
+        words = [quoted or word for quoted, word in _WORDS.findall(_TERM.sub("", text))]
         for name, quoted in _TERM.findall(text):
             value = quoted.strip('"')
             if name in _NAMES:

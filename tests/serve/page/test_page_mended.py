@@ -151,3 +151,48 @@ def test_factors_of_upscaling_and_strengths_are_typed(visit: Callable[..., Opene
     page.click("#fold-init > summary")
     page.fill("#strength-shown", "0.55")
     assert page.input_value("#strength") == "0.55"
+
+
+def test_what_is_refused_most_often_is_said_in_the_pages_language(visit: Callable[..., Opened]) -> None:
+    opened = visit(may_complain=True, locale="de-DE")
+    page = opened.page
+    page.fill("#prompt", "a <lora:none such:1>")
+    page.click("#generate")
+    page.locator("#order-problem", has_text="Eine LoRA „none such“ gibt es hier nicht.").wait_for()
+    assert page.get_attribute("#order-problem", "lang") is None
+    page.fill("#prompt", "a fish")
+    page.click("#fold-plot > summary")
+    page.select_option("#x-field", "prompt_sr")
+    page.fill("#x-values", "green, red")
+    page.click("#generate")
+    page.locator("#plot-problem", has_text="'green' is not in the prompts").wait_for()
+    assert page.text_content("#plot-problem").startswith("Prompt S/R: ")
+    page.select_option("#x-field", "")
+    assert page.is_disabled("#x-values")
+
+
+def test_a_grid_says_what_changes_along_its_axes(visit: Callable[..., Opened]) -> None:
+    opened = visit()
+    page = opened.page
+    page.click("#fold-plot > summary")
+    page.select_option("#x-field", "seed")
+    page.fill("#x-values", "3, 4")
+    opened.generate(prompt="a fish", steps="2")
+    page.click("#stage-open")
+    page.locator("#viewer-recipe dt", has_text="X: Seed").wait_for()
+    facts = page.text_content("#viewer-recipe")
+    assert "3, 4" in facts and "Steps" in facts
+
+
+def test_strokes_that_are_not_used_yet_are_asked_about(visit: Callable[..., Opened]) -> None:
+    opened = visit()
+    page = opened.page
+    opened.fold("init")
+    page.set_input_files("#init-file", {"name": "a.png", "mimeType": "image/png", "buffer": png()})
+    page.click("#mask-open")
+    page.click("#mask-all")
+    asked: list[str] = []
+    page.on("dialog", lambda dialog: (asked.append(dialog.type), dialog.accept()))
+    page.reload()
+    page.locator("html[data-ready]").wait_for(state="attached")
+    assert asked == ["beforeunload"]

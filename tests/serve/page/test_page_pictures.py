@@ -219,7 +219,7 @@ def test_a_picture_without_a_recipe_is_offered_for_picture_to_picture(visit: Cal
     opened.page.locator(".notice", has_text="pasted.png has no recipe").wait_for()
     drop(opened, "body", "notes.png", b"no picture")
     opened.may_complain = True  # The browser notes the refusal.
-    opened.page.locator(".notice", has_text="Try again").wait_for()
+    opened.page.locator(".notice", has_text="notes.png is no picture that can be read").wait_for()
 
 
 def test_a_mask_is_painted_by_hand_and_only_that_is_drawn(visit: Callable[..., Opened]) -> None:
