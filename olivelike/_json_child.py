@@ -30,7 +30,14 @@ sixth of their time."""
 class JsonChild:
     """The parent's end of a child, which runs a module that calls `serve`."""
 
-    def __init__(self, module: str, log: Path, hear: Callable[[Json], None], end: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        module: str,
+        log: Path,
+        hear: Callable[[Json], None],
+        end: Callable[[int], None],
+        folder: Path | None = None,
+    ) -> None:
         """Start the child.
 
         Args:
@@ -38,6 +45,7 @@ class JsonChild:
             log: Takes what it prints.
             hear: Called with each answer, in a thread.
             end: Called with the exit status when the child has ended, in the same thread, behind the last answer.
+            folder: Where it works; by default this process's, or the log's where that is gone: Python starts in none.
         """
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
@@ -45,6 +53,7 @@ class JsonChild:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
+                cwd=folder or _working_folder(log),
                 start_new_session=True,
             )
         self._fell_silent = threading.Event()
@@ -95,6 +104,13 @@ class JsonChild:
                 hear(json.loads(line))
         self._fell_silent.set()
         end(self._process.wait())
+
+
+def _working_folder(log: Path) -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        return log.parent
 
 
 def how_it_ended(status: int) -> str:

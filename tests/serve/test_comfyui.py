@@ -6,11 +6,13 @@ Written down from `open_webui/utils/images/comfyui.py`, `ai_diffusion/backend/co
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import io
 import json
 import socket as socket_module
 import struct
+import threading
 import uuid
 
 import pytest
@@ -18,7 +20,7 @@ from PIL import Image, ImageFilter
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
-from olivelike.serve.api import comfyui_state
+from olivelike.serve.api import comfyui, comfyui_state
 from olivelike.serve.api.comfyui import _read_mask
 from olivelike.serve.api.comfyui_graph import SentMask, SentPicture
 from olivelike.serve.api.comfyui_state import picture_file
@@ -165,6 +167,25 @@ def test_krita_connects_and_draws_by_its_own_ids(server, client):
     again = client.post("/prompt", json=body)
     assert (again.status_code, again.json()["error"]["type"]) == (400, "invalid_prompt_id")
     assert client.post("/queue", json={"delete": [mine]}).status_code == 200
+
+
+def test_one_of_two_prompts_with_an_id_that_come_at_once_is_drawn(server, client, monkeypatch):
+    asked, answers, listed = [], [], comfyui._listed
+
+    async def together(service):
+        asked.append(service)
+        while len(asked) < 2 and not answers:
+            await asyncio.sleep(0.01)
+        return await listed(service)
+
+    monkeypatch.setattr(comfyui, "_listed", together)
+    body = {"prompt": little(from_prompt(), server), "prompt_id": str(uuid.uuid4())}
+    threads = [threading.Thread(target=lambda: answers.append(client.post("/prompt", json=body))) for _ in "12"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(one.status_code for one in answers) == [200, 400]
 
 
 def test_swarm_gets_pictures_through_its_socket(server, client):

@@ -67,12 +67,15 @@ def test_whoever_looks_finds_a_picture_that_is_still_to_be_written_down(gallery)
 def test_a_picture_that_the_disk_has_no_room_for_is_written_down_once_it_has(gallery):
     full = gallery._database.execute("PRAGMA page_count").fetchone()[0]
     gallery._database.execute(f"PRAGMA max_page_count = {full}")
-    row = draw(gallery, soon=True, prompt="a red circle" * 2_000)
+    row = draw(gallery, soon=True, job="one", prompt="a red circle" * 2_000)
     with pytest.raises(sqlite3.OperationalError, match="full"):
-        gallery.settle()
+        gallery.settle("one")
     assert gallery.count() == 0
+    small = draw(gallery, 2, soon=True, job="other")
+    gallery.settle("other")
+    assert found(gallery) == [small.id]
     gallery._database.execute("PRAGMA max_page_count = 4294967294")
-    assert found(gallery) == [row.id]
+    assert found(gallery) == [row.id, small.id]
 
 
 def test_favourites_are_those_of_the_file_when_the_gallery_is_opened(tmp_path):

@@ -151,8 +151,12 @@ def test_what_can_not_be_had_is_refused_before_it_is_queued(client, order, statu
     assert message in answer.json()["error"]["message"]
 
 
-def test_an_order_that_finds_nothing_to_wait_for_is_begun_as_it_is_planned_and_numbers_have_no_gaps(server, client):
-    asked, painter = [], server.service.painter
+def test_an_order_that_finds_nothing_to_wait_for_is_begun_as_it_is_planned_and_numbers_have_no_gaps(
+    server, client, monkeypatch
+):
+    asked, painter, gallery = [], server.service.painter, server.service.gallery
+    reserve = gallery.reserve  # It may look through thousands of files, and nobody waits for that.
+    monkeypatch.setattr(gallery, "reserve", lambda **held: (asked.append({"do": "reserve"}), reserve(**held))[1])
     child = painter.start()
     send, child.send = child.send, lambda message: (asked.append(message), send(message))
     try:
@@ -162,7 +166,7 @@ def test_an_order_that_finds_nothing_to_wait_for_is_begun_as_it_is_planned_and_n
     finally:
         child.send = send
     done = [message["do"] for message in asked if message["do"] != "previews"]
-    assert done == ["plan", "keep", "plan", "plan", "keep"]
+    assert done == ["plan", "reserve", "keep", "plan", "reserve", "plan", "reserve", "keep"]
     paths = [server.service.gallery.find(one["id"]).path.rpartition("/")[2] for one in (first, second)]
     assert int(paths[1][:5]) == int(paths[0][:5]) + 1
 

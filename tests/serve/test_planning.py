@@ -71,12 +71,13 @@ def test_a_plan_that_its_seed_or_files_decide_is_none_to_repeat(files: Files, mo
     assert not is_repeatable(plan_order(order(1, **more), files))
 
 
-def test_a_folder_that_was_made_again_is_planned_anew(files: Files) -> None:
+@pytest.mark.parametrize("name", ["model_index.json", "olivelike.json"])
+def test_a_folder_that_was_made_again_is_planned_anew(files: Files, name: str) -> None:
     last = plan_order(order(1), files)
-    index = files.models["little"] / "model_index.json"
-    before = index.stat()
-    os.utime(index)
+    made = files.models["little"] / name
+    before = made.stat()
+    os.utime(made)
     try:
         assert repeated(last, order(7), files) is None
     finally:
-        os.utime(index, ns=(before.st_atime_ns, before.st_mtime_ns))
+        os.utime(made, ns=(before.st_atime_ns, before.st_mtime_ns))

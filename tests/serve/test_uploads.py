@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from olivelike.errors import StoreError, UsageError
+from olivelike.errors import SessionError, StoreError, UsageError
 from olivelike.serve.gallery import upload_reader, uploads
 from olivelike.serve.gallery.upload_reader import UploadReader
 from tests.serve.test_native_jobs import png
@@ -49,6 +49,28 @@ def test_a_picture_that_takes_too_long_or_ends_its_process_is_refused_and_the_ne
             await reader.add(b"no picture")
 
     asyncio.run(run())
+
+
+def test_a_picture_is_read_where_the_servers_working_folder_is_gone(reader, tmp_path, monkeypatch):
+    async def run():
+        first = await reader.add(png())
+        gone.rmdir()
+        assert await reader.add(png()) == first
+        reader.close()
+        assert await reader.add(png()) == first
+
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    asyncio.run(run())
+
+
+def test_why_the_process_ended_is_said_as_it_is(reader):
+    assert str(reader._why(-signal.SIGSEGV)).endswith("was killed by SIGSEGV; save the picture as PNG or JPEG")
+    bug = reader._why(1)
+    assert (type(bug), str(bug).partition(": ")[2]) == (
+        SessionError, "the process that reads it ended with status 1; log says why"
+    )  # fmt: skip
 
 
 def test_a_process_that_does_not_start_is_said_at_once(reader, monkeypatch):

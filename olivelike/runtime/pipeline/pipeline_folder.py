@@ -362,12 +362,12 @@ class PipelineFolder:
 
 
 def open_folder(path: Path) -> PipelineFolder:
-    """Read the index and the configs of a pipeline's folder.
+    """Read the index and the configs of a pipeline's folder, again where one of them or the record has changed.
 
     Raises `SourceError` if it is no such folder, a part that every picture needs is missing, or a file is damaged.
     """
     networks = (f"{component}/{MODEL_FILE}" for component in (*DENOISERS, "vae_decoder", *TEXT_ENCODERS))
-    files = (INDEX_FILE, *_CONFIGS, *(f"{name}/config.json" for name in DENOISERS), *networks)
+    files = (INDEX_FILE, RECORD_FILE, *_CONFIGS, *(f"{name}/config.json" for name in DENOISERS), *networks)
     return _open_folder(path, tuple(identity_at(f"{path}/{name}") for name in files))
 
 

@@ -153,24 +153,32 @@ async def one_node(kind: str, request: Request) -> Json:
 @_ROOT.post("/prompt")
 async def prompt(request: Request, asked: Asked) -> Response:
     """Draw a graph; what becomes of it is told by the socket and `/history`."""
-    service, state = service_of(request), comfyui_of(request)
+    state = comfyui_of(request)
     try:
         name = _prompt_id(asked.get("prompt_id"), state)
-        drawing = read_graph(asked.get("prompt"), await _listed(service))
-        order = await _order(request, drawing)
-        visitor = client_of(request), str(asked.get("client_id") or "")[:_MOST_NAME]
-        shown = _wants_previews(asked, drawing) and state.tells(visitor)
-        events = service.draw(order, client_of(request), previews=shown)
-        try:
-            job: str = (await anext(events))["job"]
-        except OlivelikeError as error:
-            raise drawing.sampling.error("not_drawn_here", str(error)) from None
+        with state.coming(name):
+            number = await _begin(request, asked, name)
     except GraphError as error:
         return JSONResponse(error.answer(), 400)
+    return JSONResponse({"prompt_id": name, "number": number, "node_errors": {}})
+
+
+async def _begin(request: Request, asked: Json, name: str) -> int:
+    """Begin to draw a graph, and return its number. Raises `GraphError` for one that is not drawn here."""
+    service, state = service_of(request), comfyui_of(request)
+    drawing = read_graph(asked.get("prompt"), await _listed(service))
+    order = await _order(request, drawing)
+    visitor = client_of(request), str(asked.get("client_id") or "")[:_MOST_NAME]
+    shown = _wants_previews(asked, drawing) and state.tells(visitor)
+    events = service.draw(order, client_of(request), previews=shown)
+    try:
+        job: str = (await anext(events))["job"]
+    except OlivelikeError as error:
+        raise drawing.sampling.error("not_drawn_here", str(error)) from None
     state.number += 1
-    kept = await _kept(request, asked)
-    state.begin(Prompt(name, state.number, job, drawing.outline(), visitor, kept), events)
-    return JSONResponse({"prompt_id": name, "number": state.number, "node_errors": {}})
+    number = state.number
+    state.begin(Prompt(name, number, job, drawing.outline(), visitor, await _kept(request, asked)), events)
+    return number
 
 
 async def _kept(request: Request, asked: Json) -> bytes:
@@ -193,7 +201,7 @@ def _prompt_id(asked: object, state: ComfyUI) -> str:
         name = str(uuid.UUID(str(asked)))
     except ValueError:
         raise GraphError("invalid_prompt_id", "prompt_id must be a valid UUID") from None
-    if name in state.prompts:
+    if state.knows(name):
         raise GraphError("invalid_prompt_id", "there is a prompt of this prompt_id already")
     return name
 

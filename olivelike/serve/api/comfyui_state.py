@@ -67,6 +67,8 @@ class ComfyUI:
         self._sockets: dict[Visitor, WebSocket] = {}
         self._files: dict[tuple[str, str], str] = {}
         """Uploads by client and name, the latest last."""
+        self._coming: set[str] = set()
+        """Ids of prompts that are planned."""
         self._tasks: set[asyncio.Task[None]] = set()
         self.prompts: dict[str, Prompt] = {}
         """By id, the oldest first."""
@@ -86,6 +88,19 @@ class ComfyUI:
     def tells(self, visitor: Visitor) -> bool:
         """Say whether a program listens."""
         return visitor in self._sockets
+
+    def knows(self, prompt: str) -> bool:
+        """Tell whether there is a prompt of an id, or one is coming."""
+        return prompt in self.prompts or prompt in self._coming
+
+    @contextlib.contextmanager
+    def coming(self, prompt: str) -> Iterator[None]:
+        """Let no other prompt have an id meanwhile."""
+        self._coming.add(prompt)
+        try:
+            yield
+        finally:
+            self._coming.discard(prompt)
 
     def begin(self, prompt: Prompt, events: AsyncGenerator[Event, None]) -> None:
         """Keep a prompt, and tell its program what becomes of it, by the events of its job."""

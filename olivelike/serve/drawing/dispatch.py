@@ -61,8 +61,8 @@ class Ahead:
     """A job that is drawn while it is still planned and written down: nothing else was to be drawn."""
 
     job: str
-    folder: str
-    first: int
+    folder: str = ""
+    first: int = 0
     row: JobRow | None = None
     """As it is in the journal; `None` as long as it may still be refused."""
     is_queued: bool = False
@@ -129,11 +129,16 @@ class Dispatcher:
         if self.waiting or self.running or self._ahead is not None or self._cluster is not None:
             return await self.planner.plan(**question)
         files = len(cells(order)) * order.num_images + 1
-        folder, first = self._gallery.reserve(passing=not order.save, held=files)
-        self._ahead = Ahead(job, folder, first)
+        ahead = self._ahead = Ahead(job)
+        message = self._message(job, asked, models, ahead.folder, ahead.first)
+        planned = asyncio.ensure_future(self.planner.plan_and_draw(message, **question))
         try:
-            return await self.planner.plan_and_draw(self._message(job, asked, models, folder, first), **question)
+            await asyncio.sleep(0)  # It has the question, and draws while thousands of files are looked through.
+            ahead.folder, ahead.first = self._gallery.reserve(passing=not order.save, held=files)
+            return await planned
         except BaseException:
+            planned.cancel()
+            await asyncio.gather(planned, return_exceptions=True)
             self._ahead = None
             self._gallery.release()
             self._came.set()
@@ -153,7 +158,7 @@ class Dispatcher:
             raise
         finally:
             self._gallery.release()
-        self.planner.keep(row.id)
+        self.planner.keep(row.id, ahead.folder, ahead.first)
 
     def push(self, job: str, client: str) -> None:
         """Queue a job that is in the journal."""
@@ -340,7 +345,7 @@ class Dispatcher:
             async for answer in answers:
                 self._heard(job, row.client, answer)
                 await asyncio.sleep(0)  # Who waits for the picture is told before the index.
-                self._gallery.settle()
+                self._gallery.settle(job)
 
     def _begun(self, row: JobRow) -> Json:
         """Write down that a job is begun, or is again; return what the process that draws is told."""

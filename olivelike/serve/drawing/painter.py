@@ -212,10 +212,10 @@ class Painter:
         if not self._closed:
             self.start()
 
-    def keep(self, job: str) -> None:
-        """Let the child write pictures of a job of `plan_and_draw`: the journal has it."""
+    def keep(self, job: str, folder: str, first: int) -> None:
+        """Let the child write pictures of a job of `plan_and_draw`, from which number on: the journal has it."""
         if self._child is not None:
-            self._child.send({"do": "keep", "job": job})
+            self._child.send({"do": "keep", "job": job, "folder": folder, "first": first})
 
     def let_go(self, job: str) -> None:
         """End a job of `plan_and_draw` that nobody asks for any more."""

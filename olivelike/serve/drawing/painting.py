@@ -75,9 +75,9 @@ class DrawMessage:
     models: Mapping[str, str]
     gallery: str
     folder: str
-    """Below the gallery."""
+    """Below the gallery; of a job that the parent has not written down, not known yet."""
     first: int
-    """Number of the first picture's file."""
+    """Number of the first picture's file; likewise."""
     done: Mapping[str, str]
     """Files of pictures that are there, below the gallery, by their number in the job."""
     flagged: Sequence[int]
@@ -139,7 +139,7 @@ class Painting:
             case "keep":
                 drawing = self._drawing
                 if drawing is not None and drawing.message.job == message["job"]:
-                    drawing.is_kept = True
+                    drawing.place = message["folder"], message["first"]
                     drawing.is_decided.set()
 
     def tell(self, answer: str, **values: Any) -> None:
@@ -271,8 +271,8 @@ class OrderDrawing:
         from olivelike.serve.drawing.previews import Previews
 
         self.message = message
-        self.is_kept = is_kept
-        """Whether the parent has written the job down."""
+        self.place = (message.folder, message.first) if is_kept else None
+        """Folder below the gallery and number of the first picture's file, once the parent has written the job down."""
         self.is_decided = threading.Event()
         """Set once it has, or lets the job go; until then no file is written, which would be nobody's."""
         self._painting = painting
@@ -320,7 +320,7 @@ class OrderDrawing:
     def keep(self, number: int, picture: Picture, record: PictureRecord) -> None:
         """Write a picture under its number."""
         self._previews.hide()
-        path, more = self._write(f"{self.message.first + number:05}-{picture.seed}.png", picture.image, record)
+        path, more = self._write(number, str(picture.seed), picture.image, record)
         self._files[number] = path
         if picture.flagged:
             self._flagged.add(number)
@@ -351,20 +351,20 @@ class OrderDrawing:
             return
         sheet = plot_sheet(found, heads(order)) if order.axes else picture_sheet(found[0, 0, 0])
         record = replace(self._plan.jobs[0].record, seed=order.seed)
-        name = f"{self.message.first + len(self._plan.cells):05}-sheet.png"
-        path, more = self._write(name, sheet, record, sheet=True)
+        path, more = self._write(len(self._plan.cells), "sheet", sheet, record)
         nothing = dict.fromkeys(("number", "seed", "first_seed", "flagged", "record"))
         self._tell(SheetWritten(path=path), **more, **nothing, prompt=record.prompt, attempts=1)
 
-    def _write(self, name: str, image: Image, record: PictureRecord, *, sheet: bool = False) -> tuple[str, Json]:
-        """Write a picture; return its path below the gallery, and what the gallery holds of it."""
-        if not self.is_kept:
+    def _write(self, number: int, name: str, image: Image, record: PictureRecord) -> tuple[str, Json]:
+        """Write a picture of a job's; return its path below the gallery, and what the gallery holds of it."""
+        if self.place is None:
             self.is_decided.wait()
-            if not self.is_kept:
+            if self.place is None:
                 raise Interrupted("let go before it was written down")
-        path = f"{self.message.folder}/{name}"
+        folder, first = self.place
+        path = f"{folder}/{first + number:05}-{name}.png"
         data = encode_picture(
-            image, ".png", record, sheet=sheet, metadata=self._painting.metadata, signer=self._painting.signer
+            image, ".png", record, sheet=name == "sheet", metadata=self._painting.metadata, signer=self._painting.signer
         )
         try:
             write_whole(Path(self.message.gallery, path), data, durable=False)

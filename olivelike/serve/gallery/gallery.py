@@ -193,22 +193,31 @@ class Gallery:
 
     def add(self, row: PictureRow, maker: str | None = None) -> None:
         """Put a picture whose file is there into the index, and who had it made, if that is known."""
-        self.add_soon(row, maker)
         self.settle()
+        self._insert(row, maker)
 
     def add_soon(self, row: PictureRow, maker: str | None) -> None:
         """Let `settle` do what `add` does, or whoever looks at the index before: none of them misses the picture."""
         self._coming.append((row, maker))
 
-    def settle(self) -> None:
-        """Put what is coming into the index. Raises what the disk refuses; that is tried again next time."""
-        while self._coming:
-            row, maker = self._coming.pop(0)
-            try:
-                self._insert(row, maker)
-            except sqlite3.OperationalError:
-                self._coming.insert(0, (row, maker))
-                raise
+    def settle(self, job: str | None = None) -> None:
+        """Put what is coming into the index.
+
+        Raises what the disk refuses of a job's pictures; that is tried again next time, and so are those of others.
+        """
+        refused, left = None, []
+        try:
+            while self._coming:
+                row, maker = self._coming.pop(0)
+                try:
+                    self._insert(row, maker)
+                except sqlite3.OperationalError as error:
+                    left.append((row, maker))
+                    refused = error if job is not None and row.job == job else refused
+        finally:
+            self._coming[:0] = left
+        if refused is not None:
+            raise refused
 
     def _insert(self, row: PictureRow, maker: str | None) -> None:
         words = f"{row.parameters or row.prompt}\n{row.model or ''}".casefold()
@@ -224,8 +233,7 @@ class Gallery:
     def _database(self) -> sqlite3.Connection:
         """The index with all that was coming, but for what the disk refuses."""
         if self._coming:
-            with contextlib.suppress(sqlite3.OperationalError):
-                self.settle()
+            self.settle()
         return self._opened
 
     def find(self, picture: str) -> PictureRow | None:

@@ -8,14 +8,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from olivelike._files import write_whole
-from olivelike._json_child import JsonChild, serve
+from olivelike._json_child import JsonChild, how_it_ended, serve
 from olivelike._untrusted import JsonView, read_bytes
-from olivelike.errors import OlivelikeError, StoreError, UsageError, error_of
+from olivelike.errors import OlivelikeError, SessionError, StoreError, UsageError, error_of
 from olivelike.serve.gallery.uploads import add_upload
 from olivelike.serve.views import UploadView
 
@@ -65,7 +66,7 @@ class UploadReader:
             with contextlib.suppress(RuntimeError):  # The loop has ended, and with it the server.
                 loop.call_soon_threadsafe(answers.put_nowait, answer)
 
-        return JsonChild(__name__, self._log, hear, lambda status: hear({"ended": status})), answers
+        return JsonChild(__name__, self._log, hear, lambda status: hear({"ended": status}), self._folder), answers
 
     async def _read(self, sent: Path) -> UploadView:
         try:
@@ -88,10 +89,19 @@ class UploadReader:
             raise
         if "ended" in answer:
             self.close()
-            raise UsageError("the upload can't be read: it takes too much memory; make the picture smaller")
+            raise self._why(answer["ended"])
         if "word" in answer:
             raise error_of(answer["word"])(answer["message"])
         return UploadView.model_validate(answer["view"])
+
+    def _why(self, status: int) -> OlivelikeError:
+        """Return the error that the child ended with while it read."""
+        if status == -signal.SIGKILL:
+            return UsageError("the upload can't be read: it takes too much memory; make the picture smaller")
+        ended = f"the process that reads it {how_it_ended(status)}"
+        if status < 0:
+            return UsageError(f"the upload can't be read: {ended}; save the picture as PNG or JPEG")
+        return SessionError(f"the upload can't be read: {ended}; {self._log.name} says why")
 
 
 def _handle(message: JsonView, answer: Callable[[JsonView], None]) -> None:
