@@ -44,7 +44,7 @@ def texts() -> dict[str, set[str]]:
 def declared_texts() -> Iterator[str]:
     """Yield what a request, its plots and its records declare."""
     known = form()
-    for one in (*known["fields"], *known["axes"], *known["record"], *known["preprocessors"]):
+    for one in (*known["fields"], *known["axes"], *known["record"], *known["preprocessors"], *known["control"]):
         yield one["label"]
     for one in known["preprocessors"]:
         yield from (label for label, _ in one.get("thresholds", ()))

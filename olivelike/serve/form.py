@@ -9,14 +9,18 @@ from typing import Final
 from olivelike._untrusted import Json, JsonView
 from olivelike.runtime.pictures.picture_record import fields_of_files, label_of, told_of
 from olivelike.runtime.pictures.preprocessors import PREPROCESSORS
-from olivelike.runtime.pipeline.request import LABELS, Request, axes
+from olivelike.runtime.pipeline.request import LABELS, Control, Request, axes
 from olivelike.serve.languages import compact, words
-from olivelike.serve.orders import AXES, Order, axis_label
+from olivelike.serve.orders import AXES, CONTROL_AXES, CONTROL_AXIS, MOST_CONTROLS, Order, axis_label
 
 
 def bounds() -> dict[str, Json]:
     """Return default, bounds, type and words of an order's fields by their names, as its schema has them."""
-    return {name: _bounds(schema) for name, schema in Order.model_json_schema()["properties"].items()}
+    return _bounds_of(Order.model_json_schema()["properties"])
+
+
+def _bounds_of(schemas: Json) -> dict[str, Json]:
+    return {name: _bounds(schema) for name, schema in schemas.items()}
 
 
 def _bounds(schema: Json) -> Json:
@@ -38,8 +42,9 @@ def form(language: str = "en") -> Json:
 
     `fields` are those that the form has: name, label, group, bounds, default, the `value` that the form begins with
     where that is another, the field that it is `about`, and whether a record has it, or has it always. `preprocessors`
-    are of control pictures, with names and usual values of thresholds. `axes` are those of plots. `record` is how a
-    record is told, as `info` does. What is nothing, no, or the usual is left out.
+    are of control pictures, with names and usual values of thresholds, and `control` the fields of each of these,
+    choices first. `axes` are those of plots, with `units` where there is one more for each of so many pictures.
+    `record` is how a record is told, as `info` does. What is nothing, no, or the usual is left out.
     """
     told = {one.name: told_of(one) for one in fields_of_files()}
     known, translated = bounds(), words(language)
@@ -68,10 +73,15 @@ def form(language: str = "en") -> Json:
         for one in fields_of_files()
         if (label := label_of(one)) is not None
     ]  # fmt: skip
+    unit = _bounds_of(Order.model_json_schema()["$defs"]["_Control"]["properties"])
     plotted = [
-        {"name": name, "label": t(axis_label(name)), "type": _number(known.get(name, {}))}
-        for name in (*first, *AXES, *last)
-    ]
+        {
+            "name": name, "label": t(axis_label(name)),
+            "type": _number(unit["strength"] if name == CONTROL_AXIS else known.get(name, {})),
+            "units": MOST_CONTROLS if name == CONTROL_AXIS else None,
+        }
+        for name in (*first, *AXES, *last) if name not in CONTROL_AXES
+    ]  # fmt: skip
     made = [
         {
             "name": name, "label": t(one.label),
@@ -79,7 +89,12 @@ def form(language: str = "en") -> Json:
         }
         for name, one in PREPROCESSORS.items()
     ]  # fmt: skip
-    rows = {"fields": chosen, "axes": plotted, "preprocessors": made, "record": record}
+    controls = [
+        {**unit[one.name], "name": one.name, "label": t(one.metadata["label"]), "step": one.metadata["entered"].step}
+        for one in fields(Control) if one.metadata.get("entered")
+    ]  # fmt: skip
+    controls.sort(key=lambda one: one["type"] != "string")
+    rows = {"fields": chosen, "axes": plotted, "preprocessors": made, "control": controls, "record": record}
     return {name: [_brief(one) for one in found] for name, found in rows.items()}
 
 

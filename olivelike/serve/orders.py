@@ -8,20 +8,25 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
 
 from olivelike._untrusted import JsonView
+from olivelike.errors import SourceError
 from olivelike.families import FAMILIES
 from olivelike.runtime.pipeline.request import LABELS, PICTURE_FIELDS, Choices, Control, axes, with_clip_layer
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Strength = Annotated[Finite, Field(ge=-10, le=10)]
+MOST_CONTROLS: Final = 8
+CONTROL_AXIS: Final = "control_strength"
+CONTROL_AXES: Final = {f"{CONTROL_AXIS}_{number}": number for number in range(1, MOST_CONTROLS + 1)}
+"""Axes of a plot over the strength of one control picture → its number, from 1."""
 AXES: Final = {
     "prompt_sr": "Prompt S/R", "lora": "LoRA:weight", "model": "Model", "schedule": "Schedule type",
-    "control_strength": "ControlNet weight",
+    CONTROL_AXIS: "ControlNet weight",
+    **{name: f"ControlNet weight ({number})" for name, number in CONTROL_AXES.items()},
 }  # fmt: skip
 """Axes of a plot beside a request's fields, with what people call them."""
 Name = Annotated[str, Field(max_length=300)]
 Text = Annotated[str, Field(max_length=20_000)]
 UploadId = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-MOST_CONTROLS: Final = 8
 MOST_IMAGE_PROMPTS: Final = 16
 MOST_REFERENCES: Final = max(family.most_references for family in FAMILIES.values())
 """Pictures of an order that lead, and that are a prompt."""
@@ -55,7 +60,8 @@ class Axis(_Value, frozen=True):
 
     field: Literal[(*axes(), *AXES)]  # type: ignore[valid-type]
     """`prompt_sr` puts each value in the place of the first one in the prompts; `lora` adds `NAME:WEIGHT`;
-    `schedule` is the schedule type of the sampler; `control_strength` is that of all control pictures."""
+    `schedule` is the schedule type of the sampler; `control_strength` is that of all control pictures, and
+    `control_strength_2` that of the second."""
     values: Annotated[
         tuple[Annotated[str, Field(max_length=2000)] | int | Finite, ...],
         FailFast(),
@@ -123,6 +129,11 @@ class Order(_Value, Choices, frozen=True):
 def axis_label(field: str) -> str:
     """Return what people call a field that is an axis."""
     return {**AXES, **LABELS}[field]
+
+
+def no_upload(name: str) -> SourceError:
+    """Return the error for an upload that is gone."""
+    return SourceError(f"there is no upload {name[:12]}… any more; send the picture again")
 
 
 def uploads_of(asked: JsonView) -> Iterator[str]:

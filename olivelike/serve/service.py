@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from math import prod
 from typing import TYPE_CHECKING
@@ -233,6 +233,14 @@ class Service:
     async def upload(self, data: bytes, client: str) -> UploadView:
         """Keep a picture that a client sent. Raises `UsageError` if it is none, and `StoreError` on a full disk."""
         return await self.library.upload(data, client, self.dispatcher.needed_uploads())
+
+    async def copy_picture(self, picture: str, client: str) -> UploadView:
+        """Keep a picture of the gallery as an upload of a client. Raises as `upload`, and `SourceError` without one."""
+        return await self.library.copy(picture, client, self.dispatcher.needed_uploads())
+
+    async def bring_back(self, uploads: Iterable[str], client: str) -> None:
+        """Keep those uploads again, as a client's, that are gone and are pictures of the gallery."""
+        await self.library.bring_back(uploads, client, self.dispatcher.needed_uploads())
 
     @property
     def current_model(self) -> str | None:

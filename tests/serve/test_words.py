@@ -41,7 +41,7 @@ def labels_in(document: str) -> dict[str, str]:
     "X/Y/Z plot", "LoRA", "Seed",
 ])  # fmt: skip
 def test_a_word_that_people_search_the_page_for_is_there(word: str) -> None:
-    told = " ".join((PAGE, *(one["label"] for one in form()["fields"])))
+    told = " ".join((PAGE, *(one["label"] for part in ("fields", "control") for one in form()[part])))
     assert word.casefold() in told.casefold()
 
 

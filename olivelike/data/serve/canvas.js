@@ -4,7 +4,7 @@ import { fit, pan, reveal, setContent, startView, viewScale, zoom } from "./canv
 import { $, inDigits, on, within } from "./dom.js";
 import { t } from "./language.js";
 import { confirmed } from "./notices.js";
-import { SIDES, WHOLE, canvasOf, colourAt, covered, drawAll, drawStep, frameOf, maskFile, pictureFile, sizeOf } from "./strokes.js";
+import { SIDES, WHOLE, canvasOf, colourAt, covered, drawAll, drawStep, frameOf, loadImages, loaded, maskFile, pictureFile, sizeOf } from "./strokes.js";
 
 const LARGEST = 2048;
 /** A picture with what is around it; where the form takes less, it is drawn smaller. */
@@ -282,12 +282,8 @@ function startHandles() {
  * was painted; or to null if it was left.
  */
 export async function paintOver(picture, { steps = [], tool: first = "mask", masks = true, colour = null } = {}) {
-  const image = new Image();
-  image.src = picture.url;
-  await image.decode();
-  const share = Math.min(1, LARGEST / Math.max(picture.width, picture.height));
-  const [width, height] = [picture.width, picture.height].map((side) => Math.max(1, Math.round(side * share)));
-  drawing = { image, width, height, masks, steps: [...steps], first: steps, began: frameOf({ steps }), layers: { under: $("mask-under"), colours: $("mask-colours"), mask: canvas() } };
+  drawing = await begin(picture, steps, masks, { under: $("mask-under"), colours: $("mask-colours"), mask: canvas() });
+  const { width, height } = drawing;
   undone = [];
   last = null;
   brush = { x: width / 2, y: height / 2 };
@@ -308,24 +304,40 @@ export async function paintOver(picture, { steps = [], tool: first = "mask", mas
   canvas().focus();
   const used = await new Promise((resolve) => (leave = resolve));
   // It stays open until what it gives is there: who generates then, generates with it.
-  const made = used ? await result() : null;
+  const made = used ? await result(drawing) : null;
   $("mask").close();
   drawing = null;
   return made;
 }
 
-async function result() {
-  const { steps, masks } = drawing;
-  const [width, height] = sizeOf(drawing);
-  const isFrame = (other) => SIDES.every((side) => frameOf(drawing)[side] === other[side]);
-  const found = { steps, width, height, reframed: !isFrame(drawing.began), mask: null, picture: null };
-  if (masks && covered(canvas())) {
+/** A drawing over `picture` that begins with steps, on canvases of a document or of nobody. */
+async function begin(picture, steps, masks, layers) {
+  const image = await loaded(picture.url);
+  await loadImages(steps);
+  const share = Math.min(1, LARGEST / Math.max(picture.width, picture.height));
+  const [width, height] = [picture.width, picture.height].map((side) => Math.max(1, Math.round(side * share)));
+  return { image, width, height, masks, steps: [...steps], first: steps, began: frameOf({ steps }), layers };
+}
+
+/** What `paintOver` gave once, made again of its steps. */
+export async function repaint(picture, steps) {
+  const again = await begin(picture, steps, true, { under: canvasOf(1, 1), colours: canvasOf(1, 1), mask: canvasOf(1, 1) });
+  drawAll(again);
+  return result(again);
+}
+
+async function result(of) {
+  const { steps, masks, layers } = of;
+  const [width, height] = sizeOf(of);
+  const isFrame = (other) => SIDES.every((side) => frameOf(of)[side] === other[side]);
+  const found = { steps, width, height, reframed: !isFrame(of.began), mask: null, picture: null };
+  if (masks && covered(layers.mask)) {
     const copy = canvasOf(width, height);
-    copy.getContext("2d").drawImage(canvas(), 0, 0);
+    copy.getContext("2d").drawImage(layers.mask, 0, 0);
     found.mask = { canvas: copy, blob: await maskFile(copy) };
   }
   const coloured = steps.some((one) => one.layers.includes("colours"));
-  if (coloured || !isFrame(WHOLE)) found.picture = { blob: await pictureFile(drawing), coloured };
+  if (coloured || !isFrame(WHOLE)) found.picture = { blob: await pictureFile(of), coloured };
   return found;
 }
 

@@ -1,115 +1,265 @@
-// A picture that leads: which one or drawn by hand, what is made of it, by which network, how strongly and for how long.
+// ControlNet units: pictures that lead, each chosen or drawn by hand, what is made of it, by which network, how strongly and for how long.
 
 import { paintOver } from "./canvas.js";
 import { FORM } from "./declared.js";
-import { $, newest, offer, on, onFiles, onFilled, option } from "./dom.js";
-import { emptySheet, fitSize, hasPicture, upload } from "./initial.js";
+import { $, make, newest, offer, on, onFiles, onFilled, option, tellInput } from "./dom.js";
+import { inputOf, set, whyInvalid } from "./form.js";
+import { give, inWords, letGo, madeOf, recalled } from "./given.js";
+import { emptySheet, fitSize, hasPicture } from "./initial.js";
 import { t } from "./language.js";
 import { announce, problem, shownAt } from "./notices.js";
-import { ask, path, query } from "./server.js";
+import { ask } from "./server.js";
 
-let picture = null;
+const MOST_CONTROLS = FORM.axes.find(({ units }) => units).units;
+
 let nets = [];
-const choosing = newest();
+let units = [];
+let made = 0;
+
+/** What is kept of a unit beside its picture: the fields of a control picture, thresholds, and whether it leads. */
+const THRESHOLDS = ["a", "b"];
+const KEPT = [...FORM.control.map(({ name }) => name), ...THRESHOLDS, "enabled"];
+
+class Unit {
+  picture = null;
+  /** The steps by which the picture was drawn here, and on what. */
+  drawn = null;
+  #choosing = newest();
+
+  constructor() {
+    made += 1;
+    this.id = `control-${made}`;
+    this.box = $("control-unit").content.firstElementChild.cloneNode(true);
+    const grid = this.box.querySelector(".grid");
+    for (const one of FORM.control) grid.append(...inputOf(one, { id: `${this.id}-${one.name}` }));
+    const thresholds = THRESHOLDS.map((part) => make("label", {}, make("span"), " ", make("input", { id: `${this.id}-${part}`, type: "number", min: 0, max: 255, step: "any" })));
+    grid.children[1].after(...thresholds);
+    for (const part of this.box.querySelectorAll("[data-part]")) part.id = `${this.id}-${part.dataset.part}`;
+    $("control-units").append(this.box);
+    this.#listen();
+  }
+
+  part(name) {
+    return $(`${this.id}-${name}`);
+  }
+
+  #listen() {
+    const at = (name) => `${this.id}-${name}`;
+    onFiles(at("file"), (files) => takeControls(files, this));
+    const names = FORM.preprocessors.map(({ name, label }) => [name, label]);
+    this.part("preprocessor").replaceChildren(...[["none", t`None`], ...names].map(([name, label]) => option(name, label)));
+    on(at("preprocessor"), "input", () => {
+      for (const part of THRESHOLDS) this.part(part).value = "";
+    });
+    this.box.addEventListener("input", () => this.show());
+    this.part("picture").addEventListener("error", () => this.#broken());
+    on(at("picture"), "load", () => problem(this.part("problem"), ""));
+    on(at("draw"), "click", () => this.#draw().catch(shownAt(at("problem"))));
+    on(at("remove"), "click", () => removeUnit(this));
+  }
+
+  #broken() {
+    if (this.#chosen()) return problem(this.part("problem"), t`The server can’t make this of the picture; choose another preprocessor.`);
+    this.put(null);
+    problem(this.part("problem"), t`The server no longer has a picture that is used here; choose it again.`);
+  }
+
+  #chosen() {
+    return FORM.preprocessors.find(({ name }) => name === this.part("preprocessor").value);
+  }
+
+  /** Where what the network sees is, made with the thresholds that are asked for. */
+  #made() {
+    const [threshold_a, threshold_b] = THRESHOLDS.map((part) => this.part(part).value);
+    return madeOf(this.picture.id, { preprocessor: this.#chosen().name, threshold_a, threshold_b });
+  }
+
+  /** Whether an order has it. */
+  get leads() {
+    return this.picture !== null && this.part("enabled").checked;
+  }
+
+  /** What an order has of it: with thresholds of its own the picture is made now, as orders have the usual ones. */
+  async fields() {
+    const wrong = [...this.box.querySelectorAll(".grid input")].find((input) => !input.disabled && !input.validity.valid && !input.validity.stepMismatch);
+    if (wrong) {
+      this.box.open = $("fold-control").open = true;
+      wrong.focus();
+      throw new Error(`${wrong.labels[0].textContent.trim()}: ${whyInvalid(wrong)}`);
+    }
+    const own = this.#chosen()?.thresholds?.some(([, value], place) => Number(this.part(THRESHOLDS[place]).value) !== value);
+    const found = { image: own ? (await ask(this.#made(), { method: "POST" })).id : this.picture.id };
+    for (const { name, type } of FORM.control) found[name] = type === "number" ? Number(this.part(name).value) : this.part(name).value;
+    return own ? { ...found, preprocessor: "none" } : found;
+  }
+
+  /** What is kept of it, for a reload and to take back what was done. */
+  state() {
+    const values = KEPT.map((name) => [name, name === "enabled" ? this.part(name).checked : this.part(name).value]);
+    return { ...Object.fromEntries(values), picture: inWords(this.picture) };
+  }
+
+  /** Be as `state` says; a picture that it is silent of stays. */
+  fill({ picture, ...values }) {
+    // Until the model's networks are known, each may be one of them.
+    const fits = (name, value) => KEPT.includes(name) && (name !== "net" || !nets.length || nets.includes(value));
+    for (const [name, value] of Object.entries(values)) if (fits(name, value)) set(this.part(name), value);
+    if (picture !== undefined && picture?.id !== this.picture?.id) this.put(recalled(picture));
+    else this.show();
+  }
+
+  async take(file, name, drawn = null) {
+    problem(this.part("problem"), "");
+    const isNewest = this.#choosing();
+    try {
+      const picture = await give(file, name);
+      if (!isNewest()) return letGo(picture);
+      this.put(picture, drawn);
+      if (!hasPicture()) fitSize(picture.width, picture.height);
+      announce(t`${name}, ${picture.width} by ${picture.height} pixels, leads.`);
+      tellInput($("form"));
+    } catch (error) {
+      problem(this.part("problem"), error);
+    }
+  }
+
+  /** Have this picture in place of the last one, or none. */
+  put(picture, drawn = null) {
+    letGo(this.picture);
+    if (this.drawn?.sheet !== drawn?.sheet) letGo(this.drawn?.sheet);
+    [this.picture, this.drawn] = [picture, drawn];
+    problem(this.part("problem"), "");
+    this.show();
+  }
+
+  /** Draw lines in white on black, as networks of scribbles want them; what was drawn last goes on. */
+  async #draw() {
+    const sheet = this.drawn?.sheet ?? (await emptySheet("#000"));
+    const painted = await paintOver(sheet, { steps: this.drawn?.steps, tool: "colour", masks: false, colour: "#ffffff" });
+    if (!painted?.picture) return this.drawn?.sheet !== sheet && letGo(sheet);
+    this.part("preprocessor").value = "none";
+    await this.take(painted.picture.blob, t`the drawing`, { sheet, steps: painted.steps });
+  }
+
+  /** What the network sees: the picture, or what the preprocessor makes of it. */
+  show() {
+    for (const [place, part] of THRESHOLDS.entries()) {
+      const [label = "", value = ""] = this.#chosen()?.thresholds?.[place] ?? [];
+      const input = this.part(part);
+      input.parentElement.hidden = input.disabled = !label;
+      input.previousElementSibling.textContent = label;
+      if (!label || input.value === "") input.value = value;
+    }
+    const image = this.part("picture");
+    const shown = this.picture && (this.#chosen() ? this.#made() : this.picture.url);
+    image.hidden = !this.picture;
+    this.part("note").hidden = Boolean(this.picture);
+    if (shown && image.getAttribute("src") !== shown) image.src = shown;
+    else if (!shown) image.removeAttribute("src");
+    this.part("enable").hidden = !this.picture;
+    this.part("number").textContent = units.indexOf(this) + 1;
+    this.part("badge").textContent = this.picture ? `${this.part("net").value} · ${this.leads ? this.part("strength").value : t`off`}` : "";
+    showAll();
+  }
+}
+
+function showAll() {
+  const leading = units.filter((unit) => unit.leads).length;
+  $("control-badge").textContent = leading > 1 ? leading : leading ? t`on` : "";
+  $("control-add").hidden = nets.length === 0 || units.length >= MOST_CONTROLS;
+  for (const unit of units) unit.part("remove").disabled = units.length === 1 && !unit.picture;
+}
+
+/** Add a unit, of the first network that none has yet. */
+function addUnit() {
+  const taken = new Set(units.map((unit) => unit.part("net").value));
+  const unit = new Unit();
+  units.push(unit);
+  offer(unit.part("net"), nets.map((name) => option(name)));
+  unit.part("net").value = nets.find((name) => !taken.has(name)) ?? nets[0] ?? "";
+  unit.show();
+  return unit;
+}
+
+function drop(unit) {
+  unit.put(null);
+  units = units.filter((one) => one !== unit);
+  unit.box.remove();
+}
+
+/** Take a unit away; the last one stays, without its picture. */
+function removeUnit(unit) {
+  const place = units.indexOf(unit);
+  if (units.length > 1) drop(unit);
+  else unit.put(null);
+  for (const one of units) one.show();
+  const next = units[place] ?? units.at(-1);
+  next.box.open = true;
+  next.part("file").focus();
+  tellInput($("form"));
+}
+
+/** The model's network of this name, or the one that a name of A1111's, with what it was made for and a hash, has in it. */
+export const netLike = (name) => nets.find((one) => one === name) ?? nets.find((one) => name && name.toLowerCase().includes(one.toLowerCase())) ?? null;
 
 /** Show what a model has; without any there is nothing to choose. */
 export function takeControlNets(names = []) {
   nets = names;
   $("control-none").hidden = nets.length > 0;
-  for (const part of $("fold-control").querySelectorAll(".drop, .row, .grid")) part.hidden = nets.length === 0;
-  offer($("control-net"), nets.map((name) => option(name)));
+  for (const part of [$("control-units"), ...$("fold-control").querySelectorAll(":scope > .grid")]) part.hidden = nets.length === 0;
+  for (const unit of units) {
+    offer(unit.part("net"), nets.map((name) => option(name)));
+    unit.show();
+  }
 }
 
-const chosen = () => FORM.preprocessors.find(({ name }) => name === $("control-preprocessor").value);
-const inputs = () => [$("control-a"), $("control-b")];
-
-/** Where what the network sees is, made with the thresholds that are asked for. */
-function made() {
-  const [threshold_a, threshold_b] = inputs().map(({ value }) => value);
-  return query(`${path("uploads", picture.id)}/preprocessed`, { preprocessor: chosen().name, threshold_a, threshold_b });
+/** Let files lead: the first by `unit`, or one that has no picture, the others by further ones. */
+export async function takeControls(files, unit = units.find((one) => !one.picture)) {
+  for (const [place, file] of [...files].entries()) {
+    const free = place || !unit ? units.find((one) => !one.picture) : unit;
+    if (!free && units.length >= MOST_CONTROLS) return problem($("control-problem"), t`At most ${MOST_CONTROLS} pictures are taken; ${file.name} and what follows is left out.`);
+    await (free ?? addUnit()).take(file, file.name || t`the pasted picture`);
+  }
 }
 
-/** The picture that leads: with thresholds of its own it is made now, as orders have the usual ones. */
-async function leading() {
-  const own = chosen()?.thresholds?.some(([, value], place) => Number(inputs()[place].value) !== value);
-  return own ? { image: (await ask(made(), { method: "POST" })).id } : { image: picture.id, preprocessor: $("control-preprocessor").value };
-}
+/** The unit that an element is in. */
+export const unitAt = (element) => units.find((unit) => unit.box.contains(element));
 
 /** What the order has of this. */
 export async function controlFields() {
-  if (!picture || nets.length === 0) return {};
-  const control = {
-    ...(await leading()), net: $("control-net").value, strength: Number($("control-strength").value),
-    start: Number($("control-start").value), end: Number($("control-end").value),
-  };
+  const leading = nets.length ? units.filter((unit) => unit.leads) : [];
+  if (!leading.length) return {};
   const [width, height] = ["width", "height"].map((id) => Number($(id).value));
+  const isOther = ({ picture }) => Math.abs((picture.width / picture.height) * (height / width) - 1) > 0.01;
   // A picture of another shape is cropped, as in A1111, unless the initial picture would be, too.
-  const crops = !hasPicture() && Math.abs((picture.width / picture.height) * (height / width) - 1) > 0.01;
-  return { controls: [control], ...(crops ? { fit: true } : {}) };
+  const crops = !hasPicture() && leading.some(isOther);
+  return { controls: await Promise.all(leading.map((unit) => unit.fields())), ...(crops ? { fit: true } : {}) };
 }
 
-/** Let a file lead; `drawn` has the steps by which it was drawn, and on what. */
-export async function setControl(file, name, drawn = null) {
-  problem($("control-problem"), "");
-  const isNewest = choosing();
-  try {
-    const { id, width, height } = await upload(file);
-    if (!isNewest()) return;
-    forgetControl(drawn);
-    picture = { id, width, height, url: URL.createObjectURL(file), drawn };
-    if (!hasPicture()) fitSize(width, height);
-    announce(t`${name}, ${width} by ${height} pixels, leads.`);
-  } catch (error) {
-    problem($("control-problem"), error);
-  }
-  show();
+/** Which of the pictures that lead the unit with this number has, from 1; 0 where it does not lead. */
+export const placeOfUnit = (number) => units.filter((unit) => unit.leads).indexOf(units[number - 1]) + 1;
+export const countUnits = () => units.length;
+
+export const controlStates = () => units.map((unit) => unit.state());
+
+/** Have as many units as were kept, with what they held; without any, a new one. */
+export function fillControls(states) {
+  for (const unit of units.slice(states.length)) drop(unit);
+  for (const [place, state] of states.entries()) (units[place] ?? addUnit()).fill(state);
+  if (!states.length) addUnit();
 }
 
-/** Let go of an upload that the server has no more. */
-export function forgetControl(drawn = null) {
-  if (picture) URL.revokeObjectURL(picture.url);
-  if (picture?.drawn && picture.drawn.sheet !== drawn?.sheet) URL.revokeObjectURL(picture.drawn.sheet.url);
-  picture = null;
-  show();
-}
-
-/** Draw lines in white on black, as networks of scribbles want them; what was drawn last goes on. */
-async function drawControl() {
-  const sheet = picture?.drawn?.sheet ?? (await emptySheet("#000"));
-  const made = await paintOver(sheet, { steps: picture?.drawn?.steps, tool: "colour", masks: false, colour: "#ffffff" });
-  if (!made?.picture) return;
-  $("control-preprocessor").value = "none";
-  await setControl(made.picture.blob, t`the drawing`, { sheet, steps: made.steps });
-}
-
-/** What the network sees: the picture, or what the preprocessor makes of it. */
-function show() {
-  for (const [place, input] of inputs().entries()) {
-    const [label = "", value = ""] = chosen()?.thresholds?.[place] ?? [];
-    input.parentElement.hidden = !label;
-    input.disabled = !label;
-    input.previousElementSibling.textContent = label;
-    if (!label || input.value === "") input.value = value;
-  }
-  const shown = picture && (chosen() ? made() : picture.url);
-  $("control-picture").hidden = !picture;
-  $("control-note").hidden = Boolean(picture);
-  if (shown && $("control-picture").getAttribute("src") !== shown) $("control-picture").src = shown;
-  $("control-remove").disabled = !picture;
-  $("control-badge").textContent = picture ? t`on` : "";
+/** Let go of pictures by their ids. */
+export function forgetControls(isGone) {
+  for (const unit of units) if (unit.picture && isGone(unit.picture.id)) unit.put(null);
 }
 
 export function startControls() {
-  onFiles("control-file", ([file]) => setControl(file, file.name));
-  $("control-preprocessor").append(...FORM.preprocessors.map(({ name, label }) => option(name, label)));
-  on("control-preprocessor", "input", () => {
-    for (const input of inputs()) input.value = "";
-    show();
+  addUnit();
+  onFilled(() => units.forEach((unit) => unit.show()));
+  on("control-add", "click", () => {
+    for (const unit of units) unit.box.open = false;
+    addUnit().part("file").focus();
+    tellInput($("form"));
   });
-  for (const input of inputs()) input.addEventListener("change", show);
-  onFilled(show);
-  on("control-picture", "error", () => problem($("control-problem"), t`The server can’t make this of the picture; choose another preprocessor.`));
-  on("control-picture", "load", () => problem($("control-problem"), ""));
-  on("control-draw", "click", () => drawControl().catch(shownAt("control-problem")));
-  on("control-remove", "click", () => forgetControl());
 }

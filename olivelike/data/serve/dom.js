@@ -43,12 +43,18 @@ export const tellInput = (element) => element.dispatchEvent(new Event("input", {
 export const tellFilled = () => document.dispatchEvent(new Event("form-filled"));
 export const onFilled = (work) => document.addEventListener("form-filled", work);
 
-/** Hear of files that are chosen at `id`, where the same ones may be chosen again. */
-export const onFiles = (id, take) => on(id, "change", () => {
-  const files = [...$(id).files];
-  $(id).value = "";
-  if (files.length) take(files);
-});
+/** Kinds of files that are taken as pictures. */
+export const PICTURES = ["image/png", "image/jpeg", "image/webp"];
+
+/** Hear of pictures that are chosen at `id`, where the same ones may be chosen again. */
+export function onFiles(id, take) {
+  $(id).accept = PICTURES.join();
+  on(id, "change", () => {
+    const files = [...$(id).files];
+    $(id).value = "";
+    if (files.length) take(files);
+  });
+}
 
 /** Mark the picture that is shown in the strip of all, and bring it into sight there. */
 export function markInStrip({ id }) {

@@ -27,9 +27,10 @@ function buildFields() {
   for (const one of inputs) document.querySelector(`[data-group="${one.group}"]`).append(...inputOf(one));
 }
 
-function inputOf({ name, label, type, min, max, step = 1, default: plain, value = plain, enum: choices, words = [], hint }) {
+/** The input of a declared field, with its label and hint; `place` has its id, and what is to be found by it. */
+export function inputOf({ name, label, type, min, max, step = 1, default: plain, value = plain, enum: choices, words = [], hint }, place = { id: name, data: { field: name } }) {
   const hints = hint ? [make("p", { className: "hint wide", id: `${name}-hint` }, hint)] : [];
-  const base = { id: name, data: { field: name }, ...(hint ? { "aria-describedby": `${name}-hint` } : {}) };
+  const base = { ...place, ...(hint ? { "aria-describedby": `${name}-hint` } : {}) };
   if (type === "boolean") {
     return [make("label", { className: "check wide" }, make("input", { ...base, type: "checkbox", defaultChecked: value }), ` ${label}`), ...hints];
   }
@@ -61,7 +62,8 @@ document.querySelectorAll("[data-twin]").forEach(joinTwin);
 
 const get = (input) => (input.type === "checkbox" ? input.checked : input.value);
 
-function set(input, value) {
+/** Let an input hold a value. */
+export function set(input, value) {
   if (input.type === "checkbox") input.checked = Boolean(value);
   else {
     const text = Array.isArray(value) ? value.join(":") : value ?? "";

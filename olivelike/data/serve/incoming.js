@@ -1,8 +1,9 @@
 // Pictures that come from outside: dropped on the page, pasted, or chosen; their recipe goes into the form.
 
-import { $, onFiles } from "./dom.js";
-import { setControl } from "./controls.js";
-import { setInitial, upload } from "./initial.js";
+import { $, PICTURES, onFiles } from "./dom.js";
+import { takeControls, unitAt } from "./controls.js";
+import { give, picked, upload } from "./given.js";
+import { setInitial } from "./initial.js";
 import { t } from "./language.js";
 import { notice } from "./notices.js";
 import { imagePrompts, references } from "./picture_lists.js";
@@ -12,19 +13,19 @@ import { setUpscale, takesPictures } from "./upscale.js";
 
 /** What a fold does with a picture that falls on it, or is pasted where one is in it; elsewhere its recipe is read. */
 const TAKERS = {
-  "fold-init": (file, name) => setInitial(file, { name }),
-  "fold-control": setControl,
+  "fold-init": (file, name) => setInitial(give(file, name)),
+  "fold-control": (file) => takeControls([file]),
   "fold-references": (file) => references.add([file]),
   "fold-image-prompt": (file) => imagePrompts.add([file]),
 };
 function takerAt(element) {
+  const unit = unitAt(element);
+  if (unit) return (file, name) => unit.take(file, name);
   const fold = element?.closest("details");
   return fold?.querySelector(".drop:not([hidden])") && TAKERS[fold.id];
 }
 
-const TYPES = new Set(["image/png", "image/jpeg", "image/webp"]);
-
-const pictureIn = (transfer) => [...(transfer?.files ?? [])].find((file) => TYPES.has(file.type)) ?? null;
+const pictureIn = (transfer) => [...(transfer?.files ?? [])].find((file) => PICTURES.includes(file.type)) ?? null;
 const hasFiles = (event) => [...(event.dataTransfer?.types ?? [])].includes("Files");
 
 /** Load the recipe of a file, or offer what else can be done with a picture that has none. */
@@ -34,7 +35,7 @@ async function loadRecipe(file) {
     const sent = await upload(file);
     const start = () => {
       location.hash = "#paint";
-      return setInitial(file, { sent, name });
+      return setInitial(picked(file, name, sent));
     };
     if (sent.record) {
       await applyRecipe(sent.record, name, sent.left_out, [[t`Use as initial picture`, start]]);
@@ -61,7 +62,6 @@ async function pasteRecipe(text) {
 }
 
 export function startIncoming() {
-  for (const input of document.querySelectorAll("[type=file]")) input.accept = [...TYPES].join();
   let depth = 0;
   const hint = (now) => ($("drop-hint").hidden = !now);
   const zoneOf = (event) => event.target.closest?.("details .drop") ?? null;

@@ -1,33 +1,17 @@
 // Picture to picture: the initial picture, and what was painted over it: a mask, colours, more room around it.
 
-import { paintOver } from "./canvas.js";
-import { $, newest, on, onFiles, onFilled } from "./dom.js";
+import { paintOver, repaint } from "./canvas.js";
+import { $, newest, on, onFiles, onFilled, tellInput } from "./dom.js";
 import { noteSize, ownArea, setField } from "./form.js";
+import { give, idOf, inWords, letGo, picked, recalled } from "./given.js";
 import { t } from "./language.js";
 import { announce, notice, problem, shownAt } from "./notices.js";
-import { ask } from "./server.js";
 import { asPng, canvasOf } from "./strokes.js";
 
 let picture = null;
 /** What the canvas made of it: steps, and its mask and picture, where there are some. */
 let painted = null;
 const choosing = newest();
-
-let mostBytes = Infinity;
-
-/** Say how large a file the server takes. */
-export const limitUploads = (bytes) => (mostBytes = bytes ?? Infinity);
-
-/** Refuse a file that is too large: the server would hang up in the middle, which a browser can't tell from a lost connection. */
-export function checkSize(blob) {
-  if (blob.size > mostBytes) throw new Error(t`This file has ${Math.ceil(blob.size / 1e6)} MB; the server takes ${Math.floor(mostBytes / 1e6)} MB.`);
-}
-
-/** Send a file or blob; the answer has its id, size and recipe. */
-export async function upload(blob) {
-  checkSize(blob);
-  return ask("/api/uploads", { method: "POST", body: blob });
-}
 
 /** What the order has of this. */
 export async function initialFields() {
@@ -37,29 +21,34 @@ export async function initialFields() {
   return found;
 }
 
-const idOf = async (one) => (one.id ??= (await upload(one.blob)).id);
-
 export const hasPicture = () => picture !== null;
 export const hasMask = () => Boolean(painted?.mask);
 
-/** Start from `blob`; `sent` is what the server answered if it has it already, `own` says that it was drawn here. */
-export async function setInitial(blob, { sent, name = t`the picture`, own = false } = {}) {
+/** Start from the picture that comes; `own` says that it was drawn here. */
+export async function setInitial(coming, own = false) {
   problem($("init-problem"), "");
   const isNewest = choosing();
   try {
-    const { id, width, height } = sent ?? (await upload(blob));
-    if (!isNewest()) return;
-    lowerStrength();
-    forgetPainted();
-    if (picture) URL.revokeObjectURL(picture.url);
-    picture = { id, width, height, blob, url: URL.createObjectURL(blob) };
-    fitSize(width, height, own);
+    const given = await coming;
+    if (!isNewest()) return letGo(given);
+    put(given);
+    fitSize(given.width, given.height, own);
     $("fold-init").open = true;
-    announce(t`Picture to picture starts from ${name}, ${width} by ${height} pixels.`);
+    announce(t`Picture to picture starts from ${given.name}, ${given.width} by ${given.height} pixels.`);
+    tellInput($("form"));
   } catch (error) {
     $("fold-init").open = true;
     problem($("init-problem"), error);
   }
+  show();
+}
+
+/** Have this picture in place of the last one, and nothing painted over it; or none. */
+function put(one) {
+  lowerStrength();
+  letGo(painted?.picture);
+  letGo(picture);
+  [picture, painted] = [one, null];
   show();
 }
 
@@ -96,19 +85,35 @@ function lowerStrength() {
   raised = false;
 }
 
-function forgetPainted() {
-  if (painted?.picture) URL.revokeObjectURL(painted.picture.url);
-  painted = null;
+/** Let go of the picture, if `isGone` says so of its id or of what was painted over it. */
+export function forgetInitial(isGone = () => true) {
+  const ids = [picture?.id, ...(painted?.steps ?? []).map(({ id }) => id)].filter(Boolean);
+  if (!picture || !(ids.length ? ids.some(isGone) : isGone())) return;
+  noteSize("");
+  put(null);
 }
 
-/** Let go of uploads that the server has no more. */
-export function forgetInitial() {
-  lowerStrength();
+/** What is kept of it: the picture, and the steps of what was painted over it. */
+export const initialState = () => ({ picture: inWords(picture), steps: painted?.steps ?? [] });
+
+/** Have what was kept. */
+export async function fillInitial({ picture: kept = null, steps = [] }) {
+  const isNewest = choosing();
   noteSize("");
-  forgetPainted();
-  if (picture) URL.revokeObjectURL(picture.url);
-  picture = null;
-  show();
+  put(recalled(kept));
+  if (!picture || !steps.length) return;
+  try {
+    const drawn = await repaint(picture, steps);
+    if (isNewest()) hold(drawn);
+  } catch {
+    if (isNewest()) lose();
+  }
+}
+
+function lose() {
+  put(null);
+  $("fold-init").open = true;
+  problem($("init-problem"), t`The server no longer has a picture that is used here; choose it again.`);
 }
 
 /** Paint over the initial picture: a mask, colours, or what is to be around it. */
@@ -120,11 +125,17 @@ export async function openCanvas(tool = "mask") {
 
 function takePainted(drawn) {
   const before = painted;
-  forgetPainted();
-  painted = drawn;
-  if (drawn.picture) drawn.picture.url = URL.createObjectURL(drawn.picture.blob);
+  hold(drawn);
   if (drawn.reframed) fitSize(drawn.width, drawn.height, true);
   setStrength(before);
+  tellInput($("form"));
+}
+
+/** Have what was painted over the picture in place of what was before. */
+function hold(drawn) {
+  letGo(painted?.picture);
+  painted = drawn;
+  if (drawn.picture) drawn.picture.url = URL.createObjectURL(drawn.picture.blob);
   show();
 }
 
@@ -146,24 +157,26 @@ export async function emptySheet(colour) {
   const context = sheet.getContext("2d");
   context.fillStyle = colour;
   context.fillRect(0, 0, width, height);
-  const blob = await asPng(sheet);
-  return { width, height, blob, url: URL.createObjectURL(blob) };
+  return picked(await asPng(sheet), t`an empty sheet`, { width, height });
 }
 
 async function drawInitial() {
   const sheet = await emptySheet("#fff");
   const drawn = await paintOver(sheet, { tool: "colour" });
-  URL.revokeObjectURL(sheet.url);
-  if (!drawn) return;
-  // It is sent when it is drawn from: who generates now, generates with what is on it.
-  setInitial(sheet.blob, { sent: { width: sheet.width, height: sheet.height }, name: t`an empty sheet` });
+  if (!drawn) return letGo(sheet);
+  // Who generates now, generates with what is on it: it is sent later, to be there after a reload.
+  choosing();
+  put(sheet);
   takePainted(drawn);
+  await idOf(sheet);
+  tellInput($("form"));
 }
 
 function show() {
   const shown = painted?.picture ?? picture;
   $("init-picture").hidden = !shown;
-  if (shown) $("init-picture").src = shown.url;
+  if (!shown) $("init-picture").removeAttribute("src");
+  else if ($("init-picture").getAttribute("src") !== shown.url) $("init-picture").src = shown.url;
   $("init-empty").hidden = Boolean(picture);
   $("init-badge").textContent = picture ? (hasMask() ? t`with mask` : t`on`) : "";
   $("mask-open").disabled = $("init-remove").disabled = !picture;
@@ -177,8 +190,12 @@ function show() {
 }
 
 export function startInitial() {
-  onFiles("init-file", ([file]) => setInitial(file, { name: file.name }));
-  on("init-remove", "click", forgetInitial);
+  onFiles("init-file", ([file]) => setInitial(give(file, file.name)));
+  on("init-remove", "click", () => {
+    forgetInitial();
+    tellInput($("form"));
+  });
+  on("init-picture", "error", lose);
   on("init-draw", "click", () => drawInitial().catch(shownAt("init-problem")));
   on("mask-open", "click", () => openCanvas());
   on("mask-remove", "click", removeMask);

@@ -2,6 +2,7 @@
 
 import { $, button, make, on, typeOver } from "./dom.js";
 import { fillForm, formState } from "./form.js";
+import { withoutPictures } from "./form_pictures.js";
 import { t } from "./language.js";
 import { confirmed, notice, problem, shownAt } from "./notices.js";
 import { ask, path, query } from "./server.js";
@@ -55,7 +56,11 @@ const KINDS = {
       const { prompt, negative_prompt: negative, ...options } = one.form.fields ?? {};
       return fillForm({ ...one.form, fields: prompt || negative ? one.form.fields : options });
     },
-    kept: formState,
+    // Pictures are somebody's; how they lead is not.
+    kept() {
+      const state = formState();
+      return { ...state, more: { ...state.more, pictures: withoutPictures(state.more.pictures) } };
+    },
   },
   history: { heading: t`Last prompts`, none: t`Nothing was drawn yet.`, read: history, use: (one) => write(one.order) },
 };

@@ -5,11 +5,13 @@ import { startCanvas } from "./canvas.js";
 import { $, button, nameKeys, on, onFilled } from "./dom.js";
 import { startCompare } from "./compare.js";
 import { readNames, startOffers } from "./complete.js";
-import { controlFields, forgetControl, startControls } from "./controls.js";
+import { controlFields, countUnits, placeOfUnit, startControls } from "./controls.js";
 import { fillForm, firstFault, formState, inWordsOfThePage, markField, readFields, rememberForm, resetFields, setField, startSizes } from "./form.js";
+import { NO_PICTURES, fillPictures, forgetGone, formPictures } from "./form_pictures.js";
 import { addToGallery, listed, readNewest, removeFromGallery, startGallery, wanted } from "./gallery.js";
+import { limitUploads } from "./given.js";
 import { startIncoming } from "./incoming.js";
-import { forgetInitial, hasMask, hasPicture, initialFields, limitUploads, startInitial } from "./initial.js";
+import { hasMask, hasPicture, initialFields, startInitial } from "./initial.js";
 import { current, end, readQueue, startJobs, submit } from "./jobs.js";
 import { t } from "./language.js";
 import { chosenLoras, isKnownLora, loraNames, misfits, readLoras, setLoras, startLoras } from "./loras.js";
@@ -18,7 +20,7 @@ import { startNotebook } from "./notebook.js";
 import { notice, problem, say } from "./notices.js";
 import { startPicker } from "./picker.js";
 import { PICTURE_LISTS } from "./picture_lists.js";
-import { axes, startPlot } from "./plot.js";
+import { axes, startPlot, unitOf } from "./plot.js";
 import { lorasOfPrompt, recount, startPrompts } from "./prompts.js";
 import { readRuns, startRuns } from "./runs.js";
 import { sampler, samplers, schedules, startSamplers } from "./samplers.js";
@@ -46,10 +48,19 @@ async function order() {
   }
   if (found.num_images < 2) found.sheet = false;
   for (const [side, axis] of Object.entries(axes())) {
-    if (axis) found[side] = axis;
+    if (axis) found[side] = withPlace(axis);
     if (axis?.field === "schedule") found.scheduler ??= sampler();
   }
   return found;
+}
+
+/** An axis over the weight of one unit, by its place among those that lead. */
+function withPlace(axis) {
+  const unit = unitOf(axis.field);
+  if (!unit) return axis;
+  const place = placeOfUnit(unit);
+  if (!place) throw Object.assign(new Error(t`ControlNet ${unit} has no picture, so nothing has a weight`), { plot: true });
+  return { ...axis, field: axis.field.replace(unit, place) };
 }
 
 /** One prompt, or that of each line; as in files of prompts, empty lines and those with # in front are none. */
@@ -81,15 +92,7 @@ function fault(error) {
   problem($(place), said ?? Object.assign(error, { message: inWordsOfThePage(error.message) }));
   if (error.plot) $(place).scrollIntoView({ block: "nearest" });
   markField(error.field ?? named, () => problem($(place), ""));
-  if (error.code === "source" && /upload|picture/.test(error.message)) {
-    forgetPictures();
-  }
-}
-
-function forgetPictures() {
-  if (hasPicture()) forgetInitial();
-  forgetControl();
-  for (const list of PICTURE_LISTS) list.forget();
+  if (error.code === "source" && /upload|picture/.test(error.message)) forgetGone().catch(() => {});
 }
 
 let halted = false;
@@ -221,7 +224,7 @@ function startForm() {
     const before = formState();
     resetFields();
     setLoras([]);
-    forgetPictures();
+    fillPictures(NO_PICTURES);
     notice(t`All options are as the model has them.`, [[t`Undo`, () => fillForm(before)]]);
   });
   document.addEventListener("keydown", shortcuts);
@@ -284,9 +287,9 @@ async function start() {
   startSamplers();
   startLoras();
   startPrompts(model);
-  startPlot(choices);
-  startInitial();
   startControls();
+  startPlot(choices, countUnits);
+  startInitial();
   for (const list of PICTURE_LISTS) list.start();
   startIncoming();
   startStage();
@@ -308,11 +311,13 @@ async function start() {
   startSizes();
   startSettings();
   onFilled(follow);
-  const kept = rememberForm(() => ({ model: model(), loras: chosenLoras() }), async (state) => {
+  const kept = rememberForm(() => ({ model: model(), loras: chosenLoras(), pictures: formPictures() }), async (state) => {
     if (modelNames().includes(state.model) && state.model !== model()) await setModel(state.model);
     setLoras(state.loras ?? []);
+    if (state.pictures) await fillPictures(state.pictures);
   });
   setLoras(kept.loras ?? []);
+  if (kept.pictures) fillPictures(kept.pictures);
   recount();
   addEventListener("hashchange", route);
   route();

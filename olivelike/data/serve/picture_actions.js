@@ -2,6 +2,7 @@
 
 import { $, button, make } from "./dom.js";
 import { readGroup, setField } from "./form.js";
+import { fromGallery } from "./given.js";
 import { openCanvas, setInitial } from "./initial.js";
 import { submit } from "./jobs.js";
 import { t } from "./language.js";
@@ -9,21 +10,15 @@ import { confirmed, notice } from "./notices.js";
 import { references } from "./picture_lists.js";
 import { applyRecipe, orderOf } from "./recipe.js";
 import { erase, like } from "./selection.js";
-import { fileOf } from "./server.js";
 import { sendToUpscale } from "./upscale.js";
 
 const VARIED = 0.2;
 const ENLARGED = 2;
 
-/** Return the file of a picture of the gallery, and go to where it is used. */
-async function taken(picture) {
-  const file = await fileOf(picture);
-  location.hash = "#paint";
-  return file;
-}
-
 async function sendToInitial(picture) {
-  await setInitial(await taken(picture), { name: t`this picture`, own: true });
+  const given = await fromGallery(picture, t`this picture`);
+  location.hash = "#paint";
+  await setInitial(given, true);
   $("fold-init").scrollIntoView({ block: "nearest" });
 }
 
@@ -34,7 +29,8 @@ async function toCanvas(picture, tool) {
 }
 
 async function refer(picture) {
-  await references.add([new File([await taken(picture)], `picture ${picture.seed ?? ""}`.trim())]);
+  location.hash = "#paint";
+  await references.add([picture], () => fromGallery(picture, `picture ${picture.seed ?? ""}`.trim()));
 }
 
 /** Draw a picture again with some fields changed; the form stays as it is. */

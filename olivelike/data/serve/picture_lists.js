@@ -1,16 +1,14 @@
 // Pictures that an order may have several of beside its words: a prompt for the IP-Adapter, references to work after.
 
-import { $, button, make, on, onFiles, recall, remember } from "./dom.js";
-import { upload } from "./initial.js";
+import { $, button, make, on, onFiles, tellInput } from "./dom.js";
+import { give, inWords, letGo, recalled } from "./given.js";
 import { t } from "./language.js";
 import { announce, problem } from "./notices.js";
-import { query } from "./server.js";
 
 /** A list in the fold `fold-NAME`: `field` is the order's, `told` what they are, in words. */
 function pictureList(name, field, told) {
   let pictures = [];
   let most = 0;
-  const key = `olivelike.${name}`;
 
   function show() {
     $(`${name}-pictures`).replaceChildren(...pictures.map((one, place) => make(
@@ -23,42 +21,39 @@ function pictureList(name, field, told) {
     )));
     $(`${name}-remove`).disabled = pictures.length === 0;
     $(`${name}-badge`).textContent = pictures.length ? String(pictures.length) : "";
-    remember(key, pictures.map(({ id, name: called }) => ({ id, name: called })));
   }
 
-  function remove(one) {
-    URL.revokeObjectURL(one.url);
-    pictures = pictures.filter((other) => other !== one);
+  /** Have these in place of those that are there. */
+  function put(those) {
+    for (const one of pictures) if (!those.includes(one)) letGo(one);
+    pictures = those;
     show();
   }
 
-  /** Those of before a reload; one that the server has no more can't be shown, and is left out. */
-  function restore() {
-    try {
-      pictures = recall(key, []).map((one) => ({ ...one, url: query(`/api/uploads/${one.id}/preprocessed`, { preprocessor: "none" }) }));
-      show();
-    } catch {
-      localStorage.removeItem(key);
-    }
+  /** One that the server has no more can't be shown, and is left out. */
+  function remove(one) {
+    put(pictures.filter((other) => other !== one));
+    tellInput($("form"));
   }
 
-  async function add(files) {
+  async function add(files, how = (file) => give(file, file.name)) {
     problem($(`${name}-problem`), "");
     $(`fold-${name}`).open = true;
     try {
       for (const file of files) {
         if (pictures.length >= most) throw new Error(t`At most ${most} pictures are taken; ${file.name} and what follows is left out.`);
-        const { id } = await upload(file);
-        pictures.push({ id, name: file.name, url: URL.createObjectURL(file) });
-        announce(`${file.name}: ${told}.`);
-        show();
+        const given = await how(file);
+        put([...pictures, given]);
+        announce(`${given.name}: ${told}.`);
       }
     } catch (error) {
       problem($(`${name}-problem`), error);
     }
+    tellInput($("form"));
   }
 
   return {
+    field,
     /** Let a model have so many; where it takes none, there is nothing to choose. */
     allow(count) {
       // What only some models take is open with those.
@@ -73,16 +68,15 @@ function pictureList(name, field, told) {
     allowed: () => most > 0,
     /** What the order has of this. */
     fields: () => (most && pictures.length ? { [field]: pictures.slice(0, most).map(({ id }) => id) } : {}),
-    /** Let go of uploads that the server has no more. */
-    forget() {
-      for (const { url } of pictures) URL.revokeObjectURL(url);
-      pictures = [];
-      show();
-    },
+    state: () => pictures.map(inWords),
+    fill: (kept) => put(kept.map(recalled)),
+    forget: (isGone) => put(pictures.filter(({ id }) => !isGone(id))),
     start() {
-      onFiles(`${name}-file`, add);
-      on(`${name}-remove`, "click", this.forget);
-      restore();
+      onFiles(`${name}-file`, (files) => add(files));
+      on(`${name}-remove`, "click", () => {
+        put([]);
+        tellInput($("form"));
+      });
     },
   };
 }

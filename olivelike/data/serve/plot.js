@@ -5,7 +5,9 @@ import { $, button, exact, make, on, onFilled, option, tellInput } from "./dom.j
 import { t } from "./language.js";
 
 const SIDES = ["x", "y", "z"];
-const AXES = Object.fromEntries(FORM.axes.map((one) => [one.name, one]));
+/** Each axis, and one more for each control picture where an axis is of all. */
+const ROWS = FORM.axes.flatMap((one) => [one, ...Array.from({ length: one.units ?? 0 }, (_, place) => ({ ...one, name: `${one.name}_${place + 1}`, label: `${one.label} (${place + 1})`, unit: place + 1 }))]);
+const AXES = Object.fromEntries(ROWS.map((one) => [one.name, one]));
 
 /** Values separated by commas; one with a comma in it stands in double quotes. */
 function splitValues(text) {
@@ -46,6 +48,9 @@ function numbersOf(value, whole = false) {
   return Array.from({ length: count }, (_, place) => round(from + place * step));
 }
 
+/** The control picture whose axis it is, from 1; none of another axis. */
+export const unitOf = (field) => AXES[field].unit;
+
 /** The axis as the server takes it, or null if there is none. */
 export function axisOf(field, text) {
   if (!field) return null;
@@ -65,11 +70,11 @@ export function axes() {
   return found;
 }
 
-/** `choices` returns, for a field, all values there are, or nothing. */
-export function startPlot(choices) {
+/** `units` is how many control pictures have weights of their own; `choices` returns, for a field, all values there are, or nothing. */
+export function startPlot(choices, units) {
   for (const side of SIDES) {
     const name = side.toUpperCase();
-    const options = FORM.axes.map((one) => option(one.name, one.label));
+    const options = ROWS.map((one) => option(one.name, one.label));
     const field = make("select", { id: `${side}-field`, data: { kept: "" } }, option("", t`Nothing`), ...options);
     const values = make("input", { id: `${side}-values`, type: "text", data: { kept: "" }, autocomplete: "off", "aria-describedby": "plot-hint" });
     const all = button("☰", () => {
@@ -79,6 +84,11 @@ export function startPlot(choices) {
     $("plot-hint").before(make("div", { className: "axis" }, make("label", {}, `${name} `, field), make("label", {}, `${t`${name} values`} `, values), all));
   }
   const show = () => {
+    for (const one of document.querySelectorAll(".axis option")) {
+      const { unit } = AXES[one.value] ?? {};
+      // One unit's weight is that of all.
+      one.hidden = one.disabled = unit > (units() < 2 ? 0 : units());
+    }
     for (const side of SIDES) {
       const { value } = $(`${side}-field`);
       $(`${side}-all`).hidden = !choices(value);
@@ -95,7 +105,7 @@ export function startPlot(choices) {
     }
     $("plot-badge").textContent = text;
   };
-  on("fold-plot", "input", show);
+  on("form", "input", show);
   onFilled(show);
   show();
 }

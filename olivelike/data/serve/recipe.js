@@ -3,6 +3,7 @@
 import { FORM } from "./declared.js";
 import { $, make, newest, tellInput } from "./dom.js";
 import { fillForm, formState, setField } from "./form.js";
+import { fillPictures, picturesOf } from "./form_pictures.js";
 import { t } from "./language.js";
 import { setLoras } from "./loras.js";
 import { model, modelNames, setModel } from "./models.js";
@@ -28,7 +29,10 @@ export async function applyRecipe(record, where = t`the picture`, leftOut = unde
     if (modelNames().includes(record.model)) await setModel(record.model);
     else missing.push(t`the model ${record.model} is not served here`);
   }
+  const given = await picturesOf(record).catch(() => picturesOf({}));
   if (!isNewest()) return;
+  await fillPictures(given.pictures);
+  missing.push(...given.missing);
   setField("prompt", record.prompt ?? "");
   setField("negative_prompt", record.negative_prompt ?? "");
   for (const side of ["width", "height"]) if (record[side]) setField(side, record[side]);
@@ -49,9 +53,6 @@ export async function applyRecipe(record, where = t`the picture`, leftOut = unde
   // It is the recipe of one picture.
   for (const name of ["num_images", "batch_size"]) setField(name, 1);
   for (const name of ["sheet", "fast", "lines"]) setField(name, false);
-  for (const [used, name] of [[record.init_image, t`an initial picture`], [record.mask, t`a mask`], ...(record.controls ?? []).map((one) => [one.image, t`a picture that led`]), ...(record.ip_adapter_images ?? []).map((one) => [one, t`a picture that was a prompt`]), ...(record.references ?? []).map((one) => [one, t`a reference`])]) {
-    if (used) missing.push(t`it was made from ${name} (${used.name}), which you have to choose again`);
-  }
   tellInput($("form"));
   $("prompt").focus();
   const text = missing.length ? t`Recipe of ${where} loaded, but ${missing.join("; ")}.` : t`Recipe of ${where} loaded.`;
@@ -88,10 +89,11 @@ const TEMPLATE = /\{(\w+)(?:\[(\d)\])?(?::g)?\}/g;
 
 /** A value of a record in words: numbers and texts as they are, files by name and weight, pictures that led by how. */
 function said(value) {
-  if (Array.isArray(value)) return value.map(said).join(", ");
+  if (Array.isArray(value)) return value.map(said).join(value[0]?.image ? "; " : ", ");
   if (value?.image) {
     const made = FORM.preprocessors.filter(({ name }) => name === value.preprocessor).map(({ label }) => label);
-    return [`${value.net} ${value.strength}: ${value.image.name}`, ...made].join(", ");
+    const steps = value.start > 0 || value.end < 1 ? [`${value.start}–${value.end}`] : [];
+    return [`${value.net} ${value.strength}: ${value.image.name}`, ...made, ...steps].join(", ");
   }
   if (value?.name) return value.weight === null || value.weight === undefined ? value.name : `${value.name} ${value.weight}`;
   return String(value);

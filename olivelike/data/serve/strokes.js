@@ -1,5 +1,7 @@
 // What is painted over a picture, as a list of steps: drawn anew for each undo, so that no copy of a picture is kept.
 
+import { madeOf } from "./given.js";
+
 /** The two colours of a mask, in squares: one of them is seen on any picture. */
 const INKS = ["#e8352e", "#fff3d6"];
 /** How far the mask of what is added reaches into the picture, in pixels, so that no seam stays. */
@@ -52,6 +54,30 @@ function fillAround(context, { image, width, height }, { left, top, right, botto
   context.drawImage(small, 0, 0, whole.width, whole.height);
 }
 
+/** An image of an address. */
+export async function loaded(url) {
+  const image = Object.assign(new Image(), { src: url });
+  await image.decode();
+  return image;
+}
+
+/** Masks in white on black that are steps, by their ids at the server: as canvases that are opaque where those are white. */
+const images = new Map();
+
+/** Have the masks that are steps at hand. */
+export async function loadImages(steps) {
+  for (const { id } of steps.filter((one) => one.kind === "image" && !images.has(one.id))) {
+    const image = await loaded(madeOf(id));
+    const canvas = canvasOf(image.naturalWidth, image.naturalHeight);
+    const context = canvas.getContext("2d");
+    context.drawImage(image, 0, 0);
+    const pixels = context.getImageData(0, 0, canvas.width, canvas.height);
+    for (let place = 0; place < pixels.data.length; place += 4) pixels.data[place + 3] = pixels.data[place];
+    context.putImageData(pixels, 0, 0);
+    images.set(id, canvas);
+  }
+}
+
 /** Draw one step onto what is there; places are in pixels of the picture as it was. */
 export function drawStep(drawing, one) {
   const { left, top } = frameOf(drawing);
@@ -67,6 +93,7 @@ export function drawStep(drawing, one) {
     else {
       context.translate(left, top);
       if (one.kind === "rectangle") context.fillRect(one.left, one.top, one.width, one.height);
+      else if (one.kind === "image") drawInk(context, images.get(one.id), drawing);
       else if (one.kind === "frame") for (const band of bandsOf(one, drawing)) context.fillRect(...band);
       else drawLine(context, one);
     }
@@ -83,6 +110,17 @@ function squares(context) {
   to.fillStyle = INKS[1];
   for (const place of [0, side]) to.fillRect(place, place, side, side);
   return context.createPattern(tile, "repeat");
+}
+
+/** Fill with ink where a mask is opaque. */
+function drawInk(context, mask, { width, height }) {
+  const ink = canvasOf(width, height);
+  const to = ink.getContext("2d");
+  to.fillStyle = squares(context);
+  to.fillRect(0, 0, width, height);
+  to.globalCompositeOperation = "destination-in";
+  to.drawImage(mask, 0, 0, width, height);
+  context.drawImage(ink, 0, 0);
 }
 
 function drawLine(context, { points, radius }) {

@@ -3,14 +3,14 @@
 import { $, make, newest, offer, on, onFiles, option } from "./dom.js";
 import { addToGallery } from "./gallery.js";
 import { whyInvalid } from "./form.js";
-import { checkSize } from "./initial.js";
+import { checkSize, letGo, picked } from "./given.js";
 import { t } from "./language.js";
 import { announce, problem, shownAt } from "./notices.js";
 import { showActions } from "./picture_actions.js";
 import { ask, fileOf, query } from "./server.js";
 import { view } from "./viewer.js";
 
-/** The picture to enlarge: its file, its address here, and its size. */
+/** The picture to enlarge. */
 let picture = null;
 let result = null;
 const choosing = newest();
@@ -32,17 +32,17 @@ export const hasUpscaler = (name) => [...$("upscaler").options].some((option) =>
 export async function setUpscale(file) {
   const isNewest = choosing();
   problem($("upscale-problem"), "");
-  const url = URL.createObjectURL(file);
-  const image = make("img", { src: url });
+  const chosen = picked(file);
+  const image = make("img", { src: chosen.url });
   try {
     await image.decode();
   } catch {
-    URL.revokeObjectURL(url);
+    letGo(chosen);
     return problem($("upscale-problem"), t`${file.name ?? t`The file`} is no picture that this browser reads.`);
   }
-  if (!isNewest()) return URL.revokeObjectURL(url);
-  if (picture) URL.revokeObjectURL(picture.url);
-  picture = { file, url, width: image.naturalWidth, height: image.naturalHeight };
+  if (!isNewest()) return letGo(chosen);
+  letGo(picture);
+  picture = { ...chosen, width: image.naturalWidth, height: image.naturalHeight };
   announce(t`Upscale has a picture of ${picture.width} by ${picture.height} pixels.`);
   show();
 }
@@ -71,7 +71,7 @@ function show() {
 }
 
 function remove() {
-  if (picture) URL.revokeObjectURL(picture.url);
+  letGo(picture);
   picture = null;
   show();
   $("upscale-file").focus();
@@ -88,9 +88,9 @@ async function start(event) {
   tell();
   $("upscale-start").disabled = true;
   try {
-    checkSize(picture.file);
+    checkSize(picture.blob);
     const address = query("/api/upscale", { upscaler: $("upscale-by").value, factor: $("upscale-factor").value });
-    result = await ask(address, { method: "POST", body: picture.file });
+    result = await ask(address, { method: "POST", body: picture.blob });
     addToGallery(result);
     $("upscale-result").src = result.url;
     $("upscale-result").alt = t`Upscaled to ${result.width} by ${result.height} pixels`;

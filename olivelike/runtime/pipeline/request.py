@@ -298,13 +298,13 @@ class Control(Generic[Image_co]):
 
     image: Image_co
     """Picture of the kind that the network is made for, such as edges; stretched to the picture's size."""
-    net: str | None = None
+    net: str | None = choice(None, label="Model", entered=Entered())
     """Name of the network; `None` is the only one that the pipeline has."""
-    strength: float = 1.0
-    start: float = 0.0
-    end: float = 1.0
+    strength: float = choice(1.0, label="Control weight", entered=Entered(step=0.05))
+    start: float = choice(0.0, label="Starting control step", entered=Entered(step=0.05))
+    end: float = choice(1.0, label="Ending control step", entered=Entered(step=0.05))
     """From which to which share of the steps it leads."""
-    preprocessor: PreprocessorName = "none"
+    preprocessor: PreprocessorName = choice("none", label="Preprocessor", entered=Entered())
     """What is made of the picture first."""
 
 

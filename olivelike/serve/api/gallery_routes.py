@@ -8,6 +8,7 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import FileResponse, JSONResponse, StreamingResponse
+from pydantic import BaseModel, ConfigDict, FailFast, Field
 
 from olivelike.runtime.pictures.picture_reading import decode_image
 from olivelike.runtime.pictures.preprocessors import NONE, PREPROCESSORS, check_preprocessor, preprocessed
@@ -15,7 +16,7 @@ from olivelike.serve.api.a1111_guides import Threshold
 from olivelike.serve.api.forms import read_form
 from olivelike.serve.api.guards import visitor_of
 from olivelike.serve.api.images import in_turn, png
-from olivelike.serve.api.native import Client, TheService, answer
+from olivelike.serve.api.native import Client, TheService, answer, require_uploads
 from olivelike.serve.api.refusals import RequestRefusedError, StrictRoute, refused
 from olivelike.serve.gallery.gallery import Filter
 from olivelike.serve.orders import UploadId
@@ -152,8 +153,31 @@ async def upload(request: Request, service: TheService, client: Client) -> Respo
     return answer(for_the_form(await service.upload(await request.body(), client), service.catalogue.upscalers()), 201)
 
 
+class Kept(BaseModel):
+    """Uploads that may still be there."""
+
+    model_config = ConfigDict(extra="forbid")
+    ids: Annotated[tuple[UploadId, ...], FailFast(), Field(max_length=64)]
+
+
+@router.post("/api/uploads/find")
+async def find_uploads(kept: Kept, request: Request, service: TheService) -> Response:
+    """Return those of uploads that are still there, or are pictures of the gallery: the sender's."""
+    visitor = visitor_of(request)
+    await service.bring_back(kept.ids, visitor.client)
+    found = service.library.sent(kept.ids, visitor.own_uploads)
+    return JSONResponse([{"id": one, "width": width, "height": height} for one, (width, height) in found.items()])
+
+
+@router.post("/api/pictures/{picture}/upload", status_code=201)
+async def copy_picture(picture: str, service: TheService, client: Client) -> Response:
+    """Keep a picture of the gallery for orders that name it."""
+    return answer(await service.copy_picture(picture, client), 201)
+
+
 async def made_of_upload(
     upload: UploadId,
+    request: Request,
     service: TheService,
     preprocessor: Annotated[str, Query(max_length=100)],
     threshold_a: Threshold = -1,
@@ -163,6 +187,7 @@ async def made_of_upload(
     if preprocessor not in (names := (NONE, *PREPROCESSORS)):
         raise refused(f"preprocessor: there is no {preprocessor!r}; there are {', '.join(names)}")
     check_preprocessor(preprocessor)
+    await require_uploads(request, [upload])
     data = await service.library.upload_bytes(upload)
     asked = threshold_a, threshold_b
     return await in_turn(lambda: png(preprocessed(decode_image(data, "the upload"), preprocessor, asked)))

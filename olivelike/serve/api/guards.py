@@ -86,6 +86,11 @@ class Visitor:
         """Client whose jobs alone it sees, ends and moves; `None` where no keys are wanted."""
         return None if self.secret is None else self.client
 
+    @property
+    def own_uploads(self) -> str | None:
+        """Client whose uploads alone it may use; `None` where nobody else could have sent one."""
+        return None if self.alone else self.own
+
     def sees(self, client: str) -> bool:
         """Tell whether it sees the jobs of a client."""
         return self.own in (None, client)

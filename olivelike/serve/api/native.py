@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -14,10 +14,11 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from olivelike.errors import SourceError
+from olivelike.runtime.pipeline.request import Pictures
 from olivelike.serve.api.drawing import service_of
 from olivelike.serve.api.guards import client_of, visitor_of
 from olivelike.serve.api.refusals import StrictRequest, StrictRoute
-from olivelike.serve.orders import Order
+from olivelike.serve.orders import Order, no_upload
 from olivelike.serve.service import Service
 from olivelike.serve.views import Event, JobState
 
@@ -50,6 +51,18 @@ def require_seen(request: Request, job: str, kind: str = "job") -> None:
     row = service_of(request).journal.find(job)
     if row is None or not visitor_of(request).sees(row.client):
         raise SourceError(f"there is no {kind} {job!r}")
+
+
+async def require_uploads(request: Request, uploads: Collection[str]) -> None:
+    """Have those again that are pictures of the gallery; raise `SourceError` for one that another key sent.
+
+    Whoever sees a picture reads in its record what it was made from: that is no leave to see it, too.
+    """
+    service, visitor = service_of(request), visitor_of(request)
+    await service.bring_back(uploads, visitor.client)
+    if visitor.own_uploads is not None:
+        for name in sorted(set(uploads) - service.gallery.sent_by(visitor.own_uploads)):
+            raise no_upload(name)
 
 
 Client = Annotated[str, Depends(asking_client)]
@@ -129,6 +142,8 @@ class OrderRoute(StrictRoute):
 async def submit(order: Order, request: Request) -> Response:
     """Queue an order; its model is the current one from now on."""
     service = service_of(request)
+    if uploads := list(Pictures.of(order)):
+        await require_uploads(request, uploads)
     view = await service.submit(order, client_of(request))
     if view.order is not None and view.order.model is not None:
         with contextlib.suppress(SourceError):  # Its folder may be gone already.

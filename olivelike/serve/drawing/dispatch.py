@@ -426,7 +426,8 @@ class Dispatcher:
         """Drop what nobody needs any more."""
         with contextlib.suppress(OSError, sqlite3.Error):
             self._gallery.drop_passing()
-            prune_uploads(Path(self._gallery.folder, UPLOADS), self.needed_uploads(), self._gallery.senders)
+            folder, senders = Path(self._gallery.folder, UPLOADS), self._gallery.senders()
+            self._gallery.forget_senders(prune_uploads(folder, self.needed_uploads(), senders))
 
 
 def _cluster(address: str, folder: Path) -> Workers:

@@ -19,7 +19,7 @@ from olivelike.runtime.pipeline.request import CHOICES, Pictures, RequestFields
 from olivelike.runtime.pipeline.resolve_defaults import fitted_into_memory
 from olivelike.runtime.prompts.wildcards import Wildcards
 from olivelike.serve.drawing.plots import Cell, cells
-from olivelike.serve.orders import LoraChoice, Order
+from olivelike.serve.orders import LoraChoice, Order, no_upload
 from olivelike.serve.upscalers import find_upscaler
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def _plan_group(group: Sequence[Cell], files: Files) -> JobPlan:
 def _uploaded(folder: Path, name: str) -> UsedImage:
     path = folder / f"{name}.png"
     if not path.is_file():
-        raise SourceError(f"there is no upload {name[:12]}… any more; send the picture again")
+        raise no_upload(name)
     image, _ = open_image(path)
     return image, UsedFile(f"{name[:12]}.png", name)
 

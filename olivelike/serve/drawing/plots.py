@@ -13,7 +13,7 @@ from olivelike.errors import UsageError
 from olivelike.runtime.pictures.sheets import PlotHeads
 from olivelike.runtime.pipeline.request import Asked, asked_fields, with_hires
 from olivelike.runtime.schedulers.scheduler_names import with_schedule
-from olivelike.serve.orders import Axis, Order, axis_label
+from olivelike.serve.orders import CONTROL_AXES, Axis, Order, axis_label
 
 _SPEAKS_FOR_ITSELF = frozenset({"prompt_sr", "lora", "model", "scheduler", "schedule", "size"})
 """Axes whose values need no label."""
@@ -83,15 +83,21 @@ def _changed(order: Order, axis: Axis | None, value: str | float | None) -> Orde
 
 def _changes(order: Order, axis: Axis, value: str | float) -> Mapping[str, object]:
     """Return the fields that a value of an axis changes. Raises `UsageError` and `ValueError`."""
+    controls = [one.model_dump(exclude_unset=True) for one in order.controls]
     match axis.field:
         case "lora":
             name, _, weight = str(value).rpartition(":")
             chosen = {"name": name, "weight": weight} if name else {"name": weight}
             return {"loras": [*(dict(one) for one in order.loras), chosen]}
         case "control_strength":
-            if not order.controls:
+            if not controls:
                 raise UsageError("axis control_strength: no control picture is given, so nothing has a strength")
-            return {"controls": [{**one.model_dump(exclude_unset=True), "strength": value} for one in order.controls]}
+            return {"controls": [{**one, "strength": value} for one in controls]}
+        case field if number := CONTROL_AXES.get(field):
+            if number > len(controls):
+                raise UsageError(f"axis {field}: of {len(controls)} control pictures none is number {number}")
+            controls[number - 1]["strength"] = value
+            return {"controls": controls}
         case "prompt_sr":
             searched = str(axis.values[0])
             texts = {"prompt": order.prompt, "negative_prompt": order.negative_prompt}

@@ -41,6 +41,8 @@ CREATE TABLE IF NOT EXISTS pictures (
 CREATE INDEX IF NOT EXISTS pictures_job ON pictures (job);
 CREATE TABLE IF NOT EXISTS favourites (path TEXT PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS makers (path TEXT PRIMARY KEY, client TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS senders (upload TEXT, client TEXT NOT NULL, PRIMARY KEY (upload, client));
+CREATE TABLE IF NOT EXISTS copies (upload TEXT PRIMARY KEY, picture TEXT NOT NULL);
 """
 _DAY: Final = re.compile(r"\d{4}-\d\d-\d\d")
 _NUMBERED: Final = re.compile(r"(\d{5,9})-(?:\d+|(sheet))(?:-\d+)?\.png")
@@ -140,8 +142,6 @@ class Gallery:
         if lock is None:
             raise UsageError(f"{folder}: another server has this gallery; name another with --gallery, or end that one")
         self._lock: Lock = lock
-        self.senders: dict[str, str] = {}
-        """Clients by the uploads that they sent last; those of before the start are nobody's."""
         self._highest: dict[str, int] = {}
         """The highest number of a file that was found, by folder."""
         self._held = "", 0
@@ -304,6 +304,33 @@ class Gallery:
             self.mark_favourite(row, liked=False)
         self._database.execute("DELETE FROM pictures WHERE id = ?", (row.id,))
         self._database.execute("DELETE FROM makers WHERE path = ?", (row.path,))
+        self._database.execute("DELETE FROM copies WHERE picture = ?", (row.id,))
+
+    def senders(self) -> dict[str, str]:
+        """Return clients by the uploads that they sent last."""
+        return {one["upload"]: one["client"] for one in self._opened.execute("SELECT * FROM senders ORDER BY rowid")}
+
+    def note_sender(self, upload: str, client: str) -> None:
+        """Write down who sent an upload; several may have."""
+        self._opened.execute("INSERT OR REPLACE INTO senders VALUES (?, ?)", (upload, client))
+
+    def forget_senders(self, uploads: Collection[str]) -> None:
+        """Forget who sent uploads that are gone."""
+        gone = json.dumps(list(uploads))
+        self._opened.execute("DELETE FROM senders WHERE upload IN (SELECT value FROM json_each(?))", (gone,))
+
+    def sent_by(self, client: str) -> set[str]:
+        """Return the uploads that a client sent."""
+        found = self._opened.execute("SELECT upload FROM senders WHERE client = ?", (client,))
+        return {one["upload"] for one in found}
+
+    def note_copy(self, upload: str, row: PictureRow) -> None:
+        """Write down that an upload is a picture of the gallery."""
+        self._opened.execute("INSERT OR REPLACE INTO copies VALUES (?, ?)", (upload, row.id))
+
+    def copied(self, upload: str) -> PictureRow | None:
+        """Return the picture that an upload is; `None` for one that came from elsewhere."""
+        return next(self._rows("id = (SELECT picture FROM copies WHERE upload = ?)", upload), None)
 
     def favourites(self, pictures: Sequence[PictureRow]) -> set[str]:
         """Return the ids of those among pictures that are favourites."""

@@ -8,7 +8,7 @@ import io
 import math
 import re
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -30,6 +30,7 @@ from olivelike.serve.gallery.gallery import INDEX, UPLOADS, Filter, Gallery, Pic
 from olivelike.serve.gallery.picture_id import picture_id
 from olivelike.serve.gallery.upload_reader import UploadReader
 from olivelike.serve.gallery.uploads import prune_uploads, require_room
+from olivelike.serve.orders import no_upload
 from olivelike.serve.views import PictureView, UploadView, iso, record_of
 
 _THUMB: Final = 320
@@ -202,9 +203,45 @@ class Library:
         require_room(folder, needed)
         view = await self._uploads.add(data)
         with contextlib.suppress(OSError):
-            self._gallery.senders[view.id] = client
-            await asyncio.to_thread(prune_uploads, folder, {*needed, view.id}, self._gallery.senders)
+            self._gallery.note_sender(view.id, client)
+            senders = self._gallery.senders()
+            gone = await asyncio.to_thread(prune_uploads, folder, {*needed, view.id}, senders)
+            self._gallery.forget_senders(gone)
         return view
+
+    async def copy(self, picture: str, client: str, needed: Collection[str]) -> UploadView:
+        """Keep a picture of the gallery as an upload. Raises as `upload`, and `SourceError` if there is none."""
+        row = self.find(picture)
+        view = await self.upload(await self.file_bytes(picture), client, needed)
+        self._gallery.note_copy(view.id, row)
+        return view
+
+    async def bring_back(self, uploads: Iterable[str], client: str, needed: Collection[str]) -> None:
+        """Keep those uploads again that are gone, and are pictures of the gallery."""
+        for name in uploads:
+            if not self._upload(name).is_file() and (row := self._gallery.copied(name)) is not None:
+                with contextlib.suppress(SourceError):  # Its file was taken away.
+                    await self.copy(row.id, client, needed)
+
+    def sent(self, uploads: Iterable[str], client: str | None) -> dict[str, tuple[int, int]]:
+        """Return the sizes of uploads that are there and that a client sent; `None` is for all clients.
+
+        They stay for as long as if they had been sent now.
+        """
+        from PIL import Image
+
+        own = None if client is None else self._gallery.sent_by(client)
+        found: dict[str, tuple[int, int]] = {}
+        for name in uploads:
+            path = self._upload(name)
+            if (own is None or name in own) and path.is_file():
+                path.touch()
+                with Image.open(path) as image:
+                    found[name] = image.size
+        return found
+
+    def _upload(self, name: str) -> Path:
+        return self._gallery.folder / UPLOADS / f"{name}.png"
 
     async def keep(self, data: bytes, record: PictureRecord, maker: str) -> PictureRow:
         """Put a picture that a client made without a job there. Raises `StoreError` if it can't be written."""
@@ -237,9 +274,9 @@ class Library:
     async def upload_bytes(self, name: str) -> bytes:
         """Return an upload as PNG. Raises `SourceError` if it is gone."""
         try:
-            return await asyncio.to_thread((self._gallery.folder / UPLOADS / f"{name}.png").read_bytes)
+            return await asyncio.to_thread(self._upload(name).read_bytes)
         except OSError:
-            raise SourceError(f"there is no upload {name[:12]}… any more; send the picture again") from None
+            raise no_upload(name) from None
 
     def _encoded(self, row: PictureRow, suffix: str, quality: int | None) -> bytes:
         with open_file(self._gallery.path(row)) as file:

@@ -6,7 +6,7 @@ import hashlib
 import io
 import time
 from collections import defaultdict, deque
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -68,15 +68,17 @@ def add_upload(folder: Path, data: bytes) -> UploadView:
     )
 
 
-def prune_uploads(folder: Path, needed: Collection[str], senders: dict[str, str]) -> None:
+def prune_uploads(folder: Path, needed: Collection[str], senders: Mapping[str, str]) -> list[str]:
     """Delete what is old, and of what is too much the oldest of whoever has the most, but for what jobs still need.
 
     Args:
         folder: of the files.
         needed: names that stay.
-        senders: clients by the names of what they sent, all others are one; what is gone is dropped from it.
+        senders: clients by the names of what they sent; all others are one.
+
+    Returns:
+        What has a sender, and is gone.
     """
-    named = list(senders)
     kept, files = 0, defaultdict[str, deque[tuple[float, Path, int]]](deque)
     found = [(path.stat(), path) for path in folder.iterdir()]
     for stat, path in sorted(found, key=lambda one: one[0].st_mtime):
@@ -98,9 +100,7 @@ def prune_uploads(folder: Path, needed: Collection[str], senders: dict[str, str]
         if not files[most]:
             del files[most]
     there = {path.stem for path in folder.iterdir()}
-    for name in named:
-        if name not in there:
-            senders.pop(name, None)
+    return [name for name in senders if name not in there]
 
 
 def require_room(folder: Path, needed: Collection[str]) -> None:

@@ -445,15 +445,15 @@ def _(her: Painter) -> None:
 def _(her: Painter) -> None:
     her.unfold("control")
     her.page.set_input_files(
-        "#control-file", {"name": "edges.png", "mimeType": "image/png", "buffer": png("white", (32, 32))}
+        "#control-1-file", {"name": "edges.png", "mimeType": "image/png", "buffer": png("white", (32, 32))}
     )
     her.clicks += 2
-    her.page.locator("#control-picture").wait_for()
-    her.choose("control-preprocessor", "canny")
-    her.type("control-strength", 0.6)
+    her.page.locator("#control-1-picture").wait_for()
+    her.choose("control-1-preprocessor", "canny")
+    her.type("control-1-strength", 0.6)
     control = her.generate()["order"]["controls"][0]
     assert (control["strength"], control["preprocessor"]) == (0.6, "canny")
-    her.page.click("#control-remove")
+    her.page.click("#control-1-remove")
 
 
 @task("Extras: upscale a picture by 2 with R-ESRGAN 4x+", 5)

@@ -21,7 +21,6 @@ MODULES = [path for path in FILES if path.suffix == ".js"]
 CODE = [*MODULES, PAGE / "style.css"]
 NAMED = {"input", "select", "textarea"}
 VOID = {"meta", "link", "img", "input"}
-THRESHOLDS = {"control-a", "control-b"}
 MADE = {"./declared.js", "./words.js"}
 """Modules that the server makes: of a request's declaration, and of the table of texts in one language."""
 
@@ -146,11 +145,9 @@ def test_every_field_has_a_label_with_words(elements: Elements) -> None:
     for tag, attributes, text, around in elements.found:
         if twin := attributes.get("data-twin"):  # A module gives it the field's own label.
             assert declared[twin]
-        elif attributes.get("id") in THRESHOLDS:  # Their labels have a place for the words of a preprocessor.
-            assert any(elements.found[place][0] == "label" for place in around)
         elif tag in NAMED and attributes.get("type") != "hidden":
             own = [elements.found[place] for place in around if elements.found[place][0] == "label"]
-            name = labels.get(attributes["id"] or "") or "".join("".join(label[2]) for label in own)
+            name = labels.get(attributes.get("id") or "") or "".join("".join(label[2]) for label in own)
             assert re.search(r"\w", name), attributes
         if tag == "button" and not re.search(r"\w", "".join(text)):
             # These get their words from a module, the others have them.

@@ -33,18 +33,18 @@ def test_a_picture_leads_by_the_models_network(visit: Callable[..., Opened], gui
     without = visit().page
     without.click("#fold-control > summary")
     assert "--controlnet" in str(without.text_content("#control-none:visible"))
-    assert without.is_hidden("#control-net")
+    assert without.is_hidden("#control-1-net")
     opened = visit(server=guided)
     opened.fold("control")
-    assert opened.page.locator("#control-net option").all_text_contents() == list(CONTROL_NAMES.values())
+    assert opened.page.locator("#control-1-net option").all_text_contents() == list(CONTROL_NAMES.values())
     drawing = tmp_path / "edges.png"
     drawing.write_bytes(png("white", (32, 48)))
-    opened.page.set_input_files("#control-file", str(drawing))
-    opened.page.locator("#control-picture").wait_for()
+    opened.page.set_input_files("#control-1-file", str(drawing))
+    opened.page.locator("#control-1-picture").wait_for()
     assert [opened.page.input_value(f"#{side}") for side in ("width", "height")] == ["32", "48"]
-    opened.page.select_option("#control-net", "depth")
-    opened.page.fill("#control-strength", "0.6")
-    opened.page.fill("#control-end", "0.8")
+    opened.page.select_option("#control-1-net", "depth")
+    opened.page.fill("#control-1-strength", "0.6")
+    opened.page.fill("#control-1-end", "0.8")
     opened.page.check("#control_guess")
     opened.generate(prompt="a red circle", steps=4, seed=3)
     (picture,) = opened.job()["pictures"]
@@ -54,7 +54,7 @@ def test_a_picture_leads_by_the_models_network(visit: Callable[..., Opened], gui
     assert not picture["record"]["fit"]
     opened.generate(prompt="a red circle", steps=1, height=32)  # Of another shape it is cropped, as in A1111.
     assert opened.job()["pictures"][0]["record"]["fit"] is True
-    opened.page.click("#control-remove")
+    opened.page.click("#control-1-remove")
     opened.generate(prompt="a red circle", steps=4, seed=4)
     assert "controls" not in opened.job()["pictures"][0]["record"]
 
@@ -63,30 +63,30 @@ def test_a_control_picture_is_drawn_by_hand_and_made_of_another(visit: Callable[
     opened = visit(server=guided)
     page = opened.page
     opened.fold("control")
-    page.click("#control-draw")
+    page.click("#control-1-draw")
     page.locator("#mask[open]").wait_for()
     assert page.is_hidden("#tool-mask")
     page.fill("#mask-pixels", "8")
     page.focus("#mask-canvas")
     page.keyboard.press("Space")
     page.click("#mask-done")
-    page.locator("#control-picture").wait_for()
+    page.locator("#control-1-picture").wait_for()
     seen = """(image) => image.decode().then(() => {
       const sheet = new OffscreenCanvas(image.naturalWidth, image.naturalHeight);
       const canvas = sheet.getContext("2d", { willReadFrequently: true });
       canvas.drawImage(image, 0, 0);
       return [image.naturalWidth / 2, 0].map((at) => canvas.getImageData(at, at, 1, 1).data[0]);
     })"""
-    assert page.locator("#control-picture").evaluate(seen) == [255, 0]
-    page.select_option("#control-preprocessor", "invert")
-    page.locator("#control-picture[src*=preprocessed]").wait_for()
-    assert page.locator("#control-picture").evaluate(seen) == [0, 255]
+    assert page.locator("#control-1-picture").evaluate(seen) == [255, 0]
+    page.select_option("#control-1-preprocessor", "invert")
+    page.locator("#control-1-picture[src*=preprocessed]").wait_for()
+    assert page.locator("#control-1-picture").evaluate(seen) == [0, 255]
     opened.generate(prompt="a red circle", steps=2, seed=3)
     assert opened.job()["order"]["controls"][0]["preprocessor"] == "invert"
     page.click("#stage-open")
     assert "Invert (black lines on white)" in str(page.text_content("#viewer-recipe"))
     page.keyboard.press("Escape")
-    drop(opened, "#control-picture", "other.png", png("white", (48, 32)))
+    drop(opened, "#control-1-picture", "other.png", png("white", (48, 32)))
     page.locator("#announce", has_text="other.png, 48 by 32 pixels").wait_for(state="attached")
     assert page.input_value("#width") == "48"
 
@@ -96,19 +96,19 @@ def test_edges_are_found_by_thresholds_of_ones_own(visit: Callable[..., Opened],
     page = opened.page
     opened.fold("control")
     drop(opened, "#fold-control .drop", "plain.png", png("white", (32, 32)))
-    page.locator("#control-picture").wait_for()
-    assert page.is_hidden("#control-a")
-    page.select_option("#control-preprocessor", "threshold")
+    page.locator("#control-1-picture").wait_for()
+    assert page.is_hidden("#control-1-a")
+    page.select_option("#control-1-preprocessor", "threshold")
     assert page.get_by_label("Threshold", exact=True).input_value() == "127"
-    assert page.is_hidden("#control-b")
-    page.select_option("#control-preprocessor", "canny")
+    assert page.is_hidden("#control-1-b")
+    page.select_option("#control-1-preprocessor", "canny")
     assert [page.get_by_label(f"{one} threshold").input_value() for one in ("Low", "High")] == ["100", "200"]
     opened.generate(prompt="a red circle", steps=2)
     (sent,) = opened.job()["order"]["controls"]
     assert sent["preprocessor"] == "canny"
-    page.fill("#control-a", "20")
-    page.press("#control-a", "Tab")
-    assert "threshold_a=20" in str(page.get_attribute("#control-picture", "src"))
+    page.fill("#control-1-a", "20")
+    page.press("#control-1-a", "Tab")
+    assert "threshold_a=20" in str(page.get_attribute("#control-1-picture", "src"))
     opened.generate(prompt="a red circle", steps=2)
     (made,) = opened.job()["order"]["controls"]
     assert (made["preprocessor"], made["image"] != sent["image"]) == ("none", True)
@@ -186,7 +186,7 @@ def test_the_forms_of_guides_have_no_barriers(visit: Callable[..., Opened], guid
     opened.page.evaluate(axe)
     for summary in opened.page.locator("#form summary:visible").all():
         summary.click()
-    opened.page.set_input_files("#control-file", {"name": "a.png", "mimeType": "image/png", "buffer": png()})
-    opened.page.locator("#control-picture").wait_for()
+    opened.page.set_input_files("#control-1-file", {"name": "a.png", "mimeType": "image/png", "buffer": png()})
+    opened.page.locator("#control-1-picture").wait_for()
     assert not barriers(opened.page)
     assert opened.width() <= PHONE["width"]

@@ -116,7 +116,7 @@ def test_a_late_answer_does_not_replace_a_newer_one(visit: Callable[..., Opened]
     opened.page.wait_for_timeout(300)
     assert opened.page.input_value("#prompt") == "a later recipe"
     assert opened.page.input_value("#steps") == "1"
-    assert opened.page.locator("#control-net option").count() == 0
+    assert opened.page.locator("#control-1-net option").count() == 0
     assert opened.page.locator(".notice", has_text="Recipe of").count() == 1
     opened.page.click("text=Gallery")
     assert "a later recipe" in str(opened.page.locator("#gallery-days .thumbnail").get_attribute("title"))
