@@ -20,6 +20,7 @@ from tests.fixtures.late import Late
 from tests.fixtures.little_pipeline import little_checkpoint
 from tests.serve.conftest import LONG, SMALL, running, wait_until
 from tests.serve.test_comfyui_graphs import changed, from_prompt
+from tests.serve.test_native_jobs import png
 
 openai = Late("openai")
 KEYS = {"anna": "key-of-anna", "bert": "key-of-bert"}
@@ -120,6 +121,33 @@ def test_a_key_deletes_its_own_pictures_and_no_others(keyed, monkeypatch):
     # The only key there is has all.
     monkeypatch.setattr(layer, "_clients", {"bert": KEYS["bert"]})
     assert deleted(second, "bert").status_code == 204
+
+
+def test_a_key_uses_what_it_sent_and_pictures_of_the_gallery_alone(keyed):
+    anna, bert = (OPEN.enter_context(keyed.client(headers={"Authorization": f"Bearer {KEYS[name]}"})) for name in KEYS)
+    sent = anna.post("/api/uploads", content=png()).json()["id"]
+    order = {**SMALL, "init_image": sent, "strength": 0.5}
+    (picture,) = keyed.wait(anna.post("/api/jobs", json=order).json()["id"])["pictures"]
+    seen = bert.get(f"/api/pictures/{picture['id']}").json()["record"]["init_image"]["hash"]
+    assert seen == sent  # It is no secret.
+    for ask in (
+        lambda: bert.get(f"/api/uploads/{sent}/preprocessed?preprocessor=none"),
+        lambda: bert.post("/api/jobs", json=order),
+    ):
+        assert (ask().status_code, "there is no upload" in ask().text) == (404, True)
+    found = [client.post("/api/uploads/find", json={"ids": [sent, "0" * 64]}).json() for client in (anna, bert)]
+    assert found == [[{"id": sent, "width": 32, "height": 32}], []]
+    bert.post("/api/uploads", content=png())  # He has it, too.
+    assert [client.get(f"/api/uploads/{sent}/preprocessed?preprocessor=none").status_code for client in (anna, bert)] == [
+        200, 200,
+    ]  # fmt: skip
+    copied = bert.post(f"/api/pictures/{picture['id']}/upload").json()["id"]
+    (keyed.settings.gallery / ".uploads" / f"{copied}.png").unlink()
+    assert anna.post("/api/uploads/find", json={"ids": [copied]}).json()[0]["id"] == copied
+    anna.delete(f"/api/pictures/{picture['id']}")
+    (keyed.settings.gallery / ".uploads" / f"{copied}.png").unlink()
+    assert anna.post("/api/uploads/find", json={"ids": [copied]}).json() == []
+    assert bert.post(f"/api/pictures/{picture['id']}/upload").status_code == 404
 
 
 def test_a_client_interrupts_and_follows_its_own_pictures_alone(serve):

@@ -43,6 +43,20 @@ def test_control_pictures_change_their_strength_together():
     assert strengths == [[(0.5, 0.5), (0.5, 1.0)], [(1.2, 0.5), (1.2, 1.0)]]
 
 
+def test_one_control_picture_changes_its_strength_alone():
+    led = [{"image": "0" * 64}, {"image": "1" * 64, "end": 0.5}]
+    found = plot(("control_strength_2", "0.4", 0), ("control_strength_1", 2), controls=led)
+    strengths = [[(one.strength, one.end) for one in cell.order.controls] for cell in found]
+    assert strengths == [[(2, 1.0), (0.4, 0.5)], [(2, 1.0), (0, 0.5)]]
+    for one, all_of_them in (("y", "x"), ("x", "y")):  # Whichever side it is.
+        axes = {one: ("control_strength_2", 0.4), all_of_them: ("control_strength", 0.9)}
+        (cell,) = cells(asked(**axes, controls=led))
+        assert [one.strength for one in cell.order.controls] == [0.9, 0.4]
+    assert axis_label("control_strength_2") == "ControlNet weight (2)"
+    with pytest.raises(UsageError, match="of 1 control pictures none is number 2"):
+        plot(("control_strength_2", 1), controls=led[:1])
+
+
 def test_each_field_that_can_be_an_axis_takes_a_value_as_text():
     texts = {
         "size": "64x32", "guidance_interval": "0.2:0.6", "prompt_sr": "red", "hires": "2", "scheduler": "Euler",

@@ -34,7 +34,7 @@ class Unit {
     for (const one of FORM.control) grid.append(...inputOf(one, { id: `${this.id}-${one.name}` }));
     const thresholds = THRESHOLDS.map((part) => make("label", {}, make("span"), " ", make("input", { id: `${this.id}-${part}`, type: "number", min: 0, max: 255, step: "any" })));
     grid.children[1].after(...thresholds);
-    for (const part of this.box.querySelectorAll("[data-part]")) part.id = `${this.id}-${part.dataset.part}`;
+    for (const part of [this.box, ...this.box.querySelectorAll("[data-part]")]) part.id = `${this.id}-${part.dataset.part}`;
     $("control-units").append(this.box);
     this.#listen();
   }
@@ -246,6 +246,8 @@ export const controlStates = () => units.map((unit) => unit.state());
 export function fillControls(states) {
   for (const unit of units.slice(states.length)) drop(unit);
   for (const [place, state] of states.entries()) (units[place] ?? addUnit()).fill(state);
+  // Of several, those that are complete say on their heads what they are.
+  for (const unit of units) unit.box.open = units.length === 1 || !unit.picture;
   if (!states.length) addUnit();
 }
 

@@ -13,10 +13,15 @@ from olivelike.errors import UsageError
 from olivelike.runtime.pictures.sheets import PlotHeads
 from olivelike.runtime.pipeline.request import Asked, asked_fields, with_hires
 from olivelike.runtime.schedulers.scheduler_names import with_schedule
-from olivelike.serve.orders import CONTROL_AXES, Axis, Order, axis_label
+from olivelike.serve.orders import CONTROL_AXES, CONTROL_AXIS, Axis, Order, axis_label
 
 _SPEAKS_FOR_ITSELF = frozenset({"prompt_sr", "lora", "model", "scheduler", "schedule", "size"})
 """Axes whose values need no label."""
+
+
+_TURNS = {CONTROL_AXIS: -1, "schedule": 1}
+"""Axes that change an order before or after others, which may change the same: one control picture's strength behind
+that of all, a schedule type behind its sampler."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +42,7 @@ def cells(order: Order) -> list[Cell]:
     for (layer, deep), (row, down), (column, across) in product(*sides):
         cell = plain
         chosen = ((order.z, deep), (order.y, down), (order.x, across))
-        # A schedule type is that of the sampler, which may be another axis.
-        for axis, value in sorted(chosen, key=lambda one: one[0] is not None and one[0].field == "schedule"):
+        for axis, value in sorted(chosen, key=lambda one: _TURNS.get(one[0].field, 0) if one[0] else 0):
             cell = _changed(cell, axis, value)
         found.append(Cell(cell, (layer, row, column)))
     return found
@@ -89,7 +93,7 @@ def _changes(order: Order, axis: Axis, value: str | float) -> Mapping[str, objec
             name, _, weight = str(value).rpartition(":")
             chosen = {"name": name, "weight": weight} if name else {"name": weight}
             return {"loras": [*(dict(one) for one in order.loras), chosen]}
-        case "control_strength":
+        case field if field == CONTROL_AXIS:
             if not controls:
                 raise UsageError("axis control_strength: no control picture is given, so nothing has a strength")
             return {"controls": [{**one, "strength": value} for one in controls]}

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from olivelike.engine.convert_request import ConvertRequest, draft
 from olivelike.engine.prepared import Options
@@ -17,7 +19,7 @@ from tests.fixtures.inline_executor import InlineExecutor
 from tests.fixtures.little_guides import CONTROL_NAMES, little_guided
 from tests.fixtures.little_transformers import little_transformer
 from tests.serve.conftest import Running, running
-from tests.serve.page.conftest import PHONE, Opened, barriers, drop, png
+from tests.serve.page.conftest import PHONE, WIDE, ZOOMED, Opened, barriers, drop, png
 
 pytestmark = pytest.mark.slow
 
@@ -114,6 +116,135 @@ def test_edges_are_found_by_thresholds_of_ones_own(visit: Callable[..., Opened],
     assert (made["preprocessor"], made["image"] != sent["image"]) == ("none", True)
 
 
+UNIT = """(box) => {
+  const inputs = [...box.querySelectorAll("select, input:not([type=file])")].filter((one) => !one.disabled);
+  return inputs.map((one) => (one.type === "checkbox" ? one.checked : one.value));
+}"""
+
+
+def units(opened: Opened) -> list[list[object]]:
+    """Return what the units hold that have a picture: whether they lead, network, preprocessor, weight, start, end."""
+    boxes = opened.page.locator(".unit").all()
+    return [box.evaluate(UNIT) for box in boxes if box.locator("img[src]").count()]
+
+
+def chosen(opened: Opened, unit: int, *colours: str) -> None:
+    files = [{"name": f"{one}.png", "mimeType": "image/png", "buffer": png(one, (32, 32))} for one in colours]
+    opened.page.set_input_files(f"#control-{unit}-file", files)
+    opened.page.locator(f"#control-{unit}-picture[src]").wait_for()
+
+
+def test_two_pictures_lead_and_are_there_again(visit: Callable[..., Opened], guided: Running) -> None:
+    opened = visit(server=guided)
+    page = opened.page
+    opened.fold("control")
+    chosen(opened, 1, "white")
+    page.fill("#control-1-strength", "0.4")
+    page.focus("#control-add")
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "control-2-file"
+    assert page.input_value("#control-2-net") == "depth"  # The first that no other unit has.
+    chosen(opened, 2, "navy")
+    page.select_option("#control-2-preprocessor", "invert")
+    page.fill("#control-2-end", "0.7")
+    assert page.text_content("#control-badge") == "2"
+    assert page.text_content("#control-1-badge") == "edges · 0.4"
+    opened.generate(prompt="a red circle", steps=2)
+    asked = opened.job()["order"]["controls"]
+    both = [[True, "edges", "none", "0.4", "0", "1"], [True, "depth", "invert", "1", "0", "0.7"]]
+    told = [(one["net"], one["preprocessor"], one["strength"], one["start"], one["end"]) for one in asked]
+    assert told == [("edges", "none", 0.4, 0, 1), ("depth", "invert", 1, 0, 0.7)]
+    assert asked[0]["image"] != asked[1]["image"]
+    page.click("#control-1-box > summary")
+    page.uncheck("#control-1-enabled")
+    opened.generate()
+    assert [one["net"] for one in opened.job()["order"]["controls"]] == ["depth"]
+    opened.open()
+    page.locator(".unit img[src]").nth(1).wait_for(state="attached")
+    assert units(opened) == [[False, *both[0][1:]], both[1]]
+    page.click("#form-reset")
+    assert (units(opened), page.text_content("#control-badge")) == ([], "")
+    page.locator("#strip button").first.click()
+    page.click("#picture-recipe")
+    page.locator("#notices", has_text="Recipe of the picture loaded.").wait_for()
+    assert units(opened) == both
+    page.get_by_role("button", name="Undo").click()
+    page.wait_for_function("document.querySelectorAll('.unit').length === 1")
+    assert units(opened) == []
+
+
+def test_a_weight_of_one_of_two_is_a_side_of_a_plot(visit: Callable[..., Opened], guided: Running) -> None:
+    opened = visit(server=guided)
+    page = opened.page
+    opened.fold("control")
+    side = page.locator("#x-field option:not([disabled])", has_text="ControlNet weight")
+    assert side.all_text_contents() == ["ControlNet weight"]
+    chosen(opened, 1, "white", "navy")  # Two files are two units.
+    page.locator("#control-2-picture[src]").wait_for()
+    assert side.all_text_contents() == ["ControlNet weight", "ControlNet weight (1)", "ControlNet weight (2)"]
+    opened.fold("plot")
+    page.select_option("#x-field", "control_strength_2")
+    page.fill("#x-values", "0-0.5 (+0.5)")
+    page.uncheck("#control-1-enabled")  # The second is the first in the order.
+    opened.generate(prompt="a red circle", steps=1)
+    assert opened.job()["order"]["x"] == {"field": "control_strength_1", "values": [0, 0.5]}
+    page.click("#control-2-remove")
+    page.click("#generate")
+    page.locator("#plot-problem", has_text="ControlNet 2 has no picture").wait_for()
+
+
+def test_units_of_a_pasted_text_wait_for_their_pictures(visit: Callable[..., Opened], guided: Running) -> None:
+    opened = visit(server=guided)
+    told = [
+        f'ControlNet {number}: "Module: {module}, Model: {model}, Weight: 0.5, Guidance Start: 0, Guidance End: 0.8"'
+        for number, (module, model) in enumerate([("invert", "control_sd15_depth [12345678]"), ("none", "openpose")])
+    ]
+    text = f"a star\nSteps: 3, Sampler: Euler, CFG scale: 5, Seed: 7, {', '.join(told)}"
+    opened.page.locator("#prompt").focus()
+    opened.page.evaluate(
+        """(text) => {
+          const clipboardData = new DataTransfer();
+          clipboardData.setData("text/plain", text);
+          const pasted = new ClipboardEvent("paste", { bubbles: true, cancelable: true, clipboardData });
+          document.activeElement.dispatchEvent(pasted);
+        }""",
+        text,
+    )
+    notice = opened.page.locator("#notices", has_text="the ControlNet openpose is not in this model")
+    assert "a picture that led, which you have to choose" in str(notice.text_content())
+    held = [box.evaluate(UNIT) for box in opened.page.locator(".unit").all()]
+    assert [one[1:4] for one in held] == [["depth", "invert", "0.5"], ["edges", "none", "0.5"]]
+
+
+def test_initial_picture_and_mask_are_there_again(visit: Callable[..., Opened], guided: Running) -> None:
+    opened = visit(server=guided)
+    page = opened.page
+    opened.generate(prompt="a red circle", steps=1)
+    page.click("#picture-inpaint")
+    page.locator("#mask[open]").wait_for()
+    page.focus("#mask-canvas")
+    page.keyboard.press("Space")
+    page.click("#mask-done")
+    page.locator("#init-badge", has_text="with mask").wait_for()
+    opened.open()
+    page.locator("#init-badge", has_text="with mask").wait_for()
+    assert page.input_value("#strength") == "1"
+    opened.generate(steps=1)
+    first = opened.job()["order"]
+    uploads = guided.settings.gallery / ".uploads"
+    (uploads / f"{first['init_image']}.png").unlink()  # As after days: the gallery has the picture.
+    page.click("#form-reset")
+    assert page.text_content("#init-badge") == ""
+    page.click("#picture-recipe")
+    page.locator("#init-badge", has_text="with mask").wait_for()
+    opened.generate(steps=1)
+    again = opened.job()["order"]
+    assert again["init_image"] == first["init_image"]
+    masks = [np.asarray(Image.open(uploads / f"{one['mask']}.png").convert("L")) for one in (first, again)]
+    assert masks[0].any()
+    assert np.array_equal(*masks)
+
+
 def test_pictures_are_prompts_by_the_models_adapter(
     visit: Callable[..., Opened], guided: Running, tmp_path: Path
 ) -> None:
@@ -188,5 +319,10 @@ def test_the_forms_of_guides_have_no_barriers(visit: Callable[..., Opened], guid
         summary.click()
     opened.page.set_input_files("#control-1-file", {"name": "a.png", "mimeType": "image/png", "buffer": png()})
     opened.page.locator("#control-1-picture").wait_for()
-    assert not barriers(opened.page)
-    assert opened.width() <= PHONE["width"]
+    opened.page.click("#control-add")
+    for viewport in (PHONE, ZOOMED, WIDE):
+        opened.page.set_viewport_size(viewport)
+        for scheme in ("light", "dark"):
+            opened.page.emulate_media(color_scheme=scheme)
+            assert not barriers(opened.page)
+        assert opened.width() <= viewport["width"]
