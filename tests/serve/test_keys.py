@@ -138,9 +138,8 @@ def test_a_key_uses_what_it_sent_and_pictures_of_the_gallery_alone(keyed):
     found = [client.post("/api/uploads/find", json={"ids": [sent, "0" * 64]}).json() for client in (anna, bert)]
     assert found == [[{"id": sent, "width": 32, "height": 32}], []]
     bert.post("/api/uploads", content=png())  # He has it, too.
-    assert [client.get(f"/api/uploads/{sent}/preprocessed?preprocessor=none").status_code for client in (anna, bert)] == [
-        200, 200,
-    ]  # fmt: skip
+    shown = [client.get(f"/api/uploads/{sent}/preprocessed?preprocessor=none") for client in (anna, bert)]
+    assert [one.status_code for one in shown] == [200, 200]
     copied = bert.post(f"/api/pictures/{picture['id']}/upload").json()["id"]
     (keyed.settings.gallery / ".uploads" / f"{copied}.png").unlink()
     assert anna.post("/api/uploads/find", json={"ids": [copied]}).json()[0]["id"] == copied

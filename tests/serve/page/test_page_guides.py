@@ -165,7 +165,7 @@ def test_two_pictures_lead_and_are_there_again(visit: Callable[..., Opened], gui
     page.click("#form-reset")
     assert (units(opened), page.text_content("#control-badge")) == ([], "")
     page.locator("#strip button").first.click()
-    page.click("#picture-recipe")
+    page.click("#picture-use")
     page.locator("#notices", has_text="Recipe of the picture loaded.").wait_for()
     assert units(opened) == both
     page.get_by_role("button", name="Undo").click()
@@ -235,7 +235,7 @@ def test_initial_picture_and_mask_are_there_again(visit: Callable[..., Opened], 
     (uploads / f"{first['init_image']}.png").unlink()  # As after days: the gallery has the picture.
     page.click("#form-reset")
     assert page.text_content("#init-badge") == ""
-    page.click("#picture-recipe")
+    page.click("#picture-use")
     page.locator("#init-badge", has_text="with mask").wait_for()
     opened.generate(steps=1)
     again = opened.job()["order"]
