@@ -30,7 +30,13 @@ FLOW = "FlowMatchEulerDiscreteScheduler"
 
 def labels_in(document: str) -> dict[str, str]:
     """Return the words of labels by the fields that they are for."""
-    around = re.findall(r'<label[^>]*>\s*([^<]+?)\s*<(?:input|select|output)\b[^>]*?(?:id|for)="(\w+)"', document)
+    around = [
+        (words, name)
+        for words, inputs in re.findall(
+            r"<label[^>]*>\s*([^<]+?)\s*((?:<(?:input|select|output)\b[^>]*>\s*)+)", document
+        )
+        for name in re.findall(r'\b(?:id|for)="(\w+)"', inputs)
+    ]
     named = re.findall(r'<label for="(\w+)">([^<]+)</label>', document)
     return {name: words for words, name in around} | dict(named)
 
