@@ -7,6 +7,7 @@ import contextlib
 import io
 import math
 import re
+import sqlite3
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -15,7 +16,7 @@ from typing import Any, Final
 
 from olivelike._files import write_whole
 from olivelike._untrusted import open_file, read_bytes
-from olivelike.errors import SourceError, StoreError, UsageError
+from olivelike.errors import OlivelikeError, SourceError, StoreError, UsageError
 from olivelike.runtime.pictures.picture_reading import MOST_BYTES, MOST_PIXELS, decode_image
 from olivelike.runtime.pictures.picture_record import (
     FORMATS,
@@ -202,7 +203,7 @@ class Library:
         folder = self._gallery.folder / UPLOADS
         require_room(folder, needed)
         view = await self._uploads.add(data)
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, sqlite3.Error):
             self._gallery.note_sender(view.id, client)
             senders = self._gallery.senders()
             gone = await asyncio.to_thread(prune_uploads, folder, {*needed, view.id}, senders)
@@ -213,14 +214,15 @@ class Library:
         """Keep a picture of the gallery as an upload. Raises as `upload`, and `SourceError` if there is none."""
         row = self.find(picture)
         view = await self.upload(await self.file_bytes(picture), client, needed)
-        self._gallery.note_copy(view.id, row)
+        with contextlib.suppress(sqlite3.Error):
+            self._gallery.note_copy(view.id, row)
         return view
 
     async def bring_back(self, uploads: Iterable[str], client: str, needed: Collection[str]) -> None:
         """Keep those uploads again that are gone, and are pictures of the gallery."""
         for name in uploads:
             if not self._upload(name).is_file() and (row := self._gallery.copied(name)) is not None:
-                with contextlib.suppress(SourceError):  # Its file was taken away.
+                with contextlib.suppress(OlivelikeError):  # Its file was taken away, or there is no room for it.
                     await self.copy(row.id, client, needed)
 
     def sent(self, uploads: Iterable[str], client: str | None) -> dict[str, tuple[int, int]]:
@@ -235,9 +237,9 @@ class Library:
         for name in uploads:
             path = self._upload(name)
             if (own is None or name in own) and path.is_file():
-                path.touch()
-                with Image.open(path) as image:
+                with contextlib.suppress(OSError), Image.open(path) as image:
                     found[name] = image.size
+                    path.touch()
         return found
 
     def _upload(self, name: str) -> Path:
