@@ -22,8 +22,10 @@ from olivelike.engine.output.swap import lora_folders
 from olivelike.errors import OlivelikeError, SourceError
 from olivelike.model.components import INDEX_FILE
 from olivelike.model.records.output import RECORD_FILE, OutputRecord
+from olivelike.runtime.jobs.fast import few_steps_of, sped_up
 from olivelike.runtime.jobs.job_notes import HASH_DIGITS
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
+from olivelike.runtime.pipeline.request import Request
 from olivelike.runtime.pipeline.resolve_defaults import absent_fields
 from olivelike.runtime.prompts.wildcards import Wildcards
 from olivelike.runtime.schedulers.class_settings import listed_samplers
@@ -90,6 +92,14 @@ class Catalogue:
             return open_folder(folder).family.usual
         except OlivelikeError:
             return {}
+
+    def begins_with(self, name: str) -> Json:
+        """Return what the form begins with for a folder that is distilled to few steps; nothing for another."""
+        folder = open_folder(self.folder(name))
+        if few_steps_of(folder, ()) is None:
+            return {}
+        suited, _ = sped_up(Request(("",)), (), folder, ())
+        return {"fast": True, "steps": suited.steps, "guidance_scale": suited.guidance_scale}
 
     def shift(self, name: str) -> float | None:
         """Return the shift of a folder's scheduler, if it is of flow matching and has one for all sizes."""

@@ -14,6 +14,7 @@ from test_fuzz_weights import LORAS
 from olivelike.errors import OlivelikeError, SourceError, UsageError
 from olivelike.graphs.inspect import inspect_model
 from olivelike.runtime.pictures import read_picture
+from olivelike.runtime.pictures.picture_reading import decode_image
 from olivelike.runtime.pictures.picture_record import record_from_json
 from olivelike.runtime.pictures.recipe_text import parse_a1111
 from olivelike.runtime.prompts.syntax import parse_prompt
@@ -88,14 +89,19 @@ def test_onnx_files_that_nest_or_repeat_without_end_are_refused(tmp_path, monkey
         inspect_model(path)
 
 
-def test_a_picture_of_very_many_pixels_is_refused_before_it_is_decoded(tmp_path):
-    header = struct.pack(">IIBBBBB", 9000, 9000, 8, 2, 0, 0, 0)
+@pytest.mark.parametrize(
+    ("side", "told"), [(9000, "has 9000x9000 pixels, and at most"), (30000, "has far more pixels")]
+)
+def test_a_picture_of_very_many_pixels_is_refused_before_it_is_decoded(tmp_path, side, told):
+    header = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
     data = b"\x89PNG\r\n\x1a\n"
     for name, chunk in ((b"IHDR", header), (b"IDAT", zlib.compress(bytes(1000))), (b"IEND", b"")):
         data += struct.pack(">I", len(chunk)) + name + chunk + struct.pack(">I", zlib.crc32(name + chunk))
     (tmp_path / "a.png").write_bytes(data)
-    with pytest.raises(SourceError, match="9000x9000 pixels, and at most"):
+    with pytest.raises(SourceError, match=f"{told}.*; make it smaller"):
         read_picture(tmp_path / "a.png")
+    with pytest.raises(SourceError, match=f"{told}.*; make it smaller"):
+        decode_image(data, "the upload")
 
 
 @pytest.mark.parametrize("value", ["Infinity", "1e999", "1" + "0" * 400, "[" * 3000])

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import io
+import json
 import os
+import shutil
 import zipfile
+from dataclasses import replace
 
 import pytest
 from PIL import Image
@@ -10,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from olivelike.runtime.pictures.picture_reading import read_picture_data
 from olivelike.runtime.pictures.picture_record import PictureRecord
+from olivelike.serve.catalogue import Catalogue
 from olivelike.serve.highlighting import read_tokens
 from tests.serve.test_native_jobs import png
 
@@ -166,6 +170,17 @@ def test_ids_are_no_paths(client, name):
     assert client.get(f"/thumbs/{name}").status_code == 404
 
 
+def test_the_form_begins_with_what_a_few_step_model_is_made_for(server, little, tmp_path):
+    folder = tmp_path / "lcm"
+    shutil.copytree(little, folder, copy_function=os.link)
+    config = folder / "scheduler" / "scheduler_config.json"
+    changed = {**json.loads(config.read_text()), "_class_name": "LCMScheduler"}
+    config.unlink()
+    config.write_text(json.dumps(changed))
+    found = Catalogue(replace(server.settings, folders=[folder])).begins_with("lcm")
+    assert found == {"fast": True, "steps": 4, "guidance_scale": 1.0}
+
+
 def test_models_and_their_bounds_are_told(server, client, little):
     (model,) = client.get("/api/models").json()
     assert model["name"] == little.name
@@ -173,6 +188,7 @@ def test_models_and_their_bounds_are_told(server, client, little):
     fields = client.get("/api/options").json()["fields"]
     assert fields["width"] == {"default": 32, "min": model["size_unit"], "max": 2048, "step": model["size_unit"]}
     assert fields["steps"]["max"] == 500
+    assert not [name for name, one in fields.items() if "value" in one]
     assert client.get("/api/options?model=none").status_code == 404
     told = client.get("/api/server").json()
     assert (told["current"], told["features"]["runs"]) == (little.name, False)

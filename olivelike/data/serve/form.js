@@ -134,7 +134,7 @@ export function takeOptions({ model, fields: given = {} }) {
     }
     if (name === "seed") input.min = -1;
     // A scheduler's default is the model's own, which the empty choice says; without a default the page has its own.
-    standard[name] = name === "scheduler" ? "" : own.get(name) ?? bounds.default ?? (input.type === "checkbox" ? input.defaultChecked : input.defaultValue);
+    standard[name] = name === "scheduler" ? "" : bounds.value ?? own.get(name) ?? bounds.default ?? (input.type === "checkbox" ? input.defaultChecked : input.defaultValue);
   }
   beginWithDefaults();
   tellFilled();

@@ -121,7 +121,9 @@ def _read_picture(path: Path, file: BinaryIO) -> PictureFile:
                 own, texts = _texts(image)
                 marked = said_source_type(image.info.get("xmp"))
                 form, (width, height) = str(image.format), image.size
-    except (*_UNREADABLE, Image.DecompressionBombError) as error:
+    except Image.DecompressionBombError as error:
+        raise _too_many_pixels(path) from error
+    except _UNREADABLE as error:
         raise SourceError(f"{path} can't be read as a picture: {error}; get the file again") from error
     parameters = texts.get(PARAMETERS) or texts.get(COMMENT)
     if own is not None:
@@ -145,6 +147,11 @@ def _check_pixels(path: Path | str, image: Image.Image) -> None:
             f"{path} has {width}x{height} pixels, and at most {MOST_PIXELS:,} are read, {_MOST_ACROSS:,} of a side; "
             "make it smaller"
         )
+
+
+def _too_many_pixels(path: Path | str) -> SourceError:
+    """Return the error of a picture that Pillow itself refuses to open, of 179 million pixels or more."""
+    return SourceError(f"{path} has far more pixels than the {MOST_PIXELS:,} that are read at most; make it smaller")
 
 
 def read_picture_record(path: Path) -> PictureRecord:
@@ -185,7 +192,9 @@ def decode_image(data: bytes, name: str) -> Image.Image:
             image.load()
     except UnidentifiedImageError:
         raise SourceError(f"{name}: this is no picture that can be read; save it as PNG, JPEG or WebP") from None
-    except (*_UNREADABLE, Image.DecompressionBombError) as error:
+    except Image.DecompressionBombError as error:
+        raise _too_many_pixels(name) from error
+    except _UNREADABLE as error:
         raise SourceError(f"{name}: can't be read as a picture: {error}; get the file again") from error
     return _of_bytes(name, image)
 

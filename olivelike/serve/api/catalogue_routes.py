@@ -114,7 +114,10 @@ def _view(service: TheService, model: str | None) -> ModelView:
 
 
 def _fields(service: TheService, model: ModelView) -> Json:
-    """Return the fields as the order's own schema has them, with what folder and operator say on top."""
+    """Return the fields as the order's own schema has them, with what folder and operator say on top.
+
+    A `value` is what a form begins with where that is another than the default of orders.
+    """
     fields = bounds()
     limits = service.settings
     for side, length in zip(("width", "height"), model.default_size, strict=True):
@@ -124,6 +127,8 @@ def _fields(service: TheService, model: ModelView) -> Json:
     fields["scheduler"]["default"] = model.scheduler
     for name, usual in model.usual.items():
         fields[name]["default"] = usual
+    for name, value in service.catalogue.begins_with(model.name).items() if model.state == "ready" else ():
+        fields[name]["value"] = value
     for name in model.absent:
         fields[name]["absent"] = True
     return fields
