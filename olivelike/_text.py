@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _LISTED = 24
 """Most valid names that a message lists."""
+_LONGEST = 500
+"""Characters of a name that may have been meant for another."""
 _NAMES = 1000
 """Most names of a folder that are looked at."""
 
@@ -33,7 +35,8 @@ def did_you_mean(name: str, known: Iterable[str], kind: str = "known names") -> 
     import difflib
 
     spelled = {valid.casefold(): valid for valid in reversed(list(known))}
-    if near := difflib.get_close_matches(name.casefold(), spelled, n=1):
+    # Nothing is near what is longer, and comparing it takes its length in time.
+    if len(name) <= _LONGEST and (near := difflib.get_close_matches(name.casefold(), spelled, n=1)):
         return f"did you mean {spelled[near[0]]!r}?"
     return f"{kind}: {listed(list(spelled.values())[::-1], _LISTED)}" if spelled else f"there are no {kind}"
 

@@ -12,6 +12,7 @@ import math
 import os
 import re
 import stat
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -100,6 +101,10 @@ def parse_json(
         value = json.loads(text, object_pairs_hook=pairs_hook, parse_float=_finite, parse_constant=constant)
     except RecursionError:
         raise ValueError(f"it is nested deeper than {DEEPEST_JSON} levels") from None
+    except ValueError as error:
+        if "set_int_max_str_digits" in str(error):
+            raise ValueError(f"a number in it has more than {sys.get_int_max_str_digits()} digits") from None
+        raise
     _check_depth(value)
     if not halves and "\\u" in text:
         _check_characters(value)

@@ -19,6 +19,7 @@ from olivelike._text import did_you_mean, quoted
         ("z", ["one", "two"], "passes: one, two"),
         ("z", [f"name{index}" for index in range(26)], "name22, name23 and 2 more"),
         ("z", [], "there are no passes"),
+        ("o" * 501, ["o" * 500], f"passes: {'o' * 500}"),
     ],
 )
 def test_a_message_about_an_unknown_name_ends_with_the_nearest_or_with_what_there_is(name, known, end):

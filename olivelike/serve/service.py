@@ -173,6 +173,15 @@ class Service:
         first = next(iter(self.dispatcher.running), None)
         return self.job(first) if first is not None else None
 
+    def job_of(self, client: str) -> JobView | None:
+        """Return a client's job that is drawn, else the first of its that waits; it may ask many times a second."""
+        waiting = self.dispatcher.waiting
+        begun = map(self.journal.job, (*self.dispatcher.running, *waiting.begun))
+        if (row := next((row for row in begun if row.client == client), None)) is not None:
+            return self._view(row)
+        first = waiting.first_of(client)
+        return None if first is None else self.job(first)
+
     async def events(
         self, job: str | None = None, *, previews: bool = False, client: str | None = None
     ) -> AsyncGenerator[Event, None]:

@@ -396,12 +396,17 @@ def test_skip_goes_on_with_the_next_batch(api):
         ("txt2img", {"n_iter": 60, "batch_size": 2}, 422, "n_iter"),
         ("txt2img", {"seed": 2**64}, 422, "seed"),
         ("txt2img", {"prompt": "<lora:nowhere:1>"}, 404, "nowhere"),
+        ("txt2img", {"prompt": f"<lora:{'x' * 15_000}:1>"}, 404, "xxx"),
         ("txt2img", {"prompt": ["a"]}, 422, "prompt"),
         ("extra-single-image", {"image": encoded(picture()), "upscaler_1": "ESRGAN"}, 422, "Lanczos"),
         ("extra-single-image", {"image": encoded(picture()), "gfpgan_visibility": 1}, 422, "faces"),
         ("extra-single-image", {"image": encoded(picture(size=(1100, 8))), "upscaling_resize": 8}, 422, "8192"),
         ("extra-single-image", {"image": "AAAA", "upscaler_1": "Lanczos"}, 422, "no picture"),
-        ("png-info", {"image": "AAAA"}, 422, "image"),
+        ("png-info", {"image": "AAAA"}, 422, "image can't be read as a picture: it is no PNG, JPEG or WebP"),
+        ("txt2img", {"sampler_name": "x" * 100_000}, 422, "sampler_name"),
+        ("txt2img", {"styles": ["x"] * 1000}, 422, "styles"),
+        ("txt2img", {"alwayson_scripts": {"controlnet": {"args": [{}] * 1000}}}, 422, "1000 args; take at most 100"),
+        ("txt2img", {"seed": 10**4000}, 422, "seed"),
         ("png-info", {}, 422, "image"),
     ],
 )
@@ -411,6 +416,7 @@ def test_what_cant_be_had_is_refused_in_a1111s_words(client, path, fields, statu
     assert answer.status_code == status
     assert set(answer.json()) == {"error", "detail", "body", "errors"}
     assert detail in answer.json()["detail"]
+    assert len(answer.content) < 9000
     assert not client.get("/api/pictures?search=is+not+drawn").json()["pictures"]
     assert all(job["order"]["prompt"] != "is not drawn" for job in client.get("/api/jobs?limit=5").json()["jobs"])
 

@@ -217,6 +217,15 @@ def test_the_model_is_switched_by_title_name_and_for_one_picture(two_folders):
     assert drawn_by() == "first"
 
 
+def test_options_are_those_of_the_key_that_set_them(keyed):
+    anna, bert = (OPEN.enter_context(keyed.client(headers={"Authorization": f"Bearer {KEYS[name]}"})) for name in KEYS)
+    asked = {"CLIP_stop_at_last_layers": 2, "samples_format": "webp", "eta_ddim": 0.5}
+    before = bert.get("/sdapi/v1/options").json()
+    assert anna.post("/sdapi/v1/options", json=asked).status_code == 200
+    assert asked.items() <= anna.get("/sdapi/v1/options").json().items()
+    assert bert.get("/sdapi/v1/options").json() == before
+
+
 def test_a_key_sees_and_ends_its_own_jobs_alone(keyed):
     anna, bert = (OPEN.enter_context(keyed.client(headers={"Authorization": f"Bearer {KEYS[name]}"})) for name in KEYS)
     job = anna.post("/api/jobs", json=LONG).json()["id"]

@@ -22,6 +22,7 @@ def test_clients_take_turns_and_each_ones_jobs_stay_in_order():
     expected = ["a1", "b1", "c1", "a2", "b2", "a3"]
     assert queue.order() == expected
     assert len(queue) == 6
+    assert [queue.first_of(client) for client in "abd"] == ["a1", "b1", None]
     assert drained(queue) == expected
 
 

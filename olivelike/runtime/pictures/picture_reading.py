@@ -111,7 +111,7 @@ def read_picture_data(data: bytes, name: str) -> PictureFile:
 
 
 def _read_picture(path: Path, file: BinaryIO) -> PictureFile:
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
     try:
         with warnings.catch_warnings():
@@ -123,6 +123,10 @@ def _read_picture(path: Path, file: BinaryIO) -> PictureFile:
                 form, (width, height) = str(image.format), image.size
     except Image.DecompressionBombError as error:
         raise _too_many_pixels(path) from error
+    except UnidentifiedImageError:  # Its own words name an object of Python's.
+        raise SourceError(
+            f"{path} can't be read as a picture: it is no PNG, JPEG or WebP; get the file again"
+        ) from None
     except _UNREADABLE as error:
         raise SourceError(f"{path} can't be read as a picture: {error}; get the file again") from error
     parameters = texts.get(PARAMETERS) or texts.get(COMMENT)

@@ -22,7 +22,7 @@ from olivelike.serve.api.a1111_guides import controls_of
 from olivelike.serve.api.a1111_lists import lists_router
 from olivelike.serve.api.a1111_models import LATENT_MODES, Drawing, Extras, ImageToImage, ManyExtras, TextToImage
 from olivelike.serve.api.a1111_samplers import scheduler_of
-from olivelike.serve.api.a1111_state import model_of, webui_of
+from olivelike.serve.api.a1111_state import chosen_of, model_of, webui_of
 from olivelike.serve.api.drawing import find_model, make_order, require_done, service_of
 from olivelike.serve.api.guards import client_of
 from olivelike.serve.api.images import (
@@ -212,15 +212,15 @@ def _keep_model(request: Request, asked: Drawing, order: Order) -> None:
     """Let a client go on with the folder of a request whose settings are not to be put back."""
     named = asked.override_settings.sd_model_checkpoint
     if named and order.model and not asked.override_settings_restore_afterwards:
-        webui_of(request).choose(client_of(request), order.model)
+        webui_of(request).choose(client_of(request), model=order.model)
 
 
 def _order(request: Request, asked: Drawing, **more: Any) -> Order:
-    webui, settings = webui_of(request), asked.override_settings
-    skipped = settings.CLIP_stop_at_last_layers or asked.clip_skip or webui.clip_skip
+    chosen, settings = chosen_of(request), asked.override_settings
+    skipped = settings.CLIP_stop_at_last_layers or asked.clip_skip or chosen.clip_skip
     scheduler = scheduler_of(asked.sampler_name or asked.sampler_index, asked.scheduler)
     draws_noise = scheduler is not None and find_scheduler(scheduler).class_name.startswith("DDIM")
-    eta = settings.eta_ddim if "eta_ddim" in settings.model_fields_set else webui.eta_ddim
+    eta = settings.eta_ddim if "eta_ddim" in settings.model_fields_set else chosen.eta_ddim
     sides = [round(side / _UNIT) * _UNIT or None for side in (asked.width, asked.height)]
     width, height = sides if all(sides) else (sides[0] or sides[1], sides[1] or sides[0])
     return make_order(
@@ -312,7 +312,7 @@ async def _answer(
     request: Request, asked: Drawing, order: Order, pictures: list[PictureView], warnings: list[str]
 ) -> Response:
     service = service_of(request)
-    suffix = asked.override_settings.suffix or webui_of(request).suffix
+    suffix = asked.override_settings.suffix or chosen_of(request).suffix
     images = [to_base64(await service.picture_bytes(one.id, suffix)) for one in pictures] if asked.send_images else []
     info = json.dumps({**_info(service, asked, order, pictures), "warnings": warnings})
     # FastAPI itself would look through the pictures' text twice.

@@ -40,6 +40,8 @@ _PICTURES: Final = (
     "ip-adapter_clip_sdxl_plus_vith",
 )
 """Modules of units whose picture is a prompt: which image encoder there is, the folder says."""
+_MOST_UNITS: Final = 100
+"""Units of a request, those that are not enabled among them."""
 _MODES: Final = ("Balanced", "My prompt is more important", "ControlNet is more important")
 _VERSION: Final = 2
 """Version of the extension's API."""
@@ -59,14 +61,14 @@ class Unit(BaseModel):
     image: str | Json = ""
     """Base64, or a map with it as `image`; older clients call it `input_image`."""
     mask: str | None = None
-    module: str = NONE
+    module: Name = NONE
     model: Name = "None"
     weight: Strength = 1.0
     threshold_a: Threshold = -1
     threshold_b: Threshold = -1
     guidance_start: Annotated[Finite, Field(ge=0, le=1)] = 0.0
     guidance_end: Annotated[Finite, Field(ge=0, le=1)] = 1.0
-    control_mode: int | str = 0
+    control_mode: int | Name = 0
     guessmode: bool = False
 
     @model_validator(mode="before")
@@ -149,6 +151,8 @@ def _units(scripts: Json) -> list[Unit]:
         listed = script.get("args", []) if isinstance(script, dict) else None
         if not isinstance(listed, list):
             raise refused("alwayson_scripts.ControlNet has no list of args")
+        if len(listed) > _MOST_UNITS:
+            raise refused(f"alwayson_scripts.ControlNet has {len(listed)} args; take at most {_MOST_UNITS}")
         for number, one in enumerate(listed):
             try:
                 units.append(Unit.model_validate(one))
@@ -220,7 +224,7 @@ class Detection(BaseModel):
     """Pictures of which control pictures are made."""
 
     model_config = ConfigDict(extra="ignore")
-    controlnet_module: str = NONE
+    controlnet_module: Name = NONE
     controlnet_input_images: Annotated[list[str], Field(min_length=1, max_length=MOST_CONTROLS)] = Field(
         validation_alias=AliasChoices("controlnet_input_images", "controlnet_images")
     )

@@ -16,13 +16,11 @@ from olivelike.runtime.schedulers.scheduler_names import SAMPLERS, draws_for
 from olivelike.serve.api.a1111_guides import SCRIPT
 from olivelike.serve.api.a1111_models import LATENT_MODES, Options, PngInfo
 from olivelike.serve.api.a1111_samplers import SAMPLER_ALIASES, SCHEDULE_NAMES, schedules_for
-from olivelike.serve.api.a1111_state import model_of, webui_of
+from olivelike.serve.api.a1111_state import chosen_of, model_of, webui_of
 from olivelike.serve.api.drawing import find_model, service_of
 from olivelike.serve.api.guards import client_of
 from olivelike.serve.api.images import UPSCALERS, from_base64, in_turn, png, to_base64, upright
 from olivelike.serve.api.refusals import RequestRefusedError, StrictRoute, refused
-from olivelike.serve.service import Service
-from olivelike.serve.views import JobView
 
 lists_router: Final = APIRouter(route_class=StrictRoute)
 
@@ -30,14 +28,14 @@ lists_router: Final = APIRouter(route_class=StrictRoute)
 @lists_router.get("/options")
 async def options(request: Request) -> Json:
     """Return the options that exist here."""
-    webui, found = webui_of(request), find_model(service_of(request), model_of(request))
+    chosen, found = chosen_of(request), find_model(service_of(request), model_of(request))
     return {
         "sd_model_checkpoint": found.title if found else None,
         "sd_checkpoint_hash": (found.sha256 or found.hash) if found else None,
         "sd_vae": "Automatic",
-        "CLIP_stop_at_last_layers": webui.clip_skip,
-        "samples_format": webui.suffix.removeprefix("."),
-        "eta_ddim": webui.eta_ddim,
+        "CLIP_stop_at_last_layers": chosen.clip_skip,
+        "samples_format": chosen.suffix.removeprefix("."),
+        "eta_ddim": chosen.eta_ddim,
         "enable_emphasis": True,
         "live_previews_image_format": "png",
         "randn_source": "CPU",
@@ -46,8 +44,8 @@ async def options(request: Request) -> Json:
 
 @lists_router.post("/options")
 async def set_options(request: Request, asked: Options) -> dict[str, list[str]] | None:
-    """Set options, the model for this client alone; answer with what has no effect, if any has none."""
-    service, webui = service_of(request), webui_of(request)
+    """Set options for this client alone; answer with what has no effect, if any has none."""
+    service, chosen = service_of(request), chosen_of(request)
     warnings, suffix, name = (
         asked.warnings(lenient=service.settings.ignore_unsupported),
         asked.suffix,
@@ -56,11 +54,13 @@ async def set_options(request: Request, asked: Options) -> dict[str, list[str]] 
     found = find_model(service, name)
     if name and found is None:
         raise RequestRefusedError(404, "not_found", "Model not found")
-    if found is not None:
-        webui.choose(client_of(request), found.name)
-    webui.clip_skip = asked.CLIP_stop_at_last_layers or webui.clip_skip
-    webui.eta_ddim = asked.eta_ddim if "eta_ddim" in asked.model_fields_set else webui.eta_ddim
-    webui.suffix = suffix or webui.suffix
+    webui_of(request).choose(
+        client_of(request),
+        model=chosen.model if found is None else found.name,
+        suffix=suffix or chosen.suffix,
+        clip_skip=asked.CLIP_stop_at_last_layers or chosen.clip_skip,
+        eta_ddim=asked.eta_ddim if "eta_ddim" in asked.model_fields_set else chosen.eta_ddim,
+    )
     return {"warnings": warnings} if warnings else None
 
 
@@ -226,7 +226,7 @@ async def interrogate() -> None:
 async def progress(request: Request, *, skip_current_image: bool = False) -> Json:
     """Return how far the job is that this client waits for."""
     service, webui = service_of(request), webui_of(request)
-    job = _own(service, client_of(request))
+    job = service.job_of(client_of(request))
     state: Json = {
         "skipped": False, "interrupted": False, "stopping_generation": False, "job": "", "job_count": 0,
         "job_timestamp": "0", "job_no": 0, "sampling_step": 0, "sampling_steps": 0,
@@ -254,7 +254,7 @@ async def interrupt(request: Request) -> Json:
     """End the job that this client waits for: the one that is drawn, else the first of its own."""
     service = service_of(request)
     with contextlib.suppress(OlivelikeError):  # It may end by itself meanwhile.
-        if job := _own(service, client_of(request)):
+        if job := service.job_of(client_of(request)):
             service.cancel(job.id)
     return {}
 
@@ -264,15 +264,8 @@ async def skip(request: Request) -> None:
     """End the batch that is drawn for this client."""
     service = service_of(request)
     with contextlib.suppress(OlivelikeError):
-        if job := _own(service, client_of(request)):
+        if job := service.job_of(client_of(request)):
             service.skip(job.id)
-
-
-def _own(service: Service, client: str) -> JobView | None:
-    """Return a client's job that is drawn, else the first one of it that waits."""
-    running = [job for job in service.jobs("drawing") if job.client == client]
-    waiting = [job for job in service.jobs("queued", 500) if job.client == client]
-    return next(iter([*running, *sorted(waiting, key=lambda job: job.position or 0)]), None)
 
 
 async def _shown(preview: str | None) -> str | None:

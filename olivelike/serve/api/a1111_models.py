@@ -29,7 +29,7 @@ from olivelike.serve.api.a1111_fields import (
 from olivelike.serve.api.a1111_guides import SCRIPT, check_units
 from olivelike.serve.api.a1111_samplers import scheduler_of, situations_of
 from olivelike.serve.api.refusals import RequestRefusedError, refused
-from olivelike.serve.orders import Finite
+from olivelike.serve.orders import Finite, Name
 
 Side = Annotated[int, Bounds(ge=0, le=1 << 16)]
 Share = Annotated[Finite, Bounds(ge=0, le=1)]
@@ -70,10 +70,10 @@ class Options(_Form):
     """`/sdapi/v1/options`."""
 
     listed = OPTIONS
-    sd_model_checkpoint: str = ""
-    sd_checkpoint_hash: str = ""
+    sd_model_checkpoint: Name = ""
+    sd_checkpoint_hash: Name = ""
     CLIP_stop_at_last_layers: Annotated[int, Bounds(ge=0, le=100)] = 0
-    samples_format: str = ""
+    samples_format: Name = ""
     eta_ddim: Share = 0
 
     @property
@@ -103,9 +103,9 @@ class Drawing(_Form):
     seed: int = -1
     subseed: int = -1
     subseed_strength: Share = 0
-    sampler_name: str | None = None
-    sampler_index: str | None = None
-    scheduler: str | None = None
+    sampler_name: Name | None = None
+    sampler_index: Name | None = None
+    scheduler: Name | None = None
     batch_size: Annotated[int, Bounds(ge=1, le=64)] = 1
     n_iter: Annotated[int, Bounds(ge=1, le=100)] = 1
     steps: Annotated[int, Bounds(ge=1, le=10_000)] = 50
@@ -118,7 +118,7 @@ class Drawing(_Form):
     denoising_strength: Share | None = None
     override_settings: Overrides = Overrides()
     override_settings_restore_afterwards: bool = True
-    styles: list[str] = []
+    styles: Annotated[list[Name], Bounds(max_length=100)] = []
     alwayson_scripts: Json = {}
     send_images: bool = True
     save_images: bool = False
@@ -176,13 +176,13 @@ class TextToImage(Drawing):
     listed = TEXT_TO_IMAGE
     enable_hr: bool = False
     hr_scale: Annotated[Finite, Bounds(ge=1, le=8)] = 2.0
-    hr_upscaler: str | None = None
+    hr_upscaler: Name | None = None
     hr_second_pass_steps: Annotated[int, Bounds(ge=0, le=10_000)] = 0
     hr_resize_x: Side = 0
     hr_resize_y: Side = 0
-    hr_checkpoint_name: str | None = None
-    hr_sampler_name: str | None = None
-    hr_scheduler: str | None = None
+    hr_checkpoint_name: Name | None = None
+    hr_sampler_name: Name | None = None
+    hr_scheduler: Name | None = None
     hr_prompt: str = ""
     hr_negative_prompt: str = ""
 
@@ -313,8 +313,8 @@ class Extras(_Form):
     upscaling_resize_w: Annotated[int, Bounds(ge=1, le=1 << 16)] = 512
     upscaling_resize_h: Annotated[int, Bounds(ge=1, le=1 << 16)] = 512
     upscaling_crop: bool = True
-    upscaler_1: str = "None"
-    upscaler_2: str = "None"
+    upscaler_1: Name = "None"
+    upscaler_2: Name = "None"
     extras_upscaler_2_visibility: Share = 0
     image: str = ""
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.serve.api.drawing import service_of
 from olivelike.serve.api.guards import client_of
@@ -19,29 +20,41 @@ _STILL_LOOKED_AT: Final = 10.0
 _MOST_CLIENTS: Final = 1000
 
 
+@dataclass(frozen=True)
+class Chosen:
+    """Options as a client has set them."""
+
+    model: str | None = None
+    """Name of a folder."""
+    suffix: str = ".png"
+    clip_skip: int = 1
+    eta_ddim: float = 0.0
+
+
 class WebUI:
-    """Options as A1111 has them, and the last preview of each job, gathered while somebody asks for progress."""
+    """Options of each client, and the last preview of each job, gathered while somebody asks for progress."""
 
     def __init__(self) -> None:
-        self.suffix = ".png"
-        self.clip_skip = 1
-        self.eta_ddim = 0.0
-        self._models: dict[str, str] = {}
-        """Names of folders by the clients that chose them, the latest choice last."""
+        self._chosen: dict[str, Chosen] = {}
+        """By client, the latest choice last."""
         self._previews: dict[str, str] = {}
         self._asked = 0.0
         self._listening: asyncio.Task[None] | None = None
 
-    def choose(self, client: str, model: str) -> None:
-        """Let a client's requests that name no model have this one."""
-        self._models.pop(client, None)
-        self._models[client] = model
-        if len(self._models) > _MOST_CLIENTS:
-            del self._models[next(iter(self._models))]
+    def chosen(self, client: str) -> Chosen:
+        """Return a client's options."""
+        return self._chosen.get(client, _USUAL)
+
+    def choose(self, client: str, **options: Any) -> None:
+        """Let a client's requests have options where they name none."""
+        chosen = replace(self._chosen.pop(client, _USUAL), **options)
+        self._chosen[client] = chosen
+        if len(self._chosen) > _MOST_CLIENTS:
+            del self._chosen[next(iter(self._chosen))]
 
     def model_of(self, service: Service, client: str) -> str | None:
         """Return the folder that a client chose; of one that did not, the server's current one."""
-        chosen = self._models.get(client)
+        chosen = self.chosen(client).model
         return chosen if chosen in service.catalogue.folders() else service.current_model
 
     def preview(self, service: Service, job: str) -> str | None:
@@ -60,6 +73,9 @@ class WebUI:
         self._previews = {}
 
 
+_USUAL: Final = Chosen()
+
+
 def webui_of(request: Request) -> WebUI:
     """Return the state that A1111's API has beside the service."""
     state = request.app.state
@@ -67,6 +83,11 @@ def webui_of(request: Request) -> WebUI:
         state.webui = WebUI()
     webui: WebUI = state.webui
     return webui
+
+
+def chosen_of(request: Request) -> Chosen:
+    """Return the options of the client that asks."""
+    return webui_of(request).chosen(client_of(request))
 
 
 def model_of(request: Request) -> str | None:

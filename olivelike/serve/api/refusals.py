@@ -37,6 +37,8 @@ _STATUSES: Final[tuple[tuple[type[OlivelikeError], int], ...]] = (
 """The first that fits."""
 _CODES: Final = {400: "invalid", 404: "not_found", 405: "not_allowed", 422: "invalid"}
 _NO_ROUTE: Final = "there is no such route here; /docs lists those that there are"
+_MOST_CHARACTERS: Final = 4000
+"""Characters of a message; it may name what was asked for."""
 _OPENAI: Final = {401: ("invalid_request_error", "invalid_api_key"), 429: ("rate_limit_error", "rate_limit_exceeded")}
 
 
@@ -83,6 +85,7 @@ def refusal(
         message: a sentence for people.
         param: name of the parameter that is wrong.
     """
+    message = message if len(message) <= _MOST_CHARACTERS else f"{message[:_MOST_CHARACTERS]}…"
     message = message.encode("utf-8", "replace").decode()
     body: Json = {"error": {"code": code, "message": message}}
     if path.startswith("/v1/"):

@@ -67,6 +67,16 @@ class FairQueue:
                 return True
         return job in self._first  # It was begun already, and goes first.
 
+    @property
+    def begun(self) -> list[str]:
+        """Return the jobs that were begun already, whoever's they are."""
+        return list(self._first)
+
+    def first_of(self, client: str) -> str | None:
+        """Return a client's job that is next, of those that were not begun."""
+        line = self._lines.get(client)
+        return line[0] if line else None
+
     def order(self) -> list[str]:
         """Return all jobs as they will be drawn, if no other comes."""
         rounds = chain.from_iterable(zip_longest(*self._lines.values()))
