@@ -363,7 +363,7 @@ def test_skip_goes_on_with_the_next_batch(api):
         ("txt2img", {"alwayson_scripts": {"ADetailer": {"args": [True]}}}, 422, "ADetailer"),
         ("txt2img", {"script_name": "X/Y/Z plot"}, 422, "X/Y/Z plot"),
         ("txt2img", {"sampler_name": "Eular"}, 422, "Euler"),
-        ("txt2img", {"sampler_name": "Euler", "scheduler": "Polyexponential"}, 422, "Polyexponential"),
+        ("txt2img", {"sampler_name": "DDIM", "scheduler": "Polyexponential"}, 422, "Polyexponential"),
         ("txt2img", {"restore_faces": True}, 422, "restore_faces"),
         ("txt2img", {"tiling": True}, 422, "tiling"),
         ("txt2img", {"enable_hr": True, "hr_upscaler": "ESRGAN"}, 422, "Lanczos"),

@@ -57,13 +57,14 @@ def scheduler_of(sampler: str | None, schedule: str | None, prefix: str = "") ->
         raise refused(f"{prefix}sampler_name: {error}") from None
     if named not in SAMPLER_ALIASES:  # It ends in its schedule, as before A1111 1.9, or is a class of diffusers.
         return named
-    label = written_schedule(named, SCHEDULE_NAMES.get((schedule or "automatic").lower(), schedule))
+    asked = SCHEDULE_NAMES.get((schedule or "automatic").lower(), schedule)
+    label = written_schedule(named, asked)
     whole = f"{named} {label}" if label else named
     try:
         find_scheduler(whole)
     except UsageError:
         known = ", ".join(SCHEDULE_NAMES[name] for name in schedules_for(named))
-        raise refused(f"{prefix}scheduler: {named} is not drawn with {label!r} here, but with {known}") from None
+        raise refused(f"{prefix}scheduler: {named} is not drawn with {asked!r} here, but with {known}") from None
     return whole
 
 
