@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import MISSING, fields
 from functools import cache
 from typing import Final
@@ -106,9 +107,12 @@ def declared(language: str = "en") -> str:
         known = [(row, called.get(row["name"])) for row in found[part]]
         found = {**found, part: [{**row, "label": None} if row["label"] == label else row for row, label in known]}
     short = {part: [_brief(row) for row in rows] for part, rows in found.items()}
-    return f"export const FORM = {compact(short)};\n{_CALLED}"
+    plain = _KEY.sub(r"\1:", compact(short))
+    return f"export const FORM = {plain};\n{_CALLED}"
 
 
+_KEY: Final = re.compile(r'(?<!\\)"([a-z_]+)":')
+"""A key that JavaScript needs no quotes for; those in texts have a backslash."""
 _CALLED: Final = (
     "for (const row of [...FORM.axes, ...FORM.record]) "
     "row.label ??= FORM.fields.find(({ name }) => name === row.name).label;\n"

@@ -249,7 +249,8 @@ class Service:
 
     async def bring_back(self, uploads: Iterable[str], client: str) -> None:
         """Keep those uploads again, as a client's, that are gone and are pictures of the gallery."""
-        await self.library.bring_back(uploads, client, self.dispatcher.needed_uploads())
+        if gone := self.library.gone(uploads):
+            await self.library.bring_back(gone, client, self.dispatcher.needed_uploads())
 
     @property
     def current_model(self) -> str | None:

@@ -55,7 +55,8 @@ function tell() {
 function placeOf(event) {
   const box = $("mask-stack").getBoundingClientRect();
   const { left, top } = frameOf(drawing);
-  return [(event.clientX - box.left) / viewScale() - left, (event.clientY - box.top) / viewScale() - top];
+  // A tenth of a pixel is enough, and short where strokes are kept.
+  return [(event.clientX - box.left) / viewScale() - left, (event.clientY - box.top) / viewScale() - top].map((one) => Math.round(one * 10) / 10);
 }
 
 function showBrush(x, y) {

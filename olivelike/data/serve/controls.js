@@ -2,9 +2,9 @@
 
 import { paintOver } from "./canvas.js";
 import { FORM } from "./declared.js";
-import { $, make, newest, offer, on, onFiles, onFilled, option, tellInput } from "./dom.js";
-import { inputOf, set, whyInvalid } from "./form.js";
-import { give, inWords, letGo, madeOf, recalled } from "./given.js";
+import { $, newest, offer, on, onFiles, onFilled, option, tellInput } from "./dom.js";
+import { get, inputOf, set, whyInvalid } from "./form.js";
+import { give, inWords, isGone, letGo, madeOf, recalled } from "./given.js";
 import { emptySheet, fitSize, hasPicture } from "./initial.js";
 import { t } from "./language.js";
 import { announce, problem, shownAt } from "./notices.js";
@@ -16,9 +16,7 @@ let nets = [];
 let units = [];
 let made = 0;
 
-/** What is kept of a unit beside its picture: the fields of a control picture, thresholds, and whether it leads. */
 const THRESHOLDS = ["a", "b"];
-const KEPT = [...FORM.control.map(({ name }) => name), ...THRESHOLDS, "enabled"];
 
 class Unit {
   picture = null;
@@ -31,9 +29,10 @@ class Unit {
     this.id = `control-${made}`;
     this.box = $("control-unit").content.firstElementChild.cloneNode(true);
     const grid = this.box.querySelector(".grid");
-    for (const one of FORM.control) grid.append(...inputOf(one, { id: `${this.id}-${one.name}` }));
-    const thresholds = THRESHOLDS.map((part) => make("label", {}, make("span"), " ", make("input", { id: `${this.id}-${part}`, type: "number", min: 0, max: 255, step: "any" })));
-    grid.children[1].after(...thresholds);
+    const fields = FORM.control.map((one) => inputOf(one, { data: { part: one.name } })[0]);
+    // Choices, thresholds, numbers.
+    grid.prepend(...fields.filter((one) => one.querySelector("select")));
+    grid.append(...fields.slice(grid.children.length - THRESHOLDS.length));
     for (const part of [this.box, ...this.box.querySelectorAll("[data-part]")]) part.id = `${this.id}-${part.dataset.part}`;
     $("control-units").append(this.box);
     this.#listen();
@@ -44,24 +43,26 @@ class Unit {
   }
 
   #listen() {
-    const at = (name) => `${this.id}-${name}`;
-    onFiles(at("file"), (files) => takeControls(files, this));
-    const names = FORM.preprocessors.map(({ name, label }) => [name, label]);
-    this.part("preprocessor").replaceChildren(...[["none", t`None`], ...names].map(([name, label]) => option(name, label)));
-    on(at("preprocessor"), "input", () => {
+    const at = (part, type, heard) => on(`${this.id}-${part}`, type, heard);
+    onFiles(`${this.id}-file`, (files) => takeControls(files, this));
+    this.part("preprocessor").replaceChildren(...[{ name: "none", label: t`None` }, ...FORM.preprocessors].map(({ name, label }) => option(name, label)));
+    at("preprocessor", "input", () => {
       for (const part of THRESHOLDS) this.part(part).value = "";
     });
-    this.box.addEventListener("input", () => this.show());
-    this.part("picture").addEventListener("error", () => this.#broken());
-    on(at("picture"), "load", () => problem(this.part("problem"), ""));
-    on(at("draw"), "click", () => this.#draw().catch(shownAt(at("problem"))));
-    on(at("remove"), "click", () => removeUnit(this));
+    at("box", "input", () => this.show());
+    at("picture", "error", () => this.#broken());
+    at("picture", "load", () => problem(this.part("problem"), ""));
+    at("draw", "click", () => this.#draw().catch(shownAt(`${this.id}-problem`)));
+    at("remove", "click", () => removeUnit(this));
   }
 
-  #broken() {
-    if (this.#chosen()) return problem(this.part("problem"), t`The server can’t make this of the picture; choose another preprocessor.`);
-    this.put(null);
-    problem(this.part("problem"), t`The server no longer has a picture that is used here; choose it again.`);
+  async #broken() {
+    const { picture } = this;
+    const gone = await isGone(picture);
+    if (picture !== this.picture) return;
+    if (gone) this.put(null);
+    if (gone) problem(this.part("problem"), t`The server no longer has a picture that is used here; choose it again.`);
+    else if (this.#chosen()) problem(this.part("problem"), t`The server can’t make this of the picture; choose another preprocessor.`);
   }
 
   #chosen() {
@@ -84,26 +85,28 @@ class Unit {
     const wrong = [...this.box.querySelectorAll(".grid input")].find((input) => !input.disabled && !input.validity.valid && !input.validity.stepMismatch);
     if (wrong) {
       this.box.open = $("fold-control").open = true;
+      wrong.setAttribute("aria-invalid", "true");
+      wrong.addEventListener("input", () => wrong.removeAttribute("aria-invalid"), { once: true });
       wrong.focus();
       throw new Error(`${wrong.labels[0].textContent.trim()}: ${whyInvalid(wrong)}`);
     }
     const own = this.#chosen()?.thresholds?.some(([, value], place) => Number(this.part(THRESHOLDS[place]).value) !== value);
     const found = { image: own ? (await ask(this.#made(), { method: "POST" })).id : this.picture.id };
-    for (const { name, type } of FORM.control) found[name] = type === "number" ? Number(this.part(name).value) : this.part(name).value;
+    for (const { name, type } of FORM.control) found[name] = type === "number" ? Number(get(this.part(name))) : get(this.part(name));
     return own ? { ...found, preprocessor: "none" } : found;
   }
 
   /** What is kept of it, for a reload and to take back what was done. */
   state() {
-    const values = KEPT.map((name) => [name, name === "enabled" ? this.part(name).checked : this.part(name).value]);
-    return { ...Object.fromEntries(values), picture: inWords(this.picture) };
+    const inputs = [...this.box.querySelectorAll("select, input:not([type=file])")];
+    return { ...Object.fromEntries(inputs.map((input) => [input.dataset.part, get(input)])), picture: inWords(this.picture) };
   }
 
   /** Be as `state` says; a picture that it is silent of stays. */
   fill({ picture, ...values }) {
     // Until the model's networks are known, each may be one of them.
-    const fits = (name, value) => KEPT.includes(name) && (name !== "net" || !nets.length || nets.includes(value));
-    for (const [name, value] of Object.entries(values)) if (fits(name, value)) set(this.part(name), value);
+    const fits = (name, value) => name !== "net" || !nets.length || nets.includes(value);
+    for (const [name, value] of Object.entries(values)) if (this.part(name) && fits(name, value)) set(this.part(name), value);
     if (picture !== undefined && picture?.id !== this.picture?.id) this.put(recalled(picture));
     else this.show();
   }
@@ -113,7 +116,7 @@ class Unit {
     const isNewest = this.#choosing();
     try {
       const picture = await give(file, name);
-      if (!isNewest()) return letGo(picture);
+      if (!isNewest() || !units.includes(this)) return letGo(picture);
       this.put(picture, drawn);
       if (!hasPicture()) fitSize(picture.width, picture.height);
       announce(t`${name}, ${picture.width} by ${picture.height} pixels, leads.`);
@@ -164,7 +167,7 @@ class Unit {
 }
 
 function showAll() {
-  const leading = units.filter((unit) => unit.leads).length;
+  const leading = nets.length ? units.filter((unit) => unit.leads).length : 0;
   $("control-badge").textContent = leading > 1 ? leading : leading ? t`on` : "";
   $("control-add").hidden = nets.length === 0 || units.length >= MOST_CONTROLS;
   for (const unit of units) unit.part("remove").disabled = units.length === 1 && !unit.picture;

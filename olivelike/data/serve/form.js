@@ -60,7 +60,8 @@ function joinTwin(twin) {
 
 document.querySelectorAll("[data-twin]").forEach(joinTwin);
 
-const get = (input) => (input.type === "checkbox" ? input.checked : input.value);
+/** What an input holds. */
+export const get = (input) => (input.type === "checkbox" ? input.checked : input.value);
 
 /** Let an input hold a value. */
 export function set(input, value) {

@@ -48,6 +48,9 @@ export function letGo(one) {
   if (one?.url.startsWith("blob:")) URL.revokeObjectURL(one.url);
 }
 
+/** Whether the server says that it has a picture no more: one that does not answer may have it. */
+export const isGone = ({ id }) => stillThere([id]).then((there) => !there.has(id), () => false);
+
 /** Those of some uploads that the server still has, or has again from the gallery: their sizes by their ids. */
 export async function stillThere(ids) {
   if (!ids.length) return new Map();

@@ -3,7 +3,7 @@
 import { paintOver, repaint } from "./canvas.js";
 import { $, newest, on, onFiles, onFilled, tellInput } from "./dom.js";
 import { noteSize, ownArea, setField } from "./form.js";
-import { give, idOf, inWords, letGo, picked, recalled } from "./given.js";
+import { give, idOf, inWords, isGone, letGo, picked, recalled } from "./given.js";
 import { t } from "./language.js";
 import { announce, notice, problem, shownAt } from "./notices.js";
 import { asPng, canvasOf } from "./strokes.js";
@@ -106,11 +106,16 @@ export async function fillInitial({ picture: kept = null, steps = [] }) {
     const drawn = await repaint(picture, steps);
     if (isNewest()) hold(drawn);
   } catch {
-    if (isNewest()) lose();
+    if (!isNewest()) return;
+    problem($("init-problem"), t`The server no longer has a picture that is used here; choose it again.`);
+    lose();
   }
 }
 
-function lose() {
+/** Let go of a picture that can't be shown, where it is gone. */
+async function lose() {
+  const lost = picture;
+  if (!lost?.id || !(await isGone(lost)) || lost !== picture) return;
   put(null);
   $("fold-init").open = true;
   problem($("init-problem"), t`The server no longer has a picture that is used here; choose it again.`);

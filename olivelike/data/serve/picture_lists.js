@@ -1,7 +1,7 @@
 // Pictures that an order may have several of beside its words: a prompt for the IP-Adapter, references to work after.
 
 import { $, button, make, on, onFiles, tellInput } from "./dom.js";
-import { give, inWords, letGo, recalled } from "./given.js";
+import { give, inWords, isGone, letGo, recalled } from "./given.js";
 import { t } from "./language.js";
 import { announce, problem } from "./notices.js";
 
@@ -12,7 +12,7 @@ function pictureList(name, field, told) {
 
   function show() {
     $(`${name}-pictures`).replaceChildren(...pictures.map((one, place) => make(
-      "li", {}, make("img", { src: one.url, alt: `${place + 1}: ${one.name}`, on: { error: () => remove(one) } }),
+      "li", {}, make("img", { src: one.url, alt: `${place + 1}: ${one.name}`, on: { error: () => isGone(one).then((gone) => gone && remove(one)) } }),
       make("span", { className: "of-picture", "aria-hidden": "true" }, String(place + 1)),
       button("×", () => {
         remove(one);

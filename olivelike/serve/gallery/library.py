@@ -219,11 +219,15 @@ class Library:
         return view
 
     async def bring_back(self, uploads: Iterable[str], client: str, needed: Collection[str]) -> None:
-        """Keep those uploads again that are gone, and are pictures of the gallery."""
+        """Keep those uploads again that are pictures of the gallery."""
         for name in uploads:
-            if not self._upload(name).is_file() and (row := self._gallery.copied(name)) is not None:
+            if (row := self._gallery.copied(name)) is not None:
                 with contextlib.suppress(OlivelikeError):  # Its file was taken away, or there is no room for it.
                     await self.copy(row.id, client, needed)
+
+    def gone(self, uploads: Iterable[str]) -> list[str]:
+        """Return those of uploads that are not there."""
+        return [name for name in uploads if not self._upload(name).is_file()]
 
     def sent(self, uploads: Iterable[str], client: str | None) -> dict[str, tuple[int, int]]:
         """Return the sizes of uploads that are there and that a client sent; `None` is for all clients.
