@@ -128,6 +128,10 @@ def _with_what_is_here(view: _View, upscalers: Iterable[str]) -> _View:
     settings = dict(view.record.get("other") or {})
     changes: dict[str, Any] = _sampler(view.record.get("scheduler"), settings)
     upscaler, hires = settings.get("Hires upscaler", ""), take_hires(settings, view.record.get("steps"))
+    enlarged = None if hires or "Postprocess upscale by" in settings else settings.get("Postprocess upscaler")
+    if enlarged is not None and (name := named_upscaler(enlarged, upscalers)):
+        del settings["Postprocess upscaler"]
+        changes["upscaler"] = UsedFile(f"{name}.onnx")
     if not hires and not changes:
         return view
     without = ""

@@ -42,10 +42,15 @@ function add(one) {
   tell();
 }
 
+const feather = () => Number($("mask-feather").value) || 0;
+/** Radius of the thinnest stroke of the mask. */
+const thinnest = () => Math.min(...drawing.steps.filter((one) => one.kind === "stroke" && !one.erase && one.layers.includes("mask")).map((one) => one.radius));
+
 function tell() {
   const share = covered(canvas()) * 100;
   const [width, height] = sizeOf(drawing);
-  $("mask-share").textContent = [drawing.masks && t`${inDigits(share, share < 10 ? 1 : 0)} % covered`, `${width}\u00d7${height}`].filter(Boolean).join(", ");
+  const faint = drawing.masks && thinnest() < feather() && t`strokes thinner than twice the blur fade`;
+  $("mask-share").textContent = [drawing.masks && t`${inDigits(share, share < 10 ? 1 : 0)} % covered`, `${width}\u00d7${height}`, faint].filter(Boolean).join(", ");
   $("mask-undo").disabled = drawing.steps.length === 0;
   $("mask-redo").disabled = undone.length === 0;
   const frame = frameOf(drawing);
@@ -74,9 +79,8 @@ function placed() {
   if (!drawing) return;
   showBrush(brush.x, brush.y);
   // A blur of a canvas that is shown large takes long, for each bit of a stroke.
-  // Of strokes that are thinner than their edge nothing would be seen.
-  const feather = Number($("mask-feather").value) || 0;
-  const blur = (stroke && viewScale() > 2) || feather * 2 > Number($("mask-pixels").value) ? 0 : feather * viewScale();
+  // Of strokes that are thinner than their edge nothing would be seen: it is shown as soft as the thinnest allows.
+  const blur = stroke && viewScale() > 2 ? 0 : Math.min(feather(), thinnest() / 2) * viewScale();
   canvas().style.filter = blur ? `blur(${blur}px)` : "none";
 }
 
@@ -364,7 +368,10 @@ export function startCanvas() {
   on("mask-tools", "change", (event) => choose(event.target.value));
   on("mask-size", "input", takeSlider);
   on("mask-pixels", "input", takePixels);
-  on("mask-feather", "input", placed);
+  on("mask-feather", "input", () => {
+    placed();
+    tell();
+  });
   for (const side of SIDES) on(`frame-${side}`, "change", () => {
     setFrame({ [side]: Number($(`frame-${side}`).value) || 0 }, null, Math.ceil);
     tell();

@@ -69,6 +69,7 @@ function detailOf(one) {
 
 function show() {
   const one = found(current);
+  $("stage-no-model").hidden = Boolean(one);
   $("model-button").replaceChildren(
     make("span", { className: "hint" }, t`Model`),
     make("strong", {}, one?.title ?? t`no model`),

@@ -4,7 +4,8 @@ import { $, on } from "./dom.js";
 import { t } from "./language.js";
 
 const KEY = "olivelike.theme";
-const ORDER = ["auto", "light", "dark"];
+/** The first click is seen. */
+const ORDER = matchMedia("(prefers-color-scheme: dark)").matches ? ["auto", "light", "dark"] : ["auto", "dark", "light"];
 const NAMES = { auto: t`Theme: as the system`, light: t`Theme: light`, dark: t`Theme: dark` };
 const SIGNS = { auto: "◐", light: "☀", dark: "☾" };
 

@@ -328,6 +328,11 @@ class PipelineFolder:
         component, _, graph = name.partition("/")
         return self.path / component / f"{graph}.onnx" if graph else self.model(component)
 
+    @property
+    def has_shallow_denoiser(self) -> bool:
+        """Whether steps between whole ones have a graph."""
+        return (self.path / self.family.denoiser / SHALLOW_FILE).is_file()
+
     def shallow_denoiser(self) -> Path:
         """Return the file of the denoiser's shallow part. Raises `SourceError` if it is not there."""
         name = self.family.denoiser

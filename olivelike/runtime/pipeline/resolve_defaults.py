@@ -125,7 +125,9 @@ def absent_fields(folder: PipelineFolder) -> tuple[str, ...]:
     unused = [] if folder.family.prompt_syntax else ["prompt_weights"]
     if not folder.family.takes_negatives and not folder.takes_guidance:
         unused.append("guidance_scale")
-    return (*refused_fields(folder), *unused, *(["fast"] if folder.is_of_flow else []))
+    if not folder.has_shallow_denoiser:
+        unused += fields_that_need("caches")
+    return (*dict.fromkeys((*refused_fields(folder), *unused)), *(["fast"] if folder.is_of_flow else []))
 
 
 def refused_fields(folder: PipelineFolder) -> Mapping[str, str]:

@@ -41,7 +41,7 @@ def test_each_absent_field_is_one_of_an_order_and_refused_by_name(family):
 
 
 def test_a_unet_has_all_but_references_and_a_transformer_what_its_denoiser_takes():
-    assert absent_fields(folder_of(FAMILIES["sdxl"])) == ("references",)
+    assert absent_fields(folder_of(FAMILIES["sdxl"])) == ("references", "cache_interval")
     shared = {"eta", "cache_interval", "controls", "control_guess", "ip_adapter_images", "ip_adapter_scale", "fast"}
     unweighed = shared | {"clip_layer", "prompt_weights"}
     assert {*absent_fields(folder_of(FAMILIES["sd3"]))} == shared | {"references"}

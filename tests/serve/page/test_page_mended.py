@@ -196,3 +196,30 @@ def test_strokes_that_are_not_used_yet_are_asked_about(visit: Callable[..., Open
     page.reload()
     page.locator("html[data-ready]").wait_for(state="attached")
     assert asked == ["beforeunload"]
+
+
+def test_a_mask_of_thin_strokes_says_that_they_fade(visit: Callable[..., Opened]) -> None:
+    opened = visit()
+    page = opened.page
+    opened.fold("init")
+    page.set_input_files("#init-file", {"name": "a.png", "mimeType": "image/png", "buffer": png()})
+    page.click("#mask-open")
+    page.fill("#mask-feather", "4")
+    page.fill("#mask-pixels", "4")
+    page.focus("#mask-canvas")
+    page.keyboard.press("Space")
+    share = page.locator("#mask-share")
+    share.filter(has_text="fade").wait_for()
+    soft = page.locator("#mask-canvas").evaluate("(canvas) => canvas.style.filter")
+    page.fill("#mask-pixels", "30")
+    page.keyboard.press("Tab")
+    assert page.locator("#mask-canvas").evaluate("(canvas) => canvas.style.filter") == soft != "none"
+    page.fill("#mask-feather", "0")
+    assert "fade" not in str(share.text_content())
+
+
+def test_the_first_click_on_the_theme_is_seen(visit: Callable[..., Opened]) -> None:
+    page = visit(color_scheme="light").page
+    light = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.click("#theme")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != light

@@ -79,7 +79,7 @@ def test_what_starts_and_tells_of_work_stays_in_sight(visit: Callable[..., Opene
         summary.click()
     page.locator("#form-reset").scroll_into_view_if_needed()
     assert "Ctrl" in str(page.text_content("#generate"))
-    page.fill("#cache_interval", "0")
+    page.fill("#retry_unsafe", "-1")
     page.click("#generate")
     for name in ("#generate", "#status", "#order-problem"):
         box: dict[str, Any] = page.locator(name).bounding_box()
