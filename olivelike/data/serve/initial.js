@@ -28,6 +28,7 @@ export const hasMask = () => Boolean(painted?.mask);
 export async function setInitial(coming, own = false) {
   problem($("init-problem"), "");
   const isNewest = choosing();
+  $("init-coming").textContent = t`Sending…`;
   try {
     const given = await coming;
     if (!isNewest()) return letGo(given);
@@ -40,6 +41,7 @@ export async function setInitial(coming, own = false) {
     $("fold-init").open = true;
     problem($("init-problem"), error);
   }
+  if (isNewest()) $("init-coming").textContent = "";
   show();
 }
 
@@ -121,11 +123,12 @@ async function lose() {
   problem($("init-problem"), t`The server no longer has a picture that is used here; choose it again.`);
 }
 
-/** Paint over the initial picture: a mask, colours, or what is to be around it. */
+/** Paint over the initial picture: a mask, colours, or what is to be around it; return whether that was used. */
 export async function openCanvas(tool = "mask") {
-  if (!picture) return;
+  if (!picture) return false;
   const drawn = await paintOver(picture, { steps: painted?.steps, tool });
   if (drawn) takePainted(drawn);
+  return Boolean(drawn);
 }
 
 function takePainted(drawn) {

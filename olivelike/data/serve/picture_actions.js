@@ -1,9 +1,9 @@
 // What can be done with a picture, as buttons: below the one on the stage, and in the large view.
 
-import { $, button, make } from "./dom.js";
+import { $, button, make, tellInput } from "./dom.js";
 import { readGroup, setField } from "./form.js";
 import { fromGallery } from "./given.js";
-import { openCanvas, setInitial } from "./initial.js";
+import { fillInitial, initialState, openCanvas, setInitial } from "./initial.js";
 import { submit } from "./jobs.js";
 import { t } from "./language.js";
 import { confirmed, notice } from "./notices.js";
@@ -23,9 +23,17 @@ async function sendToInitial(picture) {
 }
 
 async function toCanvas(picture, tool) {
+  const [before, sides] = [initialState(), ["width", "height"].map((id) => [id, $(id).value])];
   await sendToInitial(picture);
   // The button waits for the picture, not for what is painted over it.
-  openCanvas(tool).catch((error) => notice(error.message));
+  openCanvas(tool).then((used) => used || takeBack(before, sides)).catch((error) => notice(error.message));
+}
+
+/** Nothing was painted, so the picture was sent for nothing: what was there before is there again. */
+async function takeBack(before, sides) {
+  await fillInitial(before);
+  for (const [id, length] of sides) setField(id, length);
+  tellInput($("form"));
 }
 
 async function refer(picture) {

@@ -70,6 +70,11 @@ export function axes() {
   return found;
 }
 
+/** Leave all axes out; their values stay, for who chooses a field again. */
+export function clearAxes() {
+  for (const side of SIDES) $(`${side}-field`).value = "";
+}
+
 /** `units` is how many control pictures have weights of their own; `choices` returns, for a field, all values there are, or nothing. */
 export function startPlot(choices, units) {
   for (const side of SIDES) {

@@ -8,6 +8,7 @@ import { t } from "./language.js";
 import { setLoras } from "./loras.js";
 import { model, modelNames, setModel } from "./models.js";
 import { notice } from "./notices.js";
+import { clearAxes } from "./plot.js";
 import { ask, path } from "./server.js";
 import { hasUpscaler } from "./upscale.js";
 
@@ -53,6 +54,7 @@ export async function applyRecipe(record, where = t`the picture`, leftOut = unde
   // It is the recipe of one picture.
   for (const name of ["num_images", "batch_size"]) setField(name, 1);
   for (const name of ["sheet", "fast", "lines"]) setField(name, false);
+  clearAxes();
   tellInput($("form"));
   $("prompt").focus();
   const text = missing.length ? t`Recipe of ${where} loaded, but ${missing.join("; ")}.` : t`Recipe of ${where} loaded.`;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -44,6 +45,35 @@ def test_a_picture_has_its_facts_and_its_buttons_below_it(visit: Callable[..., O
     page.click("#confirm-yes")
     page.locator("#picture-bar").wait_for(state="hidden")
     assert page.is_visible("#stage-empty")
+
+
+def test_a_canvas_closed_with_nothing_painted_leaves_the_form_as_it_was(visit: Callable[..., Opened]) -> None:
+    opened = visit()
+    page = opened.page
+    opened.generate(prompt="a red circle", steps=2, seed=21)
+    page.click("#picture-inpaint")
+    page.locator("#mask[open]").wait_for()
+    assert page.text_content("#init-badge") == "on"
+    page.keyboard.press("Escape")
+    page.locator("#init-badge", has_text=re.compile("^$")).wait_for(state="attached")
+    assert page.is_visible("#init-empty")
+    assert page.text_content("#init-coming") == ""
+    assert page.input_value("#strength") == "0.8"
+
+
+def test_a_recipe_leaves_no_plot_on_and_undo_has_it_back(visit: Callable[..., Opened]) -> None:
+    opened = visit()
+    page = opened.page
+    opened.generate(prompt="a red circle", steps=2, seed=21)
+    page.evaluate("document.querySelector('#x-field').closest('details').open = true")
+    page.select_option("#x-field", "guidance_scale")
+    page.fill("#x-values", "3, 7")
+    page.click("#picture-use")
+    page.locator(".notice", has_text="Recipe of the picture loaded").wait_for()
+    assert (page.input_value("#x-field"), page.text_content("#plot-badge")) == ("", "")
+    page.locator(".notice button", has_text="Undo").click()
+    page.locator("#plot-badge", has_text="2").wait_for(state="attached")
+    assert page.input_value("#x-field") == "guidance_scale"
 
 
 def test_a_picture_is_enlarged_by_hires_fix_with_what_it_was_made_from(visit: Callable[..., Opened]) -> None:
