@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Mapping
+from importlib import metadata
 from typing import TYPE_CHECKING, Final, cast
 
 from olivelike._untrusted import one_line
@@ -93,8 +94,6 @@ _DAMAGED: Final = (OSError, TypeError, ValueError)
 
 def entry_points(group: str) -> list[EntryPoint]:
     """Return the entry points of a group, sorted; a distribution whose list of them can't be read has none."""
-    from importlib import metadata
-
     try:
         return sorted(metadata.entry_points(group=group))
     except _DAMAGED:
@@ -123,8 +122,6 @@ def metadata_of(distribution: Distribution) -> Message:
 
 def installed_version(name: str) -> str | None:
     """Return the version of a distribution; `None` where it is not installed, or does not say it."""
-    from importlib import metadata
-
     try:
         return metadata_of(metadata.distribution(name))["Version"]
     except metadata.PackageNotFoundError:
@@ -134,7 +131,6 @@ def installed_version(name: str) -> str | None:
 def packages_distributions() -> dict[str, list[str]]:
     """Return the distributions that bring each top-level module, as `importlib.metadata` does."""
     import inspect
-    from importlib import metadata
 
     found: dict[str, list[str]] = {}
     for one in metadata.distributions():

@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Sequence
 from typing import Final
 
+import numpy as np
 import onnx_ir as ir
 
 from olivelike.errors import PassError
@@ -216,8 +217,6 @@ def _insert(graph: ir.Graph, before: ir.Node, operator: str, inputs: Sequence[ir
 
 
 def _sizes(graph: ir.Graph, sizes: Sequence[int]) -> ir.Value:
-    import numpy as np
-
     value = ir.Value(name="timestep.sizes", const_value=ir.tensor(np.array(sizes, np.int64)))
     value.shape, value.dtype = ir.Shape([len(sizes)]), ir.DataType.INT64
     graph.register_initializer(value)

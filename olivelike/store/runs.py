@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 
 from olivelike._untrusted import Json
@@ -16,8 +17,6 @@ KEPT_RUNS = 200
 
 def new_run_id() -> str:
     """Return a new run id; ids sort by time."""
-    from datetime import UTC, datetime
-
     return f"{datetime.now(UTC):%Y%m%dT%H%M%S%f}-{os.urandom(3).hex()}"
 
 

@@ -1,6 +1,7 @@
 """`olivelike inspect`: what an ONNX file holds, what targets make of it, and what is installed to run it."""
 
 from pathlib import Path
+from time import perf_counter
 from typing import Annotated, Any
 
 from olivelike._untrusted import Json
@@ -65,8 +66,6 @@ def inspect(
 
 
 def _open(model: Path, settings: Any) -> float:
-    from time import perf_counter
-
     from olivelike.runtime.sessions.open_session import open_session
 
     begin = perf_counter()

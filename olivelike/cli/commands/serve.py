@@ -9,7 +9,7 @@ from olivelike._text import byte_count
 from olivelike.cli import options as shared
 from olivelike.cli.options import argument, option
 from olivelike.cli.stdout import write_line
-from olivelike.serve.settings import OPTION, ServeSettings
+from olivelike.serve.settings import OPTION, ServeSettings, read_keys, read_passwords
 
 
 def _own_options() -> Iterator[tuple[str, Any, Any]]:
@@ -57,7 +57,6 @@ def serve(
     Pipelines stay open; jobs and pictures survive a restart.
     """
     from olivelike.serve import serve as run
-    from olivelike.serve.settings import read_keys, read_passwords
 
     said = shared.given(server, session, folders=folders)
     said["api_keys"] = read_keys(said.get("api_keys", ()), said.pop("api_key_file", None))

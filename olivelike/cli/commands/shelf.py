@@ -1,12 +1,13 @@
 """`olivelike shelf`: graphs and tables of names that no run has to make."""
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from olivelike._text import count
+from olivelike._text import count, size
 from olivelike.cli import options as shared
 from olivelike.cli.display.help_pages import Command, Group
 from olivelike.cli.options import argument, option
@@ -59,10 +60,7 @@ def add(
 @app.command("list", cls=Command)
 def list_entries(shelf: _Folder = None, json: shared.Json = False) -> None:
     """List what is on the shelves: the one that ships, and your own."""
-    from dataclasses import asdict
-
     from olivelike._table import Table
-    from olivelike._text import size
     from olivelike.graphs.shelf import VERSION, Damage
 
     found = list(_entries(shelf))

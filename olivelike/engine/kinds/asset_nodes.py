@@ -11,6 +11,7 @@ from olivelike.engine.keys import assets_digest, tokens_digest
 from olivelike.engine.kinds.kind import Estimate, Kind, Needs, Task
 from olivelike.engine.output.asset_table import SCHEDULER_MODEL, read_assets
 from olivelike.errors import SourceError
+from olivelike.families import family_of_folder
 from olivelike.model import Weights
 from olivelike.model.few_steps import FewSteps
 
@@ -59,7 +60,6 @@ class AssetsTask(Task):
         contents = normalise_assets(self.index, files, self.tokens, few_steps)
         if self.scheduler_model:
             from olivelike.engine.output.scheduler_model import file_of_schedules
-            from olivelike.families import family_of_folder
 
             contents[SCHEDULER_MODEL] = file_of_schedules(contents, family_of_folder(self.index, (), {}))
         kept = bench.keep(contents)

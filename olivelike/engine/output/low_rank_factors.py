@@ -21,12 +21,13 @@ import numpy as np
 from olivelike._files import explained, write_whole
 from olivelike._text import count
 from olivelike._untrusted import one_line, read_bytes
-from olivelike.engine.output.expressions import Array, Evaluator, Expression, followed, operators, parameters
+from olivelike.engine.output.expressions import Array, Evaluator, Expression, followed, operators, parameters, shape_of
 from olivelike.engine.output.fitting_loras import check_loras
 from olivelike.errors import SourceError, UsageError
 from olivelike.model.finite_values import is_float
 from olivelike.model.graph import QUANTISE_DOMAIN
 from olivelike.model.low_rank_inputs import ADAPTER_SUFFIX, DOWN, LORA_INPUTS_FILE, UP, factor_input, strength_input
+from olivelike.model.onnx_messages import ModelProto, numpy_dtype
 from olivelike.model.records.output import OutputRecord
 
 if TYPE_CHECKING:
@@ -117,7 +118,6 @@ class LoraGraphs:
 
 def _read_graph(path: Path, component: str, derivations: Mapping[str, Expression]) -> LoraGraph:
     from olivelike.graphs.inspect.skeleton import read_skeleton
-    from olivelike.model.onnx_messages import ModelProto, numpy_dtype
 
     if not path.is_file():
         raise SourceError(
@@ -254,8 +254,6 @@ def _resized(expression: Expression, shapes: Mapping[str, tuple[int, ...]]) -> E
 
 def _reshape_to(operands: Sequence[Expression], before: Sequence[Expression]) -> Expression:
     """Return the shape of a Reshape whose first axis, the features that are taken, has another size."""
-    from olivelike.engine.output.expressions import shape_of
-
     wanted = list(before[1]["constant"])
     old, new = shape_of(before[0])[0], shape_of(operands[0])[0]
     if wanted[0] == old and math.prod(wanted[1:]) > 0:

@@ -58,8 +58,6 @@ def respell(model: ir.Model) -> None:
 
 def _fold_known_sizes(editor: GraphEditor) -> None:
     """Sizes taken from a Shape → constants, where the size is fixed and only others are open."""
-    import numpy as np
-
     for node in editor.nodes("Gather", "Slice"):
         shape = producer(node.inputs[0], "Shape")
         bounds = [constant_array(value) for value in node.inputs[1:]]

@@ -1,14 +1,14 @@
 """`olivelike bench` and `olivelike ablate`: engines, methods and variants, side by side."""
 
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from olivelike._text import duration
+from olivelike._text import duration, size
 from olivelike.cli import options as shared
 from olivelike.cli.options import ProviderOptions, option
 from olivelike.cli.stdout import require_writable, write_error, write_found, write_text
@@ -265,9 +265,6 @@ def _bench_one_file(
     json: bool,
 ) -> None:
     """Time a pipeline in one file, in a process of its own."""
-    from dataclasses import asdict
-
-    from olivelike._text import size
     from olivelike.extras.bench.whole_pictures import measure_folder
 
     found, lines = [], []

@@ -25,6 +25,7 @@ from olivelike.digest import canonical_json, digest_file
 from olivelike.engine.execute.executor import LIGHT, Advanced, Answer, Demand, Failed
 from olivelike.engine.kinds.kind import Done, Needs, Task
 from olivelike.errors import DamagedError, OlivelikeError, PassError, PluginError, SessionError
+from olivelike.extras.cluster import cluster_site
 from olivelike.extras.cluster.cluster_data import ForeignError
 from olivelike.extras.cluster.cluster_site import Outcome
 from olivelike.extras.cluster.cluster_workers import ClusterWorkers, LostError, Site, is_loss, nonsense, read_answer
@@ -160,8 +161,6 @@ class ClusterExecutor:
         self._answers.put(answer)
 
     def _do_at(self, site: Site, task: Task, demand: Demand) -> Answer:
-        from olivelike.extras.cluster import cluster_site
-
         store = self._open_store(task)
         needs = task.needs(store)
         links = {path: store.file_digest(Path(path)) for path in needs.files}
@@ -191,8 +190,6 @@ class ClusterExecutor:
     def _watch(self, site: Site, task: Task, parcel: Any) -> Outcome:
         """Have a task done, and pass on what is told meanwhile."""
         from distributed import CancelledError, KilledWorker
-
-        from olivelike.extras.cluster import cluster_site
 
         node = task.place.node
 
@@ -234,8 +231,6 @@ class ClusterExecutor:
                 self._workers.client.unsubscribe_topic(parcel.name)
 
     def _stop_if_cancelled(self, site: Site, node: str, name: str) -> None:
-        from olivelike.extras.cluster import cluster_site
-
         if node in self._cancelled:
             with contextlib.suppress(LostError):
                 self._workers.ask(site, cluster_site.cancel, name)
@@ -248,7 +243,6 @@ class ClusterExecutor:
         """
         if not needs.plugins or self._workers.are_ours:
             return {}
-        from olivelike.extras.cluster import cluster_site
         from olivelike.workflow.passes.allowed_plugins import plugin_code
 
         codes = {plugin: plugin_code(Path(plugin)) for plugin in needs.plugins}

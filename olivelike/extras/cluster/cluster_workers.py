@@ -18,6 +18,7 @@ from olivelike._untrusted import JsonView, one_line, open_file
 from olivelike.engine.execute.executor import LIGHT, Demand
 from olivelike.engine.run_result import versions
 from olivelike.errors import MissingError, SessionError, UsageError, error_of
+from olivelike.extras.cluster import cluster_site
 from olivelike.extras.cluster.cluster_data import LOST, DataConnection, ForeignError, Reply, unpacked
 from olivelike.extras.cluster.cluster_site import Facts
 from olivelike.workflow.code.code_digest import engine_code
@@ -94,8 +95,6 @@ class ClusterWorkers:
 
     def close(self) -> None:
         """Let the cluster go; one of this process ends."""
-        from olivelike.extras.cluster import cluster_site
-
         with contextlib.suppress(Exception):
             self.client.close()
         self._link.close()
@@ -110,8 +109,6 @@ class ClusterWorkers:
             OlivelikeError: that the function has raised.
             SessionError: if the answer is not of the type that the function names.
         """
-        from olivelike.extras.cluster import cluster_site
-
         try:
             answer = self.client.run(cluster_site.answer, function, *values, workers=[site.address], **named)
             data = answer[site.address]
@@ -132,8 +129,6 @@ class ClusterWorkers:
             files: By digest.
             between: Called before each piece; raising from it gives up.
         """
-        from olivelike.extras.cluster import cluster_site
-
         for digest in self.ask(site, cluster_site.lacking, list(files)):
             with open_file(files[digest]) as file:
                 piece, last = file.read(cluster_site.PIECE_BYTES), False
@@ -149,8 +144,6 @@ class ClusterWorkers:
 
         Raises `LostError` if the worker is not there, or has fewer bytes.
         """
-        from olivelike.extras.cluster import cluster_site
-
         offset = 0
         while offset < size:
             piece = self.ask(site, cluster_site.give, what, offset)
@@ -161,8 +154,6 @@ class ClusterWorkers:
 
     def try_provider(self, provider: str | None) -> None:
         """Learn which workers run networks on a provider."""
-        from olivelike.extras.cluster import cluster_site
-
         for site in list(self.sites.values()) if provider is not None else ():
             if provider not in site.runs:
                 with contextlib.suppress(LostError):
@@ -215,8 +206,6 @@ class ClusterWorkers:
 
     def _describe(self, address: str) -> JsonView:
         """Return what a worker says of itself; raises as `ask`."""
-        from olivelike.extras.cluster import cluster_site
-
         probe, token = self._folder / f"probe-{self._token}", secrets.token_hex(8)
         probe.write_text(token, encoding="ascii")
         try:

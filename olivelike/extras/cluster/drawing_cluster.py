@@ -15,7 +15,7 @@ from olivelike._files import file_identity, write_whole
 from olivelike._untrusted import Json, JsonView, one_line
 from olivelike.digest import digest_file
 from olivelike.errors import OlivelikeError, SessionError
-from olivelike.extras.cluster import painting_site
+from olivelike.extras.cluster import cluster_site, painting_site
 from olivelike.extras.cluster.cluster_workers import ClusterWorkers, LostError, Site
 from olivelike.serve.drawing.painter import LOST
 
@@ -199,8 +199,6 @@ class ClusterChild:
         """Pass messages on until the process has ended; return its status."""
         settings = self._messages.get()
         places = [settings["uploads"], *settings["loras"], *settings["wildcards"], *settings["upscalers"]]
-        from olivelike.extras.cluster import cluster_site
-
         settings = {"memory_limit": int(site.facts["memory_bytes"]) * 4 // 5, **settings}
         shares = site.facts["shares"] and self._workers.ask(site, cluster_site.sees, places)
         self._workers.client.subscribe_topic(self._name, lambda event: self._told.put(event[1]))

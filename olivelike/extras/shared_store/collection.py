@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import tempfile
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -162,8 +163,6 @@ def verify(
 
     With `repair`, what is wrong is removed.
     """
-    import tempfile
-
     folder = shared.folder
     objects = list(folder.files("objects"))
     total, done = sum(file.bytes for file in objects), 0

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from olivelike._text import count, size as of_size
+from olivelike._text import count, did_you_mean, size as of_size
 from olivelike._untrusted import Json
 from olivelike.cli import options as shared
 from olivelike.cli.options import argument, option
@@ -123,7 +123,6 @@ def gc(there: "SharedStore", cap: int | None, older_than: str | None, grace: flo
 
 def unpin(there: "SharedStore", name: str, *, json: bool) -> None:
     """Let `gc` of a shared store collect a workflow's results again."""
-    from olivelike._text import did_you_mean
     from olivelike.extras.shared_store.pins import read_pins, remove_pin
 
     _require_writable(there, True)

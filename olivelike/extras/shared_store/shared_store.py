@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from olivelike.digest import digest_bytes
 from olivelike.errors import DamagedError, UnreachableError
 from olivelike.extras.shared_store.address import Address, parse_address
 from olivelike.extras.shared_store.record_signatures import RecordSignatures, decoded, read_signatures
@@ -229,8 +230,6 @@ class SharedStore:
 
     def content(self, digest: str) -> bytes | None:
         """Return a small object, or `None` if it is absent or damaged."""
-        from olivelike.digest import digest_bytes
-
         data = self.folder.read(_object(digest))
         return data if data is not None and digest_bytes(data) == digest else None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -210,8 +211,6 @@ def _openvino_dtype(settings: SessionSettings, provider: str) -> str:
     """Return the precision that OpenVINO computes in, which is its own choice unless it is told."""
     if (hint := settings.options.get("INFERENCE_PRECISION_HINT")) is not None:
         return hint
-    import importlib
-
     openvino: Any = importlib.import_module("openvino")  # Not one of the dependencies.
     device = provider.removeprefix(f"{OPENVINO} ")
     try:

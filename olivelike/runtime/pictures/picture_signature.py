@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, Literal
 
@@ -64,8 +65,6 @@ def read_signature(path: Path, roots: Sequence[Path] = ()) -> PictureSignature:
         path: The picture.
         roots: Files of root certificates that are trusted, as PEM.
     """
-    from importlib.util import find_spec
-
     try:
         data = read_bytes(path, MOST_BYTES)
     except OSError as error:

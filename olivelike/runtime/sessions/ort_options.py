@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -277,8 +278,6 @@ def library_path(library: str) -> str:
     if library == _EXTENSIONS:
         if find_spec(_EXTENSIONS) is None:
             raise SessionError(f"{library}: is not installed; run: pip install onnxruntime-extensions")
-        import importlib
-
         path: str = importlib.import_module(_EXTENSIONS).get_library_path()
         return path
     if not Path(library).is_file():

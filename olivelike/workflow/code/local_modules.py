@@ -7,6 +7,7 @@ that defines it alone, not with what the package around it hands on beside it.
 
 from __future__ import annotations
 
+import pkgutil
 import re
 import sys
 from collections.abc import Iterator
@@ -173,8 +174,6 @@ class Targets:
 
     def _members(self, package: str) -> Iterator[str]:
         """Yield the modules that lie directly in a package."""
-        import pkgutil
-
         module = self._local.find(package)
         if module is not None and module.search is not None and not module.is_engine:
             yield from (f"{package}.{info.name}" for info in pkgutil.iter_modules(module.search))
