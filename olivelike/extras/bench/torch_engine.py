@@ -38,7 +38,7 @@ class TorchJob(PipelineJob):
         return TorchEngine(self)
 
 
-class TorchEngine:
+class TorchEngine(Engine):
     """A pipeline of diffusers."""
 
     def __init__(self, job: TorchJob) -> None:

@@ -42,49 +42,36 @@ def unless(right: bool, reason: str) -> Problem:
     return None if right else reason
 
 
-def has_file(path: str, remedy: str = "", *, where: str | None = None) -> Requirement:
+def has_file(path: str, remedy: str = "") -> Requirement:
     """A file that must exist."""
-    return Requirement(f"{path} exists", lambda folder: unless(folder.has(path), "it is missing"), remedy, where=where)
+    return Requirement(f"{path} exists", lambda folder: unless(folder.has(path), "it is missing"), remedy)
 
 
-def loads(
-    component: str, remedy: str = "run the workflow with this component", *, where: str | None = None
-) -> Requirement:
+def loads(component: str, remedy: str = "run the workflow with this component") -> Requirement:
     """A network whose model file and data files are there and whole."""
 
     def problem(folder: ClientFolder) -> Problem:
         folder.model(component)
         return None
 
-    return Requirement(f"{component}/model.onnx and its data are there", problem, remedy, where=where)
+    return Requirement(f"{component}/model.onnx and its data are there", problem, remedy)
 
 
-def takes(
-    component: str, name: str, *dtypes: str, shape: Shape | None = None, remedy: str = "", where: str | None = None
-) -> Requirement:
+def takes(component: str, name: str, *dtypes: str, shape: Shape | None = None, remedy: str = "") -> Requirement:
     """An input of one of these types that accepts a shape."""
     what = f"{component}: input {name} {_wanted(dtypes, shape, 'accepts')}"
-    return Requirement(what, lambda folder: _misfit(folder.input(component, name), dtypes, shape), remedy, where=where)
+    return Requirement(what, lambda folder: _misfit(folder.input(component, name), dtypes, shape), remedy)
 
 
-def gives(
-    component: str, position: int, *dtypes: str, shape: Shape | None = None, remedy: str = "", where: str | None = None
-) -> Requirement:
+def gives(component: str, position: int, *dtypes: str, shape: Shape | None = None, remedy: str = "") -> Requirement:
     """An output, by position, of one of these types that may have a shape."""
     place = {0: "first", 1: "second", -1: "last"}[position]
     what = f"{component}: the {place} output {_wanted(dtypes, shape, 'has shape')}"
-    return Requirement(
-        what, lambda folder: _misfit(folder.output(component, position), dtypes, shape), remedy, where=where
-    )
+    return Requirement(what, lambda folder: _misfit(folder.output(component, position), dtypes, shape), remedy)
 
 
 def feeds(
-    component: str,
-    *wanted: str,
-    in_order: bool = False,
-    more: Collection[str] = (),
-    remedy: str = "",
-    where: str | None = None,
+    component: str, *wanted: str, in_order: bool = False, more: Collection[str] = (), remedy: str = ""
 ) -> Requirement:
     """Inputs that must be there, and no other than `more`; `in_order` if the client goes by position."""
 
@@ -94,15 +81,14 @@ def feeds(
         return unless(right and set(names) <= {*wanted, *more}, f"they are {', '.join(names)}")
 
     order = ", in this order" if in_order else ""
-    return Requirement(f"{component}: the inputs are {', '.join(wanted)}{order}", problem, remedy, where=where)
+    return Requirement(f"{component}: the inputs are {', '.join(wanted)}{order}", problem, remedy)
 
 
-def first_output(component: str, name: str, *, where: str | None = None) -> Requirement:
+def first_output(component: str, name: str) -> Requirement:
     """The name of the output that a client takes for granted."""
     return Requirement(
         f"{component}: {name} is the first output",
         lambda folder: unless((found := folder.output(component).name) == name, f"the first is {found}"),
-        where=where,
     )
 
 

@@ -72,6 +72,14 @@ _HAS_UNET: Final = Requirement(
 """First of a client that knows UNets alone; what else it wants is asked of those."""
 
 
+def _of(families: Collection[str], *requirements: Requirement) -> tuple[Requirement, ...]:
+    return tuple(replace(one, families=frozenset(families)) for one in requirements)
+
+
+def _where_there_is(component: str, *requirements: Requirement) -> tuple[Requirement, ...]:
+    return tuple(replace(one, where=component) for one in requirements)
+
+
 def _class_name(folder: ClientFolder) -> object:
     return folder.index.get("_class_name")
 
@@ -132,8 +140,11 @@ _DIFFUSERS: Final = (
     feeds("vae_encoder", "sample"),
     gives("vae_encoder", 0, shape=(None, 4, None, None), remedy=_MEAN),
     setting("vae_decoder/config.json", "scaling_factor", _SCALING, _OTHER_FAMILY),
-    feeds("safety_checker", "clip_input", "images", where="safety_checker"),
-    Requirement("the safety checker takes pictures as vae_decoder gives them", _safety_type, where="safety_checker"),
+    *_where_there_is(
+        "safety_checker",
+        feeds("safety_checker", "clip_input", "images"),
+        Requirement("the safety checker takes pictures as vae_decoder gives them", _safety_type),
+    ),
     data_file(_NETWORKS, "weights.pb", "`save_pretrained` leaves that behind"),
 )
 """`OnnxStableDiffusionPipeline` and its kin, in versions before 0.43, which has them no more.
@@ -200,10 +211,6 @@ def _has_output(component: str, name: str) -> Requirement:
     )
 
 
-def _of(families: Collection[str], *requirements: Requirement) -> tuple[Requirement, ...]:
-    return tuple(replace(one, families=frozenset(families)) for one in requirements)
-
-
 def _in_index(denoiser: str) -> Requirement:
     return Requirement(
         f"model_index.json has an entry for {denoiser}",
@@ -213,25 +220,23 @@ def _in_index(denoiser: str) -> Requirement:
     )
 
 
-def _network(component: str, *, where: str | None = None) -> tuple[Requirement, ...]:
-    return loads(component, where=where), has_file(f"{component}/config.json", _AGAIN, where=where)
+def _network(component: str) -> tuple[Requirement, ...]:
+    return loads(component), has_file(f"{component}/config.json", _AGAIN)
 
 
-def _text(text: TextPart, *, where: str | None) -> tuple[Requirement, ...]:
+def _text(text: TextPart) -> tuple[Requirement, ...]:
     """Return what is asked of a text encoder: its first output is the one vector, if there is a projection."""
     name = text.component
-    ids = feeds(name, "input_ids", more=("attention_mask",), where=where)
-    tokenizer = has_file(f"{text.tokenizer}/tokenizer_config.json", _TOKENIZER, where=where)
+    ids = feeds(name, "input_ids", more=("attention_mask",))
+    tokenizer = has_file(f"{text.tokenizer}/tokenizer_config.json", _TOKENIZER)
     if text.pooled == _BY_NAME:
         return *_network(name), tokenizer, ids, _has_output(name, _BY_NAME)
     first = "text_embeds" if text.class_name.endswith("WithProjection") else "last_hidden_state"
-    return *_network(name, where=where), tokenizer, ids, first_output(name, first, where=where)
+    return *_network(name), tokenizer, ids, first_output(name, first)
 
 
 _BY_NAME: Final = "pooler_output"
 """The one vector of a text, where a pipeline takes it by its name."""
-_MAY_LACK: Final = {"sd3": "text_encoder_3"}
-"""Family → text encoder that its pipelines do without."""
 _DENOISERS: Final = {
     **{
         name: feeds("unet", *_UNET, more=("timestep_cond", "text_embeds", "time_ids"))
@@ -250,8 +255,8 @@ def _of_family(family: Family) -> Iterator[Requirement]:
     yield from _of([family.name], _in_index(denoiser), *_network(denoiser), _DENOISERS[family.name])
     yield from _of([family.name], _only_output(denoiser, f"out_{family.sample}"))
     for text in family.texts:
-        where = text.component if _MAY_LACK.get(family.name) == text.component else None
-        yield from _of([family.name], *_text(text, where=where))
+        wanted = _of([family.name], *_text(text))
+        yield from _where_there_is(text.component, *wanted) if text.optional else wanted
     if any(text.back for text in family.texts):
         yield from _of([family.name], Requirement("text encoders give hidden_states.N for each layer", _hidden_states))
     if family.latents.shift:
@@ -364,9 +369,10 @@ _ONNXSTACK: Final = (
     gives("unet", 0, *_FLOATS),
     gives("vae_encoder", 0, *_FLOATS, shape=(1, 4, None, None), remedy=_MEAN),
     gives("vae_decoder", 0, *_FLOATS, shape=(1, 3, None, None)),
-    takes(_SECOND, "input_ids", "int32", shape=(1, 77), where=_SECOND),
-    gives(_SECOND, 0, *_FLOATS, shape=(1, None), where=_SECOND),
-    takes(_GUIDE, STRENGTH, "float64", shape=(1,), where=_GUIDE),
+    *_where_there_is(
+        _SECOND, takes(_SECOND, "input_ids", "int32", shape=(1, 77)), gives(_SECOND, 0, *_FLOATS, shape=(1, None))
+    ),
+    *_where_there_is(_GUIDE, takes(_GUIDE, STRENGTH, "float64", shape=(1,))),
     data_file(_NETWORKS, "model.onnx.data", "its tools copy model.onnx with model.onnx.data"),
 )
 """OnnxStack and Amuse. Inputs and outputs go by position; floats are converted to what the graph wants, ids are not.

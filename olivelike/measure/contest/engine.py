@@ -24,15 +24,15 @@ class EngineAbsent(SessionError):  # noqa: N818  (no error: the engine is left o
 class Engine(Protocol):
     """Opened engine of a child."""
 
-    @property
-    def facts(self) -> dict[str, str]:
-        """`version`, `provider` and `dtype`, for the table."""
+    facts: dict[str, str]
+    """`version`, `provider` and `dtype`, for the table."""
 
     def run(self, turn: Turn) -> Timing:
         """Run once."""
 
     def device_bytes(self) -> int | None:
-        """Return the device memory that its allocator has had at most; `None` if it does not know."""
+        """Return the device memory that its allocator has had at most; `None` if only the driver knows."""
+        return None
 
 
 class Job(Protocol):

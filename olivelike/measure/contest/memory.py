@@ -12,17 +12,18 @@ import importlib
 import statistics
 import sys
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import psutil
+
 from olivelike.runtime.sessions.devices import NVIDIA, find_device
 
 if TYPE_CHECKING:
-    import psutil
-
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
 
@@ -139,8 +140,6 @@ def watching(pid: int, driver: NvidiaDriver | None) -> Iterator[Peaks]:
 
 
 def _watch(pid: int, driver: NvidiaDriver | None, peaks: Peaks, done: threading.Event) -> None:
-    import psutil
-
     look = 0
     with contextlib.suppress(psutil.Error):  # It has died; whoever waits for its answer says so.
         process = psutil.Process(pid)
@@ -155,8 +154,6 @@ def _watch(pid: int, driver: NvidiaDriver | None, peaks: Peaks, done: threading.
 
 
 def _look_at_tree(process: psutil.Process, resident: int, driver: NvidiaDriver | None, peaks: Peaks) -> None:
-    import psutil
-
     total, pids = resident, {process.pid}
     for member in process.children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -178,8 +175,6 @@ def peak_resident_bytes() -> int:
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * _KIB
     if sys.platform == "win32":
-        import psutil
-
         return int(psutil.Process().memory_info().peak_wset)
     import resource
 
@@ -212,8 +207,6 @@ class Surroundings:
     @property
     def other_percent(self) -> float | None:
         """Percent of all processors' time that other processes took; `None` if nothing was measured."""
-        import psutil
-
         capacity = self.seconds * (psutil.cpu_count() or 1)
         return min(max(100 * self.other_seconds / capacity, 0.0), 100.0) if capacity else None
 
@@ -231,10 +224,6 @@ class Surroundings:
 @contextlib.contextmanager
 def surveying() -> Iterator[list[Surroundings]]:
     """Look at the machine before and after the block; the list has what was found when it ends."""
-    import time
-
-    import psutil
-
     found: list[Surroundings] = []
     start, before = time.perf_counter(), _other_seconds()
     yield found
@@ -244,8 +233,6 @@ def surveying() -> Iterator[list[Surroundings]]:
 
 def _other_seconds() -> float:
     """Return the CPU seconds of the machine so far, without those of this process and all that it started."""
-    import psutil
-
     times = psutil.cpu_times()._asdict()
     idle = ("idle", "iowait", "guest", "guest_nice")  # Guests are in `user` and `nice` already.
     busy = float(sum(seconds for name, seconds in times.items() if name not in idle))

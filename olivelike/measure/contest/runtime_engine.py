@@ -57,10 +57,7 @@ class PipelineJob:
     safety: bool
 
     def start(self) -> Engine:
-        """Open the engine, in a child.
-
-        Raises `EngineAbsent` if it can't be measured here, and `OlivelikeError` if it can't open what it should.
-        """
+        """Open the engine, as `Job.start`."""
         return PipelineEngine(self)
 
 
@@ -79,7 +76,7 @@ class NetworkJob:
         return OneFileEngine(self) if is_one_file(self.model) else NetworkEngine(self)
 
 
-class PipelineEngine:
+class PipelineEngine(Engine):
     """A pipeline of the runtime."""
 
     def __init__(self, job: PipelineJob) -> None:
@@ -122,10 +119,6 @@ class PipelineEngine:
         self._stopwatch.start()
         self._pipeline.generate(request, on_step=lambda _: self._stopwatch.step())
         return self._stopwatch.stop()
-
-    def device_bytes(self) -> int | None:
-        """Return `None`: only the driver knows what a provider has allocated."""
-        return None
 
 
 class _TimedSession(Session):
@@ -220,7 +213,7 @@ def _openvino_dtype(settings: SessionSettings, provider: str) -> str:
     return str(chosen.get_type_name())
 
 
-class OneFileEngine:
+class OneFileEngine(Engine):
     """A pipeline in one file, in a session."""
 
     def __init__(self, job: NetworkJob) -> None:
@@ -239,12 +232,8 @@ class OneFileEngine:
         self._session.run(None, self._inputs)
         return self._stopwatch.stop()
 
-    def device_bytes(self) -> int | None:
-        """Return `None`: only the driver knows what a provider has allocated."""
-        return None
 
-
-class NetworkEngine:
+class NetworkEngine(Engine):
     """A network in a session, its buffers bound once."""
 
     def __init__(self, job: NetworkJob) -> None:
@@ -271,10 +260,6 @@ class NetworkEngine:
         self._stopwatch.start()
         self._call.run()
         return self._stopwatch.stop()
-
-    def device_bytes(self) -> int | None:
-        """Return `None`: only the driver knows what a provider has allocated."""
-        return None
 
 
 def network_shapes(
