@@ -60,6 +60,29 @@ class Interface:
     """Output → input whose batch, height and width it has; the trace knows them as formulas only."""
 
 
+def packing_interface(patch: int, channels: int, tokens: int, width: int) -> Interface:
+    """Return what a denoiser takes and gives that packs latents itself: latents, the share of noise, and one text.
+
+    Args:
+        patch: Latents along a side of the squares that are one token to it.
+        channels: Of latents.
+        tokens: Of the text that it is traced with.
+        width: Of each token of the text.
+    """
+    dims = ("transformer_batch", None, "transformer_height", "transformer_width")
+    text = ("transformer_batch", "transformer_sequence", None)
+    return Interface(
+        (
+            # Neither square nor a common size.
+            Input("sample", "float32", dims, (2, channels, patch * 4, patch * 6)),
+            Input("timestep", "float32", ("transformer_time_batch",), (1,), share=True),
+            Input("encoder_hidden_states", "float32", text, (2, tokens, width)),
+        ),
+        ("out_sample",),
+        sized_like={"out_sample": "sample"},
+    )
+
+
 @dataclass(frozen=True)
 class Told:
     """Findings about a denoiser from names and shapes of its tensors."""

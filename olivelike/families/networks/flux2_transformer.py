@@ -18,14 +18,13 @@ from olivelike.families.network import (
     by_diffusers,
     check_turns,
     first_shape,
-    head_count,
     held,
-    layer_count,
     shown,
     size_of,
     swapped,
     with_own_names,
 )
+from olivelike.families.networks.flux_transformer import shared_config
 
 if TYPE_CHECKING:
     import torch
@@ -150,22 +149,13 @@ HELD: Final = (
 
 
 def _config(published: Config, shapes: Shapes, head_width: int | None) -> Config:
-    """Read a config off shapes in either spelling."""
     del published
-    assert head_width is not None
-    width, taken = first_shape(shapes, r"^(img_in|x_embedder)\.weight$")
-    inner = first_shape(shapes, r"^(double_blocks\.0\.img_mlp\.2|transformer_blocks\.0\.ff\.linear_out)\.weight$")[1]
+    inner = first_shape(shapes, r"^(double_blocks\.0\.img_mlp\.2|transformer_blocks\.0\.ff\.linear_out)\.weight$")
+    times = first_shape(shapes, r"^time_.*(in_layer|timestep_embedder\.linear_1)\.weight$")
     return {
-        "num_attention_heads": head_count(width, head_width),
-        "in_channels": taken,
-        "mlp_ratio": inner / width,
-        "joint_attention_dim": first_shape(shapes, r"^(txt_in|context_embedder)\.weight$")[1],
-        "num_layers": layer_count(shapes, r"^(?:double_blocks|transformer_blocks)\.(\d+)\."),
-        "num_single_layers": layer_count(shapes, r"^single_(?:transformer_)?blocks\.(\d+)\."),
-        "timestep_guidance_channels": first_shape(shapes, r"^time_.*(in_layer|timestep_embedder\.linear_1)\.weight$")[
-            1
-        ],
-        "guidance_embeds": any("guidance_in." in name or "guidance_embedder." in name for name in shapes),
+        **shared_config(shapes, head_width),
+        "mlp_ratio": inner[1] / inner[0],
+        "timestep_guidance_channels": times[1],
     }
 
 

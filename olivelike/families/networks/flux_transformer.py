@@ -148,21 +148,24 @@ _SPLIT: Final = 7 * 3072
 """Rows that diffusers' converter splits."""
 
 
-def _config(published: Config, shapes: Shapes, head_width: int | None) -> Config:
-    """Read a config off shapes in either spelling."""
-    del published
+def shared_config(shapes: Shapes, head_width: int | None) -> Config:
+    """Return what FLUX.1 and FLUX.2 have alike in a config, off shapes in either spelling."""
     assert head_width is not None
     width, taken = first_shape(shapes, r"^(img_in|x_embedder)\.weight$")
-    pooled = first_shape(shapes, r"^(vector_in\.in_layer|time_text_embed\.text_embedder\.linear_1)\.weight$")
     return {
         "num_attention_heads": head_count(width, head_width),
         "in_channels": taken,
         "joint_attention_dim": first_shape(shapes, r"^(txt_in|context_embedder)\.weight$")[1],
-        "pooled_projection_dim": pooled[1],
         "num_layers": layer_count(shapes, r"^(?:double_blocks|transformer_blocks)\.(\d+)\."),
         "num_single_layers": layer_count(shapes, r"^single_(?:transformer_)?blocks\.(\d+)\."),
         "guidance_embeds": any("guidance_in." in name or "guidance_embedder." in name for name in shapes),
     }
+
+
+def _config(published: Config, shapes: Shapes, head_width: int | None) -> Config:
+    del published
+    pooled = first_shape(shapes, r"^(vector_in\.in_layer|time_text_embed\.text_embedder\.linear_1)\.weight$")
+    return {**shared_config(shapes, head_width), "pooled_projection_dim": pooled[1]}
 
 
 STORED: Final = with_own_names(

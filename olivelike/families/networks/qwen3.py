@@ -40,7 +40,8 @@ def _taken(config: Config) -> list[int]:
     return taken
 
 
-def _interface(config: Config) -> Interface:
+def interface(config: Config) -> Interface:
+    """Return what a network of the kind takes and gives, whatever its sizes."""
     del config
     dims, example = ("text_batch", "text_sequence"), (2, 24)
     return Interface(
@@ -84,6 +85,11 @@ def _check(component: str, class_name: str, config: Config) -> None:
             f"{component}: the config of {class_name} has {heads:g} heads of width {width:g} and {groups:g} of keys, "
             "where the width is even and the first number a multiple of the last; get its config.json again"
         )
+    check_window(component, class_name, config)
+
+
+def check_window(component: str, class_name: str, config: Config) -> None:
+    """Refuse layers that see a part of the text each. Raises `SourceError`."""
     if config.get("use_sliding_window"):
         raise SourceError(
             f"{component}: {class_name} with `use_sliding_window: {shown(config['use_sliding_window'])}` is not "
@@ -209,7 +215,7 @@ NETWORKS: Final = tuple(
     Network(
         class_name,
         ("text_encoder",),
-        _interface,
+        interface,
         lambda network: _forward,  # noqa: ARG005
         _check,
         prepare=_without_the_rest,

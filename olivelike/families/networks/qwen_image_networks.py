@@ -10,7 +10,8 @@ from types import MethodType
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError
-from olivelike.families.network import Input, Interface, Network, check_base, shown, size_of
+from olivelike.families.network import Input, Interface, Network, check_base, packing_interface, shown, size_of
+from olivelike.families.networks import qwen3
 from olivelike.model.components import VAES, latent_channels, pixels_per_latent
 
 if TYPE_CHECKING:
@@ -29,18 +30,7 @@ _FRAMES: Final = 2
 
 
 def _transformer(config: Config) -> Interface:
-    dims = ("transformer_batch", None, "transformer_height", "transformer_width")
-    text = ("transformer_batch", "transformer_sequence", None)
-    return Interface(
-        (
-            # Neither square nor a common size.
-            Input("sample", "float32", dims, (2, config["in_channels"] // _PATCH**2, _PATCH * 4, _PATCH * 6)),
-            Input("timestep", "float32", ("transformer_time_batch",), (1,), share=True),
-            Input("encoder_hidden_states", "float32", text, (2, _TEXT, config["joint_attention_dim"])),
-        ),
-        ("out_sample",),
-        sized_like={"out_sample": "sample"},
-    )
+    return packing_interface(_PATCH, config["in_channels"] // _PATCH**2, _TEXT, config["joint_attention_dim"])
 
 
 def _predict(self: Any, sample: torch.Tensor, timestep: torch.Tensor, encoder_hidden_states: torch.Tensor) -> Any:
@@ -161,15 +151,6 @@ def _as_pictures(network: Any) -> None:
             module.mode = "nearest"
 
 
-def _text(config: Config) -> Interface:
-    del config
-    dims, example = ("text_batch", "text_sequence"), (2, _TEXT)
-    return Interface(
-        (Input("input_ids", "int32", dims, example), Input("attention_mask", "int32", dims, example)),
-        ("hidden_states",),
-    )
-
-
 def _read(self: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> Any:
     return self.network.model.language_model(input_ids, attention_mask, use_cache=False).last_hidden_state
 
@@ -189,11 +170,7 @@ def _check_text(component: str, class_name: str, config: Config) -> None:
             f"{component}: the config of {class_name} has `mrope_section: {shown(parts)}`, where {_AXES} numbers above "
             f"0 make sense whose sum is {half:g}, half of a head's width; get its config.json again"
         )
-    if text.get("use_sliding_window"):
-        raise SourceError(
-            f"{component}: {class_name} with `use_sliding_window: {shown(text['use_sliding_window'])}` is not "
-            "supported: its layers read a part of the text each"
-        )
+    qwen3.check_window(component, class_name, text)
 
 
 NETWORKS: Final = (
@@ -228,7 +205,7 @@ NETWORKS: Final = (
     Network(
         "Qwen2_5_VLForConditionalGeneration",
         ("text_encoder",),
-        _text,
+        qwen3.interface,
         lambda network: _read,  # noqa: ARG005
         _check_text,
         counts=frozenset({"num_hidden_layers", "depth"}),

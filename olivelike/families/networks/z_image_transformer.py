@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 from olivelike.errors import SourceError
 from olivelike.families.network import (
     DENOISER_PREFIXES,
-    Input,
     Interface,
     Network,
     Shapes,
@@ -23,6 +22,7 @@ from olivelike.families.network import (
     head_count,
     held,
     layer_count,
+    packing_interface,
     shown,
     size_of,
     with_own_names,
@@ -47,18 +47,7 @@ _EXAMPLE: Final = 24
 
 
 def _interface(config: Config) -> Interface:
-    dims = ("transformer_batch", None, "transformer_height", "transformer_width")
-    text = ("transformer_batch", "transformer_sequence", None)
-    return Interface(
-        (
-            # Neither square nor a common size.
-            Input("sample", "float32", dims, (2, config["in_channels"], _PATCH * 4, _PATCH * 6)),
-            Input("timestep", "float32", ("transformer_time_batch",), (1,), share=True),
-            Input("encoder_hidden_states", "float32", text, (2, _EXAMPLE, config["cap_feat_dim"])),
-        ),
-        ("out_sample",),
-        sized_like={"out_sample": "sample"},
-    )
+    return packing_interface(_PATCH, config["in_channels"], _EXAMPLE, config["cap_feat_dim"])
 
 
 def _forward(self: Any, sample: torch.Tensor, timestep: torch.Tensor, encoder_hidden_states: torch.Tensor) -> Any:
