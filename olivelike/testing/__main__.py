@@ -1,7 +1,6 @@
 """`python -m olivelike.testing make-checkpoint sd15 DIR`: write a checkpoint with random weights.
 
 `python -m olivelike.testing make-single-file DIR FILE` writes the same weights into one file, in original names.
-`python -m olivelike.testing make-KIND PIPELINE DIR` writes a guide of a kind for a checkpoint folder.
 """
 
 from __future__ import annotations
@@ -14,10 +13,8 @@ from typing import Any
 
 from olivelike.errors import OlivelikeError, UsageError
 from olivelike.model.components import INDEX_FILE
-from olivelike.model.guides import GUIDES
 from olivelike.testing.checkpoint_configs import KINDS
 from olivelike.testing.checkpoints import make_checkpoint
-from olivelike.testing.guides import MAKERS
 from olivelike.testing.single_file_writer import make_single_file, require_readable
 
 
@@ -39,17 +36,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command.add_argument("path", type=Path, metavar="FILE")
     command.add_argument("--dtype", choices=["F32", "F16", "BF16"])
     command.set_defaults(write=_make_readable_file)
-    for name, (make, own) in MAKERS.items():
-        command = commands.add_parser(
-            f"make-{name.replace('_', '-')}", help=f"write {GUIDES[name].one} for a checkpoint folder"
-        )
-        command.add_argument("pipeline", type=Path, metavar="PIPELINE")
-        command.add_argument("folder", type=Path, metavar="DIR", help="or file, with --original")
-        command.add_argument("--seed", type=int, default=0)
-        command.add_argument("--dtype", choices=["F32", "F16"], default="F32")
-        for option, facts in own.items():
-            command.add_argument(option, **facts)
-        command.set_defaults(write=make)
     options = vars(parser.parse_args(arguments))
     try:
         written: Path = options.pop("write")(options.pop("folder"), **options)

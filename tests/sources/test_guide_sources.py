@@ -20,7 +20,7 @@ from olivelike.sources.beside import Host, open_beside
 from olivelike.sources.files.weight_table import read_weight_table
 from olivelike.sources.identify.identify import identify
 from olivelike.testing.checkpoints import make_checkpoint
-from olivelike.testing.guides import make_controlnet, make_ip_adapter, make_t2i_adapter
+from tests.fixtures.guide_files import make_controlnet, make_ip_adapter, make_t2i_adapter
 from tests.fixtures.little_guides import beside
 from tests.fixtures.little_pipeline import little_checkpoint
 from tests.fixtures.pickle_tables import read_pickle_here
