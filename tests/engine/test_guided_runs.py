@@ -17,8 +17,8 @@ from olivelike.measure.clients import check_client
 from olivelike.measure.verify.folder_verification import verify_folder
 from olivelike.model.guides import CONTROL_KINDS, GUIDES, IMAGE_ENCODER, guided_file
 from olivelike.model.records.output import OutputRecord
-from tests.fixtures.guide_files import make_controlnet, make_ip_adapter
 from olivelike.testing.lora_files import make_lora
+from tests.fixtures.guide_files import make_controlnet, make_ip_adapter
 from tests.fixtures.little_guides import (
     CONTROL_NAMES,
     LITTLE,
