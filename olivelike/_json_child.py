@@ -25,6 +25,8 @@ from olivelike._untrusted import Json, JsonView
 _COLLECTING: Final = (20_000, 20, 20)
 """How often children look for garbage: as imports of libraries make a million objects that stay, Python's 700 takes a
 sixth of their time."""
+_TAIL: Final = 2000
+"""Bytes of a log to look for its last line in."""
 
 
 class JsonChild:
@@ -121,6 +123,17 @@ def how_it_ended(status: int) -> str:
     name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
     lack = ", as the system does when memory runs out" if name == "SIGKILL" else ""
     return f"was killed by {name}{lack}"
+
+
+def last_words(status: int, log: Path) -> str:
+    """Return an exit status in words, and the last line of what a child has logged, if there is one."""
+    ended, words = how_it_ended(status), b""
+    with contextlib.suppress(OSError), log.open("rb") as file:
+        file.seek(max(file.seek(0, os.SEEK_END) - _TAIL, 0))
+        words = file.read()
+    lines = words.decode(errors="replace").split("\n")
+    last = next((line.strip() for line in reversed(lines) if line.strip()), None)
+    return ended if last is None else f"{ended}; its last words: {last}"
 
 
 def serve(handle: Callable[[Json, Callable[[JsonView], None]], None]) -> NoReturn:

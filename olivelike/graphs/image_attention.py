@@ -16,7 +16,7 @@ from typing import Final
 import onnx_ir as ir
 
 from olivelike.errors import PassError
-from olivelike.graphs.editing.editor import GraphEditor
+from olivelike.graphs.editing.editor import GraphEditor, remove_unused
 from olivelike.graphs.editing.values import dims_of, fixed_dims, only_user, producer, required
 from olivelike.model.graph import BLOCK_KEY, PARAMETER_KEY
 from olivelike.model.guides import GUIDES, IMAGE_STRENGTH, IMAGE_TOKENS
@@ -95,14 +95,7 @@ def remove_image_prompt(model: ir.Model) -> bool:
     for scaled in list(_scaled(strength)):
         for total, place in tuple(scaled.uses()):
             ir.convenience.replace_all_uses_with(total.outputs[0], required(total, 1 - place))
-    for node in reversed(list(graph)):
-        if not any(value.uses() or value.is_graph_output() for value in node.outputs):
-            graph.remove(node, safe=True)
-    kept = [value for value in graph.inputs if value.uses() or not _is_ours(value)]
-    graph.inputs.clear()
-    graph.inputs.extend(kept)
-    for name in [name for name, value in graph.initializers.items() if not value.uses()]:
-        del graph.initializers[name]
+    remove_unused(graph, lambda value: not _is_ours(value))
     return True
 
 

@@ -11,6 +11,7 @@ from typing import Final
 import onnx_ir as ir
 
 from olivelike.errors import PassError
+from olivelike.graphs.editing.editor import remove_unused
 from olivelike.graphs.editing.values import required
 from olivelike.graphs.joints import joints_of, named_shape
 from olivelike.model.components import CACHED_FEATURES
@@ -78,12 +79,6 @@ def cut_shallow(model: ir.Model) -> ir.Model:
     output.name = f"{CACHED_FEATURES}.inner"
     fed = ir.Value(name=CACHED_FEATURES, shape=named_shape(features.shape, sample.shape), type=features.type)
     features.replace_all_uses_with(fed)
-    for node in reversed(list(graph)):
-        if not any(value.uses() or value.is_graph_output() for value in node.outputs):
-            graph.remove(node, safe=True)
-    inputs = [value for value in graph.inputs if value.uses()]
-    graph.inputs.clear()
-    graph.inputs.extend([*inputs, fed])
-    for name in [name for name, value in graph.initializers.items() if not value.uses()]:
-        del graph.initializers[name]
+    remove_unused(graph, lambda _: False)
+    graph.inputs.append(fed)
     return model

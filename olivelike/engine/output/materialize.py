@@ -25,6 +25,7 @@ from olivelike.engine.output.derivation import derive
 from olivelike.engine.output.expressions import Array, Evaluator, Expression, parameters
 from olivelike.engine.output.work_ahead import ahead
 from olivelike.errors import PassError
+from olivelike.graphs.editing.editor import remove_unused
 from olivelike.graphs.editing.values import fixed_dims
 from olivelike.graphs.guided_graphs import guided_graphs
 from olivelike.graphs.image_attention import is_image_parameter
@@ -405,15 +406,6 @@ def _replace(graph: ir.Graph, value: ir.Value, tensor: ir.TensorProtocol, derive
 
 def _drop_parameters(graph: ir.Graph) -> None:
     """Remove parameter inputs and the nodes that derived weights from them."""
-    for node in reversed(list(graph)):
-        if not any(output.uses() or output.is_graph_output() for output in node.outputs):
-            graph.remove(node, safe=True)
+    remove_unused(graph, lambda value: PARAMETER_KEY not in value.metadata_props)
     for node in RecursiveGraphIterator(graph):
         node.metadata_props.pop(BLOCK_KEY, None)
-    kept = [value for value in graph.inputs if PARAMETER_KEY not in value.metadata_props]
-    graph.inputs.clear()
-    graph.inputs.extend(kept)
-    nodes = RecursiveGraphIterator(graph)
-    used = {value.name for node in nodes for value in node.inputs if value is not None}
-    for name in [name for name in graph.initializers if name not in used]:
-        del graph.initializers[name]

@@ -15,9 +15,9 @@ from pathlib import Path
 from olivelike._untrusted import Json, one_line, read_bytes
 from olivelike.digest import digest_bytes, digest_file
 from olivelike.engine.output.file_names import stage
-from olivelike.engine.output.output_files import explained, is_file, resolved
+from olivelike.engine.output.output_files import explained, is_file
 from olivelike.engine.output.packages import CONFIG_FILE
-from olivelike.engine.output.publication import check_is_ours, publish, recover
+from olivelike.engine.output.publication import publish
 from olivelike.engine.output.staging import discard_staging, staging_folder
 from olivelike.errors import SourceError, UsageError
 from olivelike.extras.deploy.ort_package import (
@@ -29,6 +29,7 @@ from olivelike.extras.deploy.ort_package import (
     package_root,
     variant,
 )
+from olivelike.extras.deploy.package_checks import check_place
 from olivelike.extras.deploy.package_targets import VARIANT_PROVIDERS
 from olivelike.families import TOKENIZERS
 from olivelike.model.client_layouts import DEFAULT, PACKAGE
@@ -108,8 +109,8 @@ def package_outputs(folders: Sequence[str | Path], output: str | Path, *, overwr
     output = Path(output)
     parts = [_Part(folder, OutputRecord.require(folder)) for folder in map(Path, folders)]
     _check_together(parts)
-    before = _check_output(parts, output, overwrite=overwrite)
     first = parts[0]
+    before = check_place(output, [part.folder for part in parts], first.record, PACKAGE, overwrite=overwrite)
     staging = staging_folder(output)
     try:
         pipeline = {path: _content(first.place(path), facts) for path, facts in first.pipeline().items()}
@@ -188,24 +189,6 @@ def _check_together(parts: Sequence[_Part]) -> None:
         )
         if differing:
             raise UsageError(f"{first.folder} and {folder} differ in {differing[0]}; a package holds one pipeline")
-
-
-def _check_output(parts: Sequence[_Part], output: Path, *, overwrite: bool) -> OutputRecord | None:
-    inner = resolved(output)
-    for part in parts:
-        outer = resolved(part.folder)
-        if inner.is_relative_to(outer) or outer.is_relative_to(inner):
-            raise UsageError(f"{output} overlaps {part.folder}, which it is made of; choose another folder")
-    check_is_ours(output)
-    recover(output, overwrite=overwrite)
-    before = OutputRecord.read(output)
-    source = parts[0].record.source.name
-    if before is not None and not overwrite and (before.layout != PACKAGE or before.source.name != source):
-        raise UsageError(
-            f"{output} holds something made from {one_line(str(before.source.name))} that is no package of "
-            f"{one_line(str(source))}; choose another folder, or replace it with --overwrite"
-        )
-    return before
 
 
 def _digest(files: Mapping[str, FileFacts], path: str) -> str | None:

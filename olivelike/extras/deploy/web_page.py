@@ -16,10 +16,11 @@ from olivelike._untrusted import Json, one_line, open_file, read_json
 from olivelike.digest import digest_bytes
 from olivelike.engine.output.asset_table import SCHEDULER_MODEL
 from olivelike.engine.output.file_names import stage
-from olivelike.engine.output.output_files import explained, resolved
-from olivelike.engine.output.publication import check_is_ours, publish, recover
+from olivelike.engine.output.output_files import explained
+from olivelike.engine.output.publication import publish
 from olivelike.engine.output.staging import discard_staging, staging_folder
 from olivelike.errors import SourceError, UsageError
+from olivelike.extras.deploy.package_checks import check_place
 from olivelike.extras.deploy.web_files import MANIFEST_FILE, MANIFEST_KIND, SAMPLER_FACTS, manifest
 from olivelike.extras.deploy.web_runtime import VERSION, find_runtime
 from olivelike.families import TEXT_ENCODERS, TEXT_TO_PICTURE, TOKENIZER_OF
@@ -91,7 +92,7 @@ def export_web(
         raise UsageError(f"{len(examples)} examples are more than the page has room for; give {_MOST_EXAMPLES} at most")
     record = OutputRecord.require(folder)
     needed = _needed(folder, record)
-    before = _check_output(folder, output, record, overwrite=overwrite)
+    before = check_place(output, [folder], record, PAGE, overwrite=overwrite)
     told = _told(folder, record, [path for path, _ in needed], examples)
     runtime = find_runtime(None if onnxruntime_web is None else Path(onnxruntime_web), Path.cwd(), on_fetch)
     staging = staging_folder(output)
@@ -147,25 +148,6 @@ def _needed(folder: Path, record: OutputRecord) -> list[tuple[str, FileFacts]]:
         raise SourceError(f"{folder}: has no {absent[0]}, which a page needs; run the workflow again")
     networks = [path for path in record.files if path.partition("/")[0] in {*TEXT_TO_PICTURE, SAFETY_CHECKER}]
     return [(path, record.files[path]) for path in (*networks, *wanted)]
-
-
-def _check_output(folder: Path, output: Path, record: OutputRecord, *, overwrite: bool) -> OutputRecord | None:
-    """Refuse an output that is not ours or belongs to something else; return what its record says."""
-    inner, outer = resolved(output), resolved(folder)
-    if inner.is_relative_to(outer) or outer.is_relative_to(inner):
-        raise UsageError(f"{output} overlaps {folder}, which the page is made from; choose another folder")
-    check_is_ours(output)
-    recover(output, overwrite=overwrite)
-    before = OutputRecord.read(output)
-    if before is None or overwrite:
-        return before
-    if before.layout != PAGE or before.source.name != record.source.name:
-        what = "the page of" if before.layout == PAGE else "a pipeline made from"
-        raise UsageError(
-            f"{output} holds {what} {one_line(str(before.source.name))}; choose another folder, or replace it with "
-            "--overwrite"
-        )
-    return before
 
 
 def _named(document: bytes, title: str) -> bytes:

@@ -14,6 +14,7 @@ import onnx_ir as ir
 from onnx_ir.traversal import RecursiveGraphIterator
 
 from olivelike.errors import PassError
+from olivelike.graphs.editing.editor import remove_unused
 from olivelike.graphs.editing.values import renamed, type_of
 from olivelike.graphs.inspect.borders import Border
 from olivelike.model.graph import PARAMETER_KEY, real_inputs
@@ -66,7 +67,7 @@ class Network:
         results = [self.outputs[name] for name in wanted]
         graph.outputs.clear()
         graph.outputs.extend(results)
-        _remove_unused(graph)
+        remove_unused(graph, lambda value: PARAMETER_KEY not in value.metadata_props)
         taken = [name for name, value in self.inputs.items() if value.uses()]
         inputs = [
             Border(name, given[name].value.name or "", self.dtype(name).name, _dims(self.inputs[name]))
@@ -144,16 +145,3 @@ def _values(graph: ir.Graph) -> list[ir.Value]:
     for node in RecursiveGraphIterator(graph):
         found |= dict.fromkeys(node.outputs)
     return list(found)
-
-
-def _remove_unused(graph: ir.Graph) -> None:
-    """Remove what no output needs: nodes, initializers, parameters."""
-    for node in reversed(list(graph)):
-        if not any(output.uses() or output.is_graph_output() for output in node.outputs):
-            graph.remove(node, safe=True)
-    for name, value in list(graph.initializers.items()):
-        if not value.uses():
-            del graph.initializers[name]
-    kept = [value for value in graph.inputs if value.uses() or PARAMETER_KEY not in value.metadata_props]
-    graph.inputs.clear()
-    graph.inputs.extend(kept)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -12,6 +12,18 @@ from olivelike.model.graph import BLOCK_KEY, is_barrier, weight_values
 
 CONTRIB = "com.microsoft"
 """Domain of ONNX Runtime's fused operators."""
+
+
+def remove_unused(graph: ir.Graph, is_kept: Callable[[ir.Value], bool]) -> None:
+    """Remove nodes and initializers that no output needs, and inputs that nothing uses but for those that are kept."""
+    for node in reversed(list(graph)):
+        if not any(output.uses() or output.is_graph_output() for output in node.outputs):
+            graph.remove(node, safe=True)
+    inputs = [value for value in graph.inputs if value.uses() or is_kept(value)]
+    graph.inputs.clear()
+    graph.inputs.extend(inputs)
+    for name in [name for name, value in graph.initializers.items() if not value.uses()]:
+        del graph.initializers[name]
 
 
 def _typed(attributes: Attributes) -> Attributes:

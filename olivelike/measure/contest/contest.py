@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Literal, Protocol
 
-from olivelike._json_child import JsonChild, how_it_ended
+from olivelike._json_child import JsonChild, last_words
 from olivelike._untrusted import Json, JsonView
 from olivelike.measure.contest.engine import Job, Timing, Turn, encode_job
 from olivelike.measure.contest.memory import NvidiaDriver, Peaks, Surroundings, open_driver, surveying, watching
@@ -19,8 +19,6 @@ from olivelike.measure.contest.memory import NvidiaDriver, Peaks, Surroundings, 
 EventName = Literal["opening", "opened", "warmed_up", "measuring", "measured", "failed"]
 Status = Literal["absent", "out of memory", "failed", "died", "timed out", "interrupted"]
 _WATCHED_RUNS = 2
-_TAIL = 2000
-"""Characters of the log to look for its last line in."""
 
 
 @dataclass(frozen=True)
@@ -267,12 +265,7 @@ class Child:
             self.stop()
             raise ChildFailure("timed out", f"gave no answer within {limit:g} s, and was stopped") from None
         if isinstance(answer, int):
-            raise ChildFailure("died", self._how_it_died(answer))
+            raise ChildFailure("died", last_words(answer, self._log))
         if "status" in answer:
             raise ChildFailure(answer["status"], answer["message"])
         return answer
-
-    def _how_it_died(self, status: int) -> str:
-        lines = self._log.read_text(encoding="utf-8", errors="replace")[-_TAIL:].split("\n")
-        last = next((line.strip() for line in reversed(lines) if line.strip()), None)
-        return how_it_ended(status) if last is None else f"{how_it_ended(status)}; its last words: {last}"

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from olivelike._json_child import how_it_ended
+from olivelike._json_child import last_words
 from olivelike._untrusted import Json, JsonView
 from olivelike.errors import SessionError, error_of
 from olivelike.serve.drawing.loop_child import LoopChild, call_soon
@@ -17,8 +17,6 @@ MODULE: Final = "olivelike.serve.drawing.painting"
 """Module that the child runs."""
 _GRACE: Final = 5.0
 """Seconds that a child has to end a job; then it is ended itself."""
-_TAIL: Final = 2000
-"""Characters of the log to look for the last line in."""
 _PATIENCE: Final = 120.0
 """Seconds until a child that does not plan an order is taken for stuck."""
 LOST: Final = -1000
@@ -289,7 +287,7 @@ class Painter:
         child, self._child = self._child, None
         if child is not None:
             child.stop()
-        self._cut_off(ChildLost("lost its worker") if status == LOST else ChildEnded(self._how(status)))
+        self._cut_off(ChildLost("lost its worker") if status == LOST else ChildEnded(last_words(status, self._log)))
         if (was_ready or self._cluster is not None) and not self._closed:
             self.start()  # One that does not even start waits for the next job.
         self._hear_more({"answer": "ended", "folders": []})
@@ -302,8 +300,3 @@ class Painter:
     def _refuse(self, asked: Iterable[int], error: ChildEnded) -> None:
         for number in asked:
             self._settle(number, lambda future: future.set_exception(error))
-
-    def _how(self, status: int) -> str:
-        lines = self._log.read_text(encoding="utf-8", errors="replace")[-_TAIL:].split("\n")
-        last = next((line.strip() for line in reversed(lines) if line.strip()), None)
-        return how_it_ended(status) if last is None else f"{how_it_ended(status)}; its last words: {last}"
