@@ -173,22 +173,10 @@ async def lacking(digests: Sequence[str]) -> list[str]:
 
 
 async def runs(provider: str) -> bool:
-    """Tell whether an execution provider runs a network here; being listed does not mean it."""
+    """Tell whether a provider runs a network here, by a process of its own: being listed does not mean it."""
+    from olivelike.measure.doctor import diagnosis
 
-    def look() -> bool:
-        import onnx
-        import onnxruntime
-
-        value = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1])
-        other = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1])
-        graph = onnx.helper.make_graph([onnx.helper.make_node("Relu", ["x"], ["y"])], "probe", [value], [other])
-        model = onnx.helper.make_model(graph, ir_version=8, opset_imports=[onnx.helper.make_opsetid("", 17)])
-        if provider not in onnxruntime.get_available_providers():
-            return False
-        session = onnxruntime.InferenceSession(model.SerializeToString(), providers=[provider])
-        return provider in session.get_providers()
-
-    return await asyncio.to_thread(look)
+    return (await asyncio.to_thread(diagnosis.check_provider, provider)).status == "usable"
 
 
 def sees(paths: Sequence[str]) -> bool:

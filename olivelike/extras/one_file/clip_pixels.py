@@ -43,7 +43,7 @@ def clip_pixels(pictures: Number, config: JsonView) -> Number:
                 for name in ("image_mean", "image_std")
             )
             values = (values - mean) / std
-    except (KeyError, ValueError, TypeError, AttributeError) as error:
+    except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
         raise PassError(
             f"layout single: feature_extractor/preprocessor_config.json asks for what is no node here: {error!r}; "
             "leave safety_checker out of `components`, or take another layout"

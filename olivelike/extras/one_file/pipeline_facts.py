@@ -31,7 +31,11 @@ def pipeline_facts(
     choices = scheduler_choices(config_of_schedules(assets))
     vae = architectures.get("vae_decoder")
     unet = architectures.get(denoiser_among(architectures) or "")
-    width = unet.config.get("time_cond_proj_dim") if unet is not None else None
+    width, trained = (
+        unet.config.get(key) if unet is not None else None for key in ("time_cond_proj_dim", "sample_size")
+    )
+    sides = [trained] * 2 if isinstance(trained, int) else trained
+    known = isinstance(sides, list | tuple) and len(sides) == 2 and all(type(side) is int for side in sides)
     zeros: tuple[int, ...] = ()
     if index.get("force_zeros_for_empty_prompt"):
         encoders = [name for name in TEXT_ENCODERS if name in architectures]
@@ -41,7 +45,7 @@ def pipeline_facts(
         vae.config if vae is not None else {},
         width if isinstance(width, int) else None,
         json.loads(assets[_PREPROCESSOR]) if _PREPROCESSOR in assets else None,
-        unet.config.get("sample_size") if unet is not None else None,
+        (sides[0], sides[1]) if known else None,
         zeros,
     )
 

@@ -55,7 +55,7 @@ class PipelineFacts:
     """Width of the guidance's embedding, for a UNet that takes it as an input, as LCM's do."""
     preprocessor: JsonView | None = None
     """Config of the safety checker's image processor."""
-    sample_size: int | Sequence[int] | None = None
+    sample_size: tuple[int, int] | None = None
     """Height and width of the latents that the UNet was trained on."""
     zeros_for_empty: tuple[int, ...] = ()
     """Id that ends texts, per text encoder, where an empty negative prompt is zeros, as SDXL was trained."""
@@ -87,8 +87,8 @@ def pipeline_graph(networks: Mapping[str, Graph], facts: PipelineFacts) -> ir.Mo
     model = ir.Model(graph, ir_version=max(model.ir_version for model in models.values()), producer_name="olivelike")
     model.metadata_props.update({FACTOR_KEY: str(made.factor), NAMES_KEY: facts.choices.listed})
     if facts.sample_size is not None:
-        sides = [facts.sample_size] * 2 if isinstance(facts.sample_size, int) else facts.sample_size
-        model.metadata_props[SIZE_KEY] = "x".join(str(side * made.factor) for side in reversed(sides))
+        height, width = facts.sample_size
+        model.metadata_props[SIZE_KEY] = f"{width * made.factor}x{height * made.factor}"
     write_borders(model, {name: network.borders for name, network in parts.items() if network.borders})
     return model
 
@@ -395,8 +395,11 @@ class _Pipeline:
     def _decoded(self, latents: Number) -> Number:
         """Return pictures: uint8 of shape (pictures, height, width, 3)."""
         writer, vae, decoder = self._writer, self._facts.vae, self._networks["vae_decoder"]
-        factor = float(vae.get("scaling_factor") or 0.18215)
-        if wrong := wrong_statistics(vae):
+        factor = vae.get("scaling_factor") or 0.18215
+        wrong = wrong_statistics(vae)
+        if type(factor) not in (int, float):
+            wrong = "a `scaling_factor` that is no number"
+        if wrong:
             raise PassError(f"layout single: the VAE's config has {wrong}; get its config.json again")
         mean, std = vae.get("latents_mean"), vae.get("latents_std")
         if mean is None or std is None:

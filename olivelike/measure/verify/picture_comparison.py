@@ -19,6 +19,7 @@ from olivelike.engine.output.assets import byte_pair_files
 from olivelike.errors import SourceError
 from olivelike.families import family_of_folder
 from olivelike.families.network import stored_values
+from olivelike.families.supported import first_line
 from olivelike.graphs.export.torch_network import build_network
 from olivelike.measure.verify.original import fill
 from olivelike.model.components import TAKEN_STATES
@@ -208,17 +209,16 @@ def _taken_layers(originals: Originals, taken: Collection[str]) -> Json:
 
 
 def _scheduler(originals: Originals) -> Any:
-    path, entry = (
-        originals.source.extras.get("scheduler/scheduler_config.json"),
-        originals.source.index.get("scheduler"),
-    )
+    source = originals.source
+    path, entry = source.extras.get("scheduler/scheduler_config.json"), source.index.get("scheduler")
+    named = entry[-1] if isinstance(entry, list) and entry else None
     with light_diffusers():
         import diffusers
 
-        cls = getattr(diffusers, entry[1], None) if isinstance(entry, list) else None
-        if path is None or cls is None:
+        cls = getattr(diffusers, named, None) if isinstance(named, str) else None
+        if path is None or not hasattr(cls, "from_config"):
             raise SourceError("the source names no scheduler of diffusers, so its pictures can't be made")
-        config, few_steps = read_settings(path, "get the file again", unbounded=True), originals.source.few_steps
+        config, few_steps = read_settings(path, "get the file again", unbounded=True), source.few_steps
         # It imports all classes that take the config, too.
         return cls.from_config(config if few_steps is None else few_steps.scheduler_config(config))
 
@@ -239,7 +239,13 @@ def _tokenizer(originals: Originals, text: TextPart) -> Any:
             contents |= byte_pair_files(text.tokenizer, contents)
         for key, data in contents.items():
             Path(folder, key.rpartition("/")[2]).write_bytes(data)
-        tokenizer = getattr(transformers, _TOKENIZERS[text.kind]).from_pretrained(folder, local_files_only=True)
+        try:
+            tokenizer = getattr(transformers, _TOKENIZERS[text.kind]).from_pretrained(folder, local_files_only=True)
+        except Exception as error:
+            raise SourceError(
+                f"the source's {text.tokenizer} can't be read, so its pictures can't be made: {first_line(error)}; get "
+                "its files again"
+            ) from error
     if text.template[0] and tokenizer.chat_template is None:  # Files of one network come with none.
         tokenizer.chat_template = text.chat_template
     return tokenizer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 import subprocess
 import sys
@@ -15,6 +16,8 @@ from olivelike.errors import MissingError, SessionError
 from olivelike.extras.cluster import cluster_data, cluster_site
 from olivelike.extras.cluster.cluster_data import DataConnection, ForeignError
 from olivelike.extras.cluster.cluster_workers import ClusterWorkers, LostError
+from olivelike.measure.doctor import diagnosis
+from olivelike.measure.doctor.diagnosis import ProviderCheck, Status
 from tests.fixtures.late import Late
 from tests.fixtures.sockets import listening
 
@@ -183,3 +186,9 @@ def test_a_dask_that_reads_pickles_in_another_way_is_not_used(address: str, monk
     monkeypatch.setattr(protocol.pickle, "pickle", pickle)
     with pytest.raises(MissingError, match="can't see how this Dask reads answers"):
         DataConnection(address, 10)
+
+
+@pytest.mark.parametrize("status", ["usable", "unusable"])
+def test_a_worker_tries_a_provider_as_doctor_does(monkeypatch: pytest.MonkeyPatch, status: Status) -> None:
+    monkeypatch.setattr(diagnosis, "check_provider", lambda name: ProviderCheck(name, status, "tried"))
+    assert asyncio.run(cluster_site.runs("CUDAExecutionProvider")) == (status == "usable")

@@ -14,7 +14,9 @@ import pytest
 
 from olivelike.engine.output.scheduler_model import NAMES_KEY, Choices
 from olivelike.errors import PassError
+from olivelike.extras.one_file.clip_pixels import clip_pixels
 from olivelike.extras.one_file.pipeline_graph import PipelineFacts, pipeline_graph
+from olivelike.graphs.editing.arithmetic import Number, Writer
 from olivelike.graphs.inspect import inspect_model
 from olivelike.graphs.inspect.borders import read_borders, take_out
 from olivelike.runtime.schedulers.scheduler_names import scheduler_names
@@ -267,3 +269,13 @@ def test_what_one_file_cannot_have_is_refused_by_name(
     }
     with pytest.raises(PassError, match=message):
         pipeline_graph(networks, PipelineFacts(Choices({}, []), {}))
+
+
+@pytest.mark.parametrize(
+    "config", [{"size": 10**30}, {"size": 9, "crop_size": 9, "rescale_factor": 10**400}], ids=["size", "factor"]
+)
+def test_numbers_that_no_graph_holds_are_refused(config):
+    graph = ir.Graph([], [], nodes=[], opset_imports={"": 20})
+    pictures = ir.Value(name="images", shape=ir.Shape(["n", 8, 8, 3]), type=ir.TensorType(ir.DataType.UINT8))
+    with pytest.raises(PassError, match="asks for what is no node here: OverflowError"):
+        clip_pixels(Number(pictures, Writer(graph, "")), config)
