@@ -1,11 +1,16 @@
 """`olivelike export-web` and `olivelike package`: outputs as a page that paints, and as one for several targets."""
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from olivelike.cli import options as shared
 from olivelike.cli.options import argument, option
 from olivelike.cli.stdout import write_error, write_found
+
+if TYPE_CHECKING:
+    from olivelike.extras.deploy.joined_package import ModelPackage
+    from olivelike.extras.deploy.web_page import WebPage
 
 
 def export_page(
@@ -28,7 +33,6 @@ def export_page(
     Any server of files will do; the page asks for nothing elsewhere.
     """
     from olivelike._text import quoted, size
-    from olivelike.engine.output.license_notes import folder_notes
     from olivelike.extras.deploy.web_page import export_web
 
     def on_fetch(url: str) -> None:
@@ -38,18 +42,9 @@ def export_page(
         folder, output, onnxruntime_web=onnxruntime_web, title=title, examples=example or (), overwrite=overwrite,
         on_fetch=on_fetch,
     )  # fmt: skip
-    lines = [
-        f"wrote {page.path}: {page.files} files, {size(page.bytes)}, with onnxruntime-web {page.onnxruntime_web}",
-        *(f"left alone, since it was changed: {path}" for path in page.left),
-        f"next: python -m http.server --directory {quoted(page.path)} --bind 127.0.0.1 8000",
-    ]
-    found = {
-        "path": str(page.path), "files": page.files, "bytes": page.bytes, "onnxruntime_web": page.onnxruntime_web,
-        "left": list(page.left),
-    }  # fmt: skip
-    for warning in folder_notes(folder, "a page"):
-        write_error(f"warning: {warning}")
-    write_found(found, lines, json=json)
+    wrote = f"wrote {page.path}: {page.files} files, {size(page.bytes)}, with onnxruntime-web {page.onnxruntime_web}"
+    serve = f"next: python -m http.server --directory {quoted(page.path)} --bind 127.0.0.1 8000"
+    _tell(page, [folder], "a page", [wrote, *_left(page), serve], json=json)
 
 
 def package(
@@ -63,19 +58,21 @@ def package(
     Weights that they have alike are stored once.
     """
     from olivelike._text import size
-    from olivelike.engine.output.license_notes import folder_notes
     from olivelike.extras.deploy.joined_package import package_outputs
 
     made = package_outputs(folders, output, overwrite=overwrite)
-    lines = [
-        f"wrote {made.path}: {made.files} files, {size(made.bytes)}, for {', '.join(made.targets)}",
-        f"stored once for several targets: {size(made.shared_bytes)}",
-        *(f"left alone, since it was changed: {path}" for path in made.left),
-    ]
-    found = {
-        "path": str(made.path), "targets": list(made.targets), "files": made.files, "bytes": made.bytes,
-        "shared_bytes": made.shared_bytes, "left": list(made.left),
-    }  # fmt: skip
-    for warning in dict.fromkeys(warning for folder in folders for warning in folder_notes(folder, "a package")):
+    wrote = f"wrote {made.path}: {made.files} files, {size(made.bytes)}, for {', '.join(made.targets)}"
+    once = f"stored once for several targets: {size(made.shared_bytes)}"
+    _tell(made, folders, "a package", [wrote, once, *_left(made)], json=json)
+
+
+def _left(made: "WebPage | ModelPackage") -> list[str]:
+    return [f"left alone, since it was changed: {path}" for path in made.left]
+
+
+def _tell(made: "WebPage | ModelPackage", folders: list[Path], what: str, lines: list[str], *, json: bool) -> None:
+    from olivelike.engine.output.license_notes import folder_notes
+
+    for warning in dict.fromkeys(warning for folder in folders for warning in folder_notes(folder, what)):
         write_error(f"warning: {warning}")
-    write_found(found, lines, json=json)
+    write_found({**asdict(made), "path": str(made.path)}, lines, json=json)

@@ -204,10 +204,12 @@ def _only_output(component: str, name: str) -> Requirement:
     )
 
 
-def _has_output(component: str, name: str) -> Requirement:
+def _has_output(component: str, *wanted: str) -> Requirement:
     return Requirement(
-        f"{component}: an output is {name}",
-        lambda folder: unless(name in (names := _outputs(folder, component)), f"they are {', '.join(names)}"),
+        f"{component}: an output is {' or '.join(wanted)}",
+        lambda folder: unless(
+            bool({*wanted} & {*(names := _outputs(folder, component))}), f"they are {', '.join(names)}"
+        ),
     )
 
 
@@ -295,13 +297,7 @@ _OPTIMUM: Final = (
     *_of({*_DENOISERS} - {*_UNETS}, takes("transformer", "timestep", shape=(None,))),
     *(row for name in ("vae_encoder", "vae_decoder") for row in _network(name)),
     feeds("vae_encoder", "sample"),
-    Requirement(
-        "vae_encoder: an output is latent_parameters or latent_sample",
-        lambda folder: unless(
-            bool({"latent_parameters", "latent_sample"} & set(names := _outputs(folder, "vae_encoder"))),
-            f"they are {', '.join(names)}",
-        ),
-    ),
+    _has_output("vae_encoder", "latent_parameters", "latent_sample"),
     feeds("vae_decoder", "latent_sample"),
     Requirement(
         "vae_decoder: the output is sample",
