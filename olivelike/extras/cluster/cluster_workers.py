@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
 import secrets
 import threading
@@ -284,8 +285,6 @@ def _connect(address: str) -> tuple[SpecCluster | DataConnection, Client]:
         from distributed import Client
     except ModuleNotFoundError:
         raise MissingError("a cluster takes Dask; run `pip install 'olivelike[cluster]'`") from None
-    from olivelike.extras.cluster.cluster_local import local_cluster
-
     if (local := _LOCAL.fullmatch(address)) is not None:
         cluster = local_cluster(int(local[1]))
         return cluster, Client(cluster)
@@ -300,3 +299,30 @@ def _connect(address: str) -> tuple[SpecCluster | DataConnection, Client]:
     except (AssertionError, ForeignError, LookupError, TypeError, ValueError) as error:
         raise nonsense(f"the scheduler at {address}", error) from None
     return connection, connection.client
+
+
+def local_cluster(workers: int) -> SpecCluster:
+    """Start the cluster of `local:N`: a scheduler and so many workers in this process, which do one task each at once.
+
+    They speak through memory (`inproc://`), and their HTTP servers are left out, so nothing listens on a socket. Tasks
+    and pictures are made in child processes of ours as anywhere else.
+    """
+    from distributed import Scheduler, SpecCluster, Worker
+
+    class Deaf:
+        """A part of a cluster without the HTTP server, which Dask has on all interfaces where it is left alone."""
+
+        def start_http_server(self, *_arguments: Any, **_named: Any) -> None:
+            """Start none."""
+
+    class DeafScheduler(Deaf, Scheduler):
+        pass
+
+    class DeafWorker(Deaf, Worker):
+        pass
+
+    return SpecCluster(
+        scheduler={"cls": DeafScheduler, "options": {"protocol": "inproc://", "dashboard": False}},
+        workers={one: {"cls": DeafWorker, "options": {"nthreads": 1, "memory_limit": 0}} for one in range(workers)},
+        silence_logs=logging.CRITICAL,
+    )

@@ -1,28 +1,35 @@
 """The loop of a pipeline that Triton serves: its `model.py` is this, with a folder.
 
 Its networks are models of the same server. Each step of a picture is a call of one of them; texts, schedulers, noise
-and everything between the calls are what `olivelike generate` runs.
+and everything between the calls are what `olivelike generate` runs. The calls, which Triton calls business logic
+scripting (BLS), are those of `triton_python_backend_utils`, which is there inside of Triton alone; the README of
+triton-inference-server/python_backend has them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import importlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from olivelike._untrusted import JsonView, read_settings
-from olivelike.errors import Interrupted, OlivelikeError, SourceError, UsageError
+from olivelike.errors import Interrupted, OlivelikeError, SessionError, SourceError, UsageError
 from olivelike.extras.deploy.served import NETWORKS_FILE, PIPELINE_INPUTS
-from olivelike.extras.deploy.triton_session import TritonSession, triton_backend
 from olivelike.families import DENOISERS
 from olivelike.model.components import INDEX_FILE
 from olivelike.runtime.pipeline.pipeline import Pipeline
 from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
 from olivelike.runtime.pipeline.request import Request, RequestFields
-from olivelike.runtime.sessions.session import Network, ValueSpec
+from olivelike.runtime.sessions.session import BoundCall, Network, Session, ValueSpec
 from olivelike.runtime.sessions.session_settings import SessionSettings
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from olivelike.runtime.sessions.session import Buffer
 
 _MOST_PICTURES = 64
 """Most pictures that one request may ask for; they are one batch."""
@@ -154,3 +161,52 @@ def _request(given: Mapping[str, list[Any]], folder: PipelineFolder) -> Request:
         width, height = folder.default_size
         fields["size"] = given.get("width", [width])[0], given.get("height", [height])[0]
     return Request(**fields)
+
+
+def triton_backend() -> Any:
+    """Return the module that Triton gives to Python models."""
+    return importlib.import_module("triton_python_backend_utils")
+
+
+class TritonSession(Session):
+    """A network of the same server."""
+
+    def __init__(self, network: str, inputs: Iterable[ValueSpec], outputs: Iterable[ValueSpec]) -> None:
+        taken, given = ({spec.name: spec for spec in specs} for specs in (inputs, outputs))
+        super().__init__(network, taken, given, "Triton", moves_inputs=False)
+
+    def _bind(
+        self,
+        inputs: Mapping[str, Buffer],
+        outputs: Mapping[str, Buffer],
+        constant: Collection[str],  # noqa: ARG002  (each call carries all inputs)
+    ) -> BoundCall:
+        return _TritonCall(self.network, dict(inputs), dict(outputs))
+
+
+@dataclass(frozen=True, eq=False)
+class _TritonCall:
+    network: str
+    inputs: Mapping[str, Any]
+    outputs: Mapping[str, Any]
+    """Arrays; a server has no others."""
+
+    def run(self) -> None:
+        """Send the bound inputs, wait, and fill the bound outputs; they come to the CPU from wherever they are."""
+        import numpy as np
+
+        backend = triton_backend()
+        request = backend.InferenceRequest(
+            model_name=self.network,
+            requested_output_names=list(self.outputs),
+            inputs=[backend.Tensor(name, array) for name, array in self.inputs.items()],
+            preferred_memory=backend.PreferredMemory(backend.TRITONSERVER_MEMORY_CPU, 0),
+        )
+        response = request.exec()
+        if response.has_error():
+            raise SessionError(f"{self.network}: Triton: {response.error().message()}")
+        for name, array in self.outputs.items():
+            found: np.ndarray[Any, Any] = backend.get_output_tensor_by_name(response, name).as_numpy()
+            if found.shape != array.shape:
+                raise SessionError(f"{self.network}: output {name!r} has the shape {found.shape}, not {array.shape}")
+            np.copyto(array, found, casting="no")

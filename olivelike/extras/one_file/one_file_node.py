@@ -36,8 +36,7 @@ class OneFileTask(JoinedTask):
     def run(self, bench: Workbench) -> Done:
         """Write model and data; nothing is stored."""
         from olivelike.engine.output.materialize import materialize
-        from olivelike.extras.one_file.pipeline_facts import pipeline_facts
-        from olivelike.extras.one_file.pipeline_graph import pipeline_graph
+        from olivelike.extras.one_file.pipeline_graph import pipeline_facts, pipeline_graph
 
         models = self.read_models(bench)
         graphs = {name: model.graph for name, model in models.items() if model.graph is not None}

@@ -5,6 +5,7 @@ What it computes is what `olivelike.runtime.pipeline` does for a request of the 
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,15 +15,25 @@ import numpy as np
 import onnx_ir as ir
 
 from olivelike._untrusted import JsonView
-from olivelike.engine.output.scheduler_model import KEPT, NAMES_KEY, NOISE_TERM, Choices, GraphTable, write_table
+from olivelike.engine.output.scheduler_model import (
+    KEPT,
+    NAMES_KEY,
+    NOISE_TERM,
+    Choices,
+    GraphTable,
+    config_of_schedules,
+    scheduler_choices,
+    write_table,
+)
+from olivelike.engine.output.tokenizer_step import tokenizer_architecture
 from olivelike.errors import PassError
 from olivelike.extras.one_file.composition import Network
-from olivelike.families import TEXT_ENCODERS, TOKENIZER_OF, TOKENIZERS
+from olivelike.families import TEXT_ENCODERS, TOKENIZER_OF, TOKENIZERS, denoiser_among
 from olivelike.graphs.client_layout import lay_out
 from olivelike.graphs.editing.arithmetic import Number, Writer
 from olivelike.graphs.editing.values import type_of
 from olivelike.graphs.inspect.borders import write_borders
-from olivelike.model import Graph
+from olivelike.model import Architecture, Graph
 from olivelike.model.client_layouts import LAYOUTS
 from olivelike.model.components import SAFETY_CHECKER, wrong_statistics
 from olivelike.model.graph import FACTOR_KEY, SIZE_KEY
@@ -39,6 +50,7 @@ _LOWEST_OPSET: Final = 20
 _VAE_LEVELS: Final = 4
 _SCALED: Final = 3
 """Inputs of a `Resize` by factors; one to given sizes has a fourth."""
+_PREPROCESSOR: Final = "feature_extractor/preprocessor_config.json"
 _SIZES: Final = 6
 """Numbers of SDXL's `time_ids`."""
 
@@ -59,6 +71,47 @@ class PipelineFacts:
     """Height and width of the latents that the UNet was trained on."""
     zeros_for_empty: tuple[int, ...] = ()
     """Id that ends texts, per text encoder, where an empty negative prompt is zeros, as SDXL was trained."""
+
+
+def pipeline_facts(
+    index: JsonView, assets: Mapping[str, bytes], architectures: Mapping[str, Architecture]
+) -> PipelineFacts:
+    """Return what a pipeline is beside its networks.
+
+    Raises `SourceError` if there is no scheduler that can draw, or a tokenizer is none of CLIP's.
+
+    Args:
+        index: The source's `model_index.json`.
+        assets: Content of the files beside the networks, by relative path.
+        architectures: Of the networks, where they are known.
+    """
+    choices = scheduler_choices(config_of_schedules(assets))
+    vae = architectures.get("vae_decoder")
+    unet = architectures.get(denoiser_among(architectures) or "")
+    width, trained = (
+        unet.config.get(key) if unet is not None else None for key in ("time_cond_proj_dim", "sample_size")
+    )
+    sides = [trained] * 2 if isinstance(trained, int) else trained
+    known = isinstance(sides, list | tuple) and len(sides) == 2 and all(type(side) is int for side in sides)
+    zeros: tuple[int, ...] = ()
+    if index.get("force_zeros_for_empty_prompt"):
+        encoders = [name for name in TEXT_ENCODERS if name in architectures]
+        zeros = tuple(_end(TOKENIZER_OF[name], assets) for name in encoders)
+    return PipelineFacts(
+        choices,
+        vae.config if vae is not None else {},
+        width if isinstance(width, int) else None,
+        json.loads(assets[_PREPROCESSOR]) if _PREPROCESSOR in assets else None,
+        (sides[0], sides[1]) if known else None,
+        zeros,
+    )
+
+
+def _end(tokenizer: str, assets: Mapping[str, bytes]) -> int:
+    """Return the id that ends texts."""
+    files = {path: data for path, data in assets.items() if path.startswith(f"{tokenizer}/")}
+    end: int = tokenizer_architecture(tokenizer, files).config["vocab"]["<|endoftext|>"]
+    return end
 
 
 def pipeline_graph(networks: Mapping[str, Graph], facts: PipelineFacts) -> ir.Model:

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import MissingError, UnreachableError
-from olivelike.extras.shared_store.redirects import same_host_only
 from olivelike.extras.shared_store.requests import Pulse, Result, ask, transfer_callback
 
 if TYPE_CHECKING:
+    from aiohttp import ClientSession, TraceConfig, TraceRequestRedirectParams
+
     from olivelike.extras.shared_store.address import Address
 
 RECORD_BYTES: Final = 4 << 20
@@ -249,3 +250,28 @@ def _file(path: str, info: dict[str, Any]) -> RemoteFile:
     if hasattr(moment, "timestamp"):
         moment = moment.timestamp()
     return RemoteFile(path, int(info.get("size") or 0), float(moment))
+
+
+class RedirectError(ValueError):
+    """A store that leads to another host, port or scheme, which is the same when it is asked again."""
+
+
+def same_host_only() -> TraceConfig:
+    """Return what keeps a session of aiohttp from following a redirect to another scheme, host or port.
+
+    Whoever keeps a store could have each machine that reads it ask others of its network, and tell them its password.
+    """
+    from aiohttp import TraceConfig
+
+    async def look(_session: ClientSession, _context: Any, asked: TraceRequestRedirectParams) -> None:
+        led = asked.response.headers.get("Location") or asked.response.headers.get("URI") or ""
+        there = asked.url.join(type(asked.url)(led))
+        if there.origin() != asked.url.origin():
+            raise RedirectError(
+                f"it leads to {there.origin()}, and only redirects within {asked.url.origin()} are followed; "
+                "name the place where the files are"
+            )
+
+    traces = TraceConfig()
+    traces.on_request_redirect.append(look)
+    return traces

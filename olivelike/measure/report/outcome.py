@@ -22,7 +22,17 @@ from olivelike.measure.report.content import (
     Tiles,
     shown,
 )
-from olivelike.measure.report.step_facts import Bench, Figures, Findings, Fusion, figures, fusion
+from olivelike.measure.report.step_facts import (
+    Bench,
+    Figures,
+    Findings,
+    Fusion,
+    Kept,
+    Verified,
+    figures,
+    fusion,
+    quantised,
+)
 from olivelike.measure.result_rows import (
     ENGINE_COLUMNS,
     FIDELITY_COLUMNS,
@@ -290,3 +300,45 @@ def _operator_times(network: NetworkProfile) -> Fold:
     first = Table.of(network.operators[:_SHOWN], OPERATOR_COLUMNS, f"{title}, slowest first")
     rest = Table.of(network.operators[_SHOWN:], OPERATOR_COLUMNS, f"{title}, the rest")
     return Fold(title, (first, Fold(f"{count(len(rest.rows), 'faster operator')}", (rest,))))
+
+
+def quantised_weights(run: RunRecord, later: Verified) -> Section:
+    """Return a row for each type in which a step left weights, and the names of those that stay in float.
+
+    `later` is what `olivelike verify` found of the run's output.
+    """
+    found = [(node, kept.kept_weights) for node in run.nodes if (kept := quantised(node)) is not None]
+    rows = [row for node, kept in found for row in _rows_of_types(node, kept, _found_behind(node, run, later))]
+    header = ("Step", "Weights in", "Blocks of", "Layers", "Weights", "Share", "Error")
+    caption = "Weights of layers that steps quantised; the error is that of the whole network"
+    in_float = (_in_float(node, one) for node, kept in found for one in kept if one.names)
+    table = Table(header, rows, (3, 4, 5, 6), caption)
+    return Section("quantisation", "Quantisation", (table, *in_float))
+
+
+def _rows_of_types(node: NodeRecord, kept: tuple[Kept, ...], error: Figures | None) -> Iterator[tuple[str, ...]]:
+    total = sum(one.weights for one in kept) or 1
+    for place, one in enumerate(kept):
+        yield (
+            node.id,
+            one.form,
+            ", ".join(map(str, one.blocks)),
+            f"{one.layers:,}",
+            f"{one.weights:,}",
+            f"{100 * one.weights / total:.1f} %",
+            "" if place else "not compared" if error is None else f"{error.error:.1e}",
+        )
+
+
+def _in_float(node: NodeRecord, kept: Kept) -> Fold:
+    title = f"{count(kept.layers, 'layer')} of {node.id} in {kept.form}, the largest first"
+    return Fold(title, (Table(("Weight",), [(name,) for name in kept.names], caption=title),))
+
+
+def _found_behind(node: NodeRecord, run: RunRecord, later: Verified) -> Figures | None:
+    """Return what the step `verify` behind a step found, or else `olivelike verify` of the only output."""
+    behind = [figures(other.facts.get("verification")) for other in run.nodes if other.parent == node.id]
+    one = next((found for found in behind if found is not None), None)
+    if one is None and len(run.outputs) <= 1:
+        one = figures(later.components.get(node.component))
+    return one

@@ -18,8 +18,7 @@ from olivelike._untrusted import parse_json, read_bytes
 from olivelike.measure.report import comparison
 from olivelike.measure.report.comparison import pictures, verification
 from olivelike.measure.report.content import Facts, moment
-from olivelike.measure.report.outcome import fidelity, operators, outcome, placement, speed
-from olivelike.measure.report.quantised_weights import quantised_weights
+from olivelike.measure.report.outcome import fidelity, operators, outcome, placement, quantised_weights, speed
 from olivelike.measure.report.step_facts import read_findings
 from olivelike.measure.report.steps import steps
 from olivelike.model.records.reading import from_json, to_json
