@@ -92,7 +92,9 @@ def pipeline_facts(
         unet.config.get(key) if unet is not None else None for key in ("time_cond_proj_dim", "sample_size")
     )
     sides = [trained] * 2 if isinstance(trained, int) else trained
-    known = isinstance(sides, list | tuple) and len(sides) == 2 and all(type(side) is int for side in sides)
+    known = None
+    if isinstance(sides, list | tuple) and len(sides) == 2 and all(type(side) is int for side in sides):
+        known = (sides[0], sides[1])
     zeros: tuple[int, ...] = ()
     if index.get("force_zeros_for_empty_prompt"):
         encoders = [name for name in TEXT_ENCODERS if name in architectures]
@@ -102,7 +104,7 @@ def pipeline_facts(
         vae.config if vae is not None else {},
         width if isinstance(width, int) else None,
         json.loads(assets[_PREPROCESSOR]) if _PREPROCESSOR in assets else None,
-        (sides[0], sides[1]) if known else None,
+        known,
         zeros,
     )
 

@@ -215,7 +215,7 @@ def _scheduler(originals: Originals) -> Any:
     with light_diffusers():
         import diffusers
 
-        cls = getattr(diffusers, named, None) if isinstance(named, str) else None
+        cls: Any = getattr(diffusers, named, None) if isinstance(named, str) else None
         if path is None or not hasattr(cls, "from_config"):
             raise SourceError("the source names no scheduler of diffusers, so its pictures can't be made")
         config, few_steps = read_settings(path, "get the file again", unbounded=True), source.few_steps
