@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 WEBGPU := .venv-webgpu
-WORKERS ?= 2
+WORKERS ?= 3
 
 # Children import our modules hundreds of times: without bytecode each compiles them anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -16,7 +16,7 @@ demo: $(STAMP)
 	$(BIN)/olivelike generate models/demo "a red circle on a blue background" --seed 1
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+	$(BIN)/python -m pytest --workers $(WORKERS)
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow

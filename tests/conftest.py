@@ -16,6 +16,7 @@ import pytest
 
 os.environ["OMP_NUM_THREADS"] = "1"  # Before numpy and torch, and for children: as many workers run as there are cores.
 
+from tests.fixtures.forked_workers import ForkedWorkers
 from tests.fixtures.made_folders import KEPT, WHOLE
 
 SHELF = Path(__file__).parent / "fixtures" / "shelf"
@@ -78,32 +79,13 @@ BESIDE = {
 """Files that run in one process: what the exporter imports takes seconds in each, and so does parsing our own code."""
 
 
-COMPILING = pytest.StashKey()
-"""The lock of the worker that compiles."""
+def pytest_addoption(parser):
+    parser.addoption("--workers", type=int, default=1, help="number of processes that run the tests")
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_collection(session):
-    """Let workers share folders that are made once, and one of them compile what the others then load.
-
-    In a new checkout and environment, each would compile the five thousand modules of the tests for twenty seconds.
-    """
-    if not hasattr(session.config, "workerinput"):
-        return (yield)
-    shared = session.config._tmp_path_factory.getbasetemp().parent
-    os.environ.setdefault(KEPT, str(shared / "folders"))
-    if sys.dont_write_bytecode or (Path(__file__).parent / "workflow" / "__pycache__").is_dir():
-        return (yield)
-    from filelock import FileLock
-
-    with FileLock(shared / "compiling.lock") as session.config.stash[COMPILING]:
-        return (yield)
-
-
-def pytest_collectstart(collector):
-    """Let the next one follow once most is compiled: it needs a third of the time, and ends with the first."""
-    if collector.path.name == "extras" and COMPILING in collector.config.stash:
-        collector.config.stash[COMPILING].release()
+def pytest_configure(config):
+    if config.option.workers > 1:
+        config.pluginmanager.register(ForkedWorkers(config.option.workers, group_of))
 
 
 def pytest_make_parametrize_id(val):
@@ -116,13 +98,14 @@ def pytest_make_parametrize_id(val):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Give each worker whole folders of `TOGETHER`, in that order, and whole files of the others."""
-    order = {}
-    for item in items:
-        folder = folder_of(item.path)
-        item.add_marker(pytest.mark.xdist_group(folder or item.path.name))
-        order[item] = TOGETHER.index(folder) if folder in TOGETHER else len(TOGETHER)
-    items.sort(key=order.__getitem__)
+    """Put together what one process runs, and the folders of `TOGETHER` first, in that order."""
+    order = {group: place for place, group in enumerate(TOGETHER)}
+    items.sort(key=lambda item: order.setdefault(group_of(item), len(order)))
+
+
+def group_of(item):
+    """Return whose tests run in one process: whole folders of `TOGETHER`, whole files of the others."""
+    return folder_of(item.path) or item.path.name
 
 
 @cache
@@ -134,13 +117,13 @@ def folder_of(path):
 
 
 def pytest_collection_finish(session):
-    """Notice when a release of pytest or pytest-xdist keeps groups together no more: fixtures would be made twice.
+    """Let workers share folders that are made once, and spare the garbage collector what is loaded by now.
 
-    Then spare the garbage collector the modules and the tests, which take it a second to look at.
+    It takes it a second to look at, and it stays to the end.
     """
-    if os.environ.get("PYTEST_XDIST_WORKER") and session.config.getvalue("loadgroup"):
-        assert all("@" in item.nodeid for item in session.items), "tests have lost their groups"
-    gc.freeze()  # What is loaded by now stays to the end.
+    if session.config.option.workers > 1:
+        os.environ.setdefault(KEPT, str(session.config._tmp_path_factory.getbasetemp() / "folders"))
+    gc.freeze()
 
 
 def pytest_runtest_teardown(nextitem, known=set()):  # noqa: B006

@@ -25,8 +25,7 @@ from tools.wheels import ROOT, build, requirement_name, tracked
 EXTRAS: Final = "cpu,serve,canny,openvino,tokenizer"
 """Of `olivelike-runtime`: what has tests."""
 NEEDED: Final = {
-    "defusedxml", "httpx", "hypothesis", "jsonschema", "openai", "prometheus-client", "pytest", "pytest-xdist",
-    "webuiapi",
+    "defusedxml", "httpx", "hypothesis", "jsonschema", "openai", "prometheus-client", "pytest", "webuiapi",
 }  # fmt: skip
 """Of the extra `dev`: what tests themselves need. None of these needs torch or onnx."""
 TESTS: Final = (

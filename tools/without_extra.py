@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-SUITE = ("-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder")
+SUITE = ("--workers", "3")
 
 
 def main() -> int:
