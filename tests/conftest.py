@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
-os.environ["OMP_NUM_THREADS"] = "1"  # Before numpy and torch, and for children: as many workers run as there are cores.
+os.environ["OMP_NUM_THREADS"] = "1"  # Before numpy and torch, and for children: workers run on all cores.
 
 from tests.fixtures.forked_workers import ForkedWorkers
 from tests.fixtures.made_folders import KEPT, WHOLE
