@@ -9,6 +9,7 @@ import pytest
 
 from olivelike.serve.api.a1111_fields import BODIES, OPTIONS, SITUATIONS, asked_for, idle
 from olivelike.serve.api.a1111_models import Extras, ImageToImage, ManyExtras, Options, PngInfo, TextToImage
+from olivelike.serve.api.refusals import RequestRefusedError
 from tests.serve.test_a1111 import FAST, decoded, encoded, picture
 
 THEIRS = json.loads((Path(__file__).parents[1] / "fixtures" / "a1111_fields.json").read_text(encoding="utf-8"))
@@ -69,6 +70,22 @@ def test_what_has_no_effect_is_named_with_other_values_than_the_default():
         default = BODIES[route][name].default
         assert not list(idle({name: default}, BODIES[route])), f"{route}: {name}"
         assert list(idle({name: another(default)}, BODIES[route])) == [name], route
+
+
+def test_what_a_controlnet_unit_has_beside_what_is_done_is_named_or_refused():
+    def settled(more, **fields):
+        unit = {"image": encoded(picture()), **more}
+        asked = TextToImage(alwayson_scripts={"ControlNet": {"args": [unit, unit]}}, **fields)
+        return asked.settled(lenient=False)[1]
+
+    assert settled({"resize_mode": 1, "processor_res": -1, "hr_option": "Both", "low_vram": False, "mask": None}) == []
+    sent = {"resize_mode": "Resize and Fill", "processor_res": 512, "hr_option": "Low res only", "colour": "red"}
+    names = ("resize_mode", "processor_res", "colour")
+    assert settled(sent) == ["without effect here: " + ", ".join(f"alwayson_scripts.ControlNet.{one}" for one in names)]
+    for more, fields in ((sent, {"enable_hr": True}), ({"effective_region_mask": "AAAA"}, {})):
+        name = next(reversed(more)) if not fields else "hr_option"
+        with pytest.raises(RequestRefusedError, match=f"alwayson_scripts.ControlNet.{name} '"):
+            settled(more, **fields)
 
 
 @pytest.mark.parametrize(

@@ -105,8 +105,8 @@ def _done(note: str = "", /, **names: Any) -> dict[str, Field]:
     return _fields("done", note, names)
 
 
-def _idle(note: str, /, **names: Any) -> dict[str, Field]:
-    return _fields("no effect", note, names)
+def _idle(note: str, /, also: tuple[Any, ...] = (), **names: Any) -> dict[str, Field]:
+    return _fields("no effect", note, names, also=also)
 
 
 def _refused(note: str, acts: Situation = "", also: tuple[Any, ...] = (), /, **names: Any) -> dict[str, Field]:
@@ -181,6 +181,28 @@ EXTRAS: Final[Mapping[str, Field]] = {
 BATCH_EXTRAS: Final[Mapping[str, Field]] = {
     **{name: field for name, field in EXTRAS.items() if name != "image"}, **_done(imageList=None),
 }  # fmt: skip
+UNIT: Final[Mapping[str, Field]] = {
+    **_done(
+        enabled=True, module="none", model="None", weight=1.0, guidance_start=0.0, guidance_end=1.0, guessmode=False,
+    ),
+    **_done("base64, or a map with it as `image`", image=None, input_image=None),
+    **_done("of the module", threshold_a=-1, threshold_b=-1),
+    **_done("`Balanced`, `ControlNet is more important`; one for all units", control_mode="Balanced"),
+    **_refused("", mask=None, mask_image=None, effective_region_mask=None, advanced_weighting=None),
+    **_refused("", batch_images=None, ipadapter_input=None, use_preview_as_input=False, invert_image=False),
+    **_refused("both passes are led", "hires", (0, "HiResFixOption.BOTH"), hr_option="Both"),
+    **_idle(
+        "control pictures are cropped to the size's shape", resize_mode="Crop and Resize",
+        also=(1, "ResizeMode.INNER_FIT", "Scale to Fit (Inner Fit)"),
+    ),
+    **_idle("modules work at the picture's own size", processor_res=-1, pixel_perfect=False),
+    **_idle("pictures are sent without control pictures", save_detected_map=True),
+    **_idle("memory is the server's", low_vram=False, lowvram=False),
+    **_idle("the older `guidance_end`", guidance=1.0),
+    **_idle("of networks that are not here", union_control_type="Unknown", pulid_mode="Fidelity"),
+    **_idle("of masks and batches", inpaint_crop_input_image=False, input_mode="simple"),
+}  # fmt: skip
+"""Of a ControlNet unit, by the extension's `external_code.py` and what `webuiapi` sends."""
 PNG_INFO: Final[Mapping[str, Field]] = _done(image=None)
 PROGRESS: Final[Mapping[str, Field]] = _done(skip_current_image=False)
 INTERROGATE: Final[Mapping[str, Field]] = _refused("pictures are not described here", image="", model="clip")
@@ -340,6 +362,6 @@ OPTIONS: Final[Mapping[str, Field]] = {
 BODIES: Final[Mapping[str, Mapping[str, Field]]] = {
     "txt2img": TEXT_TO_IMAGE, "img2img": IMAGE_TO_IMAGE, "extra-single-image": EXTRAS,
     "extra-batch-images": BATCH_EXTRAS, "png-info": PNG_INFO, "progress": PROGRESS, "interrogate": INTERROGATE,
-    "options": OPTIONS,
+    "options": OPTIONS, "alwayson_scripts.ControlNet": UNIT,
 }  # fmt: skip
-"""By route; `override_settings` has the fields of `options`."""
+"""By route, and for units of the script; `override_settings` has the fields of `options`."""

@@ -56,7 +56,7 @@ Threshold = Annotated[Finite, Field(le=255)]
 class Unit(BaseModel):
     """One picture that leads."""
 
-    model_config = ConfigDict(extra="ignore")
+    model_config = ConfigDict(extra="allow", protected_namespaces=())
     enabled: bool = True
     image: str | Json = ""
     """Base64, or a map with it as `image`; older clients call it `input_image`."""
@@ -140,9 +140,12 @@ def _pixels(text: str, module: str, thresholds: Sequence[float]) -> bytes:
     return png(preprocessed(upright(from_base64(text, "image"), "image").convert("RGB"), module, thresholds))
 
 
-def check_units(scripts: Json) -> None:
-    """Raise `RequestRefusedError` for a unit that is not here. Other scripts are not looked at."""
-    _units(scripts)
+def check_units(scripts: Json) -> list[Json]:
+    """Return what units have beside the fields that are read here.
+
+    Raises `RequestRefusedError` for a unit that is not here. Other scripts are not looked at.
+    """
+    return [unit.model_extra or {} for unit in _units(scripts)]
 
 
 def _units(scripts: Json) -> list[Unit]:

@@ -20,6 +20,7 @@ from olivelike.serve.api.a1111_fields import (
     PNG_INFO,
     SITUATIONS,
     TEXT_TO_IMAGE,
+    UNIT,
     Field,
     Situation,
     asked_for,
@@ -147,9 +148,9 @@ class Drawing(_Form):
 
         Raises `RequestRefusedError` for what is not done here, unless it may be left out: `lenient`.
         """
-        check_units(self.alwayson_scripts)
+        units = check_units(self.alwayson_scripts)
         here, settled, scripts = self.situations, self, {}
-        found = [*self.wrong(here), *self.override_settings.wrong(here)]
+        found = [*self.wrong(here), *self.override_settings.wrong(here), *_wrong_of(units, here)]
         for name, script in self.alwayson_scripts.items():
             if name.lower() == SCRIPT:
                 scripts[name] = script
@@ -159,7 +160,7 @@ class Drawing(_Form):
             found.append(f"cfg_scale {self.cfg_scale:g} (at 1 the prompt alone leads, and below is nothing)")
         if "noise" in here and self.eta not in (None, 1):
             found.append(f"eta {self.eta:g} (ancestral and SDE samplers have 1)")
-        warnings = _warnings(found, self._idle_names(), lenient=lenient)
+        warnings = _warnings(found, [*self._idle_names(), *_idle_of(units)], lenient=lenient)
         if found:
             least = {"cfg_scale": 1.0} if self.cfg_scale < 1 else {}
             settled = self.model_copy(update={"alwayson_scripts": scripts, **least})
@@ -357,6 +358,20 @@ class PngInfo(_Form):
 FORMATS: Final = ("png", "jpg", "jpeg", "webp")
 LATENT_MODES: Final = ("Latent",)
 """A1111's ways to enlarge latents: bilinear."""
+
+
+_UNIT: Final = "alwayson_scripts.ControlNet."
+"""Before names of units in messages."""
+
+
+def _wrong_of(units: list[Json], here: set[Situation]) -> list[str]:
+    return list(
+        {name: f"{_UNIT}{name} {_shown(unit[name])}" for unit in units for name in asked_for(unit, UNIT, here)}.values()
+    )
+
+
+def _idle_of(units: list[Json]) -> list[str]:
+    return [_UNIT + name for name in dict.fromkeys(name for unit in units for name in idle(unit, UNIT))]
 
 
 def _warnings(wrong: list[str], idle_names: list[str], *, lenient: bool) -> list[str]:
