@@ -20,8 +20,11 @@ export function isKnownLora(name) {
   return known.some((one) => one.name === name || one.name.split("/").pop() === last);
 }
 
-/** The first LoRA that is for another kind of model than the one that is chosen, of those that are chosen and of `names`. */
-export const misfits = (names) => [...chosen.map(({ name }) => name), ...names].find((name) => isForAnother(known.find((one) => one.name === name || one.name.split("/").pop() === name.split("/").pop()) ?? {}));
+/** Whether a LoRA, by its name with or without its folder, is for another kind of model than the one that is chosen. */
+export function isMisfit(name) {
+  const last = name.split("/").pop();
+  return isForAnother(known.find((one) => one.name === name) ?? known.find((one) => one.name.split("/").pop() === last) ?? {});
+}
 
 /** Strength that its user prefers, or 1, as in A1111. */
 export const weightOf = (name) => found(name)?.card.weight ?? 1;

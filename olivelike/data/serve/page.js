@@ -14,7 +14,7 @@ import { startIncoming } from "./incoming.js";
 import { hasMask, hasPicture, initialFields, startInitial } from "./initial.js";
 import { current, end, readQueue, startJobs, submit } from "./jobs.js";
 import { t } from "./language.js";
-import { chosenLoras, isKnownLora, loraNames, misfits, readLoras, setLoras, startLoras } from "./loras.js";
+import { chosenLoras, isKnownLora, isMisfit, loraNames, readLoras, setLoras, startLoras } from "./loras.js";
 import { examples, model, modelNames, readModels, setModel, startModels, titleOf, usualSize } from "./models.js";
 import { startNotebook } from "./notebook.js";
 import { notice, problem, say } from "./notices.js";
@@ -77,7 +77,7 @@ function inThePagesLanguage({ code, status, message }) {
   if (/upload/.test(message)) return t`The server no longer has a picture that is used here; choose it again.`;
   const [unknown] = lorasOfPrompt().filter((name) => !isKnownLora(name));
   if (unknown) return t`There is no LoRA “${unknown}” here.`;
-  const other = misfits(lorasOfPrompt());
+  const other = [...chosenLoras().map(({ name }) => name), ...lorasOfPrompt()].find(isMisfit);
   return other ? t`The LoRA “${other}” is for another kind of model than “${titleOf(model())}”.` : null;
 }
 
@@ -222,10 +222,12 @@ function startForm() {
   });
   on("form-reset", "click", () => {
     const before = formState();
+    // Prompts stay, and so do those that are typed meanwhile.
+    for (const name of ["prompt", "negative_prompt"]) delete before.fields[name];
     resetFields();
     setLoras([]);
     fillPictures(NO_PICTURES);
-    notice(t`All options are as the model has them.`, [[t`Undo`, () => fillForm(before)]]);
+    notice(t`All options are as the form begins.`, [[t`Undo`, () => fillForm(before)]]);
   });
   document.addEventListener("keydown", shortcuts);
   // An upscaler works without Hires fix, too.

@@ -2,13 +2,15 @@
 
 import { $, make, newest, on, settled, typeOver } from "./dom.js";
 import { t } from "./language.js";
-import { chosenLoras, isKnownLora } from "./loras.js";
+import { chosenLoras, isKnownLora, isMisfit } from "./loras.js";
 import { problem } from "./notices.js";
 import { ask } from "./server.js";
 
 const PAUSE = 250;
+/** A LoRA's tag: all before its strength, and that. */
+const LORA = /(<(?:lora|lyco):[^:<>]+)(?::(-?[\d.]+))?[^<>]*>/g;
 /** What weighs words, or parts a prompt, where a model has that. */
-const WEIGHTS = /\([^()]+:\s*[\d.]+\)|\[[^[\]]+:[^[\]]+\]|\bBREAK\b/;
+const WEIGHTS = /\([^()]+:\s*[\d.]+\)|\[[^[\]]+:[^[\]]+\]|\bBREAK\b|\{[^{}]*\||__[\w./-]+__/;
 
 /** Behaviour of one prompt. `model` returns the model whose tokenizer counts. */
 class Editor {
@@ -74,9 +76,10 @@ class Editor {
       const unknown = this.spans.map(({ start, end, kind }) => (isUnknown(kind, text.slice(start, end)) ? loraOf(text.slice(start, end)) : null)).filter(Boolean);
       const named = this.spans.filter(({ kind }) => kind === "lora").map(({ start, end }) => loraOf(text.slice(start, end)));
       const twice = chosenLoras().filter(({ name }) => named.includes(name));
-      const notes = [...unknown.map((name) => t`There is no LoRA “${name}” here.`), ...twice.map(({ name }) => t`“${name}” is chosen under LoRAs, too: both strengths count.`)];
-      if ($("prompt_weights").disabled && WEIGHTS.test(text)) notes.push(t`This model takes brackets and BREAK as words.`);
-      this.note([...found.notes, ...notes].join("\n"), unknown.length > 0);
+      const unfit = [...new Set(named)].filter(isMisfit);
+      const notes = [...unfit.map((name) => t`The LoRA “${name}” is for another kind of model.`), ...unknown.map((name) => t`There is no LoRA “${name}” here.`), ...twice.map(({ name }) => t`“${name}” is chosen under LoRAs, too: both strengths count.`)];
+      if ($("prompt_weights").disabled && WEIGHTS.test(text)) notes.push(t`This model takes brackets, BREAK and wildcards as words.`);
+      this.note([...found.notes, ...notes].join("\n"), unknown.length + unfit.length > 0);
     } catch (error) {
       if (!isNewest()) return;
       if (error.status === 422 || error.status === 400) this.note(error.message, true);
@@ -99,6 +102,12 @@ class Editor {
     if (!(event.ctrlKey || event.metaKey) || !["ArrowUp", "ArrowDown"].includes(event.key)) return;
     event.preventDefault();
     let { selectionStart: start, selectionEnd: end, value } = this.input;
+    const tag = [...value.matchAll(LORA)].find(({ 0: text, index }) => index < end && start < index + text.length);
+    if (tag) {
+      const number = Math.round((Number(tag[2] ?? 1) + (event.key === "ArrowUp" ? 0.05 : -0.05)) * 100) / 100;
+      typeOver(this.input, `${tag[1]}:${number}`, tag.index, tag.index + `${tag[1]}${tag[2] === undefined ? "" : `:${tag[2]}`}`.length);
+      return this.input.setSelectionRange(tag.index + 1, tag.index + 1);
+    }
     if (start === end) {
       while (start > 0 && /[^\s,.()[\]{}<>|:]/.test(value[start - 1])) start -= 1;
       while (end < value.length && /[^\s,.()[\]{}<>|:]/.test(value[end])) end += 1;

@@ -43,6 +43,8 @@ export async function applyRecipe(record, where = t`the picture`, leftOut = unde
       without.add(name);
       continue;
     }
+    // What the model hasn't is left as other models have it.
+    if ($(name).disabled) continue;
     const value = record[name] ?? (always ? undefined : plain ?? "");
     if (value !== undefined) setField(name, value);
   }

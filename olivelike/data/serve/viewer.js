@@ -80,7 +80,8 @@ function turn(place) {
 export function leaveViewer(picture) {
   if (!$("viewer").open || shown?.id !== picture.id) return;
   const [before, after] = around(picture);
-  if (after ?? before) view(after ?? before, listed);
+  const among = listed;
+  if (after ?? before) view(after ?? before, (one) => among(one).filter(({ id }) => id !== picture.id));
   else $("viewer").close();
 }
 

@@ -44,10 +44,10 @@ def test_what_can_be_undone_stays_behind_a_newer_notice(visit: Callable[..., Ope
         }"""
     )
     page.locator(".notice", has_text="Recipe of").wait_for()
-    page.click("[href='#settings']")
-    page.click("#models-unload")
+    opened.fold("rare")
+    page.click("#form-reset")
     page.locator(".notice").nth(1).wait_for()
-    page.locator(".notice button", has_text="Undo").click()
+    page.locator(".notice", has_text="Recipe of").locator("button", has_text="Undo").click()
     holds(page, "#prompt", "a ship")
 
 
@@ -223,3 +223,24 @@ def test_the_first_click_on_the_theme_is_seen(visit: Callable[..., Opened]) -> N
     light = page.evaluate("getComputedStyle(document.body).backgroundColor")
     page.click("#theme")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") != light
+
+
+def test_ctrl_and_an_arrow_weigh_a_lora_in_its_tag(visit: Callable[..., Opened]) -> None:
+    page = visit().page
+    page.fill("#prompt", "a <lora:wild:0.7> fish")
+    page.locator("#prompt").evaluate("(prompt) => prompt.setSelectionRange(10, 10)")
+    page.keyboard.press("Control+ArrowUp")
+    page.keyboard.press("Control+ArrowUp")
+    holds(page, "#prompt", "a <lora:wild:0.8> fish")
+
+
+def test_a_recipe_leaves_what_the_model_has_not(visit: Callable[..., Opened]) -> None:
+    opened = visit()
+    page = opened.page
+    record = '{"prompt": "a fish", "seed": 3, "steps": 2, "prompt_weights": false, "cache_interval": 3}'
+    page.evaluate(
+        "async (record) => (await import('/page/recipe.js')).applyRecipe(JSON.parse(record), 'it', '')", record
+    )
+    page.locator(".notice", has_text="Recipe of it loaded").wait_for()
+    assert not page.is_checked("#prompt_weights")
+    assert page.input_value("#cache_interval") == "1"
