@@ -14,10 +14,16 @@ _PARTS: Final = re.compile(
 )
 
 
+_SPACES: Final = re.compile(r"(?<=[\w-]:) (?=\S)|(?<=\S) (?=\{)")
+"""Spaces of CSS that mean nothing: behind the colon of a declaration, and before a brace."""
+
+
 @lru_cache(maxsize=64)
-def as_sent(code: str) -> str:
+def as_sent(code: str, kind: str = "js") -> str:
     """Return JavaScript or CSS without indents and without comments that have their lines to themselves.
 
-    Each line keeps its number, by which browsers tell of errors, and a template of JavaScript its lines.
+    Each line keeps its number, by which browsers tell of errors, and a template of JavaScript its lines. CSS, by the
+    `kind` `css`, is without spaces that mean nothing.
     """
-    return _PARTS.sub(lambda found: found["template"] or "\n" * (found["block"] or "").count("\n"), code)
+    sent = _PARTS.sub(lambda found: found["template"] or "\n" * (found["block"] or "").count("\n"), code)
+    return _SPACES.sub("", sent) if kind == "css" else sent

@@ -4,7 +4,7 @@ import { paintOver } from "./canvas.js";
 import { FORM } from "./declared.js";
 import { $, newest, offer, on, onFiles, onFilled, option, tellInput } from "./dom.js";
 import { get, inputOf, set, whyInvalid } from "./form.js";
-import { give, inWords, isGone, letGo, madeOf, recalled } from "./given.js";
+import { fromGallery, give, inWords, isGone, letGo, madeOf, recalled } from "./given.js";
 import { emptySheet, fitSize, hasPicture } from "./initial.js";
 import { t } from "./language.js";
 import { announce, problem, shownAt } from "./notices.js";
@@ -14,7 +14,6 @@ const MOST_CONTROLS = FORM.axes.find(({ units }) => units).units;
 
 let nets = [];
 let units = [];
-let made = 0;
 
 const THRESHOLDS = ["a", "b"];
 
@@ -25,8 +24,9 @@ class Unit {
   #choosing = newest();
 
   constructor() {
-    made += 1;
-    this.id = `control-${made}`;
+    let number = 1;
+    while ($(`control-${number}-box`)) number += 1;
+    this.id = `control-${number}`;
     this.box = $("control-unit").content.firstElementChild.cloneNode(true);
     const grid = this.box.querySelector(".grid");
     const fields = FORM.control.map((one) => inputOf(one, { data: { part: one.name } })[0]);
@@ -111,15 +111,16 @@ class Unit {
     else this.show();
   }
 
-  async take(file, name, drawn = null) {
+  /** Let the picture that comes lead. */
+  async take(coming, drawn = null) {
     problem(this.part("problem"), "");
     const isNewest = this.#choosing();
     try {
-      const picture = await give(file, name);
+      const picture = await coming;
       if (!isNewest() || !units.includes(this)) return letGo(picture);
       this.put(picture, drawn);
       if (!hasPicture()) fitSize(picture.width, picture.height);
-      announce(t`${name}, ${picture.width} by ${picture.height} pixels, leads.`);
+      announce(t`${picture.name}, ${picture.width} by ${picture.height} pixels, leads.`);
       tellInput($("form"));
     } catch (error) {
       problem(this.part("problem"), error);
@@ -141,7 +142,7 @@ class Unit {
     const painted = await paintOver(sheet, { steps: this.drawn?.steps, tool: "colour", masks: false, colour: "#ffffff" });
     if (!painted?.picture) return this.drawn?.sheet !== sheet && letGo(sheet);
     this.part("preprocessor").value = "none";
-    await this.take(painted.picture.blob, t`the drawing`, { sheet, steps: painted.steps });
+    await this.take(give(painted.picture.blob, t`the drawing`), { sheet, steps: painted.steps });
   }
 
   /** What the network sees: the picture, or what the preprocessor makes of it. */
@@ -217,12 +218,21 @@ export function takeControlNets(names = []) {
 }
 
 /** Let files lead: the first by `unit`, or one that has no picture, the others by further ones. */
-export async function takeControls(files, unit = units.find((one) => !one.picture)) {
+export async function takeControls(files, unit = units.find((one) => !one.picture), how = (file) => give(file, file.name || t`the pasted picture`)) {
   for (const [place, file] of [...files].entries()) {
     const free = place || !unit ? units.find((one) => !one.picture) : unit;
     if (!free && units.length >= MOST_CONTROLS) return problem($("control-problem"), t`At most ${MOST_CONTROLS} pictures are taken; ${file.name} and what follows is left out.`);
-    await (free ?? addUnit()).take(file, file.name || t`the pasted picture`);
+    await (free ?? addUnit()).take(how(file));
   }
+}
+
+/** Whether a picture may lead, and let one of the gallery do so. */
+export const mayLead = () => nets.length > 0;
+export async function sendToControl(picture) {
+  location.hash = "#paint";
+  $("fold-control").open = true;
+  await takeControls([picture], undefined, () => fromGallery(picture, t`this picture`));
+  $("fold-control").scrollIntoView({ block: "nearest" });
 }
 
 /** The unit that an element is in. */

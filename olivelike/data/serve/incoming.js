@@ -20,7 +20,7 @@ const TAKERS = {
 };
 function takerAt(element) {
   const unit = unitAt(element);
-  if (unit) return (file, name) => unit.take(file, name);
+  if (unit) return (file, name) => unit.take(give(file, name));
   const fold = element?.closest("details");
   return fold?.querySelector(".drop:not([hidden])") && TAKERS[fold.id];
 }

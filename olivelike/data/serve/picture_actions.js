@@ -1,6 +1,7 @@
 // What can be done with a picture, as buttons: below the one on the stage, and in the large view.
 
 import { $, button, make, tellInput } from "./dom.js";
+import { mayLead, sendToControl } from "./controls.js";
 import { readGroup, setField } from "./form.js";
 import { fromGallery } from "./given.js";
 import { fillInitial, initialState, openCanvas, setInitial } from "./initial.js";
@@ -72,6 +73,7 @@ const ACTIONS = [
   { name: "inpaint", label: t`Send to inpaint`, hint: t`Paint a mask over this picture; what is under it is drawn anew`, work: (picture) => toCanvas(picture, "mask") },
   { name: "outpaint", label: t`Outpaint`, hint: t`Drag its frame outwards; what is new is drawn`, work: (picture) => toCanvas(picture, "frame") },
   { name: "refer", label: t`Use as a reference`, hint: t`Work after this picture`, fits: () => references.allowed(), work: refer },
+  { name: "control", label: t`Send to ControlNet`, hint: t`Let this picture lead`, large: true, fits: mayLead, work: sendToControl },
   { name: "upscale", label: t`Upscale`, hint: t`Enlarge it, by a network or without one`, work: (picture) => sendToUpscale(picture) },
   { name: "vary", label: t`Vary`, hint: t`Draw one like it: a share of ${VARIED} of another seed’s noise`, fits: made, work: (picture) => again(picture, { variation_strength: VARIED, variation_seed: -1 }) },
   { name: "hires", label: t`Hires fix`, hint: t`Enlarge this one and draw it again, as the fold Hires fix says, or by 2`, fits: fromPrompt, work: (picture) => again(picture, { hires: ENLARGED, ...readGroup("hires") }) },

@@ -47,7 +47,7 @@ def _file(request: Request, name: str) -> Response:
     elif kind in _TYPES:
         data = _on_disk(name)
         if data is not None and kind in _CODE:
-            data = as_sent(data.decode()).encode()
+            data = as_sent(data.decode(), kind).encode()
     if data is None:
         raise RequestRefusedError(404, "not_found", "the page has no such file")
     tag = f'"{hashlib.sha256(data).hexdigest()[:16]}"'

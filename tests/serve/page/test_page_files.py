@@ -57,7 +57,7 @@ def elements() -> Elements:
 def test_the_page_in_a_language_is_small(language: str) -> None:
     """A browser fetches code and icon, the document and what is declared in one language, and its other texts."""
     document = document_in(language, (PAGE / "index.html").read_text(encoding="utf-8"))
-    code = [as_sent(path.read_text(encoding="utf-8")) for path in CODE]
+    code = [as_sent(path.read_text(encoding="utf-8"), path.suffix[1:]) for path in CODE]
     sent = [document, declared(language), words_module(language, "modules"), *code]
     assert (PAGE / "icon.svg").stat().st_size + sum(len(one.encode()) for one in sent) < 260_000
     assert {path.suffix for path in FILES} == {".html", ".css", ".js", ".svg"}
@@ -90,7 +90,7 @@ const b = /[/*]`/; // "c"
 """
     assert as_sent(written) == sent
     styles = (PAGE / "style.css").read_text(encoding="utf-8")
-    bare, whole = (re.sub(r"/\*.*?\*/|\s", "", code, flags=re.DOTALL) for code in (as_sent(styles), styles))
+    bare, whole = (re.sub(r"/\*.*?\*/|\s", "", code, flags=re.DOTALL) for code in (as_sent(styles, "css"), styles))
     assert bare == whole
 
 

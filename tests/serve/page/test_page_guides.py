@@ -171,6 +171,12 @@ def test_two_pictures_lead_and_are_there_again(visit: Callable[..., Opened], gui
     page.locator("#notices button", has_text="Undo").last.click()
     page.wait_for_function("document.querySelectorAll('.unit').length === 1")
     assert units(opened) == []
+    page.click("#stage-open")
+    page.click("#viewer-control")
+    page.locator("#control-1-picture[src^='/files/']").wait_for()
+    opened.generate(steps=1)
+    (sent,) = opened.job()["order"]["controls"]
+    assert sent["image"] not in {one["image"] for one in asked}
 
 
 def test_a_weight_of_one_of_two_is_a_side_of_a_plot(visit: Callable[..., Opened], guided: Running) -> None:
