@@ -117,11 +117,11 @@ def attending(weights: dict[str, np.ndarray]) -> ir.Model:
     return ir.Model(graph, ir_version=10)
 
 
-@pytest.mark.parametrize("most", [0, 640])
+@pytest.mark.parametrize(("most", "rows"), [(0, 5), (640, 5), (640, 40)], ids=["wide", "few rows", "many rows"])
 def test_layers_are_changed_whether_factors_are_multiplied_by_rows_or_merged(
-    most: int, monkeypatch: pytest.MonkeyPatch
+    most: int, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("olivelike.graphs.low_rank._MERGED_FEATURES", most)
+    monkeypatch.setattr("olivelike.graphs.low_rank.merging.MERGED_FEATURES", most)
     random = np.random.default_rng(4)
 
     def numbers(*shape: int) -> np.ndarray:
@@ -131,9 +131,9 @@ def test_layers_are_changed_whether_factors_are_multiplied_by_rows_or_merged(
     model, choice = attending(weights), Choice(2)
     made_of = {name: [(f"{name}.weight", (8, 8))] for name in ATTENTION}
     add_low_rank_inputs(model, low_rank_layers(model, made_of, choice), choice)
-    attends = [node.op_type for node in model.graph].count("MultiHeadAttention")
-    assert attends == bool(most)  # By rows it is in both branches.
-    session, taken = opened(model), numbers(1, 5, 8)
+    assert "MultiHeadAttention" not in [node.op_type for node in model.graph]  # It is in both branches.
+    assert ("Gemm" in [node.op_type for node in model.graph.all_nodes()]) == bool(most)
+    session, taken = opened(model), numbers(1, rows, 8)
     assert (session.run(None, {"taken": taken})[0] == opened(attending(weights)).run(None, {"taken": taken})[0]).all()
     factors = {(name, slot): (numbers(8, 2 + slot), numbers(2 + slot, 8)) for name in ATTENTION for slot in range(2)}
     for changed in (ATTENTION, ("key",), ("out",)):

@@ -62,9 +62,9 @@ class Factors:
     @cached_property
     def most_strength(self) -> float:
         """The strength at which a number gets too large for the type of the factors."""
-        ups = [array for (_, factor), array in self.arrays.items() if factor == UP and array.any()]
+        factors = [array for array in self.arrays.values() if array.any()]
         most = float(np.finfo(np.float32).max)  # The strength is one, too.
-        return min((most, *(float(np.finfo(up.dtype).max) / float(np.abs(up).max()) for up in ups)))
+        return min((most, *(float(np.finfo(one.dtype).max) / float(np.abs(one).max()) for one in factors)))
 
     @property
     def nbytes(self) -> int:
