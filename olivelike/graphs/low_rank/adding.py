@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from olivelike.graphs.editing.values import attribute, dims_of, perm_of, producer
+from olivelike.graphs.editing.values import attribute, dims_of, only_user, perm_of, producer
 from olivelike.graphs.low_rank.branches import choose, copied, new_branch
 from olivelike.graphs.low_rank.in_users import multiplied
 from olivelike.graphs.low_rank.layer_factors import CONVOLUTIONS, dtype_of, taken_by, unknown
@@ -84,13 +84,27 @@ def _convolved(editor: GraphEditor, node: ir.Node, factors: Factors, before: ir.
     low = _low_of_rows(editor, node, down, before)
     if low is None:
         low = filtered(taken_by(node), down, f"{made.name}.lora.low", attributes)
-    change = filtered(low, up, f"{made.name}.lora")
     followed, moves = _followed(made)
+    name = f"{made.name}.lora"
+    if node.op_type == "Conv" and (turn := only_user(made, "Transpose")) is not None and perm_of(turn) == _ROWS:
+        # What has few features is turned, as rows are wanted.
+        low, moves = editor.transpose(low, _ROWS, before=before, name=f"{name}.rows"), moves[1:]
+        change = editor.add("MatMul", [low, _turned(editor, up, before, name)], unknown(made), before=before, name=name)
+    else:
+        change = filtered(low, up, name)
     for move in moves:
         inputs, dims = [change, *move.inputs[1:]], unknown(move.outputs[0])
         attributes = {attribute.name: attribute.value for attribute in move.attributes.values()}
-        change = editor.add(move.op_type, inputs, dims, before=before, name=f"{made.name}.lora", attributes=attributes)
+        change = editor.add(move.op_type, inputs, dims, before=before, name=name, attributes=attributes)
     return followed, change
+
+
+def _turned(editor: GraphEditor, filters: ir.Value, before: ir.Node, name: str) -> ir.Value:
+    """Return filters of a point as the matrix that multiplies rows."""
+    dims = dims_of(filters)[:2]
+    sizes = editor.shape_constant(*(dim if isinstance(dim, int) else -1 for dim in dims))
+    flat = editor.add("Reshape", [filters, sizes], dims, before=before, name=name)
+    return editor.transpose(flat, (1, 0), before=before, name=name)
 
 
 def _low_of_rows(editor: GraphEditor, node: ir.Node, down: ir.Value, before: ir.Node) -> ir.Value | None:
@@ -107,10 +121,7 @@ def _low_of_rows(editor: GraphEditor, node: ir.Node, down: ir.Value, before: ir.
     if turn is None or perm_of(turn) != _IMAGE or dims[2:] != (1, 1) or moves or len(taken_by(node).uses()) > 1:
         return None
     rows, name = turn.inputs[0], f"{node.outputs[0].name}.lora.low"
-    flat = editor.add(
-        "Reshape", [down, editor.shape_constant(0, int(str(dims[1])))], dims[:2], before=before, name=name
-    )
-    turned = editor.transpose(flat, (1, 0), before=before, name=name)
+    turned = _turned(editor, down, before, name)
     low = editor.add("MatMul", [rows, turned], (None,) * _FILTERS, before=before, name=name)
     return editor.transpose(low, _IMAGE, before=before, name=name)
 
