@@ -100,7 +100,8 @@ async def controls_of(service: Service, scripts: Json, model: str | None, client
 
     Raises `RequestRefusedError` for what is not here.
     """
-    units = _units(scripts)
+    if not (units := _units(scripts)):
+        return {}
     _check_adapter(find_model(service, model), units)
     controls: list[Json] = []
     shown: list[str] = []
