@@ -48,8 +48,9 @@ def test_an_order_has_the_usual_values_of_the_folder_and_the_page_leaves_out_wha
 
     made = drawn("flux", variant)
     settings = ServeSettings(folders=(made.folder,))
-    (view,) = Catalogue(settings).models(())
-    told = _fields(SimpleNamespace(settings=settings), view)
+    catalogue = Catalogue(settings)
+    (view,) = catalogue.models(())
+    told = _fields(SimpleNamespace(settings=settings, catalogue=catalogue), view)
     assert (told["steps"]["default"], told["guidance_scale"]["default"]) == usual
     absent = {name for name, one in told.items() if one.get("absent")}
     assert absent == {*absent_fields(made.pipeline.folder)} >= {"negative_prompt", "clip_layer"}
