@@ -11,7 +11,7 @@ from olivelike._untrusted import Json
 from olivelike.runtime.jobs.job_notes import unread_words
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
 from olivelike.runtime.pipeline.prompt_cost import BatchTexts, check_cost
-from olivelike.runtime.prompts.syntax import read_terms, take_lora_tags
+from olivelike.runtime.prompts.syntax import read_terms, shortened, take_lora_tags
 from olivelike.runtime.prompts.text_kinds import open_text
 from olivelike.runtime.prompts.wildcards import Wildcards
 
@@ -101,7 +101,7 @@ def _spans(text: str) -> tuple[list[Span], list[str]]:
         elif opened:
             opened[-1][2].append((mark, match.start()))
     return found, [
-        text[start : start + _SHOWN].split("\n", maxsplit=1)[0] for bracket, start, _ in opened if bracket != "{"
+        shortened(text[start : start + 2 * _SHOWN], _SHOWN) for bracket, start, _ in opened if bracket != "{"
     ][:3]
 
 

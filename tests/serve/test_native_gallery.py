@@ -213,6 +213,8 @@ def test_a_prompts_tokens_and_syntax_are_told(client):
     assert encoder["count"] > 3
     words = client.post("/api/tokens", json={"text": "a __colour__"}).json()
     assert words["notes"] == ["__colour__ is taken as words: there is no such wildcard."]
+    opened = client.post("/api/tokens", json={"text": "(a bright lighthouse"}).json()
+    assert opened["notes"] == ["A bracket is never closed: (a bright l…"]
     assert words["spans"] == [{"start": 2, "end": 12, "kind": "unread"}]
     assert client.post("/api/tokens", json={"text": "(a:99999999)"}).status_code == 422
     assert client.post("/api/tokens", json={"text": "a", "model": "none"}).status_code == 404

@@ -333,15 +333,19 @@ export function whyInvalid(input) {
 /** The first field whose value its own bounds refuse, with a sentence about it. */
 export function firstFault() {
   snapSize();
-  const input = fields().find((one) => !one.checkValidity() && !mayStandBetween(one));
+  const input = fields().find((one) => !mayStand(one));
   if (!input) return null;
   return { field: input.dataset.field, message: `${labelOf(input.id)}: ${whyInvalid(input)}` };
 }
 
-// Spinners go in steps, but any number between is one; a size may be between those that there are if it is to be fit.
-function mayStandBetween(input) {
-  const { badInput, rangeOverflow, rangeUnderflow, stepMismatch } = input.validity;
-  if (!stepMismatch || badInput || rangeOverflow || rangeUnderflow) return false;
+/**
+ * Whether a field's bounds take its value.
+ *
+ * Spinners go in steps, but any number between is one; a size may be between those that there are if it is to be fit.
+ */
+export function mayStand(input) {
+  const { badInput, rangeOverflow, rangeUnderflow, stepMismatch, valid } = input.validity;
+  if (!stepMismatch || badInput || rangeOverflow || rangeUnderflow) return valid;
   const size = input.id === "width" || input.id === "height";
   return Number(input.step) % 1 !== 0 || (size && $("fit").checked);
 }

@@ -171,6 +171,11 @@ const places = {};
 function route() {
   const wanted = location.hash.slice(1);
   const name = VIEWS.includes(wanted) && (wanted !== "workflows" || features.runs) ? wanted : "paint";
+  // A step back from the canvas, which is Paint's, asks whether to leave it, and stays.
+  if ($("mask").open && name !== "paint") {
+    history.pushState(null, "", "#paint");
+    return void $("mask").dispatchEvent(new Event("cancel", { cancelable: true }));
+  }
   const [left] = VIEWS.filter((view) => !$(`view-${view}`).hidden);
   if (left) places[left] = scrollY;
   for (const view of VIEWS) {
@@ -183,8 +188,6 @@ function route() {
   }
   if (left !== name) {
     scrollTo(0, places[name] ?? 0);
-    // What was painted on the canvas is not left by a step back: it asks.
-    if ($("mask").open) $("mask").dispatchEvent(new Event("cancel", { cancelable: true }));
     for (const dialog of document.querySelectorAll("dialog[open]:not(#mask)")) dialog.close();
   }
   $("skip-link").hidden = name !== "paint";

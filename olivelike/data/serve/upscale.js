@@ -2,7 +2,7 @@
 
 import { $, make, newest, offer, on, onFiles, option } from "./dom.js";
 import { addToGallery } from "./gallery.js";
-import { whyInvalid } from "./form.js";
+import { mayStand, whyInvalid } from "./form.js";
 import { checkSize, letGo, picked } from "./given.js";
 import { t } from "./language.js";
 import { announce, problem, shownAt } from "./notices.js";
@@ -81,7 +81,7 @@ async function start(event) {
   event.preventDefault();
   problem($("upscale-problem"), "");
   if (!picture) return problem($("upscale-problem"), t`Choose a picture first.`);
-  if (!$("upscale-factor").checkValidity()) return problem($("upscale-problem"), t`Resize: ${whyInvalid($("upscale-factor"))}`);
+  if (!mayStand($("upscale-factor"))) return problem($("upscale-problem"), t`Resize: ${whyInvalid($("upscale-factor"))}`);
   const began = Date.now();
   const tell = () => ($("upscale-status").textContent = t`Upscaling… ${Math.round((Date.now() - began) / 1000)} s`);
   const timer = setInterval(tell, 1000);

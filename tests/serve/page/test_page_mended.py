@@ -12,7 +12,7 @@ from olivelike.serve import ServeSettings
 from olivelike.testing.lora_files import make_lora
 from tests.fixtures.little_pipeline import little_checkpoint
 from tests.serve.conftest import running
-from tests.serve.page.conftest import Opened, equipped, holds, png
+from tests.serve.page.conftest import Opened, drop, equipped, holds, png
 
 pytestmark = pytest.mark.slow
 
@@ -144,9 +144,13 @@ def test_a_lora_for_another_model_is_told_before_anything_is_drawn(
 
 
 def test_factors_of_upscaling_and_strengths_are_typed(visit: Callable[..., Opened]) -> None:
-    page = visit("#upscale").page
-    page.fill("#upscale-factor", "1.35")
-    assert page.locator("#upscale-factor").evaluate("(input) => input.checkValidity()")
+    opened = visit("#upscale")
+    page = opened.page
+    drop(opened, "#upscale-form .drop", "blue.png", png("navy", (100, 100)))
+    page.locator("#upscale-size", has_text="becomes").wait_for()
+    page.fill("#upscale-factor", "1.37")
+    page.click("#upscale-start")
+    page.locator("#upscale-status", has_text="137\u00d7137, after").wait_for()
     page.click("[href='#paint']")
     page.click("#fold-init > summary")
     page.fill("#strength-shown", "0.55")
@@ -196,6 +200,23 @@ def test_strokes_that_are_not_used_yet_are_asked_about(visit: Callable[..., Open
     page.reload()
     page.locator("html[data-ready]").wait_for(state="attached")
     assert asked == ["beforeunload"]
+
+
+def test_a_step_back_from_the_canvas_asks_and_stays_there(visit: Callable[..., Opened]) -> None:
+    opened = visit("#gallery")
+    page = opened.page
+    page.click("[href='#paint']")
+    opened.fold("init")
+    page.set_input_files("#init-file", {"name": "a.png", "mimeType": "image/png", "buffer": png()})
+    page.click("#mask-open")
+    page.click("#mask-all")
+    page.go_back()
+    page.locator("dialog[open]", has_text="Leave without what you painted?").wait_for()
+    assert page.evaluate("location.hash") == "#paint" and page.locator("#view-gallery").is_hidden()
+    page.click("dialog[open] button:has-text('Leave')")
+    page.locator("#mask").wait_for(state="hidden")
+    page.go_back()
+    page.locator("#view-gallery").wait_for()
 
 
 def test_a_mask_of_thin_strokes_says_that_they_fade(visit: Callable[..., Opened]) -> None:
