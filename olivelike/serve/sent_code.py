@@ -14,8 +14,8 @@ _PARTS: Final = re.compile(
 )
 
 
-_SPACES: Final = re.compile(r"(?<=[\w-]:) (?=\S)|(?<=\S) (?=\{)")
-"""Spaces of CSS that mean nothing: behind the colon of a declaration, and before a brace."""
+_IDLE: Final = re.compile(r"(?<=[\w-]:) (?=\S)|(?<=\S) (?=[{>])|(?<=[,>]) |;(?=\s*\})")
+"""What means nothing in CSS: spaces at colons, commas, braces and `>`, and the last semicolon of a rule."""
 
 
 @lru_cache(maxsize=64)
@@ -23,7 +23,7 @@ def as_sent(code: str, kind: str = "js") -> str:
     """Return JavaScript or CSS without indents and without comments that have their lines to themselves.
 
     Each line keeps its number, by which browsers tell of errors, and a template of JavaScript its lines. CSS, by the
-    `kind` `css`, is without spaces that mean nothing.
+    `kind` `css`, is without what means nothing.
     """
     sent = _PARTS.sub(lambda found: found["template"] or "\n" * (found["block"] or "").count("\n"), code)
-    return _SPACES.sub("", sent) if kind == "css" else sent
+    return _IDLE.sub("", sent) if kind == "css" else sent
