@@ -230,7 +230,7 @@ def _words(fields: Fields, work: Path) -> Iterator[str]:
     if not left.pop("prompt_weights", True):
         yield "--plain-prompts"
     for name, value in left.items():
-        option = "--" + name.replace("_", "-")
+        option = "--clip-skip" if name == "clip_layer" else "--" + name.replace("_", "-")
         if value is True:
             yield option
         else:
@@ -318,7 +318,7 @@ def _unit(control: Fields, fields: Fields) -> Pins:
         "image": _text(control["image"]), "module": control.get("preprocessor", "none"), "model": control["net"],
         "weight": control.get("strength", 1), "guidance_start": control.get("start", 0),
         "guidance_end": control.get("end", 1),
-        "control_mode": "My prompt is more important" if fields.get("control_guess") else "Balanced",
+        "control_mode": "ControlNet is more important" if fields.get("control_guess") else "Balanced",
     }  # fmt: skip
 
 

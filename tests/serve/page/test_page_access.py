@@ -100,13 +100,13 @@ def test_light_and_dark_are_switched_and_kept(visit: Callable[..., Opened]) -> N
 
     light = paper()
     opened.page.get_by_label("Theme: as the system").click()
-    assert paper() == light
-    opened.page.get_by_label("Theme: light").click()
     dark = paper()
     assert dark != light
     opened.open()
     assert paper() == dark
     opened.page.get_by_label("Theme: dark").click()
+    assert paper() == light
+    opened.page.get_by_label("Theme: light").click()
     assert paper() == light
 
 

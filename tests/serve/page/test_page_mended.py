@@ -239,13 +239,6 @@ def test_a_mask_of_thin_strokes_says_that_they_fade(visit: Callable[..., Opened]
     assert "fade" not in str(share.text_content())
 
 
-def test_the_first_click_on_the_theme_is_seen(visit: Callable[..., Opened]) -> None:
-    page = visit(color_scheme="light").page
-    light = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    page.click("#theme")
-    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != light
-
-
 def test_ctrl_and_an_arrow_weigh_a_lora_in_its_tag(visit: Callable[..., Opened]) -> None:
     page = visit().page
     page.fill("#prompt", "a <lora:wild:0.7> fish")
