@@ -142,7 +142,7 @@ class ServeSettings:
             "--workflows": self.workflows_dir, "--checkpoints": self.checkpoints_dir,
         }  # fmt: skip
         lists = {option: [one] if isinstance(one, Path) else one or () for option, one in given.items()}
-        told = {option: [one.as_posix() for one in paths] for option, paths in lists.items()}
+        told = {option: [*dict.fromkeys(one.as_posix() for one in paths)] for option, paths in lists.items()}
         # What is no UTF-8 could not be told.
         return {option: [one.encode(errors="replace").decode() for one in paths] for option, paths in told.items()}
 

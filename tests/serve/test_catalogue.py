@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -100,3 +101,9 @@ def test_a_name_that_is_no_utf8_takes_no_other_with_it(little, tmp_path):
     assert list(catalogue.folders()) == [little.name]
     assert list(catalogue.lora_files()) == ["ink"]
     assert list(upscaler_files([tmp_path])) == ["wide"]
+
+
+def test_a_folder_that_is_named_and_usual_is_told_once(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "loras").mkdir()
+    assert ServeSettings(folders=(), lora_dirs=(Path("loras"),)).places()["--lora-dir"] == ["loras"]

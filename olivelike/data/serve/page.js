@@ -210,6 +210,7 @@ function startForm() {
   });
   // What is changed may be what was wrong.
   on("form", "input", () => problem($("order-problem"), ""));
+  onFilled(() => markField(null));
   on("cancel", "click", () => stop("cancel"));
   on("skip", "click", () => stop("skip"));
   on("swap", "click", () => {

@@ -258,3 +258,14 @@ def test_a_recipe_leaves_what_the_model_has_not(visit: Callable[..., Opened]) ->
     page.locator(".notice", has_text="Recipe of it loaded").wait_for()
     assert not page.is_checked("#prompt_weights")
     assert page.input_value("#cache_interval") == "1"
+
+
+def test_a_filled_form_has_no_field_marked_that_was_refused_before(visit: Callable[..., Opened]) -> None:
+    opened = visit(may_complain=True)
+    page = opened.page
+    page.fill("#prompt", "a fish")
+    page.locator("#scheduler").evaluate("(scheduler) => (scheduler.value = 'Restart')")
+    page.click("#generate")
+    page.locator("#sampler[aria-invalid]").wait_for()
+    page.click("#form-reset")
+    page.locator("#sampler:not([aria-invalid])").wait_for()
