@@ -161,5 +161,6 @@ def test_one_event_has_one_notice_and_a_click_opens_what_was_painted(visit: Call
     page.locator(".notice", has_text="Recipe of the picture loaded").wait_for()
     page.click("#picture-seed")
     page.locator(".notice", has_text="is in the form").wait_for()
-    assert page.locator(".notice").count() == 1
+    # That of the recipe stays for its Undo.
+    assert [one.partition(" ")[0] for one in page.locator(".notice p").all_text_contents()] == ["Recipe", "Seed"]
     assert (page.input_value("#num_images"), page.is_checked("#sheet")) == ("1", False)
