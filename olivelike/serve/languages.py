@@ -20,6 +20,9 @@ TAGS: Final = {"zh": "zh-Hans"}
 _QUALITY: Final = re.compile(r"(?:[01](?:\.\d{0,3})?)?")
 _SPOKEN: Final = re.compile(r'(\s(?:aria-label|title|placeholder|alt)=")([^"]+)"')
 """Attributes that people read or hear."""
+_TAG: Final = re.compile(r"<[a-z][^<>]*>")
+_QUOTED: Final = re.compile(r'(\s(?!(?:aria-label|title|placeholder|alt)=)[a-z-]+)="([\w.-]+)"(?=[\s>])')
+"""An attribute that nobody reads or hears, of one word."""
 _VOID: Final = frozenset({"meta", "link", "img", "input", "br"})
 _UNTRANSLATED: Final = frozenset({"script", "title", "code"})
 
@@ -85,9 +88,12 @@ def tag(code: str) -> str:
 
 @lru_cache(maxsize=16)
 def document_in(code: str, document: str) -> str:
-    """Return an English document in a language, without its indents."""
+    """Return an English document in a language, without its indents and without quotes that HTML needs none of."""
     known = words(code)
-    return translated(document.replace('lang="en"', f'lang="{tag(code)}"', 1), lambda text: known.get(text, text))
+    document = document.replace('lang="en"', f'lang="{tag(code)}"', 1)
+    return _TAG.sub(
+        lambda found: _QUOTED.sub(r"\1=\2", found[0]), translated(document, lambda text: known.get(text, text))
+    )
 
 
 def translated(document: str, translate: Callable[[str], str]) -> str:

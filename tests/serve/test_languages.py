@@ -44,13 +44,12 @@ def test_a_document_is_translated_but_for_what_is_no_languages() -> None:
     <img alt="Gallery" /> Older
     pictures</p></body></html>"""
     german = document_in("de", text)
-    assert '<html lang="de"><body>\n<p title="Galerie" data-kept>' in german
-    assert '<code>Gallery</code> <i translate="no">Gallery</i>' in german
+    assert '<html lang=de><body>\n<p title="Galerie" data-kept>' in german
+    assert "<code>Gallery</code> <i translate=no>Gallery</i>" in german
     assert '<img alt="Galerie" /> Ältere Bilder</p></body></html>' in german
     assert "Gallery &amp; all, <code>" in german
-    assert document_in("en", text).replace("\n", "") == re.sub(r"\n +(?=<)", "", text).replace("\n", "").replace(
-        "Older    pictures", "Older pictures"
-    )
+    plain = re.sub(r"\n +(?=<)", "", text).replace("\n", "").replace("Older    pictures", "Older pictures")
+    assert document_in("en", text).replace("\n", "") == plain.replace('"en"', "en").replace('"no"', "no")
 
 
 def test_the_page_is_sent_in_its_language_with_what_a_request_declares() -> None:
@@ -94,7 +93,7 @@ def test_a_browser_is_answered_in_its_language(client) -> None:
     assert 'LANGUAGE = "zh-Hans"' in client.get("/page/words.js", headers=kept).text
     assert words_module("en").endswith("WORDS = {};\n")
     document = client.get("/", headers={"Accept-Language": "fr"})
-    assert '<html lang="fr"' in document.text
+    assert "<html lang=fr" in document.text
     assert ">Galerie</a>" in document.text
     assert document.headers["vary"] == "Cookie, Accept-Language"
     assert (
