@@ -2,7 +2,7 @@
 
 import { FORM } from "./declared.js";
 import { $, make, newest, tellInput } from "./dom.js";
-import { fillForm, formState, setField } from "./form.js";
+import { fillForm, formState, markField, setField } from "./form.js";
 import { fillPictures, picturesOf } from "./form_pictures.js";
 import { t } from "./language.js";
 import { setLoras } from "./loras.js";
@@ -58,6 +58,7 @@ export async function applyRecipe(record, where = t`the picture`, leftOut = unde
   for (const name of ["sheet", "fast", "lines"]) setField(name, false);
   clearAxes();
   tellInput($("form"));
+  markField(null);
   $("prompt").focus();
   const text = missing.length ? t`Recipe of ${where} loaded, but ${missing.join("; ")}.` : t`Recipe of ${where} loaded.`;
   const lost = await told;
