@@ -12,7 +12,7 @@ from olivelike.serve import ServeSettings
 from olivelike.testing.lora_files import make_lora
 from tests.fixtures.little_pipeline import little_checkpoint
 from tests.serve.conftest import running
-from tests.serve.page.conftest import Opened, drop, equipped, holds, png
+from tests.serve.page.conftest import WIDE, Opened, drop, equipped, holds, png
 
 pytestmark = pytest.mark.slow
 
@@ -269,3 +269,12 @@ def test_a_filled_form_has_no_field_marked_that_was_refused_before(visit: Callab
     page.locator("#sampler[aria-invalid]").wait_for()
     page.click("#form-reset")
     page.locator("#sampler:not([aria-invalid])").wait_for()
+
+
+def test_the_gallerys_filters_stand_in_a_row_beside_long_names(visit: Callable[..., Opened]) -> None:
+    page = visit("#gallery", viewport=WIDE).page
+    for select in ("search-model", "search-lora"):
+        page.locator(f"#{select}").evaluate("(select) => select.append(new Option('a very long name of a file'))")
+    tops = "['select', 'recipe-file'].map((id) => document.getElementById(id).closest('.button, button').offsetTop)"
+    select, recipe = page.evaluate(tops)
+    assert select == recipe
