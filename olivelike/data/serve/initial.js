@@ -96,13 +96,14 @@ export function forgetInitial(isGone = () => true) {
 }
 
 /** What is kept of it: the picture, and the steps of what was painted over it. */
-export const initialState = () => ({ picture: inWords(picture), steps: painted?.steps ?? [] });
+export const initialState = () => ({ picture: inWords(picture), steps: painted?.steps ?? [], raised });
 
 /** Have what was kept. */
-export async function fillInitial({ picture: kept = null, steps = [] }) {
+export async function fillInitial({ picture: kept = null, steps = [], raised: was = false }) {
   const isNewest = choosing();
   noteSize("");
   put(recalled(kept));
+  raised = was;
   if (!picture || !steps.length) return;
   try {
     const drawn = await repaint(picture, steps);

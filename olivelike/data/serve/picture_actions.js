@@ -73,7 +73,7 @@ const ACTIONS = [
   { name: "inpaint", label: t`Send to inpaint`, hint: t`Paint a mask over this picture; what is under it is drawn anew`, work: (picture) => toCanvas(picture, "mask") },
   { name: "outpaint", label: t`Outpaint`, hint: t`Drag its frame outwards; what is new is drawn`, work: (picture) => toCanvas(picture, "frame") },
   { name: "refer", label: t`Use as a reference`, hint: t`Work after this picture`, fits: () => references.allowed(), work: refer },
-  { name: "control", label: t`Send to ControlNet`, hint: t`Let this picture lead`, large: true, fits: mayLead, work: sendToControl },
+  { name: "control", label: t`Send to ControlNet`, hint: t`Let this picture lead`, fits: mayLead, work: sendToControl },
   { name: "upscale", label: t`Upscale`, hint: t`Enlarge it, by a network or without one`, work: (picture) => sendToUpscale(picture) },
   { name: "vary", label: t`Vary`, hint: t`Draw one like it: a share of ${VARIED} of another seed’s noise`, fits: made, work: (picture) => again(picture, { variation_strength: VARIED, variation_seed: -1 }) },
   { name: "hires", label: t`Hires fix`, hint: t`Enlarge this one and draw it again, as the fold Hires fix says, or by 2`, fits: fromPrompt, work: (picture) => again(picture, { hires: ENLARGED, ...readGroup("hires") }) },
@@ -102,7 +102,7 @@ async function run({ name, pressed, work }, picture, place) {
 /** Put the buttons for a picture into `place`, whose id begins theirs; `before(action)` is called first, `failed(error)` hears of errors. */
 export function showActions(place, picture, { before = () => {}, failed = (error) => notice(error.message) } = {}) {
   const save = make("a", { id: `${place}-save`, className: "button", href: picture.url, download: `${picture.seed ?? (picture.sheet ? "grid" : "picture")}-${picture.id.slice(0, 8)}.png`, title: t`Save the file` }, t`Save`);
-  const fitting = ACTIONS.filter(({ name, large, fits = () => true }) => fits(picture) && !(large && place !== "viewer") && !(picture.flagged && ["img2img", "inpaint", "outpaint", "refer", "upscale", "vary", "hires"].includes(name)));
+  const fitting = ACTIONS.filter(({ name, large, fits = () => true }) => fits(picture) && !(large && place !== "viewer") && !(picture.flagged && ["img2img", "inpaint", "outpaint", "refer", "control", "upscale", "vary", "hires"].includes(name)));
   $(`${place}-actions`).replaceChildren(save, ...fitting.map((action) => button(action.label, () => {
     before(action);
     run(action, picture, place).catch(failed);

@@ -1,6 +1,6 @@
 // What is painted now: preview, steps, time left, and the pictures of the job.
 
-import { $, inWords, make, markInStrip, on, recall, remember, showIn, startStrip } from "./dom.js";
+import { $, inWords, make, markInStrip, on, onFilled, recall, remember, showIn, startStrip } from "./dom.js";
 import { inWordsOfThePage } from "./form.js";
 import { addToGallery, thumbnail } from "./gallery.js";
 import { current } from "./jobs.js";
@@ -66,9 +66,13 @@ function showBar(picture) {
   if (asked.has(picture.job) && !picture.sheet && picture.prompt !== asked.get(picture.job)) parts.push(make("br"), picture.prompt);
   if (picture.flagged) parts.push(make("span", { className: "problem" }, FLAGGED));
   $("picture-facts").replaceChildren(...parts);
-  showActions("picture", picture, { failed: shownAt("job-problem"), before: () => problem($("job-problem"), "") });
+  showButtons();
   $("picture-bar").hidden = false;
   $("picture-bar").classList.remove("away");
+}
+
+function showButtons() {
+  showActions("picture", shown, { failed: shownAt("job-problem"), before: () => problem($("job-problem"), "") });
 }
 
 function variationOf({ record, sheet }) {
@@ -258,6 +262,8 @@ export function removeFromStage(picture) {
 }
 
 export function startStage() {
+  // Another model may have other guides.
+  onFilled(() => shown && showButtons());
   on("stage-open", "click", () => shown && view(shown, strip));
   startStrip();
   on("stage-picture", "error", () => notice(t`This picture is gone; the gallery no longer has it.`));

@@ -171,8 +171,7 @@ def test_two_pictures_lead_and_are_there_again(visit: Callable[..., Opened], gui
     page.locator("#notices button", has_text="Undo").last.click()
     page.wait_for_function("document.querySelectorAll('.unit').length === 1")
     assert units(opened) == []
-    page.click("#stage-open")
-    page.click("#viewer-control")
+    page.click("#picture-control")
     page.locator("#control-1-picture[src^='/files/']").wait_for()
     opened.generate(steps=1)
     (sent,) = opened.job()["order"]["controls"]
@@ -235,6 +234,14 @@ def test_initial_picture_and_mask_are_there_again(visit: Callable[..., Opened], 
     opened.open()
     page.locator("#init-badge", has_text="with mask").wait_for()
     assert page.input_value("#strength") == "1"
+    opened.fold("init")
+    page.click("#mask-remove")
+    assert page.input_value("#strength") == "0.8"  # It was 1 for the mask alone.
+    page.click("#mask-open")
+    page.locator("#mask[open]").wait_for()
+    page.keyboard.press("Control+z")
+    page.click("#mask-done")
+    page.locator("#init-badge", has_text="with mask").wait_for()
     opened.generate(steps=1)
     first = opened.job()["order"]
     uploads = guided.settings.gallery / ".uploads"
