@@ -48,6 +48,7 @@ GUARDED = {
     ("olivelike/measure/contest/memory.py", "resource"): "sys.platform",
     ("olivelike/runtime/sessions/mapped_weights.py", "mmap.MADV_DONTNEED"): "hasattr",
     ("olivelike/runtime/sessions/resident.py", "mmap.MADV_DONTNEED"): "sys.platform",  # Of files found on Linux alone.
+    ("olivelike/serve/gallery/upload_reader.py", "signal.SIGKILL"): "os.name",
     ("olivelike/serve/runs/workflow_jobs.py", "os.killpg"): "os.name",
     ("olivelike/serve/runs/workflow_jobs.py", "signal.SIGKILL"): "os.name",
     ("olivelike/workflow/passes/allowed_plugins.py", "os.geteuid"): "os.name",

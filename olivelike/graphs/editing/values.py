@@ -76,7 +76,7 @@ def evaluate(formula: str, size_of: Callable[[str], int]) -> int:
 def _parsed(formula: str) -> ast.expr:
     """Return the tree of a formula. Raises `ValueError` for what is none, or too long to be one."""
     if len(formula) <= _LONGEST:
-        with contextlib.suppress(SyntaxError, RecursionError, MemoryError):
+        with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
             return ast.parse(formula, mode="eval").body
     raise ValueError(f"{formula[:_LONGEST]!r} is no formula")
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import secrets
 import signal
 from collections.abc import Callable
@@ -96,7 +97,7 @@ class UploadReader:
 
     def _why(self, status: int) -> OlivelikeError:
         """Return the error that the child ended with while it read."""
-        if status == -signal.SIGKILL:
+        if os.name == "posix" and status == -signal.SIGKILL:
             return UsageError("the upload can't be read: it takes too much memory; make the picture smaller")
         ended = f"the process that reads it {how_it_ended(status)}"
         if status < 0:
