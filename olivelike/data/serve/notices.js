@@ -26,7 +26,7 @@ const SECONDS_TO_CHOOSE = 20;
 /**
  * Show a notice, with actions, `[text, work]` each; it goes after a while, unless it `stays`, or a pointer or the focus is on it.
  *
- * It takes the place of the last one, or stands below it where that has actions: what can be undone can still be undone.
+ * It takes the place of the last one, or stands below it for a while where that has actions: what can be undone can still be undone.
  */
 export function notice(text, actions = [], { stays = false } = {}) {
   const shown = make("li", { className: "notice", data: actions.length ? { acts: text } : {} }, make("p", { className: text.length > 90 ? "long" : "" }, text));
@@ -42,8 +42,14 @@ export function notice(text, actions = [], { stays = false } = {}) {
   $("notices").replaceChildren(...before, shown);
   raise();
   announce(text);
-  const wait = (seconds) => setTimeout(() => (shown.matches(":hover, :focus-within") ? wait(SECONDS) : close()), 1000 * seconds);
-  if (!stays) wait(actions.length ? SECONDS_TO_CHOOSE : SECONDS);
+  for (const one of before) goAfter(one, SECONDS);
+  // Who had the time to choose needs it no more beside another.
+  if (stays) setTimeout(() => delete shown.dataset.acts, 1000 * SECONDS_TO_CHOOSE);
+  else goAfter(shown, actions.length ? SECONDS_TO_CHOOSE : SECONDS);
+}
+
+function goAfter(shown, seconds) {
+  setTimeout(() => (shown.matches(":hover, :focus-within") ? goAfter(shown, SECONDS) : shown.remove()), 1000 * seconds);
 }
 
 /** Bring notices into the open dialog, which covers the rest, and back once it closes. */

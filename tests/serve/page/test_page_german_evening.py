@@ -178,14 +178,22 @@ def test_a_queue_of_orders_without_a_size_takes_what_their_model_takes(visit: Ca
 
 
 def test_strokes_thinner_than_their_edge_are_seen(visit: Callable[..., Opened]) -> None:
+    def blur() -> float:
+        return float(page.evaluate("document.querySelector('#mask-canvas').style.filter")[len("blur(") : -len("px)")])
+
     page = visit().page
     page.click("#fold-init > summary")
     page.set_input_files("#init-file", {"name": "a.png", "mimeType": "image/png", "buffer": png()})
     page.click("#mask-open")
-    for pixels, shown in (("4", "none"), ("16", "blur")):
+    page.fill("#mask-feather", "4")
+    blurs = []
+    for pixels in ("16", "4"):
         page.fill("#mask-pixels", pixels)
-        page.fill("#mask-feather", "4")
-        assert page.evaluate("document.querySelector('#mask-canvas').style.filter").startswith(shown)
+        page.focus("#mask-canvas")
+        page.keyboard.press("Space")
+        blurs.append(blur())
+        assert ("fade" in str(page.text_content("#mask-share"))) == (pixels == "4")
+    assert blurs[1] < blurs[0] / 2
 
 
 def test_a_button_says_that_its_picture_is_under_way(visit: Callable[..., Opened]) -> None:
