@@ -75,7 +75,7 @@ def sizes(url: str, browser: Any) -> None:
         own = {path: size for path, size in fetched.items() if path == "/" or path.startswith("/page/")}
         print(
             f"{language}: {sum(own.values()) / 1000:.1f} KB in {len(own)} files "
-            f"(document {own['/'] / 1000:.1f}, words {own['/page/words.js'] / 1000:.1f})"
+            f"(document {own['/'] / 1000:.1f}, declared {own['/page/declared.js'] / 1000:.1f})"
         )
         context.close()
 

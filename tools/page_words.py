@@ -18,6 +18,7 @@ from typing import Any
 
 from olivelike.serve.form import form
 from olivelike.serve.languages import PLACES, translated
+from olivelike.serve.marked_texts import translated_module
 from olivelike.serve.sent_code import as_sent
 
 _ROOT = Path(__file__).parents[1] / "olivelike"
@@ -68,40 +69,16 @@ def document_texts(document: str) -> list[str]:
     return found
 
 
-def module_texts(module: str) -> Iterator[str]:
-    """Yield what a module gives to `t`, values as {0}, {1}."""
-    for found in re.finditer(r"(?<![\w.$])t(?:`|\(\"((?:[^\"\\]|\\.)*)\")", module):
-        yield json.loads(f'"{found[1]}"') if found[1] is not None else _template(module, found.end())
+def module_texts(module: str) -> list[str]:
+    """Return what a module gives to `t`, values as {0}, {1}."""
+    found: list[str] = []
 
+    def note(text: str) -> str:
+        found.append(text)
+        return text
 
-def _template(module: str, start: int) -> str:
-    """Return the key of the template that begins at `start`."""
-    key, place, count = "", start, 0
-    while module[place] != "`":
-        if module.startswith("${", place):
-            place = _behind(module, place + 2)
-            key += f"{{{count}}}"
-            count += 1
-        else:
-            key += module[place]
-            place += 1
-    return key
-
-
-def _behind(module: str, place: int) -> int:
-    """Return where an expression of a template is over, those of templates in it passed by."""
-    depth = 1
-    while depth:
-        letter = module[place]
-        if letter == "`":
-            place += 1
-            while module[place] != "`":
-                place = _behind(module, place + 2) if module.startswith("${", place) else place + 1
-        elif letter == '"':
-            place = module.index('"', place + 1)
-        depth += {"{": 1, "}": -1}.get(letter, 0)
-        place += 1
-    return place
+    translated_module(module, note)
+    return found
 
 
 def write(table: dict[str, Any]) -> str:

@@ -57,19 +57,21 @@ def language_of(kept: str | None, accepted: str | None) -> str:
 
 
 @cache
-def words(code: str, *places: str) -> Mapping[str, str]:
-    """Return texts of a language by the English ones, where they differ; those of some places of the table, or all."""
+def words(code: str) -> Mapping[str, str]:
+    """Return texts of a language by the English ones, where they differ."""
     found = table()
     column = list(found["languages"]).index(code) - 1
-    rows = {text: row for place in places or PLACES for text, row in found[place].items()}
+    rows = {text: row for place in PLACES for text, row in found[place].items()}
     return {text: row[column] for text, row in rows.items() if column >= 0 and row[column] not in (None, text)}
 
 
-@cache
-def words_module(code: str, *places: str) -> str:
-    """Return the module of a language for a page: its tag, all languages, and texts of `words` by number."""
-    texts = {number_of(text): found for text, found in words(code, *places).items()}
-    given = {"LANGUAGE": tag(code), "LANGUAGES": table()["languages"], "WORDS": texts}
+def words_module(code: str, texts: Mapping[str, str]) -> str:
+    """Return the module of a language for a page: its tag, all languages, and texts by the numbers of English ones.
+
+    The server's has no texts: its modules are sent in the language.
+    """
+    numbered = {number_of(text): found for text, found in texts.items()}
+    given = {"LANGUAGE": tag(code), "LANGUAGES": table()["languages"], "WORDS": numbered}
     return "".join(f"export const {name} = {compact(one)};\n" for name, one in given.items())
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from olivelike.serve.form import form
 from olivelike.serve.languages import PLACES, document_in, language_of, number_of, table, words, words_module
+from olivelike.serve.marked_texts import translated_module
 from olivelike.serve.sent_code import as_sent
 from tools.page_words import TABLE, document_texts, module_texts, texts, write
 
@@ -64,7 +65,11 @@ def test_the_page_is_sent_in_its_language_with_what_a_request_declares() -> None
 
 def test_texts_of_a_module_are_those_that_it_marks() -> None:
     module = 'say(t`Step ${a.b({c: "}"})} of ${t`Inner ${1}`}`); t("Seed"); make(`not ${this}`); object.t`no`;'
-    assert list(module_texts(module)) == ["Step {0} of {1}", "Inner {0}", "Seed"]
+    assert module_texts(module) == ["Step {0} of {1}", "Inner {0}", "Seed"]
+    german = {"Step {0} of {1}": "{1} \\` {{0}", "Inner {0}": "${0}", "Seed": '"K"'}
+    assert translated_module(module, german.__getitem__) == (
+        r'say(t`${t`\$${1}`} \\\` {${a.b({c: "}"})}`); t("\"K\""); make(`not ${this}`); object.t`no`;'
+    )
 
 
 @pytest.mark.parametrize("path", sorted(TABLE.parent.glob("*.js")), ids=lambda path: path.name)
@@ -91,7 +96,13 @@ def test_a_browser_is_answered_in_its_language(client) -> None:
     assert german.headers["vary"] == "Cookie, Accept-Language"
     kept = {"Accept-Language": "de", "Cookie": "olivelike_language=zh"}
     assert 'LANGUAGE = "zh-Hans"' in client.get("/page/words.js", headers=kept).text
-    assert words_module("en").endswith("WORDS = {};\n")
+    assert words_module("en", words("en")).endswith("WORDS = {};\n")
+    module = client.get("/page/theme.js", headers=kept)
+    assert words("zh")["Theme: dark"] in module.text
+    assert module.headers["vary"] == "Cookie, Accept-Language"
+    unchanged = {**kept, "If-None-Match": module.headers["etag"]}
+    assert client.get("/page/theme.js", headers=unchanged).status_code == 304
+    assert client.get("/page/theme.js", headers={**unchanged, "Cookie": "olivelike_language=ja"}).status_code == 200
     document = client.get("/", headers={"Accept-Language": "fr"})
     assert "<html lang=fr" in document.text
     assert ">Galerie</a>" in document.text

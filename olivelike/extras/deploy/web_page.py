@@ -30,7 +30,7 @@ from olivelike.model.components import INDEX_FILE, SAFETY_CHECKER
 from olivelike.model.records.output import FileFacts, OutputFile, OutputRecord
 from olivelike.runtime.pictures.ai_mark import source_type, xmp_packet
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
-from olivelike.serve.languages import table, words_module
+from olivelike.serve.languages import table, words, words_module
 from olivelike.workflow.calibration_prompts import PROMPTS
 
 PAGE_FILES: Final = Path(__file__).with_name("web")
@@ -100,7 +100,7 @@ def export_web(
         files = {f"model/{path}": _copied(folder, path, facts, staging / "model" / path) for path, facts in needed}
         own = {name: files_in("olivelike.data").joinpath("serve", name).read_bytes() for name in SHARED}
         own |= {path.name: path.read_bytes() for path in sorted(PAGE_FILES.iterdir()) if path.is_file()}
-        own |= {f"words.{code}.js": words_module(code).encode() for code in table()["languages"]}
+        own |= {f"words.{code}.js": words_module(code, words(code)).encode() for code in table()["languages"]}
         model = one_line(str(record.source.name)).rpartition("/")[2]
         own["index.html"] = _named(own["index.html"], title or model)
         xmp = xmp_packet(source_type(masked=False)).decode()

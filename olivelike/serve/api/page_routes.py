@@ -12,6 +12,7 @@ from fastapi import APIRouter, Request, Response
 from olivelike.serve.api.refusals import RequestRefusedError
 from olivelike.serve.form import declared
 from olivelike.serve.languages import COOKIE, document_in, language_of, words_module
+from olivelike.serve.marked_texts import module_in
 from olivelike.serve.sent_code import as_sent
 
 _FOLDER: Final = files("olivelike.data").joinpath("serve")
@@ -21,10 +22,9 @@ _TYPES: Final = {
     "html": "text/html; charset=utf-8", "css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml", "json": "application/json", "png": "image/png", "webmanifest": "application/manifest+json",
 }  # fmt: skip
-_CODE: Final = frozenset({"css", "js"})
 _DOCUMENT: Final = "index.html"
-_IN_LANGUAGES: Final = frozenset({_DOCUMENT, "declared.js", "words.js"})
-"""Files that are made in the language of who asks."""
+_IN_LANGUAGES: Final = frozenset({"html", "js"})
+"""Kinds of files that are sent in the language of who asks."""
 
 
 @router.get("/")
@@ -41,12 +41,12 @@ async def page_file(name: str, request: Request) -> Response:
 
 def _file(request: Request, name: str) -> Response:
     data, headers, kind = None, {"Cache-Control": "no-cache"}, name.rpartition(".")[2]
-    if name in _IN_LANGUAGES:
+    if kind in _IN_LANGUAGES:
         data = _in_language(name, language_of(request.cookies.get(COOKIE), request.headers.get("Accept-Language")))
         headers["Vary"] = "Cookie, Accept-Language"
     elif kind in _TYPES:
         data = _on_disk(name)
-        if data is not None and kind in _CODE:
+        if data is not None and kind == "css":
             data = as_sent(data.decode(), kind).encode()
     if data is None:
         raise RequestRefusedError(404, "not_found", "the page has no such file")
@@ -59,12 +59,15 @@ def _file(request: Request, name: str) -> Response:
 
 def _in_language(name: str, language: str) -> bytes | None:
     match name:
-        case "words.js":  # Texts of the other modules.
-            return words_module(language, "modules").encode()
+        case "words.js":
+            return words_module(language, {}).encode()
         case "declared.js":  # Fields of a request and of a record.
             return declared(language).encode()
-    document = _on_disk(name)
-    return None if document is None else document_in(language, document.decode()).encode()
+    data = _on_disk(name)
+    if data is None:
+        return None
+    text = data.decode()
+    return (document_in(language, text) if name == _DOCUMENT else module_in(language, as_sent(text))).encode()
 
 
 def _on_disk(name: str) -> bytes | None:

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from olivelike.serve.form import declared, form
-from olivelike.serve.languages import document_in, table, words_module
+from olivelike.serve.languages import document_in, table, words, words_module
+from olivelike.serve.marked_texts import module_in
 from olivelike.serve.sent_code import as_sent
 
 PAGE = Path(__file__).parents[3] / "olivelike" / "data" / "serve"
 FILES = sorted(path for path in PAGE.iterdir() if path.suffix != ".json")
 MODULES = [path for path in FILES if path.suffix == ".js"]
-CODE = [*MODULES, PAGE / "style.css"]
 NAMED = {"input", "select", "textarea"}
 VOID = {"meta", "link", "img", "input"}
 MADE = {"./declared.js", "./words.js"}
@@ -55,10 +55,11 @@ def elements() -> Elements:
 
 @pytest.mark.parametrize("language", table()["languages"])
 def test_the_page_in_a_language_is_small(language: str) -> None:
-    """A browser fetches code and icon, the document and what is declared in one language, and its other texts."""
+    """A browser fetches code, the document and what is declared in one language, styles and icon."""
     document = document_in(language, (PAGE / "index.html").read_text(encoding="utf-8"))
-    code = [as_sent(path.read_text(encoding="utf-8"), path.suffix[1:]) for path in CODE]
-    sent = [document, declared(language), words_module(language, "modules"), *code]
+    code = [module_in(language, as_sent(path.read_text(encoding="utf-8"))) for path in MODULES]
+    styles = as_sent((PAGE / "style.css").read_text(encoding="utf-8"), "css")
+    sent = [document, declared(language), words_module(language, {}), styles, *code]
     assert (PAGE / "icon.svg").stat().st_size + sum(len(one.encode()) for one in sent) < 260_000
     assert {path.suffix for path in FILES} == {".html", ".css", ".js", ".svg"}
 
@@ -170,26 +171,39 @@ def node() -> str:
 
 
 def test_node_reads_of_what_is_sent_what_was_written(node: str) -> None:
-    """Its own parser makes the same tree of both, on the same lines."""
+    """Its own parser makes the same tree of both, on the same lines, but for texts, which are those of the language."""
     written = [path.read_text(encoding="utf-8") for path in MODULES]
+    sent = {code: [module_in(code, as_sent(module)) for module in written] for code in table()["languages"]}
+    given = {"written": written, "sent": sent, "words": {code: dict(words(code)) for code in sent}}
     script = f"""
         const acorn = require("internal/deps/acorn/acorn/dist/acorn");
         const options = {{ ecmaVersion: "latest", sourceType: "module", locations: true }};
         const placed = (name, value) => typeof value === "number" && ["start", "end", "column"].includes(name);
-        const read = (code) =>
-          JSON.stringify(acorn.parse(code, options), (name, value) => (placed(name, value) ? undefined : value));
-        const pairs = {json.dumps([(code, as_sent(code)) for code in written])};
-        console.log(JSON.stringify(pairs.map(([one, other]) => one !== other && read(one) === read(other))));
+        const read = (code, words) =>
+          JSON.stringify(acorn.parse(code, options), (name, value) => {{
+            if (value?.tag?.name === "t") {{
+              const texts = value.quasi.quasis.map((one) => one.value.cooked);
+              const key = texts.reduce((text, part, place) => `${{text}}{{${{place - 1}}}}${{part}}`);
+              const parts = (words[key] ?? key).split(/\\{{(\\d)\\}}/);
+              return ["t", ...parts.map((part, place) => (place % 2 ? value.quasi.expressions[part] : part))];
+            }}
+            if (value?.callee?.name === "t") return ["t", words[value.arguments[0].value] ?? value.arguments[0].value];
+            return placed(name, value) ? undefined : value;
+          }});
+        const given = {json.dumps(given)};
+        const same = ([code, modules]) => given.written.map((one, place) =>
+          one !== modules[place] && read(one, given.words[code]) === read(modules[place], {{}}));
+        console.log(JSON.stringify(Object.fromEntries(Object.entries(given.sent).map((one) => [one[0], same(one)]))));
     """
     answer = subprocess.run([node, "--expose-internals"], input=script, capture_output=True, check=False, text=True)
     assert answer.stdout, answer.stderr
-    assert json.loads(answer.stdout) == [True] * len(MODULES)
+    assert json.loads(answer.stdout) == {code: [True] * len(MODULES) for code in sent}
 
 
 def test_values_of_a_plot_are_read_as_a1111_reads_them(node: str, tmp_path: Path) -> None:
     page = shutil.copytree(PAGE, tmp_path / "page")
     (page / "declared.js").write_text(declared())
-    (page / "words.js").write_text(words_module("en"))
+    (page / "words.js").write_text(words_module("en", {}))
     cases = {
         "steps": {
             "5, 10": [5, 10], "1-5": [1, 2, 3, 4, 5], "5-3": [5, 4, 3], "10-50 (+20)": [10, 30, 50],
