@@ -66,6 +66,26 @@ def found(client, search):
     return [one["id"] for one in client.get("/api/pictures", params={"search": search}).json()["pictures"]]
 
 
+def test_a_search_excludes_looks_into_the_negative_prompt_and_tells_of_unknown_terms(server, client):
+    plain = server.draw(prompt="a winged (red:1.2) otter", negative_prompt="murky water", seed=5)["pictures"][0]["id"]
+    wide = server.draw(prompt="a winged blue otter", seed=6, width=64, height=32)["pictures"][0]["id"]
+    for search, expected in (
+        ("", [wide, plain]), ("-red", [wide]), ('-"blue otter"', [plain]), ("-seed:5", [wide]), ("-steps:3", []),
+        ("negative:murky", [plain]), ("-negative:murky", [wide]), ("negative:otter", []), ("-size:64x32", [plain]),
+        ("-size:64x64", [wide, plain]), ("-lora:ink -lora:neon", [wide, plain]), ("lora:ink", []),
+        ("(red:1.2)", [plain]), ('"red:1.2"', [plain]), ("-kind:sheet", [wide, plain]), ("-kind:picture", []),
+        ("seed:5 seed:6", []),
+    ):  # fmt: skip
+        assert found(client, f"winged {search}") == expected, search
+    for search, told in (
+        ("foo:bar", "terms: seed, size, "), ("-sead:7", "did you mean 'seed'?"),
+        ("red:1.2", 'in quotes if they have a colon, "red:1.2";'),
+        ("seed: winged", "seed: has no value; write seed:VALUE"),
+    ):  # fmt: skip
+        answer = client.get("/api/pictures", params={"search": search})
+        assert (answer.status_code, told in answer.json()["error"]["message"]) == (422, True), answer.text
+
+
 def test_favourites_are_marked_searched_and_kept_in_a_file(server, client):
     liked, other = server.draw(prompt="a favourable wind", num_images=2)["pictures"]
     address = f"/api/pictures/{liked['id']}/favourite"

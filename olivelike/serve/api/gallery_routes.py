@@ -19,6 +19,7 @@ from olivelike.serve.api.images import in_turn, png
 from olivelike.serve.api.native import Client, TheService, answer, require_uploads
 from olivelike.serve.api.refusals import RequestRefusedError, StrictRoute, refused
 from olivelike.serve.gallery.gallery import Filter
+from olivelike.serve.gallery.search_terms import searched
 from olivelike.serve.orders import UploadId
 from olivelike.serve.recipe_views import RecipeQuestion, for_the_form, read_question
 from olivelike.serve.service import Service
@@ -32,12 +33,10 @@ _FOR_EVER: Final = {"Cache-Control": "private, max-age=31536000, immutable"}
 
 
 async def asked_filter(
-    service: TheService,
-    search: Annotated[str, Query(max_length=500)] = "",
-    model: Annotated[str | None, Query(max_length=300)] = None,
+    search: Annotated[str, Query(max_length=500)] = "", model: Annotated[str | None, Query(max_length=300)] = None
 ) -> Filter:
     """Return what pictures are to have in common."""
-    return service.library.wanted(search, model)
+    return searched(search, model)
 
 
 Wanted = Annotated[Filter, Depends(asked_filter)]

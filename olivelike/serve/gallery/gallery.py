@@ -13,7 +13,7 @@ import os
 import re
 import sqlite3
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from itertools import chain
@@ -84,6 +84,8 @@ class Filter:
 
     words: tuple[str, ...] = ()
     """Which the recipe has, all of them, in small or large letters."""
+    negative: str | None = None
+    """A word that the negative prompt has."""
     exact: Mapping[str, str | int] = field(default_factory=dict)
     """Columns with their values."""
     lora: str | None = None
@@ -93,12 +95,26 @@ class Filter:
     """On which it was drawn, such as `2026-11-26`, at the server."""
     sheets: bool = False
     """Whether sheets and plots are meant, in place of pictures."""
+    having: tuple[Filter, ...] = ()
+    """Whose facts pictures have as well; `sheets` of these says nothing."""
+    lacking: tuple[Filter, ...] = ()
+    """Whose facts they don't have."""
 
     def conditions(self) -> Iterator[tuple[str, tuple[Any, ...]]]:
         """Yield conditions on rows of the index, each with its values."""
         yield "sheet = ? AND path NOT LIKE ?", (self.sheets, f"{PASSING}/%")
+        for one in (self, *self.having):
+            yield from one.facts()
+        for one in self.lacking:
+            condition, values = _joined(one.facts())
+            yield f"({condition}) IS NOT TRUE", values
+
+    def facts(self) -> Iterator[tuple[str, tuple[Any, ...]]]:
+        """Yield the conditions of what it says itself, each with its values."""
         for word in self.words:
-            yield "words LIKE ? ESCAPE '\\'", ("%" + re.sub(r"([\\%_])", r"\\\1", word.casefold()) + "%",)
+            yield _IN_WORDS, (f"%{_literal(word)}%",)
+        if self.negative is not None:
+            yield _IN_WORDS, (f"%\nnegative prompt: %{_literal(self.negative)}%\nsteps: %",)
         for column, value in self.exact.items():
             if column not in _COLUMNS:  # It becomes part of the query.
                 raise ValueError(f"{column!r} is no column of the gallery")
@@ -115,6 +131,7 @@ class Filter:
 
 
 EVERY: Final = Filter()
+_IN_WORDS: Final = "words LIKE ? ESCAPE '\\'"
 _SEEDS: Final = ("seed", "first_seed")
 _BEYOND: Final = 2**63 - 1
 """Behind every place."""
@@ -265,20 +282,20 @@ class Gallery:
             before: place in the index, before which they lie.
             limit: how many are returned at most.
         """
-        where, values = _joined(wanted)
+        where, values = _joined(wanted.conditions())
         query = f"SELECT * FROM pictures WHERE {where} AND place < ? ORDER BY place DESC LIMIT ?"  # noqa: S608
         rows = self._database.execute(query, (*values, before or _BEYOND, limit)).fetchall()
         return [_read(row) for row in rows], rows[-1]["place"] if len(rows) == limit else None
 
     def count(self, wanted: Filter = EVERY) -> int:
         """Return how many pictures there are."""
-        where, values = _joined(wanted)
+        where, values = _joined(wanted.conditions())
         (number,) = self._database.execute(f"SELECT count(*) FROM pictures WHERE {where}", values).fetchone()  # noqa: S608
         return int(number)
 
     def marks(self, wanted: Filter = EVERY) -> list[tuple[str, bool]]:
         """Return the ids of all pictures, newest first, and whether each is a favourite."""
-        where, values = _joined(wanted)
+        where, values = _joined(wanted.conditions())
         liked = "path IN (SELECT path FROM favourites)"
         query = f"SELECT id, {liked} AS liked FROM pictures WHERE {where} ORDER BY place DESC"  # noqa: S608
         return [(row["id"], bool(row["liked"])) for row in self._database.execute(query, values)]
@@ -426,13 +443,18 @@ class Gallery:
         self.add(made, None if row is None else row.client)
 
 
+def _literal(word: str) -> str:
+    """Return a word for a pattern of `LIKE` that stands for itself; the index has small letters."""
+    return re.sub(r"([\\%_])", r"\\\1", word.casefold())
+
+
 def _today() -> str:
     return f"{datetime.now().astimezone():%Y-%m-%d}"
 
 
-def _joined(wanted: Filter) -> tuple[str, tuple[Any, ...]]:
-    """Return all conditions as one, with their values."""
-    conditions, values = zip(*wanted.conditions(), strict=True)
+def _joined(facts: Iterable[tuple[str, tuple[Any, ...]]]) -> tuple[str, tuple[Any, ...]]:
+    """Return conditions as one, with their values."""
+    conditions, values = zip(*facts, strict=True)
     return " AND ".join(conditions), tuple(chain.from_iterable(values))
 
 

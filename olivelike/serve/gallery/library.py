@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import io
 import math
-import re
 import sqlite3
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -41,25 +40,10 @@ _ON_SHEET: Final = 768
 _QUALITY: Final = 95
 _SMALL: Final = 512 * 512
 """Pixels of a picture whose file is read sooner than a thread wakes up: it was just written, as a rule."""
-_NAMES: Final = {"sampler": ", sampler", "schedule": ", schedule type", "upscaler": " upscaler"}
-"""Terms whose value is a name or its beginning → what stands before it in A1111's text of a picture."""
-_NUMBERS: Final = {
-    "steps": "\nsteps", "cfg": ", cfg scale", "denoising": ", denoising strength", "hires": ", hires upscale",
-}  # fmt: skip
-"""Terms whose value is a number → likewise."""
-_WORDS: Final = re.compile(r'"([^"]+)"|([^\s"]+)')
-"""What stands in quotes is one."""
-_TERM: Final = re.compile(
-    rf'\b({"|".join((*_NAMES, *_NUMBERS))}|seed|size|model|job|lora|flagged|favourite|date|kind):("[^"]*"|\S+)'
-)
-_ANSWERS: Final = {"yes": True, "no": False}
 _MOST_RECIPE: Final = 250_000
 """Characters of one in a page of the gallery; an order has texts of up to 20,000, each told thrice."""
 _MOST_PROMPT: Final = 1000
 """Characters of the prompt of one that has more."""
-_DAY: Final = re.compile(r"\d{4}-\d\d-\d\d")
-_SIZE: Final = re.compile(r"(\d{1,6})x(\d{1,6})")
-_NUMBER: Final = re.compile(r"-?\d{1,9}(\.\d{1,9})?")
 
 
 class Library:
@@ -87,44 +71,6 @@ class Library:
         """Return the newest pictures, and where the older ones begin."""
         rows, older = self._gallery.search(wanted, before=before, limit=limit)
         return self.views([_bounded(row) for row in rows]), older
-
-    def wanted(self, text: str = "", model: str | None = None) -> Filter:
-        """Return what a text of words and terms asks for.
-
-        `seed:7`, `size:64x64`, `model:NAME`, `job:ID`, `lora:NAME` or `lora:"A NAME"`, `flagged:yes`, `favourite:no`,
-        `date:2026-11-26`, `kind:sheet` and those of `_NAMES` and `_NUMBERS` are words too. Raises `UsageError` for one
-        that says nothing.
-        """
-        exact: dict[str, str | int] = {"model": model} if model else {}
-        facts: dict[str, Any] = {}
-        words = [quoted or word for quoted, word in _WORDS.findall(_TERM.sub("", text))]
-        for name, quoted in _TERM.findall(text):
-            value = quoted.strip('"')
-            if name in _NAMES:
-                words.append(f"{_NAMES[name]}: {value}")
-            elif name in _NUMBERS:
-                if not _NUMBER.fullmatch(value):
-                    raise UsageError(f"{name}:{value} is no number; write one such as {name}:2")
-                words.append(f"{_NUMBERS[name]}: {float(value):.12g},")
-            elif name == "size":
-                if not (size := _SIZE.fullmatch(value)):
-                    raise UsageError(f"size:{value} is no size; write one such as size:512x768")
-                exact |= {"width": int(size[1]), "height": int(size[2])}
-            elif name in ("flagged", "favourite"):
-                facts[name] = _one_of(name, value, _ANSWERS)
-            elif name == "kind":
-                facts["sheets"] = _one_of(name, value, {"sheet": True, "picture": False})
-            elif name == "date":
-                if not _DAY.fullmatch(value):
-                    raise UsageError(f"date:{value} is no day; write one such as date:2026-11-26")
-                facts["day"] = value
-            elif name == "lora":
-                facts["lora"] = value
-            elif name == "seed" and value.isdecimal() and int(value) >= 2**64:
-                raise UsageError(f"seed:{value} is none; seeds have 64 bits")
-            else:
-                exact[name] = value
-        return Filter(words=tuple(words), exact=exact, **facts)
 
     def views(self, rows: Sequence[PictureRow]) -> list[PictureView]:
         """Return pictures as clients see them."""
@@ -306,12 +252,6 @@ class Library:
         kept = io.BytesIO()
         image.save(kept, "WEBP", quality=80, method=2)
         write_whole(path, kept.getvalue(), durable=False)
-
-
-def _one_of(name: str, value: str, words: Mapping[str, bool]) -> bool:
-    if value not in words:
-        raise UsageError(f"{name}:{value} says nothing; write {' or '.join(f'{name}:{word}' for word in words)}")
-    return words[value]
 
 
 class _Written(io.RawIOBase):
