@@ -141,6 +141,17 @@ def test_an_order_names_an_upscaler_for_hires_and_records_tell_it(client, upscal
         assert str(upscalers) not in answer.text
 
 
+def test_hires_fix_enlarges_pixels_without_a_network_and_its_recipe_is_read_back(client):
+    assert client.post("/api/jobs", json={**SMALL, "hires": 2, "upscaler": "Nearest"}).status_code == 202
+    (picture,) = done(client)["pictures"]
+    assert (picture["width"], picture["record"]["upscaler"]["name"]) == (64, "Nearest")
+    assert "Hires upscaler: Nearest," in picture["parameters"]
+    pasted = client.post("/api/recipes", json={"text": picture["parameters"]}).json()
+    assert (pasted["record"]["upscaler"]["name"], pasted["left_out"]) == ("Nearest", None)
+    answer = client.post("/api/jobs", json={**SMALL, "upscaler": "Nearest"})
+    assert (answer.status_code, "it says no size" in answer.text) == (422, True)
+
+
 def done(client):
     """Return the newest job when it has ended."""
     found = []

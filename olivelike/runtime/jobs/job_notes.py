@@ -25,6 +25,7 @@ from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder, recorded_
 from olivelike.runtime.pipeline.prompt_cost import batch_texts
 from olivelike.runtime.pipeline.request import (
     PICTURE_FIELDS,
+    RESAMPLED,
     Pictures,
     Request,
     RequestFields,
@@ -93,7 +94,9 @@ def _program() -> str:
 
 
 def used_upscaler(path: Path) -> UsedFile:
-    """Return an upscaler's name and hash for the record."""
+    """Return an upscaler's name and hash for the record; one of `RESAMPLED` is no file."""
+    if str(path) in RESAMPLED:
+        return UsedFile(str(path))
     return UsedFile(path.name, _file_hash(path, file_identity(path.stat())))
 
 
@@ -111,6 +114,8 @@ def recorded_fields(record: PictureRecord, given: Collection[str]) -> RequestFie
     values = {name: getattr(record, name) for name in (*_ALIKE, "scheduler", "seed")}
     if record.width and record.height:
         values["size"] = record.width, record.height
+    if record.upscaler is not None and record.upscaler.name in RESAMPLED:
+        values["upscaler"] = Path(record.upscaler.name)
     return {name: value for name, value in with_meaning(values, given).items() if value is not None}
 
 

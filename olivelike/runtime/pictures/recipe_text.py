@@ -16,8 +16,8 @@ from typing import Final
 
 from olivelike._untrusted import Json, JsonView, one_line
 from olivelike.errors import SourceError
-from olivelike.runtime.pictures.picture_record import LATENT, NEGATIVE, PictureRecord, told_of
-from olivelike.runtime.pipeline.request import RequestFields, hires_fields, read_number, read_whole
+from olivelike.runtime.pictures.picture_record import LATENT, NEGATIVE, PictureRecord, UsedFile, told_of
+from olivelike.runtime.pipeline.request import RESAMPLED, RequestFields, hires_fields, read_number, read_whole
 from olivelike.runtime.schedulers.scheduler_names import written_schedule
 
 _LONGEST: Final = 65_536
@@ -218,8 +218,9 @@ def record_of_settings(record: PictureRecord, settings: Mapping[str, str]) -> Pi
     if size is not None:
         found["width"], found["height"] = int(size[1]), int(size[2])
         del rest["Size"]
-    if rest.get("Hires upscaler") == LATENT:
-        found |= take_hires(rest, found.get("steps"))
+    upscaler = rest.get("Hires upscaler")
+    if upscaler in (LATENT, *RESAMPLED) and (hires := take_hires(rest, found.get("steps"))):
+        found |= {**hires, "upscaler": None if upscaler == LATENT else UsedFile(upscaler)}
     return replace(record, other=rest, **{**found, **_sampling(found)})
 
 

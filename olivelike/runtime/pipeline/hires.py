@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import UsageError
 from olivelike.model.components import latents_in_square
+from olivelike.runtime.pipeline.request import RESAMPLED
 from olivelike.runtime.pipeline.vae import apart, decode_latents, encode_picture, to_images, to_pixels
 
 if TYPE_CHECKING:
@@ -31,6 +32,10 @@ _MOST_STEPS: Final = 1000
 def check_hires(request: Request) -> None:
     """Check whether a request can be drawn twice, if it asks for that. Raises `UsageError`."""
     if request.hires is None:
+        if str(request.upscaler) in RESAMPLED:
+            raise UsageError(
+                f"upscaler {request.upscaler}: it says no size; give hires, or the file of a network that enlarges"
+            )
         return
     strength = request.hires_strength
     if not request.hires_steps and int(request.steps * strength) < 1:
@@ -40,8 +45,8 @@ def check_hires(request: Request) -> None:
         )
     if request.init_image is not None:
         raise UsageError(
-            "hires enlarges what is drawn from a prompt alone; an initial picture is brought to the size that is "
-            "given, so give a larger one"
+            "hires is for pictures from a prompt alone; give a larger size in its place, or leave the initial picture "
+            "out"
         )
 
 
@@ -94,10 +99,12 @@ def between(values: Array, size: int, axis: int) -> Array:
     return found
 
 
-def enlarge_by(upscaler: Upscaler, latents: Array, state: BatchState, networks: tuple[Network, Network]) -> Array:
+def enlarge_by(
+    upscaler: Upscaler | None, latents: Array, state: BatchState, networks: tuple[Network, Network]
+) -> Array:
     """Decode latents, enlarge the pictures to the size of a batch, and draw a sample of what they encode to.
 
-    `networks` are the VAE's decoder and encoder.
+    `upscaler` is `None` where the request names one of `RESAMPLED`; `networks` are the VAE's decoder and encoder.
     """
     import numpy as np
     from PIL import Image
@@ -105,7 +112,9 @@ def enlarge_by(upscaler: Upscaler, latents: Array, state: BatchState, networks: 
     decoder, encoder = networks
     size, folder = state.request.size, state.folder
     drawn = to_images(decode_latents(latents, decoder, folder, singly=state.request.decode_singly), latents, folder)
-    large = [upscaler.enlarge(image).resize(size, Image.Resampling.LANCZOS) for image in drawn]
+    nearest = upscaler is None and str(state.request.upscaler) == "Nearest"
+    method = Image.Resampling.NEAREST if nearest else Image.Resampling.LANCZOS
+    large = [(image if upscaler is None else upscaler.enlarge(image)).resize(size, method) for image in drawn]
     return np.concatenate(
         [
             encode_picture(to_pixels(image, size, folder), encoder, latents.shape[1], folder, [source])

@@ -40,7 +40,7 @@ from olivelike.runtime.pipeline.pipeline_folder import (
     target_settings,
     with_float8,
 )
-from olivelike.runtime.pipeline.request import Batch, Picture, Request, ResolvedRequest, Result, require_safe
+from olivelike.runtime.pipeline.request import RESAMPLED, Batch, Picture, Request, ResolvedRequest, Result, require_safe
 from olivelike.runtime.pipeline.resolve_defaults import fitted_into_memory, resolve_defaults
 from olivelike.runtime.pipeline.safety import Preprocessing, SafetyCheck, black, read_preprocessing
 from olivelike.runtime.pipeline.vae import decode_latents, to_images
@@ -379,10 +379,11 @@ class Pipeline:
 
     def _enlarged(self, latents: Array, state: BatchState) -> Array:
         """Return latents at the size of the batch that goes on with them."""
-        if state.request.upscaler is None:
+        path = state.request.upscaler
+        if path is None:
             return enlarge_latents(latents, state)
         networks = self._decoder(), self._networks.get("vae_encoder")
-        return enlarge_by(self._upscaler(state.request.upscaler), latents, state, networks)
+        return enlarge_by(None if str(path) in RESAMPLED else self._upscaler(path), latents, state, networks)
 
     def _upscaler(self, path: Path) -> Upscaler:
         from olivelike.runtime.pictures.upscaling import Upscaler

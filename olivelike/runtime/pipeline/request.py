@@ -30,6 +30,8 @@ SEEDS: Final = 2**64
 DRAWN_SEEDS: Final = 2**32
 """Seeds that are drawn at random are below this, as A1111's: torch's noise on the CPU depends on 32 bits alone."""
 _SIZE: Final = re.compile(r"(\d+)\s*x\s*(\d+)", re.IGNORECASE)
+RESAMPLED: Final = ("Lanczos", "Nearest")
+"""Upscalers that are no networks: they bring pictures to a size by counting with their pixels."""
 RANDOM: Final = -1
 """The seed that draws one, as in A1111."""
 RequestFields = dict[str, Any]
@@ -790,7 +792,8 @@ class Request(Choices):
         None,
         Asked(
             Path,
-            "ONNX super-resolution model: enlarges pictures, or with --hires between the two.",
+            "ONNX super-resolution model: enlarges pictures, or with --hires between the two; there also Lanczos, "
+            "Nearest; without, the latents.",
             "FILE",
             aliases=("hr_upscaler", "hires-upscaler", "hires_upscaler"),
         ),
@@ -800,7 +803,8 @@ class Request(Choices):
         ),
         axis=True,
     )
-    """ONNX file of a super-resolution network: for `hires`, or for the finished pictures."""
+    """ONNX file of a super-resolution network: for `hires`, or for the finished pictures; for `hires` also a word of
+    `RESAMPLED`, and `None` enlarges the latents."""
     controls: tuple[Control[Image], ...] = choice((), noun="a picture that leads")
     """Pictures that lead; what they lead to is summed."""
     ip_adapter_images: tuple[Image, ...] = choice((), noun="a picture that is a prompt")

@@ -15,6 +15,7 @@ from olivelike.runtime.pipeline.hires import check_hires, hires_size, second_pas
 from olivelike.runtime.pipeline.latents import begin_batch
 from olivelike.runtime.pipeline.masked_area import ASPECT_TOLERANCE, check_mask, part_of_picture
 from olivelike.runtime.pipeline.request import (
+    RESAMPLED,
     SEEDS,
     Request,
     ResolvedRequest,
@@ -48,7 +49,7 @@ def resolve_defaults(
     check_values(request)
     check_meaning(request)
     check_mask(request)
-    if request.upscaler is not None:
+    if request.upscaler is not None and str(request.upscaler) not in RESAMPLED:
         from olivelike.runtime.pictures.upscaling import check_upscaler
 
         check_upscaler(request.upscaler)

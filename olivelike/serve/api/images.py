@@ -13,6 +13,7 @@ import anyio.to_thread
 
 from olivelike.errors import SourceError, UsageError
 from olivelike.runtime.pictures.picture_reading import MOST_PIXELS, decode_image
+from olivelike.runtime.pipeline.request import RESAMPLED
 from olivelike.serve.api.refusals import RequestRefusedError
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Size = tuple[int, int]
-UPSCALERS: Final = ("None", "Lanczos", "Nearest")
+UPSCALERS: Final = ("None", *RESAMPLED)
 _FILL: Final = 1024
 """Pixels of a side at which what is masked is filled; it is blurred anyway."""
 _IN_TURN: Final = anyio.CapacityLimiter(1)

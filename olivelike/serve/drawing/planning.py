@@ -15,7 +15,7 @@ from olivelike.runtime.jobs.prompt_lines import PromptLine
 from olivelike.runtime.pictures import UsedFile
 from olivelike.runtime.pictures.picture_reading import open_image
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
-from olivelike.runtime.pipeline.request import CHOICES, Pictures, RequestFields
+from olivelike.runtime.pipeline.request import CHOICES, RESAMPLED, Pictures, RequestFields
 from olivelike.runtime.pipeline.resolve_defaults import fitted_into_memory
 from olivelike.runtime.prompts.wildcards import Wildcards
 from olivelike.serve.drawing.plots import Cell, cells
@@ -50,7 +50,8 @@ class OrderPlan(JobPlan):
     def reads(self) -> list[str]:
         """Folders, LoRAs and upscalers that drawing it opens."""
         loras = {str(cast("LiveLora", lora).path.absolute()) for job in self.jobs for lora in job.loras}
-        upscalers = {str(path.absolute()) for job in self.jobs if (path := job.request.upscaler) is not None}
+        named = {job.request.upscaler for job in self.jobs} - {None, *map(Path, RESAMPLED)}
+        upscalers = {str(cast("Path", path).absolute()) for path in named}
         return sorted({str(job.folder.absolute()) for job in self.jobs} | loras | upscalers)
 
 
@@ -150,7 +151,8 @@ def _fields(order: Order, upscalers: Sequence[Path]) -> RequestFields:
     if order.width and order.height:
         fields["size"] = order.width, order.height
     if order.upscaler is not None:
-        fields["upscaler"] = find_upscaler(order.upscaler, upscalers)
+        is_file = order.upscaler not in RESAMPLED
+        fields["upscaler"] = find_upscaler(order.upscaler, upscalers) if is_file else Path(order.upscaler)
     return fields
 
 

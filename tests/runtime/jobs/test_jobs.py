@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -85,6 +86,7 @@ def test_pictures_that_were_varied_enlarged_or_painted_in_part_are_made_again(li
             ({"variation_strength": 0.3, "num_images": 2}, {}, {}),
             ({"hires": 1.5, "hires_strength": 0.5, "size": (32, 32)}, {}, {}),
             ({"upscaler": upscaler}, {}, {"upscaler": upscaler}),
+            ({"hires": 1.5, "upscaler": Path("Nearest"), "size": (32, 32)}, {}, {}),
             (area, {"init_image": photo, "mask": hole}, {}),
         )
     ):

@@ -10,6 +10,7 @@ from PIL.PngImagePlugin import PngInfo
 
 from olivelike.errors import SourceError
 from olivelike.runtime.pictures import UsedFile, read_picture, read_picture_record
+from olivelike.runtime.pictures.picture_record import a1111_text
 from olivelike.runtime.pictures.recipe_text import parse_a1111
 from olivelike.runtime.pictures.recipes import read_recipe_text
 
@@ -71,6 +72,15 @@ def test_values_with_commas_quotes_and_json_are_whole():
         "Civitai resources": CIVITAI,
         "Civitai metadata": "{}", "Eta": "0.5", "RNG": "NV",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("upscaler", ["Latent", "Lanczos", "Nearest"])
+def test_hires_fix_without_a_network_is_read_and_written(upscaler):
+    told = f"Denoising strength: 0.4, Hires upscale: 2, Hires steps: 9, Hires upscaler: {upscaler}"
+    record = parse_a1111(f"{HEAD}\n{SETTINGS}, {told}")
+    assert (record.hires, record.hires_strength, record.hires_steps) == (2, 0.4, 9)
+    assert record.upscaler == (None if upscaler == "Latent" else UsedFile(upscaler))
+    assert told in a1111_text(record)
 
 
 def test_halves_of_characters_stay_as_they_are_written():

@@ -83,9 +83,19 @@ def test_an_upscaler_stands_between_the_passes_or_at_the_end(pipeline, tmp_path)
     assert between.tobytes() == again.pictures[0].image.tobytes()
 
 
+@pytest.mark.parametrize(("upscaler", "method"), [("Lanczos", 1), ("Nearest", 0)])
+def test_pixels_are_enlarged_between_the_passes_without_a_network_too(pipeline, upscaler, method):
+    drawn = pipeline.generate(ask(hires=None)).pictures[0].image
+    between = pipeline.generate(ask(hires_strength=0.25, upscaler=upscaler)).pictures[0].image
+    large = drawn.resize((48, 48), method)
+    again = pipeline.generate(ask(hires=None, size=(48, 48), init_image=large, strength=0.25)).pictures[0].image
+    assert between.tobytes() == again.tobytes()
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [
+        ({"hires": None, "upscaler": "Lanczos"}, "upscaler Lanczos: it says no size"),
         ({"hires": 1.0}, "not above 1"),
         ({"hires": 9.0}, "at most 8"),
         ({"hires_strength": 0.0}, "not above 0"),
@@ -99,5 +109,5 @@ def test_a_second_pass_that_cant_be_is_refused(pipeline, more, said):
 
 
 def test_a_picture_to_start_from_is_not_drawn_twice(pipeline, picture):
-    with pytest.raises(UsageError, match="give a larger one"):
+    with pytest.raises(UsageError, match="for pictures from a prompt alone"):
         pipeline.resolve_defaults(ask(init_image=picture))
