@@ -52,6 +52,7 @@ PLOTS = {
     "tiled_vae": "changes no picture but by rounding", "retry_unsafe": "decides which pictures are left",
     "seeds": "seed", "variation_seeds": "seed",
     **dict.fromkeys(("prompt_weights", "fit", "inpaint_area", "control_guess"), "has two values: draw it twice"),
+    "mask_mode": "has two values, too",
     **dict.fromkeys(PICTURES, "a file"),
 }  # fmt: skip
 
@@ -86,7 +87,8 @@ def test_a_field_is_on_a_surface_or_excused(surface, has, excused):
 
 TEXTS = {
     "guidance_interval": "0.2:0.6", "size": "64x96", "hires": "1.5:0.6", "upscaler": "up.onnx",
-    "inpaint_area": "masked", "guidance_calls": "two", "negative_prompt": "blue", "scheduler": "Euler",
+    "inpaint_area": "masked", "mask_mode": "not masked", "masked_content": "latent noise", "guidance_calls": "two",
+    "negative_prompt": "blue", "scheduler": "Euler",
 }  # fmt: skip
 VALUES = {
     "guidance_interval": (0.2, 0.6), "size": (64, 96), "hires": 1.5, "upscaler": Path("up.onnx"),
@@ -135,7 +137,8 @@ TOLD = {
     "loras": ((UsedFile("style", "12", 0.8),), "style at 0.8 (12)"), "provider": ("Some", "Some"),
     "version": ("olivelike 9", "olivelike 9"), "guidance_interval": ((0.2, 0.6), "0.2 to 0.6 of the steps"),
     "fit": (True, "to the shape of the size"), "upscaler": (USED, "some.png (0123abcd)"),
-    "inpaint_area": ("masked", "only masked, with 32 pixels around it"), "tiled_vae": (True, "VAE tiling    on"),
+    "inpaint_area": ("masked", "only masked, with 32 pixels around it"), "mask_mode": ("not masked", "Inpaint not masked"),
+    "masked_content": ("fill", "fill"), "tiled_vae": (True, "VAE tiling    on"),
     "controls": ((Control(USED, "edges", 0.7, 0.1, 1.0, "canny"),), "edges, strength 0.7, from 0.1 to 1 of the"),
     "control_guess": (True, "the prompt alone"), "ip_adapter_images": ((USED,), "some.png (0123abcd)"),
     "references": ((USED,), "some.png (0123abcd)"),

@@ -148,15 +148,18 @@ def test_a_mask_is_painted_where_it_is_white(api, whole, invert):
     )  # fmt: skip
     kept, drawn = ((28, 16), (3, 16))[:: -1 if invert else 1]
     assert near(result.image, kept, (0, 128, 128))
+    assert ("Mask mode: Inpaint not masked" in result.info["infotexts"][0]) is bool(invert)
     assert not near(result.image, drawn, (0, 128, 128), within=3)
 
 
-def test_what_is_masked_is_filled_from_around_it_first(api):
+def test_what_is_masked_begins_as_inpainting_fill_says_and_the_text_tells_it(api):
     image = picture("red")
     image.paste("teal", (16, 0, 32, 32))
     fields = {"images": [image], "mask_image": half_mask(), "mask_blur": 0, "denoising_strength": 0.5, **FAST}
-    filled, original = (api.img2img(**fields, inpainting_fill=fill, inpaint_full_res=False).image for fill in (0, 1))
-    assert filled.tobytes() != original.tobytes()
+    results = [api.img2img(**fields, inpainting_fill=fill, inpaint_full_res=False) for fill in range(4)]
+    assert len({one.image.tobytes() for one in results}) == 4
+    texts = [one.info["infotexts"][0].partition("Masked content: ")[2].partition(",")[0] for one in results]
+    assert texts == ["fill", "", "latent noise", "latent nothing"]
 
 
 @pytest.mark.parametrize("mode", [0, 1, 2])
@@ -358,7 +361,6 @@ def test_skip_goes_on_with_the_next_batch(api):
         ("img2img", {"init_images": ["/etc/passwd"]}, 422, "init_images"),
         ("img2img", {"init_images": [encoded(picture())] * 2}, 422, "one picture"),
         ("img2img", {"init_images": [encoded(picture())], "resize_mode": 3}, 422, "latents"),
-        ("img2img", {"init_images": [encoded(picture())], "mask": "x", "inpainting_fill": 2}, 422, "latents"),
         ("img2img", {"init_images": [encoded(picture())], "denoising_strength": -0.1}, 422, "denoising_strength"),
         ("txt2img", {"alwayson_scripts": {"ADetailer": {"args": [True]}}}, 422, "ADetailer"),
         ("txt2img", {"script_name": "X/Y/Z plot"}, 422, "X/Y/Z plot"),

@@ -21,8 +21,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 from olivelike.serve.api import comfyui, comfyui_state
-from olivelike.serve.api.comfyui import _read_mask
-from olivelike.serve.api.comfyui_graph import SentMask, SentPicture
+from olivelike.serve.api.comfyui import _grown
 from olivelike.serve.api.comfyui_state import picture_file
 from olivelike.serve.api.refusals import RequestRefusedError
 from tests.serve.conftest import wait_until
@@ -120,6 +119,9 @@ def test_open_webui_edits_a_picture_that_it_sent(server, client):
     data = server.call(server.service.library.upload_bytes(job["order"]["mask"]))
     with Image.open(io.BytesIO(data)) as drawn:
         assert [drawn.getpixel((x, 5)) for x in (0, 15, 16, 18, 31)] == [255, 255, 255, 0, 0]
+    data = server.call(server.service.library.upload_bytes(job["order"]["init_image"]))
+    with Image.open(io.BytesIO(data)) as drawn:
+        assert [drawn.getpixel((x, 5)) for x in (0, 15, 16)] == [(128, 128, 128)] * 2 + [(255, 255, 255)]
 
 
 def ended(client, prompt):
@@ -315,10 +317,8 @@ def test_a_side_that_follows_from_a_narrow_picture_has_a_bound(server):
 
 @pytest.mark.parametrize("grown", [0, 1, 6, 9])
 def test_a_mask_grows_as_by_one_wide_filter(grown):
-    image = Image.effect_noise((24, 16), 90).convert("RGB")
-    asked = SentMask(SentPicture("file", "cat.png"), "red", grown=grown)
-    wide = image.getchannel("R").filter(ImageFilter.MaxFilter(grown | 1))
-    assert _read_mask(image, asked, image.size, 64).tobytes() == wide.tobytes()
+    mask = Image.effect_noise((24, 16), 90)
+    assert _grown(mask, grown).tobytes() == mask.filter(ImageFilter.MaxFilter(grown | 1)).tobytes()
 
 
 def test_scripts_ask_without_a_content_type_and_get_names_and_no_previews(server, client):

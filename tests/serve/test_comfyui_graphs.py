@@ -87,7 +87,7 @@ def test_a_picture_is_started_from_with_as_many_steps_run_as_there():
 def test_masks_are_those_of_the_picture_or_of_another():
     inpainted = {"11": node("VAEEncodeForInpaint", pixels=["10", 0], vae=["4", 2], mask=["10", 1], grow_mask_by=6)}
     drawing = read_graph(changed(from_picture(**inpainted), n3_denoise=1), LISTED)
-    assert drawing.mask == SentMask(SentPicture("file", "cat.png"), "alpha", grown=6)
+    assert drawing.mask == SentMask(SentPicture("file", "cat.png"), "alpha", grown=6, emptied=True)
     assert "strength" not in drawing.fields
     masked = changed(from_picture(), n3_latent_image=["13", 0]) | {
         "12": node("LoadImageMask", image="mask.png [input]", channel="red"),

@@ -134,17 +134,20 @@ def step_noise(state: BatchState, shape: tuple[int, ...]) -> Callable[[int], Arr
 
 
 def initial_noise(state: BatchState, channels: int) -> Array:
-    """Draw what denoising begins with: each seed's noise, or a point on the way to that of its variation seed.
+    """Draw what denoising begins with: each seed's noise, or a point on the way to that of its variation seed."""
+    return _varied(draw_noise((channels, *state.latent_size), state.sources), state)
+
+
+def _varied(drawn: Array, state: BatchState) -> Array:
+    """Return noise on the way to that of the variation seeds, if the batch has some.
 
     The way is the arc between the two along each column of each channel, as in A1111's `modules/rng.py`.
     """
     import numpy as np
 
-    shape = (channels, *state.latent_size)
-    drawn = draw_noise(shape, state.sources)
     if not state.variations:
         return drawn
-    share, other = state.request.variation_strength, draw_noise(shape, generators(state.variations))
+    share, other = state.request.variation_strength, draw_noise(drawn.shape[1:], generators(state.variations))
     lengths = [np.sqrt(np.square(one, dtype=np.float64).sum(axis=2, keepdims=True)) for one in (drawn, other)]
     product = np.multiply(drawn, other, dtype=np.float64).sum(axis=2, keepdims=True)
     cosine = (product / np.maximum(lengths[0] * lengths[1], _TINY)).clip(-1, 1)
@@ -199,6 +202,7 @@ def from_picture_with_hole(state: BatchState, encoder: Network, channels: int, t
     """Start from the request's picture, of which only what the mask shows white is painted.
 
     One of nine `taken_channels` takes mask and masked picture; with four, the picture is put back in each step.
+    At strength 1 nothing of the picture is left in the latents, unless `masked_content` is to lead them from there.
     """
     import numpy as np
 
@@ -208,17 +212,22 @@ def from_picture_with_hole(state: BatchState, encoder: Network, channels: int, t
     pixels = to_pixels(request.init_image, request.size, state.folder)
     mask = to_mask(request.mask, request.size, state.folder)
     knows_masks = taken_channels == masked_channels(channels)
-    from_scratch = request.strength == 1.0
+    content = request.masked_content
+    from_scratch = request.strength == 1.0 and content == "original"
+    small_mask = _nearest(_nearest(mask, state.latent_size[0], 2), state.latent_size[1], 3)
     encoded = None
     if not (knows_masks and from_scratch):
         encoded = encode_picture(pixels, encoder, channels, state.folder, state.sources)
-    drawn = initial_noise(state, channels)
+    of_seeds = draw_noise((channels, *state.latent_size), state.sources)
+    drawn = _varied(of_seeds, state)
     if from_scratch:
         latents = drawn * state.schedule.first
     else:
         assert encoded is not None
+        if content in ("latent noise", "latent nothing"):
+            # The noise of the seed itself, of which more is added by its strength, as in A1111.
+            encoded = encoded * (1 - small_mask) + (of_seeds * small_mask if content == "latent noise" else 0)
         latents = state.schedule.mix(encoded, drawn, state.schedule.begin)
-    small_mask = _nearest(_nearest(mask, state.latent_size[0], 2), state.latent_size[1], 3)
     if not knows_masks:
         assert encoded is not None
         if not state.folder.has_tiny_vae:

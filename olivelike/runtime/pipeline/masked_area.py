@@ -1,6 +1,7 @@
-"""Soft masks, and masks of which only the surroundings are drawn: what is done to pictures before and after.
+"""Soft and inverted masks, what they show filled, their surroundings alone: what is done to pictures before and after.
 
-As A1111's `modules/processing.py` does with `mask_blur` and "inpaint at full resolution".
+As A1111's `modules/processing.py` does with `mask_blur`, `inpainting_mask_invert`, `inpainting_fill` and "inpaint at
+full resolution".
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ ASPECT_TOLERANCE: Final = 0.02
 """Share by which the shape of a picture may differ from another's."""
 Box = tuple[int, int, int, int]
 """Left, top, right and bottom."""
+_FILLING: Final = ((256, 1), (64, 1), (16, 2), (4, 4), (2, 2), (0, 1))
+"""Radius of each blur of what is around a mask, and how often it is laid over those before: A1111's `masking.fill`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,11 +72,48 @@ def part_of_picture(request: ResolvedRequest) -> tuple[ResolvedRequest, PutBack 
     image, mask = request.init_image, request.mask
     if image is None or mask is None:
         return request, None
+    if request.mask_mode == "not masked":
+        from PIL import ImageOps
+
+        mask = ImageOps.invert(upright(mask).convert("L"))
+        request = replace(request, mask=mask)
     if request.inpaint_area == "whole":
         return request, None if request.mask_blur is None else _soften(image, mask, request.mask_blur)
     area = _around_mask(image, mask, blur=request.mask_blur or 0, padding=request.inpaint_padding, size=request.size)
     assert area.box is not None
     return replace(request, init_image=area.original.crop(area.box), mask=area.mask.crop(area.box)), area
+
+
+def with_masked_content(drawn: ResolvedRequest, put_back: PutBack | None) -> ResolvedRequest:
+    """Return what is drawn with its masked part filled, unless it begins as the original; `part_of_picture` gave both.
+
+    Latents of noise and of nothing take the place of what was filled, as in A1111.
+    """
+    from PIL.Image import Resampling
+
+    if drawn.masked_content == "original" or drawn.init_image is None or drawn.mask is None:
+        return drawn
+    soft = drawn.mask if put_back is None or put_back.box else put_back.mask
+    image, mask = (upright(one).resize(drawn.size, Resampling.LANCZOS) for one in (drawn.init_image, soft))
+    return replace(drawn, init_image=filled(image, mask.convert("L")))
+
+
+def filled(image: Image, mask: Image) -> Image:
+    """Return a picture, in RGB, with blurs of what a grey mask of its size leaves over what the mask shows.
+
+    Blurs weigh each pixel by how little of it is masked: they are of premultiplied colours. All masked is black.
+    """
+    from PIL import Image, ImageFilter, ImageOps
+
+    around = image.convert("RGBA")
+    around.putalpha(ImageOps.invert(mask))
+    around = around.convert("RGBa")
+    whole = Image.new("RGBA", image.size)
+    for radius, times in _FILLING:
+        blurred = around.filter(ImageFilter.GaussianBlur(radius)).convert("RGBA")
+        for _ in range(times):
+            whole.alpha_composite(blurred)
+    return whole.convert("RGB")
 
 
 def _soften(image: Image, mask: Image, blur: int) -> PutBack:
@@ -93,7 +133,10 @@ def _around_mask(image: Image, mask: Image, *, blur: int, padding: int, size: tu
     soft = _soften(image, mask, blur)
     found = soft.mask.getbbox()
     if found is None:
-        raise UsageError("the mask is black all over, so that there is nothing to paint; paint white what is to change")
+        raise UsageError(
+            "the mask is black all over, or white with mask_mode not masked, so that there is nothing to paint; paint "
+            "white what is to change, or black what is not"
+        )
     return PutBack(soft.original, soft.mask, _surroundings(found, soft.original.size, padding, size))
 
 

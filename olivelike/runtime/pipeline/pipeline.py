@@ -30,7 +30,7 @@ from olivelike.runtime.pipeline.latents import (
     masked_channels,
     seed_of_attempt,
 )
-from olivelike.runtime.pipeline.masked_area import part_of_picture
+from olivelike.runtime.pipeline.masked_area import part_of_picture, with_masked_content
 from olivelike.runtime.pipeline.networks import Networks, check_memory_limit, denoiser_name, shallow_name, weight_bytes
 from olivelike.runtime.pipeline.pipeline_folder import (
     PipelineFolder,
@@ -267,7 +267,7 @@ class Pipeline:
         Returns latents of shape (pictures, channels, height, width), float32. Raises `UsageError` for a value that
         can't be had, and `SessionError` if a network can't be run, for lack of memory or another reason.
         """
-        resolved = self.resolve_defaults(request)
+        resolved = with_masked_content(*part_of_picture(self.resolve_defaults(request)))
         callbacks = DenoisingCallbacks(1, 1, 1, on_step, None, self._tiny_decoder)
         with memory_errors(resolved.size, len(resolved.seeded_prompts)):
             return self._latents(resolved.seeded_prompts, resolved.variations, resolved, callbacks)[0]
@@ -276,6 +276,7 @@ class Pipeline:
         self, request: ResolvedRequest, on_step: Callable[[Step], None] | None, cancel: Event | None
     ) -> Iterator[Batch]:
         drawn, put_back = part_of_picture(request)
+        drawn = with_masked_content(drawn, put_back)
         prompts, varied, size = request.seeded_prompts, request.variations, request.batch_size
         firsts = range(0, len(prompts), size)
         for number, first in enumerate(firsts, 1):

@@ -542,6 +542,38 @@ class Recorded:
         most=10_000,
     )
     """Steps that run again then, all of them; 0 is the share that `hires_strength` says of `steps`."""
+    mask_mode: Literal["masked", "not masked"] = choice(
+        "masked",
+        Asked(
+            OneOf(("masked", "not masked")),
+            "Draw what is white in the mask, or not masked: what is black; masked.",
+            group="From pictures",
+        ),
+        label="Mask mode",
+        told=Told("Inpaint not masked", Written("Mask mode", write=lambda _: "Inpaint not masked")),
+        about="mask",
+        entered=Entered("picture", words=("Inpaint masked", "Inpaint not masked")),
+    )
+    """`not masked` draws what is black in the mask, as A1111's `inpainting_mask_invert`."""
+    masked_content: Literal["original", "fill", "latent noise", "latent nothing"] = choice(
+        "original",
+        Asked(
+            OneOf(("original", "fill", "latent noise", "latent nothing")),
+            "What is masked begins as the picture, colours around it (fill), latent noise or latent nothing; original.",
+            group="From pictures",
+        ),
+        label="Masked content",
+        told=Told(written=Written("Masked content")),
+        about="mask",
+        entered=Entered(
+            "picture",
+            words=("Original", "Fill", "Latent noise", "Latent nothing"),
+            hint="What the masked part begins as: itself, colours around it, noise, or nothing.",
+        ),
+        axis=True,
+    )
+    """What denoising begins with where the mask is white, by A1111's names: the picture itself, colours around it, or
+    noise or zeros as latents."""
     inpaint_area: Literal["whole", "masked"] = choice(
         "whole",
         Asked(

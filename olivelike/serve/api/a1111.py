@@ -28,7 +28,6 @@ from olivelike.serve.api.guards import client_of
 from olivelike.serve.api.images import (
     UPSCALERS,
     a1111_mask,
-    filled,
     flat,
     from_base64,
     hires_size,
@@ -253,14 +252,12 @@ def _prepared(asked: ImageToImage, most: int) -> tuple[bytes, bytes | None, tupl
     size = max(_UNIT, round(width / _UNIT) * _UNIT), max(_UNIT, round(height / _UNIT) * _UNIT)
     mask = None
     if asked.mask:
-        mask = a1111_mask(from_base64(asked.mask, "mask"), image.size, invert=asked.inpainting_mask_invert)
+        mask = a1111_mask(from_base64(asked.mask, "mask"), image.size)
     if max(size) > most:
         raise refused(f"a side of more than {most} pixels")
     if mask is None or not asked.inpaint_full_res:
         image = resized(image, size, asked.resize_mode)
         mask = None if mask is None else resized(mask, size, asked.resize_mode)
-    if mask is not None and asked.inpainting_fill == 0:
-        image = filled(image, mask)
     return png(image), None if mask is None else png(mask), size
 
 

@@ -34,6 +34,8 @@ from olivelike.serve.orders import Finite, Name
 
 Side = Annotated[int, Bounds(ge=0, le=1 << 16)]
 Share = Annotated[Finite, Bounds(ge=0, le=1)]
+_CONTENTS: Final = ("fill", "original", "latent noise", "latent nothing")
+"""What `inpainting_fill` numbers."""
 _MOST_SHOWN: Final = 40
 """Characters of a value in a message."""
 
@@ -285,6 +287,8 @@ class ImageToImage(Drawing):
         blur = self.mask_blur_x if self.mask_blur is None else self.mask_blur
         return {
             "mask_blur": blur if self.mask else None,
+            "mask_mode": "not masked" if self.mask and self.inpainting_mask_invert else "masked",
+            "masked_content": _CONTENTS[self.inpainting_fill] if self.mask else "original",
             "inpaint_area": "masked" if self.mask and self.inpaint_full_res else "whole",
             "inpaint_padding": self.inpaint_full_res_padding,
         }
@@ -297,8 +301,6 @@ class ImageToImage(Drawing):
             raise refused("init_images: one picture is taken at a time")
         if self.resize_mode == 3:
             raise refused("resize_mode 3: latents are not resized here; take 0, 1 or 2")
-        if self.mask and self.inpainting_fill > 1:
-            raise refused("inpainting_fill: latents are not filled here; take 0 (fill) or 1 (original)")
         if self.mask and self.mask_blur is None and self.mask_blur_x != self.mask_blur_y:
             raise refused("mask_blur_x, mask_blur_y: edges are equally soft both ways here; give mask_blur")
         return super().settled(lenient=lenient)

@@ -50,6 +50,9 @@ _MOST_KEPT: Final = 16 << 10
 """Bytes of a request whose graph is told of again; one with pictures in base64 has more."""
 _VERSION: Final = "0.3.45"
 """Of ComfyUI, from which on prompts may be named by who asks."""
+_GREY: Final = (128, 128, 128)
+_ROUNDED: Final = [0] * 128 + [255] * 128
+"""Values of a mask as `VAEEncodeForInpaint` rounds them."""
 _FAMILIES: Final = {
     "sd1": "sd15", "sd2": "sd20", "sdxl": "sdxl", "refiner": "sdxl-refiner", "sd3": "sd3", "flux": "flux",
     "flux2": "flux2", "z_image": "z-image", "qwen_image": "qwen-image",
@@ -475,7 +478,10 @@ async def _sent(request: Request, drawing: Drawing) -> tuple[str | None, str | N
             raise refused(f"a side of more than {most} pixels")
         if asked is None or whole is None:
             return png(image), None
-        return png(image), png(_read_mask(upright(whole, "mask"), asked, image.size, most))
+        mask = _read_mask(upright(whole, "mask"), asked, image.size, most)
+        if asked.emptied:
+            image.paste(_GREY, mask=mask.point(_ROUNDED))
+        return png(image), png(_grown(mask, asked.grown))
 
     (image, mask), client = await in_turn(made), client_of(request)
     return (await service.upload(image, client)).id, None if mask is None else (await service.upload(mask, client)).id
@@ -508,7 +514,7 @@ def _scaled(image: Image.Image, scalings: tuple[Scaling, ...], most: int) -> Ima
 
 def _read_mask(image: Image.Image, asked: SentMask, size: tuple[int, int], most: int) -> Image.Image:
     """Return a mask that is white where to paint, of a picture's size."""
-    from PIL import ImageFilter, ImageOps
+    from PIL import ImageOps
 
     if asked.channel == "alpha":
         mask = ImageOps.invert(image.convert("RGBA").getchannel("A"))
@@ -516,7 +522,12 @@ def _read_mask(image: Image.Image, asked: SentMask, size: tuple[int, int], most:
         mask = image.convert("RGB").getchannel(asked.channel[0].upper())
     mask = _scaled(mask, asked.picture.scalings, most)
     mask = ImageOps.invert(mask) if asked.inverted else mask
-    mask = mask if mask.size == size else mask.resize(size)
-    for _ in range(asked.grown // 2):  # One wide filter gives the same, in time that grows with its area.
+    return mask if mask.size == size else mask.resize(size)
+
+
+def _grown(mask: Image.Image, pixels: int) -> Image.Image:
+    from PIL import ImageFilter
+
+    for _ in range(pixels // 2):  # One wide filter gives the same, in time that grows with its area.
         mask = mask.filter(ImageFilter.MaxFilter(3))
     return mask

@@ -72,6 +72,8 @@ class SentMask:
     inverted: bool = False
     grown: int = 0
     """Pixels that it grows by, all around taken together."""
+    emptied: bool = False
+    """Whether the picture is grey where it is white before it has grown."""
 
 
 @dataclass(frozen=True)
@@ -213,7 +215,7 @@ def _sampled(decoder: Node) -> Drawing:
             raise latents.refused("a second pass has no mask and no batch of its own here")
         return _second_pass(drawing, sampling, latents)
     if latents.kind == "VAEEncodeForInpaint":
-        mask = replace(_mask(latents.follow("mask")), grown=int(latents.value("grow_mask_by")))
+        mask = replace(_mask(latents.follow("mask")), grown=int(latents.value("grow_mask_by")), emptied=True)
     elif latents.kind not in ("VAEEncode", "VAEEncodeTiled"):
         raise latents.refused("no drawing starts from it here")
     _require_vae(latents)

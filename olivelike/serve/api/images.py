@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Size = tuple[int, int]
 UPSCALERS: Final = ("None", *RESAMPLED)
-_FILL: Final = 1024
-"""Pixels of a side at which what is masked is filled; it is blurred anyway."""
 _IN_TURN: Final = anyio.CapacityLimiter(1)
 
 
@@ -88,16 +86,13 @@ def flat(image: Image.Image) -> Image.Image:
     return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
 
 
-def a1111_mask(data: bytes, size: Size, *, invert: bool) -> Image.Image:
+def a1111_mask(data: bytes, size: Size) -> Image.Image:
     """Return a mask as A1111 reads it: the opacity, or the brightness if all is opaque."""
-    from PIL import ImageOps
-
     image = upright(data, "mask")
     mask = image.convert("RGBA").getchannel("A") if image.has_transparency_data else image.convert("L")
     if set(mask.tobytes()) == {255}:
         mask = image.convert("L")
-    mask = mask if mask.size == size else mask.resize(size)
-    return ImageOps.invert(mask) if invert else mask
+    return mask if mask.size == size else mask.resize(size)
 
 
 def resized(image: Image.Image, size: Size, mode: int) -> Image.Image:
@@ -122,22 +117,6 @@ def resized(image: Image.Image, size: Size, mode: int) -> Image.Image:
         if width and height:
             whole.paste(inner.crop(edge).resize((width, height)), place)
     return whole
-
-
-def filled(image: Image.Image, mask: Image.Image) -> Image.Image:
-    """Fill what a mask shows with the colours around it: pictures of half the size each, one behind the other."""
-    from PIL import Image, ImageOps
-
-    small = _contained(image.convert("RGBA"), (_FILL, _FILL), Image.Resampling.BICUBIC)
-    small.putalpha(ImageOps.invert(mask.resize(small.size)))
-    sizes = [small]
-    while min(sizes[-1].size) > 1:
-        half = (max(1, sizes[-1].width // 2), max(1, sizes[-1].height // 2))
-        sizes.append(sizes[-1].resize(half, Image.Resampling.BOX))
-    behind = sizes.pop()
-    while sizes:
-        behind = Image.alpha_composite(behind.resize(sizes[-1].size, Image.Resampling.BILINEAR), sizes.pop())
-    return Image.composite(behind.convert("RGB").resize(image.size), image, mask)
 
 
 def _contained(image: Image.Image, size: Size, method: Resampling) -> Image.Image:
