@@ -46,6 +46,8 @@ class PictureView(_View):
     job: str | None
     """Whose it is, as far as that is known."""
     url: str
+    file: str = ""
+    """Below the gallery; its name is the one that the picture has wherever it is saved."""
     thumb: str
     width: int
     height: int

@@ -14,6 +14,7 @@ import socket as socket_module
 import struct
 import threading
 import uuid
+from pathlib import PurePosixPath
 
 import pytest
 from PIL import Image, ImageFilter
@@ -335,7 +336,8 @@ def test_scripts_ask_without_a_content_type_and_get_names_and_no_previews(server
         told = heard(listening, client.post("/prompt", json=wanted).json()["prompt_id"])
         assert "JPEG" in kinds(told)
     (picture, _) = next(data for kind, data in told if kind == "executed")["output"]["images"]
-    assert client.get("/view", params=picture).headers["content-disposition"] == f'filename="{picture["filename"]}"'
+    saved = PurePosixPath(client.get(f"/api/pictures/{PurePosixPath(picture['filename']).stem}").json()["file"]).name
+    assert client.get("/view", params=picture).headers["content-disposition"] == f'filename="{saved}"'
     assert client.post("/prompt", content=b"[]").status_code == 422
     assert client.post("/prompt", content=b"no JSON").status_code == 400
 

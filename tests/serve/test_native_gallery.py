@@ -6,6 +6,7 @@ import os
 import shutil
 import zipfile
 from dataclasses import replace
+from pathlib import PurePosixPath
 
 import pytest
 from PIL import Image
@@ -123,7 +124,7 @@ def test_chosen_pictures_come_as_one_archive_and_on_one_sheet(server, client):
     with zipfile.ZipFile(io.BytesIO(answer.content)) as archive:
         assert archive.testzip() is None
         rows = [server.service.library.find(one["id"]) for one in pictures]
-        assert archive.namelist() == [row.path for row in rows]
+        assert archive.namelist() == [row.path for row in rows] == [one["file"] for one in pictures]
         assert [archive.read(row.path) for row in rows] == [
             server.service.gallery.path(row).read_bytes() for row in rows
         ]
@@ -145,6 +146,8 @@ def test_a_picture_comes_small_and_in_other_formats_with_its_record(server, clie
     for suffix, form in (("jpg", "JPEG"), ("webp", "WEBP"), ("png", "PNG")):
         answer = client.get(f"/files/{picture['id']}.{suffix}")
         assert answer.headers["content-type"] == f"image/{form.lower()}"
+        saved = PurePosixPath(picture["file"]).with_suffix(f".{suffix}").name
+        assert answer.headers["content-disposition"] == f'inline; filename="{saved}"'
         found = read_picture_data(answer.content, suffix)
         assert (found.format, found.record.seed) == (form, 7)
     assert client.get(f"/files/{picture['id']}.gif").status_code == 422

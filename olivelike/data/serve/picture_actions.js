@@ -101,7 +101,7 @@ async function run({ name, pressed, work }, picture, place) {
 
 /** Put the buttons for a picture into `place`, whose id begins theirs; `before(action)` is called first, `failed(error)` hears of errors. */
 export function showActions(place, picture, { before = () => {}, failed = (error) => notice(error.message) } = {}) {
-  const save = make("a", { id: `${place}-save`, className: "button", href: picture.url, download: `${picture.seed ?? (picture.sheet ? "grid" : "picture")}-${picture.id.slice(0, 8)}.png`, title: t`Save the file` }, t`Save`);
+  const save = make("a", { id: `${place}-save`, className: "button", href: picture.url, download: "", title: t`Save the file` }, t`Save`);
   const fitting = ACTIONS.filter(({ name, large, fits = () => true }) => fits(picture) && !(large && place !== "viewer") && !(picture.flagged && ["img2img", "inpaint", "outpaint", "refer", "control", "upscale", "vary", "hires"].includes(name)));
   $(`${place}-actions`).replaceChildren(save, ...fitting.map((action) => button(action.label, () => {
     before(action);

@@ -332,11 +332,12 @@ async def _picture(request: Request, name: str) -> Response:
     match, service = _PICTURE.fullmatch(name), service_of(request)
     if match is None:
         raise RequestRefusedError(404, "not_found", "there is no picture of this name")
-    size = None
+    size, saved = None, PurePosixPath(service.library.find(match[1]).path)
     if match[2]:
         size = int(match[2]), int(match[3])
         require_side(size, service.settings.most_enlarged)
-    return _file(await picture_file(service, match[1], size), name)
+        saved = saved.with_stem(f"{saved.stem}_{match[2]}x{match[3]}")
+    return _file(await picture_file(service, match[1], size), saved.name)
 
 
 @_ROOT.post("/upload/image")

@@ -124,12 +124,14 @@ async def like_no_more(picture: str, service: TheService) -> Response:
 
 @router.get("/files/{name}")
 async def file(name: str, service: TheService) -> Response:
-    """Return a picture as `ID.png`, `ID.jpg` or `ID.webp`."""
+    """Return a picture as `ID.png`, `ID.jpg` or `ID.webp`; it is saved under the name that it has in the gallery."""
     picture, suffix = name.partition(".")[0], PurePosixPath(name).suffix.lower() or ".png"
+    row = service.library.find(picture)
+    saved = PurePosixPath(row.path).with_suffix(suffix).name
+    headers = {**_FOR_EVER, "Content-Disposition": f'inline; filename="{saved}"'}
     if suffix == ".png":
-        row = service.library.find(picture)
-        return FileResponse(service.gallery.path(row), media_type="image/png", headers=_FOR_EVER)
-    return Response(await service.picture_bytes(picture, suffix), media_type=_TYPES[suffix], headers=_FOR_EVER)
+        return FileResponse(service.gallery.path(row), media_type="image/png", headers=headers)
+    return Response(await service.picture_bytes(picture, suffix), media_type=_TYPES[suffix], headers=headers)
 
 
 @router.get("/thumbs/{name}")

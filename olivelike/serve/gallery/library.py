@@ -298,8 +298,8 @@ def _bounded(row: PictureRow) -> PictureRow:
 def picture_view(row: PictureRow, *, favourite: bool = False) -> PictureView:
     """Return a picture as clients see it."""
     return PictureView(
-        id=row.id, job=row.job, url=f"/files/{row.id}.png", thumb=f"/thumbs/{row.id}.webp", width=row.width,
-        height=row.height, seed=row.seed, first_seed=row.first_seed, attempts=row.attempts, prompt=row.prompt,
-        sheet=row.sheet, flagged=row.flagged, created=iso(row.created) or "", record=record_of(row.record),
-        parameters=row.parameters, favourite=favourite,
+        id=row.id, job=row.job, url=f"/files/{row.id}.png", file=row.path, thumb=f"/thumbs/{row.id}.webp",
+        width=row.width, height=row.height, seed=row.seed, first_seed=row.first_seed, attempts=row.attempts,
+        prompt=row.prompt, sheet=row.sheet, flagged=row.flagged, created=iso(row.created) or "",
+        record=record_of(row.record), parameters=row.parameters, favourite=favourite,
     )  # fmt: skip
