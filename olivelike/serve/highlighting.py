@@ -32,33 +32,38 @@ _STRONGER: Final = 1.1
 _SHOWN: Final = 12
 """Characters of a bracket that is never closed."""
 _MOST_LEFT: Final = 3
+_WEIGHTS: Final = re.compile(r"[()\[\]]")
+_ALWAYS: Final = frozenset({"lora", "choice", "wildcard"})
+"""Kinds that are no matter of emphasis."""
 _ABSENT: Final = "there is no such wildcard"
 
 Span = Json
 """`start`, `end` in characters, `kind`, and `weight` of a bracket."""
 
 
-def read_tokens(folder: Path, text: str, *, negative: bool, wildcards: Sequence[Path]) -> Json:
+def read_tokens(
+    folder: Path, text: str, *, wildcards: Sequence[Path], negative: bool = False, prompt_weights: bool = True
+) -> Json:
     """Return what a prompt is to the text encoders of a folder, its syntax, and what in it is taken as words.
+
+    Without `prompt_weights`, and with a family that has none, LoRAs and choices are all syntax.
 
     Raises `UsageError` for a prompt that can't be read, and `SourceError` for a folder that can't.
     """
     opened = open_folder(folder)
     words, _ = take_lora_tags(text)
-    texts = BatchTexts((read_terms(words, 1),), (), guided=False)
-    check_cost(texts, opened)
+    weights = prompt_weights and opened.family.prompt_syntax
+    texts = BatchTexts((read_terms(words, 1, prompt_weights=weights),), (), guided=False)
+    check_cost(texts, opened, prompt_weights=weights)
     encoders, names = [], set[str]()
     for part in opened.texts:
         reader = open_text(folder, part)
-        read = [reader.read(term.texts[0]) for term in texts.parts[0]]
+        read = [reader.read(term.texts[0], prompt_weights=weights) for term in texts.parts[0]]
         longest = max(one.chunks for one in read)
         encoders.append({"count": max(one.tokens for one in read), "limit": longest * reader.room, "chunks": longest})
         names |= set(reader.words)
-    if not opened.family.prompt_syntax:  # Of all syntax it has LoRAs alone.
-        tags = [span for span in _spans(text)[0] if span["kind"] == "lora"]
-        return {"encoders": encoders, "spans": tags, "notes": []}
     files = Wildcards(wildcards or [Path("wildcards")])
-    words_alone = unread_words(text, files, negative=negative, no_file=_ABSENT)
+    words_alone = unread_words(text, files, negative=negative, plain=not weights, no_file=_ABSENT)
     refused = wildcards and not negative  # Where folders are named, a name that none has is a mistake.
     notes = [
         f"{word}: {why}, so nothing is drawn." if refused and why == _ABSENT else f"{word} is taken as words: {why}."
@@ -69,8 +74,10 @@ def read_tokens(folder: Path, text: str, *, negative: bool, wildcards: Sequence[
         for word, _ in words_alone
         for match in re.finditer(re.escape(word), text)
     ]
-    spans, open_brackets = _spans(text)
-    if open_brackets:
+    spans, open_brackets = _spans(text if weights else _WEIGHTS.sub(" ", text))
+    if not weights:
+        spans = [span for span in spans if span["kind"] in _ALWAYS]
+    elif open_brackets:
         first, count = open_brackets[0], len(open_brackets)
         notes.append(f"{'A bracket is' if count == 1 else f'{count} brackets are'} never closed: {first}")
     placed = {(span["start"], -span["end"]): span for span in (*spans, *_embeddings(text, names), *unread)}

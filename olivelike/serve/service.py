@@ -275,11 +275,10 @@ class Service:
         """Return the textual inversions that a folder knows."""
         return self.catalogue.embeddings(model)
 
-    async def read_prompt(self, model: str | None, text: str, *, negative: bool = False) -> Json:
-        """Return a prompt's tokens and syntax, as `read_tokens` does."""
+    async def read_prompt(self, model: str | None, text: str, **asked: bool) -> Json:
+        """Return a prompt's tokens and syntax, as `read_tokens` does with what is `asked`."""
         folder = self.catalogue.folder(model or self.current_model or "")
-        wildcards = self.settings.wildcard_dirs
-        return await asyncio.to_thread(read_tokens, folder, text, negative=negative, wildcards=wildcards)
+        return await asyncio.to_thread(read_tokens, folder, text, wildcards=self.settings.wildcard_dirs, **asked)
 
     async def tokens(self, model: str | None, text: str) -> int:
         """Return how many tokens a prompt has. Raises as `read_tokens`."""

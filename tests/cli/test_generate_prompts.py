@@ -101,7 +101,7 @@ def _pixels(path):
         (("a <lora:twin:1>",), 2, "both have the name"),
         (("a <lora:style:x>",), 2, "x is no weight"),
         (("a", "--lora-dir", "nowhere"), 3, "--lora-dir nowhere: no such folder"),
-        (("a __colour__", "--wildcard-dir", "loras"), 2, "no folder of --wildcard-dir has colour.txt"),
+        (("a __colour__", "--wildcard-dir", "loras"), 2, "prompt: there is no wildcard __colour__ (a file colour.txt)"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
@@ -123,7 +123,9 @@ def test_what_is_taken_as_words_is_noted_and_the_picture_made(generate):
     first, second = result.err.splitlines()
     assert first.startswith("note: the prompt 'a __colour__ <hypernet:x:1>': taken as words: <hypernet:x:1>")
     assert second.startswith("note: the negative prompt: taken as words: AND")
-    assert generate("a __colour__ <hypernet:x:1>", "--plain-prompts").err == ""
+    (plain,) = generate("a __colour__ <hypernet:x:1>", "--plain-prompts").err.splitlines()
+    assert "taken as words: __colour__ (no such file in wildcards/" in plain
+    assert generate(r"a \__colour__ <hypernet:x:1>", "--plain-prompts").err == ""
 
 
 def test_seed_minus_one_draws_one(generate, empty_folder):

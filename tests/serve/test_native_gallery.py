@@ -234,6 +234,10 @@ def test_a_prompts_tokens_and_syntax_are_told(client):
     (encoder,) = found["encoders"]
     assert encoder["chunks"] == 2
     assert encoder["count"] > 3
+    plain = client.post("/api/tokens", json={"text": text, "prompt_weights": False}).json()
+    assert [span["kind"] for span in plain["spans"]] == ["lora", "choice"]
+    assert plain["notes"] == []
+    assert plain["encoders"][0]["chunks"] == 1
     words = client.post("/api/tokens", json={"text": "a __colour__"}).json()
     assert words["notes"] == ["__colour__ is taken as words: there is no such wildcard."]
     opened = client.post("/api/tokens", json={"text": "(a bright lighthouse"}).json()

@@ -10,7 +10,7 @@ const PAUSE = 250;
 /** A LoRA's tag: all before its strength, and that. */
 const LORA = /(<(?:lora|lyco):[^:<>]+)(?::(-?[\d.]+))?[^<>]*>/g;
 /** What weighs words, or parts a prompt, where a model has that. */
-const WEIGHTS = /\([^()]+:\s*[\d.]+\)|\[[^[\]]+:[^[\]]+\]|\bBREAK\b|\{[^{}]*\||__[\w./-]+__/;
+const WEIGHTS = /\([^()]+:\s*[\d.]+\)|\[[^[\]]+:[^[\]]+\]|\bBREAK\b/;
 
 /** Behaviour of one prompt. `model` returns the model whose tokenizer counts. */
 class Editor {
@@ -66,9 +66,8 @@ class Editor {
     const text = this.input.value;
     const model = this.model();
     try {
-      const found = await ask("/api/tokens", { method: "POST", json: { model, text, negative: this.negative } });
+      const found = await ask("/api/tokens", { method: "POST", json: { model, text, negative: this.negative, prompt_weights: $("prompt_weights").checked } });
       if (!isNewest() || text !== this.input.value) return;
-      if (!$("prompt_weights").checked) Object.assign(found, { spans: [], notes: [] });
       this.spans = flatSpans(found.spans, text);
       this.text = text;
       this.paint();
@@ -78,7 +77,7 @@ class Editor {
       const twice = chosenLoras().filter(({ name }) => named.includes(name));
       const unfit = [...new Set(named)].filter(isMisfit);
       const notes = [...unfit.map((name) => t`The LoRA “${name}” is for another kind of model.`), ...unknown.map((name) => t`There is no LoRA “${name}” here.`), ...twice.map(({ name }) => t`“${name}” is chosen under LoRAs, too: both strengths count.`)];
-      if ($("prompt_weights").disabled && WEIGHTS.test(text)) notes.push(t`This model takes brackets, BREAK and wildcards as words.`);
+      if ($("prompt_weights").disabled && WEIGHTS.test(text)) notes.push(t`This model takes brackets and BREAK as words.`);
       this.note([...found.notes, ...notes].join("\n"), unknown.length + unfit.length > 0);
     } catch (error) {
       if (!isNewest()) return;

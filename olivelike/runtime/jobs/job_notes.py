@@ -150,23 +150,23 @@ _EXACT: Final = 1000
 
 def unread_notes(lines: Sequence[PromptLine], request: Request, wildcards: Wildcards) -> Iterator[str]:
     """Return a line for each prompt that has what other programs read, and for the negative prompt."""
-    if not request.prompt_weights:
-        return
+    plain = not request.prompt_weights
     for prompt in dict.fromkeys(line.prompt for line in lines):
-        if note := unread(prompt, wildcards):
+        if note := unread(prompt, wildcards, plain=plain):
             yield note
     negatives = (line.fields.get("negative_prompt", request.negative_prompt) for line in lines)
     for negative in dict.fromkeys(negatives):
-        if negative and (note := unread(negative, wildcards, negative=True)):
+        if negative and (note := unread(negative, wildcards, negative=True, plain=plain)):
             yield note
 
 
-def unread(prompt: str, wildcards: Wildcards, *, negative: bool = False) -> str | None:
+def unread(prompt: str, wildcards: Wildcards, *, negative: bool = False, plain: bool = False) -> str | None:
     """Return one line on what in a prompt looks like syntax and is taken as words; `None` if there is nothing.
 
-    A `negative` prompt has less syntax.
+    A `negative` prompt has less syntax, and a `plain` one, without emphasis, choices alone.
     """
-    found = [f"{words} ({why})" for words, why in unread_words(prompt, wildcards, negative=negative)]
+    unread_here = unread_words(prompt, wildcards, negative=negative, plain=plain)
+    found = [f"{words} ({why})" for words, why in unread_here]
     if not found:
         return None
     what = "the negative prompt" if negative else f"the prompt '{shortened(prompt)}'"
@@ -174,7 +174,7 @@ def unread(prompt: str, wildcards: Wildcards, *, negative: bool = False) -> str 
 
 
 def unread_words(
-    prompt: str, wildcards: Wildcards, *, negative: bool = False, no_file: str = _NO_FILE
+    prompt: str, wildcards: Wildcards, *, negative: bool = False, plain: bool = False, no_file: str = _NO_FILE
 ) -> dict[tuple[str, str], None]:
     """Return what in a prompt looks like syntax and is taken as words, each once with the reason.
 
@@ -182,11 +182,13 @@ def unread_words(
         prompt: the text.
         wildcards: files that names stand for.
         negative: whether it is a negative prompt, which has less syntax.
+        plain: whether brackets and the like are words, so that of all syntax there are LoRAs and choices.
         no_file: the reason where no file has a name.
     """
     found = [
         (match[0], why)
         for pattern, why in (*_UNREAD, *(_NEGATIVE if negative else ()))
+        if why == _NO_CHOICES or not plain
         for match in pattern.finditer(prompt)
     ]
     unknown = Wildcards(()).unknown(prompt) if negative else wildcards.unknown(prompt)

@@ -33,8 +33,8 @@ from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder, open_fold
 from olivelike.runtime.pipeline.prompt_cost import batch_texts, check_cost
 from olivelike.runtime.pipeline.request import NO_PICTURES, Picture, Pictures, Request, RequestFields, ResolvedRequest
 from olivelike.runtime.pipeline.resolve_defaults import check_values, resolve_defaults
-from olivelike.runtime.prompts.syntax import LoraTag, shortened, take_lora_tags
-from olivelike.runtime.prompts.wildcards import Wildcards
+from olivelike.runtime.prompts.syntax import LoraTag, take_lora_tags
+from olivelike.runtime.prompts.wildcards import Wildcards, without_escapes
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -304,6 +304,7 @@ class _Planner:
         request = replace(
             own,
             prompts=tuple(picture.prompt for picture in pictures),
+            negative_prompt=own.negative_prompt and self._said(own.negative_prompt, own),
             seed=pictures[0].seed,
             seeds=tuple(picture.seed for picture in pictures),
             variation_seed=pictures[0].variation_seed,
@@ -327,18 +328,16 @@ class _Planner:
     def _pictures(self, number: int, line: PromptLine, request: Request, *, once: bool = False) -> Iterator[_Picture]:
         for more in range(1 if once else request.num_images):
             seed, varied = request.seeds_of(more, request.seed, request.variation_seed)
-            prompt = written = line.prompt
-            tags: tuple[LoraTag, ...] = ()
             try:
-                if request.prompt_weights:
-                    written = self.wildcards.resolve(line.prompt, seed)
-                # A family's own way with brackets is no wish for plain prompts: orders name their LoRAs so.
-                if request.prompt_weights or not self.folder.family.prompt_syntax:
-                    prompt, tags = take_lora_tags(written)
+                written = self.wildcards.resolve(line.prompt, seed)
+                prompt, tags = take_lora_tags(written)
             except UsageError as error:
-                where = line.place or f"prompt '{shortened(line.prompt)}'"
-                raise UsageError(f"{where}: {error}") from error
-            yield _Picture(number, prompt, written, seed, varied, tags)
+                raise UsageError(f"{line.place or 'prompt'}: {error}") from error
+            yield _Picture(number, self._said(prompt, request), written, seed, varied, tags)
+
+    def _said(self, prompt: str, request: Request) -> str:
+        """Return what is left to the text encoders, of which those with emphasis take escapes themselves."""
+        return prompt if request.prompt_weights and self.folder.family.prompt_syntax else without_escapes(prompt)
 
 
 @contextlib.contextmanager

@@ -289,9 +289,8 @@ def _a1111_text(record: PictureRecord) -> str:
 
 
 def _prompt(record: PictureRecord) -> str:
-    """Return the prompt with all LoRAs, as A1111 has them; a prompt of plain words names none."""
-    loras = unnamed_loras(record) if record.prompt_weights else []
-    tags = [f"<lora:{one.name}:{one.weight:g}>" for one in loras if one.weight is not None]
+    """Return the prompt with all LoRAs, as A1111 has them."""
+    tags = [f"<lora:{one.name}:{one.weight:g}>" for one in unnamed_loras(record) if one.weight is not None]
     return " ".join(filter(None, (record.prompt, *tags)))
 
 

@@ -446,14 +446,19 @@ class Recorded:
     """Each so many steps the whole UNet runs; between them its shallow part, which the pass `deepcache` writes."""
     prompt_weights: bool = choice(
         True,
-        Asked(parse_off, "All that is written in prompts is text.", name="plain-prompts", group="Prompts and sampling"),
+        Asked(
+            parse_off,
+            "Brackets, BREAK and AND in prompts are text; wildcards and LoRAs are read.",
+            name="plain-prompts",
+            group="Prompts and sampling",
+        ),
         label="Emphasis",
         told=Told(
             "off: brackets in the prompt are text", Written("Emphasis", _no_emphasis, lambda _: "None"), always=True
         ),
         entered=Entered("more", hint="(word:1.2), [a:b:0.5], BREAK and the like mean something in prompts."),
     )
-    """Whether `(word:1.2)` and `BREAK` in prompts mean what they do in A1111."""
+    """Whether `(word:1.2)`, `BREAK` and `AND` in prompts mean what they do in A1111; choices and LoRAs always do."""
     fit: bool = choice(
         False,
         Asked(

@@ -2,6 +2,8 @@ r"""Texts drawn by a picture's seed: `{a|b}`, `{2$$a|b|c}`, `{0.3::a|b}` and `__
 
 The notation is that of sd-dynamic-prompts (https://github.com/adieyal/sd-dynamic-prompts). A backslash before a brace
 or an underscore leaves it as text.
+
+Choices are made before a text encoder sees a prompt, so that they are those of every model, and no part of emphasis.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from olivelike._untrusted import read_bytes
 from olivelike.errors import SourceError, UsageError
 
 _TOKEN: Final = re.compile(r"\\.|__[\w*./-]{0,200}?[\w*]__(?!\w)|[{}|]|(?:(?!__)[^\\{}|])+|_|\\", re.DOTALL)
+_ESCAPE: Final = re.compile(r"\\(?=[{}|]|__)")
 _HOW_MANY: Final = re.compile(r"\s*(\d{1,3})(?:-(\d{1,3}))?\s*\$\$(?:([^$]*)\$\$)?")
 _WEIGHT: Final = re.compile(r"\s*(\d{1,6}\.?\d{0,6}|\.\d{1,6})::")
 _SUFFIX: Final = ".txt"
@@ -66,8 +69,8 @@ class Wildcards:
         short = [key for key in known if key.rpartition("/")[2] == name]
         names = [key for key in known if fnmatchcase(key, name)] or short[:1]
         if not names and self._named:
-            hint = did_you_mean(name, known, "files")
-            raise UsageError(f"__{name}__: no folder of --wildcard-dir has {name}{_SUFFIX}; {hint}")
+            hint = did_you_mean(name, known, "wildcards")
+            raise UsageError(f"there is no wildcard __{name}__ (a file {name}{_SUFFIX}); {hint}")
         return [text for key in names for text in self._lines_of(known[key])]
 
     def _lines_of(self, path: Path) -> list[str]:
@@ -87,6 +90,11 @@ class Wildcards:
         """Return what looks like a name in a prompt and has no file, as it is written."""
         names = [piece for piece in _TOKEN.findall(prompt) if _is_name(piece)]
         return [piece for piece in dict.fromkeys(names) if not self.choices(piece[2:-2])]
+
+
+def without_escapes(prompt: str) -> str:
+    """Return a prompt without the backslashes that leave braces and names as text, for who takes them as words."""
+    return _ESCAPE.sub("", prompt)
 
 
 class _Choice:

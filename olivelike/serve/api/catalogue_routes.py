@@ -31,6 +31,7 @@ class PromptQuestion(BaseModel):
     model: Name | None = None
     text: Text
     negative: bool = False
+    prompt_weights: bool = True
 
 
 @router.get("/api/models")
@@ -82,7 +83,7 @@ async def wildcards(service: TheService) -> Response:
 @router.post("/api/tokens")
 async def tokens(question: PromptQuestion, service: TheService) -> Response:
     """Return what a prompt is to the text encoders, and where its syntax is."""
-    return JSONResponse(await service.read_prompt(question.model, question.text, negative=question.negative))
+    return JSONResponse(await service.read_prompt(**question.model_dump()))
 
 
 @router.get("/api/options")

@@ -59,6 +59,18 @@ def pixels(path):
         return np.asarray(image)
 
 
+def test_choices_and_loras_are_read_without_emphasis(little, lora):
+    line = PromptLine(r"({red|red}:1.2) \{a|b\} \(c\) <lora:style:0.5>BREAK")
+    files = LiveLoras([lora.parent])
+    (job,) = plan_jobs(little, [line], {**FEW, "prompt_weights": False}, lora_files=files).jobs
+    assert job.request.prompts == (r"(red:1.2) {a|b} \(c\) BREAK",)
+    assert job.loras[0].name == "style"
+    assert job.record.prompt_weights is False
+    assert [*job.written.values()] == [r"(red:1.2) \{a|b\} \(c\) <lora:style:0.5>BREAK"]
+    with_emphasis, _ = plan_jobs(little, [line] * 2, {**FEW, "num_images": 1}, lora_files=files).jobs[0].request.prompts
+    assert with_emphasis == r"(red:1.2) \{a|b\} \(c\) BREAK"
+
+
 def test_a_script_draws_what_the_pipeline_gives_and_makes_it_again(little, tmp_path):
     plan = plan_jobs(little, read_prompts(["a red circle"]), {**FEW, "num_images": 2})
     paths = draw(plan, PictureWriter(tmp_path / "pictures"))

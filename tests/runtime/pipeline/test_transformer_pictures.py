@@ -19,6 +19,7 @@ from olivelike.measure.verify.folder_verification import verify_folder
 from olivelike.runtime import open_pipeline
 from olivelike.runtime.jobs.job_plan import plan_jobs
 from olivelike.runtime.jobs.prompt_lines import PromptLine
+from olivelike.runtime.prompts.wildcards import Wildcards
 
 LONG = "a red circle in a blue square, a large dog with a small cat on the white tree " * 9
 
@@ -63,6 +64,27 @@ def test_text_gives_the_picture_of_torch(drawn, family, variant, size, prompt):
 def test_brackets_are_text_as_in_diffusers(drawn, family):
     made, prompt = drawn(family), "a (red:1.5) circle AND a [blue] square BREAK"
     assert_alike(made.pipeline.generate(made.ask(prompts=(prompt,))), made.painted(prompt=prompt))
+
+
+@pytest.mark.parametrize("family", ["flux", "z_image"])
+def test_choices_are_those_of_every_model_and_what_was_drawn_is_recorded(drawn, tmp_path, family):
+    folder, wildcards = drawn(family).folder, Wildcards([tmp_path], named=True)
+    (tmp_path / "colour.txt").write_text("red\nblue\n")
+    line = PromptLine(r"a {big|small} (__colour__:1.2) circle \{x|y\} \__init__ BREAK")
+    (job,) = plan_jobs(folder, [line], {"seed": 1, "num_images": 8}, wildcards=wildcards).jobs
+    prompts = [prompt for prompt, _ in job.request.seeded_prompts]
+    ways = {f"a {size} ({colour}:1.2) circle {{x|y}} __init__ BREAK"
+            for size in ("big", "small") for colour in ("red", "blue")}  # fmt: skip
+    assert 1 < len(set(prompts)) <= len(ways)
+    assert set(prompts) <= ways
+    for prompt, written in job.written.items():
+        (again,) = plan_jobs(folder, [PromptLine(written)], {"seed": 1}, wildcards=wildcards).jobs
+        assert again.request.seeded_prompts == [(prompt, 1)]
+        assert again.written == {prompt: written}
+    with pytest.raises(UsageError, match="there is no wildcard __nope__"):
+        plan_jobs(folder, [PromptLine("a __nope__")], wildcards=wildcards)
+    (note,) = plan_jobs(folder, [PromptLine("a __nope__ <hypernet:x:1>")]).notes
+    assert "taken as words: __nope__ (" in note
 
 
 @pytest.mark.parametrize(
