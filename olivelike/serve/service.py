@@ -372,6 +372,7 @@ class Service:
             finished=iso(row.finished),
             order=order or (Order.model_validate(row.asked) if row.kind == "pictures" else None),
             run={**row.asked, **(row.found or {})} if row.kind == "run" else None,
+            opening=running.opening if running is not None else None,
             step=progress.step if progress else done[0],
             steps_total=progress.steps_total if progress else steps,
             batch=progress.batch if progress else done[1],

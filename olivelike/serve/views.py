@@ -90,6 +90,8 @@ class JobView(_View):
     """With its seed; of a job of pictures."""
     run: Json | None
     """Request and findings of a run; `None` for a job of pictures."""
+    opening: str | None = None
+    """Model that is opened for it now."""
     step: int
     """Done so far, of all batches."""
     steps_total: int

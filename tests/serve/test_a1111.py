@@ -300,6 +300,12 @@ def test_options_that_cant_be_are_refused(client, options, status):
     assert client.post("/sdapi/v1/options", json=options).status_code == status
 
 
+def test_progress_says_which_model_is_loaded(server, client, monkeypatch):
+    job = server.service.job(server.draw()["id"]).model_copy(update={"state": "drawing", "opening": "little"})
+    monkeypatch.setattr(server.service, "job_of", lambda _: job)
+    assert client.get("/sdapi/v1/progress").json()["textinfo"] == "Loading model little"
+
+
 def test_progress_shows_the_picture_that_grows_and_interrupt_ends_it(api, client):
     idle = api.get_progress()
     assert (idle["progress"], idle["state"]["job_count"], idle["current_image"]) == (0.0, 0, None)

@@ -90,6 +90,28 @@ def test_a_model_that_is_closed_is_no_longer_told_as_loaded(client):
     wait_until(lambda: not loaded())
 
 
+def test_a_model_that_is_opened_for_a_job_is_told_first_and_loaded_while_it_draws(server, client, monkeypatch):
+    server.draw()
+    client.post("/api/models/unload")
+    wait_until(lambda: not client.get("/api/models").json()[0]["loaded"])
+    service, told = server.service, []
+    publish = service.feed.publish
+
+    def publish_and_look(event):
+        (model,) = service.models()
+        told.append((event["type"], service.job(event["job"]).opening, model.loaded))
+        publish(event)
+
+    monkeypatch.setattr(service.feed, "publish", publish_and_look)
+    name = server.draw(steps=1)["order"]["model"]
+    began = [one for one in told if one[0] in ("started", "opening", "opened", "step")]
+    assert began[:2] == [("started", name, False), ("opening", name, False)]
+    assert began[-2:] == [("opened", None, True), ("step", None, True)]
+    again = len(told)
+    server.draw()
+    assert not any(opening for _, opening, _ in told[again:])
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="names of files are bytes on Linux alone")
 def test_a_name_that_is_no_utf8_takes_no_other_with_it(little, tmp_path):
     name = os.fsdecode(b"n\xff")

@@ -239,13 +239,16 @@ async def progress(request: Request, *, skip_current_image: bool = False) -> Jso
         "job_timestamp": "".join(mark for mark in job.created if mark.isdigit())[:14],
         "sampling_step": job.step - max(0, job.batch - 1) * each,
     }  # fmt: skip
+    text = f"{job.position} jobs before this one" if job.position else None
+    if job.opening is not None:
+        text = f"Loading model {job.opening}"
     image = None if skip_current_image or job.state == "queued" else await _shown(webui.preview(service, job.id))
     return {
         "progress": min(0.01 + job.step / max(1, job.steps_total), 1.0) if job.state == "drawing" else 0.0,
         "eta_relative": job.eta_seconds or 0.0,
         "state": state,
         "current_image": image,
-        "textinfo": f"{job.position} jobs before this one" if job.position else None,
+        "textinfo": text,
     }
 
 

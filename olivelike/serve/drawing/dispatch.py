@@ -51,6 +51,8 @@ class Running:
     """A job that is drawn."""
 
     painter: Painter
+    opening: str | None = None
+    """Folder that is opened for it now, by its name."""
     progress: Progress | None = None
     why: Json | None = None
     """Why it was ended, if it was not its client who did."""
@@ -84,8 +86,8 @@ class Dispatcher:
         self.running: dict[str, Running] = {}
         """By job, in the order in which they were begun."""
         self._ahead: Ahead | None = None
-        self._open: dict[int, list[str]] = {}
-        """Paths of folders that are kept open, by the number of the process that does."""
+        self._open: dict[Painter, list[str]] = {}
+        """Paths of folders that are kept open, by the process that does."""
         self.counts: Counter[str] = Counter()
         """Jobs by how they ended, `pictures`, `seconds` of drawing, and `starts` of the process that draws."""
         self._cluster = None if settings.cluster is None else _cluster(settings.cluster, gallery.folder / INDEX)
@@ -261,10 +263,11 @@ class Dispatcher:
         log = self._gallery.folder / INDEX / (f"painter-{number}.log" if number else "painter.log")
 
         def hear(answer: JsonView) -> None:
-            self._open[number] = answer.get("folders", self._open.get(number, []))
+            self._open[painter] = answer.get("folders", self._open.get(painter, []))
             self.counts["starts"] += answer["answer"] == "ready"
 
-        return Painter(self._painting_settings(cluster), log, hear, cluster)
+        painter = Painter(self._painting_settings(cluster), log, hear, cluster)
+        return painter
 
     async def _follow(self, cluster: Workers) -> None:
         """Have a painter for each worker that there has been at once."""
@@ -337,15 +340,21 @@ class Dispatcher:
         else:
             row = self._journal.job(job)
             message = self._begun(row)
-        self._feed.publish(
-            {"type": "started", "job": job, "batches": row.plan["batches"], "steps_total": row.plan["steps"]}
-        )
+        opening = self.running[job].opening = self._not_open(row, painter)
+        planned = {"batches": row.plan["batches"], "steps_total": row.plan["steps"]}
+        self._feed.publish({"type": "started", "job": job, **planned, "opening": opening})
         # Closed here, if what was drawn can't be kept: by then the next job may be drawn.
         async with aclosing(painter.draw(message)) as answers:
             async for answer in answers:
                 self._heard(job, row.client, answer)
                 await asyncio.sleep(0)  # Who waits for the picture is told before the index.
                 self._gallery.settle(job)
+
+    def _not_open(self, row: JobRow, painter: Painter) -> str | None:
+        """Return a job's first folder by its name, if it is not open; what draws may have to start to say so."""
+        name = cells(Order.model_validate(row.asked))[0].order.model
+        is_open = name is None or str(self._catalogue.folder(name)) in self._open.get(painter, ())
+        return None if is_open else name
 
     def _begun(self, row: JobRow) -> Json:
         """Write down that a job is begun, or is again; return what the process that draws is told."""
@@ -385,11 +394,13 @@ class Dispatcher:
     def _heard(self, job: str, client: str, answer: JsonView) -> None:
         """Write down and tell what is said of a client's running job."""
         told: Event = {"type": answer["answer"], **{key: answer[key] for key in answer if key not in _INSIDE}}
+        running = self.running[job]
+        running.opening = answer["model"] if answer["answer"] == "opening" else None
+        if "folders" in answer:
+            self._open[running.painter] = answer["folders"]
         match answer["answer"]:
             case "step":
-                self.running[job].progress = Progress(
-                    answer["done"], answer["steps_total"], answer["batch"], answer["eta"]
-                )
+                running.progress = Progress(answer["done"], answer["steps_total"], answer["batch"], answer["eta"])
                 self._feed.publish(told)
             case "picture" | "sheet" as kind:
                 more = {key: answer[key] for key in _PICTURE}
@@ -399,12 +410,10 @@ class Dispatcher:
                 view = picture_view(row).model_dump(mode="json")
                 self._feed.publish({"type": kind, "job": job, "number": row.number, "picture": view})
             case "done" | "failed" | "cancelled" as state:
-                painter, why = self.running[job].painter, self.running[job].why
-                self._open[self.painters.index(painter)] = answer["folders"]
                 if state == "failed":
                     self._journal.end(job, state, {"code": answer["word"], "message": answer["message"]})
-                elif state == "cancelled" and why is not None:
-                    self._journal.end(job, "failed", why)
+                elif state == "cancelled" and running.why is not None:
+                    self._journal.end(job, "failed", running.why)
                 else:
                     self._journal.end(job, state)
             case _:

@@ -315,7 +315,7 @@ class OrderDrawing:
         elif isinstance(event, Opening | Opened):
             event = replace(event, model=Path(event.model).name)
             self._is_on_cpu = isinstance(event, Opened) and event.provider == CPU
-        self._tell(event)
+        self._tell(event, **({"folders": self._painting.warm.folders} if isinstance(event, Opened) else {}))
 
     def keep(self, number: int, picture: Picture, record: PictureRecord) -> None:
         """Write a picture under its number."""
