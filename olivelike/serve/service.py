@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing
 from math import prod
 from typing import TYPE_CHECKING
@@ -37,6 +37,7 @@ from olivelike.serve.views import (
     JobView,
     LoraView,
     ModelView,
+    PictureView,
     QueueFull,
     UploadView,
     iso,
@@ -141,7 +142,8 @@ class Service:
 
     def jobs(self, state: str | None = None, limit: int = 50, *, client: str | None = None) -> list[JobView]:
         """Return the newest jobs, newest first; of one client, or all."""
-        return [self._view(row) for row in self.journal.jobs(state, limit, client=client)]
+        places = self.dispatcher.waiting.places()
+        return [self._view(row, places=places) for row in self.journal.jobs(state, limit, client=client)]
 
     def cancel(self, job: str) -> JobView:
         """End a job. Raises `SourceError` if there is none of that id, and `JobEnded` if it has ended."""
@@ -209,15 +211,26 @@ class Service:
                 listener.previews = False
                 self.dispatcher.show_previews(wanted=self.feed.shows_previews)
 
-    async def finished(self, job: str) -> JobView:
-        """Wait until a job has ended. Raises `SourceError` if there is none of that id."""
+    async def drawn(self, job: str) -> JobView:
+        """Wait until all that a job draws is in its files, or it has ended, and return it as it is then.
+
+        A job whose last picture has come counts as done, which index and journal have behind that. Raises `SourceError`
+        if there is none of that id.
+        """
         with self.feed.listening(job) as listener:
-            view = self.job(job)
+            row = self.journal.job(job)
+            view = self._view(row)
             if view.state in ENDED:
                 return view
+            pictures = list(view.pictures)
+            has_sheet = view.order is not None and (view.order.sheet or view.order.axes)
             async for event in listener.events():
                 if event["type"] == "ended":
                     break
+                if event["type"] == "picture":
+                    pictures.append(PictureView.model_validate(event["picture"]))
+                    if len(pictures) == row.plan["pictures"] and not has_sheet:
+                        return view.model_copy(update={"state": "done", "pictures": pictures})
         return self.job(job)
 
     async def picture_bytes(self, picture: str, suffix: str = ".png", quality: int | None = None) -> bytes:
@@ -351,9 +364,10 @@ class Service:
         view = self.job(event["job"])
         return {"type": view.state, "job": view.id, "view": view.model_dump(mode="json")}
 
-    def _view(self, row: JobRow, order: Order | None = None) -> JobView:
-        """Return a job as clients see it; `order` is what it asks for, where that was read already."""
-        waits = self.dispatcher.waiting.order() if row.state == "queued" else []
+    def _view(self, row: JobRow, order: Order | None = None, *, places: Mapping[str, int] | None = None) -> JobView:
+        """Return a job as clients see it; `order` is what it asks for, `places` the queue, where these were read."""
+        if row.state == "queued" and places is None:
+            places = self.dispatcher.waiting.places()
         rows = self.gallery.of_job(row.id) if row.started else []
         views = self.library.views(rows)
         running = self.dispatcher.running.get(row.id)
@@ -365,7 +379,7 @@ class Service:
             id=row.id,
             kind=row.kind,
             state=row.state,
-            position=waits.index(row.id) if row.id in waits else None,
+            position=(places or {}).get(row.id) if row.state == "queued" else None,
             client=row.client,
             created=iso(row.created) or "",
             started=iso(row.started),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import html
 import json
 import math
@@ -38,16 +39,16 @@ from olivelike.serve.api.images import (
     to_base64,
     upright,
 )
-from olivelike.serve.api.refusals import RequestRefusedError, StrictRoute, refused
+from olivelike.serve.api.refusals import BodyRoute, RequestRefusedError, refused
 from olivelike.serve.api.upscale_routes import enlarged
 from olivelike.serve.orders import Order
 from olivelike.serve.service import Service
 from olivelike.serve.upscalers import named_upscaler
-from olivelike.serve.views import JobView, PictureView
+from olivelike.serve.views import JobView, ModelView, PictureView
 
 Form = TypeVar("Form", bound=Drawing)
 
-a1111_router: Final = APIRouter(prefix="/sdapi/v1", route_class=StrictRoute, tags=["A1111"])
+a1111_router: Final = APIRouter(prefix="/sdapi/v1", route_class=BodyRoute, tags=["A1111"])
 a1111_router.include_router(lists_router)
 _UNIT: Final = 8
 _THEIRS: Final = names_elsewhere("a1111")
@@ -66,7 +67,7 @@ _OURS: Final = re.compile(rf"\b({'|'.join(_THEIRS)})\b")
 async def txt2img(request: Request, asked: TextToImage) -> Response:
     """Draw pictures for a prompt; with `enable_hr`, each again at a larger size, from its enlarged form."""
     service = service_of(request)
-    asked, warnings = await _settled(request, asked)
+    asked, model, warnings = await _settled(request, asked)
     scale, files = asked.latent_scale(), service.catalogue.upscalers()
     known = (*LATENT_MODES, *UPSCALERS, *files)
     if (
@@ -76,61 +77,63 @@ async def txt2img(request: Request, asked: TextToImage) -> Response:
     ):
         raise refused(f"there is no hr_upscaler {asked.hr_upscaler!r}; there are {', '.join(known)}")
     twice = asked.enable_hr and scale is None
-    led = await controls_of(service, asked.alwayson_scripts, _model(request, asked), client_of(request))
+    led = await controls_of(service, asked.alwayson_scripts, model, client_of(request))
     strength = _strength(asked.second_strength, asked.steps)
     more = led if scale is None else {**led, **hires_fields(scale, strength, hires_steps=asked.second_steps)}
-    order = _order(request, asked, save=asked.save_images and not twice, **more)
+    order = _order(request, asked, model, save=asked.save_images and not twice, **more)
     if twice:
-        found = find_model(service, order.model)
-        default = found.default_size if found else (_UNIT, _UNIT)
+        default = model.default_size if model else (_UNIT, _UNIT)
         size = _second_size(service, asked, (order.width or default[0], order.height or default[1]))
         service.check_limits(_second_order(request, asked.again(size), asked))
-    job = await _drawn(request, order)
-    warnings += job.notes
-    pictures = job.pictures
+    job = await _submitted(request, order)
+    answering = _Answering(request, asked, order, model, [*warnings, *job.notes])
+    pictures = (await _drawn(request, job)).pictures
     if twice and pictures:
         pictures = await _second_pass(request, asked, pictures, led)
     _keep_model(request, asked, order)
-    return await _answer(request, asked, order, pictures, warnings)
+    return await answering.response(pictures)
 
 
 @a1111_router.post("/img2img")
 async def img2img(request: Request, asked: ImageToImage) -> Response:
     """Draw pictures that start from one, all of it or where a mask is white."""
     service = service_of(request)
-    asked, warnings = await _settled(request, asked)
+    asked, model, warnings = await _settled(request, asked)
     strength = _strength(0.75 if asked.denoising_strength is None else asked.denoising_strength, asked.steps)
     # What can be refused is, before a picture is decoded.
-    service.check_limits(_order(request, asked, strength=strength))
+    service.check_limits(_order(request, asked, model, strength=strength))
     image, mask, size = await in_turn(lambda: _prepared(asked, service.settings.max_side))
     client = client_of(request)
     order = _order(
-        request, asked, save=asked.save_images,
+        request, asked, model, save=asked.save_images,
         width=size[0], height=size[1],
         init_image=(await service.upload(image, client)).id,
         mask=None if mask is None else (await service.upload(mask, client)).id,
         strength=strength, **asked.mask_fields,
-        **await controls_of(service, asked.alwayson_scripts, _model(request, asked), client),
+        **await controls_of(service, asked.alwayson_scripts, model, client),
     )  # fmt: skip
-    job = await _drawn(request, order)
-    _keep_model(request, asked, order)
+    job = await _submitted(request, order)
     if not asked.include_init_images:
         asked = asked.model_copy(update={"init_images": None, "mask": None})
-    return await _answer(request, asked, order, job.pictures, [*warnings, *job.notes])
+    answering = _Answering(request, asked, order, model, [*warnings, *job.notes])
+    job = await _drawn(request, job)
+    _keep_model(request, asked, order)
+    return await answering.response(job.pictures)
 
 
 @a1111_router.post("/extra-single-image")
-async def extra_single_image(request: Request, asked: Extras) -> Json:
+async def extra_single_image(request: Request, asked: Extras) -> Response:
     """Enlarge a picture."""
     told = _told(request, asked)
-    return {"html_info": told, "image": await _extra(request, asked, asked.image)}
+    return JSONResponse({"html_info": told, "image": await _extra(request, asked, asked.image)})
 
 
 @a1111_router.post("/extra-batch-images")
-async def extra_batch_images(request: Request, asked: ManyExtras) -> Json:
+async def extra_batch_images(request: Request, asked: ManyExtras) -> Response:
     """Enlarge pictures."""
     told = _told(request, asked)
-    return {"html_info": told, "images": [await _extra(request, asked, one.data) for one in asked.imageList]}
+    images = [await _extra(request, asked, one.data) for one in asked.imageList]
+    return JSONResponse({"html_info": told, "images": images})
 
 
 def _told(request: Request, asked: Extras) -> str:
@@ -139,24 +142,35 @@ def _told(request: Request, asked: Extras) -> str:
     return "".join(f"<p>{html.escape(warning)}</p>" for warning in warnings)
 
 
-async def _settled(request: Request, asked: Form) -> tuple[Form, list[str]]:
-    """Return what is to be drawn, with styles and defaults filled in, and warnings. Raises as `Drawing.settled`."""
+async def _settled(request: Request, asked: Form) -> tuple[Form, ModelView | None, list[str]]:
+    """Return what is to be drawn, with styles and defaults filled in, the folder that draws it, and warnings.
+
+    Raises as `Drawing.settled` and `_model`.
+    """
     service = service_of(request)
     asked, warnings = asked.settled(lenient=service.settings.ignore_unsupported)
-    asked, left_out = _without_negatives(request, _with_usual(request, await _with_styles(service, asked)))
-    return asked, warnings + left_out
+    model = _model(request, asked)
+    if model is not None:
+        asked, left_out = _without_negatives(model, _with_usual(model, await _with_styles(service, asked)))
+        warnings += left_out
+    return asked, model, warnings
 
 
-async def _drawn(request: Request, order: Order) -> JobView:
-    """Draw an order; one that was interrupted has the pictures that were done."""
-    service = service_of(request)
+async def _submitted(request: Request, order: Order) -> JobView:
+    """Queue an order. Raises what is refused in A1111's words."""
     try:
-        job = await service.finished((await service.submit(order, client_of(request))).id)
-        return job if job.state == "cancelled" else require_done(job)
+        return await service_of(request).submit(order, client_of(request))
     except UsageError as error:
         if type(error) is not UsageError:  # A full queue has more to say.
             raise
         raise UsageError(_in_their_words(str(error))) from None
+
+
+async def _drawn(request: Request, job: JobView) -> JobView:
+    """Wait for the pictures of a job; one that was interrupted has those that were done."""
+    job = await service_of(request).drawn(job.id)
+    try:
+        return job if job.state == "cancelled" else require_done(job)
     except RequestRefusedError as error:
         raise RequestRefusedError(error.status, error.code, _in_their_words(str(error))) from None
 
@@ -166,25 +180,24 @@ def _in_their_words(message: str) -> str:
     return _OURS.sub(lambda match: _THEIRS[match[0]], message) if _OURS.match(message) else message
 
 
-def _model(request: Request, asked: Drawing) -> str | None:
-    """Return the folder that draws. Raises `RequestRefusedError` if there is none of the name that was asked for."""
+def _model(request: Request, asked: Drawing) -> ModelView | None:
+    """Return the folder that draws; `None` if nothing is served.
+
+    Raises `RequestRefusedError` if there is none of the name that was asked for.
+    """
     name = asked.override_settings.sd_model_checkpoint
-    if not name:
-        return model_of(request)
-    found = find_model(service_of(request), name)
-    if found is None:
+    found = find_model(service_of(request), name or model_of(request))
+    if name and found is None:
         raise RequestRefusedError(404, "not_found", "Model not found")
-    return found.name
+    return found
 
 
-def _with_usual(request: Request, asked: Form) -> Form:
+def _with_usual(model: ModelView, asked: Form) -> Form:
     """Give what names no steps or guidance those of its folder's family, where they are not Stable Diffusion's.
 
     For that A1111 has defaults of its own.
     """
-    service = service_of(request)
-    usual = service.catalogue.usual(name) if (name := _model(request, asked) or service.current_model) else {}
-    other = {_THEIRS.get(field, field): value for field, value in usual.items() if value != _SD.get(field)}
+    other = {_THEIRS.get(field, field): value for field, value in model.usual.items() if value != _SD.get(field)}
     left_open = {name: value for name, value in other.items() if name not in asked.model_fields_set}
     return asked.model_copy(update=left_open) if left_open else asked
 
@@ -197,14 +210,14 @@ async def _with_styles(service: Service, asked: Form) -> Form:
     return asked.model_copy(update=dict(zip(("prompt", "negative_prompt"), prompts, strict=True)))
 
 
-def _without_negatives(request: Request, asked: Form) -> tuple[Form, list[str]]:
+def _without_negatives(model: ModelView, asked: Form) -> tuple[Form, list[str]]:
     """Leave out the negative prompts that programs send to every model, where they mean nothing, with a warning."""
-    service = service_of(request)
-    view = find_model(service, _model(request, asked) or service.current_model)
     given = {name: "" for name in ("negative_prompt", "hr_negative_prompt") if getattr(asked, name, "")}
-    if not given or view is None or "negative_prompt" not in view.absent:
+    if not given or "negative_prompt" not in model.absent:
         return asked, []
-    return asked.model_copy(update=given), [f"{', '.join(given)}: not used, nothing leads {view.name} away from a text"]
+    return asked.model_copy(update=given), [
+        f"{', '.join(given)}: not used, nothing leads {model.name} away from a text"
+    ]
 
 
 def _keep_model(request: Request, asked: Drawing, order: Order) -> None:
@@ -214,7 +227,7 @@ def _keep_model(request: Request, asked: Drawing, order: Order) -> None:
         webui_of(request).choose(client_of(request), model=order.model)
 
 
-def _order(request: Request, asked: Drawing, **more: Any) -> Order:
+def _order(request: Request, asked: Drawing, model: ModelView | None, **more: Any) -> Order:
     chosen, settings = chosen_of(request), asked.override_settings
     skipped = settings.CLIP_stop_at_last_layers or asked.clip_skip or chosen.clip_skip
     scheduler = scheduler_of(asked.sampler_name or asked.sampler_index, asked.scheduler)
@@ -226,7 +239,7 @@ def _order(request: Request, asked: Drawing, **more: Any) -> Order:
         _THEIRS,
         **{
             **{name: getattr(asked, theirs) for name, theirs in _SHARED.items()},
-            "model": _model(request, asked), "prompt": asked.prompt, "negative_prompt": asked.negative_prompt,
+            "model": model.name if model else None, "prompt": asked.prompt, "negative_prompt": asked.negative_prompt,
             "num_images": asked.n_iter * asked.batch_size, "batch_size": asked.batch_size, "steps": asked.steps,
             "scheduler": scheduler, "seed": max(asked.seed, -1),
             "eta": (eta if asked.eta is None else asked.eta) if draws_noise else None,
@@ -279,7 +292,7 @@ async def _second_pass(
         second = _second_order(
             request, again, asked, init_image=(await service.upload(large, client_of(request))).id, **led
         )
-        job = await _drawn(request, second)
+        job = await _drawn(request, await _submitted(request, second))
         found += job.pictures
         if job.state == "cancelled":
             break
@@ -298,27 +311,36 @@ def _second_order(request: Request, again: TextToImage, asked: TextToImage, **mo
     runs = asked.second_steps
     steps = schedule_length(runs, asked.second_strength) if runs else again.steps
     strength = _strength(runs / steps, steps)
-    return _order(request, again.model_copy(update={"steps": steps}), save=asked.save_images, strength=strength, **more)
+    again = again.model_copy(update={"steps": steps})
+    return _order(request, again, _model(request, again), save=asked.save_images, strength=strength, **more)
 
 
 def _enlarges(asked: Drawing) -> TypeGuard[TextToImage]:
     return isinstance(asked, TextToImage) and asked.enable_hr
 
 
-async def _answer(
-    request: Request, asked: Drawing, order: Order, pictures: list[PictureView], warnings: list[str]
-) -> Response:
-    service = service_of(request)
-    suffix = asked.override_settings.suffix or chosen_of(request).suffix
-    images = [to_base64(await service.picture_bytes(one.id, suffix)) for one in pictures] if asked.send_images else []
-    info = json.dumps({**_info(service, asked, order, pictures), "warnings": warnings})
-    # FastAPI itself would look through the pictures' text twice.
-    return JSONResponse({"images": images, "parameters": asked.kept, "info": info})
+class _Answering:
+    """The answer to a request that draws: what it has beside the pictures is made while they are drawn."""
+
+    def __init__(
+        self, request: Request, asked: Drawing, order: Order, model: ModelView | None, warnings: list[str]
+    ) -> None:
+        self._service, self._asked, self._order, self._model = service_of(request), asked, order, model
+        self._warnings = warnings
+        self._suffix = asked.override_settings.suffix or chosen_of(request).suffix
+        self._parameters = json.dumps(asked.kept)
+
+    async def response(self, pictures: list[PictureView]) -> Response:
+        """Return it, with the pictures in base64, in which JSON would look for what it has to escape."""
+        data = [await self._service.picture_bytes(one.id, self._suffix) for one in pictures if self._asked.send_images]
+        info = {**_info(self._model, self._asked, self._order, pictures), "warnings": self._warnings}
+        more = f'"parameters":{self._parameters},"info":{json.dumps(json.dumps(info))}'
+        images = b",".join(b'"' + base64.b64encode(one) + b'"' for one in data)
+        return Response(b'{"images":[' + images + b"]," + more.encode() + b"}", media_type="application/json")
 
 
-def _info(service: Service, asked: Drawing, order: Order, pictures: list[PictureView]) -> Json:
+def _info(found: ModelView | None, asked: Drawing, order: Order, pictures: list[PictureView]) -> Json:
     """Return what A1111's `Processed.js` has; of an interrupted request, what was asked for."""
-    found = find_model(service, order.model)
     first = pictures[0] if pictures else None
     record = (first.record if first else None) or {}
     prompts = [one.prompt for one in pictures] or [asked.prompt]

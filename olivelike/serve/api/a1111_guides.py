@@ -95,14 +95,14 @@ class Unit(BaseModel):
         return None if self.model in ("", "None") else self.model.partition(" [")[0]
 
 
-async def controls_of(service: Service, scripts: Json, model: str | None, client: str) -> Json:
+async def controls_of(service: Service, scripts: Json, model: ModelView | None, client: str) -> Json:
     """Return fields of an order for the units of a request that `model` draws.
 
     Raises `RequestRefusedError` for what is not here.
     """
     if not (units := _units(scripts)):
         return {}
-    _check_adapter(find_model(service, model), units)
+    _check_adapter(model, units)
     controls: list[Json] = []
     shown: list[str] = []
     for unit in units:

@@ -55,7 +55,7 @@ class WebUI:
     def model_of(self, service: Service, client: str) -> str | None:
         """Return the folder that a client chose; of one that did not, the server's current one."""
         chosen = self.chosen(client).model
-        return chosen if chosen in service.catalogue.folders() else service.current_model
+        return chosen if chosen is not None and chosen in service.catalogue.folders() else service.current_model
 
     def preview(self, service: Service, job: str) -> str | None:
         """Return how a job's picture looks now, as a data URL; from the second question on."""

@@ -48,7 +48,7 @@ async def draw(request: Request, order: Order) -> JobView:
     """Draw an order; one whose client has left is cancelled. Raises `RequestRefusedError` if it fails."""
     service = service_of(request)
     job = await service.submit(order, client_of(request))
-    finished = asyncio.ensure_future(service.finished(job.id))
+    finished = asyncio.ensure_future(service.drawn(job.id))
     gone = asyncio.ensure_future(_gone(request))
     try:
         await asyncio.wait({finished, gone}, return_when=asyncio.FIRST_COMPLETED)

@@ -7,17 +7,17 @@ import contextlib
 import json
 import time
 from collections.abc import AsyncGenerator, Callable, Collection, Coroutine
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from olivelike.errors import SourceError
 from olivelike.runtime.pipeline.request import Pictures
 from olivelike.serve.api.drawing import service_of
 from olivelike.serve.api.guards import client_of, visitor_of
-from olivelike.serve.api.refusals import StrictRequest, StrictRoute
+from olivelike.serve.api.refusals import BodyRoute, StrictRoute
 from olivelike.serve.orders import Order, no_upload
 from olivelike.serve.service import Service
 from olivelike.serve.views import Event, JobState
@@ -121,25 +121,7 @@ class EventStream(StreamingResponse):
                 await tell(": still here\n\n")
 
 
-class OrderRoute(StrictRoute):
-    """The route of orders: what FastAPI finds out of each request, and an order has no need of, is left out."""
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return the handler; a body that is no order in JSON is for the usual one to refuse."""
-        usual = super().get_route_handler()
-
-        async def handler(request: Request) -> Response:
-            if request.headers.get("content-type") == "application/json":
-                strict = StrictRequest(request.scope, request.receive)
-                with contextlib.suppress(ValidationError):
-                    return await submit(Order.model_validate(await strict.json()), strict)
-                request = strict  # It has the body, which comes once.
-            return await usual(request)
-
-        return handler
-
-
-async def submit(order: Order, request: Request) -> Response:
+async def submit(request: Request, order: Order) -> Response:
     """Queue an order; its model is the current one from now on."""
     service = service_of(request)
     if uploads := list(Pictures.of(order)):
@@ -151,7 +133,7 @@ async def submit(order: Order, request: Request) -> Response:
     return answer(view, 202)
 
 
-router.add_api_route("/api/jobs", submit, methods=["POST"], status_code=202, route_class_override=OrderRoute)
+router.add_api_route("/api/jobs", submit, methods=["POST"], status_code=202, route_class_override=BodyRoute)
 
 
 @router.get("/api/jobs")

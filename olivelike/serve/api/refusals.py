@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, get_type_hints
 
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
+from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
@@ -199,3 +200,30 @@ class StrictRequest(Request):
             return parse_json(body)
         except ValueError as error:
             raise HTTPException(400, f"the request's body is no JSON that is read here: {error}") from None
+
+
+class BodyRoute(StrictRoute):
+    """A route whose endpoint takes the request and, second, its body, and returns the response.
+
+    All else that FastAPI finds out of each request is left out.
+    """
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return the handler; a body that is not of the form in JSON is for the usual one to refuse."""
+        usual, endpoint = super().get_route_handler(), self.endpoint
+        (form,) = (
+            kind for kind in get_type_hints(endpoint).values() if isinstance(kind, type) and issubclass(kind, BaseModel)
+        )
+
+        async def handler(request: Request) -> Response:
+            if request.headers.get("content-type") != "application/json":
+                return await usual(request)
+            strict = StrictRequest.of(request)
+            try:
+                asked = form.model_validate(await strict.json())
+            except ValidationError:
+                return await usual(strict)  # It has the body, which comes once.
+            response: Response = await endpoint(strict, asked)
+            return response
+
+        return handler

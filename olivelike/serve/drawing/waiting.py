@@ -81,3 +81,7 @@ class FairQueue:
         """Return all jobs as they will be drawn, if no other comes."""
         rounds = chain.from_iterable(zip_longest(*self._lines.values()))
         return [*self._first, *(job for job in rounds if job is not None)]
+
+    def places(self) -> dict[str, int]:
+        """Return the place of each job in that order, from 0."""
+        return {job: place for place, job in enumerate(self.order())}

@@ -255,6 +255,9 @@ class Gallery:
 
     def find(self, picture: str) -> PictureRow | None:
         """Return a picture; `None` if there is none of that id."""
+        for row, _ in self._coming:  # Who was told of it asks for it before the index has it.
+            if row.id == picture:
+                return row
         return next(self._rows("id = ?", picture), None)
 
     def there(self, pictures: Collection[str]) -> list[PictureRow]:
