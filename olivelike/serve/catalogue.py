@@ -24,7 +24,7 @@ from olivelike.model.components import INDEX_FILE
 from olivelike.model.records.output import RECORD_FILE, OutputRecord
 from olivelike.runtime.jobs.fast import few_steps_of, sped_up
 from olivelike.runtime.jobs.job_notes import HASH_DIGITS
-from olivelike.runtime.pipeline.pipeline_folder import open_folder
+from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder, open_folder
 from olivelike.runtime.pipeline.request import Request
 from olivelike.runtime.pipeline.resolve_defaults import absent_fields
 from olivelike.runtime.prompts.wildcards import Wildcards
@@ -32,7 +32,7 @@ from olivelike.runtime.schedulers.class_settings import listed_samplers
 from olivelike.serve.lora_cards import card_of
 from olivelike.serve.settings import ServeSettings
 from olivelike.serve.upscalers import upscaler_files
-from olivelike.serve.views import LISTED_GUIDES, LoraView, ModelView
+from olivelike.serve.views import LoraView, ModelView
 from olivelike.sources.adapters.lora_settings import SUFFIXES
 from olivelike.sources.adapters.open_lora import open_lora
 from olivelike.sources.files.pickled import read_pickle_table
@@ -56,6 +56,8 @@ class Catalogue:
 
     def __init__(self, settings: ServeSettings) -> None:
         self._settings = settings
+        self._views: dict[str, tuple[PipelineFolder, tuple[bool, ...], ModelView]] = {}
+        """What is told of each folder, with what that was made of."""
 
     def folders(self) -> dict[str, Path]:
         """Return the folders by name: those that were named, then those in `--models`."""
@@ -71,7 +73,7 @@ class Catalogue:
 
     def models(self, loaded: Collection[str]) -> list[ModelView]:
         """Return all folders; `loaded` are those that are open."""
-        views = (_model(name, folder) for name, folder in self.folders().items())
+        views = (self._view(name, folder) for name, folder in self.folders().items())
         return [view.model_copy(update={"loaded": view.name in loaded}) for view in views]
 
     def model(self, name: str) -> ModelView | None:
@@ -81,9 +83,26 @@ class Catalogue:
         """
         folders = self.folders()
         if name in folders:
-            return _model(name, folders[name])
-        views = (_model(one, folder) for one, folder in folders.items())
+            return self._view(name, folders[name])
+        views = (self._view(one, folder) for one, folder in folders.items())
         return next((view for view in views if name in (view.title, view.hash, view.sha256)), None)
+
+    def _view(self, name: str, folder: Path) -> ModelView:
+        """Return what is told of a folder, made anew where one of its files came, went or changed."""
+        try:
+            opened = open_folder(folder)
+            # Parts without which it is opened, too.
+            there = opened.has("vae_encoder"), opened.has("safety_checker"), opened.has_shallow_denoiser
+            known = self._views.get(name)
+            if known is None or known[0] is not opened or known[1] != there:
+                known = self._views[name] = opened, there, _model(name, opened)
+        except OlivelikeError:
+            return ModelView(
+                name=name, title=name, family="", default_size=(512, 512), size_unit=64, scheduler=None, hash=None,
+                sha256=None, inpaints=False, takes_pictures=False, takes_negative_prompt=True, has_safety_checker=False,
+                loaded=False, state="missing",
+            )  # fmt: skip
+        return known[2]
 
     def usual(self, name: str) -> Mapping[str, float]:
         """Return what an order has that names no steps or guidance; nothing of a folder that is not there."""
@@ -191,42 +210,34 @@ def _named(folders: tuple[str, ...], listed: tuple[str, ...]) -> tuple[tuple[str
     return tuple(found.items())
 
 
-def _model(name: str, folder: Path) -> ModelView:
-    view = ModelView(
-        name=name, title=name, family="", default_size=(512, 512), size_unit=64, scheduler=None, hash=None, sha256=None,
-        inpaints=False, takes_pictures=False, takes_negative_prompt=True, has_safety_checker=False, loaded=False,
-        state="missing",
-    )  # fmt: skip
-    try:
-        opened = open_folder(folder)
-        sha256 = opened.recorded.sha256
-        made_for, size = _made(folder, identity_at(folder / RECORD_FILE))
-    except OlivelikeError:
-        return view
+def _model(name: str, opened: PipelineFolder) -> ModelView:
+    sha256 = opened.recorded.sha256
+    made_for, size = _made(opened.path, identity_at(opened.path / RECORD_FILE))
     short = sha256[:HASH_DIGITS]
-    return view.model_copy(
-        update={
-            "title": f"{name} [{short}]" if short else name,
-            "family": opened.family.name,
-            "text_width": width if isinstance(width := opened.denoiser.get("cross_attention_dim"), int) else None,
-            "default_size": opened.default_size,
-            "size_unit": opened.least_unit,
-            "scheduler": opened.scheduler.get("_class_name"),
-            "hash": short or None,
-            "sha256": sha256 or None,
-            "inpaints": opened.inpaints,
-            "takes_pictures": opened.has("vae_encoder"),
-            "takes_negative_prompt": opened.takes_negative_prompt,
-            "usual": opened.family.usual,
-            "absent": absent_fields(opened),
-            "most_references": opened.family.most_references if opened.has("vae_encoder") else 0,
-            "has_safety_checker": opened.has("safety_checker"),
-            **dict(zip(LISTED_GUIDES, (tuple(opened.leading), opened.prompt_guide), strict=True)),
-            "made_for": made_for,
-            "size": size,
-            "examples": opened.examples,
-            "state": "ready",
-        }
+    return ModelView(
+        name=name,
+        title=f"{name} [{short}]" if short else name,
+        family=opened.family.name,
+        text_width=width if isinstance(width := opened.denoiser.get("cross_attention_dim"), int) else None,
+        default_size=opened.default_size,
+        size_unit=opened.least_unit,
+        scheduler=opened.scheduler.get("_class_name"),
+        hash=short or None,
+        sha256=sha256 or None,
+        inpaints=opened.inpaints,
+        takes_pictures=opened.has("vae_encoder"),
+        takes_negative_prompt=opened.takes_negative_prompt,
+        usual=opened.family.usual,
+        absent=absent_fields(opened),
+        most_references=opened.family.most_references if opened.has("vae_encoder") else 0,
+        has_safety_checker=opened.has("safety_checker"),
+        controlnets=tuple(opened.leading),
+        ip_adapter=opened.prompt_guide,
+        made_for=made_for,
+        size=size,
+        examples=opened.examples,
+        loaded=False,
+        state="ready",
     )
 
 

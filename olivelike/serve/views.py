@@ -127,7 +127,7 @@ class ModelView(_View):
     takes_pictures: bool
     """Whether it can start from a picture."""
     takes_negative_prompt: bool
-    usual: Mapping[str, float] = {}
+    usual: Mapping[str, int | float] = {}
     """Fields of an order whose default is that of its family → that."""
     absent: tuple[str, ...] = ()
     """Fields of an order that have no meaning for it."""

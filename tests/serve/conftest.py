@@ -58,7 +58,11 @@ class Running:
 
     def wait(self, job: str) -> dict[str, Any]:
         """Return a job when it has ended."""
-        return self.call(self.service.finished(job)).model_dump(mode="json")
+
+        async def ended() -> dict[str, Any]:
+            return [event async for event in self.service.events(job)][-1]["view"]
+
+        return self.call(ended())
 
 
 @contextmanager

@@ -67,6 +67,26 @@ def test_a_prompt_makes_a_picture_and_tells_all_that_a1111_tells(api, service):
         assert key in info
 
 
+def test_a_picture_is_read_for_the_answer_before_the_index_and_the_end_of_its_job_are_written(
+    api, service, monkeypatch
+):
+    done: list[str] = []
+
+    def noted(owner, name):
+        real = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *values: done.append(name) or real(*values))
+
+    noted(service.library, "_encoded")
+    noted(service.gallery, "_insert")
+    noted(service.journal, "end")
+    result = api.txt2img(**{**FAST, "seed": 1234}, save_images=True)
+    wait_until(lambda: service.running() is None)
+    assert done == ["_encoded", "_insert", "end"]
+    (row,), _ = service.gallery.search(limit=1)
+    assert (row.seed, service.journal.job(row.job).state) == (1234, "done")
+    assert result.info["all_seeds"] == [1234]
+
+
 def test_batches_and_rounds_make_pictures_whose_seeds_count_up(api):
     result = api.txt2img(**FAST, batch_size=2, n_iter=2)
     assert len(result.images) == 4

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from olivelike.runtime.schedulers.scheduler_names import SAMPLERS
-from olivelike.serve.api.a1111 import _with_usual, _without_negatives
+from olivelike.serve.api.a1111 import _model, _with_usual, _without_negatives
 from olivelike.serve.api.a1111_lists import samplers, schedulers as a1111_schedulers
 from olivelike.serve.api.a1111_models import TextToImage
 from olivelike.serve.api.a1111_samplers import SCHEDULE_NAMES
@@ -59,7 +59,8 @@ def test_a1111_s_own_choices_are_for_stable_diffusion_alone(service, little, mon
     monkeypatch.setattr("olivelike.serve.api.a1111.model_of", lambda request: drawn)
 
     def settled(**fields):
-        asked = _with_usual(None, TextToImage(**fields))
+        asked = TextToImage(**fields)
+        asked = _with_usual(_model(None, asked), asked)
         return asked.steps, asked.cfg_scale, asked.kept["steps"]
 
     assert settled() == settled(steps=None) == (4, 1.0, 4)
@@ -93,11 +94,11 @@ def test_samplers_and_schedule_types_are_listed_that_the_chosen_model_is_drawn_w
 
 def test_negative_prompts_that_programs_send_to_each_model_are_left_out_with_a_warning(service, little, monkeypatch):
     monkeypatch.setattr("olivelike.serve.api.a1111.service_of", lambda request: service)
-    monkeypatch.setattr("olivelike.serve.api.a1111.model_of", lambda request: None)
+    monkeypatch.setattr("olivelike.serve.api.a1111.model_of", lambda request: "klein")
     sent = TextToImage(negative_prompt="blurred", hr_negative_prompt="dark")
-    left, (warning,) = _without_negatives(None, sent)
+    left, (warning,) = _without_negatives(_model(None, sent), sent)
     assert (left.negative_prompt, left.hr_negative_prompt) == ("", "")
     assert warning.startswith("negative_prompt, hr_negative_prompt: not used")
     named = TextToImage(negative_prompt="blurred", override_settings={"sd_model_checkpoint": little.name})
     for asked in (TextToImage(), named):
-        assert _without_negatives(None, asked) == (asked, [])
+        assert _without_negatives(_model(None, asked), asked) == (asked, [])

@@ -49,7 +49,6 @@ from olivelike.serve.views import JobView, ModelView, PictureView
 Form = TypeVar("Form", bound=Drawing)
 
 a1111_router: Final = APIRouter(prefix="/sdapi/v1", route_class=BodyRoute, tags=["A1111"])
-a1111_router.include_router(lists_router)
 _UNIT: Final = 8
 _THEIRS: Final = names_elsewhere("a1111")
 """A1111's names by those of an order."""
@@ -119,6 +118,9 @@ async def img2img(request: Request, asked: ImageToImage) -> Response:
     job = await _drawn(request, job)
     _keep_model(request, asked, order)
     return await answering.response(job.pictures)
+
+
+a1111_router.include_router(lists_router)  # Behind what draws, which is looked for first.
 
 
 @a1111_router.post("/extra-single-image")
