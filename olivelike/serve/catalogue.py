@@ -143,11 +143,10 @@ class Catalogue:
 
     def loras(self) -> list[LoraView]:
         """Return the LoRAs that prompts may name."""
-        files = self.lora_files()
-        names, pickled = Counter(path.stem for path in files.values()), self._settings.allow_pickle
+        files, pickled = self.lora_files(), self._settings.allow_pickle
         return [
-            _lora(place if names[path.stem] > 1 else path.stem, path, identity_at(path), pickled)
-            for place, path in files.items()
+            _lora(name, place, path, identity_at(path), pickled)
+            for place, (name, path) in zip(files, lora_names(files).items(), strict=True)
         ]
 
     def thumbnail(self, lora: str) -> Path:
@@ -185,6 +184,12 @@ class Catalogue:
     def wildcards(self) -> list[str]:
         """Return the names of files that prompts may choose from."""
         return sorted(Wildcards(self._settings.wildcard_dirs or [Path("wildcards")]).files)
+
+
+def lora_names(files: Mapping[str, Path]) -> dict[str, Path]:
+    """Return what `lora_files` does by the names that LoRAs are told by: without the folder, where no two have one."""
+    names = Counter(path.stem for path in files.values())
+    return {place if names[path.stem] > 1 else path.stem: path for place, path in files.items()}
 
 
 def _listed(models: Path) -> list[str]:
@@ -249,7 +254,7 @@ def _made(folder: Path, _changed: object) -> tuple[str, int]:
 
 
 @lru_cache(maxsize=4096)
-def _lora(name: str, path: Path, _changed: object, allow_pickle: bool) -> LoraView:
+def _lora(name: str, place: str, path: Path, _changed: object, allow_pickle: bool) -> LoraView:
     family, width, metadata, broken = None, None, dict[str, str](), True
     with contextlib.suppress(OlivelikeError):
         opened = open_lora(path, read_pickle=read_pickle_table if allow_pickle else None)
@@ -257,7 +262,8 @@ def _lora(name: str, path: Path, _changed: object, allow_pickle: bool) -> LoraVi
         broken = False
     has_picture = _thumbnail(path) is not None
     return LoraView(
-        name=name, alias=metadata.get("ss_output_name") or path.stem, path=path.name, family=family, metadata=metadata,
+        name=name, alias=metadata.get("ss_output_name") or path.stem, path=place + path.suffix, family=family,
+        metadata=metadata,
         text_width=width, broken=broken,
         card=card_of(path, metadata), size=path.stat().st_size,
         thumbnail=f"/api/loras/{name}/thumbnail" if has_picture else None,

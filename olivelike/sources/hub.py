@@ -201,6 +201,12 @@ def _look_up(repository: str, revision: str | None) -> _RepositoryFiles:
     return _RepositoryFiles(repository, str(info.sha), names)
 
 
+def is_cached(repository: str, revision: str | None) -> bool:
+    """Tell whether the cache has files of a repository; a download that was cut off has some, too."""
+    commit = _cached_commit(repository, revision)
+    return commit is not None and _snapshot(repository, commit).is_dir()
+
+
 def _is_commit(revision: str | None) -> bool:
     """Tell whether `revision` is a full commit hash, which never moves."""
     return revision is not None and _COMMIT.fullmatch(revision) is not None

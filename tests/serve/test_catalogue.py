@@ -10,6 +10,7 @@ import pytest
 
 from olivelike.serve import catalogue as catalogue_module
 from olivelike.serve.catalogue import Catalogue
+from olivelike.serve.runs.run_orders import Listings
 from olivelike.serve.settings import ServeSettings
 from olivelike.serve.upscalers import upscaler_files
 from tests.serve.conftest import SMALL, wait_until
@@ -123,6 +124,16 @@ def test_a_name_that_is_no_utf8_takes_no_other_with_it(little, tmp_path):
     assert list(catalogue.folders()) == [little.name]
     assert list(catalogue.lora_files()) == ["ink"]
     assert list(upscaler_files([tmp_path])) == ["wide"]
+
+
+def test_a_lora_of_a_subfolder_is_told_once_with_its_folder(tmp_path):
+    for place in ("ink", "styles/woodcut", "old/ink"):
+        (tmp_path / place).parent.mkdir(exist_ok=True)
+        (tmp_path / f"{place}.safetensors").touch()
+    catalogue = Catalogue(ServeSettings(folders=(), lora_dirs=(tmp_path,)))
+    told = {"ink": "ink.safetensors", "old/ink": "old/ink.safetensors", "woodcut": "styles/woodcut.safetensors"}
+    assert {one.name: one.path for one in catalogue.loras()} == told
+    assert set(Listings(ServeSettings(), catalogue.lora_files).loras()) == set(told)
 
 
 def test_a_folder_that_is_named_and_usual_is_told_once(tmp_path, monkeypatch):

@@ -150,7 +150,11 @@ def test_listings_have_what_the_operator_put_there(client):
     mine = next(one for one in found["workflows"] if one["name"] == "mine")
     assert mine["description"] == "Mine, and small."
     assert [setting["name"] for setting in mine["settings"]] == ["target", "precision"]
-    assert {"demo", "evil", "sd15_cpu"} < {one["name"] for one in found["workflows"]}
+    names = [one["name"] for one in found["workflows"]]
+    assert {"demo", "evil", "sd15_cpu"} < set(names)
+    assert mine["source_here"]
+    here = [one["source_here"] for one in found["workflows"]]
+    assert here == sorted(here, reverse=True), "what can run without a download stands first"
     assert "cpu" in found["convert"]["targets"]
     assert client.get("/api/checkpoints").json() == {"checkpoints": [{"name": "cut.safetensors"}]}
 

@@ -13,7 +13,7 @@ from olivelike.model.plugin_targets import target_names
 from olivelike.serve.api.guards import visitor_of
 from olivelike.serve.api.native import Client, TheService, events_of, require_seen
 from olivelike.serve.api.refusals import StrictRoute
-from olivelike.serve.runs.run_orders import RunOrder, description
+from olivelike.serve.runs.run_orders import RunOrder, description, has_source
 from olivelike.serve.runs.workflow_jobs import Runs
 
 router = APIRouter(route_class=StrictRoute)
@@ -44,14 +44,18 @@ SeenRun = Annotated[str, Depends(asked_run)]
 
 @router.get("/api/workflows")
 def workflows(runs: TheRuns) -> Json:
-    """Return the workflows that may be run, and what a conversion may say."""
+    """Return the workflows that may be run, those first whose source is here, and what a conversion may say."""
     listed, targets = runs.listings.workflows(), target_names()
     settings = [
         {"name": "target", "type": "choice", "default": None, "choices": targets},
         {"name": "precision", "type": "choice", "default": None, "choices": list(_PRECISIONS)},
     ]
     convert = {"targets": targets, "precisions": list(_PRECISIONS), "loras": sorted(runs.listings.loras())}
-    found = [{"name": name, "description": description(listed[name]), "settings": settings} for name in sorted(listed)]
+    found = [
+        {"name": name, "description": description(place), "source_here": has_source(place), "settings": settings}
+        for name, place in sorted(listed.items())
+    ]
+    found.sort(key=lambda one: not one["source_here"])
     return {"workflows": found, "convert": convert if runs.listings.checkpoints() else None}
 
 

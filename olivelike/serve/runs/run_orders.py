@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Final, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -16,10 +16,14 @@ from olivelike.model.components import INDEX_FILE
 from olivelike.model.plugin_targets import target_names
 from olivelike.model.targets import Precision
 from olivelike.runtime.pictures.writer import slug
+from olivelike.serve.catalogue import lora_names
 from olivelike.serve.orders import Finite, Name
 from olivelike.serve.settings import ServeSettings
 from olivelike.serve.views import ErrorView
-from olivelike.workflow.places import SUFFIXES, find_workflow, shipped_names
+from olivelike.workflow.places import SUFFIXES, find_workflow, shipped_names, source_path
+
+if TYPE_CHECKING:
+    from olivelike.workflow.yaml_tree import Mapping as Tree
 
 _WEIGHTS: Final = frozenset({".safetensors", ".gguf"})
 _PICKLED: Final = frozenset({".ckpt", ".pt", ".bin"})
@@ -142,9 +146,8 @@ class Listings:
         return {path.relative_to(folder).as_posix(): path for path in sorted([*found, *(pipelines - {folder})])}
 
     def loras(self) -> dict[str, Path]:
-        """Return the files of LoRAs by name, and by their paths below their folders."""
-        files = self._lora_files()
-        return {**{path.stem: path for path in files.values()}, **files}
+        """Return the files of LoRAs by name."""
+        return lora_names(self._lora_files())
 
     def name(self, order: RunOrder) -> str:
         """Return what a run is called, and so is the folder that it writes."""
@@ -184,8 +187,9 @@ class Listings:
             return ["run", reference, *words]
         assert order.convert is not None
         chosen = order.convert
+        loras = {**self.loras(), **self._lora_files()}  # A path below its folder names it, too.
         for lora in chosen.loras:
-            words += ["--lora", f"{_listed(lora.name, self.loras(), 'LoRA')}:{lora.weight!r}"]
+            words += ["--lora", f"{_listed(lora.name, loras, 'LoRA')}:{lora.weight!r}"]
         words += ["--precision", chosen.precision] if chosen.precision is not None else []
         checkpoint = _listed(chosen.checkpoint, self.checkpoints(), "checkpoint")
         return ["convert", checkpoint, "--target", chosen.target, *words]
@@ -206,15 +210,33 @@ def description(reference: str) -> str:
     return " ".join(words)
 
 
-def _require_no_plugins(reference: str) -> None:
-    """Refuse a workflow that names code, also what was allowed on the terminal: there somebody looked at it."""
+def has_source(reference: str) -> bool:
+    """Tell whether the source of a workflow is on this machine; a hub's that is not is downloaded by a run."""
+    from olivelike.sources.hub import is_cached
+
+    try:
+        source = _read(reference).entries.get("source")
+    except (OSError, WorkflowError):
+        return False
+    named = {key: str(node.value) for key, node in getattr(source, "entries", {}).items() if hasattr(node, "value")}
+    if "path" in named:
+        return source_path(named["path"], find_workflow(reference).project_folder).exists()
+    return "hub" not in named or is_cached(named["hub"], named.get("revision"))
+
+
+def _read(reference: str) -> Tree:
     from olivelike.workflow.extends import read_with_bases
     from olivelike.workflow.findings import Findings
 
     findings = Findings()
     root = read_with_bases(find_workflow(reference), findings)
     findings.raise_if_any()
-    if "plugins" in root.entries:
+    return root
+
+
+def _require_no_plugins(reference: str) -> None:
+    """Refuse a workflow that names code, also what was allowed on the terminal: there somebody looked at it."""
+    if "plugins" in _read(reference).entries:
         raise UsageError(f"{Path(reference).name} names plugins, which run only if the server has --allow-plugins")
 
 
