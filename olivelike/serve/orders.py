@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
 
@@ -69,6 +69,17 @@ class Axis(_Value, frozen=True):
     ]
 
 
+class PromptMatrix(_Value, frozen=True):
+    """A1111's script of this name: of `a|b|c`, `a` with each choice of the others, in one grid."""
+
+    negative: bool = False
+    """Whether the negative prompt is the one that is parted."""
+    at_start: bool = False
+    """Put what is chosen in front of the first part."""
+    delimiter: Literal["comma", "space"] = "comma"
+    different_seeds: bool = False
+
+
 def _axis_of_before(axis: Any) -> Any:
     if not isinstance(axis, dict) or axis.get("field") != "clip_skip":
         return axis
@@ -94,6 +105,8 @@ class Order(_Value, Choices, frozen=True):
     upscaler: Name | None = None
     """Name of a served network that enlarges: with `hires` between the two passes, else the finished pictures."""
     init_image: UploadId | None = None
+    init_images: Annotated[tuple[UploadId, ...], FailFast(), Field(max_length=10_000)] = ()
+    """Pictures to start from, one after the other; all else, seeds too, is the same for each."""
     mask: UploadId | None = None
     """White is painted."""
     controls: Annotated[tuple[_Control, ...], FailFast(), Field(max_length=MOST_CONTROLS)] = ()
@@ -106,6 +119,7 @@ class Order(_Value, Choices, frozen=True):
     y: Axis | None = None
     z: Axis | None = None
     """Axes of a plot: columns, rows, and tables of these below each other."""
+    prompt_matrix: PromptMatrix | None = None
     sheet: bool = False
     """Lay all pictures out on one sheet too; a plot has one anyway."""
     save: bool = True
@@ -119,6 +133,20 @@ class Order(_Value, Choices, frozen=True):
             return values
         axes_of = {side: _axis_of_before(values[side]) for side in ("x", "y", "z") if side in values}
         return {**with_clip_layer(values), **axes_of}
+
+    @model_validator(mode="after")
+    def _one_way_to_many(self) -> Self:
+        ways = {"a plot": self.axes, "a prompt matrix": self.prompt_matrix, "init_images": self.init_images}
+        if len(given := [name for name, value in ways.items() if value]) > 1:
+            raise ValueError(f"{' and '.join(given)} are not drawn in one job; leave all but one out")
+        if self.init_image and self.init_images:
+            raise ValueError("init_image and init_images are given; leave one out")
+        return self
+
+    @property
+    def has_heads(self) -> bool:
+        """Whether its pictures come on a grid with heads."""
+        return bool(self.axes) or self.prompt_matrix is not None
 
     @property
     def axes(self) -> tuple[Axis, ...]:
@@ -138,7 +166,7 @@ def no_upload(name: str) -> SourceError:
 
 def uploads_of(asked: JsonView) -> Iterator[str]:
     """Yield the uploads that an order in JSON names."""
-    for field in PICTURE_FIELDS:
+    for field in (*PICTURE_FIELDS, "init_images"):
         named = asked.get(field) or ()
         for one in [named] if isinstance(named, str) else named:
             yield one if isinstance(one, str) else one["image"]

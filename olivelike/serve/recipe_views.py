@@ -19,6 +19,7 @@ from olivelike.runtime.pictures.recipe_text import take_hires
 from olivelike.runtime.pictures.recipes import read_recipe_text
 from olivelike.runtime.pipeline.request import Control, Recorded, read_number
 from olivelike.runtime.schedulers.scheduler_names import find_scheduler, sampler_alone
+from olivelike.serve.drawing.plot_texts import take_script
 from olivelike.serve.upscalers import named_upscaler
 from olivelike.serve.views import RecipeView, UploadView, record_of
 
@@ -73,9 +74,23 @@ def for_the_form(view: _View, upscalers: Iterable[str]) -> _View:
 
     A1111's units of ControlNets are control pictures whose image is null.
     """
-    view = _with_what_is_here(view, upscalers)
+    view = _with_what_is_here(_with_script(view), upscalers)
     fields, rest = _units((view.record or {}).get("other") or {})
     return view.model_copy(update={"record": {**(view.record or {}), **fields, "other": rest}}) if fields else view
+
+
+def _with_script(view: _View) -> _View:
+    """Return a recipe whose plot or prompt matrix is apart."""
+    if view.record is None:
+        return view
+    record = record_from_json(json.dumps(view.record), "the record")
+    settings = dict(record.other)
+    negative = "|" in (record.negative_prompt or "") and "|" not in record.prompt
+    if not (script := take_script(settings, negative=negative)):
+        return view
+    record = replace(record, other=settings)
+    told = {"record": record_of(record.to_json()), "left_out": left_out_on_the_page(record), "script": script}
+    return view.model_copy(update=told)
 
 
 def _units(settings: Mapping[str, str]) -> tuple[Json, dict[str, str]]:

@@ -10,7 +10,6 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing
-from math import prod
 from typing import TYPE_CHECKING
 
 from olivelike.errors import SourceError, UsageError
@@ -19,7 +18,7 @@ from olivelike.runtime.pipeline.pipeline_folder import open_folder
 from olivelike.runtime.pipeline.request import CHOICES, RANDOM, seed_or_drawn
 from olivelike.serve.catalogue import Catalogue, Embedding
 from olivelike.serve.drawing.dispatch import Dispatcher
-from olivelike.serve.drawing.plots import cells
+from olivelike.serve.drawing.plots import cells, count_cells
 from olivelike.serve.feed import Feed
 from olivelike.serve.gallery.gallery import Gallery
 from olivelike.serve.gallery.journal import JobRow
@@ -332,8 +331,8 @@ class Service:
         limits = self.settings
         if (order.width is None) != (order.height is None):
             raise UsageError("one side alone is given; give width and height, or neither")
-        if (pictures := prod(len(axis.values) for axis in order.axes) * order.num_images) > limits.max_images:
-            raise UsageError(f"{pictures} pictures are more than the {limits.max_images} of a job that are drawn here")
+        if (pictures := count_cells(order) * order.num_images) > limits.max_images:
+            raise UsageError(f"{pictures} pictures; a job here has at most {limits.max_images}")
         for cell in cells(order):
             side = round(max(self._size(cell.order)) * (cell.order.hires or 1))
             if side > limits.max_side:

@@ -179,6 +179,8 @@ class RecipeView(_View):
     record: Json
     left_out: str | None
     """A sentence on what of it the page does not take over."""
+    script: Json | None = None
+    """Fields of an order for the plot or prompt matrix that it is the grid of; axes have their values as one text."""
 
 
 class UploadView(_View):
@@ -191,6 +193,8 @@ class UploadView(_View):
     parameters: str | None
     left_out: str | None = None
     """A sentence on what of the recipe the page does not take over."""
+    script: Json | None = None
+    """As a recipe's."""
     unread: str | None = None
     """Why there is no record though there is a recipe."""
 

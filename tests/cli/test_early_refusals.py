@@ -53,7 +53,7 @@ def refusals(folder, *commands):
 def test_wrong_options_are_refused_without_any_engine(folders):
     said = {
         "generate little x --provider nope": (2, "unknown provider 'nope'"),
-        "generate little x --scheduler Nope": (2, "there is no scheduler 'Nope'"),
+        "generate little x --scheduler Nope": (2, "there is no sampler 'Nope'"),
         "generate little x --scheduler DDIMInverse": (2, "goes from a picture back to noise"),
         "generate little x --clip-skip 9": (2, "--clip-skip leaves no layer"),
         "generate little x --size 17x17": (2, "multiples of"),

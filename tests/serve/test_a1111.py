@@ -213,6 +213,26 @@ def test_a_second_pass_draws_the_enlarged_picture_again(api, service):
     assert both.info["all_seeds"] == [7, 8]
 
 
+def test_a_second_pass_that_is_larger_alone_is_one_job_whatever_enlarges(api, service):
+    before = service.jobs(limit=1)[0].id
+    result = api.txt2img(**FAST, enable_hr=True, hr_scale=1.5, hr_upscaler="Nearest", denoising_strength=0.6)
+    assert (result.image.size, service.jobs(limit=2)[1].id) == ((48, 48), before)
+    assert (
+        "Denoising strength: 0.6, Hires upscale: 1.5, Hires steps: 2, Hires upscaler: Nearest"
+        in (result.info["infotexts"][0])
+    )
+
+
+def test_a_prompt_matrix_is_answered_with_its_grid_first(api):
+    asked = {**FAST, "prompt": "a circle|red|big", "n_iter": 3}
+    result = api.txt2img(**asked, script_name="prompt matrix", script_args=[False, True])
+    assert result.info["all_prompts"] == ["a circle", "a circle, red", "a circle, big", "a circle, red, big"]
+    assert (result.info["all_seeds"], result.info["index_of_first_image"]) == ([7, 8, 9, 10], 1)
+    assert len(result.images) == len(result.info["infotexts"]) == 5
+    assert result.images[0].width > 2 * 128
+    assert "Script: Prompt matrix" in result.info["infotexts"][0]
+
+
 def test_latents_are_enlarged_between_two_passes_of_one_job(api, service):
     assert api.get_latent_upscale_modes() == [{"name": "Latent"}]
     asked = {**FAST, "enable_hr": True, "hr_scale": 1.5, "hr_upscaler": "Latent", "denoising_strength": 0.6}
@@ -390,6 +410,7 @@ def test_skip_goes_on_with_the_next_batch(api):
         ("img2img", {"init_images": [encoded(picture())], "denoising_strength": -0.1}, 422, "denoising_strength"),
         ("txt2img", {"alwayson_scripts": {"ADetailer": {"args": [True]}}}, 422, "ADetailer"),
         ("txt2img", {"script_name": "X/Y/Z plot"}, 422, "X/Y/Z plot"),
+        ("txt2img", {"script_name": "Prompt matrix", "script_args": [0, 0, "both"]}, 422, "script_args"),
         ("txt2img", {"sampler_name": "Eular"}, 422, "Euler"),
         ("txt2img", {"sampler_name": "DDIM", "scheduler": "Polyexponential"}, 422, "Polyexponential"),
         ("txt2img", {"restore_faces": True}, 422, "restore_faces"),

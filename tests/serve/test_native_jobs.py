@@ -97,6 +97,37 @@ def test_a_plot_draws_every_combination_and_one_sheet(server, client):
     assert job["sheet"]["id"] not in {one["id"] for one in client.get("/api/pictures?limit=3").json()["pictures"]}
 
 
+def test_several_initial_pictures_are_drawn_one_after_the_other_each_with_its_own_name(server, client):
+    sent = [client.post("/api/uploads", content=png((40, 24 + 8 * more))).json()["id"] for more in range(3)]
+    job = server.draw(init_images=sent, strength=0.5, seed=7, num_images=2, width=None, height=None, fit=True)
+    assert job["state"] == "done", job["error"]
+    told = [(one["record"]["init_image"]["hash"], one["seed"], one["height"]) for one in job["pictures"]]
+    alone = [server.draw(init_image=one, strength=0.5, seed=7, width=None, height=None, fit=True) for one in sent]
+    alone = [one["pictures"][0] for one in alone]
+    assert told == [(sent[place], seed, alone[place]["height"]) for place in range(3) for seed in (7, 8)]
+    for one, many in zip(alone, job["pictures"][::2], strict=True):
+        assert opened(client, one).tobytes() == opened(client, many).tobytes()
+
+
+def test_a_cancelled_plot_leaves_the_grid_so_far(server, client):
+    job = submit(client, x={"field": "steps", "values": [1, 400]})["id"]
+    wait_until(lambda: client.get(f"/api/jobs/{job}").json()["pictures"])
+    client.post(f"/api/jobs/{job}/cancel")
+    done = server.wait(job)
+    assert (done["state"], len(done["pictures"])) == ("cancelled", 1)
+    assert opened(client, done["sheet"]).width > 2 * 128
+    assert 'X Values: "1, 400"' in done["sheet"]["parameters"]
+
+
+def test_a_prompt_matrix_comes_on_a_grid(server, client):
+    job = server.draw(prompt="a circle|red|big", prompt_matrix={})
+    assert [picture["record"]["prompt"] for picture in job["pictures"]] == [
+        "a circle", "a circle, red", "a circle, big", "a circle, red, big",
+    ]  # fmt: skip
+    assert job["sheet"]["parameters"].startswith("a circle|red|big\n")
+    assert "Script: Prompt matrix" in job["sheet"]["parameters"]
+
+
 def test_an_order_that_says_nothing_of_a_sheet_is_done_without_one(server):
     job = server.draw(num_images=2)
     assert (job["state"], job["error"], job["sheet"]) == ("done", None, None)
@@ -133,7 +164,7 @@ def test_pictures_that_are_deleted_meanwhile_are_not_on_the_sheet(server, client
         ({"num_images": 60, "x": {"field": "seed", "values": [1, 2]}}, 422, "120 pictures"),
         ({"model": "painter"}, 404, "no model 'painter'"),
         ({"model": "../../etc"}, 404, "no model"),
-        ({"scheduler": "Oiler"}, 422, "no scheduler 'Oiler'"),
+        ({"scheduler": "Oiler"}, 422, "no sampler 'Oiler'"),
         ({"loras": [{"name": "none"}]}, 404, "there is no LoRA"),
         ({"prompt": "a <lora:none:1>"}, 404, "there is no LoRA"),
         ({"init_image": "0" * 64}, 404, "there is no upload"),

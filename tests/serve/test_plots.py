@@ -1,11 +1,17 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+from pydantic import ValidationError
 
 from olivelike.errors import UsageError
-from olivelike.serve.drawing.plots import cells, heads
+from olivelike.runtime.pictures.picture_record import PictureRecord, a1111_text
+from olivelike.serve.drawing.plot_texts import script_fields
+from olivelike.serve.drawing.plots import cells, count_cells, heads
 from olivelike.serve.form import form
-from olivelike.serve.orders import Axis, Order, axis_label
+from olivelike.serve.orders import Axis, Order, PromptMatrix, axis_label
+from olivelike.serve.recipe_views import RecipeQuestion, for_the_form, read_question
 
 
 def asked(x=None, y=None, z=None, **order):
@@ -31,6 +37,8 @@ def test_cells_come_row_by_row_with_their_labels():
 
 
 def test_a_third_axis_repeats_the_table():
+    assert [cell.order.hires for cell in plot(("hires", 1, 2), hires=4)] == [None, 2]
+    assert [cell.order.upscaler for cell in plot(("upscaler", "Latent", "Nearest"))] == [None, "Nearest"]
     found = plot(("steps", 1, 2), None, ("hires", "2:0.4", 1.5), hires_strength=0.9)
     assert [cell.place for cell in found] == [(0, 0, 0), (0, 0, 1), (1, 0, 0), (1, 0, 1)]
     assert [(cell.order.hires, cell.order.hires_strength) for cell in found][1:3] == [(2.0, 0.4), (1.5, 0.9)]
@@ -77,6 +85,79 @@ def test_a_schedule_type_is_that_of_the_sampler_beside_it():
         plot(("schedule", "Karras"), scheduler="LCM")
 
 
+def test_a_prompt_matrix_has_each_choice_of_parts_in_a1111s_order():
+    order = Order(prompt="a cat|red|big,| {x|y}", seed=5, prompt_matrix=PromptMatrix(different_seeds=True))
+    found = cells(order)
+    assert [cell.order.prompt for cell in found] == [
+        "a cat", "a cat, red", "a cat, big", "a cat, red, big",
+        "a cat, {x|y}", "a cat, red, {x|y}", "a cat, big, {x|y}", "a cat, red, big, {x|y}",
+    ]  # fmt: skip
+    assert [cell.order.seed for cell in found] == list(range(5, 13))
+    assert [cell.place for cell in found] == [(0, row, column) for row in range(2) for column in range(4)]
+    assert count_cells(order) == 8
+    told = heads(order)
+    assert (told.across, told.down) == (["\u2013", "red", "big", "red, big"], ["\u2013", "{x|y}"])
+    turned = PromptMatrix(negative=True, at_start=True, delimiter="space")
+    found = cells(Order(prompt="a", negative_prompt="bad|dark", prompt_matrix=turned))
+    assert [(cell.order.prompt, cell.order.negative_prompt) for cell in found] == [("a", "bad"), ("a", "dark bad")]
+
+
+@pytest.mark.parametrize(("prompt", "said"), [("a (b|c)", "has 1 parts"), ("|" * 11, "has 12 parts; write 2 to 11")])
+def test_a_prompt_matrix_of_one_part_or_of_thousands_is_refused(prompt, said):
+    with pytest.raises(UsageError, match=said):
+        count_cells(Order(prompt=prompt, prompt_matrix=PromptMatrix()))
+
+
+def test_ways_to_many_pictures_are_not_mixed():
+    matrix, many = {"prompt_matrix": {}}, {"init_images": ["0" * 64]}
+    for mixed in (
+        {**matrix, **many},
+        {**matrix, "x": {"field": "steps", "values": [1]}},
+        {**many, "init_image": "1" * 64},
+    ):
+        with pytest.raises(ValidationError, match="leave"):
+            Order(prompt="a|b", **mixed)
+
+
+@pytest.mark.parametrize(
+    ("order", "told", "script"),
+    [
+        (
+            asked(("guidance_scale", 1.5, 7), ("prompt_sr", "red", "blue, pale"), ("hires", "1", "2")),
+            (
+                'Script: X/Y/Z plot, X Type: CFG Scale, X Values: "1.5, 7", Y Type: Prompt S/R, '
+                'Y Values: "red,\\"blue, pale\\"", Z Type: Hires fix, Z Values: "1, 2"'
+            ),
+            {
+                "x": {"field": "guidance_scale", "text": "1.5, 7"},
+                "y": {"field": "prompt_sr", "text": 'red,"blue, pale"'},
+                "z": {"field": "hires", "text": "1, 2"},
+            },
+        ),
+        (
+            Order(prompt="a|b", prompt_matrix=PromptMatrix()),
+            "Script: Prompt matrix",
+            {"prompt_matrix": PromptMatrix().model_dump()},
+        ),
+    ],
+    ids=["plot", "matrix"],
+)
+def test_the_text_of_a_grid_says_its_script_and_is_read_back(order, told, script):
+    record = PictureRecord("a", steps=3, sampler="Euler", seed=1, width=64, height=64)
+    text = a1111_text(replace(record, **script_fields(order, {})))
+    assert told in text
+    view = for_the_form(read_question(RecipeQuestion(text=text)), ())
+    assert (view.script, view.left_out) == (script, None)
+    assert view.record["prompt"] == order.prompt if order.prompt_matrix else "a"
+
+
+def test_a_script_that_is_not_done_here_is_named_among_what_is_left_out():
+    text = "a\nSteps: 3, Sampler: Euler, Seed: 1, Script: X/Y/Z plot, X Type: Sigma Churn, X Values: 1"
+    view = for_the_form(read_question(RecipeQuestion(text=text)), ())
+    assert view.script is None
+    assert "Script X/Y/Z plot, X Type Sigma Churn" in view.left_out
+
+
 def test_an_order_without_axes_is_one_cell():
     (cell,) = plot(steps=3)
     assert (cell.order.steps, cell.place) == (3, (0, 0, 0))
@@ -95,7 +176,8 @@ def test_axes_of_texts_sizes_and_loras():
     ("axis", "message"),
     [
         (("steps", "many"), "axis steps: 'many'"),
-        (("eta", 2), "axis eta: 2"),
+        (("eta", 2), "axis eta: 2: must be less than or equal to 1"),
+        (("scheduler", "Eulr"), "axis scheduler: 'Eulr': there is no sampler 'Eulr'"),
         (("prompt_sr", "yellow", "blue"), "'yellow' is not in the prompts"),
         (("size", "large"), "is no size"),
         (("strength", 0), "axis strength: 0"),

@@ -235,7 +235,8 @@ def size_notes(requests: Iterable[ResolvedRequest], folder: PipelineFolder) -> I
 
     Its convolutions take time by the area and its self-attention by the square of it, so that the ratio of the
     areas is the least, and its square the most. The VAE decoder holds two tensors at full size before its last
-    convolutions, in float32.
+    convolutions, in float32; that is told where it is more than half of what is free. Who asks for a second pass
+    knows that it is large, and what the first drew once is not drawn several times.
     """
     import psutil
 
@@ -244,21 +245,23 @@ def size_notes(requests: Iterable[ResolvedRequest], folder: PipelineFolder) -> I
         (
             hires_size(one, folder),
             1 if one.decode_singly else min(one.batch_size, len(one.seeded_prompts)),
-            # What the first pass drew once is not drawn several times.
-            "" if one.hires else ", and what the prompt names is often drawn several times",
+            one.hires is not None,
         )
         for one in requests
     )
-    for (width, height), pictures, drawn in sizes:  # Each once, in order; `pictures` are decoded at once.
+    for (width, height), pictures, again in sizes:  # Each once, in order; `pictures` are decoded at once.
         times = width * height / (own[0] * own[1])
-        if times > LARGE:
-            free = psutil.virtual_memory().available
-            memory = folder.decoder_memory((width, height), pictures)
+        free, memory = psutil.virtual_memory().available, folder.decoder_memory((width, height), pictures)
+        scarce = f"the VAE decoder takes at least {size(memory)} of memory ({size(free)} are free)"
+        if times > LARGE and not again:
             yield (
                 f"{width}x{height} is {_factor(times)} times the area that this model was trained on "
-                f"({own[0]}x{own[1]}): a step takes {_factor(times)} to {_factor(times * times)} times as long, the "
-                f"VAE decoder at least {size(memory)} of memory ({size(free)} are free){drawn}"
+                f"({own[0]}x{own[1]}): a step takes {_factor(times)} to {_factor(times * times)} times as long, "
+                + (f"{scarce}, " if 2 * memory > free else "")
+                + "and what the prompt names is often drawn several times"
             )
+        elif times > LARGE and 2 * memory > free:
+            yield f"{width}x{height}: {scarce}"
 
 
 def reference_notes(requests: Iterable[ResolvedRequest], folder: PipelineFolder) -> Iterator[str]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Protocol
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol
 
 from olivelike.errors import UsageError
 from olivelike.families import FAMILIES
@@ -28,6 +28,7 @@ from olivelike.runtime.jobs.job_notes import (
 from olivelike.runtime.jobs.prompt_lines import PromptLine
 from olivelike.runtime.pictures import PictureRecord, UsedFile, read_picture_record
 from olivelike.runtime.pictures.picture_reading import open_image
+from olivelike.runtime.pictures.pixels import upright
 from olivelike.runtime.pipeline.cheap_steps import cache_notes
 from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder, open_folder
 from olivelike.runtime.pipeline.prompt_cost import batch_texts, check_cost
@@ -51,6 +52,10 @@ class LoraFiles(Protocol):
 
     def merge(self, loras: Sequence[Any], folder: Path) -> Initializers:
         """Return what initializers become when LoRAs of this value are merged into a folder."""
+
+
+_MOST_HELD: Final = 1 << 28
+"""Pixels of initial pictures that wait: 800 MB."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -251,6 +256,33 @@ def plan_jobs(
         now = jobs[0].record
         notes[:0] = [*record_notes(before, folder, used, now.loras), *upscaler_notes(before, now.upscaler)]
     return JobPlan(jobs, tuple(notes))
+
+
+def held_small(jobs: Iterable[Job]) -> list[Job]:
+    """Return jobs whose initial pictures are as large as they are drawn, as the pipeline makes them itself.
+
+    One that is painted in part stays whole, since it is put back together.
+    """
+    from PIL.Image import Resampling
+
+    def small(request: ResolvedRequest) -> ResolvedRequest:
+        image = request.init_image
+        if image is None or request.mask is not None:
+            return request
+        return request.resolved_with(init_image=upright(image).resize(request.size, Resampling.LANCZOS))
+
+    return [replace(job, request=small(job.request)) for job in jobs]
+
+
+def check_held(jobs: Iterable[Job]) -> None:
+    """Raise `UsageError` for initial pictures that take too much memory while they wait."""
+    images = {id(image): image for job in jobs if (image := job.request.init_image) is not None}
+    pixels = sum(image.width * image.height for image in images.values())
+    if len(images) > 1 and pixels > _MOST_HELD:
+        raise UsageError(
+            f"{len(images)} initial pictures have {pixels:,} pixels together, and at most {_MOST_HELD:,} wait at once; "
+            "give fewer"
+        )
 
 
 def _check_prompts(jobs: Sequence[Job], folder: PipelineFolder) -> None:

@@ -178,7 +178,7 @@ def find_scheduler(name: str, schedule: str | None = None) -> SchedulerChoice:
             raise UsageError(f"scheduler {asked!r}: {part}")
         near = did_you_mean(asked, _spellings())
         hint = near if near.startswith("did you mean") else f"samplers: {', '.join(SAMPLERS)}"
-        raise UsageError(f"there is no scheduler {asked!r}; {hint}")
+        raise UsageError(f"there is no sampler {asked!r}; {hint}")
     return found
 
 

@@ -67,7 +67,7 @@ async def txt2img(request: Request, asked: TextToImage) -> Response:
     """Draw pictures for a prompt; with `enable_hr`, each again at a larger size, from its enlarged form."""
     service = service_of(request)
     asked, model, warnings = await _settled(request, asked)
-    scale, files = asked.latent_scale(), service.catalogue.upscalers()
+    scale, files = asked.scale_alone(), service.catalogue.upscalers()
     known = (*LATENT_MODES, *UPSCALERS, *files)
     if (
         asked.enable_hr
@@ -76,9 +76,17 @@ async def txt2img(request: Request, asked: TextToImage) -> Response:
     ):
         raise refused(f"there is no hr_upscaler {asked.hr_upscaler!r}; there are {', '.join(known)}")
     twice = asked.enable_hr and scale is None
+    if twice and asked.prompt_matrix:
+        raise refused("script_name 'Prompt matrix' is drawn with a second pass that differs by hr_scale alone")
     led = await controls_of(service, asked.alwayson_scripts, model, client_of(request))
     strength = _strength(asked.second_strength, asked.steps)
-    more = led if scale is None else {**led, **hires_fields(scale, strength, hires_steps=asked.second_steps)}
+    more = led
+    if scale is not None:
+        by = asked.hr_upscaler or "None"
+        more = {
+            **led, **hires_fields(scale, strength, hires_steps=asked.second_steps),
+            "upscaler": None if by in LATENT_MODES else "Lanczos" if by == "None" else by,
+        }  # fmt: skip
     order = _order(request, asked, model, save=asked.save_images and not twice, **more)
     if twice:
         default = model.default_size if model else (_UNIT, _UNIT)
@@ -86,11 +94,12 @@ async def txt2img(request: Request, asked: TextToImage) -> Response:
         service.check_limits(_second_order(request, asked.again(size), asked))
     job = await _submitted(request, order)
     answering = _Answering(request, asked, order, model, [*warnings, *job.notes])
-    pictures = (await _drawn(request, job)).pictures
+    job = await _drawn(request, job)
+    pictures = job.pictures
     if twice and pictures:
         pictures = await _second_pass(request, asked, pictures, led)
     _keep_model(request, asked, order)
-    return await answering.response(pictures)
+    return await answering.response(pictures, job.sheet)
 
 
 @a1111_router.post("/img2img")
@@ -117,7 +126,7 @@ async def img2img(request: Request, asked: ImageToImage) -> Response:
     answering = _Answering(request, asked, order, model, [*warnings, *job.notes])
     job = await _drawn(request, job)
     _keep_model(request, asked, order)
-    return await answering.response(job.pictures)
+    return await answering.response(job.pictures, job.sheet)
 
 
 a1111_router.include_router(lists_router)  # Behind what draws, which is looked for first.
@@ -242,7 +251,8 @@ def _order(request: Request, asked: Drawing, model: ModelView | None, **more: An
         **{
             **{name: getattr(asked, theirs) for name, theirs in _SHARED.items()},
             "model": model.name if model else None, "prompt": asked.prompt, "negative_prompt": asked.negative_prompt,
-            "num_images": asked.n_iter * asked.batch_size, "batch_size": asked.batch_size, "steps": asked.steps,
+            "num_images": 1 if asked.prompt_matrix else asked.n_iter * asked.batch_size,
+            "batch_size": asked.batch_size, "steps": asked.steps, "prompt_matrix": asked.prompt_matrix,
             "scheduler": scheduler, "seed": max(asked.seed, -1),
             "eta": (eta if asked.eta is None else asked.eta) if draws_noise else None,
             "clip_layer": max(skipped, 1), "width": width,
@@ -332,10 +342,16 @@ class _Answering:
         self._suffix = asked.override_settings.suffix or chosen_of(request).suffix
         self._parameters = json.dumps(asked.kept)
 
-    async def response(self, pictures: list[PictureView]) -> Response:
-        """Return it, with the pictures in base64, in which JSON would look for what it has to escape."""
-        data = [await self._service.picture_bytes(one.id, self._suffix) for one in pictures if self._asked.send_images]
+    async def response(self, pictures: list[PictureView], grid: PictureView | None) -> Response:
+        """Return it, with the pictures in base64, in which JSON would look for what it has to escape.
+
+        A grid comes first, as A1111's prompt matrix has it.
+        """
+        shown = [grid, *pictures] if grid else pictures
+        data = [await self._service.picture_bytes(one.id, self._suffix) for one in shown if self._asked.send_images]
         info = {**_info(self._model, self._asked, self._order, pictures), "warnings": self._warnings}
+        if grid:
+            info |= {"index_of_first_image": 1, "infotexts": [grid.parameters or "", *info["infotexts"]]}
         more = f'"parameters":{self._parameters},"info":{json.dumps(json.dumps(info))}'
         images = b",".join(b'"' + base64.b64encode(one) + b'"' for one in data)
         return Response(b'{"images":[' + images + b"]," + more.encode() + b"}", media_type="application/json")

@@ -30,7 +30,8 @@ from olivelike.serve.api.a1111_fields import (
 from olivelike.serve.api.a1111_guides import SCRIPT, check_units
 from olivelike.serve.api.a1111_samplers import scheduler_of, situations_of
 from olivelike.serve.api.refusals import RequestRefusedError, refused
-from olivelike.serve.orders import Finite, Name
+from olivelike.serve.drawing.plot_texts import MATRIX
+from olivelike.serve.orders import Finite, Name, PromptMatrix
 
 Side = Annotated[int, Bounds(ge=0, le=1 << 16)]
 Share = Annotated[Finite, Bounds(ge=0, le=1)]
@@ -123,10 +124,29 @@ class Drawing(_Form):
     override_settings_restore_afterwards: bool = True
     styles: Annotated[list[Name], Bounds(max_length=100)] = []
     alwayson_scripts: Json = {}
+    script_name: Name | None = None
+    script_args: Annotated[list[Any], Bounds(max_length=100)] = []
     send_images: bool = True
     save_images: bool = False
     do_not_save_samples: bool = False
     do_not_save_grid: bool = False
+
+    @property
+    def prompt_matrix(self) -> PromptMatrix | None:
+        """A1111's script of this name, if it is asked for. Raises `RequestRefusedError` for arguments that it refuses.
+
+        They come in the order of its form: `scripts/prompt_matrix.py`.
+        """
+        if (self.script_name or "").casefold() != MATRIX.casefold():
+            return None
+        args = [*self.script_args[:4], *_MATRIX_ARGS[len(self.script_args) :]]
+        at_start, different_seeds, kind, delimiter = args
+        if kind not in ("positive", "negative") or delimiter not in ("comma", "space"):
+            raise refused('script_args: its third is "positive" or "negative", its fourth "comma" or "space"')
+        return PromptMatrix(
+            negative=kind == "negative", at_start=bool(at_start), delimiter=delimiter,
+            different_seeds=bool(different_seeds),
+        )  # fmt: skip
 
     @property
     def samplers(self) -> set[str | None]:
@@ -158,6 +178,9 @@ class Drawing(_Form):
                 scripts[name] = script
             else:
                 found.append(f"alwayson_scripts.{name} (always on script not found)")
+        other_script = bool(self.script_name) and self.prompt_matrix is None
+        if other_script:
+            found.append(f"script_name {self.script_name!r} ({MATRIX} is done)")
         if self.cfg_scale < 1:
             found.append(f"cfg_scale {self.cfg_scale:g} (at 1 the prompt alone leads, and below is nothing)")
         if "noise" in here and self.eta not in (None, 1):
@@ -165,7 +188,8 @@ class Drawing(_Form):
         warnings = _warnings(found, [*self._idle_names(), *_idle_of(units)], lenient=lenient)
         if found:
             least = {"cfg_scale": 1.0} if self.cfg_scale < 1 else {}
-            settled = self.model_copy(update={"alwayson_scripts": scripts, **least})
+            script = {"script_name": None} if other_script else {}
+            settled = self.model_copy(update={"alwayson_scripts": scripts, **least, **script})
         return settled, warnings
 
     def _idle_names(self) -> list[str]:
@@ -217,18 +241,20 @@ class TextToImage(Drawing):
         """Steps that the second pass runs; 0 is one, at a strength of nothing."""
         return (self.hr_second_pass_steps or self.steps) if self.second_strength else 0
 
-    def latent_scale(self) -> float | None:
-        """Return how many times as large latents are drawn again; `None` if pixels are enlarged, or nothing is.
+    def scale_alone(self) -> float | None:
+        """Return how many times as large it is drawn again; `None` if it is not, or differs in more than its size.
 
-        Raises `RequestRefusedError` for a second pass that differs in more than its size.
+        Raises `RequestRefusedError` for one that differs so, and is made of latents.
         """
-        if not self.enable_hr or self.hr_upscaler not in LATENT_MODES:
+        if not self.enable_hr:
             return None
         other = (
             "hr_resize_x", "hr_resize_y", "hr_checkpoint_name", "hr_sampler_name", "hr_scheduler", "hr_prompt",
             "hr_negative_prompt",
         )  # fmt: skip
         if given := [name for name in other if _named(getattr(self, name))]:
+            if self.hr_upscaler not in LATENT_MODES:
+                return None
             raise refused(f"{given[0]} with hr_upscaler {self.hr_upscaler!r} is not done here; take Lanczos")
         return self.hr_scale
 
@@ -357,6 +383,7 @@ class PngInfo(_Form):
     image: str
 
 
+_MATRIX_ARGS: Final = (False, False, "positive", "comma")
 FORMATS: Final = ("png", "jpg", "jpeg", "webp")
 LATENT_MODES: Final = ("Latent",)
 """A1111's ways to enlarge latents: bilinear."""

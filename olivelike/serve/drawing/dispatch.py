@@ -18,7 +18,7 @@ from olivelike.errors import OlivelikeError
 from olivelike.runtime.pipeline.request import Pictures
 from olivelike.serve.catalogue import Catalogue
 from olivelike.serve.drawing.painter import ChildEnded, ChildLost, Painter, Workers
-from olivelike.serve.drawing.plots import cells
+from olivelike.serve.drawing.plots import cells, count_cells
 from olivelike.serve.drawing.waiting import FairQueue
 from olivelike.serve.feed import Feed
 from olivelike.serve.gallery.gallery import INDEX, UPLOADS, Gallery, PictureRow
@@ -130,7 +130,7 @@ class Dispatcher:
         question = {"job": job, "order": asked, "models": models}
         if self.waiting or self.running or self._ahead is not None or self._cluster is not None:
             return await self.planner.plan(**question)
-        files = len(cells(order)) * order.num_images + 1
+        files = count_cells(order) * order.num_images + 1
         ahead = self._ahead = Ahead(job)
         message = self._message(job, asked, models, ahead.folder, ahead.first)
         planned = asyncio.ensure_future(self.planner.plan_and_draw(message, **question))

@@ -91,6 +91,8 @@ class Painter:
         self._asked = 0
         self._drawing: asyncio.Queue[JsonView | ChildEnded] | None = None
         self._job: str | None = None
+        self._finishing: str | None = None
+        """The job that was ended, and of which the child lays out what there is."""
         self._closed = False
         self.previews = False
 
@@ -254,7 +256,8 @@ class Painter:
             self._cut_off(ChildEnded("was ended with the server"))
 
     def _end_child(self, number: int, drawing: object) -> None:
-        if number == self._starts and self._child is not None and drawing is self._drawing is not None:
+        is_stuck = drawing is self._drawing is not None and self._finishing != self._job
+        if number == self._starts and self._child is not None and is_stuck:
             self._child.stop()
 
     def _heard(self, number: int, answer: JsonView) -> None:
@@ -270,6 +273,8 @@ class Painter:
                 self._ready = True
                 self._may_draw.set()
                 self._hear_more(answer)
+            case "finishing":
+                self._finishing = answer["job"]
             case _ if self._drawing is not None and answer["job"] == self._job:
                 self._drawing.put_nowait(answer)
 

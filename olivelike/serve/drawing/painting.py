@@ -41,6 +41,7 @@ from olivelike.runtime.pipeline.request import LABELS, Picture
 from olivelike.runtime.sessions.providers import CPU
 from olivelike.runtime.sessions.session import ENGINE_CALLS
 from olivelike.serve.drawing.planning import Files, OrderPlan, is_repeatable, plan_order, repeated
+from olivelike.serve.drawing.plot_texts import script_fields
 from olivelike.serve.drawing.plots import heads
 from olivelike.serve.drawing.warm import SessionChoice, WarmPipelines
 from olivelike.serve.gallery.picture_id import picture_id
@@ -290,6 +291,11 @@ class OrderDrawing:
         try:
             self._plan = self._painting.plan(self.message.job, self.message.order, self.message.models)
             self.jobs.draw(self._plan.jobs)
+        except Interrupted:
+            if self._files and Order.model_validate(self.message.order).has_heads:
+                self._painting.tell("finishing", job=self.message.job)
+                self.keep_sheet()
+            raise
         finally:
             self._previews.close()
             if ENGINE_CALLS.ended:
@@ -335,7 +341,7 @@ class OrderDrawing:
         from PIL import Image
 
         order, gallery = Order.model_validate(self.message.order), Path(self.message.gallery)
-        if not order.axes and not order.sheet:
+        if not order.has_heads and not order.sheet:
             return
         found: dict[tuple[int, int, int], list[SheetPicture]] = {}
         for number, cell in enumerate(self._plan.cells):
@@ -349,8 +355,9 @@ class OrderDrawing:
                         found.setdefault(cell.place, []).append(shown)
         if not found:
             return
-        sheet = plot_sheet(found, heads(order)) if order.axes else picture_sheet(found[0, 0, 0])
-        record = replace(self._plan.jobs[0].record, seed=order.seed)
+        sheet = plot_sheet(found, heads(order)) if order.has_heads else picture_sheet(found[0, 0, 0])
+        first = self._plan.jobs[0].record
+        record = replace(first, seed=order.seed, **script_fields(order, first.other))
         path, more = self._write(len(self._plan.cells), "sheet", sheet, record)
         nothing = dict.fromkeys(("number", "seed", "first_seed", "flagged", "record"))
         self._tell(SheetWritten(path=path), **more, **nothing, prompt=record.prompt, attempts=1)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from olivelike.engine.output.swap import LiveLora, LiveLoras, lora_folders
 from olivelike.errors import SourceError, UsageError
-from olivelike.runtime.jobs.job_plan import Job, JobPlan, open_pictures, plan_jobs
+from olivelike.runtime.jobs.job_plan import Job, JobPlan, check_held, held_small, open_pictures, plan_jobs
 from olivelike.runtime.jobs.prompt_lines import PromptLine
 from olivelike.runtime.pictures import UsedFile
 from olivelike.runtime.pictures.picture_reading import open_image
@@ -67,7 +67,9 @@ def plan_order(order: Order, files: Files) -> OrderPlan:
         plan = _plan_group([cell for _, cell in group], files)
         notes |= dict.fromkeys(plan.notes)
         numbers = [place * order.num_images + more for place, _ in group for more in range(order.num_images)]
-        jobs += [replace(job, numbers=[numbers[number] for number in job.numbers]) for job in plan.jobs]
+        planned = held_small(plan.jobs) if order.init_images else plan.jobs
+        jobs += [replace(job, numbers=[numbers[number] for number in job.numbers]) for job in planned]
+    check_held(jobs)
     return OrderPlan(tuple(jobs), tuple(notes), tuple(cell for _, cell in placed for _ in range(order.num_images)))
 
 
@@ -109,7 +111,7 @@ def repeated(plan: OrderPlan, order: Order, files: Files) -> OrderPlan | None:
 
 def _shared(order: Order) -> tuple[Any, ...]:
     """Return what cells that are planned together have in common."""
-    return order.model, order.loras, order.fast
+    return order.model, order.loras, order.fast, order.init_image
 
 
 def _plan_group(group: Sequence[Cell], files: Files) -> JobPlan:

@@ -1,4 +1,4 @@
-"""Plots of up to three axes: the order of each cell, and the words around the cells."""
+"""Plots of up to three axes, and prompt matrices: the order of each cell, and the words around the cells."""
 
 from __future__ import annotations
 
@@ -6,19 +6,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
+from math import prod
+from typing import Final
 
 from pydantic import ValidationError
 
 from olivelike.errors import UsageError
 from olivelike.runtime.pictures.sheets import PlotHeads
-from olivelike.runtime.pipeline.request import Asked, asked_fields, with_hires
-from olivelike.runtime.schedulers.scheduler_names import with_schedule
-from olivelike.serve.orders import CONTROL_AXES, CONTROL_AXIS, Axis, Order, axis_label
+from olivelike.runtime.pipeline.request import SEEDS, Asked, asked_fields, with_hires
+from olivelike.runtime.schedulers.scheduler_names import find_scheduler, with_schedule
+from olivelike.serve.orders import CONTROL_AXES, CONTROL_AXIS, Axis, Order, PromptMatrix, axis_label
 
 _SPEAKS_FOR_ITSELF = frozenset({"prompt_sr", "lora", "model", "scheduler", "schedule", "size"})
 """Axes whose values need no label."""
 
 
+_MOST_PARTS: Final = 10
+"""Parts of a prompt matrix that are there or not: more are a thousand pictures."""
 _TURNS = {CONTROL_AXIS: -1, "schedule": 1}
 """Axes that change an order before or after others, which may change the same: one control picture's strength behind
 that of all, a schedule type behind its sampler."""
@@ -35,17 +39,32 @@ class Cell:
 
 
 def cells(order: Order) -> list[Cell]:
-    """Return the cells of an order, row by row. Raises `UsageError` for a value that its field can't have."""
+    """Return the cells of an order, row by row. Raises `UsageError` for a value that its field can't have.
+
+    Of several initial pictures, each is a cell.
+    """
     plain = order.model_copy(update=dict.fromkeys(("x", "y", "z")))
+    if order.init_images:
+        alone = plain.model_copy(update={"init_images": ()})
+        return [Cell(alone.model_copy(update={"init_image": one}), (0, 0, 0)) for one in order.init_images]
+    if order.prompt_matrix is not None:
+        return _matrix_cells(plain.model_copy(update={"prompt_matrix": None}), order.prompt_matrix)
     found = []
     sides = [list(enumerate(axis.values if axis else (None,))) for axis in (order.z, order.y, order.x)]
     for (layer, deep), (row, down), (column, across) in product(*sides):
         cell = plain
-        chosen = ((order.z, deep), (order.y, down), (order.x, across))
+        chosen = ((order.x, across), (order.y, down), (order.z, deep))  # As A1111 goes on.
         for axis, value in sorted(chosen, key=lambda one: _TURNS.get(one[0].field, 0) if one[0] else 0):
             cell = _changed(cell, axis, value)
         found.append(Cell(cell, (layer, row, column)))
     return found
+
+
+def count_cells(order: Order) -> int:
+    """Return how many cells an order has. Raises `UsageError` for a prompt matrix that is none."""
+    if order.prompt_matrix is not None:
+        return 1 << sum(map(len, _halves(order, order.prompt_matrix)))
+    return len(order.init_images) or prod(len(axis.values) for axis in order.axes)
 
 
 def heads(order: Order) -> PlotHeads:
@@ -56,7 +75,55 @@ def heads(order: Order) -> PlotHeads:
         "" if order.model is None or "model" in chosen else order.model,
     ]
     title = "\n".join([order.prompt.replace("\n", " "), ", ".join(part for part in told if part)])
+    if order.prompt_matrix is not None:
+        across, down = (
+            [", ".join(one) or "\u2013" for one in _choices(half)] for half in _halves(order, order.prompt_matrix)
+        )
+        return PlotHeads(title, across, down)
     return PlotHeads(title, _labels(order.x), _labels(order.y), _labels(order.z))
+
+
+def _matrix_cells(order: Order, matrix: PromptMatrix) -> list[Cell]:
+    """Return a cell for each choice of parts, in the order of A1111's `scripts/prompt_matrix.py`."""
+    field = "negative_prompt" if matrix.negative else "prompt"
+    first, *_ = _parts(order, matrix)
+    across, down = map(_choices, _halves(order, matrix))
+    found = []
+    for number, ((row, below), (column, beside)) in enumerate(product(enumerate(down), enumerate(across))):
+        words = [*beside, *below, first] if matrix.at_start else [first, *beside, *below]
+        seed = {} if order.seed is None or not matrix.different_seeds else {"seed": (order.seed + number) % SEEDS}
+        text = (", " if matrix.delimiter == "comma" else " ").join(words)
+        found.append(Cell(order.model_copy(update={field: text, **seed}), (0, row, column)))
+    return found
+
+
+def _parts(order: Order, matrix: PromptMatrix) -> list[str]:
+    """Return the parts of a prompt, which `|` parts outside of brackets. Raises `UsageError` if there is one alone."""
+    text = (order.negative_prompt if matrix.negative else order.prompt) or ""
+    parts, depth = [""], 0
+    for mark in text:
+        depth = max(0, depth + (mark in "([{") - (mark in ")]}"))
+        if mark == "|" and not depth:
+            parts.append("")
+        else:
+            parts[-1] += mark
+    if len(parts) == 1 or len(parts) > _MOST_PARTS + 1:
+        raise UsageError(
+            f"prompt_matrix: the {'negative prompt' if matrix.negative else 'prompt'} has {len(parts)} parts; write "
+            f"2 to {_MOST_PARTS + 1}, with | between them"
+        )
+    return [parts[0].strip(), *(part.strip().strip(",") for part in parts[1:])]
+
+
+def _halves(order: Order, matrix: PromptMatrix) -> tuple[list[str], list[str]]:
+    """Return the parts that may be there or not: along the columns, and along the rows."""
+    _, *parts = _parts(order, matrix)
+    half = (len(parts) + 1) // 2
+    return parts[:half], parts[half:]
+
+
+def _choices(parts: Sequence[str]) -> list[list[str]]:
+    return [[part for bit, part in enumerate(parts) if number >> bit & 1] for number in range(1 << len(parts))]
 
 
 def _labels(axis: Axis | None) -> Sequence[str]:
@@ -80,9 +147,9 @@ def _changed(order: Order, axis: Axis | None, value: str | float | None) -> Orde
     try:
         return Order.model_validate({**order.model_dump(exclude_unset=True), **_changes(order, axis, value)})
     except ValidationError as error:
-        raise UsageError(f"{what}: {error.errors()[0]['msg']}") from None
-    except ValueError as error:
-        raise UsageError(f"{what}: {error}") from None
+        raise UsageError(f"{what}: {error.errors()[0]['msg'].replace('Input should be', 'must be')}") from None
+    except (ValueError, UsageError) as error:
+        raise UsageError(str(error) if str(error).startswith("axis ") else f"{what}: {error}") from None
 
 
 def _changes(order: Order, axis: Axis, value: str | float) -> Mapping[str, object]:
@@ -108,6 +175,12 @@ def _changes(order: Order, axis: Axis, value: str | float) -> Mapping[str, objec
             if not searched or not any(searched in text for text in texts.values() if text):
                 raise UsageError(f"axis prompt_sr: {searched!r} is not in the prompts, so nothing can take its place")
             return {name: text.replace(searched, str(value)) for name, text in texts.items() if text}
+        case "hires" if str(value) in ("0", "1"):
+            return {"hires": None}
+        case "upscaler" if value in ("None", "Latent"):
+            return {"upscaler": None}
+        case "scheduler":
+            find_scheduler(str(value))
         case "schedule":
             if order.scheduler is None:
                 raise UsageError("axis schedule: no sampler is named, so nothing has a schedule type; give scheduler")
