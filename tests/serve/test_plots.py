@@ -68,7 +68,7 @@ def test_one_control_picture_changes_its_strength_alone():
 def test_each_field_that_can_be_an_axis_takes_a_value_as_text():
     texts = {
         "size": "64x32", "guidance_interval": "0.2:0.6", "prompt_sr": "red", "hires": "2", "scheduler": "Euler",
-        "schedule": "Karras",
+        "schedule": "Karras", "masked_content": "fill",
     }  # fmt: skip
     controls = [{"image": "0" * 64}]
     for one in form()["axes"]:
