@@ -222,7 +222,7 @@ class Service:
             if view.state in ENDED:
                 return view
             pictures = list(view.pictures)
-            has_sheet = view.order is not None and (view.order.sheet or view.order.axes)
+            has_sheet = view.order is not None and (view.order.sheet or view.order.has_heads)
             async for event in listener.events():
                 if event["type"] == "ended":
                     break
