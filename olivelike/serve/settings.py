@@ -129,9 +129,10 @@ class ServeSettings:
         """Where styles of prompts are kept."""
         return self.styles or self.gallery / "styles.csv"
 
-    def places(self) -> dict[str, list[str]]:
-        """Return folders and files by their option, in the operator's own words, those that were not given empty.
+    def places(self, *, whole: bool) -> dict[str, list[str]]:
+        """Return folders and files by their option, those that were not given empty.
 
+        They are told as whole paths, or in the operator's own words, which say less of the machine.
         `loras/` here is looked at too, and `wildcards/` where no other is named.
         """
         usual = {name: [folder] if (folder := Path(name)).is_dir() else [] for name in ("loras", "wildcards")}
@@ -142,7 +143,10 @@ class ServeSettings:
             "--workflows": self.workflows_dir, "--checkpoints": self.checkpoints_dir,
         }  # fmt: skip
         lists = {option: [one] if isinstance(one, Path) else one or () for option, one in given.items()}
-        told = {option: [*dict.fromkeys(one.as_posix() for one in paths)] for option, paths in lists.items()}
+        told = {
+            option: [*dict.fromkeys((one.absolute() if whole else one).as_posix() for one in paths)]
+            for option, paths in lists.items()
+        }
         # What is no UTF-8 could not be told.
         return {option: [one.encode(errors="replace").decode() for one in paths] for option, paths in told.items()}
 

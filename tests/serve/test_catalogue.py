@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from olivelike.serve import catalogue as catalogue_module
+from olivelike.serve.api.catalogue_routes import tells_whole_paths
+from olivelike.serve.api.guards import Visitor
 from olivelike.serve.catalogue import Catalogue
 from olivelike.serve.runs.run_orders import Listings
 from olivelike.serve.settings import ServeSettings
@@ -139,4 +141,19 @@ def test_a_lora_of_a_subfolder_is_told_once_with_its_folder(tmp_path):
 def test_a_folder_that_is_named_and_usual_is_told_once(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "loras").mkdir()
-    assert ServeSettings(folders=(), lora_dirs=(Path("loras"),)).places()["--lora-dir"] == ["loras"]
+    settings = ServeSettings(folders=(), lora_dirs=(Path("loras"), tmp_path / "loras"))
+    assert settings.places(whole=True)["--lora-dir"] == [(tmp_path / "loras").as_posix()]
+    assert settings.places(whole=False)["--lora-dir"][0] == "loras"
+
+
+@pytest.mark.parametrize(
+    ("options", "is_whole"),
+    [
+        ({}, True), ({"api_keys": {"her": "k"}}, True), ({"api_keys": {"her": "k", "him": "l"}}, False),
+        ({"host": "0.0.0.0"}, False), ({"allow_hosts": ("studio",)}, False), ({"proxies": ("127.0.0.1",)}, False),
+    ],
+)  # fmt: skip
+def test_whole_paths_are_told_to_who_sits_at_the_machine_or_has_the_only_key(options, is_whole):
+    settings = ServeSettings(gallery=Path("gallery"), folders=(), **options)
+    visitor = Visitor("her", b"" if settings.api_keys else None, alone=len(settings.api_keys) == 1)
+    assert tells_whole_paths(visitor, settings) is is_whole

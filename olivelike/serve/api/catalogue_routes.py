@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import FileResponse, JSONResponse
 from pydantic import BaseModel, ConfigDict
 
@@ -13,10 +13,12 @@ from olivelike import __version__
 from olivelike._untrusted import Json
 from olivelike.errors import SourceError
 from olivelike.runtime.schedulers.scheduler_names import scheduler_names
+from olivelike.serve.api.guards import Visitor, is_loopback, visitor_of
 from olivelike.serve.api.native import TheService
 from olivelike.serve.api.refusals import StrictRoute
 from olivelike.serve.form import bounds
 from olivelike.serve.orders import Name, Text
+from olivelike.serve.settings import ServeSettings
 from olivelike.serve.views import LISTED_GUIDES, ModelView
 
 Model = Annotated[str | None, Query(max_length=300)]
@@ -135,8 +137,14 @@ def _fields(service: TheService, model: ModelView) -> Json:
     return fields
 
 
+def tells_whole_paths(visitor: Visitor, settings: ServeSettings) -> bool:
+    """Tell whether a visitor has the only key, or nobody but who sits at this machine reaches the server at all."""
+    others = (settings.api_keys, settings.basic, settings.allow_hosts, settings.allow_origins, settings.proxies)
+    return visitor.alone or (is_loopback(settings.host) and not any(others))
+
+
 @router.get("/api/server")
-async def server(service: TheService) -> Response:
+async def server(request: Request, service: TheService) -> Response:
     """Return what the server is, and what may be asked of it."""
     limits = service.settings
     return JSONResponse(
@@ -155,7 +163,7 @@ async def server(service: TheService) -> Response:
                 "runs": service.runs is not None, "metadata": limits.metadata, "pickled": limits.allow_pickle,
                 "plugins": limits.allow_plugins, "lenient": limits.ignore_unsupported,
             },
-            "folders": limits.places(),
+            "folders": limits.places(whole=tells_whole_paths(visitor_of(request), limits)),
             "providers": list(limits.providers),
         }
     )  # fmt: skip
