@@ -33,6 +33,7 @@ from olivelike.serve.lora_cards import card_of
 from olivelike.serve.settings import ServeSettings
 from olivelike.serve.upscalers import upscaler_files
 from olivelike.serve.views import LoraView, ModelView
+from olivelike.sources.adapters.lora_file import denoisers_of
 from olivelike.sources.adapters.lora_settings import SUFFIXES
 from olivelike.sources.adapters.open_lora import open_lora
 from olivelike.sources.files.pickled import read_pickle_table
@@ -255,16 +256,16 @@ def _made(folder: Path, _changed: object) -> tuple[str, int]:
 
 @lru_cache(maxsize=4096)
 def _lora(name: str, place: str, path: Path, _changed: object, allow_pickle: bool) -> LoraView:
-    family, width, metadata, broken = None, None, dict[str, str](), True
+    family, families, width, metadata, broken = None, tuple[str, ...](), None, dict[str, str](), True
     with contextlib.suppress(OlivelikeError):
         opened = open_lora(path, read_pickle=read_pickle_table if allow_pickle else None)
         family, width, metadata = opened.family, opened.cross_attention_dim, dict(opened.metadata)
+        families = tuple(sorted(denoisers_of(opened)))
         broken = False
     has_picture = _thumbnail(path) is not None
     return LoraView(
         name=name, alias=metadata.get("ss_output_name") or path.stem, path=place + path.suffix, family=family,
-        metadata=metadata,
-        text_width=width, broken=broken,
+        metadata=metadata, families=families, text_width=width, broken=broken,
         card=card_of(path, metadata), size=path.stat().st_size,
         thumbnail=f"/api/loras/{name}/thumbnail" if has_picture else None,
     )  # fmt: skip

@@ -164,6 +164,8 @@ class LoraView(_View):
     """Family of the networks that it fits, such as `sd1`; `None` if it can't be read."""
     metadata: dict[str, str]
     card: LoraCard
+    families: tuple[str, ...] = ()
+    """Families whose denoisers its layers may be of, by their names; none if it has no such layers."""
     text_width: int | None = None
     """Numbers of each vector of a prompt that its layers take; `None` if it has none that do."""
     broken: bool = False

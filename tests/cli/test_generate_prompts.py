@@ -95,8 +95,8 @@ def _pixels(path):
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        (("a <lora:stile:1>",), 3, "<lora:stile:1>: there is no LoRA of that name in loras; did you mean 'style'?"),
-        ((r"a <lora:far\stile:1>",), 3, "no LoRA of that name in loras; did you mean 'style'?"),
+        (("a <lora:stile:1>",), 3, "<lora:stile:1>: there is no LoRA of that name; did you mean 'style'?"),
+        ((r"a <lora:far\stile:1>",), 3, "no LoRA of that name; did you mean 'style'?"),
         (("a <lora:../secret:1>",), 3, "there is no LoRA of that name"),
         (("a <lora:twin:1>",), 2, "both have the name"),
         (("a <lora:style:x>",), 2, "x is no weight"),

@@ -308,8 +308,9 @@ export function startSizes() {
 
 /** Show at which field the server or the browser finds fault, and open what it is folded in; `mended` is called once it is changed. */
 export function markField(name, mended = () => {}) {
-  for (const input of [...fields(), $("sampler")]) input.removeAttribute("aria-invalid");
-  const input = name && fields().find((one) => one.dataset.field === name);
+  const axes = [...document.querySelectorAll(".axis input")];
+  for (const input of [...fields(), $("sampler"), ...axes]) input.removeAttribute("aria-invalid");
+  const input = name && (fields().find((one) => one.dataset.field === name) ?? axes.find((one) => one.id === name));
   if (!input) return;
   // What is made of two lists is seen as the first of them.
   const seen = input.type === "hidden" ? $("sampler") : input;

@@ -94,6 +94,7 @@ function cardOf(one) {
 
 async function cards() {
   await readLoras().catch((error) => notice(error.message));
+  tellInput($("form"));
   return known.map(cardOf);
 }
 

@@ -20,9 +20,9 @@ const found = (name) => models.find((one) => one.name === name);
 
 export const model = () => current;
 /** Whether a LoRA of that family, or for prompts of that width, is for another kind of model, by its layers. */
-export function isForAnother({ family, text_width: width }) {
+export function isForAnother({ family, families, text_width: width }) {
   const now = found(current);
-  return Boolean(now) && [[family, now.family], [width, now.text_width]].some(([one, other]) => one && other && one !== other);
+  return Boolean(now) && ((families?.length > 0 && !families.includes(now.family)) || [[family, now.family], [width, now.text_width]].some(([one, other]) => one && other && one !== other));
 }
 export const family = () => found(current)?.family ?? null;
 export const examples = () => found(current)?.examples ?? [];

@@ -73,18 +73,18 @@ function prompts(text) {
 function inThePagesLanguage({ code, status, message }) {
   if (status === 429) return t`So many jobs wait that no more are taken; try again when one is done.`;
   if (status === 507) return t`The server has no room left for pictures; free some space.`;
+  const other = /\bLoRA is for /.test(message) && [...chosenLoras().map(({ name }) => name), ...lorasOfPrompt()].find(isMisfit);
+  if (other) return t`The LoRA “${other}” is for another kind of model than “${titleOf(model())}”.`;
   if (code !== "source") return null;
   if (/upload/.test(message)) return t`The server no longer has a picture that is used here; choose it again.`;
   const [unknown] = lorasOfPrompt().filter((name) => !isKnownLora(name));
-  if (unknown) return t`There is no LoRA “${unknown}” here.`;
-  const other = [...chosenLoras().map(({ name }) => name), ...lorasOfPrompt()].find(isMisfit);
-  return other ? t`The LoRA “${other}” is for another kind of model than “${titleOf(model())}”.` : null;
+  return unknown ? t`There is no LoRA “${unknown}” here.` : null;
 }
 
 function fault(error) {
   // The server calls an axis by its field.
   const axis = /^axis ([a-z_]+): /.exec(error.message);
-  if (axis) Object.assign(error, { plot: true, message: `${FORM.axes.find(({ name }) => name === axis[1])?.label ?? axis[1]}: ${error.message.slice(axis[0].length)}` });
+  if (axis) Object.assign(error, { plot: true, field: `${["x", "y", "z"].find((side) => $(`${side}-field`).value === axis[1])}-values`, message: `${FORM.axes.find(({ name }) => name === axis[1])?.label ?? axis[1]}: ${error.message.slice(axis[0].length)}` });
   const place = error.plot ? "plot-problem" : "order-problem";
   if (error.plot) $("fold-plot").open = true;
   const named = /^(?:body\.)?([a-z_]+)\b/.exec(error.message)?.[1];

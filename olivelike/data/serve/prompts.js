@@ -2,7 +2,7 @@
 
 import { $, make, newest, on, settled, typeOver } from "./dom.js";
 import { t } from "./language.js";
-import { chosenLoras, isKnownLora, isMisfit } from "./loras.js";
+import { chosenLoras, isKnownLora, isMisfit, readLoras } from "./loras.js";
 import { problem } from "./notices.js";
 import { ask } from "./server.js";
 
@@ -52,7 +52,7 @@ class Editor {
     for (const { start, end, kind, weight } of this.spans) {
       if (start < place || end <= start) continue;
       parts.push(this.text.slice(place, start));
-      const level = isUnknown(kind, this.text.slice(start, end)) ? "unread" : kind !== "weight" ? kind : weight > 1 ? (weight > 1.25 ? "stronger" : "strong") : weight < 1 ? "weak" : "plain";
+      const level = isWrong(kind, this.text.slice(start, end)) ? "unread" : kind !== "weight" ? kind : weight > 1 ? (weight > 1.25 ? "stronger" : "strong") : weight < 1 ? "weak" : "plain";
       parts.push(make("mark", { className: `of-${level.replace(/\W/g, "")}` }, this.text.slice(start, end)));
       place = end;
     }
@@ -72,8 +72,16 @@ class Editor {
       this.text = text;
       this.paint();
       this.tell(found.encoders);
-      const unknown = this.spans.map(({ start, end, kind }) => (isUnknown(kind, text.slice(start, end)) ? loraOf(text.slice(start, end)) : null)).filter(Boolean);
-      const named = this.spans.filter(({ kind }) => kind === "lora").map(({ start, end }) => loraOf(text.slice(start, end)));
+      const named = this.spans.filter(({ kind }) => kind === "lora").map(({ start, end }) => loraOf(text.slice(start, end))).filter(Boolean);
+      let unknown = named.filter((name) => !isKnownLora(name));
+      // A file may have come since the list was read.
+      if (unknown.some((name) => !sought.has(name))) {
+        unknown.forEach((name) => sought.add(name));
+        await readLoras();
+        if (!isNewest()) return;
+        this.paint();
+        unknown = named.filter((name) => !isKnownLora(name));
+      }
       const twice = chosenLoras().filter(({ name }) => named.includes(name));
       const unfit = [...new Set(named)].filter(isMisfit);
       const notes = [...unfit.map((name) => t`The LoRA “${name}” is for another kind of model.`), ...unknown.map((name) => t`There is no LoRA “${name}” here.`), ...twice.map(({ name }) => t`“${name}” is chosen under LoRAs, too: both strengths count.`)];
@@ -135,7 +143,10 @@ const loraOf = (tag) => /^<(?:lora|lyco):([^:>]+)/.exec(tag)?.[1].trim();
 /** Names of LoRAs in the prompt. */
 export const lorasOfPrompt = () => [...$("prompt").value.matchAll(/(?<!\\)<(?:lora|lyco):[^<>]+>/g)].map(([tag]) => loraOf(tag)).filter(Boolean);
 
-const isUnknown = (kind, text) => kind === "lora" && loraOf(text) !== undefined && !isKnownLora(loraOf(text));
+/** Names that no LoRA had when the list was read for them. */
+const sought = new Set();
+
+const isWrong = (kind, text) => kind === "lora" && loraOf(text) !== undefined && (!isKnownLora(loraOf(text)) || isMisfit(loraOf(text)));
 
 /** Spans that still hold after an edit: those before it, and those behind it at their new place. */
 function movedSpans(spans, before, after) {

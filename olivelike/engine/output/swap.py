@@ -416,17 +416,13 @@ class LiveLoras:
             found = [path for path in listed if places[path] == name]
             found = found or [path for path in listed if path.stem == name]
             if len(found) > 1:
-                raise UsageError(
-                    f"{written}: {found[0]} and {found[1]} both have the name; write its path below {folder}"
-                )
+                both = " and ".join(places[path] for path in found[:2])
+                raise UsageError(f"{written}: {both} both have the name; write one of these")
             if found:
                 return found[0]
-        where = ", ".join(str(folder) for folder in self._folders)
-        last = name.rpartition("/")[2]
-        raise SourceError(
-            f"{written}: there is no LoRA of that name in {where or 'loras/, which is not there'}; "
-            + (did_you_mean(last, sorted(known), "LoRAs") if known else "name its folder with --lora-dir")
-        )
+        # Whoever names one to a server may not be told of its folders.
+        near = did_you_mean(name.rpartition("/")[2], sorted(known), "LoRAs") if known else "there is none at all"
+        raise SourceError(f"{written}: there is no LoRA of that name; {near}")
 
 
 def lora_folders(named: Sequence[Path], pipeline: Path) -> list[Path]:

@@ -209,14 +209,24 @@ def check_denoiser(lora: LoraFile, family: Family, where: str) -> None:
 
     Raises `SourceError` otherwise.
     """
+    fitting = denoisers_of(lora)
+    if not fitting or family.name in fitting:
+        return
+    told = flows_of(lora.modules.values()) or list(filter(None, [lora.family]))
+    # All UNets are of one make, and what has none is of many.
+    other = "another kind of transformer" if DENOISERS[0] not in lora.components else "Stable Diffusion"
+    made_for = " or ".join(FAMILIES[name].title for name in told) or other
+    raise SourceError(
+        f"{lora.path}: this LoRA is for {made_for}, and {where} is {family.title}; a LoRA fits its own family alone"
+    )
+
+
+def denoisers_of(lora: LoraFile) -> frozenset[str]:
+    """Return the families whose denoisers a LoRA's names fit; none if it changes no denoiser."""
     denoiser = next((name for name in DENOISERS if name in lora.components), None)
     flows = flows_of(lora.modules.values())
-    if denoiser is None or (denoiser == family.denoiser and (not flows or family.name in flows)):
-        return
-    made_for = " or ".join(FAMILIES[name].title for name in flows or filter(None, [lora.family]))
-    raise SourceError(
-        f"{lora.path}: this LoRA is for {made_for or f'a pipeline with a {denoiser}'}, and {where} is {family.title}; "
-        "use a LoRA and a source of one family"
+    return frozenset(
+        name for name, family in FAMILIES.items() if family.denoiser == denoiser and (not flows or name in flows)
     )
 
 
@@ -233,7 +243,7 @@ def check_family(lora: LoraFile, cross_attention_dim: int, where: str) -> None:
         return
     raise SourceError(
         f"{lora.path}: this LoRA is for {_title(made_for)}, and {where} is {_title(cross_attention_dim)}; "
-        "use a LoRA and a source of one family"
+        "a LoRA fits its own family alone"
     )
 
 

@@ -87,7 +87,7 @@ def test_several_loras_on_top_give_the_weights_of_a_run_that_merged_them(tmp_pat
         f"diffusion_model.layers.0.attention.qkv.lora_{role}.weight": np.ones((4, 4), np.float32) for role in "AB"
     }
     save_file(tensors, path := tmp_path / "other.safetensors")
-    told = "other.safetensors: this LoRA is for Z-Image, and .* is FLUX.2-klein; use a LoRA and a source of one family"
+    told = "other.safetensors: this LoRA is for Z-Image, and .* is FLUX.2-klein; a LoRA fits its own family alone"
     files = LiveLoras()
     with pytest.raises(SourceError, match=told):
         files.check([files.named(str(path))], plain)

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 from olivelike.errors import SourceError
 from olivelike.families import FAMILIES
 from olivelike.sources.adapters.layer_names import held_layers
-from olivelike.sources.adapters.lora_file import check_denoiser
+from olivelike.sources.adapters.lora_file import check_denoiser, denoisers_of
 from olivelike.sources.adapters.merge import match_modules
 from olivelike.sources.adapters.open_lora import open_lora
 from olivelike.testing.checkpoints import random_parameter
@@ -235,7 +235,7 @@ TOLD = {
     "both": ("lora_unet_double_blocks_0_img_attn_qkv", "FLUX.1 or FLUX.2-klein"),
     "z_image": ("diffusion_model.noise_refiner.0.attention.to_q", "Z-Image"),
     "sd3": ("lora_unet_joint_blocks_0_x_block_attn_qkv", "Stable Diffusion 3"),
-    "unet": ("lora_unet_mid_block_attentions_0_proj_in", "a pipeline with a unet"),
+    "unet": ("lora_unet_mid_block_attentions_0_proj_in", "Stable Diffusion"),
 }
 
 
@@ -247,10 +247,12 @@ def test_a_lora_of_another_family_is_told_by_its_names(kind, family, tmp_path):
     name, title = TOLD[kind]
     lora = parts_of(name, {"lora_down.weight": np.ones((1, 8), "f4"), "lora_up.weight": np.ones((8, 1), "f4")},
                     tmp_path / "a.safetensors", "")  # fmt: skip
-    with pytest.raises(SourceError, match=f"this LoRA is for {title}, and here is {FAMILIES[family].title}; use a"):
+    with pytest.raises(SourceError, match=f"this LoRA is for {title}, and here is {FAMILIES[family].title}; a LoRA"):
         check_denoiser(lora, FAMILIES[family], "here")
-    for own in {"both": ("flux", "flux2"), "unet": ("sd1", "sdxl")}.get(kind, (kind,)):
-        check_denoiser(lora, FAMILIES[own], "here")
+    own = {"both": {"flux", "flux2"}, "unet": {"sd1", "sd2", "sdxl", "sdxl_refiner"}}.get(kind, {kind})
+    assert denoisers_of(lora) == own
+    for name in own:
+        check_denoiser(lora, FAMILIES[name], "here")
 
 
 def test_a_lora_of_more_blocks_is_refused_with_their_number(transformers, tmp_path):
